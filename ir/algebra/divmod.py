@@ -1,0 +1,154 @@
+"""Laws of floor division and remainder of index expressions: what reshapes turn into.
+
+When: in every call of `simplify`. Why here: a reshape followed by its inverse must vanish, or fusion pays for it.
+Assumes: floor semantics (the remainder has the sign of the divisor), a constant divisor > 0 unless said.
+Guarantees: terms that the divisor divides are taken out; a remainder of something already in range is gone.
+Mathematics: x = c*q + r gives x//c = q + r//c and x%c = r%c. Cases: 1 in range, 2 split off multiples, 3 common factor,
+4 nested, 5 a symbolic divisor. Tests: tests/laws/, tests/ir/test_algebra.py.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from ..ops import Ops
+from ..pattern import Rule, RuleSet, const_var, var
+from ..uop import UOp
+from .linear import from_linear, linear
+
+__all__ = ["DIVMOD"]
+
+x, y = var("x"), var("y")
+c, d = const_var("c"), const_var("d")
+
+
+def _split(x: UOp, c: int) -> tuple[UOp, UOp] | None:
+    """x as c*q + r with as much as possible in q; r keeps constants in 0..c-1. None when nothing moves."""
+    terms, offset = linear(x)
+    whole = {atom: k // c for atom, k in terms.items() if k % c == 0}
+    if not whole and 0 <= offset < c:
+        return _split_coefficients(terms, offset, x, c)
+    rest = {atom: k for atom, k in terms.items() if k % c}
+    return from_linear(whole, offset // c, x.dtype), from_linear(rest, offset % c, x.dtype)
+
+
+def _split_coefficients(terms: dict[UOp, int], offset: int, x: UOp, c: int) -> tuple[UOp, UOp] | None:
+    """Coefficients above c (or below 0) leave their multiples of c to q, when that puts r into 0..c-1."""
+    moved = {atom: k // c for atom, k in terms.items() if not 0 < k < c}
+    if not moved:
+        return None
+    rest = from_linear({atom: k % c for atom, k in terms.items()}, offset, x.dtype)
+    if 0 <= rest.bounds[0] and rest.bounds[1] < c:
+        return from_linear(moved, 0, x.dtype), rest
+    return None
+
+
+def _div_in_range(x: UOp, c: UOp) -> UOp | int | None:
+    """Case 1: all of x lies between two multiples of c."""
+    if c.arg <= 0:
+        return None
+    low, high = x.bounds[0] // c.arg, x.bounds[1] // c.arg
+    return int(low) if low == high else None
+
+
+def _mod_in_range(x: UOp, c: UOp) -> UOp | None:
+    if c.arg <= 0:
+        return None
+    low = int(x.bounds[0] // c.arg)
+    return x - low * c.arg if low == x.bounds[1] // c.arg else None
+
+
+def _div_split(x: UOp, c: UOp) -> UOp | None:
+    """Case 2."""
+    parts = _split(x, c.arg) if c.arg > 1 else None
+    return None if parts is None else parts[0] + parts[1] // c.arg
+
+
+def _mod_split(x: UOp, c: UOp) -> UOp | None:
+    parts = _split(x, c.arg) if c.arg > 1 else None
+    return None if parts is None else parts[1] % c.arg
+
+
+def _common(x: UOp, c: int) -> tuple[UOp, int, int] | None:
+    """x = g*x' + s with 0 <= s < g and g dividing c: (x', s, g)."""
+    terms, offset = linear(x)
+    g = gcd(c, *terms.values())
+    if not terms or g <= 1 or offset % g == offset // g == 0 and g == 1:
+        return None
+    return from_linear({atom: k // g for atom, k in terms.items()}, offset // g, x.dtype), offset % g, g
+
+
+def _div_common(x: UOp, c: UOp) -> UOp | None:
+    """Case 3: (g*x' + s) // (g*c') = x' // c'."""
+    found = _common(x, c.arg) if c.arg > 1 else None
+    return None if found is None else found[0] // (c.arg // found[2])
+
+
+def _mod_common(x: UOp, c: UOp) -> UOp | None:
+    """Case 3: (g*x' + s) % (g*c') = g*(x' % c') + s."""
+    found = _common(x, c.arg) if c.arg > 1 else None
+    if found is None:
+        return None
+    inner, rest, g = found
+    return (inner % (c.arg // g)) * g + rest
+
+
+def _symbolic(x: UOp, y: UOp) -> tuple[UOp, UOp] | None:
+    """Case 5: terms that are products with the divisor y; the rest must be provably in 0..y-1."""
+    terms, offset = linear(x)
+    whole: dict[UOp, int] = {}
+    rest: dict[UOp, int] = {}
+    for atom, k in terms.items():
+        if atom.op is Ops.MUL and y in atom.src:
+            whole[atom.src[0] if atom.src[1] is y else atom.src[1]] = k
+        elif atom is y:
+            offset_terms = whole
+            offset_terms[atom.like(1)] = k
+        else:
+            rest[atom] = k
+    r = from_linear(rest, offset, x.dtype)
+    below = r.bounds[1] < y.bounds[0] or (r.op is Ops.RANGE and r.src[0] is y)
+    if r.bounds[0] < 0 or not below or y.bounds[0] < 1:
+        return None
+    total = r.like(0)
+    for atom, k in whole.items():
+        total = total + atom * k
+    return total, r
+
+
+def _div_symbolic(x: UOp, y: UOp) -> UOp | None:
+    parts = _symbolic(x, y)
+    return None if parts is None else parts[0]
+
+
+def _mod_symbolic(x: UOp, y: UOp) -> UOp | None:
+    parts = _symbolic(x, y)
+    return None if parts is None else parts[1]
+
+
+def _positive(c: UOp) -> bool:
+    return bool(c.arg > 0)
+
+
+DIVMOD = RuleSet(
+    "divmod",
+    [
+        Rule("floordiv_one", x // 1, x, kind="exact"),
+        Rule("mod_one", x % 1, 0, kind="exact"),
+        Rule("floordiv_in_range", x // c, _div_in_range, kind="index"),
+        Rule("mod_in_range", x % c, _mod_in_range, kind="index"),
+        Rule("floordiv_split", x // c, _div_split, kind="index"),
+        Rule("mod_split", x % c, _mod_split, kind="index"),
+        Rule("floordiv_common", x // c, _div_common, kind="index"),
+        Rule("mod_common", x % c, _mod_common, kind="index"),
+        Rule("floordiv_floordiv", (x // c) // d, lambda x, c, d: x // (c.arg * d.arg), kind="index",
+             when=lambda c, d: c.arg > 0 and d.arg > 0),
+        Rule("mod_mod", (x % c) % d, lambda x, d: x % d, kind="index",
+             when=lambda c, d: d.arg > 0 and c.arg > 0 and c.arg % d.arg == 0),
+        Rule("floordiv_of_mod", (x % c) // d, lambda x, c, d: (x // d) % (c.arg // d.arg), kind="index",
+             when=lambda c, d: d.arg > 0 and c.arg > d.arg and c.arg % d.arg == 0),
+        Rule("div_mod_together", (x // c) * c + x % c, x, kind="index", when=_positive),
+        Rule("floordiv_symbolic", x // y, _div_symbolic, kind="index", when=lambda y: y.op is not Ops.CONST),
+        Rule("mod_symbolic", x % y, _mod_symbolic, kind="index", when=lambda y: y.op is not Ops.CONST),
+    ],
+)  # fmt: skip

@@ -1,0 +1,63 @@
+"""Laws of bools, comparisons and WHERE.
+
+When: in every call of `simplify`. Guarantees: a comparison of an int sum with a constant is divided by its common factor.
+Tests: tests/laws/.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from ..ops import Ops
+from ..pattern import Rule, RuleSet, const_var, node, var
+from ..uop import UOp
+from .linear import from_linear, linear
+
+__all__ = ["LOGIC"]
+
+x, y, z = var("x"), var("y"), var("z")
+b, c = var("b", "bool"), const_var("c")
+
+
+def _lt_divide(x: UOp, c: UOp) -> UOp | None:
+    """g*x + k < c  ->  x < ceil((c - k) / g): the common factor goes, the constant moves right."""
+    terms, offset = linear(x)
+    factor = gcd(*terms.values()) if terms else 0
+    if not terms or (factor <= 1 and offset == 0):
+        return None
+    limit = -((offset - c.arg) // factor)
+    return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype) < limit
+
+
+def _le_to_lt(x: UOp, c: UOp) -> UOp:
+    return x < (c.arg + 1)
+
+
+LOGIC = RuleSet(
+    "logic",
+    [
+        Rule("and_true", b & 1, b),
+        Rule("and_false", b & 0, 0, kind="bool"),
+        Rule("or_false", b | 0, b),
+        Rule("or_true", b | 1, 1, kind="bool"),
+        Rule("not_not", (b ^ 1) ^ 1, b),
+        Rule("add_bool_is_or", x + y, lambda x, y: x | y, kind="bool"),
+        Rule("mul_bool_is_and", x * y, lambda x, y: x & y, kind="bool"),
+        Rule("max_bool_is_or", node(Ops.MAX, x, y), lambda x, y: x | y, kind="bool"),
+        Rule("min_bool_is_and", node(Ops.MIN, x, y), lambda x, y: x & y, kind="bool"),
+        Rule("eq_self", x.eq(x), 1, when=lambda x: not x.dtype.is_float),
+        Rule("ne_self", x.ne(x), 0, when=lambda x: not x.dtype.is_float),
+        Rule("ne_false", b.ne(0), b),
+        Rule("eq_true", b.eq(1), b),
+        Rule("lt_divide", x < c, _lt_divide, when=lambda x: x.dtype.kind.value == "index"),
+        Rule("le_to_lt", x <= c, _le_to_lt, when=lambda x: x.dtype.kind.value == "index"),
+        Rule("where_true", node(Ops.WHERE, const_var("c"), x, y), lambda x, c, y: x if c.arg else y),
+        Rule("where_same_branches", b.where(x, x), x),
+        Rule("where_to_bool", b.where(1, 0), b, kind="bool"),
+        Rule("where_same_condition_yes", b.where(b.where(x, y), z), lambda b, x, z: b.where(x, z)),
+        Rule("where_same_condition_no", b.where(x, b.where(y, z)), lambda b, x, z: b.where(x, z)),
+        Rule("where_nested_and", b.where(node(Ops.WHERE, var("d"), x, y), y), lambda b, d, x, y: (b & d).where(x, y)),
+        Rule("where_gated_load", b.where(node(Ops.LOAD, node(Ops.INDEX, x, y, b), name="u"), 0), lambda u: u),
+        Rule("and_absorb", (b & y).named("u") & b, lambda u: u),
+    ],
+)  # fmt: skip

@@ -1,0 +1,122 @@
+"""Interval arithmetic: what an int or bool expression can at least and at most be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+from .ops import Group, Op, Ops
+
+if TYPE_CHECKING:
+    from .uop import UOp
+
+__all__ = ["Bounds", "bounds_of"]
+
+Bounds: TypeAlias = "tuple[int | float, int | float]"
+Interval: TypeAlias = "tuple[int, int]"
+
+
+def bounds_of(node: UOp) -> Bounds:
+    """Bounds from the bounds of the sources; the whole range of the dtype where the op says nothing."""
+    whole: Bounds = (node.dtype.min, node.dtype.max)
+    if node.dtype.is_float or node.dtype.bits == 0:
+        return whole
+    if node.op in _leaf:
+        return _leaf[node.op](node)
+    if node.op.group is Group.COMPARE:
+        return _compare(node)
+    rule = _rules.get(node.op)
+    if rule is None:
+        return whole
+    if any(s.dtype.is_float for s in node.src):
+        return whole
+    low, high = rule(*(_interval(s.bounds) for s in node.src))
+    return (low, high) if whole[0] <= low and high <= whole[1] else whole  # it may wrap: nothing is known
+
+
+def _interval(bounds: Bounds) -> Interval:
+    return int(bounds[0]), int(bounds[1])
+
+
+def _const(node: UOp) -> Bounds:
+    values = node.arg if isinstance(node.arg, tuple) else (node.arg,)
+    return int(min(values)), int(max(values))
+
+
+_leaf: dict[Op, Callable[[UOp], Bounds]] = {
+    Ops.CONST: _const,
+    Ops.VARIABLE: lambda node: (node.arg[1], node.arg[2]),
+    Ops.RANGE: lambda node: (0, max(0, node.src[0].bounds[1] - 1)),
+    Ops.IOTA: lambda node: (0, max(0, node.arg - 1) if isinstance(node.arg, int) else node.arg.bounds[1] - 1),
+}
+
+
+def _mul(a: Interval, b: Interval) -> Interval:
+    corners = [x * y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _floordiv(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0 <= b[1]:
+        return (0, a[1]) if a[0] >= 0 and b[0] >= 0 else (-max(map(abs, a)), max(map(abs, a)))
+    corners = [x // y for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _mod(a: Interval, b: Interval) -> Interval:
+    if b[0] > 0:
+        if b[0] == b[1] and a[0] // b[0] == a[1] // b[0]:
+            return a[0] % b[0], a[1] % b[0]
+        return 0, min(b[1] - 1, a[1]) if a[0] >= 0 else b[1] - 1
+    return min(b[0], 0), max(b[1], 0)
+
+
+def _and(a: Interval, b: Interval) -> Interval:
+    ceilings = [x[1] for x in (a, b) if x[0] >= 0]
+    return (0, min(ceilings)) if ceilings else (min(a[0], b[0]) * 2, max(a[1], b[1]) * 2 + 1)
+
+
+def _shift(by: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
+    def rule(a: Interval, b: Interval) -> Interval:
+        if b[0] != b[1] or not 0 <= b[0] < 64:
+            return -(1 << 64), 1 << 64
+        return by(a[0], b[0]), by(a[1], b[0])
+
+    return rule
+
+
+_rules: dict[Op, Callable[..., Interval]] = {
+    Ops.ADD: lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    Ops.SUB: lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    Ops.NEG: lambda a: (-a[1], -a[0]),
+    Ops.MUL: _mul,
+    Ops.FLOORDIV: _floordiv,
+    Ops.MOD: _mod,
+    Ops.MAX: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    Ops.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    Ops.WHERE: lambda c, a, b: (min(a[0], b[0]), max(a[1], b[1])),
+    Ops.CAST: lambda a: a,
+    Ops.AND: _and,
+    Ops.SHL: _shift(lambda x, n: x << n),
+    Ops.SHR: _shift(lambda x, n: x >> n),
+    Ops.BROADCAST: lambda a: a,
+    Ops.LANE: lambda a: a,
+    Ops.LANES: lambda *xs: (min(x[0] for x in xs), max(x[1] for x in xs)),
+    Ops.DETACH: lambda a: a,
+}
+
+
+def _compare(node: UOp) -> Bounds:
+    a, b = (s.bounds for s in node.src)
+    if node.src[0].dtype.is_float:
+        return 0, 1
+    match node.op:
+        case Ops.LT:
+            always, never = a[1] < b[0], a[0] >= b[1]
+        case Ops.LE:
+            always, never = a[1] <= b[0], a[0] > b[1]
+        case Ops.EQ:
+            always, never = a[0] == a[1] == b[0] == b[1], a[1] < b[0] or b[1] < a[0]
+        case _:
+            always, never = a[1] < b[0] or b[1] < a[0], a[0] == a[1] == b[0] == b[1]
+    return int(always), int(not never)

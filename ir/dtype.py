@@ -1,0 +1,177 @@
+"""Scalar and vector types: limits, promotion, NumPy names.
+
+A `DType` is interned: `float32` is one object, and so is `float32.vec(16)`. Arithmetic on a vector type means lane by
+lane. `index` is the type of loop variables and addresses while they are symbolic; lowering gives it a width.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Final
+
+from .errors import DTypeError
+
+__all__ = ["DType", "Kind", "as_dtype", "dtypes", "promote"]
+
+
+class Kind(Enum):
+    """The family of a type: decides which ops take it."""
+
+    VOID = "void"
+    BOOL = "bool"
+    UINT = "uint"
+    INT = "int"
+    FLOAT = "float"
+    INDEX = "index"
+
+
+class DType:
+    """A type of `lanes` equal scalars. Compare with `is` or `==`; both are identity."""
+
+    __slots__ = ("_vectors", "bits", "kind", "lanes", "name", "scalar")
+
+    def __init__(self, name: str, kind: Kind, bits: int, lanes: int = 1, scalar: DType | None = None) -> None:
+        self.name: Final = name
+        self.kind: Final = kind
+        self.bits: Final = bits  # of one lane
+        self.lanes: Final = lanes
+        self.scalar: Final[DType] = scalar or self
+        self._vectors: dict[int, DType] = {}
+
+    def vec(self, lanes: int) -> DType:
+        """This scalar type, `lanes` wide; 1 gives the scalar itself."""
+        if lanes == 1:
+            return self.scalar
+        table = self.scalar._vectors
+        if lanes not in table:
+            table[lanes] = DType(f"{self.scalar.name}x{lanes}", self.kind, self.bits, lanes, self.scalar)
+        return table[lanes]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of one value in memory, all lanes; bool takes one byte a lane."""
+        return (self.bits + 7) // 8 * self.lanes
+
+    @property
+    def is_float(self) -> bool:
+        """float16, bfloat16, float32, float64."""
+        return self.kind is Kind.FLOAT
+
+    @property
+    def is_int(self) -> bool:
+        """Signed, unsigned and index, not bool."""
+        return self.kind in (Kind.INT, Kind.UINT, Kind.INDEX)
+
+    @property
+    def is_bool(self) -> bool:
+        """bool only."""
+        return self.kind is Kind.BOOL
+
+    @property
+    def min(self) -> int | float:
+        """Smallest value of the scalar; -inf for floats."""
+        match self.kind:
+            case Kind.FLOAT:
+                return -math.inf
+            case Kind.INT | Kind.INDEX:
+                return -(1 << (self.bits - 1))
+            case _:
+                return 0
+
+    @property
+    def max(self) -> int | float:
+        """Largest value of the scalar; +inf for floats."""
+        match self.kind:
+            case Kind.FLOAT:
+                return math.inf
+            case Kind.INT | Kind.INDEX:
+                return (1 << (self.bits - 1)) - 1
+            case Kind.BOOL:
+                return 1
+            case _:
+                return (1 << self.bits) - 1
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return as_dtype, (self.name,)
+
+
+class dtypes:  # noqa: N801 - a namespace of constants, as in `dtypes.float32`
+    """The scalar types."""
+
+    void: Final = DType("void", Kind.VOID, 0)
+    index: Final = DType("index", Kind.INDEX, 64)
+    bool: Final = DType("bool", Kind.BOOL, 1)
+    int8: Final = DType("int8", Kind.INT, 8)
+    int16: Final = DType("int16", Kind.INT, 16)
+    int32: Final = DType("int32", Kind.INT, 32)
+    int64: Final = DType("int64", Kind.INT, 64)
+    uint8: Final = DType("uint8", Kind.UINT, 8)
+    uint16: Final = DType("uint16", Kind.UINT, 16)
+    uint32: Final = DType("uint32", Kind.UINT, 32)
+    uint64: Final = DType("uint64", Kind.UINT, 64)
+    float16: Final = DType("float16", Kind.FLOAT, 16)
+    bfloat16: Final = DType("bfloat16", Kind.FLOAT, 16)
+    float32: Final = DType("float32", Kind.FLOAT, 32)
+    float64: Final = DType("float64", Kind.FLOAT, 64)
+
+    data: Final = (bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
+    default_float: Final = float32
+    default_int: Final = int64
+
+
+_by_name: Final[dict[str, DType]] = {
+    **{dtype.name: dtype for dtype in (*dtypes.data, dtypes.void, dtypes.index)},
+    "half": dtypes.float16,
+    "float": dtypes.float32,
+    "double": dtypes.float64,
+    "int": dtypes.int64,
+    "bool_": dtypes.bool,
+}
+
+
+def as_dtype(value: object) -> DType:
+    """A DType from a DType, a name ("float32", "float32x16"), a Python type or a NumPy dtype.
+
+    Raises:
+        DTypeError: nothing of that name.
+    """
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, type) and value in (float, int, bool):
+        return {float: dtypes.default_float, int: dtypes.default_int, bool: dtypes.bool}[value]
+    name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", repr(value))
+    base, _, lanes = str(name).partition("x")
+    if name in _by_name:
+        return _by_name[str(name)]
+    if base in _by_name and lanes.isdigit():
+        return _by_name[base].vec(int(lanes))
+    known = ", ".join(dtype.name for dtype in dtypes.data)
+    raise DTypeError(f"as_dtype({value!r}): kernmill has no such dtype. Use one of {known}.")
+
+
+def promote(a: DType, b: DType) -> DType:
+    """The smallest type that holds both, as in PyTorch: a float beats an int of any width, float16 + bfloat16 is float32.
+
+    Signed with unsigned of the same or larger width takes the next larger signed type; int64 with uint64 stays int64 (NumPy
+    would go to float64, PyTorch refuses).
+    """
+    if a is b:
+        return a
+    if a.is_float or b.is_float:
+        if not (a.is_float and b.is_float):
+            return a if a.is_float else b
+        if a.bits == b.bits:
+            return dtypes.float32
+        return a if a.bits > b.bits else b
+    if a.is_bool or b.is_bool:
+        return b if a.is_bool else a
+    if a.kind is b.kind:
+        return a if a.bits >= b.bits else b
+    signed, unsigned = (a, b) if a.kind is Kind.INT else (b, a)
+    if signed.bits > unsigned.bits:
+        return signed
+    return _by_name[f"int{min(64, unsigned.bits * 2)}"]

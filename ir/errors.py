@@ -1,0 +1,76 @@
+"""The exception tree: every mistake a user can make ends in one of these.
+
+    Exception
+      KernmillError            base: catch this to catch all of ours
+        ShapeError             shapes that do not fit together          (also a ValueError)
+        DTypeError             a dtype that an operation cannot take    (also a TypeError)
+        IndexRangeError        an index outside its axis                (also an IndexError)
+        DeviceError            unknown, missing or mixed devices        (also a RuntimeError)
+          OutOfMemoryError     a device has no room for a buffer        (also a MemoryError)
+        CompileError           a kernel that could not be built         (also a RuntimeError)
+        FormatError            a file whose bytes are not what they claim (also a ValueError)
+        SettingError           an unknown setting or value              (also a ValueError)
+        GradientError          backward() where there is nothing to differentiate (also a RuntimeError)
+        InternalError          a bug in kernmill: please report it      (also a RuntimeError)
+
+A message has three parts: what was asked (the call with shapes and dtypes), why it cannot be, what to do.
+`assert` is for the author of the compiler and never stands between a user and a sentence.
+"""
+
+__all__ = [
+    "CompileError",
+    "DTypeError",
+    "DeviceError",
+    "FormatError",
+    "GradientError",
+    "IndexRangeError",
+    "InternalError",
+    "KernmillError",
+    "OutOfMemoryError",
+    "SettingError",
+    "ShapeError",
+]
+
+
+class KernmillError(Exception):
+    """Base of all errors that kernmill raises on purpose."""
+
+
+class ShapeError(KernmillError, ValueError):
+    """Shapes that do not fit together."""
+
+
+class DTypeError(KernmillError, TypeError):
+    """A dtype that the operation cannot take."""
+
+
+class IndexRangeError(KernmillError, IndexError):
+    """An index that lies outside its axis."""
+
+
+class DeviceError(KernmillError, RuntimeError):
+    """An unknown, missing or unusable device, or tensors on different devices."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """A device has no room for a buffer; the process stays usable."""
+
+
+class CompileError(KernmillError, RuntimeError):
+    """A kernel could not be built for its device."""
+
+
+class FormatError(KernmillError, ValueError):
+    """A file whose bytes are not what they claim to be."""
+
+
+class SettingError(KernmillError, ValueError):
+    """An unknown setting, or a value that the setting does not take."""
+
+
+class GradientError(KernmillError, RuntimeError):
+    """A gradient was asked for where there is none."""
+
+
+class InternalError(KernmillError, RuntimeError):
+    """A bug in kernmill. The message names the pass and prints the nodes around the culprit."""

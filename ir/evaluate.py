@@ -1,0 +1,265 @@
+"""The meaning of every op, on NumPy arrays: slow, obvious, and what everything else is tested against.
+
+Works on tensor expressions and on kernels at every stage before the linear list. In a kernel each range is one axis of every
+array, so a value that changes with two loops is a two-dimensional table of what it is in each iteration.
+bfloat16 is held in float32 arrays whose values are rounded after each op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .dtype import DType, dtypes
+from .errors import InternalError
+from .ops import Op, Ops
+from .shape import static
+from .uop import UOp
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["evaluate", "round_bfloat16"]
+
+Functions = dict[Op, Callable[..., Any]]
+
+
+def round_bfloat16(x: Array) -> Array:
+    """float32 values rounded to the nearest bfloat16, ties to even; nan stays nan."""
+    import numpy as np
+
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), rounded).astype(np.float32)
+
+
+def _numpy_name(dtype: DType) -> str:
+    return {"bfloat16": "float32", "index": "int64"}.get(dtype.scalar.name, dtype.scalar.name)
+
+
+def _settle(dtype: DType, value: Any) -> Array:
+    """An array of the dtype: rounded for bfloat16."""
+    import numpy as np
+
+    array = np.asarray(value)
+    if dtype.scalar is dtypes.bfloat16:
+        return round_bfloat16(array.astype(np.float32))
+    return array.astype(_numpy_name(dtype), copy=False)
+
+
+def _functions() -> Functions:
+    import numpy as np
+
+    def shift(by: Any) -> Callable[[Array, Array], Array]:
+        def fn(a: Array, b: Array) -> Array:
+            ok = (b >= 0) & (b < a.dtype.itemsize * 8)
+            fill = np.where(a < 0, -1, 0).astype(a.dtype) if by is np.right_shift else np.zeros_like(a)
+            return np.where(ok, by(a, np.where(ok, b, 0).astype(b.dtype)), fill)
+
+        return fn
+
+    def cdiv(a: Array, b: Array) -> Array:
+        safe = np.where(b == 0, 1, b)
+        quotient = a // safe
+        return quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))
+
+    def erf(x: Array) -> Array:
+        import math
+
+        return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+
+    table: Functions = {
+        Ops.NEG: lambda a: np.logical_not(a) if a.dtype == bool else -a, Ops.ABS: np.abs, Ops.EXP: np.exp, Ops.EXP2: np.exp2,
+        Ops.LOG: np.log, Ops.LOG2: np.log2, Ops.SIN: np.sin, Ops.COS: np.cos, Ops.TANH: np.tanh, Ops.ERF: erf,
+        Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc, Ops.FLOOR: np.floor, Ops.CEIL: np.ceil, Ops.ROUND: np.rint,
+        Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.DIV: np.divide, Ops.FLOORDIV: np.floor_divide,
+        Ops.MOD: np.mod, Ops.CDIV: cdiv, Ops.CMOD: lambda a, b: a - cdiv(a, b) * b, Ops.POW: np.power,
+        Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor,
+        Ops.SHL: shift(np.left_shift), Ops.SHR: shift(np.right_shift), Ops.LT: np.less, Ops.LE: np.less_equal,
+        Ops.EQ: np.equal, Ops.NE: np.not_equal, Ops.WHERE: np.where, Ops.FMA: lambda a, b, c: a * b + c,
+    }  # fmt: skip
+    return table
+
+
+_REDUCERS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum", Ops.AND: "bitwise_and",
+             Ops.OR: "bitwise_or", Ops.XOR: "bitwise_xor"}  # fmt: skip
+
+
+def evaluate(root: UOp, buffers: Mapping[UOp, Array] | None = None, variables: Mapping[str, int] | None = None) -> Array:
+    """The value of an expression as an array of its shape; a SINK or STORE changes the arrays of `buffers` in place.
+
+    `buffers` holds a 1-D array for each BUFFER, PARAM or realized node; `variables` a value for each VARIABLE by name.
+    """
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return _Evaluator(root, dict(buffers or {}), dict(variables or {})).run()
+
+
+class _Evaluator:
+    """One evaluation: values of nodes so far, and the axis of each range."""
+
+    def __init__(self, root: UOp, buffers: dict[UOp, Array], variables: dict[str, int]) -> None:
+        self.root = root
+        self.buffers = buffers
+        self.variables = variables
+        self.functions = _functions()
+        self.values: dict[UOp, Array] = {}
+        self.order = root.toposort(stop=lambda u: u in buffers)
+        self.axes = {node: axis for axis, node in enumerate(n for n in self.order if n.op is Ops.RANGE)}
+
+    def run(self) -> Array:
+        for node in self.order:
+            self.values[node] = self.buffers[node] if node in self.buffers else _settle(node.dtype, self.value(node))
+        return self.values[self.root]
+
+    def value(self, u: UOp) -> Any:
+        src = [self.values[s] for s in u.src]
+        if u.op in self.functions:
+            return self.function(u, src)
+        handler = getattr(self, f"_{u.op.group.value}", None)
+        if handler is None:
+            raise InternalError(f"evaluate: {u!r} has no meaning here")
+        return handler(u, src)
+
+    def function(self, u: UOp, src: list[Array]) -> Any:
+        import numpy as np
+
+        fn = self.functions[u.op]
+        if u.dtype.is_bool and u.op in (Ops.ADD, Ops.MUL):
+            return (np.logical_or if u.op is Ops.ADD else np.logical_and)(*src)
+        if u.op is Ops.POW and not u.dtype.is_float:
+            return np.vectorize(lambda a, b: Ops.POW.py(int(a), int(b)) & 0xFFFFFFFFFFFFFFFF if Ops.POW.py else 0,
+                                otypes=[np.uint64])(*src).astype(src[0].dtype)  # fmt: skip
+        return fn(*src)
+
+    # --- one method per group of ops
+    def _source(self, u: UOp, src: list[Array]) -> Any:
+        import numpy as np
+
+        match u.op:
+            case Ops.CONST:
+                return np.array(u.arg, _numpy_name(u.dtype))
+            case Ops.IOTA:
+                return np.arange(self.size(u.arg))
+            case Ops.VARIABLE:
+                return np.int64(self.variables[u.arg[0]])
+        raise InternalError(f"evaluate: no data given for {u!r}")
+
+    def size(self, size: Any) -> int:
+        if isinstance(size, UOp):
+            return int(_Evaluator(size, {}, self.variables).run())
+        return int(size)
+
+    def sizes(self, shape: Any) -> tuple[int, ...]:
+        return tuple(self.size(s) for s in shape)
+
+    def _movement(self, u: UOp, src: list[Array]) -> Any:
+        import numpy as np
+
+        (x,) = src
+        match u.op:
+            case Ops.RESHAPE:
+                return x.reshape(self.sizes(u.arg))
+            case Ops.EXPAND:
+                return np.broadcast_to(x, self.sizes(u.arg))
+            case Ops.PERMUTE:
+                return x.transpose(u.arg)
+            case Ops.PAD:
+                return np.pad(x, [self.sizes(pair) for pair in u.arg])
+            case Ops.SHRINK:
+                return x[tuple(slice(self.size(a), self.size(b)) for a, b in u.arg)]
+            case Ops.STRIDE:
+                return x[tuple(slice(None, None, step) for step in u.arg)]
+        axis, size, stride, dilation = u.arg
+        if u.op is Ops.WINDOW:
+            places = (x.shape[axis] - dilation * (size - 1) - 1) // stride + 1
+            index = np.arange(places)[:, None] * stride + np.arange(size) * dilation
+            return np.moveaxis(np.take(x, index, axis), axis + 1, -1)
+        out = np.zeros((*x.shape[:axis], size, *x.shape[axis + 1 :]), x.dtype)
+        for k in range(x.shape[-1]):
+            places = np.arange(x.shape[axis]) * stride + k * dilation
+            np.moveaxis(out[..., k], axis, 0)[places] = np.moveaxis(x[..., k], axis, 0)
+        return out
+
+    def _convert(self, u: UOp, src: list[Array]) -> Any:
+        import numpy as np
+
+        if u.op is Ops.CAST:
+            return src[0] != 0 if u.dtype.is_bool else src[0].astype(_numpy_name(u.dtype))
+        if u.src[0].dtype.scalar is dtypes.bfloat16:
+            return (src[0].view(np.uint32) >> 16).astype(np.uint16).view(_numpy_name(u.dtype))
+        if u.dtype.scalar is dtypes.bfloat16:
+            return (src[0].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+        return np.ascontiguousarray(src[0]).view(_numpy_name(u.dtype))
+
+    def _reduction(self, u: UOp, src: list[Array]) -> Any:
+        import numpy as np
+
+        op = u.arg[0]
+        reducer = getattr(np, _REDUCERS[op])
+        if u.dtype.is_bool and op in (Ops.ADD, Ops.MAX, Ops.MUL, Ops.MIN):
+            reducer = np.logical_or if op in (Ops.ADD, Ops.MAX) else np.logical_and
+        if len(u.src) == 1:
+            return self.reduce(reducer, src[0], u.arg[1])
+        count = u.arg[1]
+        axes = tuple(self.axes[r] for r in u.src[count:])
+        total: Any = None
+        for value in src[:count]:
+            shape = [1] * len(self.axes)
+            for r in u.src[count:]:
+                shape[self.axes[r]] = self.size(r.src[0])
+            full = np.broadcast_to(value, np.broadcast_shapes(value.shape, tuple(shape)))
+            part = self.reduce(reducer, full, axes)
+            total = part if total is None else reducer(total, part)
+        return total
+
+    @staticmethod
+    def reduce(reducer: Any, x: Array, axes: tuple[int, ...]) -> Array:
+        import numpy as np
+
+        wide = x.astype(np.float64) if x.dtype in (np.float16, np.float32) else x
+        initial = {} if all(x.shape[a] for a in axes) or reducer.identity is not None else {"initial": -np.inf}
+        return np.asarray(reducer.reduce(wide, axis=axes, keepdims=True, **initial)).astype(x.dtype)
+
+    def _tensor(self, u: UOp, src: list[Array]) -> Any:
+        import numpy as np
+
+        match u.op:
+            case Ops.TAKE:
+                return np.take(src[0], src[1], axis=u.arg, mode="clip")
+            case Ops.ASSIGN:
+                out = np.array(np.broadcast_to(src[0], static(u.shape)))
+                region = ... if u.arg is None else tuple(slice(*part) for part in u.arg)
+                out[region] = src[1]
+                return out
+            case Ops.SINK:
+                return np.zeros(())
+        return src[0]
+
+    def _memory(self, u: UOp, src: list[Array]) -> Any:
+        import numpy as np
+
+        if u.op is Ops.INDEX:
+            gate = src[2] if len(src) > 2 else np.array(True)
+            return np.where(gate, src[1], -1)
+        place = u.src[0]
+        memory, index = self.values[place.src[0]], self.values[place].astype(np.int64)
+        if u.op is Ops.LOAD:
+            return np.where(index < 0, np.zeros((), memory.dtype), memory.reshape(-1)[np.maximum(index, 0)])
+        if u.op is Ops.STORE:
+            at, value = np.broadcast_arrays(index, src[1])
+            memory.reshape(-1)[at[at >= 0]] = value[at >= 0]
+            return np.zeros(())
+        raise InternalError(f"evaluate: {u.op.name} is of a later stage")
+
+    def _control(self, u: UOp, src: list[Array]) -> Any:
+        import numpy as np
+
+        shape = [1] * len(self.axes)
+        shape[self.axes[u]] = -1
+        return np.arange(self.size(u.src[0])).reshape(shape)
+
+

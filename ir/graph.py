@@ -1,0 +1,209 @@
+"""Building tensor expressions: one function an op, with the checks and the sentences a user reads when shapes do not fit.
+
+Every function takes and returns UOps; shapes may hold symbolic sizes. Nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from .algebra import simplify
+from .dtype import DType, dtypes
+from .errors import DeviceError, DTypeError, ShapeError
+from .ops import Op, Ops
+from .shape import Shape, Size, broadcast_shapes, numel, show_shape
+from .uop import UOp, const
+
+__all__ = [
+    "as_size", "assign", "broadcast_to", "device_of", "elementwise", "expand", "flatten_axes", "iota", "pad", "permute", "reduce_axes",
+    "reshape", "scalar", "shrink", "strided", "take", "unwindow", "window",
+]  # fmt: skip
+
+
+def as_size(value: Size) -> Size:
+    """A size as an int where it is known, else as a simplified UOp."""
+    if isinstance(value, int):
+        return value
+    value = simplify(value)
+    return int(value.arg) if value.op is Ops.CONST else value
+
+
+def _sizes(shape: Sequence[Size]) -> Shape:
+    return tuple(as_size(size) for size in shape)
+
+
+def device_of(u: UOp) -> str | None:
+    """The device that holds the data under this expression; None for constants.
+
+    Raises:
+        DeviceError: sources on different devices.
+    """
+    found: dict[str, UOp] = {}
+    for node in u.toposort(stop=lambda n: n.op in (Ops.BUFFER, Ops.COPY) or n.storage is not None):
+        if node.storage is not None or node.op is Ops.BUFFER:
+            found.setdefault(node.storage.device if node.storage is not None else node.arg[1], node)
+        elif node.op is Ops.COPY:
+            found.setdefault(node.arg, node)
+    if len(found) > 1:
+        raise DeviceError(
+            f"an expression mixes tensors on {' and '.join(sorted(found))}. Move one side with .to({min(found)!r})."
+        )
+    return next(iter(found), None)
+
+
+def scalar(dtype: DType, value: float) -> UOp:
+    """A 0-d constant."""
+    return const(dtype, value)
+
+
+def iota(length: Size, dtype: DType = dtypes.int64) -> UOp:
+    """0, 1, ..., length-1."""
+    return UOp(Ops.IOTA, dtype, (), as_size(length))
+
+
+def elementwise(op: Op, *src: UOp) -> UOp:
+    """Apply an elementwise op to sources of one dtype (a condition apart), broadcasting their shapes."""
+    operands = src[1:] if op is Ops.WHERE else src
+    if any(s.dtype is not operands[0].dtype for s in operands):
+        raise DTypeError(f"{op.name.lower()}: dtypes {', '.join(s.dtype.name for s in operands)} differ; cast first.")
+    shape = broadcast_shapes(op.name.lower(), *(s.shape for s in src))
+    src = tuple(broadcast_to(s, shape) for s in src)
+    return src[0].alu(op, *src[1:])
+
+
+def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
+    """The same elements in row-major order under another shape; one size may be -1."""
+    given = tuple(shape)
+    shape = _sizes(given)
+    if sum(isinstance(s, int) and s == -1 for s in shape) == 1:
+        known = prod(s for s in shape if not (isinstance(s, int) and s == -1))
+        total = numel(x.shape)
+        if isinstance(total, int) and isinstance(known, int):
+            if known == 0 or total % known:
+                raise ShapeError(_reshape_error(x, given, "no size fits the -1"))
+            missing: Size = total // known
+        else:
+            missing = as_size(_as_uop(total) // known)
+        shape = tuple(missing if isinstance(s, int) and s == -1 else s for s in shape)
+    if any(isinstance(s, int) and s < 0 for s in shape):
+        raise ShapeError(_reshape_error(x, given, "sizes are negative"))
+    if as_size(numel(shape)) is not as_size(numel(x.shape)) and as_size(numel(shape)) != as_size(numel(x.shape)):
+        why = f"{as_size(numel(x.shape))} elements do not make {as_size(numel(shape))}"
+        raise ShapeError(_reshape_error(x, given, why))
+    if shape == x.shape:
+        return x
+    if x.op is Ops.RESHAPE:
+        return reshape(x.src[0], shape)
+    return UOp(Ops.RESHAPE, x.dtype, (x,), shape)
+
+
+def _as_uop(size: Size) -> UOp:
+    return size if isinstance(size, UOp) else const(dtypes.index, size)
+
+
+def _reshape_error(x: UOp, shape: Shape, why: str) -> str:
+    return f"reshape: {show_shape(x.shape)} -> {show_shape(shape)}: {why}. Give sizes with the same product, or one -1."
+
+
+def expand(x: UOp, shape: Sequence[Size]) -> UOp:
+    """Axes of size 1 repeated to the sizes of `shape`; the rank stays."""
+    shape = _sizes(shape)
+    if len(shape) != len(x.shape) or any(a is not b and a != b and a != 1 for a, b in zip(x.shape, shape, strict=True)):
+        raise ShapeError(
+            f"expand: {show_shape(x.shape)} -> {show_shape(shape)}: only axes of size 1 can grow. "
+            "Reshape first so that the growing axes have size 1."
+        )
+    return x if shape == x.shape else UOp(Ops.EXPAND, x.dtype, (x,), shape)
+
+
+def broadcast_to(x: UOp, shape: Shape) -> UOp:
+    """NumPy's broadcasting to a shape; a scalar constant stays a scalar."""
+    if x.shape == shape or (x.shape == () and x.op is Ops.CONST):
+        return x
+    if len(x.shape) > len(shape):
+        raise ShapeError(f"broadcast: {show_shape(x.shape)} has more axes than {show_shape(shape)}. Reshape it first.")
+    return expand(reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape)
+
+
+def permute(x: UOp, axes: Sequence[int]) -> UOp:
+    """Axis i of the result is axis axes[i] of x."""
+    axes = tuple(axes)
+    if sorted(axes) != list(range(len(x.shape))):
+        raise ShapeError(f"permute: {axes} is not an order of the {len(x.shape)} axes of {show_shape(x.shape)}.")
+    if axes == tuple(range(len(axes))):
+        return x
+    if x.op is Ops.PERMUTE:
+        return permute(x.src[0], [x.arg[a] for a in axes])
+    return UOp(Ops.PERMUTE, x.dtype, (x,), axes)
+
+
+def pad(x: UOp, padding: Sequence[tuple[Size, Size]]) -> UOp:
+    """Zeros (False) around x: (before, after) per axis."""
+    pads = tuple((as_size(before), as_size(after)) for before, after in padding)
+    if len(pads) != len(x.shape) or any(isinstance(p, int) and p < 0 for pair in pads for p in pair):
+        raise ShapeError(f"pad: {show_shape(x.shape)} by {pads}: give one pair of sizes >= 0 per axis.")
+    return x if all(p == (0, 0) for p in pads) else UOp(Ops.PAD, x.dtype, (x,), pads)
+
+
+def shrink(x: UOp, bounds: Sequence[tuple[Size, Size]]) -> UOp:
+    """x[start:stop] on every axis."""
+    bounds = tuple((as_size(start), as_size(stop)) for start, stop in bounds)
+    if len(bounds) != len(x.shape) or any(
+        isinstance(start, int) and isinstance(stop, int) and isinstance(size, int) and not 0 <= start <= stop <= size
+        for (start, stop), size in zip(bounds, x.shape, strict=False)
+    ):
+        raise ShapeError(f"shrink: {show_shape(x.shape)} to {bounds}: need 0 <= start <= stop <= size on every axis.")
+    if all(isinstance(start, int) and start == 0 and (stop is size or stop == size)
+           for (start, stop), size in zip(bounds, x.shape, strict=True)):  # fmt: skip
+        return x
+    return UOp(Ops.SHRINK, x.dtype, (x,), bounds)
+
+
+def strided(x: UOp, steps: Sequence[int]) -> UOp:
+    """Every steps[i]-th element of axis i; a negative step walks from the end."""
+    steps = tuple(steps)
+    if len(steps) != len(x.shape) or 0 in steps:
+        raise ShapeError(f"strided: steps {steps} for {show_shape(x.shape)}: give one step other than 0 per axis.")
+    return x if all(s == 1 for s in steps) else UOp(Ops.STRIDE, x.dtype, (x,), steps)
+
+
+def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> UOp:
+    """Sliding windows: the axis becomes window positions, a new last axis runs over the window."""
+    length = x.shape[axis]
+    if min(size, stride, dilation) < 1 or (isinstance(length, int) and dilation * (size - 1) + 1 > length):
+        raise ShapeError(
+            f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: the window "
+            f"spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."
+        )
+    return UOp(Ops.WINDOW, x.dtype, (x,), (axis, size, stride, dilation))
+
+
+def unwindow(x: UOp, axis: int, length: Size, stride: int, dilation: int) -> UOp:
+    """Each window's elements back at their places in an axis of `length`, zeros elsewhere; sum the last axis to add them."""
+    return UOp(Ops.UNWINDOW, x.dtype, (x,), (axis, length, stride, dilation))
+
+
+def reduce_axes(x: UOp, op: Op, axes: Sequence[int]) -> UOp:
+    """Fold axes with ADD, MUL, MAX, MIN, AND or OR; they stay with size 1."""
+    axes = tuple(sorted(a for a in axes if not (isinstance(x.shape[a], int) and x.shape[a] == 1)))
+    return UOp(Ops.REDUCE, x.dtype, (x,), (op, axes)) if axes else x
+
+
+def take(x: UOp, index: UOp, axis: int) -> UOp:
+    """Entries `index` of one axis. The caller has made sure that every index is inside (Tensor adds a CHECK)."""
+    return UOp(Ops.TAKE, x.dtype, (x, index), axis)
+
+
+def assign(old: UOp, value: UOp, region: tuple[tuple[int, int, int], ...] | None = None) -> UOp:
+    """`old` with the region (start, stop, step > 0 per axis) replaced by `value`."""
+    if value.dtype is not old.dtype:
+        raise DTypeError(f"assign: a {value.dtype.name} value into a {old.dtype.name} tensor. Cast it first.")
+    return UOp(Ops.ASSIGN, old.dtype, (old, value), region)
+
+
+def flatten_axes(x: UOp, first: int, last: int) -> UOp:
+    """Axes first..last merged into one."""
+    return reshape(x, (*x.shape[:first], numel(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+
+

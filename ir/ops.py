@@ -1,0 +1,294 @@
+"""The op table: ONE ROW PER OP. Everything that is known of an op stands in its row.
+
+The verifier, the printer, constant folding, the evaluator, the reference device, docs/ops.md and half of the tests are
+derived from these rows. To add an op: add a row here, a decomposition or one line per renderer, and a gradient if it has one
+(docs/how-to/add-an-op.md).
+
+`py` is the meaning on Python scalars (ints are unbounded here; the caller wraps them to the dtype). It never raises.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from enum import Enum, StrEnum
+from typing import Any, Final
+
+__all__ = ["AxisKind", "Group", "Op", "Ops"]
+
+
+class Group(Enum):
+    """Which kind of node an op makes: decides where it is legal (ir/verify.py)."""
+
+    SOURCE = "source"
+    MOVEMENT = "movement"
+    UNARY = "unary"
+    BINARY = "binary"
+    COMPARE = "compare"
+    TERNARY = "ternary"
+    CONVERT = "convert"
+    REDUCTION = "reduction"
+    TENSOR = "tensor"
+    MEMORY = "memory"
+    VECTOR = "vector"
+    CONTROL = "control"
+
+
+class AxisKind(StrEnum):
+    """What a loop is for. The optimizer re-kinds ranges; lowering gives each kind its code."""
+
+    LOOP = "loop"  # an ordinary loop over outputs
+    THREAD = "thread"  # the outermost loop, cut into chunks that the pool hands out
+    REDUCE = "reduce"  # a loop that feeds an accumulator
+    UNROLL = "unroll"  # copied out: a register tile, or a longer loop body
+    VECTOR = "vector"  # the lanes of a vector value
+    GROUP = "group"  # a reduce loop copied out into accumulators of its own
+    GLOBAL = "global"  # a GPU's grid
+    LOCAL = "local"  # a GPU's work-group
+
+
+class Op:
+    """One op. Identity is equality; the name comes from the row's place in `Ops`."""
+
+    __slots__ = ("arity", "associative", "commutative", "doc", "group", "idempotent", "name", "py", "unit")
+
+    def __init__(
+        self,
+        group: Group,
+        doc: str,
+        arity: int | None = None,
+        py: Callable[..., Any] | None = None,
+        *,
+        commutative: bool = False,
+        associative: bool = False,
+        idempotent: bool = False,
+        unit: float | None = None,
+    ) -> None:
+        self.name = "?"
+        self.group: Final = group
+        self.doc: Final = doc
+        self.arity: Final = arity  # number of sources; None: variable
+        self.py: Final = py
+        self.commutative: Final = commutative
+        self.associative: Final = associative
+        self.idempotent: Final = idempotent
+        self.unit: Final = unit  # x op unit == x, also for floats
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Computes each output element from the same element of its sources."""
+        return self.group in _ELEMENTWISE
+
+
+_ELEMENTWISE: Final = frozenset({Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY, Group.CONVERT})
+
+
+# --- meanings that Python's operators do not have --------------------------------------------------------------------
+def _guard(fn: Callable[[float], float], overflow: float = math.inf) -> Callable[[float], float]:
+    def safe(x: float) -> float:
+        try:
+            return fn(x)
+        except ValueError:
+            return math.nan
+        except OverflowError:
+            return overflow
+
+    return safe
+
+
+def _log(fn: Callable[[float], float]) -> Callable[[float], float]:
+    return lambda x: -math.inf if x == 0 else _guard(fn)(x)
+
+
+def _div(a: float, b: float) -> float:
+    if b != 0:
+        return a / b
+    if a == 0 or a != a:
+        return math.nan
+    return math.copysign(math.inf, a) * math.copysign(1.0, b)
+
+
+def _floordiv(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b else 0
+    quotient = _div(a, b)
+    return math.floor(quotient) if math.isfinite(quotient) else quotient
+
+
+def _mod(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b if b else 0
+    if b == 0 or math.isinf(a) or a != a or b != b:
+        return math.nan
+    if math.isinf(b):
+        return a if a == 0 or (a < 0) == (b < 0) else b
+    return math.copysign(abs(r), b) if (r := a % b) == 0 else r
+
+
+def _cdiv(a: int, b: int) -> int:
+    if not b:
+        return 0
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _pow(a: Any, b: Any) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return int(a**b) if b >= 0 else (a ** (b % 2) if a in (1, -1) else 0)
+    try:
+        result = math.pow(a, b)
+    except ZeroDivisionError:  # pragma: no cover - math.pow raises ValueError instead
+        return math.inf
+    except ValueError:
+        odd = b == math.floor(b) and b % 2 == 1
+        return math.copysign(math.inf, a) if a == 0 and odd else (math.inf if a == 0 else math.nan)
+    except OverflowError:
+        return -math.inf if a < 0 and b == math.floor(b) and b % 2 == 1 else math.inf
+    return result
+
+
+def _max(a: Any, b: Any) -> Any:
+    return a if a != a or a > b else b
+
+
+def _min(a: Any, b: Any) -> Any:
+    return a if a != a or a < b else b
+
+
+def _rint(x: Any) -> Any:
+    return x if isinstance(x, int) or not math.isfinite(x) else math.copysign(float(round(x)), x)
+
+
+def _rounded(fn: Callable[[float], int]) -> Callable[[Any], Any]:
+    return lambda x: x if isinstance(x, int) or not math.isfinite(x) else math.copysign(float(fn(x)), x)
+
+
+def _trig(fn: Callable[[float], float]) -> Callable[[float], float]:
+    return lambda x: fn(x) if math.isfinite(x) else math.nan
+
+
+class Ops:
+    """The table. A row: group, meaning with special cases, number of sources, Python meaning, algebraic facts."""
+
+    # fmt: off
+    # --- sources
+    CONST    = Op(Group.SOURCE, "arg, a Python number of the dtype (a tuple of them for a vector)", 0)
+    BUFFER   = Op(Group.SOURCE, "memory of arg=(number, device, numel), 1-D; the UOp's `storage` holds the memory", 0)
+    PARAM    = Op(Group.SOURCE, "the buffer that a kernel gets as argument arg=(slot, numel), 1-D", 0)
+    VARIABLE = Op(Group.SOURCE, "a whole number known at launch: arg=(name, least, greatest)", 0)
+    IOTA     = Op(Group.SOURCE, "0, 1, ..., arg-1 along one axis", 0)
+
+    # --- movement: the same elements elsewhere; src=(x,)
+    RESHAPE  = Op(Group.MOVEMENT, "same elements in row-major order, shape arg", 1)
+    EXPAND   = Op(Group.MOVEMENT, "axes of size 1 repeated to shape arg", 1)
+    PERMUTE  = Op(Group.MOVEMENT, "axis i of the result is axis arg[i] of x", 1)
+    PAD      = Op(Group.MOVEMENT, "zeros around x; arg=((before, after), ...) per axis", 1)
+    SHRINK   = Op(Group.MOVEMENT, "x[start:stop] per axis; arg=((start, stop), ...)", 1)
+    STRIDE   = Op(Group.MOVEMENT, "every arg[i]-th element of axis i; a negative step starts at the end", 1)
+    WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation): axis becomes window positions, a new last axis runs "
+                                  "over the window: out[.., o, .., k] = x[.., o*stride + k*dilation, ..]", 1)
+    UNWINDOW = Op(Group.MOVEMENT, "arg=(axis, length, stride, dilation), the adjoint of WINDOW before summing: "
+                                  "out[.., i, .., k] = x[.., o, .., k] where i = o*stride + k*dilation, else 0", 1)
+
+    # --- elementwise, one source
+    NEG      = Op(Group.UNARY, "-x; wraps for the smallest int", 1, operator.neg)
+    ABS      = Op(Group.UNARY, "|x|; -0 -> 0; wraps for the smallest int", 1, abs)
+    EXP      = Op(Group.UNARY, "e**x; overflow -> inf, nan -> nan", 1, _guard(math.exp))
+    EXP2     = Op(Group.UNARY, "2**x; overflow -> inf, nan -> nan", 1, _guard(lambda x: 2.0**x))
+    LOG      = Op(Group.UNARY, "natural logarithm; 0 -> -inf, x<0 -> nan", 1, _log(math.log))
+    LOG2     = Op(Group.UNARY, "logarithm base 2; 0 -> -inf, x<0 -> nan", 1, _log(math.log2))
+    SIN      = Op(Group.UNARY, "sine of radians; +-inf -> nan", 1, _trig(math.sin))
+    COS      = Op(Group.UNARY, "cosine of radians; +-inf -> nan", 1, _trig(math.cos))
+    TANH     = Op(Group.UNARY, "hyperbolic tangent; +-inf -> +-1", 1, math.tanh)
+    ERF      = Op(Group.UNARY, "error function; +-inf -> +-1", 1, math.erf)
+    SQRT     = Op(Group.UNARY, "square root, correctly rounded; x<0 -> nan, -0 -> -0", 1, _guard(math.sqrt))
+    TRUNC    = Op(Group.UNARY, "towards zero", 1, _rounded(math.trunc))
+    FLOOR    = Op(Group.UNARY, "towards -inf", 1, _rounded(math.floor))
+    CEIL     = Op(Group.UNARY, "towards +inf", 1, _rounded(math.ceil))
+    ROUND    = Op(Group.UNARY, "to nearest, ties to even", 1, _rint)
+
+    # --- elementwise, two sources of one dtype
+    ADD      = Op(Group.BINARY, "a + b; ints wrap; bool: or", 2, operator.add, commutative=True, associative=True, unit=0)
+    SUB      = Op(Group.BINARY, "a - b; ints wrap", 2, operator.sub)
+    MUL      = Op(Group.BINARY, "a * b; ints wrap; bool: and", 2, operator.mul, commutative=True, associative=True, unit=1)
+    DIV      = Op(Group.BINARY, "a / b of floats; x/0 -> +-inf, 0/0 -> nan", 2, _div)
+    FLOORDIV = Op(Group.BINARY, "floor(a / b); ints by 0 -> 0, as NumPy", 2, _floordiv)
+    MOD      = Op(Group.BINARY, "a - b*floor(a / b), sign of b; ints by 0 -> 0, as NumPy", 2, _mod)
+    CDIV     = Op(Group.BINARY, "ints, towards zero, b != 0 and no overflow: the divide instruction", 2, _cdiv)
+    CMOD     = Op(Group.BINARY, "ints, remainder of CDIV, sign of a, b != 0", 2, lambda a, b: a - _cdiv(a, b) * b)
+    POW      = Op(Group.BINARY, "a ** b as IEEE 754 pow; ints wrap", 2, _pow)
+    MAX      = Op(Group.BINARY, "the larger; nan if either is nan", 2, _max, commutative=True, associative=True, idempotent=True)
+    MIN      = Op(Group.BINARY, "the smaller; nan if either is nan", 2, _min, commutative=True, associative=True, idempotent=True)
+    AND      = Op(Group.BINARY, "bitwise and of ints; and of bools", 2, operator.and_, commutative=True, associative=True, idempotent=True)
+    OR       = Op(Group.BINARY, "bitwise or of ints; or of bools", 2, operator.or_, commutative=True, associative=True, idempotent=True, unit=0)
+    XOR      = Op(Group.BINARY, "bitwise exclusive or; bools: differ", 2, operator.xor, commutative=True, associative=True, unit=0)
+    SHL      = Op(Group.BINARY, "a << b; b outside 0..bits-1 -> 0", 2, lambda a, b: a << b if 0 <= b < 64 else 0)
+    SHR      = Op(Group.BINARY, "a >> b, arithmetic for signed; b >= bits -> 0 or -1", 2, lambda a, b: a >> b if b >= 0 else 0)
+
+    # --- comparisons: bool result
+    LT       = Op(Group.COMPARE, "a < b; false with nan", 2, operator.lt)
+    LE       = Op(Group.COMPARE, "a <= b; false with nan", 2, operator.le)
+    EQ       = Op(Group.COMPARE, "a == b; false with nan", 2, operator.eq, commutative=True)
+    NE       = Op(Group.COMPARE, "a != b; true with nan", 2, operator.ne, commutative=True)
+
+    # --- elementwise, three sources
+    WHERE    = Op(Group.TERNARY, "b where the bool a, else c; the other one may be anything", 3, lambda a, b, c: b if a else c)
+    FMA      = Op(Group.TERNARY, "a*b + c rounded once; where the target has no such instruction, twice", 3, lambda a, b, c: a * b + c)
+
+    # --- conversions
+    CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even", 1)
+    BITCAST  = Op(Group.CONVERT, "the same bits read as the dtype (of equal size)", 1)
+
+    # --- over an axis
+    REDUCE   = Op(Group.REDUCTION, "arg=(op, axes): axes folded with op to size 1; in a kernel src=(values.., ranges..), "
+                                   "arg=(op, number of values)")
+
+    # --- tensors only
+    TAKE     = Op(Group.TENSOR, "src=(x, i): entries i of axis arg; every i must lie in the axis (CHECK sees to it)", 2)
+    ASSIGN   = Op(Group.TENSOR, "src=(old, value): old with the region arg=((start, stop, step), ...) replaced; None: all of it", 2)
+    CONTIGUOUS = Op(Group.TENSOR, "x, in memory of its own", 1)
+    COPY     = Op(Group.TENSOR, "x on device arg", 1)
+    DETACH   = Op(Group.TENSOR, "x, a constant to gradients", 1)
+    CHECK    = Op(Group.TENSOR, "src=(x, bad): x; realizing it fails with IndexRangeError(arg) when the bool scalar bad is true", 2)
+    SINK     = Op(Group.TENSOR, "the roots of a graph or a kernel")
+
+    # --- memory, in kernels
+    INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): the place i; touched only where the bool gate holds")
+    LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None or 'nt'", 1)
+    STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None or 'nt' (write around the caches)", 2)
+    STAGE    = Op(Group.MEMORY, "src=(value, ranges..): the value for all these ranges, kept in arg=(address space, name); "
+                                "read through INDEX")
+    LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel); src: the ranges it is made anew for")
+    REG      = Op(Group.MEMORY, "an accumulator, src=(first value, ranges it is made anew for..), arg=name")
+    SET      = Op(Group.MEMORY, "src=(REG, value): the accumulator becomes value", 2)
+    AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effect, ranges..): it, once the effect ran over these ranges")
+
+    # --- vectors
+    BROADCAST = Op(Group.VECTOR, "the scalar in every lane", 1)
+    LANES    = Op(Group.VECTOR, "the scalars side by side in one vector")
+    LANE     = Op(Group.VECTOR, "lane arg of the vector", 1)
+    FOLD     = Op(Group.VECTOR, "all lanes folded with op arg to a scalar, halves first", 1)
+    TILE     = Op(Group.VECTOR, "arg=(m, n, k): c + a@b on a matrix unit; src=(a, b, c)", 3)
+
+    # --- control, in kernels
+    RANGE    = Op(Group.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind)", 1)
+    END      = Op(Group.CONTROL, "the end of the loop src[0]", 1)
+    # fmt: on
+
+    @classmethod
+    def rows(cls) -> Iterator[Op]:
+        """All rows, in the order of the table."""
+        return (row for row in vars(cls).values() if isinstance(row, Op))
+
+    @classmethod
+    def named(cls, name: str) -> Op:
+        """The row of that name."""
+        row = vars(cls)[name]
+        assert isinstance(row, Op)
+        return row

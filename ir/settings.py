@@ -1,0 +1,133 @@
+"""Settings: one row each. The name is the environment variable and the `Context` keyword.
+
+A setting is read from the environment once, when first asked for; `Context(DEBUG=2)` overrides it for a block, in the
+calling thread only. An unknown name or value is an error that prints the valid ones: a misspelt switch that is silently
+ignored costs an afternoon.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from .errors import SettingError
+
+__all__ = ["SETTINGS", "Context", "Setting", "check_environment", "setting"]
+
+Value = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: how it is spelled, what it means, what it may be."""
+
+    name: str
+    default: Value
+    meaning: str
+    valid: str
+    parse: Callable[[str], Value]
+
+
+def _between(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
+def _text(text: str) -> str:
+    return text
+
+
+SETTINGS: dict[str, Setting] = {
+    row.name: row
+    for row in [
+        Setting("DEVICE", "LLVM", "default device of new tensors", "a device name: LLVM, PYTHON, NULL, NAME:1", _text),
+        Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
+        Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", _text),
+        Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", _text),
+        Setting("CACHE", "1", "compiled kernels on disk: off, on, read only", "0, 1 or ro", _one_of("0", "1", "ro")),
+        Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", _text),
+        Setting("CACHE_MAX_MB", 1024, "size cap of the kernel cache; the least recently used go first", "1 to 1000000",
+                _between(1, 1_000_000)),
+        Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024)),
+        Setting("SPIN", 2000, "pauses a waiting worker spins before it sleeps", "0 to 10000000", _between(0, 10_000_000)),
+        Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1)),
+        Setting("DETERMINISTIC", 0, "1: the same bits for any number of threads", "0 or 1", _between(0, 1)),
+        Setting("TARGET", "", "force a lower CPU level", "empty, sse, avx2 or avx512", _one_of("", "sse", "avx2", "avx512")),
+        Setting("SEED", 0, "seed of the random numbers", "0 to 4294967295", _between(0, 2**32 - 1)),
+    ]
+}  # fmt: skip
+
+_environment: dict[str, Value] = {}
+_overrides: contextvars.ContextVar[dict[str, Value] | None] = contextvars.ContextVar("settings", default=None)
+
+
+def _parse(row: Setting, text: str, origin: str) -> Value:
+    try:
+        return row.parse(text)
+    except ValueError:
+        raise SettingError(f"{origin}: {text!r} is not a value of {row.name}. Valid: {row.valid}.") from None
+
+
+def _known(name: str, origin: str) -> Setting:
+    if name not in SETTINGS:
+        raise SettingError(f"{origin}: there is no setting {name!r}. Known settings: {', '.join(sorted(SETTINGS))}.")
+    return SETTINGS[name]
+
+
+def setting(name: str) -> Value:
+    """The value in force: from the innermost `Context`, else the environment, else the default.
+
+    Raises:
+        SettingError: the environment holds a value that the setting does not take.
+    """
+    overrides = _overrides.get()
+    if overrides is not None and name in overrides:
+        return overrides[name]
+    if name not in _environment:
+        row = SETTINGS[name]
+        text = os.environ.get(name)
+        _environment[name] = row.default if text is None else _parse(row, text, "environment")
+    return _environment[name]
+
+
+def debug() -> int:
+    """`DEBUG` as a number: asked before anything is printed, so it has its own word."""
+    return int(setting("DEBUG"))
+
+
+@contextmanager
+def Context(**values: Value) -> Iterator[None]:  # noqa: N802 - reads as a noun in `with Context(DEBUG=2):`
+    """Override settings for a block: `with Context(DEBUG=2, THREADS=1): ...`.
+
+    Raises:
+        SettingError: an unknown name, or a value that the setting does not take.
+    """
+    parsed = {name: _parse(_known(name, "Context"), str(value), "Context") for name, value in values.items()}
+    token = _overrides.set({**(_overrides.get() or {}), **parsed})
+    try:
+        yield
+    finally:
+        _overrides.reset(token)
+
+
+def check_environment() -> None:
+    """Read every setting from the environment now, so that a bad value fails at start and not in the middle."""
+    for name in SETTINGS:
+        setting(name)

@@ -1,0 +1,62 @@
+"""Shapes: tuples of sizes, where a size is an int or a symbolic index UOp."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, TypeAlias
+
+from .errors import ShapeError
+
+if TYPE_CHECKING:
+    from .uop import UOp
+
+__all__ = ["Shape", "Size", "broadcast_shapes", "numel", "row_strides", "show_shape", "static"]
+
+Size: TypeAlias = "int | UOp"
+Shape: TypeAlias = "tuple[Size, ...]"
+
+
+def show_shape(shape: Shape) -> str:
+    """A shape as a person writes it: `(2, 3)`, `(n, 3)`."""
+    names = [str(size) if isinstance(size, int) else size.symbolic_name for size in shape]
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def broadcast_shapes(call: str, *shapes: Shape) -> Shape:
+    """The common shape under NumPy's rules: aligned at the right, size 1 stretches.
+
+    Raises:
+        ShapeError: two sizes differ and neither is 1.
+    """
+    rank = max(len(shape) for shape in shapes)
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    result: list[Size] = []
+    for axis, sizes in enumerate(zip(*padded, strict=True)):
+        wide = [size for size in sizes if not (isinstance(size, int) and size == 1)]
+        if any(size is not wide[0] and size != wide[0] for size in wide[1:]):
+            shown = " and ".join(show_shape(shape) for shape in shapes)
+            raise ShapeError(
+                f"{call}: shapes {shown} do not broadcast: at axis {axis - rank} the sizes are "
+                f"{' and '.join(str(s) for s in sizes)}. Reshape one of them so that sizes are equal or 1."
+            )
+        result.append(wide[0] if wide else 1)
+    return tuple(result)
+
+
+def numel(shape: Shape) -> Size:
+    """Number of elements; symbolic when a size is."""
+    return prod(shape)
+
+
+def static(shape: Shape) -> tuple[int, ...]:
+    """The shape with each symbolic size at its greatest value: what memory must hold."""
+    return tuple(size if isinstance(size, int) else int(size.bounds[1]) for size in shape)
+
+
+def row_strides(shape: Sequence[Size]) -> list[Size]:
+    """Elements to step per axis in row-major order."""
+    strides: list[Size] = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return strides

@@ -1,0 +1,61 @@
+"""The shape of each tensor op from the shapes of its sources. Legality is checked where nodes are built (ir/graph.py)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .ops import Group, Ops
+from .shape import Shape, numel
+
+if TYPE_CHECKING:
+    from .uop import UOp
+
+__all__ = ["shape_of"]
+
+
+def shape_of(node: UOp) -> Shape:
+    """Sizes of a tensor node; () for scalars and for everything in a kernel."""
+    if node.op.group is Group.MOVEMENT:
+        return _moved(node, node.src[0].shape)
+    match node.op:
+        case Ops.BUFFER | Ops.PARAM:
+            return (node.arg[-1],)
+        case Ops.IOTA:
+            return (node.arg,)
+        case Ops.REDUCE if len(node.src) == 1:
+            axes = node.arg[1]
+            return tuple(1 if axis in axes else size for axis, size in enumerate(node.src[0].shape))
+        case Ops.TAKE:
+            data, index = (s.shape for s in node.src)
+            return data[: node.arg] + index + data[node.arg + 1 :]
+        case Ops.BITCAST if node.dtype.bits != node.src[0].dtype.bits:
+            shape = node.src[0].shape
+            return (*shape[:-1], numel((shape[-1],)) * node.src[0].dtype.bits // node.dtype.bits)
+        case Ops.ASSIGN | Ops.CONTIGUOUS | Ops.COPY | Ops.DETACH | Ops.CHECK | Ops.CAST | Ops.BITCAST:
+            return node.src[0].shape
+    if node.op.is_elementwise:
+        return next((s.shape for s in node.src if s.shape), ())
+    return ()
+
+
+def _moved(node: UOp, shape: Shape) -> Shape:
+    arg = node.arg
+    match node.op:
+        case Ops.RESHAPE | Ops.EXPAND:
+            return tuple(arg)
+        case Ops.PERMUTE:
+            return tuple(shape[axis] for axis in arg)
+        case Ops.PAD:
+            return tuple(size + before + after for size, (before, after) in zip(shape, arg, strict=True))
+        case Ops.SHRINK:
+            return tuple(stop - start for start, stop in arg)
+        case Ops.STRIDE:
+            return tuple(size if step in (1, -1) else (size + abs(step) - 1) // abs(step)
+                         for size, step in zip(shape, arg, strict=True))  # fmt: skip
+        case Ops.WINDOW:
+            axis, size, stride, dilation = arg
+            places = (shape[axis] - dilation * (size - 1) - 1) // stride + 1
+            return (*shape[:axis], places, *shape[axis + 1 :], size)
+        case _:
+            axis, length, _, _ = arg
+            return (*shape[:axis], length, *shape[axis + 1 :])

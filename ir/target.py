@@ -1,0 +1,30 @@
+"""What a device's code may use. The compiler sees a Target and never a device or a renderer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .dtype import DType, dtypes
+from .ops import Op
+
+__all__ = ["Target"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Capabilities, as data: two equal Targets get the same code."""
+
+    name: str  # part of every cache key
+    vector_bytes: int = 0  # widest vector register; 0: scalars only
+    vector_registers: int = 16
+    ops: frozenset[Op] = frozenset()  # elementwise ops that the renderer prints itself; the rest is decomposed
+    storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be loaded and stored
+    compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be added and multiplied; others go through float32
+    has_threads: bool = False  # the outermost loop may be cut into chunks
+    has_masks: bool = False  # vector loads and stores with a lane mask are cheap
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 512 * 1024
+
+    def lanes(self, dtype: DType) -> int:
+        """How many values of the dtype fill a vector register; 1 without vectors."""
+        return max(1, self.vector_bytes // dtype.scalar.size_bytes) if self.vector_bytes else 1

@@ -1,0 +1,332 @@
+"""class UOp: one immutable, interned node. The same class carries a program from the user's expression to the linear list.
+
+A node is `(op, dtype, src, arg)`. Equal nodes are the same object, so common subexpressions are shared for free and `is`
+is equality. Everything else is derived and cached: shape, bounds, the ranges it depends on, a key that is stable across
+processes. `origin` (the user's source line) and `storage` (the memory of a realized node) are not part of the identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+from .bounds import Bounds, bounds_of
+from .dtype import DType, dtypes
+from .errors import InternalError
+from .ops import AxisKind, Group, Op, Ops
+from .shape import Shape
+from .shape_rules import shape_of
+
+__all__ = ["UOp", "const", "index_const", "make_range", "substitute"]
+
+_MISSING: Any = object()
+
+
+class _Ref(weakref.ref["UOp"]):
+    __slots__ = ("key",)
+    key: Any
+
+
+def _forget(ref: weakref.ref[UOp]) -> None:
+    assert isinstance(ref, _Ref)
+    if _table.get(ref.key) is ref:
+        del _table[ref.key]
+
+
+_table: dict[Any, _Ref] = {}
+_lock = threading.RLock()  # a collection may run `_forget` inside the lock
+
+
+def _identity(dtype: DType, arg: Any) -> Any:
+    """What tells two CONST args apart: 0.0 from -0.0, and nan from itself."""
+    if dtype.is_float and not isinstance(arg, tuple):
+        return "nan" if arg != arg else (arg, math.copysign(1.0, arg))
+    if isinstance(arg, tuple):
+        return tuple(_identity(dtype, value) for value in arg)
+    return arg
+
+
+class UOp:
+    """One node. Build with operators, the functions of `ir.graph` or `UOp(op, dtype, src, arg)`."""
+
+    __slots__ = ("__weakref__", "_bounds", "_key", "_ranges", "_shape", "_simple", "arg", "dtype", "op", "origin", "src", "storage")
+
+    op: Op
+    dtype: DType
+    src: tuple[UOp, ...]
+    arg: Any
+    origin: str | None
+    storage: Any
+    current_origin: ClassVar[str | None] = None  # given to every node made from now on
+
+    def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+        key = (op, dtype, src, _identity(dtype, arg) if op is Ops.CONST else arg)
+        ref = _table.get(key)
+        if ref is not None and (found := ref()) is not None:
+            return found
+        with _lock:
+            ref = _table.get(key)
+            if ref is not None and (found := ref()) is not None:
+                return found
+            self = object.__new__(cls)
+            self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
+            self.origin, self.storage = cls.current_origin, None
+            self._shape = self._bounds = self._ranges = self._key = self._simple = _MISSING
+            new = _Ref(self, _forget)
+            new.key = key
+            _table[key] = new
+            return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise InternalError("a UOp is never pickled: use ir.text to write it down")
+
+    def replace(self, *, op: Op | None = None, dtype: DType | None = None, src: tuple[UOp, ...] | None = None,
+                arg: Any = _MISSING) -> UOp:  # fmt: skip
+        """The same node with some fields changed."""
+        return UOp(
+            op or self.op,
+            dtype or self.dtype,
+            self.src if src is None else src,
+            self.arg if arg is _MISSING else arg,
+        )
+
+    # --- derived
+    @property
+    def shape(self) -> Shape:
+        """Sizes of a tensor node; () for a scalar and for everything in a kernel."""
+        if self._shape is _MISSING:
+            for node in self.toposort(stop=lambda u: u._shape is not _MISSING):
+                if node._shape is _MISSING:
+                    node._shape = shape_of(node)
+        shape: Shape = self._shape
+        return shape
+
+    @property
+    def bounds(self) -> Bounds:
+        """The interval (least, greatest) that an int or bool value lies in; of the dtype where nothing is known."""
+        if self._bounds is _MISSING:
+            for node in self.toposort(stop=lambda u: u._bounds is not _MISSING):
+                if node._bounds is _MISSING:
+                    node._bounds = bounds_of(node)
+        bounds: Bounds = self._bounds
+        return bounds
+
+    @property
+    def ranges(self) -> frozenset[UOp]:
+        """The loops that this value changes with."""
+        if self._ranges is _MISSING:
+            for node in self.toposort(stop=lambda u: u._ranges is not _MISSING):
+                if node._ranges is _MISSING:
+                    node._ranges = _ranges_of(node)
+        ranges: frozenset[UOp] = self._ranges
+        return ranges
+
+    @property
+    def key(self) -> bytes:
+        """A digest of the whole expression, equal in every process."""
+        if self._key is _MISSING:
+            for node in self.toposort(stop=lambda u: u._key is not _MISSING):
+                if node._key is _MISSING:
+                    text = f"{node.op.name} {node.dtype.name} {_arg_text(node.arg)} "
+                    node._key = hashlib.blake2b(text.encode() + b"".join(s.key for s in node.src), digest_size=16).digest()
+        key: bytes = self._key
+        return key
+
+    @property
+    def symbolic_name(self) -> str:
+        """How a symbolic size is shown to the user."""
+        if self.op is Ops.CONST:
+            return str(self.arg)
+        return str(self.arg[0]) if self.op is Ops.VARIABLE else f"{self.op.name.lower()}(..)"
+
+    @property
+    def is_const(self) -> bool:
+        """A CONST with one number, scalar or in all lanes."""
+        return self.op is Ops.CONST and not isinstance(self.arg, tuple)
+
+    def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
+        """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
+        order: dict[UOp, None] = {}
+        stack: list[tuple[UOp, bool]] = [(self, False)]
+        while stack:
+            node, done = stack.pop()
+            if node in order:
+                continue
+            if done or not node.src or (stop is not None and stop(node)):
+                order[node] = None
+                continue
+            stack.append((node, True))
+            stack.extend((s, False) for s in reversed(node.src) if s not in order)
+        return list(order)
+
+    # --- building: same dtype on both sides, Python numbers become constants of it
+    def like(self, value: UOp | float) -> UOp:
+        """`value` itself, or a constant of this node's dtype."""
+        return value if isinstance(value, UOp) else const(self.dtype, value)
+
+    def alu(self, op: Op, *others: UOp | float) -> UOp:
+        """Apply an elementwise op; comparisons give bool."""
+        src = (self, *(self.like(other) for other in others))
+        dtype = src[-1].dtype if op is Ops.WHERE else self.dtype
+        return UOp(op, dtypes.bool.vec(dtype.lanes) if op.group is Group.COMPARE else dtype, src)
+
+    def __add__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.ADD, other)
+
+    def __radd__(self, other: float) -> UOp:
+        return self.like(other).alu(Ops.ADD, self)
+
+    def __sub__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.SUB, other)
+
+    def __rsub__(self, other: float) -> UOp:
+        return self.like(other).alu(Ops.SUB, self)
+
+    def __mul__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.MUL, other)
+
+    def __rmul__(self, other: float) -> UOp:
+        return self.like(other).alu(Ops.MUL, self)
+
+    def __truediv__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.DIV, other)
+
+    def __rtruediv__(self, other: float) -> UOp:
+        return self.like(other).alu(Ops.DIV, self)
+
+    def __floordiv__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.FLOORDIV, other)
+
+    def __mod__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.MOD, other)
+
+    def __and__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.AND, other)
+
+    def __or__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.OR, other)
+
+    def __xor__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.XOR, other)
+
+    def __lshift__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.SHL, other)
+
+    def __rshift__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.SHR, other)
+
+    def __neg__(self) -> UOp:
+        return self.alu(Ops.NEG)
+
+    def __lt__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.LT, other)
+
+    def __le__(self, other: UOp | float) -> UOp:
+        return self.alu(Ops.LE, other)
+
+    def __gt__(self, other: UOp | float) -> UOp:
+        return self.like(other).alu(Ops.LT, self)
+
+    def __ge__(self, other: UOp | float) -> UOp:
+        return self.like(other).alu(Ops.LE, self)
+
+    def eq(self, other: UOp | float) -> UOp:
+        """Elementwise ==; the operator itself stays identity, so that nodes can be keys."""
+        return self.alu(Ops.EQ, other)
+
+    def ne(self, other: UOp | float) -> UOp:
+        """Elementwise !=."""
+        return self.alu(Ops.NE, other)
+
+    def where(self, yes: UOp | float, no: UOp | float) -> UOp:
+        """This bool chooses: `yes` where true, else `no`; at least one of them is a UOp."""
+        like = yes if isinstance(yes, UOp) else no
+        assert isinstance(like, UOp)
+        return UOp(Ops.WHERE, like.dtype, (self, like.like(yes), like.like(no)))
+
+    def cast(self, dtype: DType) -> UOp:
+        """Convert the value; a scalar dtype keeps the number of lanes."""
+        dtype = dtype.vec(self.dtype.lanes)
+        return self if dtype is self.dtype else UOp(Ops.CAST, dtype, (self,))
+
+    def bitcast(self, dtype: DType) -> UOp:
+        """Read the same bits as another dtype of equal size."""
+        dtype = dtype.vec(self.dtype.lanes)
+        return self if dtype is self.dtype else UOp(Ops.BITCAST, dtype, (self,))
+
+    def __repr__(self) -> str:
+        arg = "" if self.arg is None else f" {_arg_text(self.arg)}"
+        return f"<{self.op.name} {self.dtype.name}{arg} of {len(self.src)}>"
+
+
+def _arg_text(arg: Any) -> str:
+    """Text of an arg, equal in every process."""
+    if isinstance(arg, UOp):
+        return f"<{arg.key.hex()}>"
+    if isinstance(arg, tuple):
+        return f"({','.join(_arg_text(item) for item in arg)})"
+    if isinstance(arg, float):
+        return arg.hex()
+    return str(arg)
+
+
+_CLOSING = {Ops.STAGE: 1, Ops.AFTER: 2}  # how many sources come before the ranges that the node closes
+
+
+def _ranges_of(node: UOp) -> frozenset[UOp]:
+    if node.op is Ops.RANGE:
+        return frozenset((node,)).union(*(s.ranges for s in node.src))
+    free: frozenset[UOp] = frozenset().union(*(s.ranges for s in node.src)) if node.src else frozenset()
+    closing = node.arg[1] if node.op is Ops.REDUCE and len(node.src) > 1 else _CLOSING.get(node.op)
+    return free if closing is None else free.difference(node.src[closing:])
+
+
+def const(dtype: DType, value: Any) -> UOp:
+    """A constant: a number of the dtype's own kind, wrapped or rounded to it (a vector dtype: in every lane)."""
+    if isinstance(value, tuple):
+        return UOp(Ops.CONST, dtype, (), tuple(_as_kind(dtype, item) for item in value))
+    return UOp(Ops.CONST, dtype, (), _as_kind(dtype, value))
+
+
+def _as_kind(dtype: DType, value: Any) -> Any:
+    if dtype.is_float:
+        return float(value)
+    if dtype.is_bool:
+        return bool(value)
+    if dtype is dtypes.index:
+        return int(value)
+    wrapped = int(value) & ((1 << dtype.bits) - 1)
+    return wrapped - (1 << dtype.bits) if wrapped > dtype.max else wrapped
+
+
+def index_const(value: UOp | int) -> UOp:
+    """A size or position as a UOp of dtype index."""
+    return value if isinstance(value, UOp) else UOp(Ops.CONST, dtypes.index, (), value)
+
+
+def make_range(name: str, size: UOp | int, kind: AxisKind) -> UOp:
+    """A loop variable that runs from 0 to size-1."""
+    return UOp(Ops.RANGE, dtypes.index, (index_const(size),), (name, kind))
+
+
+def substitute(root: UOp, table: Mapping[UOp, UOp], order: Iterable[UOp] | None = None) -> UOp:
+    """`root` with every node of `table` replaced, once: replacements are not searched again."""
+    if not table:
+        return root
+    done: dict[UOp, UOp] = dict(table)
+    for node in order or root.toposort(stop=lambda u: u in table):
+        if node in done:
+            continue
+        src = tuple(done[s] for s in node.src)
+        done[node] = node if src == node.src else _inherit(node, node.replace(src=src))
+    return done[root]
+
+
+def _inherit(old: UOp, new: UOp) -> UOp:
+    if new.origin is None:
+        new.origin = old.origin
+    return new

@@ -1,0 +1,33 @@
+# The words of daily work. CI calls the same ones.
+
+# an editable install with every tool
+setup:
+    python -m pip install -e '.[dev]'
+
+# all tests; `just test tests/ir -k rewrite` for some
+test *args:
+    pytest {{args}}
+
+# both type checkers
+types:
+    mypy && pyright
+
+# style, import order, dead code, generated pages
+lint:
+    ruff check . && ruff format --check . && python tools/docgen.py --check
+
+# write the golden files anew; look at the diff before you commit
+golden *args:
+    pytest --update-golden {{args}}
+
+# the benchmarks: one JSON line each
+bench *args:
+    python -m bench {{args}}
+
+# the pages made from tables
+docs:
+    python tools/docgen.py
+
+# all that a merge needs, in a fresh environment; `just ci wheel` for one part
+ci *parts:
+    bash .ci/run {{parts}}

@@ -1,0 +1,2 @@
+# A signpost for type checkers and editors: kernmill.renderers is the folder ../renderers (docs/layout.md).
+from renderers import *

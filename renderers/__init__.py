@@ -1,0 +1,4 @@
+"""renderers."""
+
+if __name__ != "kernmill.renderers":
+    raise ImportError("import kernmill.renderers, not renderers: the bare name would load a second copy")

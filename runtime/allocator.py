@@ -1,0 +1,212 @@
+"""Host memory for CPU devices: aligned, padded, and reused.
+
+Fresh pages cost three times the work of a large elementwise kernel (the system zeroes each on first touch), so a freed
+block waits in a bucket of its size for the next request. Large blocks ask for huge pages. Behind the end of every block
+PADDING_BYTES may be read: a kernel loads its last vector whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+
+from kernmill.ir import InternalError, OutOfMemoryError
+
+__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "AllocatorStatistics", "Block", "HostAllocator"]
+
+ALIGNMENT_BYTES = 64
+PADDING_BYTES = 64
+_LARGE_BYTES = 1 << 20
+_STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack, and untouched slack costs no memory
+_allocators: weakref.WeakSet[HostAllocator] = weakref.WeakSet()
+
+
+class Block:
+    """Memory of one buffer. Contents are what the last user left there."""
+
+    __slots__ = ("_is_live", "_memory", "_offset", "_stamp", "address", "capacity_bytes", "nbytes")
+
+    def __init__(self, memory: mmap.mmap | bytearray, capacity_bytes: int) -> None:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._memory = memory
+        self._offset = -start % ALIGNMENT_BYTES
+        self._is_live = True
+        self._stamp = 0
+        self.address = start + self._offset
+        self.capacity_bytes = capacity_bytes
+        self.nbytes = 0
+
+    def view(self) -> memoryview:
+        """The bytes, writable. The view keeps the memory mapped, but after `free` another block may use it."""
+        return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorStatistics:
+    """What an allocator holds. Units: bytes; `fresh` and `reused` count requests."""
+
+    live_bytes: int
+    cached_bytes: int
+    peak_bytes: int
+    fresh: int
+    reused: int
+
+
+class HostAllocator:
+    """Allocates and caches blocks; any thread may call it."""
+
+    def __init__(self, cache_limit_bytes: int | None = None, *, device: str = "LLVM") -> None:
+        self.cache_limit_bytes = _total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
+        self._device = device
+        self._lock = threading.Lock()
+        self._free: dict[int, list[Block]] = {}  # capacity -> blocks, the most recently freed (still in cache) last
+        self._live_bytes = self._cached_bytes = self._peak_bytes = 0
+        self._fresh = self._reused = self._clock = 0
+        _allocators.add(self)
+
+    def alloc(self, nbytes: int) -> Block:
+        """A block of at least `nbytes`, 64-byte aligned, from the cache if one of its size is there.
+
+        Raises:
+            OutOfMemoryError: the system has no room even after the cache was emptied.
+        """
+        if nbytes < 0:
+            raise InternalError(f"alloc: {nbytes} bytes. A size was computed wrongly; please report it.")
+        capacity = _bucket_bytes(nbytes)
+        with self._lock:
+            blocks = self._free.get(capacity)
+            block = blocks.pop() if blocks else None
+            if block is not None:
+                self._cached_bytes -= capacity
+                self._reused += 1
+        if block is None:
+            block = self._map(nbytes, capacity)
+        block.nbytes, block._is_live = nbytes, True
+        with self._lock:
+            self._live_bytes += nbytes
+            self._peak_bytes = max(self._peak_bytes, self._live_bytes)
+        return block
+
+    def free(self, block: Block) -> None:
+        """Give a block back. Its address may be handed out again at once.
+
+        Raises:
+            InternalError: it was given back before.
+        """
+        with self._lock:
+            if not block._is_live:
+                raise InternalError(f"free: the block at {block.address:#x} was freed before. Please report it.")
+            block._is_live = False
+            self._live_bytes -= block.nbytes
+            if block.capacity_bytes <= self.cache_limit_bytes:
+                self._clock += 1
+                block._stamp = self._clock
+                self._free.setdefault(block.capacity_bytes, []).append(block)
+                self._cached_bytes += block.capacity_bytes
+                while self._cached_bytes > self.cache_limit_bytes:
+                    self._drop_oldest()
+
+    def trim(self, keep_bytes: int = 0) -> int:
+        """Return cached blocks to the system, the least recently freed first; how many bytes that were."""
+        with self._lock:
+            before = self._cached_bytes
+            while self._cached_bytes > keep_bytes:
+                self._drop_oldest()
+            return before - self._cached_bytes
+
+    def statistics(self) -> AllocatorStatistics:
+        """Figures of this moment."""
+        with self._lock:
+            return AllocatorStatistics(
+                self._live_bytes, self._cached_bytes, self._peak_bytes, self._fresh, self._reused
+            )
+
+    def reset_peak(self) -> None:
+        """Let the peak start again from what is live now."""
+        with self._lock:
+            self._peak_bytes = self._live_bytes
+
+    def _drop_oldest(self) -> None:
+        capacity = min((blocks[0]._stamp, capacity) for capacity, blocks in self._free.items() if blocks)[1]
+        blocks = self._free[capacity]
+        del blocks[0]
+        self._cached_bytes -= capacity
+        if not blocks:
+            del self._free[capacity]
+
+    def _map(self, nbytes: int, capacity: int) -> Block:
+        self._fresh += 1
+        try:
+            return _new_block(capacity)
+        except (OSError, MemoryError, OverflowError, ValueError):
+            self.trim()
+        try:
+            return _new_block(capacity)
+        except (OSError, MemoryError, OverflowError, ValueError):
+            raise OutOfMemoryError(
+                f"{self._device}: no room for a buffer of {_human(nbytes)}. Free: {_human(_available_memory())}; "
+                f"held by live buffers: {_human(self._live_bytes)}. Use smaller batches or a smaller dtype, "
+                "or drop tensors that are no longer needed."
+            ) from None
+
+
+def _after_fork() -> None:
+    for allocator in list(_allocators):
+        allocator._lock = threading.Lock()  # a thread that is not in the child may have held it
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _bucket_bytes(nbytes: int) -> int:
+    """Round up to one of eight sizes per doubling, in whole cache lines."""
+    nbytes = max(nbytes, ALIGNMENT_BYTES)
+    step = max(ALIGNMENT_BYTES, 1 << max(0, (nbytes - 1).bit_length() - 1 - _STEPS_LOG2))
+    return -(-nbytes // step) * step
+
+
+def _new_block(capacity: int) -> Block:
+    if capacity < _LARGE_BYTES:
+        return Block(bytearray(capacity + ALIGNMENT_BYTES + PADDING_BYTES), capacity)
+    size = -(-(capacity + PADDING_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+    if os.name == "nt":
+        return Block(mmap.mmap(-1, size), capacity)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        try:
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            pass  # a kernel without transparent huge pages: ordinary ones then
+    return Block(memory, capacity)
+
+
+def _total_memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 4 << 30
+
+
+def _available_memory() -> int:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError):
+        pass
+    return _total_memory()
+
+
+def _human(nbytes: int) -> str:
+    value, unit = float(nbytes), "bytes"
+    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{nbytes} bytes" if unit == "bytes" else f"{value:.1f} {unit}"

@@ -1,0 +1,74 @@
+"""class Buffer: the memory of one tensor on one device.
+
+A buffer owns a block of its device's allocator, or borrows host memory that someone else owns (a NumPy array that came in
+without a copy), or is a piece of another buffer (a place in a planned arena). It gives its block back when it dies.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from kernmill.ir import DType, UOp, Ops
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Buffer", "buffer_node"]
+
+_numbers = itertools.count(1)
+
+
+class _Export:
+    """Keeps a buffer alive while a NumPy view of it lives; its own life tells whether there is one."""
+
+    def __init__(self, buffer: Buffer, interface: dict[str, Any]) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = interface
+
+
+class Buffer:
+    """`numel` values of `dtype` on `device`."""
+
+    __slots__ = ("__weakref__", "_export", "address", "device", "dtype", "is_borrowed", "numel", "owner")
+
+    def __init__(self, device: str, dtype: DType, numel: int, owner: Any, address: int, *, is_borrowed: bool = False) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.numel = numel
+        self.owner = owner  # whatever must live as long as the memory: a block, another Buffer, an array
+        self.address = address  # of the first value, as kernels of the device see it
+        self.is_borrowed = is_borrowed  # somebody else's memory: never written
+        self._export: weakref.ref[_Export] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.numel * self.dtype.size_bytes
+
+    @property
+    def is_exported(self) -> bool:
+        """A NumPy view of this memory is alive somewhere: it must not be written in place."""
+        return self._export is not None and self._export() is not None
+
+    def host_array(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address."""
+        import numpy as np
+
+        export = _Export(self, {
+            "version": 3, "shape": (self.numel,), "data": (self.address, False),
+            "typestr": np.dtype(_NUMPY.get(self.dtype.name, self.dtype.name)).str,
+        })  # fmt: skip
+        self._export = weakref.ref(export)
+        return np.asarray(export)
+
+
+_NUMPY = {"bfloat16": "uint16"}
+
+
+def buffer_node(buffer: Buffer) -> UOp:
+    """The BUFFER node that stands for this memory in expressions."""
+    node = UOp(Ops.BUFFER, buffer.dtype, (), (next(_numbers), buffer.device, buffer.numel))
+    node.storage = buffer
+    return node

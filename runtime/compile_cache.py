@@ -1,0 +1,325 @@
+"""Compiled kernels on disk: text + target -> binary, found again by content.
+
+One file an entry, `<folder>/v1/<device>/<ab>/<key>`: magic, format version, sizes, JSON header, payload, SHA-256 over
+all of it. No pickle, no index, no lock: a file appears whole by `os.replace` or not at all, so a killed process leaves
+at worst a temporary file. Damage is a miss and deletes the file; a disk that is full or read-only means no cache, never
+an error. What a hash cannot do is stop someone who may write the folder: it must be ours and closed to others (0700),
+or it is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import stat
+import struct
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kernmill.ir import setting
+
+__all__ = ["CompileCache", "Entry", "cache_key", "default_cache", "default_cache_folder"]
+
+_MAGIC = b"KMCACHE\0"
+_VERSION = 1
+_HEAD = struct.Struct("<8sIIQ32s")  # magic, version, header bytes, payload bytes, key
+_DIGEST_BYTES = 32
+_TEMPORARY = ".tmp-"
+_TOUCH_S = 3600  # a hit renews the time stamp at most this often: a write per read would cost more than the read
+_STALE_S = 3600  # a temporary file of this age has lost its writer
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+_log = logging.getLogger("kernmill")
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was stored: a small JSON header and the bytes."""
+
+    header: dict[str, object]
+    payload: bytes
+
+
+def cache_key(*parts: str | bytes) -> str:
+    """SHA-256 over the parts, each with its length, so that no two lists of parts collide by concatenation."""
+    digest = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        digest.update(len(raw).to_bytes(8, "little"))
+        digest.update(raw)
+    return digest.hexdigest()
+
+
+class CompileCache:
+    """A cache folder. `folder=None` is the cache that never holds anything. Safe with threads and processes."""
+
+    def __init__(
+        self, folder: str | None, max_bytes: int = 1 << 30, *, device: str = "llvm", read_only: bool = False
+    ) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self.device = device
+        self.read_only = read_only
+        self.hits = self.misses = self.puts = 0
+        self._usable: bool | None = None if folder else False
+
+    def get(self, key: str) -> Entry | None:
+        """The entry, or None. A damaged file is deleted and counts as a miss."""
+        path = self._path(key)
+        if path is not None:
+            try:
+                raw, age_s = _read_file(path)
+            except OSError:
+                raw = None
+            if raw is not None:
+                entry = _decode(raw, key)
+                if entry is not None:
+                    self.hits += 1
+                    if age_s > _TOUCH_S:
+                        self._try(os.utime, path)
+                    return entry
+                self._try(os.unlink, path)
+        self.misses += 1
+        return None
+
+    def put(self, key: str, payload: bytes, header: Mapping[str, object]) -> None:
+        """Store an entry. A failure to write is not an error: the cache is then without it."""
+        path = self._path(key)
+        if path is None or self.read_only:
+            return
+        raw = _encode(key, payload, header)
+        folder = os.path.dirname(path)
+        temporary = f"{folder}/{_TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            try:
+                _write_file(temporary, raw)
+            except FileNotFoundError:
+                os.makedirs(folder, 0o700, exist_ok=True)
+                _write_file(temporary, raw)
+            os.replace(temporary, path)
+        except OSError as error:
+            self._try(os.unlink, temporary)
+            _warn(str(self.folder), f"cannot write to kernel cache {self.folder} ({error.strerror}); it stays as it is")
+            return
+        self.puts += 1
+        self._maybe_evict(len(raw))
+
+    def verify(self) -> tuple[int, int]:
+        """Read every entry: how many are whole, and how many were damaged (those are deleted)."""
+        whole = damaged = 0
+        for path, _ in self._files():
+            name = os.path.basename(path)
+            try:
+                raw, _age = _read_file(path)
+            except FileNotFoundError:
+                continue  # another process evicted it meanwhile
+            except OSError:
+                raw = b""
+            if raw is not None and _is_key(name) and _decode(raw, name) is not None:
+                whole += 1
+            else:
+                damaged += 1
+                self._try(os.unlink, path)
+        return whole, damaged
+
+    def clear(self) -> int:
+        """Delete every entry; returns how many there were."""
+        files = list(self._files(stale_s=0))
+        for path, _ in files:
+            self._try(os.unlink, path)
+        return len(files)
+
+    def info(self) -> dict[str, object]:
+        """Folder, number of entries, bytes on disk, cap, and this process's counters."""
+        files = list(self._files())
+        return {
+            "folder": self.folder, "usable": self._open(), "read_only": self.read_only, "entries": len(files),
+            "size_bytes": sum(status.st_size for _, status in files), "max_bytes": self.max_bytes,
+            "hits": self.hits, "misses": self.misses, "puts": self.puts,
+        }  # fmt: skip
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _path(self, key: str) -> str | None:
+        if not _is_key(key):
+            raise ValueError(f"cache key {key!r}: expected 64 hex digits, as cache_key() gives them.")
+        if not (self._usable or self._open()):
+            return None
+        return f"{self.folder}/v{_VERSION}/{self.device}/{key[:2]}/{key}"
+
+    def _open(self) -> bool:
+        if self._usable is None:
+            self._usable = _claim(str(self.folder), create=not self.read_only)
+        return self._usable
+
+    def _try(self, action: object, path: str) -> None:
+        if not self.read_only and callable(action):
+            with contextlib.suppress(OSError):
+                action(path)
+
+    def _files(self, stale_s: float = _STALE_S) -> Iterator[tuple[str, os.stat_result]]:
+        """Every entry of every device. Temporary files older than `stale_s` are removed on the way."""
+        if not self._open():
+            return
+        now = time.time()
+        for item in _walk(f"{self.folder}/v{_VERSION}", depth=2):
+            try:
+                status = item.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if not item.name.startswith(_TEMPORARY):
+                yield item.path, status
+            elif now - status.st_mtime >= stale_s:
+                self._try(os.unlink, item.path)
+
+    def _maybe_evict(self, written: int) -> None:
+        """Look at the whole folder once for about every sixteenth of the cap written, by all processes together.
+
+        A draw instead of a counter: a thousand processes that store one kernel each must not outgrow the cap either.
+        """
+        if int.from_bytes(os.urandom(4), "little") * self.max_bytes < 16 * written << 32:
+            self.evict()
+
+    def evict(self) -> int:
+        """Delete the least recently used entries if the cap is passed, down to nine tenths of it; how many."""
+        files = sorted(((status.st_mtime, _disk_bytes(status), path) for path, status in self._files()), reverse=True)
+        total = sum(size for _, size, _ in files)
+        if total <= self.max_bytes:
+            return 0
+        gone = 0
+        while files and total > self.max_bytes * 9 // 10:
+            _, size, path = files.pop()
+            self._try(os.unlink, path)
+            total -= size
+            gone += 1
+        return gone
+
+
+def default_cache_folder() -> str:
+    """The user's cache folder for kernmill, wherever this system keeps such things."""
+    if sys.platform.startswith("linux"):  # what platformdirs says, without its 16 ms
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        return os.path.join(base if os.path.isabs(base) else os.path.expanduser("~/.cache"), "kernmill")
+    import platformdirs
+
+    return str(platformdirs.user_cache_dir("kernmill", appauthor=False))
+
+
+def default_cache() -> CompileCache:
+    """The cache that the settings ask for: `CACHE`, `CACHE_DIR`, `CACHE_MAX_MB`."""
+    return _cache_for(str(setting("CACHE")), str(setting("CACHE_DIR")), int(setting("CACHE_MAX_MB")))
+
+
+@functools.cache
+def _cache_for(mode: str, folder: str, max_mb: int) -> CompileCache:
+    where = None if mode == "0" else folder or default_cache_folder()
+    return CompileCache(where, max_mb << 20, read_only=mode == "ro")
+
+
+# --- one file ---------------------------------------------------------------------------------------------------------
+
+
+def _encode(key: str, payload: bytes, header: Mapping[str, object]) -> bytes:
+    text = json.dumps(dict(header), separators=(",", ":")).encode()
+    head = _HEAD.pack(_MAGIC, _VERSION, len(text), len(payload), bytes.fromhex(key))
+    body = b"".join((head, text, payload))
+    return body + hashlib.sha256(body).digest()
+
+
+def _decode(raw: bytes, key: str) -> Entry | None:
+    if len(raw) < _HEAD.size + _DIGEST_BYTES:
+        return None
+    magic, version, header_bytes, payload_bytes, stored_key = _HEAD.unpack_from(raw)
+    start = _HEAD.size + header_bytes
+    end = start + payload_bytes
+    if (magic, version, stored_key) != (_MAGIC, _VERSION, bytes.fromhex(key)) or end + _DIGEST_BYTES != len(raw):
+        return None
+    if hashlib.sha256(memoryview(raw)[:end]).digest() != raw[end:]:
+        return None
+    try:
+        header = json.loads(raw[_HEAD.size : start])
+    except ValueError:
+        return None
+    return Entry(header, raw[start:end]) if isinstance(header, dict) else None
+
+
+def _read_file(path: str) -> tuple[bytes | None, float]:
+    """Content and age in seconds; None when it is no regular file of ours."""
+    file = os.open(path, os.O_RDONLY | _NOFOLLOW)
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
+            return None, 0.0
+        chunks, left = [], status.st_size
+        while left > 0 and (chunk := os.read(file, left)):
+            chunks.append(chunk)
+            left -= len(chunk)
+        return b"".join(chunks), time.time() - status.st_mtime
+    finally:
+        os.close(file)
+
+
+def _write_file(path: str, raw: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600)
+    try:
+        view = memoryview(raw)
+        while view:
+            view = view[os.write(file, view) :]
+    finally:
+        os.close(file)
+
+
+def _is_key(text: str) -> bool:
+    return len(text) == 64 and all(c in "0123456789abcdef" for c in text)
+
+
+def _disk_bytes(status: os.stat_result) -> int:
+    return -(-status.st_size // 4096) * 4096
+
+
+def _walk(folder: str, depth: int) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as items:
+            for item in items:
+                if not depth:
+                    yield item
+                elif item.is_dir(follow_symlinks=False):
+                    yield from _walk(item.path, depth - 1)
+    except OSError:
+        return
+
+
+def _claim(folder: str, create: bool) -> bool:
+    """Whether the folder is ours alone; made if it is not there yet."""
+    try:
+        if create:
+            os.makedirs(folder, 0o700, exist_ok=True)
+        status = os.stat(folder)
+    except OSError as error:
+        if create:
+            _warn(folder, f"no kernel cache: {folder} cannot be made ({error.strerror}); set CACHE_DIR to another")
+        return False
+    if not stat.S_ISDIR(status.st_mode):
+        _warn(folder, f"no kernel cache: {folder} is no folder; set CACHE_DIR to one")
+        return False
+    if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
+        _warn(
+            folder,
+            f"no kernel cache: {folder} is open to other users, who could plant code in it; "
+            f"run: chmod 700 {folder} (and own it), or set CACHE_DIR",
+        )
+        return False
+    return True
+
+
+def _warn(folder: str, text: str) -> None:
+    if folder not in _warned:
+        _warned.add(folder)
+        _log.warning("%s", text)

@@ -1,0 +1,234 @@
+"""Loader for relocatable ELF64 x86-64 objects, as LLVM emits them: bytes in, callable addresses out.
+
+A kernel has code and constants only, so it takes one mapping: written while it is private to us, then switched to
+read + execute. No page is ever writable and executable at once. Every offset is checked: a damaged file is a
+`FormatError`, never a crash (tests/runtime/test_elf.py mutates objects byte by byte).
+
+Source: System V ABI, AMD64 supplement, tables 4.9 and following.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import platform
+import struct
+import sys
+from collections.abc import Callable, Mapping
+
+from kernmill.ir import FormatError, OutOfMemoryError
+
+__all__ = ["Module", "is_elf_host", "load_elf"]
+
+_PAGE = mmap.PAGESIZE
+_LIMIT_BYTES = 64 << 20  # no kernel is this large; a damaged size field easily is
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL = struct.Struct("<IBBHQQ")
+_RELA = struct.Struct("<QQq")
+_PROGBITS, _SYMTAB, _RELA_TYPE, _NOBITS = 1, 2, 4, 8
+_WRITE, _ALLOC = 1, 2
+_UNDEF, _ABS = 0, 0xFFF1
+_STUB = b"\xff\x25\x02\x00\x00\x00\xcc\xcc"  # jmp *(rip + 2), then the 8-byte address: a stub and a GOT slot in one
+_READ_EXECUTE = 1 | 4
+# relocation type -> (field format, place-relative, through the address slot)
+_RELOCATIONS: dict[int, tuple[struct.Struct, bool, bool]] = {
+    1: (struct.Struct("<Q"), False, False),  # R_X86_64_64
+    2: (struct.Struct("<i"), True, False),  # R_X86_64_PC32
+    4: (struct.Struct("<i"), True, False),  # R_X86_64_PLT32
+    9: (struct.Struct("<i"), True, True),  # R_X86_64_GOTPCREL
+    10: (struct.Struct("<I"), False, False),  # R_X86_64_32
+    11: (struct.Struct("<i"), False, False),  # R_X86_64_32S
+    24: (struct.Struct("<q"), True, False),  # R_X86_64_PC64
+    41: (struct.Struct("<i"), True, True),  # R_X86_64_GOTPCRELX
+    42: (struct.Struct("<i"), True, True),  # R_X86_64_REX_GOTPCRELX
+}
+
+
+def is_elf_host() -> bool:
+    """Whether this loader can be used here: Linux on x86-64."""
+    return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+class Module:
+    """Loaded code. `symbols` maps each global symbol to its address, valid as long as this object lives."""
+
+    __slots__ = ("__weakref__", "_keep", "_mapped", "symbols")
+
+    def __init__(self, symbols: dict[str, int], mapped: tuple[int, int] | None = None, keep: object = None) -> None:
+        self.symbols = symbols
+        self._mapped = mapped
+        self._keep = keep  # what owns the code when this loader does not: LLJIT's tracker
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At interpreter exit a pool's worker may still run this code: the process ends and takes the pages along.
+        if self._mapped is not None and not is_finalizing():
+            _libc().munmap(*self._mapped)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    libc.mmap.argtypes, libc.mmap.restype = [pointer, size, number, number, number, ctypes.c_long], pointer
+    libc.mprotect.argtypes = [pointer, size, number]
+    libc.munmap.argtypes = [pointer, size]
+    return libc
+
+
+@functools.cache
+def libc_externs() -> dict[str, int]:
+    """What LLVM may call without being asked: the memory functions of the C library."""
+    names = ("memcpy", "memset", "memmove", "memcmp")
+    return {name: ctypes.cast(getattr(_libc(), name), ctypes.c_void_p).value or 0 for name in names}
+
+
+Rows = list[tuple[int, ...]]
+
+
+def load_elf(data: bytes, externs: Mapping[str, int] | None = None) -> Module:
+    """Load an object. `externs` gives addresses of further functions that it calls.
+
+    Raises:
+        FormatError: the bytes are no such object, are damaged, or call something unknown.
+    """
+    return _Object(data, {**libc_externs(), **(externs or {})}).load()
+
+
+def _damaged(what: str) -> FormatError:
+    return FormatError(f"load_elf: {what}. The object is damaged or was not made by this compiler; clear the cache.")
+
+
+class _Object:
+    """An object file while it is placed: its tables, where each section goes, and the slots for far addresses."""
+
+    def __init__(self, data: bytes, externs: Mapping[str, int]) -> None:
+        if len(data) < 64 or data[:7] != b"\x7fELF\x02\x01\x01" or struct.unpack_from("<HH", data, 16) != (1, 62):
+            raise _damaged("these bytes are no relocatable x86-64 ELF object")
+        (offset,), (row_bytes, count) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<HH", data, 58)
+        if row_bytes != _SECTION.size or offset + count * row_bytes > len(data):
+            raise _damaged("its section table is out of bounds")
+        self.data, self.externs = data, externs
+        self.sections: Rows = list(_SECTION.iter_unpack(data[offset : offset + count * row_bytes]))
+        symtab = next((i for i, section in enumerate(self.sections) if section[1] == _SYMTAB), 0)
+        self.symbols = self.table(symtab, _SYMBOL)
+        self.names = self.bytes_of(self.section(symtab)[6])
+        self.place: dict[int, int] = {}  # section -> offset from the base
+        self.slots: dict[int, int] = {}  # symbol -> offset of its stub
+        self.base = 0
+
+    def section(self, index: int) -> tuple[int, ...]:
+        if not 0 <= index < len(self.sections):
+            raise _damaged(f"there is no section {index}")
+        return self.sections[index]
+
+    def bytes_of(self, index: int) -> bytes:
+        _, _, _, _, offset, size, *_ = self.section(index)
+        if offset + size > len(self.data):
+            raise _damaged(f"section {index} reaches byte {offset + size} of {len(self.data)}")
+        return self.data[offset : offset + size]
+
+    def table(self, index: int, row: struct.Struct) -> Rows:
+        raw = self.bytes_of(index)
+        if len(raw) % row.size:
+            raise _damaged(f"section {index} is no whole number of rows")
+        return list(row.iter_unpack(raw))
+
+    def name(self, offset: int) -> str:
+        end = self.names.find(b"\0", offset)
+        if end < 0:
+            raise _damaged("a symbol name is out of bounds")
+        return self.names[offset:end].decode("utf-8", "replace")
+
+    def load(self) -> Module:
+        relocations = {s[7]: self.table(i, _RELA) for i, s in enumerate(self.sections) if s[1] == _RELA_TYPE}
+        fixed_bytes, total_bytes = self.lay_out(relocations)
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        base = _libc().mmap(None, total_bytes, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
+        if base in (None, 2**64 - 1):
+            raise OutOfMemoryError(f"load_elf: no room for {total_bytes} bytes of code. Free some tensors.")
+        module = Module({}, (base, total_bytes))  # from here on an error unmaps
+        self.base = base
+        image = bytearray(total_bytes)
+        for index, start in self.place.items():
+            if self.sections[index][1] == _PROGBITS:
+                raw = self.bytes_of(index)
+                image[start : start + len(raw)] = raw
+        for symbol, slot in self.slots.items():
+            image[slot : slot + 16] = _STUB + (self.address(symbol) % 2**64).to_bytes(8, "little")
+        for section, rows in relocations.items():
+            if section in self.place:
+                self.relocate(section, rows, image)
+        ctypes.memmove(base, bytes(image), total_bytes)
+        if _libc().mprotect(base, fixed_bytes, _READ_EXECUTE):
+            raise OutOfMemoryError("load_elf: the system refuses executable memory to this process (mprotect failed).")
+        for index, (name, info, _, section, _, _) in enumerate(self.symbols):
+            if info >> 4 in (1, 2) and section not in (_UNDEF, _ABS):  # global or weak, and defined
+                module.symbols[self.name(name)] = self.address(index)
+        return module
+
+    def lay_out(self, relocations: Mapping[int, Rows]) -> tuple[int, int]:
+        """Place what stays fixed (code, constants, address slots) first, what is written on pages of its own."""
+        end = fixed_bytes = 0
+        for writable in (0, _WRITE):
+            for index, (_, kind, flags, _, _, size, _, _, align, _) in enumerate(self.sections):
+                # Unwind tables (type 0x70000001) are left out: nothing ever unwinds through a kernel.
+                if kind in (_PROGBITS, _NOBITS) and flags & _ALLOC and flags & _WRITE == writable:
+                    if align > _PAGE or align & (align - 1) or end + size > _LIMIT_BYTES:
+                        raise _damaged(f"section {index} has {size} bytes and alignment {align}")
+                    self.place[index] = end = _up(end, max(align, 1))
+                    end += size
+            if not writable:
+                end = fixed_bytes = _up(max(self.add_slots(relocations, _up(end, 16)), 1), _PAGE)
+        return fixed_bytes, _up(end, _PAGE)
+
+    def add_slots(self, relocations: Mapping[int, Rows], end: int) -> int:
+        for target, rows in relocations.items():
+            if self.section(target)[2] & _ALLOC:
+                for _, info, _ in rows:
+                    symbol, kind = info >> 32, info & 0xFFFFFFFF
+                    if symbol >= len(self.symbols):
+                        raise _damaged(f"a relocation names symbol {symbol} of {len(self.symbols)}")
+                    through_slot = kind in _RELOCATIONS and _RELOCATIONS[kind][2]
+                    if symbol not in self.slots and (self.symbols[symbol][3] == _UNDEF or through_slot):
+                        self.slots[symbol] = end
+                        end += 16
+        return end
+
+    def address(self, index: int) -> int:
+        name, _, _, section, value, _ = self.symbols[index]
+        if section == _UNDEF:
+            text = self.name(name)
+            if text not in self.externs:
+                raise FormatError(f"load_elf: the object calls {text!r}, which is not among the externs given.")
+            return self.externs[text]
+        if section == _ABS:
+            return value
+        if section not in self.place or value > self.sections[section][5]:
+            raise _damaged(f"symbol {self.name(name)!r} lies outside section {section}")
+        return self.base + self.place[section] + value
+
+    def relocate(self, section: int, rows: Rows, image: bytearray) -> None:
+        start, size = self.place[section], self.sections[section][5]
+        for offset, info, addend in rows:
+            index, kind = info >> 32, info & 0xFFFFFFFF
+            if kind not in _RELOCATIONS:
+                raise FormatError(f"load_elf: relocation type {kind} is not supported. Compile with reloc='pic'.")
+            form, relative, through_slot = _RELOCATIONS[kind]
+            if offset + form.size > size:
+                raise _damaged(f"a relocation at {offset} lies outside section {section} of {size} bytes")
+            if through_slot:
+                value = self.base + self.slots[index] + 8
+            elif relative and index in self.slots:
+                value = self.base + self.slots[index]  # a stub: the C library may be further away than 2 GB
+            else:
+                value = self.address(index)
+            try:
+                form.pack_into(image, start + offset, value + addend - (self.base + start + offset if relative else 0))
+            except struct.error:
+                what = f"load_elf: the value of a relocation of type {kind} does not fit its field."
+                raise FormatError(f"{what} Compile with reloc='pic'.") from None
+
+
+def _up(value: int, align: int) -> int:
+    return -(-value // align) * align

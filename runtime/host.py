@@ -1,0 +1,248 @@
+"""The host CPU: its LLVM name and features, its caches, and how many threads this process may use.
+
+On Linux everything comes from /proc and /sys, so that a warm start never imports llvmlite; elsewhere LLVM is asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernmill.ir import SettingError, setting
+
+__all__ = ["Host", "cpu_quota", "host", "request_amx"]
+
+# /proc/cpuinfo flag -> LLVM feature. What is absent is switched off by name, since a CPU name promises more than
+# a virtual machine may show.
+X86_FEATURES: dict[str, str] = {
+    "cx16": "cx16", "lahf_lm": "sahf", "popcnt": "popcnt", "pni": "sse3", "ssse3": "ssse3", "sse4_1": "sse4.1",
+    "sse4_2": "sse4.2", "sse4a": "sse4a", "movbe": "movbe", "abm": "lzcnt", "aes": "aes", "pclmulqdq": "pclmul",
+    "sha_ni": "sha", "rdrand": "rdrnd", "rdseed": "rdseed", "adx": "adx", "xsave": "xsave", "xsaveopt": "xsaveopt",
+    "xsavec": "xsavec", "xsaves": "xsaves", "fsgsbase": "fsgsbase", "rdpid": "rdpid", "clflushopt": "clflushopt",
+    "clwb": "clwb", "gfni": "gfni", "vaes": "vaes", "vpclmulqdq": "vpclmulqdq", "bmi1": "bmi", "bmi2": "bmi2",
+    "avx": "avx", "avx2": "avx2", "fma": "fma", "f16c": "f16c", "fma4": "fma4", "xop": "xop",
+    "3dnowprefetch": "prfchw", "avx_vnni": "avxvnni", "avx_ifma": "avxifma", "avx_vnni_int8": "avxvnniint8",
+    "avx_vnni_int16": "avxvnniint16", "avx_ne_convert": "avxneconvert", "avx512f": "avx512f", "avx512cd": "avx512cd",
+    "avx512bw": "avx512bw", "avx512dq": "avx512dq", "avx512vl": "avx512vl", "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi", "avx512_vbmi2": "avx512vbmi2", "avx512_vnni": "avx512vnni",
+    "avx512_bitalg": "avx512bitalg", "avx512_vpopcntdq": "avx512vpopcntdq", "avx512_bf16": "avx512bf16",
+    "avx512_fp16": "avx512fp16", "avx512_vp2intersect": "avx512vp2intersect", "amx_tile": "amx-tile",
+    "amx_int8": "amx-int8", "amx_bf16": "amx-bf16", "amx_fp16": "amx-fp16", "amx_complex": "amx-complex",
+}  # fmt: skip
+
+# What each level of the x86-64 micro-architecture levels asks for (psABI), in LLVM's names.
+_V2 = {"cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2"}
+_V3 = _V2 | {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"}
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+_TARGETS: dict[str, tuple[str, set[str]]] = {
+    "sse": ("x86-64-v2", _V2),
+    "avx2": ("x86-64-v3", _V3),
+    "avx512": ("x86-64-v4", _V4),
+}
+_NEEDS_AVX = {"avx", "avx2", "fma", "f16c", "fma4", "xop", "vaes", "vpclmulqdq"}
+_DEFAULT_CACHES = (32 << 10, 1 << 20, 8 << 20)
+
+
+@dataclass(frozen=True)
+class Host:
+    """One CPU as LLVM should see it. Units: `l1`, `l2`, `l3` are bytes, as one core sees them."""
+
+    arch: str
+    cpu: str
+    features: tuple[str, ...]
+    l1: int
+    l2: int
+    l3: int
+
+    def has(self, feature: str) -> bool:
+        """Whether an LLVM feature (`"avx512f"`) may be used."""
+        return f"+{feature}" in self.features
+
+    def threads(self) -> int:
+        """Threads a device should use: what the process may use, or fewer when `THREADS` says so."""
+        usable = usable_cpus()
+        wanted = int(setting("THREADS"))
+        return min(wanted, usable) if wanted else usable
+
+
+def host() -> Host:
+    """The CPU of this process, lowered to `TARGET` if that is set.
+
+    Raises:
+        SettingError: `TARGET` asks for more than the CPU has.
+    """
+    return _host(str(setting("TARGET")))
+
+
+@functools.cache
+def _host(target: str) -> Host:
+    arch = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    if arch == "x86_64" and sys.platform == "linux":
+        cpu, features = _linux_x86(target)
+    else:
+        cpu, features = _ask_llvm(arch, target)
+    return Host(arch, cpu, features, *_caches())
+
+
+def _linux_x86(target: str) -> tuple[str, tuple[str, ...]]:
+    vendor, flags = read_cpuinfo(Path("/proc/cpuinfo").read_bytes)
+    found = {feature for flag, feature in X86_FEATURES.items() if flag in flags}
+    if "amx-tile" in found and not request_amx():
+        found = {feature for feature in found if not feature.startswith("amx")}
+    return x86_target(vendor, found, target)
+
+
+def read_cpuinfo(read: object) -> tuple[str, set[str]]:
+    """Vendor and flags of the first processor. A damaged or empty file gives no flags, that is plain x86-64."""
+    try:
+        text = read() if callable(read) else b""
+    except OSError:
+        return "", set()
+    first = bytes(text).split(b"\n\n", 1)[0].decode("ascii", "replace")
+    fields = dict(line.split(":", 1) for line in first.splitlines() if ":" in line)
+    fields = {name.strip(): value.strip() for name, value in fields.items()}
+    return fields.get("vendor_id", ""), set(fields.get("flags", "").split())
+
+
+def x86_target(vendor: str, found: set[str], target: str) -> tuple[str, tuple[str, ...]]:
+    """The LLVM CPU name and feature list for what was found, lowered to `target`."""
+    if target:
+        name, needed = _TARGETS[target]
+        missing = sorted(needed - found)
+        if missing:
+            raise SettingError(
+                f"TARGET={target}: this CPU lacks {', '.join(missing)}. Leave TARGET empty to use what it has."
+            )
+        found = {feature for feature in found if _allowed(feature, target)}
+        cpu = name if target != "avx512" else _x86_cpu(vendor, found)
+    else:
+        cpu = _x86_cpu(vendor, found)
+    table = X86_FEATURES.values()
+    return cpu, tuple(f"+{f}" if f in found else f"-{f}" for f in sorted(set(table)))
+
+
+def _allowed(feature: str, target: str) -> bool:
+    if feature.startswith("amx"):
+        return False
+    if target == "avx512":
+        return True
+    if feature.startswith("avx512"):
+        return False
+    return target == "avx2" or not (feature in _NEEDS_AVX or feature.startswith("avx"))
+
+
+def _x86_cpu(vendor: str, found: set[str]) -> str:
+    if found >= _V4:
+        if vendor == "AuthenticAMD":
+            return "znver4"
+        # The name that detects itself on newer parts ("rocketlake" in some VMs) schedules GEMM 7 % slower.
+        return "sapphirerapids" if {"amx-tile", "avx512fp16"} & found else "x86-64-v4"
+    if found >= _V3:
+        return "x86-64-v3"
+    return "x86-64-v2" if found >= _V2 else "x86-64"
+
+
+def _ask_llvm(arch: str, target: str) -> tuple[str, tuple[str, ...]]:
+    from llvmlite import binding  # only where /proc/cpuinfo cannot answer
+
+    flags: dict[str, bool] = dict(binding.get_host_cpu_features())
+    if arch == "x86_64":
+        found = {f for f, on in flags.items() if on and f in set(X86_FEATURES.values()) and not f.startswith("amx")}
+        return x86_target("", found, target)
+    if target:
+        raise SettingError(f"TARGET={target}: that is an x86-64 level and this CPU is {arch}. Leave TARGET empty.")
+    return "generic", tuple(f"{'+' if on else '-'}{f}" for f, on in sorted(flags.items()))
+
+
+@functools.cache
+def request_amx() -> bool:
+    """Ask the kernel, once, for the AMX tile state of this process. Threads and forked children inherit it."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    if "amx_tile" not in read_cpuinfo(Path("/proc/cpuinfo").read_bytes)[1]:
+        return False
+    arch_prctl, req_xcomp_perm, xtiledata = 158, 0x1023, 18
+    call = ctypes.CDLL(None).syscall
+    call.restype = ctypes.c_long
+    return int(call(ctypes.c_long(arch_prctl), ctypes.c_long(req_xcomp_perm), ctypes.c_long(xtiledata))) == 0
+
+
+# --- caches and threads -----------------------------------------------------------------------------------------------
+
+
+def _caches(root: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, int, int]:
+    sizes = list(_DEFAULT_CACHES)
+    for index in range(5):
+        try:
+            level, kind, text = (_read(f"{root}/index{index}/{name}") for name in ("level", "type", "size"))
+            if kind != "Instruction" and 1 <= int(level) <= 3:
+                sizes[int(level) - 1] = _size_bytes(text) or sizes[int(level) - 1]
+        except (OSError, ValueError):
+            break
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _size_bytes(text: str) -> int:
+    unit = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
+    return int(text.rstrip("KMG")) * unit
+
+
+def _read(path: str) -> str:
+    with open(path, "rb", buffering=0) as file:
+        return file.read(65536).decode("ascii", "replace").strip()
+
+
+def usable_cpus() -> int:
+    """CPUs this process may use: the affinity mask, cut by the quota of its control group."""
+    mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return max(1, mask if quota is None else min(mask, math.ceil(quota)))
+
+
+def cpu_quota(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> float | None:
+    """CPUs that the control groups of this process grant (v2 and v1), the tightest of all parents; None: no limit."""
+    if sys.platform != "linux":
+        return None
+    try:
+        lines = _read(groups).splitlines()
+    except OSError:
+        return None
+    quotas: list[float] = []
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if not controllers:
+            quotas += _quotas(root, path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            for mount in dict.fromkeys((f"{root}/{controllers}", f"{root}/cpu")):
+                quotas += _quotas(mount, path, _quota_v1)
+    return min(quotas, default=None)
+
+
+def _quotas(mount: str, path: str, read: object) -> Iterable[float]:
+    if not os.path.isdir(mount) or not callable(read):
+        return
+    parts = [part for part in path.split("/") if part not in ("", "..")]
+    for depth in range(len(parts) + 1):
+        try:
+            quota = read("/".join([mount, *parts[:depth]]))
+        except (OSError, ValueError):
+            continue
+        if quota is not None and quota > 0:
+            yield quota
+
+
+def _quota_v2(folder: str) -> float | None:
+    quota, period = _read(f"{folder}/cpu.max").split()
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(folder: str) -> float | None:
+    quota = int(_read(f"{folder}/cpu.cfs_quota_us"))
+    return None if quota < 0 else quota / int(_read(f"{folder}/cpu.cfs_period_us"))

@@ -1,0 +1,129 @@
+"""LLVM as a code generator: IR text to object bytes or assembly. No pass pipeline runs here.
+
+Kernels arrive as vector IR that needs no middle-end (anchors: the passes change nothing but the time). llvmlite is
+imported by the first compilation only: a process that finds all its kernels in the cache never loads it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernmill.ir import CompileError
+
+from .compile_cache import CompileCache, cache_key, default_cache
+from .host import Host
+
+__all__ = ["assembly", "codegen_count", "compile_cached", "compile_ir", "llvm_version"]
+
+_FORMAT = 1  # raise it when the same text and host would give other bytes for a reason in this file
+_lock = threading.Lock()  # llvmlite has one global lock anyway; ours also guards the counter
+_count = 0
+_machines: dict[tuple[str, tuple[str, ...], int], Any] = {}
+
+
+def codegen_count() -> int:
+    """How many times this process asked LLVM for code. Zero after a start whose kernels were all cached."""
+    return _count
+
+
+def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
+    """Object file (of the system's own format) for a module in LLVM IR text.
+
+    Raises:
+        CompileError: LLVM refuses the text; the message shows the line and its neighbours.
+    """
+    global _count
+    with _lock:
+        machine, module = _parse(text, host, level)
+        _count += 1
+        return bytes(machine.emit_object(module))
+
+
+def assembly(text: str, host: Host, level: int = 2) -> str:
+    """The assembly that `compile_ir` would turn into an object, for people to read."""
+    with _lock:
+        machine, module = _parse(text, host, level)
+        return str(machine.emit_assembly(module))
+
+
+def compile_cached(
+    text: str,
+    host: Host,
+    level: int = 2,
+    *,
+    cache: CompileCache | None = None,
+    header: Mapping[str, object] | None = None,
+) -> bytes:
+    """`compile_ir` through the disk cache. `header` is stored beside the object, for `kernmill cache` to show."""
+    cache = default_cache() if cache is None else cache
+    target = (host.arch, host.cpu, ",".join(host.features))
+    key = cache_key("llvm", str(_FORMAT), llvm_version(), *target, str(level), text)
+    entry = cache.get(key)
+    if entry is not None:
+        return entry.payload
+    payload = compile_ir(text, host, level)
+    cache.put(key, payload, dict(header or {}))
+    return payload
+
+
+@functools.cache
+def llvm_version() -> str:
+    """The version of llvmlite (which fixes LLVM's), read from its folder without importing it."""
+    spec = importlib.util.find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        raise CompileError("compile: llvmlite is not installed, so no kernel can be built. Run: pip install llvmlite")
+    try:
+        text = Path(spec.origin).with_name("_version.py").read_text("utf-8")
+    except OSError:
+        text = ""
+    found = re.search(r"""^\s*(?:version_version|__version__|version)\s*=\s*['"]([^'"]+)['"]""", text, re.MULTILINE)
+    if found:
+        return found[1]
+    from importlib.metadata import version  # slower, and right for any layout
+
+    return version("llvmlite")
+
+
+def _parse(text: str, host: Host, level: int) -> tuple[Any, Any]:
+    from llvmlite import binding
+
+    machine = _machines.get((host.cpu, host.features, level))
+    if machine is None:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        target = binding.Target.from_triple(binding.get_process_triple())
+        machine = target.create_target_machine(host.cpu, ",".join(host.features), level, "pic", "default")
+        _machines[host.cpu, host.features, level] = machine
+    try:
+        module = binding.parse_assembly(text)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(_explain(str(error), text)) from None
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
+    return machine, module
+
+
+def _explain(message: str, text: str) -> str:
+    """LLVM's message with the lines around the culprit: a position for the parser, a quoted line for the verifier."""
+    lines = text.splitlines()
+    place = re.search(r"<string>:(\d+):(\d+):", message)
+    number = int(place[1]) if place else _quoted(message, lines)
+    first = message.strip().splitlines()
+    shown = "\n".join(first[:12])
+    if not number:
+        return f"compile: LLVM refuses the generated IR:\n{shown}"
+    near = range(max(1, number - 3), min(len(lines), number + 3) + 1)
+    listing = "\n".join(f"{'->' if n == number else '  '}{n:5} | {lines[n - 1]}" for n in near)
+    return f"compile: LLVM refuses line {number} of the generated IR:\n{shown}\n{listing}"
+
+
+def _quoted(message: str, lines: list[str]) -> int:
+    quotes = {line.strip() for line in message.splitlines()[1:] if line.strip()}
+    return next((n for n, line in enumerate(lines, 1) if line.split(";")[0].strip() in quotes - {""}), 0)

@@ -1,0 +1,245 @@
+"""The native thread pool: a table of kernel launches runs as one call, with no Python between the entries.
+
+Kernel ABI: `void kernel(ptr args, i64 begin, i64 end)`. `args` points to 8-byte slots, buffer addresses and i64
+variables. [begin, end) is a part of the kernel's outermost parallel range [0, n). If n is larger than `chunk` and the
+pool has more than one thread, all threads claim chunks; which thread does which chunk must not show in the result, and
+kernels see to that.
+
+Waiting threads spin for `SPIN` pauses and then sleep: a long spin loses two to five times as soon as another process
+wants the core (anchors, section 5). Workers are daemon threads of Python inside one native call without the GIL. A
+running call cannot be interrupted: KeyboardInterrupt arrives when the table is done, so callers keep tables short.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from kernmill.ir import setting
+
+from .host import host
+from .llvm_codegen import compile_cached
+from .loader import load_object
+from .pool_ir import POOL_FUNCTIONS, STATE_BYTES, STATE_SPIN, STATE_THREADS, pool_ir
+
+__all__ = ["Launch", "LaunchTable", "Pool", "default_pool"]
+
+_MOST_CHUNKS = 1 << 20
+_JOIN_S = 0.5
+_FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP"}
+
+NativeCall = Callable[..., None]
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+class _Native(NamedTuple):
+    run: NativeCall
+    run_timed: NativeCall
+    worker: NativeCall
+    stop: NativeCall
+    keep: object
+
+
+@functools.cache
+def _native() -> _Native:
+    """The compiled pool, from the disk cache after the first time."""
+    machine = host()
+    text = pool_ir(machine.arch, sys.platform)
+    data = compile_cached(text, machine, header={"kernel": "thread pool"})
+    module = load_object(data, POOL_FUNCTIONS, _externs())
+    pointer = ctypes.c_void_p
+    run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)
+    timed = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)
+    one = ctypes.CFUNCTYPE(None, pointer)
+    at = module.symbols
+    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), one(at["km_worker"]), one(at["km_stop"]), module)
+
+
+def _externs() -> dict[str, int]:
+    if sys.platform == "win32":
+        return _windows_externs()
+    libc = ctypes.CDLL(None)
+    names = ("syscall", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
+    return {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in names}
+
+
+@functools.cache
+def _windows_callbacks() -> tuple[object, ...]:
+    def sleep(_microseconds: int) -> int:
+        time.sleep(0.001)
+        return 0
+
+    def clock(_which: int, out: int) -> int:
+        seconds, nanos = divmod(time.perf_counter_ns(), 10**9)
+        ctypes.memmove(out, seconds.to_bytes(8, "little") + nanos.to_bytes(8, "little"), 16)
+        return 0
+
+    kind = ctypes.CFUNCTYPE
+    return kind(ctypes.c_int, ctypes.c_uint)(sleep), kind(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)(clock)
+
+
+def _windows_externs() -> dict[str, int]:
+    names = ("usleep", "clock_gettime")
+    calls = _windows_callbacks()
+    return {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in zip(names, calls, strict=True)}  # type: ignore[arg-type]
+
+
+class _Crew:
+    """The state block of a pool and the threads that serve it. A forked child gets a new one."""
+
+    def __init__(self, threads: int, spin: int) -> None:
+        self.memory = mmap.mmap(-1, mmap.PAGESIZE) if sys.platform == "win32" else _private_page()
+        state = (ctypes.c_char * STATE_BYTES).from_buffer(self.memory)
+        self.address = ctypes.addressof(state)
+        self.threads: list[threading.Thread] = []
+        self.started = threads <= 1
+        for offset, value in ((STATE_THREADS, threads), (STATE_SPIN, spin)):
+            self.memory[offset : offset + 8] = value.to_bytes(8, "little")
+
+    def start(self, count: int) -> None:
+        """Start the workers. Where no thread can be started (at interpreter exit) the caller does all the work."""
+        self.started = True
+        for index in range(count):
+            thread = threading.Thread(target=_serve, args=(self,), name=f"kernmill-{index + 1}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return
+            self.threads.append(thread)
+
+    def stop(self) -> None:
+        """Send the workers home and wait a moment for them."""
+        if self.threads:
+            _native().stop(self.address)
+            limit = time.monotonic() + _JOIN_S
+            for thread in self.threads:
+                if thread is not threading.current_thread():
+                    thread.join(max(0.0, limit - time.monotonic()))
+            self.threads = []
+
+
+def _private_page() -> mmap.mmap:
+    return mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _serve(crew: _Crew) -> None:
+    if hasattr(signal, "pthread_sigmask"):  # a signal must interrupt the main thread, not a worker
+        faults = {getattr(signal, name, None) for name in _FAULTS}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    _native().worker(crew.address)
+
+
+class Pool:
+    """A pool of `threads` threads, the caller included. `run` may be called from any thread; calls take turns."""
+
+    def __init__(self, threads: int, spin: int | None = None) -> None:
+        self.threads = max(1, threads)
+        self.spin = int(setting("SPIN")) if spin is None else spin
+        self._call, self._call_timed = _native().run, _native().run_timed
+        self._renew()
+        _pools.add(self)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+        self._crew = _Crew(self.threads, self.spin)
+        self._finalizer = weakref.finalize(self, self._crew.stop)
+
+    def _ready(self) -> int:
+        if not self._crew.started:
+            self._crew.start(self.threads - 1)
+        return self._crew.address
+
+    def run(self, table_address: int, count: int) -> None:
+        """Run `count` entries of a launch table, in order."""
+        with self._lock:
+            self._call(self._ready(), table_address, count)
+
+    def run_timed(self, table_address: int, count: int) -> list[int]:
+        """Like `run`; returns the nanoseconds that each entry took."""
+        times = (ctypes.c_int64 * max(1, count))()
+        with self._lock:
+            self._call_timed(self._ready(), table_address, count, ctypes.addressof(times))
+        return times[:count]
+
+    def close(self) -> None:
+        """Stop the workers. The pool can still be used: it starts new ones."""
+        with self._lock:
+            self._finalizer()
+            self._renew()
+
+
+def _after_fork() -> None:
+    for pool in list(_pools):
+        pool._finalizer.detach()  # the parent's threads are not here, and a lock may be held by one of them
+        pool._renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def default_pool() -> Pool:
+    """The pool that the settings ask for: `THREADS` and `SPIN`."""
+    return _pool_for(host().threads(), int(setting("SPIN")))
+
+
+@functools.cache
+def _pool_for(threads: int, spin: int) -> Pool:
+    return Pool(threads, spin)
+
+
+class Launch(NamedTuple):
+    """One entry: a kernel's address, its argument slots, its parallel range [0, n) and the range of one chunk."""
+
+    fn: int
+    args: Sequence[int]
+    n: int = 1
+    chunk: int = 1
+
+
+class LaunchTable:
+    """Launches in the form that the pool walks. Keep the object alive while it runs."""
+
+    def __init__(self, launches: Sequence[Launch]) -> None:
+        self.count = len(launches)
+        slots = [value for launch in launches for value in launch.args]
+        self._args = (ctypes.c_int64 * max(1, len(slots)))(*slots)
+        self._entries = (ctypes.c_int64 * max(1, 4 * self.count))()
+        self._first: list[int] = []
+        self._slots = [len(launch.args) for launch in launches]
+        first = 0
+        for index, launch in enumerate(launches):
+            self._first.append(first)
+            self._entries[4 * index] = launch.fn
+            self._entries[4 * index + 1] = ctypes.addressof(self._args) + 8 * first
+            self.set_range(index, launch.n, launch.chunk)
+            first += len(launch.args)
+        self.address = ctypes.addressof(self._entries)
+
+    def set_arg(self, entry: int, slot: int, value: int) -> None:
+        """Change one argument: a buffer address or a variable."""
+        if not 0 <= slot < self._slots[entry]:
+            raise IndexError(f"set_arg: entry {entry} has {self._slots[entry]} slots, not slot {slot}")
+        self._args[self._first[entry] + slot] = value
+
+    def set_range(self, entry: int, n: int, chunk: int) -> None:
+        """Change the parallel range of an entry and the part of it that is claimed at once."""
+        self._entries[4 * entry + 2] = n
+        self._entries[4 * entry + 3] = max(1, chunk, -(-n // _MOST_CHUNKS))
+
+    def run(self, pool: Pool) -> None:
+        """Run all entries, in order."""
+        pool.run(self.address, self.count)
+
+    def run_timed(self, pool: Pool) -> list[int]:
+        """Run all entries; nanoseconds of each."""
+        return pool.run_timed(self.address, self.count)

@@ -1,0 +1,320 @@
+"""The thread pool and launcher as LLVM IR text; `pool.py` compiles it, loads it and says what it does.
+
+State block (bytes): 0 word | 64 done, 68 waiting | 128 fn, 136 args, 144 n, 152 chunk, 160 chunks | 192 epoch,
+196 sleepers, 200 stop | 256 threads, 264 spin. What different threads write lies on different cache lines.
+
+Claiming. `word` is generation << 32 | chunks left. A thread reads it, then the job, then takes one chunk by
+compare-and-swap. A job is written only while nothing is left to claim and nobody works, so a swap that succeeds proves
+that the job just read belongs to this generation; a thread that slept through a generation fails its swap.
+
+Sleeping. Worker: sleepers += 1, then look at `word` once more, then wait on `epoch`. Caller: publish `word`, then look
+at `sleepers`. Both orders are sequentially consistent, so one of them sees the other; `epoch` moves before the wake, so
+a worker on its way to sleep stays awake. The caller waits for stragglers the same way on `done`, `waiting` is the flag.
+"""
+
+from __future__ import annotations
+
+__all__ = ["POOL_FUNCTIONS", "STATE_BYTES", "STATE_SPIN", "STATE_THREADS", "pool_ir"]
+
+STATE_BYTES, STATE_THREADS, STATE_SPIN = 320, 256, 264
+POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop")
+
+_PAUSE = {
+    "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
+    "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
+}
+_FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+
+_WAIT_FUTEX = """
+declare i64 @syscall(i64, ...)
+define internal void @wait(ptr %word, i32 %seen) nounwind noinline {
+  %value = zext i32 %seen to i64
+  %r = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i64 128, i64 %value, ptr null, ptr null, i64 0)
+  ret void
+}
+define internal void @wake(ptr %word, i64 %most) nounwind noinline {
+  %r = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i64 129, i64 %most, ptr null, ptr null, i64 0)
+  ret void
+}
+"""
+
+_WAIT_POLL = """
+declare i32 @usleep(i32)
+define internal void @wait(ptr %word, i32 %seen) nounwind noinline {
+  %r = call i32 @usleep(i32 50)
+  ret void
+}
+define internal void @wake(ptr %word, i64 %most) nounwind noinline {
+  ret void
+}
+"""
+
+_FIELDS = """
+  %fn.p = getelementptr i8, ptr %s, i64 128
+  %args.p = getelementptr i8, ptr %s, i64 136
+  %n.p = getelementptr i8, ptr %s, i64 144
+  %chunk.p = getelementptr i8, ptr %s, i64 152
+  %chunks.p = getelementptr i8, ptr %s, i64 160
+"""
+
+# Take chunks until none is left; returns how many this thread did.
+_WORK = """
+define internal i32 @work(ptr %s) nounwind noinline {
+entry:FIELDS
+  br label %look
+look:
+  %count = phi i32 [ 0, %entry ], [ %count, %claim ], [ %more, %body ]
+  %word = load atomic i64, ptr %s seq_cst, align 8
+  %left = and i64 %word, 4294967295
+  %none = icmp eq i64 %left, 0
+  br i1 %none, label %out, label %claim
+claim:
+  %fn = load atomic ptr, ptr %fn.p monotonic, align 8
+  %args = load atomic ptr, ptr %args.p monotonic, align 8
+  %n = load atomic i64, ptr %n.p monotonic, align 8
+  %chunk = load atomic i64, ptr %chunk.p monotonic, align 8
+  %chunks = load atomic i64, ptr %chunks.p monotonic, align 8
+  %less = sub i64 %word, 1
+  %swap = cmpxchg ptr %s, i64 %word, i64 %less seq_cst seq_cst, align 8
+  %mine = extractvalue { i64, i1 } %swap, 1
+  br i1 %mine, label %body, label %look
+body:
+  %i = sub i64 %chunks, %left
+  %begin = mul i64 %i, %chunk
+  %full = add i64 %begin, %chunk
+  %past = icmp sgt i64 %full, %n
+  %end = select i1 %past, i64 %n, i64 %full
+  call void %fn(ptr %args, i64 %begin, i64 %end) nounwind
+  %more = add i32 %count, 1
+  br label %look
+out:
+  ret i32 %count
+}
+"""
+
+# One job shared with the workers; returns when every chunk is done.
+_SHARE = """
+define internal void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk) nounwind noinline {
+entry:FIELDS
+  %done.p = getelementptr i8, ptr %s, i64 64
+  %waiting.p = getelementptr i8, ptr %s, i64 68
+  %epoch.p = getelementptr i8, ptr %s, i64 192
+  %sleepers.p = getelementptr i8, ptr %s, i64 196
+  %spin.p = getelementptr i8, ptr %s, i64 264
+  %up = add i64 %n, %chunk
+  %up1 = sub i64 %up, 1
+  %chunks = udiv i64 %up1, %chunk
+  store atomic ptr %fn, ptr %fn.p monotonic, align 8
+  store atomic ptr %args, ptr %args.p monotonic, align 8
+  store atomic i64 %n, ptr %n.p monotonic, align 8
+  store atomic i64 %chunk, ptr %chunk.p monotonic, align 8
+  store atomic i64 %chunks, ptr %chunks.p monotonic, align 8
+  store atomic i32 0, ptr %done.p monotonic, align 4
+  %old = load atomic i64, ptr %s monotonic, align 8
+  %gen = lshr i64 %old, 32
+  %gen1 = add i64 %gen, 1
+  %high = shl i64 %gen1, 32
+  %word = or i64 %high, %chunks
+  store atomic i64 %word, ptr %s seq_cst, align 8
+  %sleepers = load atomic i32, ptr %sleepers.p seq_cst, align 4
+  %asleep = icmp ne i32 %sleepers, 0
+  br i1 %asleep, label %rouse, label %go
+rouse:
+  %e = atomicrmw add ptr %epoch.p, i32 1 seq_cst, align 4
+  %wide = zext i32 %sleepers to i64
+  %others = sub i64 %chunks, 1
+  %few = icmp ult i64 %others, %wide
+  %most = select i1 %few, i64 %others, i64 %wide
+  call void @wake(ptr %epoch.p, i64 %most)
+  br label %go
+go:
+  %mine = call i32 @work(ptr %s)
+  %total = trunc i64 %chunks to i32
+  %alone = icmp eq i32 %mine, %total
+  br i1 %alone, label %out, label %join
+join:
+  %before = atomicrmw add ptr %done.p, i32 %mine seq_cst, align 4
+  %spin = load i64, ptr %spin.p, align 8
+  br label %poll
+poll:
+  %turn = phi i64 [ 0, %join ], [ %next, %again ]
+  %d = load atomic i32, ptr %done.p seq_cst, align 4
+  %finished = icmp eq i32 %d, %total
+  br i1 %finished, label %out, label %again
+again:
+  PAUSE
+  %next = add i64 %turn, 1
+  %tired = icmp ugt i64 %next, %spin
+  br i1 %tired, label %sleep, label %poll
+sleep:
+  store atomic i32 1, ptr %waiting.p seq_cst, align 4
+  br label %check
+check:
+  %d2 = load atomic i32, ptr %done.p seq_cst, align 4
+  %finished2 = icmp eq i32 %d2, %total
+  br i1 %finished2, label %awake, label %rest
+rest:
+  call void @wait(ptr %done.p, i32 %d2)
+  br label %check
+awake:
+  store atomic i32 0, ptr %waiting.p seq_cst, align 4
+  br label %out
+out:
+  ret void
+}
+"""
+
+_WORKER = """
+define void @km_worker(ptr %s) nounwind {
+entry:
+  %done.p = getelementptr i8, ptr %s, i64 64
+  %waiting.p = getelementptr i8, ptr %s, i64 68
+  %chunks.p = getelementptr i8, ptr %s, i64 160
+  %epoch.p = getelementptr i8, ptr %s, i64 192
+  %sleepers.p = getelementptr i8, ptr %s, i64 196
+  %stop.p = getelementptr i8, ptr %s, i64 200
+  %spin.p = getelementptr i8, ptr %s, i64 264
+  %spin = load i64, ptr %spin.p, align 8
+  br label %look
+look:
+  %turn = phi i64 [ 0, %entry ], [ %next, %idle ], [ 0, %work ], [ 0, %report ], [ 0, %tell ], [ 0, %up ]
+  %stop = load atomic i32, ptr %stop.p monotonic, align 4
+  %leave = icmp ne i32 %stop, 0
+  br i1 %leave, label %out, label %peek
+peek:
+  %word = load atomic i64, ptr %s monotonic, align 8
+  %left = and i64 %word, 4294967295
+  %none = icmp eq i64 %left, 0
+  br i1 %none, label %rest, label %work
+work:
+  %mine = call i32 @work(ptr %s)
+  %some = icmp ne i32 %mine, 0
+  br i1 %some, label %report, label %look
+report:
+  %chunks = load atomic i64, ptr %chunks.p monotonic, align 8
+  %before = atomicrmw add ptr %done.p, i32 %mine seq_cst, align 4
+  %after = add i32 %before, %mine
+  %total = trunc i64 %chunks to i32
+  %last = icmp eq i32 %after, %total
+  %waiting = load atomic i32, ptr %waiting.p seq_cst, align 4
+  %asleep = icmp ne i32 %waiting, 0
+  %both = and i1 %last, %asleep
+  br i1 %both, label %tell, label %look
+tell:
+  call void @wake(ptr %done.p, i64 1)
+  br label %look
+rest:
+  %next = add i64 %turn, 1
+  %tired = icmp ugt i64 %next, %spin
+  br i1 %tired, label %sleep, label %idle
+idle:
+  PAUSE
+  br label %look
+sleep:
+  %e = load atomic i32, ptr %epoch.p seq_cst, align 4
+  %s0 = atomicrmw add ptr %sleepers.p, i32 1 seq_cst, align 4
+  %word2 = load atomic i64, ptr %s seq_cst, align 8
+  %left2 = and i64 %word2, 4294967295
+  %busy = icmp ne i64 %left2, 0
+  %stop2 = load atomic i32, ptr %stop.p seq_cst, align 4
+  %leave2 = icmp ne i32 %stop2, 0
+  %stay = or i1 %busy, %leave2
+  br i1 %stay, label %up, label %down
+down:
+  call void @wait(ptr %epoch.p, i32 %e)
+  br label %up
+up:
+  %s1 = atomicrmw sub ptr %sleepers.p, i32 1 seq_cst, align 4
+  br label %look
+out:
+  ret void
+}
+
+define void @km_stop(ptr %s) nounwind {
+  %epoch.p = getelementptr i8, ptr %s, i64 192
+  %stop.p = getelementptr i8, ptr %s, i64 200
+  store atomic i32 1, ptr %stop.p seq_cst, align 4
+  %e = atomicrmw add ptr %epoch.p, i32 1 seq_cst, align 4
+  call void @wake(ptr %epoch.p, i64 2147483647)
+  ret void
+}
+"""
+
+# Walk the table; entry = { fn, args, n, chunk }. Two versions: plain, and one that writes nanoseconds.
+_RUN = """
+define void @NAME(ptr %s, ptr %table, i64 %countOUT) nounwind {
+entry:
+  %threads.p = getelementptr i8, ptr %s, i64 256
+  %threads = load i64, ptr %threads.p, align 8
+  %many = icmp sgt i64 %threads, 1
+  START
+  %any = icmp sgt i64 %count, 0
+  br i1 %any, label %loop, label %out
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %next ]
+  %e = getelementptr { ptr, ptr, i64, i64 }, ptr %table, i64 %i
+  %args.p = getelementptr i8, ptr %e, i64 8
+  %n.p = getelementptr i8, ptr %e, i64 16
+  %chunk.p = getelementptr i8, ptr %e, i64 24
+  %fn = load ptr, ptr %e, align 8
+  %args = load ptr, ptr %args.p, align 8
+  %n = load i64, ptr %n.p, align 8
+  %chunk = load i64, ptr %chunk.p, align 8
+  %large = icmp sgt i64 %n, %chunk
+  %valid = icmp sgt i64 %chunk, 0
+  %both = and i1 %large, %valid
+  %shared = and i1 %both, %many
+  br i1 %shared, label %share, label %alone
+alone:
+  call void %fn(ptr %args, i64 0, i64 %n) nounwind
+  br label %next
+share:
+  call void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk)
+  br label %next
+next:
+  STOP
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %count
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}
+"""
+
+_CLOCK = """
+declare i32 @clock_gettime(i32, ptr)
+define internal i64 @now() nounwind noinline {
+  %t = alloca [2 x i64], align 8
+  %r = call i32 @clock_gettime(i32 CLOCK, ptr %t)
+  %seconds = load i64, ptr %t, align 8
+  %nanos.p = getelementptr i8, ptr %t, i64 8
+  %nanos = load i64, ptr %nanos.p, align 8
+  %scaled = mul i64 %seconds, 1000000000
+  %sum = add i64 %scaled, %nanos
+  ret i64 %sum
+}
+"""
+
+_START = """%last = alloca i64, align 8
+  %t0 = call i64 @now()
+  store i64 %t0, ptr %last, align 8"""
+
+_STOP = """%now = call i64 @now()
+  %then = load i64, ptr %last, align 8
+  %spent = sub i64 %now, %then
+  store i64 %now, ptr %last, align 8
+  %spent.p = getelementptr i64, ptr %times, i64 %i
+  store i64 %spent, ptr %spent.p, align 8"""
+
+
+def pool_ir(arch: str, system: str) -> str:
+    """The module for `arch` ("x86_64") and `system` (`sys.platform`): the functions of `POOL_FUNCTIONS`."""
+    declare, pause = _PAUSE.get(arch, ("", "fence seq_cst"))
+    futex = _FUTEX_CALL.get(arch) if system == "linux" else None
+    wait = _WAIT_POLL if futex is None else _WAIT_FUTEX.replace("FUTEX", str(futex))
+    plain = _RUN.replace("NAME", "km_run").replace("OUT", "").replace("START", "").replace("STOP", "")
+    timed = _RUN.replace("NAME", "km_run_timed").replace("OUT", ", ptr %times")
+    timed = timed.replace("START", _START).replace("STOP", _STOP)
+    clock = _CLOCK.replace("CLOCK", "6" if system == "darwin" else "1")
+    text = "\n".join((declare, wait, _WORK, _SHARE, _WORKER, clock, plain, timed))
+    return text.replace("FIELDS", _FIELDS).replace("PAUSE", pause)

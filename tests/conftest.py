@@ -1,0 +1,131 @@
+"""What every test may use: golden files, the devices, the shared data, and a kernel cache of its own."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+DEVICES = ("LLVM", "PYTHON")  # a new device goes in here; PYTHON is the reference, so it stays the last
+
+
+# --- options and the session's own cache -----------------------------------------------------------------------------
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kernmill")
+    group.addoption("--update-golden", action="store_true", help="write the golden files, compare nothing")
+    group.addoption("--device", action="append", default=[], metavar="NAME", help=f"only these of {', '.join(DEVICES)}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before any test module is imported: a kernel cached by yesterday's compiler must not pass today's test."""
+    for name in config.getoption("--device"):
+        if name.upper() not in DEVICES:
+            raise pytest.UsageError(f"--device {name}: the tests know no such device. Use one of {', '.join(DEVICES)}.")
+    os.environ["CACHE_DIR"] = tempfile.mkdtemp(prefix="kernmill-test-cache-")  # an xdist worker replaces its parent's
+    config.add_cleanup(partial(shutil.rmtree, os.environ["CACHE_DIR"], ignore_errors=True))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """`--device NAME` leaves out the other devices; tests without a device stay."""
+    chosen = {name.upper() for name in config.getoption("--device")}
+    if not chosen:
+        return
+    out = [item for item in items if _device_of(item) not in {None, *chosen}]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in out]
+
+
+def _device_of(item: pytest.Item) -> object:
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("device")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_dir() -> Path:
+    """The folder of this session's kernel cache: empty at the start, gone at the end."""
+    return Path(os.environ["CACHE_DIR"])
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    """The test runs once on each device."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[[str], Path]:
+    """`shared_data("mnist")` is the folder ../shared/data/mnist; the test is skipped where it is absent."""
+
+    def find(name: str) -> Path:
+        path = ROOT.parent / "shared" / "data" / name
+        if not path.exists():
+            pytest.skip(f"no ../shared/data/{name} beside the checkout")
+        return path
+
+    return find
+
+
+# --- golden files ----------------------------------------------------------------------------------------------------
+class Golden:
+    """The text a test is expected to make: `assert golden == text`, or `golden(text)`. One file a test."""
+
+    def __init__(self, path: Path, command: str, *, update: bool) -> None:
+        self.path = path
+        self.name = path.relative_to(ROOT).as_posix()
+        self.command = command
+        self.update = update
+
+    def __call__(self, text: str) -> None:
+        assert self == text
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, str):
+            return NotImplemented
+        text = other.rstrip("\n") + "\n"
+        if self.update:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(text, encoding="utf-8", newline="\n")
+        return self.text() == text
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def text(self) -> str:
+        """What the file says; without a file the test fails with the command that makes it."""
+        if not self.path.exists():
+            pytest.fail(f"no golden file {self.name}. To make it: {self.command}", pytrace=False)
+        return self.path.read_text(encoding="utf-8")
+
+    def difference(self, text: str) -> list[str]:
+        """The lines of a unified diff, and the way out."""
+        lines = difflib.unified_diff(self.text().splitlines(), text.splitlines(), "golden", "this run", lineterm="")
+        return [f"{self.name} differs", *lines, f"If the new text is right: {self.command}"]
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """The golden file of this test: tests/golden/<suite>/<test>.txt, the suite being the test file's own place."""
+    node: pytest.Item = request.node
+    suite = node.path.relative_to(TESTS).with_suffix("").as_posix().replace("test_", "")
+    name = re.sub(r"[^\w.-]+", "-", node.name.removeprefix("test_")).strip("-")
+    update = bool(request.config.getoption("--update-golden"))
+    return Golden(TESTS / "golden" / suite / f"{name}.txt", f'pytest "{node.nodeid}" --update-golden', update=update)
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """A golden file that differs is shown as a diff."""
+    if op != "==":
+        return None
+    if isinstance(left, Golden) and isinstance(right, str):
+        return left.difference(right)
+    if isinstance(right, Golden) and isinstance(left, str):
+        return right.difference(left)
+    return None

@@ -1,0 +1,132 @@
+"""What is shipped: wheel contents, mirrored tests, versions, and nothing of one machine in a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+INNER = ("compiler", "ir", "renderers", "runtime")
+FOLDERS = ("kernmill", *INNER)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+# Sources without a tests/<folder>/test_<file>.py of their own, and what tests them instead.
+TESTED_ELSEWHERE: dict[str, str] = {
+    "ir/algebra/": "a rule is tested by tests/laws/, which finds it by itself",
+    "runtime/ops_": "a device is tested by tests/devices/, which finds it by itself",
+    "kernmill/__main__.py": "one line that calls the command line",
+}
+
+
+# --- the wheel -------------------------------------------------------------------------------------------------------
+def shipped() -> set[str]:
+    """What a wheel must hold, from the sources: kernmill/ as it stands, the four others inside it, no signposts."""
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = {path.relative_to(ROOT).as_posix() for path in paths}
+    files = {file for file in files if "__pycache__" not in file and not re.fullmatch(r"kernmill/\w+\.pyi", file)}
+    return {file if file.startswith("kernmill/") else f"kernmill/{file}" for file in files}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("hatchling") is None:
+        pytest.skip("hatchling is not installed (it comes with the extra `dev`)")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_exactly_the_sources(wheel: Path) -> None:
+    about = f"kernmill-{PROJECT['version']}.dist-info"
+    metadata = {f"{about}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
+    with zipfile.ZipFile(wheel) as archive:
+        assert set(archive.namelist()) == shipped() | metadata
+
+
+def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    code = f"import sys; sys.path.insert(0, {str(wheel)!r}); import kernmill, kernmill.ir; print(kernmill.ir.__file__)"
+    run = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.stdout.strip().startswith(str(wheel)), run.stdout + run.stderr
+
+
+# --- the checkout ----------------------------------------------------------------------------------------------------
+def test_there_are_five_folders() -> None:
+    assert [folder for folder in FOLDERS if not (ROOT / folder / "__init__.py").is_file()] == []
+    assert sorted(path.stem for path in (ROOT / "kernmill").glob("*.pyi")) == sorted(INNER)
+
+
+@pytest.mark.parametrize("folder", INNER)
+def test_the_bare_name_is_refused(folder: str) -> None:
+    command = [sys.executable, "-c", f"import {folder}"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert f"ImportError: import kernmill.{folder}, not {folder}: the bare name would load a second copy" in run.stderr
+
+
+def test_every_source_has_its_test() -> None:
+    sources = [path.relative_to(ROOT) for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    alone = [
+        source.as_posix()
+        for source in sources
+        if source.name != "__init__.py"
+        and not source.as_posix().startswith(tuple(TESTED_ELSEWHERE))
+        and not (ROOT / "tests" / source.parent / f"test_{source.name}").exists()
+    ]
+    assert alone == []
+
+
+def test_every_unit_test_has_its_source() -> None:
+    paths = [path for folder in FOLDERS for path in (ROOT / "tests" / folder).rglob("test_*.py")]
+    tests = [path.relative_to(ROOT / "tests") for path in paths]
+    units = {test.as_posix(): ROOT / test.parent / test.name.removeprefix("test_") for test in tests}
+    assert [test for test, unit in units.items() if not unit.exists() and not unit.with_suffix("").is_dir()] == []
+
+
+def test_the_changelog_starts_with_this_version() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## \[?(\d+\.\d+\.\d+)", text, re.MULTILINE)
+    assert versions[:1] == [PROJECT["version"]]
+
+
+# --- nothing that belongs to one machine -----------------------------------------------------------------------------
+HOMES = "|".join(("work", "root", r"home/\w+", r"Users/\w+"))
+MACHINE_PATH = re.compile(rf"(?<![\w.~/-])/(?:{HOMES})(?![\w-])|\b[A-Z]:\\+Users\b")
+REGISTRY_HOSTS = [f"{name}.org" for name in ("pypi", "pythonhosted", "npmjs", "anaconda")]
+
+
+def tracked() -> list[Path]:
+    """Files that git knows or would take; without git, everything that is no hidden folder."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    try:
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        names = run.stdout.splitlines() if run.returncode == 0 else []
+    except FileNotFoundError:
+        names = []
+    everything = [path for folder in (*FOLDERS, "tests", "docs") for path in (ROOT / folder).rglob("*")]
+    paths = [ROOT / name for name in names] or everything
+    return [path for path in paths if path.is_file() and "__pycache__" not in path.parts]
+
+
+def private_parts(text: str) -> list[str]:
+    """Machine paths and registry hosts in a text."""
+    return [match.group() for match in MACHINE_PATH.finditer(text)] + [host for host in REGISTRY_HOSTS if host in text]
+
+
+def test_no_file_names_a_machine_path_or_a_registry_host() -> None:
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8", errors="ignore") for path in tracked()}
+    assert {name: found for name, text in texts.items() if (found := private_parts(text))} == {}
+
+
+def test_private_parts_are_found() -> None:
+    private = [*("/".join(("", *parts)) for parts in (("work", "x"), ("root",), ("home", "ann"))), *REGISTRY_HOSTS]
+    assert [text for text in private if not private_parts(f"see {text}.")] == []
+    assert private_parts("docs/work/x, a/root/b, ./home/ann, ../work, ~/work, /worker") == []
