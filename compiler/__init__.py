@@ -1,4 +1,9 @@
-"""compiler."""
+"""The work: a tensor graph in, kernels and linear UOps out. It is given a Target and never sees a device or a renderer."""
 
 if __name__ != "kernmill.compiler":
     raise ImportError("import kernmill.compiler, not compiler: the bare name would load a second copy")
+
+from .kernel import *
+from .optimize import *
+from .pipeline import *
+from .schedule import *

@@ -49,6 +49,40 @@ def _settle(dtype: DType, value: Any) -> Array:
     return array.astype(_numpy_name(dtype), copy=False)
 
 
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """a*b + c rounded once. Floats below float64 are exact enough in float64; float64 goes by error-free sums."""
+    import numpy as np
+
+    if a.dtype != np.float64:
+        return (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype.kind == "f" else a * b + c
+    (fa, ea), (fb, eb) = np.frexp(a), np.frexp(b)
+    shift = (ea + eb).astype(np.int64)
+    high = fa * fb
+    split_a, split_b = (f * 134217729.0 - (f * 134217729.0 - f) for f in (fa, fb))  # the upper half of the bits
+    low = split_a * split_b - high + split_a * (fb - split_b) + (fa - split_a) * split_b + (fa - split_a) * (fb - split_b)
+    part, rest = _two_sum(np.ldexp(c, np.clip(-shift, -4000, 4000)), low)
+    total, error = _two_sum(high, part)
+    exact = np.ldexp(total + _odd_sum(error, rest), np.clip(shift, -4000, 4000))
+    plain = ~np.isfinite(a * b) | ~np.isfinite(exact) | (a == 0) | (b == 0) | (exact == 0)
+    return np.where(plain, np.where(np.isfinite(a) & np.isfinite(b) & np.isinf(c), c, a * b + c), exact)
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """a + b and what rounding took from it."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def _odd_sum(a: Array, b: Array) -> Array:
+    """a + b rounded to odd: a last bit of 1 says that something was cut off, so that the next rounding is right."""
+    import numpy as np
+
+    total, error = _two_sum(a, b)
+    even = (np.asarray(total).view(np.int64) & 1) == 0
+    return np.where((error != 0) & even, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
+
+
 def _functions() -> Functions:
     import numpy as np
 
@@ -78,7 +112,7 @@ def _functions() -> Functions:
         Ops.MOD: np.mod, Ops.CDIV: cdiv, Ops.CMOD: lambda a, b: a - cdiv(a, b) * b, Ops.POW: np.power,
         Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor,
         Ops.SHL: shift(np.left_shift), Ops.SHR: shift(np.right_shift), Ops.LT: np.less, Ops.LE: np.less_equal,
-        Ops.EQ: np.equal, Ops.NE: np.not_equal, Ops.WHERE: np.where, Ops.FMA: lambda a, b, c: a * b + c,
+        Ops.EQ: np.equal, Ops.NE: np.not_equal, Ops.WHERE: np.where, Ops.FMA: _fma,
     }  # fmt: skip
     return table
 

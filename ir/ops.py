@@ -262,12 +262,10 @@ class Ops:
     INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): the place i; touched only where the bool gate holds")
     LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None or 'nt'", 1)
     STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None or 'nt' (write around the caches)", 2)
-    STAGE    = Op(Group.MEMORY, "src=(value, ranges..): the value for all these ranges, kept in arg=(address space, name); "
-                                "read through INDEX")
     LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel); src: the ranges it is made anew for")
     REG      = Op(Group.MEMORY, "an accumulator, src=(first value, ranges it is made anew for..), arg=name")
     SET      = Op(Group.MEMORY, "src=(REG, value): the accumulator becomes value", 2)
-    AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effect, ranges..): it, once the effect ran over these ranges")
+    AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effects.., ranges..): it, once its arg effects ran over these ranges")
 
     # --- vectors
     BROADCAST = Op(Group.VECTOR, "the scalar in every lane", 1)

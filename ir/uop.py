@@ -21,7 +21,7 @@ from .ops import AxisKind, Group, Op, Ops
 from .shape import Shape
 from .shape_rules import shape_of
 
-__all__ = ["UOp", "const", "index_const", "make_range", "substitute"]
+__all__ = ["UOp", "closed_ranges", "const", "index_const", "make_range", "substitute"]
 
 _MISSING: Any = object()
 
@@ -274,15 +274,16 @@ def _arg_text(arg: Any) -> str:
     return str(arg)
 
 
-_CLOSING = {Ops.STAGE: 1, Ops.AFTER: 2}  # how many sources come before the ranges that the node closes
+def closed_ranges(node: UOp) -> tuple[UOp, ...]:
+    """The loops that end at this node: those of a REDUCE in a kernel, or of an AFTER."""
+    if node.op is Ops.REDUCE and len(node.src) > 1:
+        return node.src[node.arg[1] :]
+    return node.src[1 + node.arg :] if node.op is Ops.AFTER else ()
 
 
 def _ranges_of(node: UOp) -> frozenset[UOp]:
-    if node.op is Ops.RANGE:
-        return frozenset((node,)).union(*(s.ranges for s in node.src))
     free: frozenset[UOp] = frozenset().union(*(s.ranges for s in node.src)) if node.src else frozenset()
-    closing = node.arg[1] if node.op is Ops.REDUCE and len(node.src) > 1 else _CLOSING.get(node.op)
-    return free if closing is None else free.difference(node.src[closing:])
+    return free | {node} if node.op is Ops.RANGE else free.difference(closed_ranges(node))
 
 
 def const(dtype: DType, value: Any) -> UOp:

@@ -2,3 +2,6 @@
 
 if __name__ != "kernmill.renderers":
     raise ImportError("import kernmill.renderers, not renderers: the bare name would load a second copy")
+
+from .base import *
+from .llvmir import *

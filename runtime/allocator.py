@@ -7,6 +7,8 @@ PADDING_BYTES may be read: a kernel loads its last vector whole.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import ctypes
 import mmap
 import os
@@ -28,14 +30,14 @@ _allocators: weakref.WeakSet[HostAllocator] = weakref.WeakSet()
 class Block:
     """Memory of one buffer. Contents are what the last user left there."""
 
-    __slots__ = ("_is_live", "_memory", "_offset", "_stamp", "address", "capacity_bytes", "nbytes")
+    __slots__ = ("_memory", "_offset", "address", "capacity_bytes", "is_live", "nbytes", "stamp")
 
     def __init__(self, memory: mmap.mmap | bytearray, capacity_bytes: int) -> None:
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._memory = memory
         self._offset = -start % ALIGNMENT_BYTES
-        self._is_live = True
-        self._stamp = 0
+        self.is_live = True
+        self.stamp = 0  # the allocator's: when it was freed
         self.address = start + self._offset
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
@@ -63,6 +65,7 @@ class HostAllocator:
         self.cache_limit_bytes = _total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
         self._device = device
         self._lock = threading.Lock()
+        self._returned: collections.deque[Block] = collections.deque()
         self._free: dict[int, list[Block]] = {}  # capacity -> blocks, the most recently freed (still in cache) last
         self._live_bytes = self._cached_bytes = self._peak_bytes = 0
         self._fresh = self._reused = self._clock = 0
@@ -78,6 +81,7 @@ class HostAllocator:
             raise InternalError(f"alloc: {nbytes} bytes. A size was computed wrongly; please report it.")
         capacity = _bucket_bytes(nbytes)
         with self._lock:
+            self._collect()
             blocks = self._free.get(capacity)
             block = blocks.pop() if blocks else None
             if block is not None:
@@ -85,7 +89,7 @@ class HostAllocator:
                 self._reused += 1
         if block is None:
             block = self._map(nbytes, capacity)
-        block.nbytes, block._is_live = nbytes, True
+        block.nbytes, block.is_live = nbytes, True
         with self._lock:
             self._live_bytes += nbytes
             self._peak_bytes = max(self._peak_bytes, self._live_bytes)
@@ -97,22 +101,21 @@ class HostAllocator:
         Raises:
             InternalError: it was given back before.
         """
-        with self._lock:
-            if not block._is_live:
-                raise InternalError(f"free: the block at {block.address:#x} was freed before. Please report it.")
-            block._is_live = False
-            self._live_bytes -= block.nbytes
-            if block.capacity_bytes <= self.cache_limit_bytes:
-                self._clock += 1
-                block._stamp = self._clock
-                self._free.setdefault(block.capacity_bytes, []).append(block)
-                self._cached_bytes += block.capacity_bytes
-                while self._cached_bytes > self.cache_limit_bytes:
-                    self._drop_oldest()
+        if not block.is_live:
+            raise InternalError(f"free: the block at {block.address:#x} was freed before. Please report it.")
+        block.is_live = False
+        # The garbage collector may call this in the middle of any method below, lock held: then the block only queues.
+        self._returned.append(block)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._collect()
+            finally:
+                self._lock.release()
 
     def trim(self, keep_bytes: int = 0) -> int:
         """Return cached blocks to the system, the least recently freed first; how many bytes that were."""
         with self._lock:
+            self._collect()
             before = self._cached_bytes
             while self._cached_bytes > keep_bytes:
                 self._drop_oldest()
@@ -121,6 +124,7 @@ class HostAllocator:
     def statistics(self) -> AllocatorStatistics:
         """Figures of this moment."""
         with self._lock:
+            self._collect()
             return AllocatorStatistics(
                 self._live_bytes, self._cached_bytes, self._peak_bytes, self._fresh, self._reused
             )
@@ -128,10 +132,28 @@ class HostAllocator:
     def reset_peak(self) -> None:
         """Let the peak start again from what is live now."""
         with self._lock:
+            self._collect()
             self._peak_bytes = self._live_bytes
 
+    def renew_after_fork(self) -> None:
+        """In a forked child: a thread that is not here may have held the lock."""
+        self._lock = threading.Lock()
+
+    def _collect(self) -> None:
+        """Take in what was given back. Call with the lock held."""
+        while self._returned:
+            block = self._returned.popleft()
+            self._live_bytes -= block.nbytes
+            if block.capacity_bytes <= self.cache_limit_bytes:
+                self._clock += 1
+                block.stamp = self._clock
+                self._free.setdefault(block.capacity_bytes, []).append(block)
+                self._cached_bytes += block.capacity_bytes
+                while self._cached_bytes > self.cache_limit_bytes:
+                    self._drop_oldest()
+
     def _drop_oldest(self) -> None:
-        capacity = min((blocks[0]._stamp, capacity) for capacity, blocks in self._free.items() if blocks)[1]
+        capacity = min((blocks[0].stamp, capacity) for capacity, blocks in self._free.items() if blocks)[1]
         blocks = self._free[capacity]
         del blocks[0]
         self._cached_bytes -= capacity
@@ -156,7 +178,7 @@ class HostAllocator:
 
 def _after_fork() -> None:
     for allocator in list(_allocators):
-        allocator._lock = threading.Lock()  # a thread that is not in the child may have held it
+        allocator.renew_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
@@ -178,10 +200,8 @@ def _new_block(capacity: int) -> Block:
         return Block(mmap.mmap(-1, size), capacity)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with contextlib.suppress(OSError):  # a system without transparent huge pages gives ordinary ones
             memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # a kernel without transparent huge pages: ordinary ones then
     return Block(memory, capacity)
 
 

@@ -19,8 +19,9 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, cast
 
 from kernmill.ir import setting
 
@@ -77,7 +78,7 @@ class CompileCache:
             try:
                 raw, age_s = _read_file(path)
             except OSError:
-                raw = None
+                raw, age_s = None, 0.0
             if raw is not None:
                 entry = _decode(raw, key)
                 if entry is not None:
@@ -159,8 +160,8 @@ class CompileCache:
             self._usable = _claim(str(self.folder), create=not self.read_only)
         return self._usable
 
-    def _try(self, action: object, path: str) -> None:
-        if not self.read_only and callable(action):
+    def _try(self, action: Callable[[str], object], path: str) -> None:
+        if not self.read_only:
             with contextlib.suppress(OSError):
                 action(path)
 
@@ -244,10 +245,12 @@ def _decode(raw: bytes, key: str) -> Entry | None:
     if hashlib.sha256(memoryview(raw)[:end]).digest() != raw[end:]:
         return None
     try:
-        header = json.loads(raw[_HEAD.size : start])
+        header: Any = json.loads(raw[_HEAD.size : start])
     except ValueError:
         return None
-    return Entry(header, raw[start:end]) if isinstance(header, dict) else None
+    if not isinstance(header, dict):
+        return None
+    return Entry(cast("dict[str, object]", header), raw[start:end])
 
 
 def _read_file(path: str) -> tuple[bytes | None, float]:
@@ -257,7 +260,8 @@ def _read_file(path: str) -> tuple[bytes | None, float]:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
             return None, 0.0
-        chunks, left = [], status.st_size
+        chunks: list[bytes] = []
+        left = status.st_size
         while left > 0 and (chunk := os.read(file, left)):
             chunks.append(chunk)
             left -= len(chunk)

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import math
 import os
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from kernmill.ir import SettingError, setting
 
-__all__ = ["Host", "cpu_quota", "host", "request_amx"]
+__all__ = ["Host", "cpu_quota", "request_amx", "this_host"]
 
 # /proc/cpuinfo flag -> LLVM feature. What is absent is switched off by name, since a CPU name promises more than
 # a virtual machine may show.
@@ -72,7 +73,7 @@ class Host:
         return min(wanted, usable) if wanted else usable
 
 
-def host() -> Host:
+def this_host() -> Host:
     """The CPU of this process, lowered to `TARGET` if that is set.
 
     Raises:
@@ -92,22 +93,25 @@ def _host(target: str) -> Host:
 
 
 def _linux_x86(target: str) -> tuple[str, tuple[str, ...]]:
-    vendor, flags = read_cpuinfo(Path("/proc/cpuinfo").read_bytes)
+    vendor, flags = _cpuinfo()
     found = {feature for flag, feature in X86_FEATURES.items() if flag in flags}
     if "amx-tile" in found and not request_amx():
         found = {feature for feature in found if not feature.startswith("amx")}
     return x86_target(vendor, found, target)
 
 
-def read_cpuinfo(read: object) -> tuple[str, set[str]]:
-    """Vendor and flags of the first processor. A damaged or empty file gives no flags, that is plain x86-64."""
+@functools.cache
+def _cpuinfo() -> tuple[str, set[str]]:
     try:
-        text = read() if callable(read) else b""
+        return read_cpuinfo(_read("/proc/cpuinfo"))
     except OSError:
         return "", set()
-    first = bytes(text).split(b"\n\n", 1)[0].decode("ascii", "replace")
-    fields = dict(line.split(":", 1) for line in first.splitlines() if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in fields.items()}
+
+
+def read_cpuinfo(text: str) -> tuple[str, set[str]]:
+    """Vendor and flags of the first processor. A damaged or empty file gives no flags, that is plain x86-64."""
+    lines = [line.split(":", 1) for line in text.split("\n\n", 1)[0].splitlines() if ":" in line]
+    fields = {name.strip(): value.strip() for name, value in lines}
     return fields.get("vendor_id", ""), set(fields.get("flags", "").split())
 
 
@@ -150,8 +154,7 @@ def _x86_cpu(vendor: str, found: set[str]) -> str:
 
 
 def _ask_llvm(arch: str, target: str) -> tuple[str, tuple[str, ...]]:
-    from llvmlite import binding  # only where /proc/cpuinfo cannot answer
-
+    binding: Any = importlib.import_module("llvmlite.binding")  # only where /proc/cpuinfo cannot answer
     flags: dict[str, bool] = dict(binding.get_host_cpu_features())
     if arch == "x86_64":
         found = {f for f, on in flags.items() if on and f in set(X86_FEATURES.values()) and not f.startswith("amx")}
@@ -166,7 +169,7 @@ def request_amx() -> bool:
     """Ask the kernel, once, for the AMX tile state of this process. Threads and forked children inherit it."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    if "amx_tile" not in read_cpuinfo(Path("/proc/cpuinfo").read_bytes)[1]:
+    if "amx_tile" not in _cpuinfo()[1]:
         return False
     arch_prctl, req_xcomp_perm, xtiledata = 158, 0x1023, 18
     call = ctypes.CDLL(None).syscall
@@ -178,7 +181,7 @@ def request_amx() -> bool:
 
 
 def _caches(root: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, int, int]:
-    sizes = list(_DEFAULT_CACHES)
+    sizes: list[int] = list(_DEFAULT_CACHES)
     for index in range(5):
         try:
             level, kind, text = (_read(f"{root}/index{index}/{name}") for name in ("level", "type", "size"))
@@ -195,8 +198,9 @@ def _size_bytes(text: str) -> int:
 
 
 def _read(path: str) -> str:
+    """The start of a small system file; of /proc/cpuinfo the first processors are enough."""
     with open(path, "rb", buffering=0) as file:
-        return file.read(65536).decode("ascii", "replace").strip()
+        return file.read(16384).decode("ascii", "replace").strip()
 
 
 def usable_cpus() -> int:
@@ -225,8 +229,8 @@ def cpu_quota(groups: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -
     return min(quotas, default=None)
 
 
-def _quotas(mount: str, path: str, read: object) -> Iterable[float]:
-    if not os.path.isdir(mount) or not callable(read):
+def _quotas(mount: str, path: str, read: Callable[[str], float | None]) -> Iterator[float]:
+    if not os.path.isdir(mount):
         return
     parts = [part for part in path.split("/") if part not in ("", "..")]
     for depth in range(len(parts) + 1):

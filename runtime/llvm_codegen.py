@@ -7,6 +7,7 @@ imported by the first compilation only: a process that finds all its kernels in 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import re
 import threading
@@ -19,7 +20,7 @@ from kernmill.ir import CompileError
 from .compile_cache import CompileCache, cache_key, default_cache
 from .host import Host
 
-__all__ = ["assembly", "codegen_count", "compile_cached", "compile_ir", "llvm_version"]
+__all__ = ["assembly", "codegen_count", "compile_cached", "compile_ir", "llvm_binding", "llvm_version"]
 
 _FORMAT = 1  # raise it when the same text and host would give other bytes for a reason in this file
 _lock = threading.Lock()  # llvmlite has one global lock anyway; ours also guards the counter
@@ -90,13 +91,19 @@ def llvm_version() -> str:
     return version("llvmlite")
 
 
-def _parse(text: str, host: Host, level: int) -> tuple[Any, Any]:
-    from llvmlite import binding
+@functools.cache
+def llvm_binding() -> Any:
+    """`llvmlite.binding`, loaded on first use and ready for this machine. It carries no types."""
+    binding: Any = importlib.import_module("llvmlite.binding")
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding
 
+
+def _parse(text: str, host: Host, level: int) -> tuple[Any, Any]:
+    binding = llvm_binding()
     machine = _machines.get((host.cpu, host.features, level))
     if machine is None:
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
         target = binding.Target.from_triple(binding.get_process_triple())
         machine = target.create_target_machine(host.cpu, ",".join(host.features), level, "pic", "default")
         _machines[host.cpu, host.features, level] = machine

@@ -9,6 +9,7 @@ from typing import Any
 from kernmill.ir import FormatError
 
 from .elf import Module, is_elf_host, load_elf
+from .llvm_codegen import llvm_binding
 
 __all__ = ["load_object"]
 
@@ -42,11 +43,8 @@ def _wants_lljit(use_lljit: bool | None) -> bool:
 
 def _load_lljit(data: bytes, names: tuple[str, ...], externs: Mapping[str, int]) -> Module:
     global _lljit
-    from llvmlite import binding
-
+    binding = llvm_binding()
     if _lljit is None:
-        binding.initialize_native_target()
-        binding.initialize_native_asmprinter()
         _lljit = binding.create_lljit_compiler()
     builder = binding.JITLibraryBuilder().add_object_img(data).add_current_process()
     for name, address in externs.items():

@@ -12,6 +12,7 @@ running call cannot be interrupted: KeyboardInterrupt arrives when the table is 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import mmap
@@ -26,7 +27,7 @@ from typing import NamedTuple
 
 from kernmill.ir import setting
 
-from .host import host
+from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
 from .pool_ir import POOL_FUNCTIONS, STATE_BYTES, STATE_SPIN, STATE_THREADS, pool_ir
@@ -52,7 +53,7 @@ class _Native(NamedTuple):
 @functools.cache
 def _native() -> _Native:
     """The compiled pool, from the disk cache after the first time."""
-    machine = host()
+    machine = this_host()
     text = pool_ir(machine.arch, sys.platform)
     data = compile_cached(text, machine, header={"kernel": "thread pool"})
     module = load_object(data, POOL_FUNCTIONS, _externs())
@@ -96,7 +97,8 @@ def _windows_externs() -> dict[str, int]:
 class _Crew:
     """The state block of a pool and the threads that serve it. A forked child gets a new one."""
 
-    def __init__(self, threads: int, spin: int) -> None:
+    def __init__(self, threads: int, spin: int, pin: bool) -> None:
+        self.pin = pin
         self.memory = mmap.mmap(-1, mmap.PAGESIZE) if sys.platform == "win32" else _private_page()
         state = (ctypes.c_char * STATE_BYTES).from_buffer(self.memory)
         self.address = ctypes.addressof(state)
@@ -109,7 +111,7 @@ class _Crew:
         """Start the workers. Where no thread can be started (at interpreter exit) the caller does all the work."""
         self.started = True
         for index in range(count):
-            thread = threading.Thread(target=_serve, args=(self,), name=f"kernmill-{index + 1}", daemon=True)
+            thread = threading.Thread(target=_serve, args=(self, index + 1), name=f"kernmill-{index + 1}", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
@@ -131,17 +133,26 @@ def _private_page() -> mmap.mmap:
     return mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _serve(crew: _Crew) -> None:
+def _serve(crew: _Crew, number: int) -> None:
     if hasattr(signal, "pthread_sigmask"):  # a signal must interrupt the main thread, not a worker
         faults = {getattr(signal, name, None) for name in _FAULTS}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    if crew.pin and hasattr(os, "sched_setaffinity"):
+        cpus = sorted(os.sched_getaffinity(0))
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, {cpus[number % len(cpus)]})  # 0: the calling thread
     _native().worker(crew.address)
 
 
 class Pool:
-    """A pool of `threads` threads, the caller included. `run` may be called from any thread; calls take turns."""
+    """A pool of `threads` threads, the caller included. `run` may be called from any thread; calls take turns.
 
-    def __init__(self, threads: int, spin: int | None = None) -> None:
+    `pin` ties each worker to a CPU. In a virtual machine the scheduler may otherwise put a woken worker behind the
+    caller on one CPU for a whole time slice (3 ms); but a tied worker cannot leave a CPU that another process takes.
+    """
+
+    def __init__(self, threads: int, spin: int | None = None, *, pin: bool = False) -> None:
+        self.pin = pin
         self.threads = max(1, threads)
         self.spin = int(setting("SPIN")) if spin is None else spin
         self._call, self._call_timed = _native().run, _native().run_timed
@@ -150,8 +161,13 @@ class Pool:
 
     def _renew(self) -> None:
         self._lock = threading.RLock()
-        self._crew = _Crew(self.threads, self.spin)
+        self._crew = _Crew(self.threads, self.spin, self.pin)
         self._finalizer = weakref.finalize(self, self._crew.stop)
+
+    def renew_after_fork(self) -> None:
+        """In a forked child: the parent's threads are not here, and one of them may have held the lock."""
+        self._finalizer.detach()
+        self._renew()
 
     def _ready(self) -> int:
         if not self._crew.started:
@@ -179,8 +195,7 @@ class Pool:
 
 def _after_fork() -> None:
     for pool in list(_pools):
-        pool._finalizer.detach()  # the parent's threads are not here, and a lock may be held by one of them
-        pool._renew()
+        pool.renew_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
@@ -189,7 +204,7 @@ if hasattr(os, "register_at_fork"):
 
 def default_pool() -> Pool:
     """The pool that the settings ask for: `THREADS` and `SPIN`."""
-    return _pool_for(host().threads(), int(setting("SPIN")))
+    return _pool_for(this_host().threads(), int(setting("SPIN")))
 
 
 @functools.cache

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before any test module is imported: a kernel cached by yesterday's compiler must not pass today's test."""
-    for name in config.getoption("--device"):
+    for name in config.getoption("--device") or ():
         if name.upper() not in DEVICES:
             raise pytest.UsageError(f"--device {name}: the tests know no such device. Use one of {', '.join(DEVICES)}.")
     os.environ["CACHE_DIR"] = tempfile.mkdtemp(prefix="kernmill-test-cache-")  # an xdist worker replaces its parent's
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`--device NAME` leaves out the other devices; tests without a device stay."""
-    chosen = {name.upper() for name in config.getoption("--device")}
+    chosen = {name.upper() for name in config.getoption("--device") or ()}
     if not chosen:
         return
     out = [item for item in items if _device_of(item) not in {None, *chosen}]

@@ -154,7 +154,7 @@ def test_import_loads_nothing_heavy() -> None:
         pytest.skip("kernmill has no Tensor yet, so its import says little")
 
 
-SAMPLE = '''
+SAMPLE: str = '''
 def long(self, a, b, *, c):
     """Two lines
     of docstring."""

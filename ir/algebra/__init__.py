@@ -8,9 +8,10 @@ from ..uop import UOp
 from .divmod import DIVMOD
 from .generic import GENERIC
 from .integer import INTEGER
+from .linear import from_linear, linear
 from .logic import LOGIC
 
-__all__ = ["ALGEBRA", "simplify"]
+__all__ = ["ALGEBRA", "from_linear", "linear", "simplify"]
 
 ALGEBRA = GENERIC + LOGIC + INTEGER + DIVMOD
 

@@ -27,7 +27,7 @@ def _by_bounds(u: UOp) -> UOp | None:
     return const(u.dtype, low) if low == high else None
 
 
-_EFFECTS = frozenset({Ops.REG, Ops.LOCAL, Ops.AFTER, Ops.INDEX, Ops.PARAM, Ops.BUFFER, Ops.STAGE, Ops.SET, Ops.STORE, Ops.CHECK})
+_EFFECTS = frozenset({Ops.REG, Ops.LOCAL, Ops.AFTER, Ops.INDEX, Ops.PARAM, Ops.BUFFER, Ops.SET, Ops.STORE, Ops.CHECK})
 
 
 def _cast_cast(x: UOp, u: UOp) -> UOp | None:

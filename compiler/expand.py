@@ -1,0 +1,71 @@
+"""UNROLL and GROUP loops become copies of what they contain.
+
+When: after the optimizer, before vectors. Why there: copies share what does not change with the loop, because equal nodes are one
+node; a register tile of a matrix product needs nothing else. Assumes: these loops have constant sizes.
+Guarantees: no UNROLL or GROUP range is left. Tests: tests/compiler/test_expand.py.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, substitute
+
+__all__ = ["expand_loops"]
+
+
+def expand_loops(ast: UOp) -> UOp:
+    """The kernel without UNROLL and GROUP loops."""
+    done: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        src = tuple(done[s] for s in node.src)
+        node_new = node if src == node.src else node.replace(src=src)
+        if closed_ranges(node_new):
+            node_new = _close(node_new)
+        done[node] = node_new
+    root = done[ast]
+    stores = [copy for store in root.src for copy in _copies(store, _kind(store.ranges, AxisKind.UNROLL))]
+    return simplify(root.replace(src=tuple(stores)))
+
+
+def _kind(ranges: object, kind: AxisKind) -> list[UOp]:
+    found = [r for r in ranges if r.arg[1] == kind]  # type: ignore[attr-defined]
+    return sorted(found, key=lambda r: str(r.arg[0]))
+
+
+def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:
+    """The node once for every iteration of these loops."""
+    if not loops:
+        return [node]
+    order = node.toposort()
+    ranges = [range(loop.src[0].arg) for loop in loops]
+    return [simplify(substitute(node, dict(zip(loops, map(index_const, places), strict=True)), order)) for places in product(*ranges)]
+
+
+def _close(node: UOp) -> UOp:
+    """A REDUCE or AFTER: its own UNROLL loops repeat its values, GROUP loops repeat the whole reduction."""
+    closed = closed_ranges(node)
+    repeated = _kind(closed, AxisKind.UNROLL)
+    rest = tuple(r for r in closed if r not in repeated)
+    head = node.src[: len(node.src) - len(closed)]
+    if node.op is Ops.AFTER:
+        effects = [copy for effect in head[1:] for copy in _copies(effect, repeated)]
+        return node.replace(src=(head[0], *effects, *rest), arg=len(effects))
+    values = [copy for value in head for copy in _copies(value, repeated)]
+    groups = _kind(rest, AxisKind.GROUP)
+    loops = tuple(r for r in rest if r not in groups)
+    op = node.arg[0]
+    parts = [_reduce(node, list(part), loops) for part in zip(*(_copies(value, groups) for value in values), strict=True)]
+    while len(parts) > 1:
+        parts = [a.alu(op, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + parts[len(parts) // 2 * 2 :]
+    return parts[0]
+
+
+def _reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
+    op = node.arg[0]
+    if loops:
+        return UOp(Ops.REDUCE, node.dtype, (*values, *loops), (op, len(values)))
+    total = values[0]
+    for value in values[1:]:
+        total = total.alu(op, value)
+    return total

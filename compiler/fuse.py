@@ -1,0 +1,290 @@
+"""Decide kernels: which nodes of a tensor graph share one, and which get memory of their own.
+
+When: first, on the closed graph (its data are PARAMs). Why there: kernel borders must stand before loops exist.
+Assumes: a legal tensor graph. Guarantees: every node that gets memory is the root of exactly one kernel; every use of every other
+node is listed with its kernel, place and gate (Use), so that building the kernel bodies is a plain fold.
+
+The walk goes from the roots to the data, consumers first, so that when a node is met all places where it is read are known:
+- read at one place by one kernel: it melts into that kernel;
+- a cheap node read at several places: computed again at each;
+- otherwise it gets memory.
+A reduction melts into a consumer only when that costs no extra evaluation (its loops are the outermost ones of the consumer) and
+leaves enough independent rows. Tests: tests/compiler/test_fuse.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kernmill.ir import (
+    AxisKind,
+    Group,
+    Op,
+    Ops,
+    Shape,
+    UOp,
+    dtypes,
+    index_const,
+    make_range,
+    simplify,
+    static,
+)
+
+from .rangeify import TRUE, Use, moved
+
+__all__ = ["Fusion", "KernelRoot", "fuse"]
+
+_COST: dict[Op, int] = {
+    **dict.fromkeys((Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.TANH, Ops.ERF), 12),
+    **dict.fromkeys((Ops.SIN, Ops.COS, Ops.POW), 20),
+    **dict.fromkeys((Ops.DIV, Ops.SQRT, Ops.FLOORDIV, Ops.MOD), 4),
+    **dict.fromkeys((Ops.CAST, Ops.BITCAST, Ops.DETACH, Ops.CONTIGUOUS), 0),
+}
+_CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
+_REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
+_FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
+_SMALL = 1 << 15  # ... or when the whole consumer is this small
+_LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.SINK})
+
+
+@dataclass(slots=True)
+class KernelRoot:
+    """A node with memory of its own, and the loops of the kernel that computes it."""
+
+    node: UOp
+    index: tuple[UOp, ...]
+    loops: tuple[UOp, ...]
+    paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
+    reduce_count: int = 0
+    shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
+
+
+Below: TypeAlias = "tuple[Use | None, ...]"
+
+
+@dataclass(slots=True)
+class Fusion:
+    """The decision: kernels, and for every node the uses it is computed for, with the uses of its sources."""
+
+    order: list[UOp]
+    roots: list[KernelRoot] = field(default_factory=list[KernelRoot])
+    kernel_of: dict[UOp, int] = field(default_factory=dict[UOp, int])
+    uses: dict[UOp, list[Use]] = field(default_factory=dict[UOp, list[Use]])
+    below: dict[tuple[UOp, Use], Below] = field(default_factory=dict[tuple[UOp, Use], "Below"])
+    reduce_loops: dict[tuple[UOp, Use], tuple[UOp, ...]] = field(default_factory=dict[tuple[UOp, Use], "tuple[UOp, ...]"])
+    taken: dict[UOp, tuple[UOp, Use]] = field(default_factory=dict[UOp, tuple[UOp, Use]])
+
+
+@dataclass(slots=True)
+class _Facts:
+    """What a node is made of, looking down to data and reductions: cost per element, buffers read, reduction at full size."""
+
+    cost: int
+    reads: int
+    is_heavy: bool
+    depth: int
+
+
+def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
+    """Kernel borders for a closed graph; the nodes of `forced` get memory in any case, ASSIGNs of `in_place` write into old memory."""
+    fusion = Fusion(sink.toposort())
+    facts = _gather_facts(fusion.order, forced)
+    for node in reversed(fusion.order):
+        if node.op in _LEAVES:
+            continue
+        uses = fusion.uses.get(node, [])
+        if node in forced or (uses and _needs_memory(node, uses, facts, fusion)):
+            uses = [_open_kernel(node, fusion, node in in_place)]
+        for use in uses:
+            below = (None, use) if node in in_place else _sources(node, use, fusion, facts)
+            if node in in_place and not node.src[1].shape:
+                below = (None, Use(use.kernel, (), use.gate))
+            fusion.below[node, use] = below
+            for source, source_use in zip(node.src, below, strict=False):
+                if source_use is None:
+                    continue
+                known = fusion.uses.setdefault(source, [])
+                if source_use not in known:
+                    known.append(source_use)
+        if node not in fusion.kernel_of:
+            fusion.uses[node] = uses
+    return fusion
+
+
+def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
+    facts: dict[UOp, _Facts] = {}
+    for node in order:
+        below = [facts[s] for s in node.src]
+        depth = max((f.depth for f in below), default=0)
+        if node.op in _LEAVES or node in forced:
+            facts[node] = _Facts(0, int(node.op is not Ops.CONST and node.op is not Ops.IOTA), False, 0)
+        elif node.op is Ops.REDUCE:
+            facts[node] = _Facts(0, 1, True, depth + 1)
+        else:
+            cost = sum(f.cost for f in below) + (_COST.get(node.op, 1) if node.op.is_elementwise else 0)
+            heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
+            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth)
+    return facts
+
+
+def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
+    loops: list[UOp] = []
+    index: list[UOp] = []
+    shape = node.shape
+    if in_place and node.arg is not None:  # only the region is written
+        shape = tuple(-((start - stop) // step) for start, stop, step in node.arg)
+    for size in shape:
+        if isinstance(size, int) and size == 1:
+            index.append(index_const(0))
+        else:
+            loops.append(make_range(f"i{len(loops)}", size, AxisKind.LOOP))
+            index.append(loops[-1])
+    number = len(fusion.roots)
+    paths = {loop: tuple(loops[: place + 1]) for place, loop in enumerate(loops)}
+    fusion.roots.append(KernelRoot(node, tuple(index), tuple(loops), paths))
+    fusion.kernel_of[node] = number
+    return Use(number, tuple(index), TRUE)
+
+
+# --- the decision ----------------------------------------------------------------------------------------------------
+def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+    fact = facts[node]
+    if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH):
+        return False
+    if node.op is Ops.REDUCE or (fact.is_heavy and node.op.is_elementwise):
+        return len(uses) > 1 or not _melts(node, uses[0], fusion.roots[uses[0].kernel])
+    if fact.cost == 0:
+        return False
+    kernels = {use.kernel for use in uses}
+    if len(kernels) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
+        return True
+    return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
+
+
+def _melts(node: UOp, use: Use, kernel: KernelRoot) -> bool:
+    """A reduction is computed inside its consumer: nothing is computed twice, and rows enough remain."""
+    if use.gate is not TRUE:
+        return False
+    needed = _needed(use)
+    if not needed <= set(kernel.loops):
+        return False  # inside another reduction's loop
+    if _evaluations(use, kernel) > _elements(node.shape):
+        return False
+    rows = _product(r for r in kernel.loops if r in needed)
+    total = _product(kernel.loops)
+    return rows == total or rows >= _FEW_ROWS or total * _reduced(node) <= _SMALL
+
+
+def _reduced(node: UOp) -> int:
+    """Elements folded into one, 1 for anything but a reduction."""
+    if node.op is not Ops.REDUCE:
+        return 1
+    return max(1, _elements(node.src[0].shape) // max(1, _elements(node.shape)))
+
+
+def _evaluations(use: Use, kernel: KernelRoot) -> int:
+    """How often the kernel computes an expression at this place: once per iteration of the loops it stands in."""
+    return _product(_path(use, kernel))
+
+
+def _path(use: Use, kernel: KernelRoot) -> tuple[UOp, ...]:
+    """The loops around an expression at this place, outermost first."""
+    path: tuple[UOp, ...] = ()
+    for loop in _needed(use):
+        around = kernel.paths[loop]
+        if len(around) > len(path):
+            path = around
+    return path
+
+
+def _needed(use: Use) -> frozenset[UOp]:
+    return frozenset[UOp]().union(*(i.ranges for i in use.index), use.gate.ranges)
+
+
+def _elements(shape: Shape) -> int:
+    count = 1
+    for size in static(shape):
+        count *= size
+    return count
+
+
+def _product(ranges: object) -> int:
+    count = 1
+    for r in ranges:  # type: ignore[attr-defined]
+        count *= int(r.src[0].bounds[1])
+    return count
+
+
+# --- where the sources are read --------------------------------------------------------------------------------------
+def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> tuple[Use, ...]:
+    if node.op.group is Group.MOVEMENT:
+        return (moved(node, use),)
+    match node.op:
+        case Ops.REDUCE:
+            return (_reduction(node, use, fusion, facts),)
+        case Ops.TAKE:
+            return _take(node, use, fusion)
+        case Ops.ASSIGN:
+            return _assigned(node, use)
+        case Ops.COPY | Ops.CHECK:
+            return (use, Use(use.kernel, (), use.gate))[: len(node.src)]
+    return tuple(use if s.shape else Use(use.kernel, (), use.gate) for s in node.src)
+
+
+def _reduction(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> Use:
+    """New loops over the reduced axes; independent reductions over the same axes at the same place share theirs."""
+    kernel = fusion.roots[use.kernel]
+    sizes = tuple(node.src[0].shape[axis] for axis in node.arg[1])
+    shared = (facts[node].depth, sizes, use.index, use.gate)
+    loops = kernel.shared_loops.get(shared)
+    if loops is None:
+        first = kernel.reduce_count
+        loops = tuple(make_range(f"k{first + n}", size, AxisKind.REDUCE) for n, size in enumerate(sizes))
+        kernel.reduce_count += len(loops)
+        kernel.shared_loops[shared] = loops
+        around = _path(use, kernel)
+        kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
+    fusion.reduce_loops[node, use] = loops
+    index = list(use.index)
+    for axis, loop in zip(node.arg[1], loops, strict=True):
+        index[axis] = loop
+    return Use(use.kernel, tuple(index), use.gate)
+
+
+def _take(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
+    """The place on the taken axis is a value: a stand-in now, replaced by the value when bodies are built."""
+    data, index_node = node.src
+    axis, rank = node.arg, len(index_node.shape)
+    index_use = Use(use.kernel, use.index[axis : axis + rank], use.gate)
+    free = sorted(_needed(index_use), key=lambda r: str(r.arg[0]))
+    last = int(static(data.shape)[axis]) - 1
+    name = f"take{use.kernel}_{len(fusion.taken)}"
+    stand_in = UOp(Ops.VARIABLE, dtypes.index, tuple(free), (name, 0, max(0, last)))
+    fusion.taken[stand_in] = (index_node, index_use)
+    return Use(use.kernel, (*use.index[:axis], stand_in, *use.index[axis + rank :]), use.gate), index_use
+
+
+def _assigned(node: UOp, use: Use) -> tuple[Use, Use]:
+    """Inside the region the new value is read, outside the old one."""
+    if node.arg is None:
+        return use, use if node.src[1].shape else Use(use.kernel, (), use.gate)
+    inside, index = region_gate(node, use.index)
+    old = Use(use.kernel, use.index, use.gate)
+    return old, Use(use.kernel, index if node.src[1].shape else (), simplify(use.gate & inside))
+
+
+def region_gate(node: UOp, index: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:
+    """For an ASSIGN to a region: whether a place is inside, and the place in the value."""
+    gate, places = TRUE, []
+    for i, (start, stop, step), size in zip(index, node.arg, node.src[0].shape, strict=True):
+        if start != 0:
+            gate = gate & (i >= start)
+        if stop != size:
+            gate = gate & (i < stop)
+        if step != 1:
+            gate = gate & ((i - start) % step).eq(0)
+        places.append(simplify((i - start) // step))
+    return simplify(gate), tuple(places)
+
+

@@ -1,0 +1,139 @@
+"""From a graph to a list: every node in the block of the innermost loop it changes with, blocks nested as loops.
+
+When: last. Why there: what is written once in the graph is computed once, outside every loop that it does not change with; the
+list is only that fact spelled out. Assumes: output loops are nested in the order of the SINK, reduce loops stand where their
+result is used. Guarantees: each source stands before its use, RANGE and END nest. Tests: tests/compiler/test_linearize.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from kernmill.ir import InternalError, Ops, UOp, closed_ranges, dtypes
+
+from .kernel import KernelInfo
+
+__all__ = ["linearize", "loop_depths"]
+
+Path = tuple[UOp, ...]
+
+
+def linearize(ast: UOp) -> list[UOp]:
+    """The kernel as an ordered list; the SINK is left out."""
+    order = [node for node in ast.toposort() if node.op is not Ops.SINK]
+    paths = _loop_paths(ast)
+    place = {node: _place(node, paths) for node in order}
+    blocks: dict[Path, list[UOp]] = {}
+    for node in order:
+        if node.op is not Ops.RANGE:
+            blocks.setdefault(place[node], []).append(node)
+    children: dict[Path, list[Path]] = {}
+    for path in {p[:n] for p in blocks for n in range(1, len(p) + 1)}:
+        children.setdefault(path[:-1], []).append(path)
+    out: list[UOp] = []
+    _emit((), blocks, children, place, out)
+    return out
+
+
+def loop_depths(ast: UOp) -> dict[UOp, int]:
+    """How many loops stand around the body of each loop."""
+    return {loop: len(path) for loop, path in _loop_paths(ast).items()}
+
+
+def _loop_paths(ast: UOp) -> dict[UOp, Path]:
+    """For each loop the loops around its body, itself included, outermost first."""
+    info: KernelInfo = ast.arg
+    order = ast.toposort()
+    loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE}
+    closed_somewhere = {r for node in order for r in closed_ranges(node)}
+    paths: dict[UOp, Path] = {}
+    around: Path = ()
+    for name in info.order:
+        if name in loops:
+            around = (*around, loops[name])
+            paths[loops[name]] = around
+    closers = [node for node in order if closed_ranges(node)]
+    waiting = closers
+    while waiting:  # a closer may stand in the loops of another closer that comes later in the order
+        later: list[UOp] = []
+        for node in waiting:
+            if any(r in closed_somewhere and r not in paths for r in node.ranges):
+                later.append(node)
+                continue
+            around = _place(node, paths)
+            for loop in closed_ranges(node):
+                around = (*around, loop)
+                if len(paths.get(loop, ())) < len(around):
+                    paths[loop] = around
+        if len(later) == len(waiting):
+            raise InternalError(f"linearize: loops of {ast.arg.name} are closed inside each other")
+        waiting = later
+    return paths
+
+
+def _place(node: UOp, paths: dict[UOp, Path]) -> Path:
+    deepest: Path = ()
+    for loop in node.ranges:
+        path = paths.get(loop)
+        if path is None:
+            raise InternalError(f"linearize: {node!r} stands in the loop {loop.arg}, which nothing opens")
+        if len(path) > len(deepest):
+            deepest = path
+    for loop in node.ranges:
+        if paths[loop] != deepest[: len(paths[loop])]:
+            raise InternalError(f"linearize: {node!r} needs loops that do not nest: {[r.arg[0] for r in node.ranges]}")
+    return deepest
+
+
+def _emit(path: Path, blocks: dict[Path, list[UOp]], children: dict[Path, list[Path]], place: dict[UOp, Path], out: list[UOp]) -> None:
+    """One block: its nodes and inner loops, each after what it needs; nodes before loops where there is a choice."""
+    members: list[UOp | Path] = [*blocks.get(path, []), *children.get(path, [])]
+    owner: dict[UOp, int] = {}
+    for number, member in enumerate(members):
+        for node in (member,) if isinstance(member, UOp) else _inside(member, blocks, children):
+            owner[node] = number
+    needs: list[set[int]] = [set() for _ in members]
+    for node, number in owner.items():
+        needs[number].update(n for s in node.src if (n := owner.get(s)) is not None and n != number)
+    for number, member in enumerate(members):
+        if not isinstance(member, UOp):
+            needs[number].update(n for s in member[-1].src if (n := owner.get(s)) is not None)
+    users: list[list[int]] = [[] for _ in members]
+    for number, needed in enumerate(needs):
+        for n in needed:
+            users[n].append(number)
+    missing = [len(needed) for needed in needs]
+    ready = [(_rank(members[n]), n) for n in range(len(members)) if not missing[n]]
+    ready.sort()
+    done = 0
+    while ready:
+        _, number = heappop(ready)
+        done += 1
+        member = members[number]
+        if isinstance(member, UOp):
+            out.append(member)
+        else:
+            loop = member[-1]
+            out.append(loop)
+            _emit(member, blocks, children, place, out)
+            out.append(UOp(Ops.END, dtypes.void, (loop,)))
+        for user in users[number]:
+            missing[user] -= 1
+            if not missing[user]:
+                heappush(ready, (_rank(members[user]), user))
+    if done != len(members):
+        raise InternalError(f"linearize: a block in {[r.arg[0] for r in path]} waits for itself")
+
+
+def _rank(member: UOp | Path) -> int:
+    """Stores last, loops before them, so that loads stand together at the start of a block."""
+    if not isinstance(member, UOp):
+        return 1
+    return 2 if member.op in (Ops.STORE, Ops.SET) else 0
+
+
+def _inside(path: Path, blocks: dict[Path, list[UOp]], children: dict[Path, list[Path]]) -> Iterable[UOp]:
+    yield from blocks.get(path, ())
+    for child in children.get(path, ()):
+        yield from _inside(child, blocks, children)

@@ -1,0 +1,75 @@
+"""Ops that the target does not print become ops that it prints.
+
+When: after accumulators exist. Why there: then vectors are final, and a polynomial is written once for all lanes.
+Guarantees: every elementwise op left is in target.ops. Tests: tests/compiler/test_decompose.py.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from kernmill.ir import Op, Ops, Rule, RuleSet, Target, UOp, node, rewrite, var
+
+try:
+    from .integer_division import INTEGER_DIVISION
+except ImportError:
+    INTEGER_DIVISION = []
+from .narrow_float import narrow_float_rules
+try:
+    from .transcendental import TRANSCENDENTAL
+except ImportError:
+    TRANSCENDENTAL = []
+
+__all__ = ["decompose"]
+
+x, y, z = var("x"), var("y"), var("z")
+
+
+def _max(op: Op, u: UOp) -> UOp:
+    """max or min that keeps a nan of either side: a if a is nan or a > b, else b."""
+    a, b = u.src
+    better = b < a if op is Ops.MAX else a < b
+    if not a.dtype.is_float:
+        return better.where(a, b)
+    return a.ne(a).where(a, better.where(a, b))
+
+
+def _safe_shift(u: UOp) -> UOp | None:
+    """A shift by an amount that may be outside the word."""
+    value, by = u.src
+    bits = value.dtype.bits
+    if 0 <= by.bounds[0] and by.bounds[1] < bits:
+        return None
+    inside = (by >= 0) & (by < bits)
+    shifted = value.alu(u.op, inside.where(by, 0))
+    if u.op is Ops.SHR and value.dtype.min != 0:
+        filled = value.alu(Ops.SHR, bits - 1)
+        return inside.where(shifted, (by < 0).where(value.like(0), filled))
+    return inside.where(shifted, 0)
+
+
+# What most machines lack. A target that prints one of these ops itself lists it in target.ops.
+_BASICS: list[tuple[Op, Rule]] = [
+    (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), lambda u: _max(Ops.MAX, u))),
+    (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), lambda u: _max(Ops.MIN, u))),
+    (Ops.FMA, Rule("fma_to_mul_add", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z)),
+    (Ops.NEG, Rule("neg_to_sub", node(Ops.NEG, x), lambda x: x.like(0) - x, kind="exact")),
+    (Ops.ABS, Rule("abs_to_where", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x))),
+]
+
+
+@cache
+def _rules(target: Target) -> RuleSet:
+    rules = [rule for op, rule in _BASICS if op not in target.ops]
+    rules.append(Rule("shift_in_range", node(Ops.SHL, x, y).named("u"), _safe_shift))
+    rules.append(Rule("shift_right_in_range", node(Ops.SHR, x, y).named("u"), _safe_shift))
+    rules += [r for r in TRANSCENDENTAL if r.pattern.op not in target.ops]
+    rules += list(INTEGER_DIVISION)
+    return RuleSet("decompose", [*narrow_float_rules(target), *rules])
+
+
+def decompose(ast: UOp, target: Target) -> UOp:
+    """The kernel in ops of the target."""
+    return rewrite(ast, _rules(target))
+
+

@@ -1,0 +1,74 @@
+"""Index expressions get a machine type, and an order that leaves little to compute in inner loops.
+
+When: last before linearize. Why there: after this the laws of whole numbers no longer hold (a machine int wraps), so no
+simplification may follow. Guarantees: no dtype index is left; an address is (outer loops) + (inner loops) + constant, so that
+everything but the last steps is computed outside the inner loop. Tests: tests/compiler/test_lower_index.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernmill.ir import DType, Ops, UOp, const, dtypes, from_linear, linear
+
+__all__ = ["lower_index"]
+
+
+def lower_index(ast: UOp, depth: Mapping[UOp, int]) -> UOp:
+    """The kernel with 64-bit loop variables and addresses; `depth` says how deep each loop stands."""
+    done: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        if node.dtype.kind.value == "index" and node.dtype.lanes == 1 and node.op in (Ops.ADD, Ops.MUL, Ops.SUB):
+            ordered = _by_depth(node, depth)
+            done[node] = _typed(ordered, done)
+            continue
+        done[node] = _typed(_lane_compare(node), done)
+    return done[ast]
+
+
+def _typed(node: UOp, done: dict[UOp, UOp]) -> UOp:
+    if node in done:
+        return done[node]
+    src = tuple(_typed(s, done) for s in node.src)
+    dtype: DType = dtypes.int64.vec(node.dtype.lanes) if node.dtype.kind.value == "index" else node.dtype
+    done[node] = node if src == node.src and dtype is node.dtype else UOp(node.op, dtype, src, node.arg)
+    return done[node]
+
+
+def _by_depth(node: UOp, depth: Mapping[UOp, int]) -> UOp:
+    """The sum with the terms of outer loops first and the constant last."""
+    terms, offset = linear(node)
+    levels: dict[int, dict[UOp, int]] = {}
+    for atom, factor in terms.items():
+        level = max((depth.get(r, 0) for r in atom.ranges), default=-1)
+        levels.setdefault(level, {})[atom] = factor
+    total: UOp | None = None
+    for level in sorted(levels):
+        part = from_linear(levels[level], 0, node.dtype)
+        total = part if total is None else total + part
+    if total is None:
+        return const(node.dtype, offset)
+    return total + offset if offset else total
+
+
+def _lane_compare(node: UOp) -> UOp:
+    """lanes + base < limit as narrow lanes against one scalar: lanes < limit - base, in 32 bits."""
+    if node.op is not Ops.LT or node.src[0].dtype.lanes == 1 or node.src[0].dtype.kind.value != "index":
+        return node
+    total, limit = node.src
+    if total.op is Ops.CONST and limit.op is Ops.BROADCAST:
+        lanes, base = total, limit.src[0].like(0)
+        scalar = limit.src[0]
+    elif total.op is Ops.ADD and limit.op is Ops.CONST and not isinstance(limit.arg, tuple):
+        lanes, spread = (total.src[0], total.src[1]) if total.src[0].op is Ops.CONST else (total.src[1], total.src[0])
+        if lanes.op is not Ops.CONST or spread.op is not Ops.BROADCAST:
+            return node
+        base = spread.src[0]
+        scalar = base.like(limit.arg)
+    else:
+        return node
+    if not isinstance(lanes.arg, tuple):
+        return node
+    narrow = (scalar - base).alu(Ops.MAX, min(lanes.arg)).alu(Ops.MIN, max(lanes.arg) + 1).cast(dtypes.int32)
+    width = node.dtype.lanes
+    return const(dtypes.int32.vec(width), lanes.arg) < UOp(Ops.BROADCAST, dtypes.int32.vec(width), (narrow,))

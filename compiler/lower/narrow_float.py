@@ -1,0 +1,73 @@
+"""float16 and bfloat16: kept in memory, computed in float32.
+
+When: during decomposition. Guarantees: no arithmetic on a 16-bit float is left unless the target lists it; bfloat16 is converted by
+shifts and one rounding step (to nearest, ties to even, nan stays nan), so every target gives the same bits.
+Tests: tests/compiler/test_narrow_float.py.
+"""
+
+from __future__ import annotations
+
+from kernmill.ir import Group, Ops, Rule, RuleSet, Target, UOp, dtypes, node
+
+__all__ = ["narrow_float_rules"]
+
+_NARROW = (dtypes.float16, dtypes.bfloat16)
+
+
+def _widen(u: UOp) -> UOp:
+    """The op in float32, its result rounded back."""
+    src = tuple(s.cast(dtypes.float32) if s.dtype.scalar in _NARROW else s for s in u.src)
+    if u.op.group is Group.COMPARE:
+        return u.replace(src=src)
+    return UOp(u.op, dtypes.float32.vec(u.dtype.lanes), src, u.arg).cast(u.dtype.scalar)
+
+
+def _is_narrow_math(u: UOp, target: Target) -> bool:
+    if not (u.op.is_elementwise or u.op is Ops.FOLD) or u.op.group is Group.CONVERT or u.op is Ops.WHERE:
+        return False
+    return any(s.dtype.scalar in _NARROW and s.dtype.scalar not in target.compute_dtypes for s in u.src)
+
+
+def _from_bfloat16(u: UOp) -> UOp:
+    lanes = u.src[0].dtype.lanes
+    bits = u.src[0].bitcast(dtypes.uint16).cast(dtypes.uint32) << 16
+    wide = bits.bitcast(dtypes.float32)
+    return wide if u.dtype is dtypes.float32.vec(lanes) else wide.cast(u.dtype.scalar)
+
+
+def _to_bfloat16(u: UOp) -> UOp:
+    wide = u.src[0] if u.src[0].dtype.scalar is dtypes.float32 else u.src[0].cast(dtypes.float32)
+    bits = wide.bitcast(dtypes.uint32)
+    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
+    quiet = (bits >> 16) | 0x40
+    return wide.ne(wide).where(quiet, rounded).cast(dtypes.uint16).bitcast(dtypes.bfloat16)
+
+
+def _through_float32(u: UOp) -> UOp:
+    return u.src[0].cast(dtypes.float32).cast(u.dtype.scalar)
+
+
+def narrow_float_rules(target: Target) -> RuleSet:
+    """Rules for a target."""
+    any_cast = node(Ops.CAST, name="u")
+    pairs = [
+        Rule("cast_from_bfloat16", any_cast, _from_bfloat16, when=lambda u: u.src[0].dtype.scalar is dtypes.bfloat16),
+        Rule("cast_to_bfloat16", any_cast, _to_bfloat16, when=lambda u: u.dtype.scalar is dtypes.bfloat16),
+        Rule(
+            "cast_int_to_float16",
+            any_cast,
+            _through_float32,
+            when=lambda u: (
+                (u.dtype.scalar is dtypes.float16 and not u.src[0].dtype.is_float)
+                or (u.src[0].dtype.scalar is dtypes.float16 and not u.dtype.is_float)
+            ),
+        ),
+    ]
+    widen = [
+        Rule(f"widen_{op.name.lower()}", node(op, name="u"), _widen, when=lambda u: _is_narrow_math(u, target))
+        for op in Ops.rows()
+        if (op.is_elementwise and op.group is not Group.CONVERT and op is not Ops.WHERE) or op is Ops.FOLD
+    ]
+    return RuleSet("narrow_float", [*pairs, *widen])
+
+

@@ -1,0 +1,69 @@
+"""A REDUCE becomes an accumulator: REG before its loops, SET inside them, AFTER for what is left at the end.
+
+When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is left; a sum of
+products is a chain of FMAs where the target has them (the only place where a product and a sum are contracted: what a user writes
+as a*b + c keeps its two roundings). Tests: tests/compiler/test_lower_reduce.py.
+"""
+
+from __future__ import annotations
+
+from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes
+
+from ..split_reduce import neutral_element
+
+__all__ = ["lower_reduces"]
+
+
+def lower_reduces(ast: UOp, target: Target) -> UOp:
+    """The kernel with accumulators."""
+    done: dict[UOp, UOp] = {}
+    count = 0
+    for node in ast.toposort():
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.replace(src=src)
+        if new.op is Ops.REDUCE:
+            new = _accumulate(new, f"acc{count}", target)
+            count += 1
+        done[node] = new
+    return done[ast]
+
+
+def _accumulate(node: UOp, name: str, target: Target) -> UOp:
+    op: Op = node.arg[0]
+    loops = closed_ranges(node)
+    around = sorted(node.ranges, key=lambda r: str(r.arg[0]))
+    register = UOp(Ops.REG, node.dtype, (neutral_element(op, node), *around), name)
+    total = register
+    for value in node.src[: node.arg[1]]:
+        total = _add(total, value, op, target)
+    return UOp(Ops.AFTER, node.dtype, (register, UOp(Ops.SET, dtypes.void, (register, total)), *loops), 1)
+
+
+def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
+    if op is Ops.ADD and value.dtype.is_float and Ops.FMA in target.ops:
+        if value.op is Ops.MUL:
+            return value.src[0].alu(Ops.FMA, value.src[1], total)
+        if (product := _masked_product(value)) is not None:
+            return product.src[0].alu(Ops.FMA, product.src[1], total)
+    return total.alu(op, value)
+
+
+def _masked_product(value: UOp) -> UOp | None:
+    """where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b."""
+    if value.op is not Ops.WHERE or not (value.src[2].is_const and value.src[2].arg == 0):
+        return None
+    gate, product = value.src[0], value.src[1]
+    gated = product.op is Ops.MUL and all(_is_zero_outside(s, gate) for s in product.src)
+    return product if gated else None
+
+
+def _is_zero_outside(u: UOp, gate: UOp) -> bool:
+    if u.op in (Ops.CAST, Ops.BROADCAST):
+        return _is_zero_outside(u.src[0], gate.src[0] if gate.op is Ops.BROADCAST and u.op is Ops.BROADCAST else gate)
+    return u.op is Ops.LOAD and len(u.src[0].src) > 2 and gate in _conjuncts(u.src[0].src[2])
+
+
+def _conjuncts(gate: UOp) -> set[UOp]:
+    if gate.op is Ops.AND:
+        return {gate} | _conjuncts(gate.src[0]) | _conjuncts(gate.src[1])
+    return {gate}

@@ -1,0 +1,221 @@
+"""Transcendental functions as polynomial programs in the basic ops.
+
+When: in lowering, for the ops a target does not have. Why here: dtypes are settled and what comes out is ordinary arithmetic.
+Assumes: FMA rounds once. Where it rounds twice, SIN, COS and POW lose bits and the rest about one ulp.
+Guarantees: no branches, no tables in memory, no loops, no conversion between ints and floats, only int lanes as wide as the
+float lanes; scalars and vectors alike. nan, inf and -0 as NumPy. float16 and bfloat16 go through float32.
+Mathematics: at each function; the numbers come from tools/fit_polynomials.py. The errors stated (in ulp: the distance of
+neighbours at the exact value) are what tests/compiler/test_transcendental.py measures and holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kernmill.ir import Op, Ops, Rule, RuleSet, UOp, dtypes, node, var
+
+from .power import pow_by_constant, pow_to_polynomial
+from .split_float import clamp, copy_sign, fma, format_of, high_low, literal, magnitude, nearest, polynomial
+from .split_float import power_of_two, power_of_two_in_steps, split
+
+__all__ = ["TRANSCENDENTAL", "decompose"]
+
+
+# --- constants as pairs: the nearest float64, and what that leaves -------------------------------------------------------
+_LN2 = 0.6931471805599453, 2.3190468138462996e-17
+_LOG2_E = 1.4426950408889634, 2.0355273740931033e-17
+_ERF_SATURATES = {32: 3.95, 64: 5.95}
+_TANH_SATURATES = {32: 9.1, 64: 20.0}
+_HALF_PI = {  # each word the nearest to what the words before leave
+    32: (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
+    64: (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
+}
+
+
+def exp_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
+    """e**x = 2**n * e**r with n = round(x / log 2). Error: float32 1.1 ulp, float64 1.0 ulp; overflow and denormals right.
+
+    `flush_denormals`: results below sqrt(2) times the smallest normal number are 0, for four instructions less (and no
+    microcode assists for denormals).
+    """
+    f = format_of(x)
+    top, bottom = f.bias + 1, -(f.bias - 1 if flush_denormals else f.bias + f.fraction + 1)
+    x = clamp(x, bottom * _LN2[0] + (1e-5 if flush_denormals else -0.2), (top + 0.05) * _LN2[0])
+    n, biased = nearest(x, _LOG2_E[0], f.bias - 1 if flush_denormals else 2 * f.bias)
+    high, low = high_low(x, *_LN2)
+    return _exponential(fma(n, -low, fma(n, -high, x)), biased, "EXP", flush_denormals)
+
+
+def exp2_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
+    """2**x = 2**n * 2**t with n = round(x). Error: float32 1.1 ulp, float64 1.0 ulp; see exp_to_polynomial."""
+    f = format_of(x)
+    x = clamp(x, -(f.bias - 1.0 if flush_denormals else f.bias + f.fraction + 1.0), f.bias + 1.25)
+    n, biased = nearest(x, 1, f.bias - 1 if flush_denormals else 2 * f.bias)
+    return _exponential(x - n, biased, "EXP2", flush_denormals)
+
+
+def _exponential(r: UOp, biased: UOp, name: str, flush_denormals: bool) -> UOp:
+    """(1 + r*P(r)) * 2**n, where `biased` is n + 2*bias, or n + bias - 1 when denormals are flushed."""
+    p = fma(r, polynomial(r, name), 1.0)
+    if not flush_denormals:
+        return power_of_two_in_steps(p, biased)
+    return (p + p) * power_of_two(biased, p)
+
+
+def log_to_polynomial(x: UOp) -> UOp:
+    """log(m * 2**e) = e*log(2) + log(1 + t), t = m - 1. Error: float32 1.1 ulp, float64 1.0 ulp; denormal x right."""
+    m, e = split(x)
+    high, low = high_low(x, *_LN2)
+    t = m - 1
+    z = t * t
+    tail = fma(z, -0.5, fma(t * z, polynomial(t, "LOG"), e * literal(x, low)))
+    return _log_special(x, fma(e, high, t + tail))
+
+
+def log2_to_polynomial(x: UOp) -> UOp:
+    """log2(m * 2**e) = e + log2(1 + t), t = m - 1. Error: float32 1.1 ulp, float64 1.0 ulp; denormal x right."""
+    m, e = split(x)
+    high, low = high_low(x, *_LOG2_E)
+    t = m - 1
+    return _log_special(x, e + fma(t, high, fma(t, low, (t * t) * polynomial(t, "LOG2"))))
+
+
+def _log_special(x: UOp, result: UOp) -> UOp:
+    infinite = literal(x, math.inf)
+    at_most_0 = x.eq(0).where(-infinite, literal(x, math.nan))
+    return x.eq(infinite).where(infinite, (x > 0).where(result, at_most_0))
+
+
+def sin_to_polynomial(x: UOp) -> UOp:
+    """sin x from |x| = n*pi/2 + r, Cody and Waite's reduction in three words.
+
+    Error: 1.5 ulp for |x| <= 1e5 in float32 and 1e9 in float64. At most 4 ulp where neighbouring floats lie less than half a radian
+    apart: |x| < 6e6 and 3e15. Beyond, some value between -1 and 1.
+    """
+    f = format_of(x)
+    sine, cosine, quadrant = _quarter(magnitude(x))
+    sign = ((quadrant << (f.bits - 2)) ^ x.bitcast(f.uint)) & f.sign_bit
+    return _flip((quadrant & 1).eq(0).where(sine, cosine), sign)
+
+
+def cos_to_polynomial(x: UOp) -> UOp:
+    """cos x from x = n*pi/2 + r; error and range of sin_to_polynomial."""
+    f = format_of(x)
+    sine, cosine, quadrant = _quarter(x)
+    sign = ((quadrant + 1) << (f.bits - 2)) & f.sign_bit
+    return _flip((quadrant & 1).eq(0).where(cosine, sine), sign)
+
+
+def _quarter(x: UOp) -> tuple[UOp, UOp, UOp]:
+    """sin r, cos r and n (low bits of an int)."""
+    n, quadrant = nearest(x, 2 / math.pi, 0)
+    r = x
+    for word in _HALF_PI[x.dtype.bits]:
+        r = fma(n, -word, r)
+    z = r * r
+    sine = fma(r * z, polynomial(z, "SIN"), r)
+    cosine = fma(z * z, polynomial(z, "COS"), fma(z, -0.5, 1.0))
+    return sine, cosine, quadrant
+
+
+def _flip(value: UOp, sign: UOp) -> UOp:
+    return (value.bitcast(sign.dtype.scalar) ^ sign).bitcast(value.dtype.scalar)
+
+
+def tanh_to_polynomial(x: UOp) -> UOp:
+    """tanh|x| = u / (u + 2) with u = e**(2|x|) - 1 = 2**n * (e**2y - 1) + (2**n - 1). Error: float32 1.7 ulp, float64 1.7 ulp."""
+    f = format_of(x)
+    size = clamp(magnitude(x), None, _TANH_SATURATES[f.bits])
+    n, biased = nearest(fma(size, 2 * _LOG2_E[0], -7 / 16), 1, f.bias)  # mostly downwards: u without cancellation
+    high, low = high_low(x, _LN2[0] / 2, _LN2[1] / 2)
+    y = fma(n, -low, fma(n, -high, size))
+    scale = power_of_two(biased, x)
+    u = fma(fma(y * y, polynomial(y, "EXPM1"), y + y), scale, scale - 1)
+    return copy_sign(u / (u + 2), x)
+
+
+def erf_to_polynomial(x: UOp) -> UOp:
+    """erf x = x * P(x**2) below 1, 1 - 2**Q(|x|) above. Error: float32 1.2 ulp, float64 1.2 ulp."""
+    f = format_of(x)
+    size = clamp(magnitude(x), None, _ERF_SATURATES[f.bits])
+    exponent = polynomial(size - 1, "ERFC" if f.bits == 32 else "ERFC_LONG")
+    n, biased = nearest(exponent, 1, f.bias)
+    t = exponent - n
+    large = fma(-fma(t, polynomial(t, "EXP2"), 1.0), power_of_two(biased, x), 1.0)
+    small = fma(x, polynomial(x * x, "ERF"), x)
+    return (size < 1).where(small, copy_sign(large, x))
+
+
+# --- rounding, for targets that cannot ------------------------------------------------------------------------------------
+def round_to_magic(x: UOp) -> UOp:
+    """To nearest, ties to even: 2**fraction added and taken away. Exact; -0, inf and nan stay."""
+    f = format_of(x)
+    size, limit = magnitude(x), literal(x, 2.0**f.fraction)
+    return (size < limit).where(copy_sign((size + limit) - limit, x), x)
+
+
+def floor_to_round(x: UOp) -> UOp:
+    """The nearest whole number, less 1 where that is above x."""
+    near = round_to_magic(x)
+    return (x < near).where(near - 1, near)
+
+
+def ceil_to_floor(x: UOp) -> UOp:
+    """-floor(-x), also for the sign of 0."""
+    return -floor_to_round(-x)
+
+
+def trunc_to_floor(x: UOp) -> UOp:
+    """floor|x| with the sign of x."""
+    return copy_sign(floor_to_round(magnitude(x)), x)
+
+
+# --- the rules -----------------------------------------------------------------------------------------------------------
+_UNARY: dict[Op, Callable[[UOp], UOp]] = {
+    Ops.EXP: exp_to_polynomial, Ops.EXP2: exp2_to_polynomial, Ops.LOG: log_to_polynomial, Ops.LOG2: log2_to_polynomial,
+    Ops.SIN: sin_to_polynomial, Ops.COS: cos_to_polynomial, Ops.TANH: tanh_to_polynomial, Ops.ERF: erf_to_polynomial,
+    Ops.ROUND: round_to_magic, Ops.FLOOR: floor_to_round, Ops.CEIL: ceil_to_floor, Ops.TRUNC: trunc_to_floor,
+}  # fmt: skip
+
+
+def decompose(op: Op, x: UOp, *rest: UOp) -> UOp | None:
+    """`op` of these sources in basic ops; None for an op that is not one of these, or not of floats."""
+    if not x.dtype.is_float or (op not in _UNARY and op is not Ops.POW):
+        return None
+    if x.dtype.bits < 32:
+        wide = decompose(op, x.cast(dtypes.float32), *(r.cast(dtypes.float32) for r in rest))
+        return None if wide is None else wide.cast(x.dtype.scalar)
+    if op is not Ops.POW:
+        return _UNARY[op](x)
+    (y,) = rest
+    short = pow_by_constant(x, y.arg) if y.is_const else None
+    return short if short is not None else pow_to_polynomial(x, y)
+
+
+def _rule(name: str, op: Op) -> Rule:
+    x, y = var("x"), var("y")
+    why = "float rounding; measured by tests/compiler/test_transcendental.py"
+    if op is Ops.POW:
+        return Rule(name, node(op, x, y), lambda x, y: decompose(op, x, y), kind="float", unproven=why)
+    return Rule(name, node(op, x), lambda x: decompose(op, x), kind="float", unproven=why)
+
+
+TRANSCENDENTAL = RuleSet(
+    "transcendental",
+    [
+        _rule("exp_to_polynomial", Ops.EXP),
+        _rule("exp2_to_polynomial", Ops.EXP2),
+        _rule("log_to_polynomial", Ops.LOG),
+        _rule("log2_to_polynomial", Ops.LOG2),
+        _rule("sin_to_polynomial", Ops.SIN),
+        _rule("cos_to_polynomial", Ops.COS),
+        _rule("tanh_to_polynomial", Ops.TANH),
+        _rule("erf_to_polynomial", Ops.ERF),
+        _rule("pow_to_polynomial", Ops.POW),
+        _rule("round_to_magic", Ops.ROUND),
+        _rule("floor_to_round", Ops.FLOOR),
+        _rule("ceil_to_floor", Ops.CEIL),
+        _rule("trunc_to_floor", Ops.TRUNC),
+    ],
+)

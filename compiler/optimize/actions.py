@@ -1,0 +1,219 @@
+"""The optimizer's actions: small, printable changes of a kernel's loops. A schedule is a list of them.
+
+    split i1 64        i1 becomes an outer loop over blocks of 64 and the loop i1.s inside
+    unroll i0 8        the inner 8 iterations are copied out: a register tile (of a reduce loop: a longer body)
+    vectorize i1 16    the inner 16 iterations become the lanes of vectors (of a reduce loop: 16 partial results)
+    group k0 4         the inner 4 iterations of a reduce loop get accumulators of their own
+    thread i0          the loop is cut into chunks for the threads of the device
+    order i1 i0        the order of the output loops, outermost first
+    stage 1 k0 i1.u i1.v   what is loaded from buffer 1 over these loops is first copied to memory of the kernel's own, side by side
+    stream             the stores of the kernel go around the caches
+
+Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel; which of them
+make it fast is the business of heuristic.py or of a search. Tests: tests/compiler/test_actions.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, index_const, make_range, simplify, substitute
+
+from ..kernel import KernelInfo
+from ..split_reduce import neutral_element
+
+__all__ = ["Action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step of a schedule; `args` are loop names and amounts as written."""
+
+    verb: str
+    args: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join((self.verb, *self.args))
+
+
+def show_schedule(actions: Sequence[Action]) -> str:
+    """A schedule as text, one action a line."""
+    return "\n".join(str(action) for action in actions)
+
+
+def parse_schedule(text: str) -> list[Action]:
+    """Actions from text: one a line or separated by semicolons; `#` starts a comment.
+
+    Raises:
+        CompileError: a verb that does not exist.
+    """
+    actions: list[Action] = []
+    for line in text.replace(";", "\n").splitlines():
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if words[0] not in _VERBS:
+            raise CompileError(f"schedule: there is no action {words[0]!r}. Actions: {', '.join(_VERBS)}.")
+        actions.append(Action(words[0], tuple(words[1:])))
+    return actions
+
+
+def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
+    """The kernel with the actions applied in order.
+
+    Raises:
+        CompileError: an action that does not fit this kernel; the message names it and the loops there are.
+    """
+    for action in actions:
+        try:
+            ast = _VERBS[action.verb](ast, action.args)
+        except (ValueError, IndexError, KeyError) as error:
+            names = ", ".join(f"{r.arg[0]}({r.src[0].arg})" for r in ast.toposort() if r.op is Ops.RANGE)
+            raise CompileError(f"schedule of {ast.arg.name}: {action} does not fit: {error}. Its loops are {names}.") from None
+        info: KernelInfo = ast.arg
+        ast = ast.replace(arg=replace(info, actions=(*info.actions, str(action))))
+    return ast
+
+
+def find_loop(ast: UOp, name: str) -> UOp:
+    """The loop of that name."""
+    for node in ast.toposort():
+        if node.op is Ops.RANGE and node.arg[0] == name:
+            return node
+    raise ValueError(f"there is no loop {name!r}")
+
+
+_INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g"}
+
+
+def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
+    def act(ast: UOp, args: tuple[str, ...]) -> UOp:
+        name, amount = args[0], int(args[1])
+        loop = find_loop(ast, name)
+        is_reduce = loop.arg[1] == AxisKind.REDUCE
+        if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) or (verb == "group" and not is_reduce):
+            raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
+        if amount < 2:
+            raise ValueError("the amount must be 2 or more")
+        kind = {"split": AxisKind.REDUCE if is_reduce else AxisKind.LOOP, "unroll": AxisKind.UNROLL,
+                "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP}[verb]  # fmt: skip
+        taken = {str(node.arg[0]) for node in ast.toposort() if node.op is Ops.RANGE}
+        inner_name = f"{name}.{_INNER[verb]}"
+        while inner_name in taken:
+            inner_name += _INNER[verb]
+        return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount)
+
+    return act
+
+
+def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
+    size = loop.src[0]
+    info: KernelInfo = ast.arg
+    order = list(info.order)
+    name = str(loop.arg[0])
+    valid: UOp | None = None
+    if size.is_const and size.arg <= amount:
+        index, loops = (inner if size.arg == amount else inner), (inner,)
+        valid = None if size.arg == amount else inner < size
+        if name in order:
+            order.remove(name)
+    else:
+        blocks = simplify((size + (amount - 1)) // amount)
+        outer = make_range(name, blocks, loop.arg[1])
+        index, loops = outer * amount + inner, (outer, inner)
+        valid = None if size.is_const and size.arg % amount == 0 else index < size
+    if name in info.order and inner.arg[1] == AxisKind.LOOP:
+        order.insert(order.index(name) + 1 if name in order else 0, str(inner.arg[0]))
+    ast = _replace_loop(ast, loop, index, loops, valid)
+    return ast.replace(arg=replace(info, order=tuple(order)))
+
+
+def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid: UOp | None) -> UOp:
+    """`index` in place of the loop variable; where `valid` is false nothing is read or written."""
+    done: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        if node is loop:
+            done[node] = index
+            continue
+        src = tuple(done[s] for s in node.src)
+        closed = closed_ranges(node)
+        if loop in closed:
+            first = len(node.src) - len(closed)
+            place = first + closed.index(loop)
+            src = (*src[:place], *loops, *src[place + 1 :])
+            if valid is not None and node.op is Ops.REDUCE:
+                src = (*(valid.where(v, neutral_element(node.arg[0], v)) for v in src[:first]), *src[first:])
+        if valid is not None and node.op is Ops.INDEX and loop in node.ranges:
+            gate = src[2] & valid if len(src) > 2 else valid
+            src = (*src[:2], gate)
+        done[node] = node if src == node.src else node.replace(src=src)
+    return simplify(done[ast])
+
+
+def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
+    loop = find_loop(ast, args[0])
+    info: KernelInfo = ast.arg
+    if args[0] not in info.order:
+        raise ValueError(f"{args[0]} is no output loop")
+    ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
+    order = (args[0], *(name for name in info.order if name != args[0]))
+    return ast.replace(arg=replace(info, order=order))
+
+
+def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
+    info: KernelInfo = ast.arg
+    if sorted(args) != sorted(info.order):
+        raise ValueError(f"the output loops are {' '.join(info.order)}")
+    return ast.replace(arg=replace(info, order=args))
+
+
+def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
+    slot, names = int(args[0]), args[1:]
+    loads = [n for n in ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM and n.src[0].src[0].arg[0] == slot]
+    loads = [n for n in loads if all(any(r.arg[0] == name for r in n.ranges) for name in names)]
+    if not loads:
+        raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
+    table: dict[UOp, UOp] = {}
+    for number, load in enumerate(loads):
+        loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
+        table[load] = _staged(load, loops, f"stage{slot}_{number}")
+    return simplify(substitute(ast, table))
+
+
+def _staged(load: UOp, loops: list[UOp], name: str) -> UOp:
+    """The load, read from memory of the kernel's own that loops over copies of `loops` have filled."""
+    copies = {loop: make_range(f"{loop.arg[0]}'", loop.src[0], _copy_kind(loop)) for loop in loops}
+    place, here = index_const(0), index_const(0)
+    count = 1
+    for loop in loops:
+        place, here = place * loop.src[0].arg + copies[loop], here * loop.src[0].arg + loop
+        count *= loop.src[0].arg
+    value = substitute(load, copies)
+    around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
+    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, count))
+    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
+    filled = UOp(Ops.AFTER, load.dtype, (memory, store, *(copies[loop] for loop in loops)), 1)
+    return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
+
+
+def _copy_kind(loop: UOp) -> AxisKind:
+    kind = AxisKind(loop.arg[1])
+    return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR) else AxisKind.REDUCE
+
+
+def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
+    return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src))
+
+
+_VERBS: Final[dict[str, Callable[[UOp, tuple[str, ...]], UOp]]] = {
+    "split": _cut("split"),
+    "unroll": _cut("unroll"),
+    "vectorize": _cut("vectorize"),
+    "group": _cut("group"),
+    "thread": _thread,
+    "order": _order,
+    "stage": _stage,
+    "stream": _stream,
+}

@@ -1,0 +1,67 @@
+"""THE LIST: every pass from a kernel to linear UOps, what it needs, what it makes, and why it stands where it stands.
+
+The order of the list is the order of work; `after` and `why` are the knowledge behind it and are checked by
+tests/test_pipeline.py. With CHECK=1, and in all tests, each stage is verified (ir/verify.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kernmill.ir import Target, UOp, simplify
+
+from .expand import expand_loops
+from .linearize import linearize, loop_depths
+from .lower.decompose import decompose
+from .lower.index import lower_index
+from .lower.reduce import lower_reduces
+from .optimize import Action, apply_actions, choose_actions
+from .vectorize import vectorize
+
+__all__ = ["PIPELINE", "Pass", "lower"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One step: `run(ast, target)` takes a graph of `stage_in` to one of `stage_out`."""
+
+    name: str
+    run: Callable[[UOp, Target], UOp]
+    stage_in: str
+    stage_out: str
+    after: tuple[str, ...]
+    why: str
+
+
+PIPELINE: tuple[Pass, ...] = (
+    Pass("expand", lambda ast, target: expand_loops(ast), "optimized", "optimized", (),
+         "copies first: each copy has indices of its own, from which vectors read off their step"),
+    Pass("vectorize", lambda ast, target: vectorize(ast), "optimized", "vectorized", ("expand",),
+         "with loops copied out, a value changes with one vector loop at most"),
+    Pass("reduce", lower_reduces, "vectorized", "lowered", ("vectorize",),
+         "an accumulator must have its final dtype, lanes included"),
+    Pass("decompose", decompose, "lowered", "lowered", ("reduce",),
+         "after accumulators, so that a combining op which the target lacks is decomposed as well"),
+    Pass("simplify", lambda ast, target: simplify(ast), "lowered", "lowered", ("decompose",),
+         "decompositions leave constants to fold; the last pass in which the laws of whole numbers hold"),
+    Pass("index", lambda ast, target: lower_index(ast, loop_depths(ast)), "lowered", "lowered", ("simplify",),
+         "gives loop variables a machine type and orders sums for the loops they stand in; no law may touch them after"),
+)  # fmt: skip
+
+
+def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, check: Callable[[str, UOp], None] | None = None) -> list[UOp]:
+    """Linear UOps of a kernel: optimized by `actions` (None: by the heuristic), then through PIPELINE.
+
+    `check(pass name, ast)` is called after each pass.
+    """
+    ast = apply_actions(ast, choose_actions(ast, target) if actions is None else actions)
+    if check is not None:
+        check("optimize", ast)
+    for step in PIPELINE:
+        ast = step.run(ast, target)
+        if check is not None:
+            check(step.name, ast)
+    return linearize(ast)
+
+

@@ -1,0 +1,146 @@
+"""Movement ops become index arithmetic: given the place in a node's output, which place of each source is read.
+
+When: inside `fuse`, once for every use of a node by a kernel. Why there: whether two consumers read the same element can only be
+told from indices. Assumes: shapes were checked when the graph was built. Guarantees: every index is simplified; a place that may
+lie outside its axis comes with a gate that is false there. Tests: tests/compiler/test_rangeify.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernmill.ir import Ops, Shape, Size, UOp, const, dtypes, index_const, row_strides, simplify
+
+__all__ = ["TRUE", "Use", "flat_index", "moved"]
+
+TRUE = const(dtypes.bool, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One reading of a node: by which kernel, at which place, under which condition."""
+
+    kernel: int
+    index: tuple[UOp, ...]
+    gate: UOp
+
+
+def flat_index(index: tuple[UOp, ...], shape: Shape) -> UOp:
+    """The row-major position of a place."""
+    total = index_const(0)
+    for i, stride in zip(index, row_strides(shape), strict=True):
+        total = total + i * stride
+    return simplify(total)
+
+
+def moved(node: UOp, use: Use) -> Use:
+    """The place in the source of a movement op that the place in its output reads."""
+    source = node.src[0].shape
+    gate: UOp | None = None
+    match node.op:
+        case Ops.RESHAPE:
+            index = _reshaped(use.index, node.shape, source)
+        case Ops.EXPAND:
+            index = [index_const(0) if _is_one(size) else i for i, size in zip(use.index, source, strict=True)]
+        case Ops.PERMUTE:
+            index = [use.index[node.arg.index(axis)] for axis in range(len(source))]
+        case Ops.SHRINK:
+            index = [i + start for i, (start, _) in zip(use.index, node.arg, strict=True)]
+        case Ops.STRIDE:
+            index = [i * step if step > 0 else (index_const(size) - 1) + i * step
+                     for i, step, size in zip(use.index, node.arg, source, strict=True)]  # fmt: skip
+        case Ops.PAD:
+            index, gate = _padded(node, use.index, source)
+        case Ops.WINDOW:
+            axis, _, stride, dilation = node.arg
+            index = [*use.index[:-1]]
+            index[axis] = index[axis] * stride + use.index[-1] * dilation
+        case _:
+            index, gate = _unwound(node, use.index, source)
+    new_gate = use.gate if gate is None else simplify(use.gate & gate)
+    return Use(use.kernel, tuple(simplify(i) for i in index), new_gate)
+
+
+def _is_one(size: Size) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
+    """Group by group: runs of axes with equal products on both sides are independent of each other."""
+    result: list[UOp] = []
+    a = b = 0
+    while a < len(shape) or b < len(source):
+        first_a, first_b = a, b
+        have: Size = 1
+        want: Size = 1
+        while True:
+            if a < len(shape) and (a == first_a or not _equal(have, want) or b == first_b) and _behind(have, want, a, first_a):
+                have, a = _times(have, shape[a]), a + 1
+            elif b < len(source):
+                want, b = _times(want, source[b]), b + 1
+            elif a < len(shape):
+                have, a = _times(have, shape[a]), a + 1
+            else:
+                break
+            if a > first_a and b > first_b and _equal(have, want):
+                break
+        result += _regrouped(index[first_a:a], shape[first_a:a], source[first_b:b])
+    return result
+
+
+def _behind(have: Size, want: Size, a: int, first: int) -> bool:
+    if isinstance(have, int) and isinstance(want, int):
+        return have <= want if a > first else True
+    return True
+
+
+def _times(a: Size, b: Size) -> Size:
+    product = a * b
+    if isinstance(product, int):
+        return product
+    product = simplify(product)
+    return int(product.arg) if product.op is Ops.CONST else product
+
+
+def _equal(a: Size, b: Size) -> bool:
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
+
+
+def _regrouped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
+    if shape == source:
+        return list(index)
+    flat = flat_index(index, shape)
+    result: list[UOp] = []
+    strides = row_strides(source)
+    for axis, (size, stride) in enumerate(zip(source, strides, strict=True)):
+        if _is_one(size):
+            result.append(index_const(0))
+            continue
+        place = flat // stride if not _is_one(stride) else flat
+        result.append(simplify(place if all(_is_one(s) for s in source[:axis]) else place % size))
+    return result
+
+
+def _padded(node: UOp, index: tuple[UOp, ...], source: Shape) -> tuple[list[UOp], UOp]:
+    result, gate = [], TRUE
+    for i, (before, after), size in zip(index, node.arg, source, strict=True):
+        place = i - before
+        if before != 0:
+            gate = gate & (i >= before)
+        if after != 0:
+            gate = gate & (place < size)
+        result.append(place)
+    return result, gate
+
+
+def _unwound(node: UOp, index: tuple[UOp, ...], source: Shape) -> tuple[list[UOp], UOp]:
+    """i = o*stride + k*dilation solved for o, where it has a solution inside."""
+    axis, _, stride, dilation = node.arg
+    distance = index[axis] - index[-1] * dilation
+    place = distance // stride if stride > 1 else distance
+    gate = (distance >= 0) & (place < source[axis])
+    if stride > 1:
+        gate = gate & (distance % stride).eq(0)
+    result = list(index)
+    result[axis] = place
+    return result, gate

@@ -1,0 +1,322 @@
+"""From a closed tensor graph to kernels in order: fuse, build each body, order by what is read and written.
+
+When: once per new graph structure; the result is kept by the caller and reused for every graph of the same structure.
+Assumes: the data of the graph are PARAM(slot, numel) nodes. Guarantees: each kernel is a SINK of STOREs over its own PARAMs with
+locally numbered slots, so equal kernels of different layers are the same node; an assignment writes in place only where nobody
+can see the difference. Tests: tests/compiler/test_schedule.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kernmill.ir import Group, Ops, UOp, const, dtypes, numel, simplify, static, substitute
+
+from .fuse import Fusion, KernelRoot, fuse, region_gate
+from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
+from .rangeify import TRUE, Use, flat_index
+from .split_reduce import split_reduces
+
+__all__ = ["make_schedule"]
+
+_TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
+
+
+def make_schedule(roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default_device: str) -> Schedule:
+    """Kernels for `roots`, a closed graph whose PARAM slot i lives on devices[i].
+
+    `in_place` are the slots that an ASSIGN may overwrite: nobody outside this graph will read their old values.
+    """
+    roots = split_reduces(roots)
+    refused: set[UOp] = set()
+    while True:
+        builder = _Builder(list(roots), devices, in_place, default_device, refused)
+        schedule = builder.run()
+        clash = builder.clashes()
+        if not clash:
+            return schedule
+        refused |= clash
+
+
+def _base(node: UOp) -> UOp:
+    """The node whose memory a root can share: reshapes keep the row-major values."""
+    while node.op in _TRANSPARENT and not (node.op is Ops.CONTIGUOUS and _is_view(node.src[0])):
+        node = node.src[0]
+    return node
+
+
+def _is_view(node: UOp) -> bool:
+    return node.op.group is Group.MOVEMENT and node.op is not Ops.RESHAPE
+
+
+@dataclass(slots=True)
+class _Builder:
+    """One try: which assignments are in place is fixed at the start and checked at the end."""
+
+    roots: list[UOp]
+    devices: Sequence[str]
+    in_place: frozenset[int]
+    default_device: str
+    refused: set[UOp]
+    plan: Schedule = field(default_factory=Schedule)
+    buffer_of: dict[UOp, int] = field(default_factory=dict[UOp, int])  # node with memory -> buffer
+    targets: dict[UOp, int] = field(default_factory=dict[UOp, int])  # in-place ASSIGN -> buffer it writes
+    values: dict[tuple[UOp, Use], UOp] = field(default_factory=dict[tuple[UOp, Use], UOp])
+    kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
+    device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
+
+    def run(self) -> Schedule:
+        sink = UOp(Ops.SINK, dtypes.void, tuple(self.roots))
+        order = sink.toposort()
+        bases = [_base(root) for root in self.roots]
+        checks = [node for node in order if node.op is Ops.CHECK]
+        forced = {node for node in bases if node.op is not Ops.PARAM}
+        for node in order:
+            if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN, Ops.COPY) and _base(node).op is not Ops.PARAM:
+                forced.add(node if node.op is not Ops.CONTIGUOUS else _base(node))
+            if node.op is Ops.COPY and node.src[0].op is not Ops.PARAM:
+                forced.add(node.src[0])
+        forced |= {_base(check.src[1]) for check in checks if _base(check.src[1]).op is not Ops.PARAM}
+        self._inputs(order)
+        fusion = fuse(UOp(Ops.SINK, dtypes.void, (*bases, *(_base(c.src[1]) for c in checks))), forced, self._targets(order))
+        self._allocate(fusion)
+        self._bodies(fusion)
+        self._order(fusion)
+        self.plan.results = [self.buffer_of[base] for base in bases]
+        self.plan.checks = [CheckItem(self.buffer_of[_base(c.src[1])], str(c.arg)) for c in checks]
+        for number in self.plan.results:
+            self.plan.buffers[number].is_output = True
+        for check in self.plan.checks:
+            self.plan.buffers[check.buffer].is_output = True
+        return self.plan
+
+    def _inputs(self, order: list[UOp]) -> None:
+        for node in order:
+            if node.op is Ops.PARAM:
+                slot, count = node.arg
+                self.buffer_of[node] = self._new(node, int(static((count,))[0]), self.devices[slot], slot)
+                self.device_of[node] = self.devices[slot]
+            elif node.op is Ops.COPY:
+                self.device_of[node] = node.arg
+            else:
+                self.device_of[node] = next((d for s in node.src if (d := self.device_of[s])), None)
+
+    def _new(self, node: UOp, count: int, device: str, slot: int | None = None) -> int:
+        self.plan.buffers.append(BufferPlan(node.dtype, count, device, slot))
+        return len(self.plan.buffers) - 1
+
+    def _targets(self, order: list[UOp]) -> frozenset[UOp]:
+        """The ASSIGNs that may write over their old value."""
+        readers: dict[UOp, int] = {}
+        for node in order:
+            for s in node.src:
+                readers[s] = readers.get(s, 0) + 1
+        for node in order:
+            if node.op is not Ops.ASSIGN or node in self.refused:
+                continue
+            old = _base(node.src[0])
+            if (old.op is Ops.PARAM and old.arg[0] in self.in_place) or (old in self.targets and readers[node.src[0]] == 1):
+                self.targets[node] = self.targets.get(old, self.buffer_of.get(old, -1))
+        return frozenset(self.targets)
+
+    def _allocate(self, fusion: Fusion) -> None:
+        for kernel in fusion.roots:
+            node = kernel.node
+            if node in self.targets:
+                self.buffer_of[node] = self.targets[node]
+            else:
+                count = int(static((numel(node.shape),))[0])
+                self.buffer_of[node] = self._new(node, count, self.device_of.get(node) or self.default_device)
+
+    # --- bodies
+    def _bodies(self, fusion: Fusion) -> None:
+        for node in fusion.order:
+            if node.op is Ops.SINK:
+                continue
+            number = fusion.kernel_of.get(node)
+            if number is not None:
+                self._finish(node, number, fusion)
+            for use in fusion.uses.get(node, ()):
+                key = (node, use)
+                if node in self.buffer_of:
+                    self.values[key] = self._load(node, use)
+                elif key in fusion.below or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
+                    self.values[key] = self._value(node, use, fusion)
+
+    def _load(self, node: UOp, use: Use) -> UOp:
+        place = (_memory(node, self.buffer_of[node], _count(node)), flat_index(use.index, node.shape))
+        gate = () if use.gate is TRUE else (use.gate,)
+        return UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (*place, *gate)),))
+
+    def _value(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
+        match node.op:
+            case Ops.CONST:
+                return node
+            case Ops.IOTA:
+                return use.index[0].cast(node.dtype)
+            case Ops.VARIABLE:
+                return node
+        below = fusion.below[node, use]
+        src = [self.values[s, u] for s, u in zip(node.src, below, strict=False) if u is not None]
+        if node.op.group is Group.MOVEMENT:
+            gated = below[0] is not None and below[0].gate is not use.gate
+            return below[0].gate.where(src[0], 0) if gated and below[0] is not None else src[0]
+        match node.op:
+            case Ops.REDUCE:
+                return UOp(Ops.REDUCE, node.dtype, (src[0], *fusion.reduce_loops[node, use]), (node.arg[0], 1))
+            case Ops.ASSIGN if node not in self.targets:
+                if node.arg is None:
+                    return src[1]
+                return region_gate(node, use.index)[0].where(src[1], src[0])
+            case Ops.TAKE | Ops.COPY | Ops.CHECK | Ops.DETACH | Ops.CONTIGUOUS | Ops.ASSIGN:
+                return src[0]
+        return UOp(node.op, node.dtype, tuple(src))
+
+    def _finish(self, node: UOp, number: int, fusion: Fusion) -> None:
+        """The kernel of a node: a STORE of its value at its place, with locally numbered buffers."""
+        if node.op is Ops.COPY:
+            return
+        kernel = fusion.roots[number]
+        use = Use(number, kernel.index, TRUE)
+        value = self._value(node, use, fusion)
+        place = kernel.index
+        if node in self.targets and node.arg is not None:
+            place = tuple(i * step + start for i, (start, _, step) in zip(place, node.arg, strict=True))
+        target = UOp(Ops.INDEX, node.dtype, (_memory(node, self.buffer_of[node], _count(node)), flat_index(place, node.shape)))
+        ast = UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)),))
+        ast = _insert_taken(ast, fusion, self.values)
+        ast, buffers = _localize(simplify(ast), self.buffer_of[node])
+        info = KernelInfo(_name(ast, kernel), tuple(str(r.arg[0]) for r in kernel.loops))
+        device = self.device_of.get(node) or self.default_device
+        self.kernels[node] = Kernel(ast.replace(arg=info), buffers, (self.buffer_of[node],), device, node.origin)
+
+    # --- order
+    def _order(self, fusion: Fusion) -> None:
+        """Producers before readers, readers of an old value before the kernel that overwrites it."""
+        waits = self._waits(fusion)
+        done: set[UOp] = set()
+        pending = [k.node for k in reversed(fusion.roots)]
+        while pending:
+            ready = next((node for node in pending if waits[node] <= done), pending[0])  # a cycle is a clash, found later
+            pending.remove(ready)
+            done.add(ready)
+            self.plan.items.append(self._item(ready))
+
+    def _item(self, node: UOp) -> Item:
+        if node.op is Ops.COPY:
+            return Copy(self.buffer_of[node.src[0]], self.buffer_of[node])
+        return self.kernels[node]
+
+    def _waits(self, fusion: Fusion) -> dict[UOp, set[UOp]]:
+        reads = {k.node: _data_below(k.node, self.buffer_of) for k in fusion.roots}
+        waits = {node: {s for s in below if s in reads} for node, below in reads.items()}
+        for node in self.targets:
+            old = _base(node.src[0])
+            for reader, below in reads.items():
+                if reader is not node and old in below:
+                    waits[node].add(reader)
+        return waits
+
+    def clashes(self) -> set[UOp]:
+        """In-place assignments that somebody would notice: an old value read after it, or at another place by itself."""
+        clash: set[UOp] = set()
+        reads = {node: _data_below(node, self.buffer_of) for node in self.kernels}
+        for node, target in self.targets.items():
+            old = _base(node.src[0])
+            if node in self.kernels and not _reads_only_its_place(self.kernels[node], target):
+                clash.add(node)
+            for reader, below in reads.items():
+                if reader is not node and old in below and _depends(reader, node, reads):
+                    clash.add(node)
+        return clash
+
+
+def _depends(node: UOp, on: UOp, reads: dict[UOp, set[UOp]]) -> bool:
+    seen: set[UOp] = set()
+    stack = [node]
+    while stack:
+        for below in reads.get(stack.pop(), ()):
+            if below is on:
+                return True
+            if below not in seen:
+                seen.add(below)
+                stack.append(below)
+    return False
+
+
+def _data_below(node: UOp, buffer_of: dict[UOp, int]) -> set[UOp]:
+    """The nodes with memory that the kernel of `node` may read."""
+    found: set[UOp] = set()
+    stack = list(node.src)
+    seen: set[UOp] = set()
+    while stack:
+        s = stack.pop()
+        if s in seen:
+            continue
+        seen.add(s)
+        if s in buffer_of:
+            found.add(s)
+        else:
+            stack.extend(s.src)
+    return found
+
+
+def _reads_only_its_place(kernel: Kernel, target: int) -> bool:
+    store = kernel.ast.src[0]
+    slots = {slot for slot, number in enumerate(kernel.buffers) if number == target}
+    inside_reduce = {n for r in kernel.ast.toposort() if r.op is Ops.REDUCE for n in r.toposort()}
+    for node in kernel.ast.toposort():
+        if node.op is Ops.LOAD and node.src[0].src[0].arg[0] in slots and (node.src[0] is not store.src[0] or node in inside_reduce):
+            return False
+    return True
+
+
+def _count(node: UOp) -> int:
+    return int(static((numel(node.shape),))[0])
+
+
+def _memory(node: UOp, number: int, count: int) -> UOp:
+    """A buffer of the whole schedule inside a body under construction; numbered from 0 per kernel in the end."""
+    return UOp(Ops.PARAM, node.dtype, (), (number, count))
+
+
+def _localize(ast: UOp, output: int) -> tuple[UOp, tuple[int, ...]]:
+    params = [node for node in ast.toposort() if node.op is Ops.PARAM]
+    params.sort(key=lambda node: node.arg[0] != output)
+    numbers = list(dict.fromkeys(node.arg[0] for node in params))
+    table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
+    return substitute(ast, table), tuple(numbers)
+
+
+def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) -> UOp:
+    """Stand-ins of TAKE become the taken value, kept inside the axis whatever memory holds (CHECK reports it)."""
+    while True:
+        found = [node for node in ast.toposort() if node in fusion.taken]
+        if not found:
+            return ast
+        table: dict[UOp, UOp] = {}
+        for stand_in in found:
+            value = values[fusion.taken[stand_in]].cast(dtypes.index)
+            last = stand_in.arg[2]
+            table[stand_in] = value.alu(Ops.MAX, 0).alu(Ops.MIN, last)
+        ast = substitute(ast, table)
+
+
+_WORDS = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min", Ops.AND: "all", Ops.OR: "any", Ops.XOR: "parity"}
+
+
+def _name(ast: UOp, kernel: KernelRoot) -> str:
+    """What it does and over which sizes: `sum_512x512_k512`, `map_128x784`."""
+    reduces = [node for node in ast.toposort() if node.op is Ops.REDUCE]
+    words = list(dict.fromkeys(_WORDS[node.arg[0]] for node in reduces)) or ["map"]
+    sizes = "x".join(_size(r) for r in kernel.loops) or "1"
+    inner = dict.fromkeys(r for node in reduces for r in node.src[node.arg[1] :])
+    tail = "_k" + "x".join(_size(r) for r in inner) if inner else ""
+    return f"{'_'.join(words)}_{sizes}{tail}"
+
+
+def _size(r: UOp) -> str:
+    return str(r.src[0].arg) if r.src[0].op is Ops.CONST else r.src[0].symbolic_name
+
+

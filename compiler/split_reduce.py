@@ -1,0 +1,62 @@
+"""A reduction of much to little becomes two: first to some hundred partial results, then those to the end.
+
+When: before fusion. Why there: both halves are ordinary kernels, the first with enough rows for all threads. The cut depends on
+the shape alone, so the result is the same for any number of threads. Tests: tests/compiler/test_split_reduce.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernmill.ir import Op, Ops, UOp, const, expand, iota, numel, pad, permute, reduce_axes, reshape, substitute
+
+__all__ = ["split_reduces"]
+
+_PARTS = 64  # partial results per output
+_MIN_INNER = 2048  # elements folded into one partial result, at least
+_MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
+
+
+def split_reduces(roots: Sequence[UOp]) -> list[UOp]:
+    """The same graph, long reductions to few outputs in two steps."""
+    sink = UOp(Ops.SINK, roots[0].dtype, tuple(roots))
+    table: dict[UOp, UOp] = {}
+    for node in sink.toposort():
+        if node.op is Ops.REDUCE and (parts := _split(node, substitute(node.src[0], table))) is not None:
+            table[node] = parts
+    return list(substitute(sink, table).src) if table else list(roots)
+
+
+def _split(node: UOp, source: UOp) -> UOp | None:
+    op, axes = node.arg
+    outputs, total = numel(node.shape), numel(source.shape)
+    if not isinstance(total, int) or not isinstance(outputs, int) or outputs == 0:
+        return None
+    length = total // outputs
+    if outputs > _MAX_OUTPUTS or length < _PARTS * _MIN_INNER:
+        return None
+    kept = [axis for axis in range(len(source.shape)) if axis not in axes]
+    flat = reshape(permute(source, [*kept, *axes]), (outputs, length))
+    inner = -(-length // _PARTS)
+    if inner * _PARTS != length:
+        flat = _padded(flat, op, length, inner * _PARTS)
+    partial = reduce_axes(reshape(flat, (outputs, _PARTS, inner)), op, (2,))
+    stored = UOp(Ops.CONTIGUOUS, partial.dtype, (partial,))
+    return reshape(reduce_axes(stored, op, (1,)), node.shape)
+
+
+def _padded(flat: UOp, op: Op, length: int, wanted: int) -> UOp:
+    """More elements at the end of axis 1 that do not change the result."""
+    padded = pad(flat, ((0, 0), (0, wanted - length)))
+    neutral = neutral_element(op, flat)
+    if op in (Ops.ADD, Ops.OR, Ops.XOR):
+        return padded
+    inside = expand(reshape(iota(wanted) < length, (1, wanted)), padded.shape)
+    return inside.where(padded, neutral)
+
+
+def neutral_element(op: Op, like: UOp) -> UOp:
+    """The constant that a reduction starts from."""
+    dtype = like.dtype.scalar
+    value = {Ops.ADD: 0, Ops.OR: 0, Ops.XOR: 0, Ops.MUL: 1, Ops.MAX: dtype.min, Ops.MIN: dtype.max, Ops.AND: -1}[op]
+    return const(like.dtype, True if op is Ops.AND and dtype.is_bool else value)

@@ -1,0 +1,335 @@
+"""The gradient of each op, as a table of named rules.
+
+A rule takes the node and the gradient of its value, and gives one gradient per source (None: none). Rules build ordinary
+nodes, so a gradient has gradients. Ops without a row are constants to gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from kernmill.ir import (
+    Op,
+    Ops,
+    Size,
+    UOp,
+    assign,
+    device_of,
+    dtypes,
+    elementwise,
+    expand,
+    iota,
+    numel,
+    pad,
+    permute,
+    reduce_axes,
+    reshape,
+    scalar,
+    shrink,
+    strided,
+    unwindow,
+    window,
+)
+
+__all__ = ["gradient"]
+
+Grads = tuple[UOp | None, ...]
+
+
+def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[UOp] = ()) -> dict[UOp, UOp]:
+    """The gradient of `root` for each target that leads to it, given the gradient of root itself.
+
+    Nothing below `leaves` is looked at.
+    """
+    order = root.toposort(stop=lambda u: u in leaves or u.op is Ops.DETACH and u not in targets)
+    leads: set[UOp] = set()
+    for node in order:
+        if node in targets or any(s in leads for s in node.src):
+            leads.add(node)
+    grads: dict[UOp, UOp] = {root: grad}
+    for node in reversed(order):
+        if node not in leads or node not in grads or node in leaves:
+            continue
+        rule = RULES.get(node.op)
+        if rule is None or not any(s in leads for s in node.src):
+            continue
+        for source, part in zip(node.src, rule(node, grads[node]), strict=True):
+            if part is not None and source in leads and source.dtype.is_float:
+                part = _fitted(part, source)
+                grads[source] = grads[source] + part if source in grads else part
+    return {target: grads[target] for target in targets if target in grads}
+
+
+def _fitted(grad: UOp, source: UOp) -> UOp:
+    """A scalar constant gradient at the shape of its source."""
+    return grad if grad.shape == source.shape else filled(source, grad)
+
+
+# --- small words -----------------------------------------------------------------------------------------------------
+def filled(like: UOp, value: UOp | float) -> UOp:
+    """A scalar in the shape and dtype of a node."""
+    node = value if isinstance(value, UOp) else scalar(like.dtype, value)
+    return expand(reshape(node, (1,) * len(like.shape)), like.shape)
+
+
+def sum_axes(x: UOp, axes: Sequence[int]) -> UOp:
+    """Axes added to size 1; half types in float32."""
+    if x.dtype.is_float and x.dtype.bits < 32:
+        return reduce_axes(x.cast(dtypes.float32), Ops.ADD, axes).cast(x.dtype)
+    return reduce_axes(x, Ops.ADD, axes)
+
+
+def _where(condition: UOp, yes: UOp | float, no: UOp | float) -> UOp:
+    like = yes if isinstance(yes, UOp) else no
+    assert isinstance(like, UOp)
+    return elementwise(Ops.WHERE, condition, like.like(yes), like.like(no))
+
+
+# --- elementwise -----------------------------------------------------------------------------------------------------
+def grad_add(u: UOp, g: UOp) -> Grads:
+    return g, g
+
+
+def grad_sub(u: UOp, g: UOp) -> Grads:
+    return g, -g
+
+
+def grad_mul(u: UOp, g: UOp) -> Grads:
+    a, b = u.src
+    return elementwise(Ops.MUL, g, b), elementwise(Ops.MUL, g, a)
+
+
+def grad_div(u: UOp, g: UOp) -> Grads:
+    over = elementwise(Ops.DIV, g, u.src[1])
+    return over, -(over * u)
+
+
+def grad_mod(u: UOp, g: UOp) -> Grads:
+    a, b = u.src
+    return g, -(g * elementwise(Ops.DIV, a, b).alu(Ops.FLOOR))
+
+
+def grad_pow(u: UOp, g: UOp) -> Grads:
+    a, b = u.src
+    one = filled(u, 1.0)
+    base = g * b if b.shape else elementwise(Ops.MUL, g, b)
+    down = elementwise(Ops.POW, elementwise(Ops.MUL, one, a), elementwise(Ops.SUB, b, scalar(b.dtype, 1.0)))
+    of_base = _where(elementwise(Ops.EQ, elementwise(Ops.MUL, one, b), scalar(b.dtype, 0.0)), 0.0, base * down)
+    log = elementwise(Ops.MUL, one, a).alu(Ops.LOG)
+    is_zero = elementwise(Ops.AND, elementwise(Ops.EQ, a, scalar(a.dtype, 0.0)), elementwise(Ops.LE, scalar(b.dtype, 0.0), b))
+    return of_base, _where(is_zero, 0.0, g * u * log)
+
+
+def grad_extreme(u: UOp, g: UOp) -> Grads:
+    """max, min: to the winner; equal sources share evenly."""
+    a, b = u.src
+    share = _where(elementwise(Ops.EQ, a, b), g * 0.5, g)
+    return _where(elementwise(Ops.EQ, a, u), share, 0.0), _where(elementwise(Ops.EQ, b, u), share, 0.0)
+
+
+def grad_neg(u: UOp, g: UOp) -> Grads:
+    return (-g,)
+
+
+def grad_abs(u: UOp, g: UOp) -> Grads:
+    (x,) = u.src
+    return (_where(x < 0.0, -g, _where(x > 0.0, g, g * x)),)
+
+
+def grad_exp(u: UOp, g: UOp) -> Grads:
+    return (g * u,)
+
+
+def grad_exp2(u: UOp, g: UOp) -> Grads:
+    return (g * u * math.log(2.0),)
+
+
+def grad_log(u: UOp, g: UOp) -> Grads:
+    return (g / u.src[0],)
+
+
+def grad_log2(u: UOp, g: UOp) -> Grads:
+    return (g / (u.src[0] * math.log(2.0)),)
+
+
+def grad_sin(u: UOp, g: UOp) -> Grads:
+    return (g * u.src[0].alu(Ops.COS),)
+
+
+def grad_cos(u: UOp, g: UOp) -> Grads:
+    return (-(g * u.src[0].alu(Ops.SIN)),)
+
+
+def grad_tanh(u: UOp, g: UOp) -> Grads:
+    return (g * (1.0 - u * u),)
+
+
+def grad_erf(u: UOp, g: UOp) -> Grads:
+    (x,) = u.src
+    return (g * (-(x * x)).alu(Ops.EXP) * (2.0 / math.sqrt(math.pi)),)
+
+
+def grad_sqrt(u: UOp, g: UOp) -> Grads:
+    return (g / (u * 2.0),)
+
+
+def grad_where(u: UOp, g: UOp) -> Grads:
+    return None, _where(u.src[0], g, 0.0), _where(u.src[0], 0.0, g)
+
+
+def grad_fma(u: UOp, g: UOp) -> Grads:
+    a, b, _ = u.src
+    return elementwise(Ops.MUL, g, b), elementwise(Ops.MUL, g, a), g
+
+
+def grad_cast(u: UOp, g: UOp) -> Grads:
+    return (g.cast(u.src[0].dtype),)
+
+
+def grad_same(u: UOp, g: UOp) -> Grads:
+    return (g,)
+
+
+# --- movement --------------------------------------------------------------------------------------------------------
+def grad_reshape(u: UOp, g: UOp) -> Grads:
+    return (reshape(g, u.src[0].shape),)
+
+
+def grad_expand(u: UOp, g: UOp) -> Grads:
+    grown = [a for a, (old, new) in enumerate(zip(u.src[0].shape, u.shape, strict=True)) if old is not new and old != new]
+    return (reshape(sum_axes(g, grown), u.src[0].shape),)
+
+
+def grad_permute(u: UOp, g: UOp) -> Grads:
+    return (permute(g, [u.arg.index(a) for a in range(len(u.arg))]),)
+
+
+def grad_pad(u: UOp, g: UOp) -> Grads:
+    return (shrink(g, [(before, before + size) for (before, _), size in zip(u.arg, u.src[0].shape, strict=True)]),)
+
+
+def grad_shrink(u: UOp, g: UOp) -> Grads:
+    return (pad(g, [(start, size - stop) for (start, stop), size in zip(u.arg, u.src[0].shape, strict=True)]),)
+
+
+def grad_stride(u: UOp, g: UOp) -> Grads:
+    return (spread(g, u.arg, u.src[0].shape),)
+
+
+def spread(x: UOp, steps: Sequence[int], shape: Sequence[Size]) -> UOp:
+    """The adjoint of STRIDE: elements at their places in `shape`, zeros between."""
+    wide = [size for length, step in zip(x.shape, steps, strict=True) for size in (length, abs(step))]
+    apart = pad(reshape(x, [s for length in x.shape for s in (length, 1)]),
+                [p for step in steps for p in ((0, 0), (0, abs(step) - 1))])  # fmt: skip
+    flat = reshape(apart, [wide[2 * a] * wide[2 * a + 1] for a in range(len(steps))])
+    fits = shrink(flat, [(0, min_size(length, size)) for length, size in zip(flat.shape, shape, strict=True)])
+    full = pad(fits, [(0, size - length) for length, size in zip(fits.shape, shape, strict=True)])
+    return strided(full, [-1 if step < 0 else 1 for step in steps])
+
+
+def min_size(a: Size, b: Size) -> Size:
+    """The smaller of two sizes; a symbolic size wins (it is not strided)."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else b
+
+
+def grad_window(u: UOp, g: UOp) -> Grads:
+    axis, _, stride, dilation = u.arg
+    (x,) = u.src
+    placed = unwindow(g, axis, x.shape[axis], stride, dilation)
+    return (reshape(sum_axes(placed, [len(placed.shape) - 1]), x.shape),)
+
+
+def grad_unwindow(u: UOp, g: UOp) -> Grads:
+    """out[.., o, .., k] = g[.., o*stride + k*dilation, .., k]: a window of g, of which the diagonal k = k' is kept."""
+    axis, _, stride, dilation = u.arg
+    (x,) = u.src
+    size = x.shape[-1]
+    assert isinstance(size, int)
+    seen = shrink_to(window(g, axis, size, stride, dilation), axis, x.shape[axis])
+    k = iota(size)
+    same = elementwise(Ops.EQ, reshape(k, (size, 1)), k)
+    kept = sum_axes(_where(same, seen, 0.0), [len(seen.shape) - 1])
+    return (reshape(kept, x.shape),)
+
+
+def shrink_to(x: UOp, axis: int, size: Size) -> UOp:
+    """The first `size` entries of an axis."""
+    return shrink(x, [(0, size if a == axis else length) for a, length in enumerate(x.shape)])
+
+
+# --- reductions, memory ----------------------------------------------------------------------------------------------
+def grad_reduce(u: UOp, g: UOp) -> Grads:
+    (x,) = u.src
+    op, axes = u.arg
+    wide = expand(g, x.shape)
+    if op is Ops.ADD:
+        return (wide,)
+    if op is Ops.MUL:
+        return (wide * others_product(x, u, axes),)
+    if op not in (Ops.MAX, Ops.MIN):
+        return (None,)
+    wins = _where(elementwise(Ops.EQ, x, expand(u, x.shape)), filled(x, 1.0), 0.0)
+    return (_where(wins.ne(0.0), wide / expand(sum_axes(wins, axes), x.shape), 0.0),)
+
+
+def others_product(x: UOp, product: UOp, axes: Sequence[int]) -> UOp:
+    """The product of all other entries of the axes, right where entries are 0."""
+    is_zero = x.eq(0.0)
+    ones = filled(x, 1.0)
+    zeros = expand(reduce_axes(_where(is_zero, ones, 0.0), Ops.ADD, axes), x.shape)
+    safe = _where(is_zero, 1.0, x)
+    rest = expand(reduce_axes(safe, Ops.MUL, axes), x.shape)
+    return _where(zeros.eq(0.0), expand(product, x.shape) / safe, _where(elementwise(Ops.AND, zeros.eq(1.0), is_zero), rest, 0.0))
+
+
+def grad_take(u: UOp, g: UOp) -> Grads:
+    """Each entry gets the sum over the index positions that read it, by comparing places (no scattered writes)."""
+    data, index = u.src
+    axis = u.arg
+    rank, count = len(index.shape), numel(index.shape)
+    before, after = data.shape[:axis], data.shape[axis + 1 :]
+    assert len(g.shape) == len(before) + rank + len(after)
+    flat = reshape(g, (*before, 1, count, *after))
+    size = data.shape[axis]
+    hit = elementwise(Ops.EQ, reshape(iota(size, index.dtype), (size, 1)), reshape(index, (1, count)))
+    hit = reshape(hit, (*(1 for _ in before), size, count, *(1 for _ in after)))
+    return reshape(sum_axes(_where(hit, flat, 0.0), [axis + 1]), data.shape), None
+
+
+def grad_assign(u: UOp, g: UOp) -> Grads:
+    old, value = u.src
+    if u.arg is None:
+        return None, _unbroadcast(g, value)
+    bounds = [(start, stop) for start, stop, _ in u.arg]
+    inner = strided(shrink(g, bounds), [step for _, _, step in u.arg])
+    outside = assign(g, filled(inner, 0.0), u.arg)
+    return outside, _unbroadcast(inner, value)
+
+
+def _unbroadcast(g: UOp, source: UOp) -> UOp:
+    """The gradient summed to the shape that was broadcast."""
+    shape = (1,) * (len(g.shape) - len(source.shape)) + tuple(source.shape)
+    grown = [a for a, (old, new) in enumerate(zip(shape, g.shape, strict=True)) if old is not new and old != new]
+    return reshape(sum_axes(g, grown), source.shape)
+
+
+def grad_copy(u: UOp, g: UOp) -> Grads:
+    home = device_of(u.src[0])
+    return (g if home is None else UOp(Ops.COPY, g.dtype, (g,), home),)
+
+
+def grad_first(u: UOp, g: UOp) -> Grads:
+    return g, None
+
+
+RULES: dict[Op, Callable[[UOp, UOp], Grads]] = {
+    Ops.ADD: grad_add, Ops.SUB: grad_sub, Ops.MUL: grad_mul, Ops.DIV: grad_div, Ops.MOD: grad_mod, Ops.POW: grad_pow,
+    Ops.MAX: grad_extreme, Ops.MIN: grad_extreme, Ops.NEG: grad_neg, Ops.ABS: grad_abs, Ops.EXP: grad_exp,
+    Ops.EXP2: grad_exp2, Ops.LOG: grad_log, Ops.LOG2: grad_log2, Ops.SIN: grad_sin, Ops.COS: grad_cos,
+    Ops.TANH: grad_tanh, Ops.ERF: grad_erf, Ops.SQRT: grad_sqrt, Ops.WHERE: grad_where, Ops.FMA: grad_fma,
+    Ops.CAST: grad_cast, Ops.RESHAPE: grad_reshape, Ops.EXPAND: grad_expand, Ops.PERMUTE: grad_permute, Ops.PAD: grad_pad,
+    Ops.SHRINK: grad_shrink, Ops.STRIDE: grad_stride, Ops.WINDOW: grad_window, Ops.UNWINDOW: grad_unwindow,
+    Ops.REDUCE: grad_reduce, Ops.TAKE: grad_take, Ops.ASSIGN: grad_assign, Ops.CONTIGUOUS: grad_same,
+    Ops.COPY: grad_copy, Ops.CHECK: grad_first,
+}  # fmt: skip

@@ -1,0 +1,251 @@
+"""Tensor methods: new tensors, from host data or from nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Self
+
+from kernmill.ir import DType, DTypeError, IndexRangeError, Ops, ShapeError, UOp, as_dtype, dtypes, expand, iota, promote, reshape, scalar
+from kernmill.runtime import upload
+
+from .lazy import Lazy, checked_const, device_name
+from .movement import flat_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Creation"]
+
+
+class Creation(Lazy):
+    """New tensors. Constants are computed where they are used; they take no memory until realized."""
+
+    @classmethod
+    def _new(cls, node: UOp, device: str | None, requires_grad: bool) -> Self:
+        """A tensor of constants; a device that is named gets a copy."""
+        if device is not None:
+            device = device_name(device)
+            node = UOp(Ops.COPY, node.dtype, (node,), device)
+        new = cls._make(node, device)
+        return new.requires_grad_() if requires_grad else new
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Make this tensor a leaf that backward() gives a gradient to, or stop that."""
+        raise NotImplementedError
+
+    @classmethod
+    def _from_host(cls, value: Any) -> Self:
+        """A tensor of NumPy data; scalars become constants."""
+        import numpy as np
+
+        array = np.asarray(value)
+        if array.ndim == 0 and array.dtype.kind in "biuf":
+            return cls._make(scalar(as_dtype(array.dtype), array.item()))
+        return cls._upload(array, None, None)
+
+    @classmethod
+    def _upload(cls, array: Array, dtype: DType | None, device: str | None, *, borrow: bool = False) -> Self:
+        array, dtype = host_values(array, dtype)
+        place = device_name(device)
+        node = upload(array.reshape(-1), dtype, place, borrow=borrow)
+        return cls._make(reshape(node, array.shape), place)
+
+    @classmethod
+    def from_numpy(cls, array: Array, device: str | None = None) -> Self:
+        """A tensor over the memory of a NumPy array, without a copy where the array is contiguous and of native byte order.
+
+        kernmill never writes to that memory. Changes that you make to the array later may or may not be seen.
+        """
+        return cls._upload(array, None, device, borrow=True)
+
+    # --- constants
+    @classmethod
+    def full(cls, shape: int | Sequence[int], fill_value: float, *, dtype: DType | None = None, device: str | None = None,
+             requires_grad: bool = False) -> Self:  # fmt: skip
+        """One value everywhere; without a dtype that of the value (bool, int64 or float32).
+
+        Raises:
+            DTypeError: an int outside the range of the dtype.
+        """
+        dtype = as_dtype(type(fill_value)) if dtype is None else dtype
+        sizes = flat_sizes((shape,))
+        if any(not isinstance(s, UOp) and s < 0 for s in sizes):
+            raise ShapeError(f"full: shape {sizes} has a negative size. Sizes are 0 or more.")
+        node = checked_const(dtype, fill_value, dtype)
+        return cls._new(expand(reshape(node, (1,) * len(sizes)), sizes), device, requires_grad)
+
+    @classmethod
+    def zeros(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
+              requires_grad: bool = False) -> Self:  # fmt: skip
+        """Zeros."""
+        return cls.full(flat_sizes(shape), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def ones(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
+             requires_grad: bool = False) -> Self:  # fmt: skip
+        """Ones."""
+        return cls.full(flat_sizes(shape), 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def empty(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
+              requires_grad: bool = False) -> Self:  # fmt: skip
+        """A tensor whose values do not matter: zeros, which cost nothing until they are realized."""
+        return cls.zeros(*shape, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def arange(cls, start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None,
+               device: str | None = None, requires_grad: bool = False) -> Self:  # fmt: skip
+        """start, start + step, ... below stop; int64 for ints, float32 otherwise. With one number: from 0 to it."""
+        if stop is None:
+            start, stop = 0, start
+        if step == 0:
+            raise ShapeError(f"arange: from {start} to {stop} by step 0 never ends. Give another step.")
+        if dtype is None:
+            dtype = dtypes.default_int if all(isinstance(v, int) for v in (start, stop, step)) else dtypes.default_float
+        length = max(0, math.ceil((stop - start) / step) if not _whole(start, stop, step) else -((start - stop) // step))  # type: ignore[type-var]
+        length = int(length)
+        last = start + step * max(0, length - 1)
+        checked_const(dtype, start if length else 0, dtype)
+        checked_const(dtype, last if length else 0, dtype)
+        node = iota(length)
+        if dtype.is_float:
+            work = promote(dtype, dtypes.float32)
+            return cls._new((node.cast(work) * float(step) + float(start)).cast(dtype), device, requires_grad)
+        return cls._new((node * int(step) + int(start)).cast(dtype), device, requires_grad)
+
+    @classmethod
+    def linspace(cls, start: float, stop: float, steps: int, *, dtype: DType = dtypes.default_float,
+                 device: str | None = None, requires_grad: bool = False) -> Self:  # fmt: skip
+        """`steps` values from start to stop, both included, evenly spaced."""
+        if steps < 0:
+            raise ShapeError(f"linspace: {steps} steps. Ask for 0 or more.")
+        work = promote(dtype, dtypes.float32)
+        place = iota(steps)
+        node = place.cast(work) * ((stop - start) / max(1, steps - 1)) + float(start)
+        node = place.eq(steps - 1).where(float(stop if steps > 1 else start), node)
+        return cls._new(node.cast(dtype), device, requires_grad)
+
+    @classmethod
+    def eye(cls, n: int, m: int | None = None, *, dtype: DType = dtypes.default_float, device: str | None = None,
+            requires_grad: bool = False) -> Self:  # fmt: skip
+        """The n by m (or n by n) matrix with ones on the diagonal."""
+        columns = n if m is None else m
+        if min(n, columns) < 0:
+            raise ShapeError(f"eye: {n} by {columns}. Sizes are 0 or more.")
+        rows = expand(reshape(iota(n), (n, 1)), (n, columns))
+        same = rows.eq(expand(reshape(iota(columns), (1, columns)), (n, columns)))
+        return cls._new(same.cast(dtype), device, requires_grad)
+
+    # --- like another
+    def full_like(self, fill_value: float, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
+        """One value in this tensor's shape, dtype and on its device."""
+        return self.full(self.shape, fill_value, dtype=dtype or self.dtype, device=self._device, requires_grad=requires_grad)
+
+    def zeros_like(self, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
+        """Zeros in this tensor's shape, dtype and on its device."""
+        return self.full_like(0, dtype=dtype, requires_grad=requires_grad)
+
+    def ones_like(self, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
+        """Ones in this tensor's shape, dtype and on its device."""
+        return self.full_like(1, dtype=dtype, requires_grad=requires_grad)
+
+    empty_like = zeros_like
+
+    def one_hot(self, num_classes: int) -> Self:
+        """int64 ones at the places that this int tensor names, along a new last axis, zeros elsewhere."""
+        if not self.dtype.is_int:
+            raise DTypeError(f"one_hot: of a {self.dtype.name} tensor. Class numbers are ints.")
+        if num_classes < 1:
+            raise IndexRangeError(f"one_hot: {num_classes} classes. Give at least 1.")
+        places = self._make(iota(num_classes))
+        return self._result(reshape(self.uop, (*self.uop.shape, 1)))._binary(Ops.EQ, places).cast(dtypes.int64)
+
+
+def _whole(*values: float) -> bool:
+    return all(isinstance(v, int) for v in values)
+
+
+# --- host data -------------------------------------------------------------------------------------------------------
+def host_values(array: Array, dtype: DType | None) -> tuple[Array, DType]:
+    """A C-contiguous native array as `upload` takes it (bfloat16: as uint16), and its dtype.
+
+    Raises:
+        DTypeError: complex, object, text or date arrays; ints outside the range of the dtype.
+    """
+    import numpy as np
+
+    if array.dtype.name != "bfloat16" and array.dtype.kind not in "biuf":
+        raise DTypeError(
+            f"Tensor of a NumPy array of {array.dtype}: kernmill has bools, ints and floats. Convert it first, "
+            "for example with .astype(np.float32)."
+        )
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
+    own = dtypes.float64 if array.dtype.itemsize > 8 and array.dtype.kind == "f" else as_dtype(array.dtype)
+    dtype = own if dtype is None else dtype
+    if dtype is dtypes.bfloat16:
+        return (array.view(np.uint16) if own is dtype else bfloat16_bits(array.astype(np.float32))), dtype
+    if own is dtypes.bfloat16:
+        array = (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    if dtype.is_int and array.size and not own.is_bool:
+        _check_range(array, dtype)
+    with np.errstate(all="ignore"):
+        return array.astype(dtype.name, copy=False), dtype
+
+
+def _check_range(array: Array, dtype: DType) -> None:
+    least, most = array.min(), array.max()
+    bad = least if not least >= dtype.min else most
+    if not (least >= dtype.min and most <= dtype.max):
+        raise DTypeError(
+            f"Tensor(.., dtype={dtype.name}): the value {bad} does not fit {dtype.name} ({dtype.min} to {dtype.max}). "
+            "Use a wider dtype."
+        )
+
+
+def bfloat16_bits(array: Array) -> Array:
+    """float32 values as the bits of the nearest bfloat16, ties to even; nan stays nan."""
+    import numpy as np
+
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
+    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
+
+
+def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
+    """Python data as an array, and the dtype it shall have: ints int64, floats float32.
+
+    Raises:
+        ShapeError: lists of different lengths.
+        DTypeError: ints beyond 64 bits; data that is no number.
+    """
+    import numpy as np
+
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return np.frombuffer(data, np.uint8), dtype or dtypes.uint8
+    if hasattr(data, "dtype") or hasattr(data, "__array__") or hasattr(data, "__array_interface__"):
+        return np.asarray(data), dtype
+    try:
+        array = np.array(data)
+    except ValueError:
+        raise ShapeError("Tensor of a list: the inner lists have different lengths. Pad them, or make a tensor of each.") from None
+    if array.dtype.kind == "O":
+        _explain_objects(array, dtype)
+    if array.dtype.kind == "f" and dtype is None:
+        dtype = dtypes.default_float
+    if array.dtype.kind in "iu" and dtype is None and array.dtype != np.uint64:
+        dtype = dtypes.default_int
+    return array, dtype
+
+
+def _explain_objects(array: Array, dtype: DType | None) -> None:
+    for value in array.reshape(-1):
+        if isinstance(value, int):
+            name = (dtype or dtypes.default_int).name
+            raise DTypeError(f"Tensor of a list: {value} does not fit {name}. Use a float dtype." if not -(2**63) <= value < 2**64 else
+                             "Tensor of a list: no dtype holds these ints together. Use a float dtype.")  # fmt: skip
+        if not isinstance(value, float):
+            raise DTypeError(f"Tensor of a list that holds a {type(value).__name__}: elements are Python or NumPy numbers.")

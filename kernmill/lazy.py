@@ -1,0 +1,288 @@
+"""class Lazy: what every family of Tensor methods stands on: one UOp, its device, whether it leads to a gradient.
+
+Promotion, as in PyTorch (`kernmill.ir.promote`), with Python numbers weak:
+
+    tensor with tensor      the smallest type that holds both; a float beats an int of any width;
+                            float16 with bfloat16 is float32; int64 with uint64 is int64 (NumPy: float64)
+    int32 with 1            int32; with 1.5: float32 (NumPy: float64)
+    float16 with 1 or 1.5   float16
+    bool with 1             int64; with 1.5: float32
+    uint8 with 300          DTypeError, as NumPy 2 (PyTorch wraps); a comparison with 300 is answered exactly
+    0-d tensors             count as any other tensor, as in NumPy 2 (PyTorch lets the others decide)
+
+True division and functions such as exp take ints to float32.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
+
+from kernmill.ir import DeviceError, DType, DTypeError, Op, Ops, UOp, dtypes, elementwise, expand, promote, reshape, scalar, setting
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Operand: TypeAlias = "Lazy | float | np.ndarray[Any, Any] | np.generic"
+
+__all__ = ["Lazy", "device_name", "is_grad_enabled", "is_training", "no_grad", "trace_origins", "train"]
+
+_grad_enabled: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
+_training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", default=False)
+
+
+@contextlib.contextmanager
+def no_grad() -> Iterator[None]:
+    """Results made in this block, or in a function it decorates, lead to no gradient."""
+    token = _grad_enabled.set(False)
+    try:
+        yield
+    finally:
+        _grad_enabled.reset(token)
+
+
+@contextlib.contextmanager
+def train(mode: bool = True) -> Iterator[None]:
+    """In this block layers behave as in training: dropout drops, batch norm measures its batch."""
+    token = _training.set(mode)
+    try:
+        yield
+    finally:
+        _training.reset(token)
+
+
+def is_grad_enabled() -> bool:
+    """Whether results are recorded for gradients here."""
+    return _grad_enabled.get()
+
+
+def is_training() -> bool:
+    """Whether this is inside `with train():`."""
+    return _training.get()
+
+
+def device_name(name: str | None) -> str:
+    """A device name as it is stored: upper case, `:0` dropped; None gives the default device."""
+    text = str(setting("DEVICE") if name is None else name).upper()
+    return text.removesuffix(":0")
+
+
+def fits(dtype: DType, value: object) -> bool:
+    """Whether an int lies in the range of an int dtype; every other number always does."""
+    if not dtype.is_int or not isinstance(value, int):
+        return True
+    return dtype.min <= value <= dtype.max
+
+
+def weak(dtype: DType, value: float) -> DType:
+    """The dtype of a tensor of `dtype` combined with a Python number."""
+    if isinstance(value, bool) or dtype.is_float:
+        return dtype
+    if isinstance(value, int):
+        return dtypes.default_int if dtype.is_bool else dtype
+    return dtypes.default_float
+
+
+def accumulator(dtype: DType) -> DType:
+    """The dtype that sums are made in: float32 for half types, else the dtype itself."""
+    return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
+
+
+class Lazy:
+    """A box around one UOp. The box can be given another node; a node never changes."""
+
+    uop: UOp
+    requires_grad: bool
+    grad: Self | None
+    _device: str | None  # None: made of constants only, at home everywhere
+
+    __array_ufunc__ = None  # NumPy operators leave the work to ours
+
+    @classmethod
+    def _make(cls, uop: UOp, device: str | None = None, requires_grad: bool = False) -> Self:
+        """A tensor around a node."""
+        new = object.__new__(cls)
+        new.uop, new.requires_grad, new.grad, new._device = uop, requires_grad, None, device
+        return new
+
+    @classmethod
+    def _from_host(cls, value: Any) -> Self:
+        """A tensor of NumPy data. Tensor says how."""
+        raise NotImplementedError
+
+    # --- what it is
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Size of each axis; a size that is known at launch only is a UOp."""
+        return self.uop.shape  # type: ignore[return-value]
+
+    @property
+    def dtype(self) -> DType:
+        """Type of the elements."""
+        return self.uop.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.uop.shape)
+
+    @property
+    def device(self) -> str:
+        """Where the data lies, or will lie: constants go to the default device."""
+        return self._device or device_name(None)
+
+    # --- making results
+    def _result(self, uop: UOp, *others: Lazy) -> Self:
+        """A tensor computed from this one and others."""
+        if not others:
+            return self._make(uop, self._device, self.requires_grad and _grad_enabled.get() and uop.dtype.is_float)
+        device, requires_grad = self._device, self.requires_grad
+        for other in others:
+            requires_grad = requires_grad or other.requires_grad
+            if other._device is not None and other._device != device:
+                if device is not None:
+                    raise DeviceError(
+                        f"{uop.op.name.lower()}: tensors on {device} and {other._device}. "
+                        f"Move one side, for example with .to({device!r})."
+                    )
+                device = other._device
+        return self._make(uop, device, requires_grad and uop.dtype.is_float and _grad_enabled.get())
+
+    def _tensor(self, value: Operand) -> Self:
+        """An operand as a tensor; Python numbers take this tensor's dtype where it holds them."""
+        if isinstance(value, Lazy):
+            return value  # type: ignore[return-value]
+        if isinstance(value, (bool, int, float)):
+            return self._make(checked_const(weak(self.dtype, value), value, self.dtype))
+        if isinstance(value, UOp):  # a size known at launch only
+            return self._make(value.cast(weak(self.dtype, 1)))
+        if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+            return self._from_host(value)
+        raise DTypeError(
+            f"{type(self).__name__} with {type(value).__name__}: operands are tensors, Python numbers and NumPy arrays. "
+            "Wrap it in Tensor(..)."
+        )
+
+    def _join(self, *values: Operand) -> list[Self]:
+        """This tensor and the operands in their common dtype."""
+        tensors = [self, *(self._tensor(v) for v in values)]
+        strong = [t.uop.dtype for t, v in zip(tensors, (self, *values), strict=True) if not _is_weak(v)]
+        dtype = functools.reduce(promote, strong)
+        for value in values:
+            if isinstance(value, (bool, int, float)):
+                dtype = weak(dtype, value)
+        return [
+            self._make(checked_const(dtype, v, dtype)) if isinstance(v, (bool, int, float)) else t.cast(dtype)
+            for t, v in zip(tensors, (self, *values), strict=True)
+        ]
+
+    def _apply(self, op: Op, *others: Self) -> Self:
+        """An elementwise op on tensors of one dtype."""
+        return self._result(elementwise(op, self.uop, *(o.uop for o in others)), *others)
+
+    def _binary(self, op: Op, other: Operand, reverse: bool = False) -> Self:
+        a, b = self._join(other)
+        return b._apply(op, a) if reverse else a._apply(op, b)
+
+    def _filled(self, value: float) -> Self:
+        """A constant of this tensor's shape and dtype."""
+        node = reshape(scalar(self.dtype, value), (1,) * self.ndim)
+        return self._make(expand(node, self.uop.shape))
+
+    def _floating(self) -> Self:
+        """Ints and bools as float32."""
+        return self if self.dtype.is_float else self.cast(dtypes.default_float)
+
+    def cast(self, dtype: DType) -> Self:
+        """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even."""
+        return self if dtype is self.uop.dtype else self._result(self.uop.cast(dtype))
+
+    def _select(self, yes: Self, no: Self) -> Self:
+        """This bool tensor chooses between tensors of one dtype."""
+        return self._result(elementwise(Ops.WHERE, self.uop, yes.uop, no.uop), yes, no)
+
+
+def _is_weak(value: object) -> bool:
+    return isinstance(value, (bool, int, float, UOp))
+
+
+def checked_const(dtype: DType, value: float, asked: DType) -> UOp:
+    """A constant of the dtype.
+
+    Raises:
+        DTypeError: an int outside the range of an int dtype.
+    """
+    if not fits(dtype, value):
+        raise DTypeError(
+            f"{value} does not fit {asked.name} ({dtype.min} to {dtype.max}). Cast the tensor to a wider dtype first."
+        )
+    return scalar(dtype, value)
+
+
+# --- provenance: each node remembers the user's line -----------------------------------------------------------------
+_HERE = str(Path(__file__).resolve().parent)
+_OURS = (_HERE, *(str(Path(_HERE).parent / name) for name in ("ir", "compiler", "renderers", "runtime")))
+_known: dict[str, bool] = {}
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def user_line() -> str:
+    """`file:line` of the first frame outside kernmill."""
+    frame = sys._getframe(2)
+    while True:
+        name = frame.f_code.co_filename
+        ours = _known.get(name)
+        if ours is None:
+            ours = _known[name] = name.startswith(_OURS) or name.startswith("<frozen")
+        if not ours or frame.f_back is None:
+            return f"{name}:{frame.f_lineno}"
+        frame = frame.f_back
+
+
+def _traced(method: Method) -> Method:
+    @functools.wraps(method)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        if UOp.current_origin is not None:
+            return method(*args, **kwargs)
+        UOp.current_origin = user_line()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            UOp.current_origin = None
+
+    return traced  # type: ignore[return-value]
+
+
+Class = TypeVar("Class", bound=type)
+
+
+def trace_origins(cls: Class) -> Class:
+    """Class decorator: nodes that a public method or operator makes carry the line that called it."""
+    for base in reversed(cls.__mro__):
+        if base.__module__.partition(".")[0] != "kernmill":
+            continue
+        for name, member in list(vars(base).items()):
+            if name.startswith("_") and name not in _OPERATORS:
+                continue
+            inner = getattr(member, "__func__", member)
+            if not callable(inner) or isinstance(inner, type) or hasattr(inner, "__wrapped__"):
+                continue
+            if isinstance(member, (classmethod, staticmethod)):
+                setattr(base, name, type(member)(_traced(inner)))
+            elif isinstance(member, type(trace_origins)):
+                setattr(base, name, _traced(member))
+    return cls
+
+
+_OPERATORS = frozenset(
+    f"__{prefix}{name}__"
+    for name in ("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift neg abs invert lt le gt ge eq ne "
+                 "getitem setitem").split()
+    for prefix in ("", "r", "i")
+)  # fmt: skip

@@ -1,0 +1,441 @@
+"""class Tensor: one UOp and the methods of every family; creation from data, realize, numpy, backward."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from kernmill.ir import (
+    DType,
+    DTypeError,
+    GradientError,
+    Ops,
+    ShapeError,
+    UOp,
+    as_dtype,
+    assign,
+    broadcast_shapes,
+    dtypes,
+    reshape,
+    scalar,
+    show_shape,
+)
+from kernmill.runtime import buffer_node, download, realize
+
+from .attention import Attention
+from .autograd import filled, gradient
+from .creation import host_array
+from .lazy import Lazy, device_name, fits, trace_origins
+from .losses import Losses
+from .movement import expand_whole
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .lazy import Operand
+
+    Array = np.ndarray[Any, np.dtype[Any]]
+
+__all__ = ["Tensor"]
+
+_leaf_numbers = itertools.count(1)
+_leaves: weakref.WeakKeyDictionary[UOp, weakref.ref[Conversions]] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+class Conversions(Losses, Attention):
+    """Other dtypes, other devices, the host."""
+
+    def float(self) -> Self:
+        """The values as float32."""
+        return self.cast(dtypes.float32)
+
+    def double(self) -> Self:
+        """The values as float64."""
+        return self.cast(dtypes.float64)
+
+    def half(self) -> Self:
+        """The values as float16."""
+        return self.cast(dtypes.float16)
+
+    def bfloat16(self) -> Self:
+        """The values as bfloat16."""
+        return self.cast(dtypes.bfloat16)
+
+    def int(self) -> Self:
+        """The values as int32."""
+        return self.cast(dtypes.int32)
+
+    def long(self) -> Self:
+        """The values as int64."""
+        return self.cast(dtypes.int64)
+
+    def short(self) -> Self:
+        """The values as int16."""
+        return self.cast(dtypes.int16)
+
+    def bool(self) -> Self:
+        """Whether each value is not 0."""
+        return self.cast(dtypes.bool)
+
+    def bitcast(self, dtype: DType) -> Self:
+        """The same bits as another dtype.
+
+        Raises:
+            DTypeError: the sizes differ.
+        """
+        if dtype.bits != self.dtype.bits or dtype.is_bool or self.dtype.is_bool:
+            raise DTypeError(f"bitcast: {self.dtype.name} to {dtype.name}: the bits differ in number. Use cast to convert values.")
+        return self._result(self.uop.bitcast(dtype))
+
+    def to(self, target: DType | str | None) -> Self:
+        """The tensor on another device (by name), or in another dtype."""
+        if isinstance(target, DType):
+            return self.cast(target)
+        place = device_name(target)
+        if place == self._device:
+            return self
+        new = self._result(UOp(Ops.COPY, self.dtype, (self.uop,), place))
+        new._device = place
+        return new
+
+    def contiguous(self) -> Self:
+        """The values in memory of their own, row-major, when realized."""
+        return self._result(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+
+    def clone(self) -> Self:
+        """A copy. Tensors never share what one of them can change, so this costs nothing."""
+        return self._result(self.uop)
+
+    def numel(self) -> int_:
+        """Number of elements."""
+        result = 1
+        for size in self.shape:
+            result = result * size
+        return result
+
+    def size(self, axis: int_ | None = None) -> tuple[int_, ...] | int_:
+        """The shape, or the size of one axis."""
+        return self.shape if axis is None else self.shape[self._axis(axis, "size")]
+
+    def element_size(self) -> int_:
+        """Bytes of one element."""
+        return self.dtype.size_bytes
+
+    def is_floating_point(self) -> bool_:
+        """Whether the dtype is a float."""
+        return self.dtype.is_float
+
+    # --- realizing
+    @property
+    def is_realized(self) -> bool_:
+        """Whether the values are in memory."""
+        return _stored(self.uop) is not None
+
+    def realize(self, *others: Self) -> Self:
+        """Compute this tensor and others now, together."""
+        tensors = [self, *others, *(state for hook in Tensor._with_realize for state in hook())]
+        lazy = [t for t in tensors if _stored(t.uop) is None]
+        if lazy:
+            origin, UOp.current_origin = UOp.current_origin, None
+            try:
+                realize(list(dict.fromkeys(t.uop for t in lazy)))
+            finally:
+                UOp.current_origin = origin
+            for t in lazy:
+                t._settle()
+        return self
+
+    def _settle(self) -> None:
+        """After realizing: keep the memory, and the history only where backward() may ask for it."""
+        storage = self.uop.storage
+        self._device = storage.device
+        is_leaf = self.requires_grad and self._is_leaf()
+        if self.requires_grad and not is_leaf:
+            return
+        self.uop = reshape(buffer_node(storage), self.uop.shape)
+        if is_leaf:
+            _register(self)
+
+    def numpy(self) -> Array:
+        """The values as a NumPy array: a read-only view of the memory where the host can see it, else a copy.
+
+        Raises:
+            DTypeError: bfloat16 without the package ml_dtypes.
+        """
+        return _read_only(self._array())
+
+    def _array(self) -> Array:
+        import numpy as np
+
+        self.realize()
+        node = _stored(self.uop)
+        assert node is not None
+        array: Array = np.asarray(download(node))
+        if self.dtype is dtypes.bfloat16 and array.dtype == np.uint16:
+            try:
+                import ml_dtypes
+            except ImportError:
+                raise DTypeError("numpy: NumPy has no bfloat16. Use .float().numpy(), or install ml_dtypes.") from None
+            array = array.view(ml_dtypes.bfloat16)
+        return array.reshape(self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool_ | None = None) -> Array:
+        import numpy as np
+
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"__array__: {self.dtype.name} as {np.dtype(dtype)} needs a copy.")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int_, int_]:
+        return 1, 0  # kDLCPU: what other devices hold is copied to the host
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers."""
+        return (self.float() if self.dtype is dtypes.bfloat16 else self)._array().tolist()
+
+    def item(self) -> float_:
+        """The value of a tensor with one element.
+
+        Raises:
+            ShapeError: another number of elements.
+        """
+        if self.numel() != 1:
+            raise ShapeError(
+                f"item: shape {show_shape(self.uop.shape)} has {self.numel()} elements, not one. Index it, or use tolist()."
+            )
+        value: float_ = self.reshape(()).tolist()
+        return value
+
+    def __float__(self) -> float_:
+        return float_(self.item())
+
+    def __int__(self) -> int_:
+        return int_(self.item())
+
+    def __index__(self) -> int_:
+        if not self.dtype.is_int or self.ndim:
+            raise DTypeError(f"a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)} is no index: only 0-d int tensors are.")
+        return int_(self.item())
+
+    def __bool__(self) -> bool_:
+        if self.numel() != 1:
+            raise ShapeError(
+                f"bool(tensor): shape {show_shape(self.uop.shape)} has {self.numel()} truth values. Use .any() or .all()."
+            )
+        return bool_(self.item())
+
+    def __len__(self) -> int_:
+        if not self.ndim:
+            raise ShapeError("len(tensor): a 0-d tensor has no length.")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Self]:
+        if not self.ndim:
+            raise ShapeError("iter(tensor): a 0-d tensor has nothing to go over.")
+        return iter(self.unbind(0))
+
+    def __repr__(self) -> str:
+        grad = ", requires_grad=True" if self.requires_grad else ""
+        if not self.is_realized or self.dtype is dtypes.bfloat16:
+            state = "" if self.is_realized else ", not realized"
+            return f"<Tensor {show_shape(self.uop.shape)} {self.dtype.name} on {self.device}{state}{grad}>"
+        import numpy as np
+
+        text = np.array2string(self.numpy(), separator=", ", prefix="Tensor(", threshold=100)
+        return f"Tensor({text}, dtype={self.dtype.name}{grad})"
+
+    # --- leaves
+    def _is_leaf(self) -> bool_:
+        owner = _leaves.get(self.uop)
+        return owner is not None and owner() is self
+
+    def requires_grad_(self, requires_grad: bool_ = True) -> Self:
+        """Make this tensor a leaf that backward() gives a gradient to, or stop that.
+
+        Raises:
+            DTypeError: the dtype is not a float.
+        """
+        if requires_grad and not self.dtype.is_float:
+            raise DTypeError(f"requires_grad: a {self.dtype.name} tensor has no gradient. Use a float dtype.")
+        if requires_grad and not self.requires_grad:
+            # a node of its own: equal constants share a node, leaves must not
+            self.uop = UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers))
+            _register(self)
+        self.requires_grad = requires_grad
+        return self
+
+
+int_, float_, bool_ = int, float, bool
+
+
+def _register(leaf: Conversions) -> None:
+    with _lock:
+        _leaves[leaf.uop] = weakref.ref(leaf)
+
+
+def _stored(node: UOp) -> UOp | None:
+    """The node that holds these values in memory, row-major, if one does."""
+    while node.storage is None and node.op in (Ops.RESHAPE, Ops.DETACH):
+        node = node.src[0]
+    return node if node.storage is not None else None
+
+
+def _read_only(array: Array) -> Array:
+    array = array.view()
+    array.flags.writeable = False
+    return array
+
+
+@trace_origins
+class Tensor(Conversions):
+    """A multidimensional array that is computed when it is needed.
+
+    `data` is a number, nested lists, bytes (uint8), a NumPy array or anything with `__array__`; it is copied.
+    """
+
+    _with_realize: ClassVar[list[Callable[[], list[Any]]]] = []  # states that every realize() brings up to date
+
+    def __init__(self, data: Any, dtype: DType | None = None, device: str | None = None, *, requires_grad: bool = False) -> None:
+        dtype = None if dtype is None else as_dtype(dtype)
+        self.grad = None
+        self.requires_grad = False
+        made = self._of(data, dtype, device, requires_grad)
+        self.uop, self._device = made.uop, made._device
+        if requires_grad:
+            self.requires_grad_()
+
+    @classmethod
+    def _of(cls, data: Any, dtype: DType | None, device: str | None, is_leaf: bool) -> Self:
+        if isinstance(data, UOp):
+            return cls._make(data.cast(dtypes.int64) if data.dtype is dtypes.index else data)
+        if isinstance(data, Tensor):
+            made = cls._make(data.uop, data._device)
+            made = made if dtype is None else made.cast(dtype)
+            return made if device is None else made.to(device)
+        if isinstance(data, (bool, int, float)) and device is None and not is_leaf:
+            own = dtype or as_dtype(type(data))
+            if fits(own, data) and (isinstance(data, int) or own.is_float):
+                return cls._make(scalar(own, data))
+        array, dtype = host_array(data, dtype)
+        return cls._upload(array, dtype, device)
+
+    # --- changing the box
+    def assign(self, value: Operand) -> Self:
+        """This tensor with new values of the same shape and dtype. Other tensors made from the old ones keep those."""
+        new = value if isinstance(value, Lazy) else self._tensor(value)
+        if new.dtype is not self.dtype and not isinstance(value, Lazy):
+            new = new.cast(self.dtype)
+        if broadcast_shapes("assign", self.uop.shape, new.uop.shape) != self.uop.shape:
+            raise ShapeError(
+                f"assign: a value of shape {show_shape(new.uop.shape)} into a tensor of shape {show_shape(self.uop.shape)}. "
+                "Reshape or reduce the value."
+            )
+        self._become(self._result(assign(self.uop, expand_whole(new.uop, self.uop.shape)), new))
+        return self
+
+    def replace(self, value: Tensor) -> Self:
+        """This tensor becomes another of its shape and dtype, without a copy."""
+        if value.uop.shape != self.uop.shape or value.dtype is not self.dtype:
+            raise ShapeError(
+                f"replace: {show_shape(value.uop.shape)} {value.dtype.name} for {show_shape(self.uop.shape)} {self.dtype.name}. "
+                "Use a tensor of the same shape and dtype."
+            )
+        self._become(value)
+        return self
+
+    def _become(self, other: Lazy) -> None:
+        """Take the node of another tensor; a leaf stays a leaf, what it is given is a constant to it."""
+        if self.requires_grad and self._is_leaf():
+            self.uop, self._device = other.uop, other._device
+            if self.uop in _leaves or self.uop.op is not Ops.ASSIGN:
+                self.uop = UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers))
+            _register(self)
+            return
+        self.uop, self._device, self.requires_grad = other.uop, other._device, other.requires_grad
+
+    def _in_place(self, result: Tensor, call: str) -> Self:
+        if result.dtype is not self.dtype:
+            raise DTypeError(
+                f"{call}: the result is {result.dtype.name} and does not go into a {self.dtype.name} tensor. "
+                f"Write x = x {call[0] if call[0] != '/' else '/'} y, or cast."
+            )
+        return self.assign(result)
+
+    def __iadd__(self, other: Operand) -> Self:
+        return self._in_place(self.add(other), "+=")
+
+    def __isub__(self, other: Operand) -> Self:
+        return self._in_place(self.sub(other), "-=")
+
+    def __imul__(self, other: Operand) -> Self:
+        return self._in_place(self.mul(other), "*=")
+
+    def __itruediv__(self, other: Operand) -> Self:
+        return self._in_place(self.div(other), "/=")
+
+    # --- gradients
+    def backward(self, gradient: Tensor | None = None) -> None:
+        """Add the gradient of this tensor to `grad` of every leaf with requires_grad that it was computed from.
+
+        Raises:
+            GradientError: nothing requires a gradient; more than one element and no gradient given.
+        """
+        if not self.requires_grad:
+            raise GradientError(
+                "backward: this tensor does not lead to one with requires_grad. "
+                "Make a leaf with requires_grad=True, and compute outside no_grad()."
+            )
+        seed = self._seed(gradient, "backward")
+        found = self._leaves_below()
+        grads = globals()["gradient"](self.uop, seed, found.keys(), leaves=found.keys())
+        for node, leaf in found.items():
+            part = leaf._make(grads[node] if node in grads else filled(node, 0.0), leaf._device)
+            leaf.grad = part if leaf.grad is None else leaf.grad.add(part)
+
+    def _leaves_below(self) -> dict[UOp, Tensor]:
+        with _lock:
+            known = {node: owner for node, ref in _leaves.items() if isinstance(owner := ref(), Tensor) and owner.requires_grad}
+        return {node: known[node] for node in self.uop.toposort(stop=lambda u: u in known) if node in known}
+
+    def _seed(self, given: Tensor | None, call: str) -> UOp:
+        if given is not None:
+            if given.uop.shape != self.uop.shape:
+                raise GradientError(
+                    f"{call}: a gradient of shape {show_shape(given.uop.shape)} for a tensor of shape "
+                    f"{show_shape(self.uop.shape)}. Give one of the same shape."
+                )
+            return given.cast(self.dtype).uop
+        if self.numel() != 1:
+            raise GradientError(
+                f"{call}: shape {show_shape(self.uop.shape)} has more than one element. "
+                "Reduce it to one, for example with .sum(), or give the gradient of each element."
+            )
+        return filled(self.uop, 1.0)
+
+    def gradient(self, *targets: Tensor, gradient: Tensor | None = None) -> list[Tensor]:
+        """The gradient of this tensor for each target; `grad` of no tensor changes.
+
+        Raises:
+            GradientError: a target that this tensor was not computed from.
+        """
+        grads = _gradient(self.uop, self._seed(gradient, "gradient"), [t.uop for t in targets])
+        for i, t in enumerate(targets):
+            if t.uop not in grads:
+                raise GradientError(
+                    f"gradient: target {i} of shape {show_shape(t.uop.shape)} does not lead to this tensor. "
+                    "Compute from it, outside no_grad() and without detach()."
+                )
+        return [t._make(grads[t.uop], t._device, self.requires_grad) for t in targets]
+
+
+_gradient = gradient

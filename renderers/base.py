@@ -1,0 +1,42 @@
+"""class Renderer: linear UOps to source text, for one target."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernmill.ir import AxisKind, Ops, Target, UOp
+
+__all__ = ["Renderer", "Signature", "signature"]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a kernel is called with: buffers by slot, then variables; `threads` is the size of its THREAD loop, 1 without."""
+
+    params: tuple[UOp, ...]
+    variables: tuple[UOp, ...]
+    threads: UOp | int
+
+
+def signature(uops: Sequence[UOp]) -> Signature:
+    """Read the signature off a linear list."""
+    params = sorted((u for u in uops if u.op is Ops.PARAM), key=lambda u: int(u.arg[0]))
+    variables = sorted((u for u in uops if u.op is Ops.VARIABLE), key=lambda u: str(u.arg[0]))
+    loops = [u.src[0] for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.THREAD]
+    threads: UOp | int = 1
+    if loops:
+        threads = int(loops[0].arg) if loops[0].op is Ops.CONST else loops[0]
+    return Signature(tuple(params), tuple(variables), threads)
+
+
+class Renderer(ABC):
+    """A language. `target` tells the compiler what may be used; `render` writes it down."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    @abstractmethod
+    def render(self, name: str, uops: Sequence[UOp]) -> str:
+        """Source text of the kernel `name`."""

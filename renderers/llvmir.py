@@ -1,0 +1,463 @@
+"""LLVM IR text: explicit vectors, SSA accumulators, nothing left for LLVM's middle end to do.
+
+A kernel is `void name(ptr args, i64 begin, i64 end)`: args points to 8-byte slots (buffer addresses, then variables), begin and
+end bound its THREAD loop. Accumulators are phis, written while the structured list is walked. No fast-math flag is used: what the
+IR says is what NumPy does, nan and inf included; sums are reordered by the optimizer's explicit lanes and groups only.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+
+from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, UOp, dtypes
+
+from .base import Renderer, signature
+
+__all__ = ["LLVM_OPS", "LLVMRenderer"]
+
+_FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
+_BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
+    Ops.ADD: ("fadd", "add", "add"),
+    Ops.SUB: ("fsub", "sub", "sub"),
+    Ops.MUL: ("fmul", "mul", "mul"),
+    Ops.DIV: ("fdiv", "", ""),
+    Ops.CDIV: ("", "sdiv", "udiv"),
+    Ops.CMOD: ("frem", "srem", "urem"),
+    Ops.AND: ("", "and", "and"),
+    Ops.OR: ("", "or", "or"),
+    Ops.XOR: ("", "xor", "xor"),
+    Ops.SHL: ("", "shl", "shl"),
+    Ops.SHR: ("", "ashr", "lshr"),
+}
+_BOOL = {Ops.ADD: "or", Ops.MUL: "and", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
+_COMPARE = {
+    Ops.LT: ("fcmp olt", "icmp slt", "icmp ult"),
+    Ops.LE: ("fcmp ole", "icmp sle", "icmp ule"),
+    Ops.EQ: ("fcmp oeq", "icmp eq", "icmp eq"),
+    Ops.NE: ("fcmp une", "icmp ne", "icmp ne"),
+}
+_INTRINSICS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL: "ceil", Ops.ROUND: "roundeven",
+               Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
+
+LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST})
+
+
+def llvm_type(dtype: DType, memory: bool = False) -> str:
+    """The LLVM type of a value, or of what lies in memory: a bool is i1 there and a byte here."""
+    if dtype.is_bool:
+        base = "i8" if memory else "i1"
+    else:
+        base = _FLOATS.get(dtype.scalar.name, f"i{dtype.bits}")
+    return base if dtype.lanes == 1 else f"<{dtype.lanes} x {base}>"
+
+
+def _mangled(dtype: DType, memory: bool = False) -> str:
+    base = {"half": "f16", "float": "f32", "double": "f64"}.get(llvm_type(dtype.scalar, memory), llvm_type(dtype.scalar, memory))
+    return base if dtype.lanes == 1 else f"v{dtype.lanes}{base}"
+
+
+def _literal(dtype: DType, value: float) -> str:
+    if dtype.is_bool:
+        return "true" if value else "false"
+    if dtype.scalar is dtypes.bfloat16:
+        return str(struct.unpack("<I", struct.pack("<f", value))[0] >> 16)
+    if dtype.scalar is dtypes.float16:
+        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+    if dtype.is_float:
+        return f"0x{struct.unpack('<Q', struct.pack('<d', math.nan if value != value else value))[0]:016X}"
+    return str(int(value))
+
+
+def _constant(dtype: DType, arg: object) -> str:
+    if isinstance(arg, tuple):
+        scalar = llvm_type(dtype.scalar)
+        return "<" + ", ".join(f"{scalar} {_literal(dtype, item)}" for item in arg) + ">"
+    assert isinstance(arg, bool | int | float)
+    text = _literal(dtype, arg)
+    return text if dtype.lanes == 1 else f"splat ({llvm_type(dtype.scalar)} {text})"
+
+
+def multiple_of(u: UOp) -> int:
+    """A number that certainly divides the int expression."""
+    match u.op:
+        case Ops.CONST if not isinstance(u.arg, tuple):
+            return abs(int(u.arg)) or 1 << 30
+        case Ops.MUL:
+            return multiple_of(u.src[0]) * multiple_of(u.src[1])
+        case Ops.SHL if u.src[1].is_const:
+            return multiple_of(u.src[0]) << int(u.src[1].arg)
+        case Ops.ADD | Ops.SUB:
+            return math.gcd(multiple_of(u.src[0]), multiple_of(u.src[1]))
+    return 1
+
+
+class LLVMRenderer(Renderer):
+    """Text for llvmlite's parser (LLVM 20 or later: opaque pointers, `splat`)."""
+
+    def render(self, name: str, uops: Sequence[UOp]) -> str:
+        """Source text of the kernel `name`."""
+        return _Function(name, uops).text()
+
+
+class _Loop:
+    """An open loop: its labels, and the accumulators that it changes."""
+
+    def __init__(self, number: int, before: str, registers: list[UOp]) -> None:
+        self.body = f"loop{number}"
+        self.exit = f"done{number}"
+        self.before = before
+        self.registers = registers
+        self.phis: dict[UOp, int] = {}  # accumulator -> its line, to be completed at the end
+        self.counter = ""
+
+
+class _Function:
+    """The text of one kernel under construction."""
+
+    def __init__(self, name: str, uops: Sequence[UOp]) -> None:
+        self.name = name
+        self.uops = uops
+        self.signature = signature(uops)
+        self.lines: list[str] = []
+        self.values: dict[UOp, str] = {}
+        self.allocas: list[str] = []
+        self.declarations: dict[str, None] = {}
+        self.loops: list[_Loop] = []
+        self.block = "entry"
+        self.count = 0
+        self.has_streams = False
+        self.handlers: dict[Op, Callable[[UOp], None]] = {
+            Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open, Ops.END: self.close, Ops.SET: self.set,
+            Ops.AFTER: self.after, Ops.REG: self.register, Ops.LOCAL: self.local, Ops.INDEX: self.place,
+            Ops.CAST: self.cast, Ops.BITCAST: self.bitcast, Ops.WHERE: self.where, Ops.BROADCAST: self.broadcast,
+            Ops.FOLD: self.fold, Ops.LANE: self.lane, Ops.LANES: self.lanes, Ops.NEG: self.neg, Ops.PARAM: self.param,
+            Ops.VARIABLE: self.variable,
+        }  # fmt: skip
+
+    def text(self) -> str:
+        changed = self.changed_registers()
+        for u in self.uops:
+            if u.op is Ops.CONST:
+                self.values[u] = _constant(u.dtype, u.arg)
+            elif u.op is Ops.RANGE:
+                self.open(u, changed[u])
+            elif u.op in self.handlers:
+                self.handlers[u.op](u)
+            else:
+                self.elementwise(u)
+        if self.has_streams:
+            self.declare("void @llvm.x86.sse.sfence()")
+            self.emit("call void @llvm.x86.sse.sfence()")
+        body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
+        head = f"define void @{self.name}(ptr noundef %args, i64 noundef %begin, i64 noundef %end) #0 {{"
+        tail = ['attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }', "!0 = !{i32 1}"]
+        return "\n".join([head, body, "}", *(f"declare {d}" for d in self.declarations), *tail]) + "\n"
+
+    # --- small tools
+    def fresh(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def emit(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def define(self, text: str) -> str:
+        name = self.fresh()
+        self.emit(f"{name} = {text}")
+        return name
+
+    def declare(self, text: str) -> None:
+        self.declarations[text] = None
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+        self.block = name
+
+    def typed(self, u: UOp) -> str:
+        return f"{llvm_type(u.dtype)} {self.values[u]}"
+
+    # --- arguments and memory
+    def argument(self, u: UOp, slot: int, kind: str) -> None:
+        at = self.define(f"getelementptr i8, ptr %args, i64 {slot * 8}")
+        self.values[u] = self.define(f"load {kind}, ptr {at}, align 8")
+
+    def param(self, u: UOp) -> None:
+        self.argument(u, self.signature.params.index(u), "ptr")
+
+    def variable(self, u: UOp) -> None:
+        self.argument(u, len(self.signature.params) + self.signature.variables.index(u), "i64")
+
+    def local(self, u: UOp) -> None:
+        name = self.fresh()
+        self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align 64")
+        self.values[u] = name
+
+    def place(self, u: UOp) -> None:
+        """INDEX: an address, or a vector of addresses. A scalar gate moves a closed place to the start of the buffer."""
+        index = u.src[1]
+        value = self.values[index]
+        if len(u.src) > 2 and u.src[2].dtype.lanes == 1:
+            value = self.define(f"select i1 {self.values[u.src[2]]}, i64 {value}, i64 0")
+        kind = f"i64 {value}" if index.dtype.lanes == 1 else f"<{index.dtype.lanes} x i64> {value}"
+        element = llvm_type(u.dtype.scalar, True)
+        self.values[u] = self.define(f"getelementptr inbounds {element}, ptr {self.values[u.src[0]]}, {kind}")
+
+    def gate(self, place: UOp) -> UOp | None:
+        return place.src[2] if len(place.src) > 2 else None
+
+    def mask(self, place: UOp, lanes: int) -> str:
+        gate = self.gate(place)
+        if gate is None:
+            return f"<{lanes} x i1> splat (i1 true)"
+        return f"<{lanes} x i1> {self.values[gate]}"
+
+    def load(self, u: UOp) -> None:
+        place = u.src[0]
+        kind, address, align = llvm_type(u.dtype, True), self.values[place], u.dtype.scalar.size_bytes
+        gate = self.gate(place)
+        lanes = u.dtype.lanes
+        mangled = _mangled(u.dtype, True)
+        if place.src[1].dtype.lanes > 1:
+            pointers = f"<{lanes} x ptr> {address}"
+            self.declare(f"{kind} @llvm.masked.gather.{mangled}.v{lanes}p0(<{lanes} x ptr>, i32, <{lanes} x i1>, {kind})")
+            args = f"{pointers}, i32 {align}, {self.mask(place, lanes)}, {kind} zeroinitializer"
+            value = self.define(f"call {kind} @llvm.masked.gather.{mangled}.v{lanes}p0({args})")
+        elif gate is not None and gate.dtype.lanes > 1:
+            self.declare(f"{kind} @llvm.masked.load.{mangled}.p0(ptr, i32, <{lanes} x i1>, {kind})")
+            args = f"ptr {address}, i32 {align}, {self.mask(place, lanes)}, {kind} zeroinitializer"
+            value = self.define(f"call {kind} @llvm.masked.load.{mangled}.p0({args})")
+        else:
+            value = self.define(f"load {kind}, ptr {address}, align {align}")
+            if gate is not None:
+                zero = "0" if not u.dtype.is_float or u.dtype.scalar is dtypes.bfloat16 else "0.0"
+                zero = zero if lanes == 1 else "zeroinitializer"
+                value = self.define(f"select i1 {self.values[gate]}, {kind} {value}, {kind} {zero}")
+        if u.dtype.is_bool:
+            none = "0" if lanes == 1 else "zeroinitializer"
+            value = self.define(f"icmp ne {kind} {value}, {none}")
+        self.values[u] = value
+
+    def store(self, u: UOp) -> None:
+        place, stored = u.src
+        kind, lanes = llvm_type(stored.dtype, True), stored.dtype.lanes
+        value = self.values[stored]
+        if stored.dtype.is_bool:
+            value = self.define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
+        address, align = self.values[place], stored.dtype.scalar.size_bytes
+        gate, mangled = self.gate(place), _mangled(stored.dtype, True)
+        if place.src[1].dtype.lanes > 1:
+            self.declare(f"void @llvm.masked.scatter.{mangled}.v{lanes}p0({kind}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
+            args = f"{kind} {value}, <{lanes} x ptr> {address}, i32 {align}, {self.mask(place, lanes)}"
+            self.emit(f"call void @llvm.masked.scatter.{mangled}.v{lanes}p0({args})")
+        elif gate is not None and gate.dtype.lanes > 1:
+            self.declare(f"void @llvm.masked.store.{mangled}.p0({kind}, ptr, i32, <{lanes} x i1>)")
+            args = f"{kind} {value}, ptr {address}, i32 {align}, {self.mask(place, lanes)}"
+            self.emit(f"call void @llvm.masked.store.{mangled}.p0({args})")
+        elif gate is not None:
+            self.count += 1
+            inside, after = f"store{self.count}", f"stored{self.count}"
+            self.emit(f"br i1 {self.values[gate]}, label %{inside}, label %{after}")
+            self.label(inside)
+            self.emit(f"store {kind} {value}, ptr {address}, align {align}")
+            self.emit(f"br label %{after}")
+            self.label(after)
+        else:
+            self.emit(f"store {kind} {value}, ptr {address}, {self.store_flags(u, place, stored.dtype, align)}")
+
+    def store_flags(self, u: UOp, place: UOp, dtype: DType, align: int) -> str:
+        """Streaming stores need whole aligned vectors; buffers start on 64 bytes."""
+        aligned = multiple_of(place.src[1]) * align % dtype.size_bytes == 0 and dtype.size_bytes in (16, 32, 64)
+        if u.arg != "nt" or not aligned:
+            return f"align {align}"
+        self.has_streams = True
+        return f"align {dtype.size_bytes}, !nontemporal !0"
+
+    # --- loops and accumulators
+    def changed_registers(self) -> dict[UOp, list[UOp]]:
+        """For each loop the accumulators that are set inside it and made outside it."""
+        changed: dict[UOp, list[UOp]] = {}
+        open_loops: list[UOp] = []
+        made_at: dict[UOp, int] = {}
+        for u in self.uops:
+            if u.op is Ops.RANGE:
+                changed[u] = []
+                open_loops.append(u)
+            elif u.op is Ops.END:
+                open_loops.pop()
+            elif u.op is Ops.REG:
+                made_at[u] = len(open_loops)
+            elif u.op is Ops.SET:
+                for loop in open_loops[made_at[u.src[0]] :]:
+                    if u.src[0] not in changed[loop]:
+                        changed[loop].append(u.src[0])
+        return changed
+
+    def register(self, u: UOp) -> None:
+        self.values[u] = self.values[u.src[0]]
+
+    def set(self, u: UOp) -> None:
+        self.values[u.src[0]] = self.values[u.src[1]]
+
+    def after(self, u: UOp) -> None:
+        self.values[u] = self.values[u.src[0]]
+
+    def open(self, u: UOp, registers: list[UOp] | None = None) -> None:
+        self.count += 1
+        loop = _Loop(self.count, self.block, registers or [])
+        is_thread = u.arg[1] == AxisKind.THREAD
+        first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
+        self.emit(f"br label %{loop.body}")
+        self.label(loop.body)
+        loop.counter = self.fresh()
+        self.values[u] = loop.counter
+        loop.phis[u] = len(self.lines)
+        self.lines.append(f"  {loop.counter} = phi i64 [ {first}, %{loop.before} ]")
+        for register in loop.registers:
+            name = self.fresh()
+            loop.phis[register] = len(self.lines)
+            self.lines.append(f"  {name} = phi {llvm_type(register.dtype)} [ {self.values[register]}, %{loop.before} ]")
+            self.values[register] = name
+        if is_thread or u.src[0].op is not Ops.CONST:
+            self.guard(loop, limit)
+        self.loops.append(loop)
+
+    def guard(self, loop: _Loop, limit: str) -> None:
+        """A loop that may run zero times tests before its body."""
+        more = self.define(f"icmp slt i64 {loop.counter}, {limit}")
+        inside = f"{loop.body}.in"
+        self.emit(f"br i1 {more}, label %{inside}, label %{loop.exit}")
+        self.label(inside)
+
+    def close(self, u: UOp) -> None:
+        loop, head = self.loops.pop(), u.src[0]
+        following = self.define(f"add nuw nsw i64 {loop.counter}, 1")
+        guarded = head.arg[1] == AxisKind.THREAD or head.src[0].op is not Ops.CONST
+        inner = {register: self.values[register] for register in loop.registers}
+        for node, line in loop.phis.items():
+            value = following if node is head else inner[node]
+            self.lines[line] += f", [ {value}, %{self.block} ]"
+        if guarded:
+            self.emit(f"br label %{loop.body}")
+            for register in loop.registers:
+                self.values[register] = self.lines[loop.phis[register]].split("=")[0].strip()
+        else:
+            more = self.define(f"icmp ult i64 {following}, {self.values[head.src[0]]}")
+            self.emit(f"br i1 {more}, label %{loop.body}, label %{loop.exit}")
+        self.label(loop.exit)
+
+    # --- values
+    def elementwise(self, u: UOp) -> None:
+        kind = llvm_type(u.src[0].dtype) if u.src else ""
+        operands = [self.values[s] for s in u.src]
+        if u.op in _INTRINSICS and u.src[0].dtype.is_float:
+            name = f"llvm.{_INTRINSICS[u.op]}.{_mangled(u.dtype)}"
+            self.declare(f"{kind} @{name}({', '.join([kind] * len(u.src))})")
+            self.values[u] = self.define(f"call {kind} @{name}({', '.join(f'{kind} {o}' for o in operands)})")
+        elif u.op is Ops.ABS:
+            name = f"llvm.abs.{_mangled(u.dtype)}"
+            self.declare(f"{kind} @{name}({kind}, i1)")
+            self.values[u] = self.define(f"call {kind} @{name}({kind} {operands[0]}, i1 false)")
+        elif u.op in _INTRINSICS and u.op is not Ops.FMA:
+            self.values[u] = operands[0]  # rounding an int
+        elif u.op in _COMPARE or u.op in _BINARY:
+            self.values[u] = self.define(f"{self.opcode(u)} {kind} {operands[0]}, {operands[1]}")
+        else:
+            raise InternalError(f"llvmir: {u!r} has no instruction; it should have been decomposed")
+
+    def opcode(self, u: UOp) -> str:
+        dtype = u.src[0].dtype
+        if dtype.is_bool and u.op in _BOOL:
+            return _BOOL[u.op]
+        row = _COMPARE[u.op] if u.op in _COMPARE else _BINARY[u.op]
+        return row[0 if dtype.is_float else 1 if dtype.kind in (Kind.INT, Kind.INDEX) else 2]
+
+    def neg(self, u: UOp) -> None:
+        kind, value = llvm_type(u.dtype), self.values[u.src[0]]
+        zero = "0" if u.dtype.lanes == 1 else "zeroinitializer"
+        self.values[u] = self.define(f"fneg {kind} {value}" if u.dtype.is_float else f"sub {kind} {zero}, {value}")
+
+    def where(self, u: UOp) -> None:
+        condition, yes, no = u.src
+        self.values[u] = self.define(f"select {self.typed(condition)}, {self.typed(yes)}, {self.typed(no)}")
+
+    def cast(self, u: UOp) -> None:
+        (x,) = u.src
+        a, b = x.dtype.scalar, u.dtype.scalar
+        source, kind = llvm_type(x.dtype), llvm_type(u.dtype)
+        if a is b or (a.is_int and b.is_int and a.bits == b.bits):
+            self.values[u] = self.values[x]
+            return
+        signed = a.kind in (Kind.INT, Kind.INDEX)
+        if a.is_float and b.is_float:
+            verb = "fpext" if b.bits > a.bits else "fptrunc"
+        elif a.is_float:
+            verb = "fptosi" if b.kind is Kind.INT else "fptoui"
+        elif b.is_float:
+            verb = "sitofp" if signed else "uitofp"
+        elif b.bits < a.bits:
+            verb = "trunc"
+        else:
+            verb = "sext" if signed else "zext"
+        self.values[u] = self.define(f"{verb} {source} {self.values[x]} to {kind}")
+
+    def bitcast(self, u: UOp) -> None:
+        source, kind = llvm_type(u.src[0].dtype), llvm_type(u.dtype)
+        same = source == kind
+        self.values[u] = self.values[u.src[0]] if same else self.define(f"bitcast {self.typed(u.src[0])} to {kind}")
+
+    # --- vectors
+    def broadcast(self, u: UOp) -> None:
+        kind, lanes = llvm_type(u.dtype), u.dtype.lanes
+        first = self.define(f"insertelement {kind} poison, {self.typed(u.src[0])}, i64 0")
+        mask = f"<{lanes} x i32> zeroinitializer"
+        self.values[u] = self.define(f"shufflevector {kind} {first}, {kind} poison, {mask}")
+
+    def lane(self, u: UOp) -> None:
+        self.values[u] = self.define(f"extractelement {self.typed(u.src[0])}, i64 {u.arg}")
+
+    def lanes(self, u: UOp) -> None:
+        value, kind = "poison", llvm_type(u.dtype)
+        for number, s in enumerate(u.src):
+            value = self.define(f"insertelement {kind} {value}, {self.typed(s)}, i64 {number}")
+        self.values[u] = value
+
+    def fold(self, u: UOp) -> None:
+        """Halves onto each other until one lane is left."""
+        vector = u.src[0]
+        name, lanes = self.values[vector], vector.dtype.lanes
+        while lanes > 1:
+            whole, half = vector.dtype.vec(lanes), vector.dtype.vec(lanes // 2)
+            kind = llvm_type(whole)
+            low, high = (
+                self.define(f"shufflevector {kind} {name}, {kind} poison, <{lanes // 2} x i32> <{numbers}>")
+                for numbers in (
+                    ", ".join(f"i32 {n}" for n in range(lanes // 2)),
+                    ", ".join(f"i32 {n}" for n in range(lanes // 2, lanes)),
+                )
+            )
+            name = self.combine(u.arg, half if lanes > 2 else half, low, high, lanes // 2)
+            lanes //= 2
+        kind = f"<1 x {llvm_type(u.dtype)}>"
+        self.values[u] = self.define(f"extractelement {kind} {name}, i64 0")
+
+    def combine(self, op: Op, dtype: DType, a: str, b: str, lanes: int) -> str:
+        kind = f"<{lanes} x {llvm_type(dtype.scalar)}>"
+        boolean = f"<{lanes} x i1>"
+        if op in (Ops.MAX, Ops.MIN) and not dtype.is_bool:
+            sign = "gt" if op is Ops.MAX else "lt"
+            compare = f"fcmp o{sign}" if dtype.is_float else f"icmp {'s' if dtype.kind is Kind.INT else 'u'}{sign}"
+            better = self.define(f"{compare} {kind} {a}, {b}")
+            best = self.define(f"select {boolean} {better}, {kind} {a}, {kind} {b}")
+            if not dtype.is_float:
+                return best
+            lost = self.define(f"fcmp uno {kind} {a}, {a}")
+            return self.define(f"select {boolean} {lost}, {kind} {a}, {kind} {best}")
+        if dtype.is_bool:
+            word = {Ops.MAX: "or", Ops.MIN: "and"}.get(op) or _BOOL[op]
+        else:
+            row = _BINARY[op]
+            word = row[0 if dtype.is_float else 1]
+        return self.define(f"{word} {kind} {a}, {b}")
+

@@ -1,0 +1,151 @@
+import gc
+import mmap
+import threading
+
+import pytest
+
+from kernmill.ir import InternalError, KernmillError, OutOfMemoryError
+from kernmill.runtime import allocator
+
+MB = 1 << 20
+SIZES = [0, 1, 63, 64, 65, 4096, 100_000, MB - 1, MB, 3 * MB + 7]
+
+
+@pytest.mark.parametrize("nbytes", SIZES)
+def test_blocks_are_aligned_padded_and_writable(nbytes: int) -> None:
+    import ctypes
+
+    block = allocator.HostAllocator().alloc(nbytes)
+    assert block.address % allocator.ALIGNMENT_BYTES == 0
+    assert block.nbytes == nbytes <= block.capacity_bytes
+    view = block.view()
+    assert len(view) == nbytes
+    view[:] = b"\xab" * nbytes
+    assert ctypes.string_at(block.address, nbytes) == b"\xab" * nbytes
+    readable = block.capacity_bytes + allocator.PADDING_BYTES
+    assert len(ctypes.string_at(block.address, readable)) == readable
+
+
+def test_slack_is_at_most_an_eighth() -> None:
+    for nbytes in [513, 4097, 5000, 123_457, MB + 1, 7 * MB, (1 << 40) + 1]:
+        capacity = allocator._bucket_bytes(nbytes)
+        assert nbytes <= capacity <= nbytes * 1.125 + 64
+        assert allocator._bucket_bytes(capacity) == capacity
+
+
+def test_freed_blocks_are_reused() -> None:
+    memory = allocator.HostAllocator()
+    for nbytes in SIZES:
+        first = memory.alloc(nbytes)
+        address = first.address
+        memory.free(first)
+        second = memory.alloc(max(0, nbytes - 1) if nbytes > 65 else nbytes)
+        assert second.address == address
+        memory.free(second)
+    assert memory.statistics().reused >= len(SIZES)
+
+
+def test_statistics() -> None:
+    memory = allocator.HostAllocator()
+    a, b = memory.alloc(1000), memory.alloc(3000)
+    assert memory.statistics().live_bytes == 4000
+    memory.free(a)
+    now = memory.statistics()
+    assert (now.live_bytes, now.peak_bytes, now.cached_bytes) == (3000, 4000, 1024)
+    memory.reset_peak()
+    assert memory.statistics().peak_bytes == 3000
+    memory.free(b)
+    assert memory.trim() == memory.statistics().cached_bytes + 1024 + 3072
+    assert memory.statistics().cached_bytes == 0
+
+
+def test_cache_is_limited_and_drops_the_oldest() -> None:
+    memory = allocator.HostAllocator(cache_limit_bytes=4 * MB)
+    blocks = [memory.alloc(MB) for _ in range(6)]
+    addresses = [block.address for block in blocks]
+    for block in blocks:
+        memory.free(block)
+    assert memory.statistics().cached_bytes == 4 * MB
+    assert memory.alloc(MB).address == addresses[-1]
+    huge = memory.alloc(5 * MB)
+    memory.free(huge)  # larger than the cache: goes back at once
+    assert memory.statistics().cached_bytes == 3 * MB
+
+
+def test_double_free_is_an_error() -> None:
+    memory = allocator.HostAllocator()
+    block = memory.alloc(10)
+    memory.free(block)
+    with pytest.raises(InternalError, match="was freed before"):
+        memory.free(block)
+
+
+def test_out_of_memory_leaves_the_process_usable() -> None:
+    memory = allocator.HostAllocator()
+    memory.free(memory.alloc(2 * MB))
+    with pytest.raises(OutOfMemoryError, match=r"LLVM: no room for a buffer of 1024\.0 TiB\. Free: .*smaller batches"):
+        memory.alloc(1 << 50)
+    assert memory.statistics().cached_bytes == 0  # it was trimmed before giving up
+    with pytest.raises(KernmillError):
+        memory.alloc(-1)
+    assert memory.alloc(64).nbytes == 64
+
+
+def test_allocation_is_tried_again_after_trimming(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = allocator.HostAllocator()
+    memory.free(memory.alloc(3 * MB))
+    real = allocator._new_block
+
+    def short_of_memory(capacity: int) -> allocator.Block:
+        if memory.statistics().cached_bytes:
+            raise OSError(12, "Cannot allocate memory")
+        return real(capacity)
+
+    monkeypatch.setattr(allocator, "_new_block", short_of_memory)
+    assert memory.alloc(2 * MB).nbytes == 2 * MB
+
+
+def test_view_outlives_the_block() -> None:
+    memory = allocator.HostAllocator(cache_limit_bytes=0)
+    block = memory.alloc(2 * MB)
+    view = block.view()
+    view[:4] = b"abcd"
+    memory.free(block)
+    del block
+    gc.collect()
+    assert bytes(view[:4]) == b"abcd"
+
+
+def test_free_from_a_finalizer_while_the_lock_is_held() -> None:
+    memory = allocator.HostAllocator()
+    block = memory.alloc(100)
+    with memory._lock:
+        memory.free(block)  # what the garbage collector may do inside any method
+    assert memory.statistics().live_bytes == 0
+    assert memory.statistics().cached_bytes == 128
+
+
+def test_many_threads() -> None:
+    memory = allocator.HostAllocator(cache_limit_bytes=MB)
+    errors: list[int] = []
+
+    def work(seed: int) -> None:
+        for i in range(300):
+            block = memory.alloc(64 + (seed * 37 + i * 113) % 5000)
+            block.view()[:8] = mark = (seed * 1000 + i).to_bytes(8, "little")
+            if bytes(block.view()[:8]) != mark:
+                errors.append(i)
+            memory.free(block)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert memory.statistics().live_bytes == 0
+    assert memory.statistics().cached_bytes <= MB
+
+
+def test_page_size_is_a_multiple_of_the_alignment() -> None:
+    assert mmap.PAGESIZE % allocator.ALIGNMENT_BYTES == 0

@@ -1,0 +1,71 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from kernmill.ir import CompileError
+from kernmill.runtime import compile_cache, host, llvm_codegen
+
+GOOD = "define i64 @answer() nounwind {\n  ret i64 42\n}\n"
+
+
+def test_object_and_assembly() -> None:
+    assert llvm_codegen.compile_ir(GOOD, host.this_host())
+    assert "answer" in llvm_codegen.assembly(GOOD, host.this_host())
+    assert "42" in llvm_codegen.assembly(GOOD, host.this_host(), level=0)
+
+
+def test_counter_counts_compilations_only() -> None:
+    before = llvm_codegen.codegen_count()
+    llvm_codegen.compile_ir(GOOD, host.this_host())
+    llvm_codegen.assembly(GOOD, host.this_host())
+    assert llvm_codegen.codegen_count() == before + 1
+
+
+def test_syntax_error_shows_the_line_and_its_neighbours() -> None:
+    bad = "define i64 @f() {\n  %a = add i64 1, 2\n  %b = frobnicate i64 %a\n  ret i64 %b\n}\n"
+    with pytest.raises(CompileError) as caught:
+        llvm_codegen.compile_ir(bad, host.this_host())
+    text = str(caught.value)
+    assert "LLVM refuses line 3 of the generated IR" in text
+    assert "->    3 |   %b = frobnicate i64 %a" in text
+    assert "      2 |   %a = add i64 1, 2" in text
+    assert "expected instruction opcode" in text
+
+
+def test_verifier_error_shows_the_line() -> None:
+    bad = "define i64 @f() {\n  %a = add i64 %b, 2\n  %b = add i64 1, 2\n  ret i64 %b\n}\n"
+    with pytest.raises(CompileError, match="does not dominate") as caught:
+        llvm_codegen.compile_ir(bad, host.this_host())
+    assert " | " in str(caught.value)
+
+
+def test_cached_compilation(tmp_path: Path) -> None:
+    cache = compile_cache.CompileCache(str(tmp_path / "cache"))
+    first = llvm_codegen.compile_cached(GOOD, host.this_host(), cache=cache, header={"kernel": "answer"})
+    before = llvm_codegen.codegen_count()
+    assert llvm_codegen.compile_cached(GOOD, host.this_host(), cache=cache) == first
+    assert llvm_codegen.codegen_count() == before
+    llvm_codegen.compile_cached(GOOD, host.this_host(), 1, cache=cache)  # another level is another key
+    assert llvm_codegen.codegen_count() == before + 1
+    assert cache.info()["entries"] == 2
+
+
+def test_version_is_llvmlites() -> None:
+    import llvmlite
+
+    assert llvm_codegen.llvm_version() == llvmlite.__version__
+
+
+def test_threads_may_compile_at_once() -> None:
+    results: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(llvm_codegen.compile_ir(GOOD, host.this_host())))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4
+    assert len(set(results)) == 1

@@ -1,0 +1,322 @@
+import ctypes
+import functools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kernmill.ir import Context
+from kernmill.runtime import elf, host, llvm_codegen, loader, pool, pool_ir
+
+KERNELS = """
+; slot 0: i64 array; every index of [begin, end) is counted up by slot 1
+define void @bump(ptr %args, i64 %begin, i64 %end) nounwind {
+entry:
+  %array = load ptr, ptr %args
+  %by.p = getelementptr i64, ptr %args, i64 1
+  %by = load i64, ptr %by.p
+  %any = icmp slt i64 %begin, %end
+  br i1 %any, label %loop, label %out
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %i1, %loop ]
+  %p = getelementptr i64, ptr %array, i64 %i
+  %v = load i64, ptr %p
+  %v1 = add i64 %v, %by
+  store i64 %v1, ptr %p
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %end
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}
+; counts its own calls in slot 0
+define void @count(ptr %args, i64 %begin, i64 %end) nounwind {
+  %p = load ptr, ptr %args
+  %old = atomicrmw add ptr %p, i64 1 seq_cst
+  ret void
+}
+; a[i] = a[i + n] on the first half: depends on the entry before it being finished
+define void @sum(ptr %args, i64 %begin, i64 %end) nounwind {
+entry:
+  %array = load ptr, ptr %args
+  %n.p = getelementptr i64, ptr %args, i64 1
+  %n = load i64, ptr %n.p
+  %out.p = getelementptr i64, ptr %args, i64 2
+  %out = load ptr, ptr %out.p
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %s = phi i64 [ 0, %entry ], [ %s1, %loop ]
+  %p = getelementptr i64, ptr %array, i64 %i
+  %v = load i64, ptr %p
+  %s1 = add i64 %s, %v
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, %n
+  br i1 %more, label %loop, label %done
+done:
+  store i64 %s1, ptr %out
+  ret void
+}
+define void @empty(ptr %args, i64 %begin, i64 %end) nounwind {
+  ret void
+}
+"""
+
+
+@functools.cache
+def kernels() -> elf.Module:
+    data = llvm_codegen.compile_ir(KERNELS, host.this_host())
+    return loader.load_object(data, ["bump", "count", "sum", "empty"])
+
+
+def address_of(array: "ctypes.Array[ctypes.c_int64]") -> int:
+    return ctypes.addressof(array)
+
+
+def launch(name: str, *args: int, n: int = 1, chunk: int = 1) -> pool.Launch:
+    return pool.Launch(kernels().symbols[name], args, n, chunk)
+
+
+@pytest.fixture(params=[(1, None), (2, None), (2, 0), (3, 50)], ids=["1", "2", "2-sleepy", "3-crowded"])
+def crew(request: pytest.FixtureRequest) -> Iterator[pool.Pool]:
+    threads, spin = request.param
+    crew = pool.Pool(threads, spin)
+    yield crew
+    crew.close()
+
+
+@pytest.mark.parametrize(("n", "chunk"), [(1, 1), (2, 1), (7, 3), (64, 64), (1000, 1), (1000, 7), (1001, 250)])
+def test_every_index_exactly_once(crew: pool.Pool, n: int, chunk: int) -> None:
+    array = (ctypes.c_int64 * (n + 1))()
+    table = pool.LaunchTable([launch("bump", address_of(array), 3, n=n, chunk=chunk)])
+    for _ in range(20):
+        table.run(crew)
+    assert list(array) == [60] * n + [0]
+
+
+def test_number_of_calls(crew: pool.Pool) -> None:
+    calls = (ctypes.c_int64 * 1)()
+    table = pool.LaunchTable([launch("count", address_of(calls), n=100, chunk=9)])
+    table.run(crew)
+    assert calls[0] == (1 if crew.threads == 1 else 12)
+
+
+def test_entries_run_in_order(crew: pool.Pool) -> None:
+    """Each sum reads what all chunks of the bump before it wrote."""
+    n, pairs = 512, 30
+    array, sums = (ctypes.c_int64 * n)(), (ctypes.c_int64 * pairs)()
+    launches = []
+    for k in range(pairs):
+        launches.append(launch("bump", address_of(array), 1, n=n, chunk=16))
+        launches.append(launch("sum", address_of(array), n, address_of(sums) + 8 * k))
+    table = pool.LaunchTable(launches)
+    for turn in range(10):
+        table.run(crew)
+        assert list(sums) == [n * (turn * pairs + k + 1) for k in range(pairs)]
+
+
+def test_sleeping_workers_are_woken() -> None:
+    crew = pool.Pool(2, spin=10)
+    array = (ctypes.c_int64 * 64)()
+    table = pool.LaunchTable([launch("bump", address_of(array), 1, n=64, chunk=1)])
+    for _ in range(30):
+        time.sleep(0.001)
+        table.run(crew)
+    assert list(array) == [30] * 64
+
+
+def test_arguments_and_ranges_may_change(crew: pool.Pool) -> None:
+    a, b = (ctypes.c_int64 * 10)(), (ctypes.c_int64 * 10)()
+    table = pool.LaunchTable([launch("empty"), launch("bump", address_of(a), 1, n=10, chunk=2)])
+    table.run(crew)
+    table.set_arg(1, 0, address_of(b))
+    table.set_arg(1, 1, -5)
+    table.set_range(1, 4, 1)
+    table.run(crew)
+    assert list(a) == [1] * 10
+    assert list(b) == [-5] * 4 + [0] * 6
+    with pytest.raises(IndexError, match="entry 0 has 0 slots, not slot 0"):
+        table.set_arg(0, 0, 1)
+
+
+def test_odd_tables(crew: pool.Pool) -> None:
+    pool.LaunchTable([]).run(crew)
+    calls = (ctypes.c_int64 * 1)()
+    pool.LaunchTable([launch("count", address_of(calls), n=0, chunk=0)]).run(crew)
+    pool.LaunchTable([launch("count", address_of(calls), n=1 << 50, chunk=1 << 40)]).run(crew)
+    assert calls[0] == (2 if crew.threads == 1 else 1 + 1024)
+    table = pool.LaunchTable([launch("empty", n=1 << 60, chunk=1)])
+    assert table._entries[3] == 1 << 40  # the number of chunks stays below 2^20
+    assert table.run_timed(pool.Pool(1))[0] >= 0
+
+
+def test_timed_run(crew: pool.Pool) -> None:
+    array = (ctypes.c_int64 * 200_000)()
+    big = launch("bump", address_of(array), 1, n=200_000, chunk=10_000)
+    start = time.perf_counter_ns()
+    times = pool.LaunchTable([launch("empty"), big, launch("empty")]).run_timed(crew)
+    wall = time.perf_counter_ns() - start
+    assert len(times) == 3
+    assert all(one >= 0 for one in times)
+    assert 10_000 < times[1] <= sum(times) <= wall
+    assert set(array) == {1}
+
+
+def test_python_threads_share_a_pool(crew: pool.Pool) -> None:
+    arrays = [(ctypes.c_int64 * 300)() for _ in range(3)]
+
+    def work(array: "ctypes.Array[ctypes.c_int64]") -> None:
+        table = pool.LaunchTable([launch("bump", address_of(array), 1, n=300, chunk=10)] * 3)
+        for _ in range(100):
+            table.run(crew)
+
+    threads = [threading.Thread(target=work, args=(array,)) for array in arrays]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(set(array) == {300} for array in arrays)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity of threads")
+def test_pinned_workers() -> None:
+    mine = os.sched_getaffinity(0)
+    crew = pool.Pool(2, pin=True)
+    array = (ctypes.c_int64 * 50)()
+    table = pool.LaunchTable([launch("bump", address_of(array), 1, n=50, chunk=1)])
+    for _ in range(50):
+        table.run(crew)
+    assert set(array) == {50}
+    worker = crew._crew.threads[0].native_id
+    assert worker is not None
+    assert len(os.sched_getaffinity(worker)) == 1
+    assert os.sched_getaffinity(0) == mine
+    crew.close()
+
+
+def test_close_and_use_again() -> None:
+    crew = pool.Pool(2)
+    array = (ctypes.c_int64 * 50)()
+    table = pool.LaunchTable([launch("bump", address_of(array), 1, n=50, chunk=1)])
+    for _ in range(3):
+        table.run(crew)
+        crew.close()
+    assert set(array) == {3}
+
+
+def test_workers_go_with_their_pool() -> None:
+    before = threading.active_count()
+    for _ in range(5):
+        crew = pool.Pool(3)
+        pool.LaunchTable([launch("empty", n=10)]).run(crew)
+        del crew
+    assert threading.active_count() <= before + 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork")
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+def test_forked_child_has_its_own_workers() -> None:
+    crew = pool.Pool(2)
+    array = (ctypes.c_int64 * 100)()
+    table = pool.LaunchTable([launch("bump", address_of(array), 1, n=100, chunk=1)])
+    table.run(crew)
+    for _ in range(3):
+        child = os.fork()
+        if child == 0:
+            try:
+                for _ in range(50):
+                    table.run(crew)
+                os._exit(0 if set(array) == {51} and crew._crew.threads else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+    table.run(crew)
+    assert set(array) == {2}
+
+
+EXIT = """
+import atexit, ctypes, sys, threading, time
+from kernmill.runtime import host, llvm_codegen, loader, pool
+data = llvm_codegen.compile_ir("define void @f(ptr %a, i64 %b, i64 %e) nounwind {\\n ret void\\n}", host.this_host())
+module = loader.load_object(data, ["f"])
+table = pool.LaunchTable([pool.Launch(module.symbols["f"], [], 64, 1)] * 20)
+crew = pool.Pool(2, int(sys.argv[2]))
+table.run(crew)
+if sys.argv[1] == "busy":
+    def forever():
+        while True:
+            table.run(crew)
+    threading.Thread(target=forever, daemon=True).start()
+    time.sleep(0.02)
+if sys.argv[1] == "atexit":
+    atexit.register(table.run, crew)
+if sys.argv[1] == "idle":
+    time.sleep(0.02)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("case", ["plain", "idle", "busy", "atexit"])
+@pytest.mark.parametrize("spin", ["0", "2000", "10000000"])
+def test_interpreter_exits_cleanly(case: str, spin: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-X", "faulthandler", "-c", EXIT, case, spin]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_warm_start_needs_no_llvmlite() -> None:
+    pool.Pool(1)  # compiled and cached now at the latest
+    code = (
+        "import sys; from kernmill.runtime import llvm_codegen, pool; pool.LaunchTable([]).run(pool.default_pool()); "
+        "sys.exit(llvm_codegen.codegen_count() or 'llvmlite' in sys.modules)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    if environment.get("CACHE", "1") == "1":
+        assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
+
+
+def test_default_pool_follows_the_settings() -> None:
+    with Context(THREADS=1, SPIN=7):
+        crew = pool.default_pool()
+        assert (crew.threads, crew.spin) == (1, 7)
+        assert pool.default_pool() is crew
+
+
+def test_overhead_of_an_entry() -> None:
+    crew = pool.Pool(1)
+    many = pool.LaunchTable([launch("empty")] * 1000)
+    best = 1.0
+    for _ in range(200):
+        start = time.perf_counter()
+        many.run(crew)
+        best = min(best, time.perf_counter() - start)
+    assert best / 1000 < 100e-9
+
+
+@pytest.mark.skipif(sys.platform != "linux" or host.this_host().arch != "x86_64", reason="tries another system's text")
+def test_polling_variant_works() -> None:
+    """What systems without futex run, linked by LLVM as there."""
+    data = llvm_codegen.compile_ir(pool_ir.pool_ir("x86_64", "freebsd"), host.this_host())
+    libc = ctypes.CDLL(None)
+    names = ("usleep", "clock_gettime")
+    externs = {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in names}
+    module = loader.load_object(data, pool_ir.POOL_FUNCTIONS, externs, use_lljit=True)
+    state = (ctypes.c_int64 * (pool_ir.STATE_BYTES // 8))()
+    state[pool_ir.STATE_THREADS // 8] = 2
+    one = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    worker = threading.Thread(target=one(module.symbols["km_worker"]), args=(ctypes.addressof(state),), daemon=True)
+    worker.start()
+    array = (ctypes.c_int64 * 100)()
+    table = pool.LaunchTable([launch("bump", address_of(array), 1, n=100, chunk=1)])
+    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(module.symbols["km_run"])
+    for _ in range(50):
+        run(ctypes.addressof(state), table.address, table.count)
+    one(module.symbols["km_stop"])(ctypes.addressof(state))
+    worker.join(5)
+    assert not worker.is_alive()
+    assert set(array) == {50}

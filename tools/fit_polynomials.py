@@ -1,0 +1,171 @@
+"""The polynomials of compiler/lower/coefficients.py: `python tools/fit_polynomials.py [--write]` prints or writes that file.
+
+Each is a minimax fit (Remez exchange, 60 digits) of the relative error of the whole function, rounded to the dtype. The error
+that is printed is that of the rounded coefficients in exact arithmetic.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mpmath import mp, mpf
+
+mp.dps = 60
+FILE = Path(__file__).resolve().parent.parent / "compiler" / "lower" / "coefficients.py"
+Real = Any  # mpmath's numbers carry no types
+Function = Callable[[Real], Real]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """value(t) = sum of c[i] * t**i on low..high, with the error weighted by weight(t)."""
+
+    name: str
+    formula: str
+    value: Function
+    weight: Function
+    low: Real
+    high: Real
+    terms: tuple[int, int]  # for float32 and float64
+
+
+def near_zero(value: Function, limit: Sequence[Real]) -> Function:
+    """`value`, and its Taylor series close to 0, where the formula cancels."""
+    return lambda t: value(t) if abs(t) > mpf("1e-12") else sum(c * t**i for i, c in enumerate(limit))
+
+
+def _log2_erfc(x: Real) -> Real:
+    return mp.log(mp.erfc(x), 2)
+
+
+LN2 = mp.log(2)
+ROOT = mp.sqrt(2)
+QUARTER = mp.pi / 4
+ATANH_END = ((ROOT - 1) / (ROOT + 1)) ** 2
+
+FITS = [
+    Fit("EXP", "(e**t - 1) / t", near_zero(lambda t: mp.expm1(t) / t, [mpf(1), mpf(1) / 2, mpf(1) / 6]),
+        lambda t: abs(t) * mp.exp(-t), -LN2 / 2, LN2 / 2, (6, 11)),
+    Fit("EXP2", "(2**t - 1) / t", near_zero(lambda t: mp.expm1(t * LN2) / t, [LN2, LN2**2 / 2, LN2**3 / 6]),
+        lambda t: abs(t) * mp.power(2, -t), -mpf(1) / 2, mpf(1) / 2, (6, 11)),
+    Fit("EXPM1", "(e**(2*t) - 1 - 2*t) / t**2",
+        near_zero(lambda t: (mp.expm1(2 * t) - 2 * t) / t**2, [mpf(2), mpf(4) / 3, mpf(2) / 3]),
+        lambda t: t**2 / abs(mp.expm1(2 * t)) if t else mpf(0), -LN2 / 32, LN2 * 15 / 32, (5, 10)),
+    Fit("LOG", "(log(1 + t) - t + t**2/2) / t**3",
+        near_zero(lambda t: (mp.log1p(t) - t + t**2 / 2) / t**3, [mpf(1) / 3, -mpf(1) / 4, mpf(1) / 5]),
+        lambda t: abs(t**3 / mp.log1p(t)) if t else mpf(0), 1 / ROOT - 1, ROOT - 1, (8, 19)),
+    Fit("LOG2", "(log2(1 + t) - t/log(2)) / t**2",
+        near_zero(lambda t: (mp.log1p(t) - t) / t**2 / LN2, [-1 / LN2 / 2, 1 / LN2 / 3, -1 / LN2 / 4]),
+        lambda t: abs(t**2 * LN2 / mp.log1p(t)) if t else mpf(0), 1 / ROOT - 1, ROOT - 1, (9, 20)),
+    Fit("ATANH", "(atanh(s)/s - 1 - t/3) / t**2 with t = s*s",
+        near_zero(lambda t: (mp.atanh(mp.sqrt(t)) / mp.sqrt(t) - 1 - t / 3) / t**2, [mpf(1) / 5, mpf(1) / 7, mpf(1) / 9]),
+        lambda t: t**2, mpf(0), ATANH_END, (3, 8)),
+    Fit("SIN", "(sin(r)/r - 1) / t with t = r*r",
+        near_zero(lambda t: (mp.sin(mp.sqrt(t)) / mp.sqrt(t) - 1) / t, [-mpf(1) / 6, mpf(1) / 120, -mpf(1) / 5040]),
+        lambda t: t, mpf(0), QUARTER**2, (3, 7)),
+    Fit("COS", "(cos(r) - 1 + t/2) / t**2 with t = r*r",
+        near_zero(lambda t: (mp.cos(mp.sqrt(t)) - 1 + t / 2) / t**2, [mpf(1) / 24, -mpf(1) / 720, mpf(1) / 40320]),
+        lambda t: t**2, mpf(0), QUARTER**2, (3, 7)),
+    Fit("ERF", "erf(x)/x - 1 with t = x*x",
+        near_zero(lambda t: mp.erf(mp.sqrt(t)) / mp.sqrt(t) - 1, [2 / mp.sqrt(mp.pi) - 1, -2 / mp.sqrt(mp.pi) / 3, mpf(1) / 5 / mp.sqrt(mp.pi)]),
+        lambda t: mpf(1), mpf(0), mpf(1), (7, 13)),
+    Fit("ERFC", "log2(erfc(1 + t)), weighted by erfc", lambda t: _log2_erfc(1 + t), lambda t: mp.erfc(1 + t) * LN2,
+        mpf(0), mpf(2.95), (8, 0)),
+    Fit("ERFC_LONG", "log2(erfc(1 + t)), weighted by erfc", lambda t: _log2_erfc(1 + t), lambda t: mp.erfc(1 + t) * LN2,
+        mpf(0), mpf(4.95), (0, 20)),
+]  # fmt: skip
+
+
+def rounded(value: Real, bits: int) -> float:
+    """To the nearest float of that width."""
+    return float(value) if bits == 64 else float(struct.unpack("f", struct.pack("f", float(value)))[0])
+
+
+def remez(value: Function, weight: Function, low: Real, high: Real, powers: Sequence[int]) -> list[Real]:
+    """Coefficients of the powers whose weighted error is levelled over the interval."""
+    n = len(powers)
+    points = [low + (high - low) * (1 - mp.cos(mp.pi * (mpf(k) + mpf(1) / 2) / (n + 1))) / 2 for k in range(n + 1)]
+    grid = [low + (high - low) * (1 - mp.cos(mp.pi * (mpf(k) + mpf(1) / 2) / (24 * n))) / 2 for k in range(24 * n)]
+    table = [(t, value(t), weight(t)) for t in grid]
+    coefficients: list[Real] = []
+    for _ in range(12):
+        rows = [[weight(t) * t**p for p in powers] + [mpf((-1) ** k)] for k, t in enumerate(points)]
+        solution = mp.lu_solve(mp.matrix(rows), mp.matrix([weight(t) * value(t) for t in points]))
+        coefficients = [solution[i] for i in range(n)]
+        errors = [w * (v - sum(c * t**p for c, p in zip(coefficients, powers, strict=True))) for t, v, w in table]
+        points, levels = alternate(grid, errors, n + 1)
+        if not points or max(levels) < min(levels) * mpf("1.02"):
+            break
+    return coefficients
+
+
+def alternate(grid: Sequence[Real], errors: Sequence[Real], count: int) -> tuple[list[Real], list[Real]]:
+    """The places of `count` extremes of the error with alternating signs; none when there are fewer."""
+    extremes: list[tuple[Real, Real]] = []
+    for t, e in zip(grid, errors, strict=True):
+        if extremes and (extremes[-1][1] > 0) == (e > 0):
+            if abs(e) > abs(extremes[-1][1]):
+                extremes[-1] = (t, e)
+        else:
+            extremes.append((t, e))
+    while len(extremes) > count:
+        extremes.pop(0 if abs(extremes[0][1]) < abs(extremes[-1][1]) else -1)
+    if len(extremes) < count:
+        return [], []
+    return [t for t, _ in extremes], [abs(e) for _, e in extremes]
+
+
+def fit(spec: Fit, bits: int) -> tuple[list[float], Real]:
+    """Coefficients rounded to the dtype, and the largest weighted error."""
+    found = remez(spec.value, spec.weight, spec.low, spec.high, range(spec.terms[bits // 64]))
+    done = [rounded(c, bits) for c in found]
+    places = [spec.low + (spec.high - spec.low) * mpf(k) / 400 for k in range(401)]
+
+    def error(t: Real) -> Real:
+        return abs(spec.weight(t) * (spec.value(t) - sum(mpf(c) * t**i for i, c in enumerate(done))))
+
+    return done, max(error(t) for t in places)
+
+
+HEAD = '''"""Coefficients of the polynomials in transcendental.py: written by tools/fit_polynomials.py, not by hand.
+
+Each entry: what the polynomial in t approximates, where, and the largest relative error it leaves in the function.
+The first tuple is for float32, the second for float64, lowest power first.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["POLYNOMIALS"]
+
+POLYNOMIALS: Final[dict[str, dict[int, tuple[float, ...]]]] = {
+'''
+
+
+def text() -> str:
+    lines = [HEAD]
+    for spec in FITS:
+        lines.append(f"    # {spec.formula}, {mp.nstr(spec.low, 4)} <= t <= {mp.nstr(spec.high, 4)}\n")
+        lines.append(f'    "{spec.name}": {{\n')
+        for bits in (32, 64):
+            if spec.terms[bits // 64]:
+                found, error = fit(spec, bits)
+                lines.append(f"        {bits}: (  # {mp.nstr(error, 2)}\n")
+                lines += [f"            {c!r},\n" for c in found]
+                lines.append("        ),\n")
+        lines.append("    },\n")
+        print(spec.name, file=sys.stderr)
+    return "".join([*lines, "}\n"])
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        FILE.write_text(text(), encoding="utf-8")
+    else:
+        print(text())
