@@ -7,3 +7,6 @@ from .kernel import *
 from .optimize import *
 from .pipeline import *
 from .schedule import *
+from .estimate import *
+from .linearize import *
+from .memory_plan import *

@@ -14,7 +14,7 @@ from kernmill.ir import InternalError, Ops, UOp, closed_ranges, dtypes
 
 from .kernel import KernelInfo
 
-__all__ = ["linearize", "loop_depths"]
+__all__ = ["linearize", "loop_depths", "loop_paths"]
 
 Path = tuple[UOp, ...]
 
@@ -22,7 +22,7 @@ Path = tuple[UOp, ...]
 def linearize(ast: UOp) -> list[UOp]:
     """The kernel as an ordered list; the SINK is left out."""
     order = [node for node in ast.toposort() if node.op is not Ops.SINK]
-    paths = _loop_paths(ast)
+    paths = loop_paths(ast)
     place = {node: _place(node, paths) for node in order}
     blocks: dict[Path, list[UOp]] = {}
     for node in order:
@@ -38,10 +38,10 @@ def linearize(ast: UOp) -> list[UOp]:
 
 def loop_depths(ast: UOp) -> dict[UOp, int]:
     """How many loops stand around the body of each loop."""
-    return {loop: len(path) for loop, path in _loop_paths(ast).items()}
+    return {loop: len(path) for loop, path in loop_paths(ast).items()}
 
 
-def _loop_paths(ast: UOp) -> dict[UOp, Path]:
+def loop_paths(ast: UOp) -> dict[UOp, Path]:
     """For each loop the loops around its body, itself included, outermost first."""
     info: KernelInfo = ast.arg
     order = ast.toposort()

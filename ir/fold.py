@@ -10,7 +10,7 @@ from .dtype import DType, Kind, dtypes
 from .ops import Ops
 from .uop import UOp, const
 
-__all__ = ["apply_op", "fold_constant", "to_dtype"]
+__all__ = ["apply_op", "bits_of", "fold_constant", "from_bits", "to_dtype"]
 
 
 def to_dtype(dtype: DType, value: Any) -> Any:

@@ -5,3 +5,40 @@ from pathlib import Path as _Path
 _here = _Path(__file__).resolve().parent
 if not (_here / "ir").is_dir():  # a checkout: the sub-packages stand beside this folder, in a wheel they are in it
     __path__.append(str(_here.parent))
+
+from kernmill.ir import CompileError as CompileError
+from kernmill.ir import Context, DeviceError, DType, DTypeError, FormatError, GradientError, IndexRangeError, InternalError
+from kernmill.ir import KernmillError, OutOfMemoryError, SettingError, ShapeError, dtypes
+
+from .contraction import einsum
+from .elementwise import where
+from .lazy import no_grad, train
+from .movement import cat, meshgrid, stack
+from .random import manual_seed
+from .tensor import Tensor
+
+__all__ = [
+    "CompileError",
+    "Context",
+    "DType",
+    "DTypeError",
+    "DeviceError",
+    "FormatError",
+    "GradientError",
+    "IndexRangeError",
+    "InternalError",
+    "KernmillError",
+    "OutOfMemoryError",
+    "SettingError",
+    "ShapeError",
+    "Tensor",
+    "cat",
+    "dtypes",
+    "einsum",
+    "manual_seed",
+    "meshgrid",
+    "no_grad",
+    "stack",
+    "train",
+    "where",
+]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import (
     DType,
@@ -25,8 +25,8 @@ from kernmill.ir import (
 )
 from kernmill.runtime import buffer_node, download, realize
 
-from .attention import Attention
-from .autograd import filled, gradient
+from .autograd import filled
+from .autograd import gradient as gradient_of
 from .creation import host_array
 from .lazy import Lazy, device_name, fits, trace_origins
 from .losses import Losses
@@ -46,7 +46,7 @@ _leaves: weakref.WeakKeyDictionary[UOp, weakref.ref[Conversions]] = weakref.Weak
 _lock = threading.Lock()
 
 
-class Conversions(Losses, Attention):
+class Conversions(Losses):
     """Other dtypes, other devices, the host."""
 
     def float(self) -> Self:
@@ -137,7 +137,7 @@ class Conversions(Losses, Attention):
 
     def realize(self, *others: Self) -> Self:
         """Compute this tensor and others now, together."""
-        tensors = [self, *others, *(state for hook in Tensor._with_realize for state in hook())]
+        tensors: list[Any] = [self, *others, *self._states()]
         lazy = [t for t in tensors if _stored(t.uop) is None]
         if lazy:
             origin, UOp.current_origin = UOp.current_origin, None
@@ -303,8 +303,6 @@ class Tensor(Conversions):
     `data` is a number, nested lists, bytes (uint8), a NumPy array or anything with `__array__`; it is copied.
     """
 
-    _with_realize: ClassVar[list[Callable[[], list[Any]]]] = []  # states that every realize() brings up to date
-
     def __init__(self, data: Any, dtype: DType | None = None, device: str | None = None, *, requires_grad: bool = False) -> None:
         dtype = None if dtype is None else as_dtype(dtype)
         self.grad = None
@@ -397,7 +395,7 @@ class Tensor(Conversions):
             )
         seed = self._seed(gradient, "backward")
         found = self._leaves_below()
-        grads = globals()["gradient"](self.uop, seed, found.keys(), leaves=found.keys())
+        grads = gradient_of(self.uop, seed, found.keys(), leaves=found.keys())
         for node, leaf in found.items():
             part = leaf._make(grads[node] if node in grads else filled(node, 0.0), leaf._device)
             leaf.grad = part if leaf.grad is None else leaf.grad.add(part)
@@ -428,7 +426,7 @@ class Tensor(Conversions):
         Raises:
             GradientError: a target that this tensor was not computed from.
         """
-        grads = _gradient(self.uop, self._seed(gradient, "gradient"), [t.uop for t in targets])
+        grads = gradient_of(self.uop, self._seed(gradient, "gradient"), [t.uop for t in targets])
         for i, t in enumerate(targets):
             if t.uop not in grads:
                 raise GradientError(
@@ -437,5 +435,3 @@ class Tensor(Conversions):
                 )
         return [t._make(grads[t.uop], t._device, self.requires_grad) for t in targets]
 
-
-_gradient = gradient

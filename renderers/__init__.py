@@ -5,3 +5,4 @@ if __name__ != "kernmill.renderers":
 
 from .base import *
 from .llvmir import *
+from .python import *

@@ -1,9 +1,25 @@
-"""runtime."""
+"""The machine: memory, programs, devices. Knows how to run what the compiler made."""
 
 if __name__ != "kernmill.runtime":
     raise ImportError("import kernmill.runtime, not runtime: the bare name would load a second copy")
 
-from .buffer import Buffer as Buffer
-from .execute import download as download
-from .execute import realize as realize
-from .execute import upload as upload
+from typing import TYPE_CHECKING
+
+from . import allocator as allocator
+from . import compile_cache as compile_cache
+from . import elf as elf
+from . import host as host
+from . import llvm_codegen as llvm_codegen
+from . import loader as loader
+from . import pool as pool
+from . import pool_ir as pool_ir
+from .buffer import *
+from .build import *
+from .device import *
+from .execute import *
+from .profile import *
+
+if TYPE_CHECKING:  # loaded by name when first used; announced here for type checkers
+    from . import ops_llvm as ops_llvm
+    from . import ops_null as ops_null
+    from . import ops_python as ops_python

@@ -1,44 +1,261 @@
-"""Realize tensors (interim: through the evaluator, until the compiler is in place)."""
+"""Realize: close the graph over its data, schedule it, find memory, build programs, launch, check.
+
+A graph of a structure seen before costs none of that again: everything but memory addresses is kept under the closed graph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kernmill.ir import DType, Ops, UOp, device_of, evaluate
+from kernmill.compiler import Copy, Kernel, MemoryPlan, Schedule, make_schedule, plan_memory
+from kernmill.ir import DType, IndexRangeError, KernmillError, Ops, UOp, dtypes, numel, reshape, setting, substitute
 
 from .buffer import Buffer, buffer_node
+from .build import build
+from .device import Call, Device, Program, canonical_name, get_device
+from .profile import report, wants_report
 
-__all__ = ["download", "realize", "upload"]
+__all__ = ["allocate_buffer", "download", "realize", "upload"]
+
+_PLANS_KEPT = 4096
+_lock = threading.RLock()
+
+
+class _Owner:
+    """Gives a block back to its device when the last buffer in it is gone."""
+
+    __slots__ = ("block", "device")
+
+    def __init__(self, device: Device, size_bytes: int) -> None:
+        self.device = device
+        self.block = device.allocate(size_bytes)
+
+    def __del__(self) -> None:
+        if hasattr(self, "block"):
+            self.device.free(self.block)
+
+
+class Stale:
+    """In place of the storage of a node whose memory an assignment took over."""
+
+    device = "nowhere"
+
+
+STALE = Stale()
+
+
+def allocate_buffer(device: str, dtype: DType, count: int) -> Buffer:
+    """Memory for `count` values; contents are whatever was there. Raises OutOfMemoryError."""
+    owner = _Owner(get_device(device), max(1, count * dtype.size_bytes))
+    return Buffer(device, dtype, count, owner, owner.block.address)
 
 
 def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UOp:
-    """A BUFFER node holding a 1-D C-contiguous NumPy array (bfloat16: as uint16); `borrow` keeps using the array's memory."""
-    import numpy as np
+    """A BUFFER node with the values of a 1-D C-contiguous NumPy array (bfloat16: as uint16).
 
-    array = array if borrow else np.array(array)
-    return buffer_node(Buffer(device, dtype, array.size, array, array.ctypes.data, is_borrowed=borrow))
+    With `borrow`, a device that can works on the array's own memory; it is never written.
+    """
+    device = canonical_name(device)
+    if borrow and get_device(device).props().wraps_host_memory and array.ctypes.data % dtype.size_bytes == 0:
+        return buffer_node(Buffer(device, dtype, array.size, array, array.ctypes.data, is_borrowed=True))
+    buffer = allocate_buffer(device, dtype, array.size)
+    if array.size:
+        get_device(device).copy_in(buffer, memoryview(array).cast("B"))
+    return buffer_node(buffer)
 
 
 def download(node: UOp) -> Any:
-    """The values of a realized node as a 1-D NumPy array, a view where the host can address the memory."""
-    return node.storage.host_array()
-
-
-def realize(roots: Sequence[UOp]) -> None:
-    """Compute every root; afterwards its `storage` is the Buffer with its values, row-major."""
+    """The values of a realized node as a 1-D NumPy array (bfloat16: as uint16): a view where the host can address them."""
+    buffer: Buffer = node.storage
+    device = get_device(buffer.device)
+    device.synchronize()
+    if device.props().is_host_visible:
+        return buffer.host_array()
     import numpy as np
 
-    for root in roots:
-        if root.storage is not None:
-            continue
-        table = {}
-        for n in root.toposort(stop=lambda u: u.storage is not None):
-            if n.storage is not None:
-                table[n] = n.storage.host_array().reshape([1] if n.shape == () else n.shape)
-        value = np.ascontiguousarray(evaluate(root, table)).reshape(-1)
-        storage = upload(value, root.dtype, device_of(root) or "LLVM").storage
-        root.storage = storage
+    out = np.empty(buffer.numel, {"bfloat16": "uint16"}.get(buffer.dtype.name, buffer.dtype.name))
+    device.copy_out(memoryview(out).cast("B"), buffer)
+    return out
 
 
-_ = Ops
+@dataclass(slots=True)
+class _Plan:
+    """What is kept for a graph structure."""
+
+    schedule: Schedule
+    memory: MemoryPlan
+    programs: list[Program | None]
+    variables: list[tuple[str, ...]]
+
+
+_plans: OrderedDict[Any, _Plan] = OrderedDict()
+observers: list[Callable[[Sequence[tuple[Kernel, Call]], Sequence[Buffer]], None]] = []  # jit listens here while it captures
+
+
+def realize(roots: Sequence[UOp], others: Callable[[], Iterable[UOp]] = tuple, variables: Mapping[str, int] | None = None) -> None:
+    """Compute every root; afterwards its `storage` is the Buffer with its values, row-major.
+
+    `others()` are the expressions of all other tensors that are alive: an assignment writes in place only when none of them needs
+    the old value. `variables` gives each VARIABLE its value.
+
+    Raises:
+        IndexRangeError: a CHECK failed.
+        DeviceError, OutOfMemoryError, CompileError: as their names say.
+    """
+    with _lock:
+        pending = list(dict.fromkeys(root for root in roots if root.storage is None))
+        if pending:
+            _Run(pending, others, dict(variables or {})).go()
+
+
+class _Run:
+    """One realize."""
+
+    def __init__(self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: dict[str, int]) -> None:
+        order = UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort(stop=lambda u: u.storage is not None)
+        assigns = [node for node in order if node.op is Ops.ASSIGN and node.storage is None]
+        self.roots = list(dict.fromkeys([*roots, *assigns]))
+        self.variables = variables
+        self.leaves = [node for node in order if node.storage is not None]
+        if any(leaf.storage is STALE for leaf in self.leaves):
+            raise KernmillError(
+                "this expression reads a tensor as it was before an assignment took over its memory. "
+                "Realize the expression before assigning, or keep the old values with .clone()."
+            )
+        self.storages: list[Buffer] = [leaf.storage for leaf in self.leaves]
+        self.in_place = self.overwritable(assigns, others) if assigns else frozenset[int]()
+
+    def overwritable(self, assigns: list[UOp], others: Callable[[], Iterable[UOp]]) -> frozenset[int]:
+        """Slots of assigned leaves whose old values nobody else will read."""
+        slots = {leaf: slot for slot, leaf in enumerate(self.leaves)}
+        wanted = {leaf for node in assigns for leaf in _bottom(node) if leaf in slots}
+        mine = set(self.roots)
+        for other in others():
+            if other in mine or not wanted:
+                continue
+            if other in wanted:
+                wanted.discard(other)
+            elif other.storage is None:
+                wanted.difference_update(other.toposort(stop=lambda u: u.storage is not None))
+        used = [id(s) for s in self.storages]
+        return frozenset(
+            slots[leaf]
+            for leaf in wanted
+            if not leaf.storage.is_borrowed and not leaf.storage.is_exported and used.count(id(leaf.storage)) == 1
+        )
+
+    def go(self) -> None:
+        plan = self.plan()
+        buffers = self.memory(plan)
+        calls = self.launch(plan, buffers)
+        self.finish(plan, buffers)
+        for observer in observers:
+            observer(calls, buffers)
+
+    def plan(self) -> _Plan:
+        params = {
+            leaf: reshape(UOp(Ops.PARAM, leaf.dtype, (), (slot, numel(leaf.shape))), leaf.shape) for slot, leaf in enumerate(self.leaves)
+        }
+        closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
+        devices = tuple(storage.device for storage in self.storages)
+        default = canonical_name(str(setting("DEVICE")))
+        key = (closed, devices, self.in_place, default, setting("OVERRIDE"), setting("TARGET"), setting("CHECK"))
+        plan = _plans.get(key)
+        if plan is None:
+            schedule = make_schedule(closed.src, devices, self.in_place, default)
+            programs = [build(get_device(item.device), item) if isinstance(item, Kernel) else None for item in schedule.items]
+            names = [variable_names(item.ast) if isinstance(item, Kernel) else () for item in schedule.items]
+            plan = _plans[key] = _Plan(schedule, plan_memory(schedule), programs, names)
+            if len(_plans) > _PLANS_KEPT:
+                _plans.popitem(last=False)
+        return plan
+
+    def memory(self, plan: _Plan) -> list[Buffer]:
+        arenas = {device: allocate_buffer(device, dtypes.uint8, size) for device, size in plan.memory.arena_bytes.items()}
+        buffers: list[Buffer] = []
+        for number, wanted in enumerate(plan.schedule.buffers):
+            if wanted.slot is not None:
+                buffers.append(self.storages[wanted.slot])
+            elif number in plan.memory.offsets:
+                arena = arenas[wanted.device]
+                address = arena.address + plan.memory.offsets[number]
+                buffers.append(Buffer(wanted.device, wanted.dtype, wanted.numel, arena, address))
+            else:
+                buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
+        return buffers
+
+    def launch(self, plan: _Plan, buffers: list[Buffer]) -> list[tuple[Kernel, Call]]:
+        """Run the items; kernels of one device that follow each other go as one batch."""
+        done: list[tuple[Kernel, Call]] = []
+        batch: list[tuple[Kernel, Call]] = []
+        for item, program, names in zip(plan.schedule.items, plan.programs, plan.variables, strict=True):
+            if isinstance(item, Copy):
+                done += run_batch(batch)
+                batch = []
+                copy_between(buffers[item.target], buffers[item.source])
+                continue
+            assert program is not None
+            if batch and batch[-1][0].device != item.device:
+                done += run_batch(batch)
+                batch = []
+            values = tuple(self.variables[name] for name in names)
+            batch.append((item, Call(program, tuple(buffers[n] for n in item.buffers), values, program.threads)))
+        return done + run_batch(batch)
+
+    def finish(self, plan: _Plan, buffers: list[Buffer]) -> None:
+        failed = [check.message for check in plan.schedule.checks if download_scalar(buffers[check.buffer])]
+        written = {number for item in plan.schedule.items if isinstance(item, Kernel) for number in item.outputs}
+        for number, wanted in enumerate(plan.schedule.buffers):
+            if wanted.slot is not None and number in written:
+                self.leaves[wanted.slot].storage = STALE
+        for root, number in zip(self.roots, plan.schedule.results, strict=True):
+            if not failed or root.op is Ops.ASSIGN:
+                root.storage = buffers[number]
+        if failed:
+            raise IndexRangeError(failed[0])
+
+
+def variable_names(ast: UOp) -> tuple[str, ...]:
+    """The variables of a kernel in the order of its arguments."""
+    return tuple(sorted({str(node.arg[0]) for node in ast.toposort() if node.op is Ops.VARIABLE}))
+
+
+def run_batch(batch: list[tuple[Kernel, Call]]) -> list[tuple[Kernel, Call]]:
+    """Launch kernels of one device in order."""
+    if batch:
+        device = get_device(batch[0][0].device)
+        times = device.run([call for _, call in batch], is_timed=wants_report())
+        if wants_report():
+            report(device, batch, times)
+    return batch
+
+
+def copy_between(target: Buffer, source: Buffer) -> None:
+    """A buffer of one device into a buffer of another, through the host."""
+    get_device(source.device).synchronize()
+    if source.numel:
+        import numpy as np
+
+        staged = np.empty(source.nbytes, np.uint8)
+        get_device(source.device).copy_out(memoryview(staged), source)
+        get_device(target.device).copy_in(target, memoryview(staged))
+
+
+def download_scalar(buffer: Buffer) -> bool:
+    """The bool in a buffer of one element."""
+    import numpy as np
+
+    out = np.zeros(buffer.nbytes, np.uint8)
+    get_device(buffer.device).copy_out(memoryview(out), buffer)
+    return bool(out.any())
+
+
+def _bottom(node: UOp) -> list[UOp]:
+    """The leaf that an assignment overwrites in the end."""
+    while node.storage is None and node.op in (Ops.ASSIGN, Ops.RESHAPE, Ops.DETACH, Ops.CONTIGUOUS):
+        node = node.src[0]
+    return [node] if node.storage is not None else []

@@ -1,9 +1,9 @@
 """POW of floats: 2**(y * log2|x|) with the logarithm in twice the precision.
 
-When: in lowering, through transcendental.py. Why here: it is the longest of them. Assumes: FMA rounds once; where it rounds twice
-the error grows with the size of the exponent, to about 60 (float32) and 600 (float64) ulp at the ends of the range.
-Guarantees: the special cases of IEEE 754 pow. Mathematics: with s = (m-1)/(m+1), log2(m) = 2/log(2) * s * (1 + s**2/3 + s**4*A(s**2)).
-s**2 <= 0.03, so only the first terms need the second word. Tests: tests/compiler/test_transcendental.py.
+When: in lowering, through transcendental.py. Why here: it is the longest of them. Assumes: FMA rounds once; where it
+rounds twice, the second word is lost and the error grows with the exponent. Guarantees: the special cases of IEEE 754 pow.
+Mathematics: with s = (m-1)/(m+1), log2(m) = 2/log(2) * s * (1 + s**2/3 + s**4*A(s**2)); s**2 <= 0.03, so that only the
+first terms need the second word. Tests: tests/compiler/test_transcendental.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,19 @@ import math
 
 from kernmill.ir import Ops, UOp
 
-from .split_float import clamp, copy_sign, fma, format_of, high_low, literal, magnitude, nearest, polynomial
-from .split_float import power_of_two_in_steps, split
+from .split_float import (
+    clamp,
+    copy_sign,
+    fma,
+    format_of,
+    high_low,
+    literal,
+    magnitude,
+    nearest,
+    polynomial,
+    power_of_two_in_steps,
+    split,
+)
 
 __all__ = ["pow_by_constant", "pow_to_polynomial"]
 
@@ -45,25 +56,25 @@ def _log2(x: UOp) -> tuple[UOp, UOp]:
     inverse = literal(x, 1.0) / d
     s = f * inverse
     s_low = fma(-s, d_low, fma(-s, d, f)) * inverse
+    p, p_low = _product(s, k_high, fma(s_low, k_high, s * literal(x, k_low)))
     z, z_low = _product(s, s, (s + s) * s_low)
     u, u_low = _product(z, third_high, fma(z_low, third_high, z * literal(x, third_low)))
     u_low = fma(z * z, polynomial(z, "ATANH"), u_low)
-    p, p_low = _product(s, k_high, fma(s_low, k_high, s * literal(x, k_low)))
     q, q_low = _product(p, u, fma(p, u_low, p_low * u))
     part, part_low = _sum(p, q)
     total, total_low = _sum(e, part)
-    return total, total_low + (part_low + (p_low + q_low))
+    return _sum(total, total_low + (part_low + (p_low + q_low)))
 
 
 def pow_to_polynomial(x: UOp, y: UOp) -> UOp:
-    """x ** y. Error: float32 1.1 ulp, float64 1.2 ulp. All special cases of IEEE 754, as NumPy."""
+    """x ** y. Error: float32 1.1 ulp, float64 1.6 ulp. All special cases of IEEE 754, as NumPy."""
     f = format_of(x)
     size = magnitude(x)
     log_high, log_low = _log2(size)
     infinite = literal(x, math.inf)
     log_high = (size < infinite).where(log_high, size)  # inf and nan
     log_high = size.eq(0).where(literal(x, -math.inf), log_high)
-    # |log2| >= 2**-(fraction + 2) or 0: with this exponent or a larger one the result is 0, 1 or inf, and nothing overflows
+    # |log2| is at least 2**-(fraction + 2), or 0: this exponent gives what any larger one gives, and nothing overflows
     limit = 2.0 ** (f.fraction + 2 + f.bits.bit_length() + 7)
     by = clamp(y, -limit, limit)
     high = by * log_high
@@ -78,7 +89,6 @@ def pow_to_polynomial(x: UOp, y: UOp) -> UOp:
 
 def _special_cases(x: UOp, y: UOp, power: UOp) -> UOp:
     """From |x| ** y to x ** y."""
-    f = format_of(x)
     half = y * literal(y, 0.5)
     whole = y.alu(Ops.TRUNC).eq(y)
     odd = whole & half.alu(Ops.TRUNC).ne(half)

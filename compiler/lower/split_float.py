@@ -1,4 +1,4 @@
-"""Floats taken apart and put together: exponents, signs, clamps and polynomials as UOps. The tools of transcendental.py.
+"""Floats taken apart and put together as UOps: exponents, signs, clamps, polynomials. The tools of transcendental.py.
 
 Everything works on float32 and float64, scalar or vector, with ints of the same width.
 """
@@ -71,18 +71,20 @@ def fma(a: UOp, b: UOp | float, c: UOp | float) -> UOp:
     return a.alu(Ops.FMA, b, c)
 
 
-def high_low(x: UOp, value: float, rest: float, bits: int | None = None) -> tuple[float, float]:
-    """A constant as two numbers of the dtype of `x`: `value` is its nearest float64, `rest` what that leaves."""
-    high = to_dtype(x.dtype.scalar, value)
+def high_low(x: UOp, value: float, rest: float, *, short: bool = False) -> tuple[float, float]:
+    """A constant as two numbers of the dtype of `x`: `value` is its nearest float64, `rest` what that leaves.
+
+    `short` leaves enough bits of the first word 0 that its product with any exponent is exact even without a fused FMA.
+    """
+    f = format_of(x)
+    step = 2.0 ** (f.fraction - (f.bits - f.fraction))
+    high = round(value * step) / step if short else to_dtype(x.dtype.scalar, value)
     return high, to_dtype(x.dtype.scalar, (value - high) + rest)
 
 
-def polynomial(t: UOp, name: str) -> UOp:
-    """The polynomial of that name in t. Long ones in two chains, even and odd powers, for half the latency."""
-    return _polynomial(t, POLYNOMIALS[name][t.dtype.bits])
-
-
-def _polynomial(t: UOp, coefficients: Sequence[float]) -> UOp:
+def polynomial(t: UOp, name: str, scale: float = 1) -> UOp:
+    """`scale` times the polynomial of that name in t. Long ones in two chains, even and odd powers: half the latency."""
+    coefficients = [scale * c for c in POLYNOMIALS[name][t.dtype.bits]]
     if len(coefficients) > 9:
         square = t * t
         return fma(t, _polynomial_in(square, coefficients[1::2]), _polynomial_in(square, coefficients[::2]))
@@ -119,7 +121,7 @@ def copy_sign(value: UOp, sign: UOp) -> UOp:
 
 
 def nearest(x: UOp, scale: float, offset: int) -> tuple[UOp, UOp]:
-    """n, the whole number nearest to x*scale, as a float; and an int whose low bits are n + offset. |n| < 2**(fraction - 2)."""
+    """n, the whole number nearest to x*scale, and an int whose low bits are n + offset. |n| < 2**(fraction - 2)."""
     f = format_of(x)
     total = x + literal(x, f.magic + offset) if scale == 1 else fma(x, scale, f.magic + offset)
     return total - literal(x, f.magic + offset), total.bitcast(f.uint)
@@ -131,7 +133,7 @@ def power_of_two(biased: UOp, like: UOp) -> UOp:
 
 
 def power_of_two_in_steps(value: UOp, biased: UOp) -> UOp:
-    """value * 2**(low bits of `biased` - 2*bias) with overflow and denormals right: in two factors, as one may not be a float."""
+    """value * 2**(low bits of `biased` - 2*bias) in two factors, so that overflow and denormals are right."""
     half = biased >> 1
     return value * power_of_two(half, value) * power_of_two(biased - half, value)
 

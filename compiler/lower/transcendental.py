@@ -1,11 +1,11 @@
 """Transcendental functions as polynomial programs in the basic ops.
 
-When: in lowering, for the ops a target does not have. Why here: dtypes are settled and what comes out is ordinary arithmetic.
-Assumes: FMA rounds once. Where it rounds twice, SIN, COS and POW lose bits and the rest about one ulp.
-Guarantees: no branches, no tables in memory, no loops, no conversion between ints and floats, only int lanes as wide as the
+When: in lowering, for the ops a target does not have. Why here: dtypes are settled; what comes out is plain arithmetic.
+Assumes: FMA rounds once. Where it rounds twice, SIN, COS and POW lose bits and the rest one or two ulp.
+Guarantees: no branches, no tables in memory, no loops, no conversion between ints and floats, int lanes as wide as the
 float lanes; scalars and vectors alike. nan, inf and -0 as NumPy. float16 and bfloat16 go through float32.
-Mathematics: at each function; the numbers come from tools/fit_polynomials.py. The errors stated (in ulp: the distance of
-neighbours at the exact value) are what tests/compiler/test_transcendental.py measures and holds.
+Mathematics: at each function; the numbers come from tools/fit_polynomials.py. The errors stated (in ulp: the distance
+of neighbours at the exact value) are what tests/compiler/test_transcendental.py measures and holds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,20 @@ from collections.abc import Callable
 from kernmill.ir import Op, Ops, Rule, RuleSet, UOp, dtypes, node, var
 
 from .power import pow_by_constant, pow_to_polynomial
-from .split_float import clamp, copy_sign, fma, format_of, high_low, literal, magnitude, nearest, polynomial
-from .split_float import power_of_two, power_of_two_in_steps, split
+from .split_float import (
+    clamp,
+    copy_sign,
+    fma,
+    format_of,
+    high_low,
+    literal,
+    magnitude,
+    nearest,
+    polynomial,
+    power_of_two,
+    power_of_two_in_steps,
+    split,
+)
 
 __all__ = ["TRANSCENDENTAL", "decompose"]
 
@@ -43,7 +55,7 @@ def exp_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
     top, bottom = f.bias + 1, -(f.bias - 1 if flush_denormals else f.bias + f.fraction + 1)
     x = clamp(x, bottom * _LN2[0] + (1e-5 if flush_denormals else -0.2), (top + 0.05) * _LN2[0])
     n, biased = nearest(x, _LOG2_E[0], f.bias - 1 if flush_denormals else 2 * f.bias)
-    high, low = high_low(x, *_LN2)
+    high, low = high_low(x, *_LN2, short=True)
     return _exponential(fma(n, -low, fma(n, -high, x)), biased, "EXP", flush_denormals)
 
 
@@ -57,16 +69,15 @@ def exp2_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
 
 def _exponential(r: UOp, biased: UOp, name: str, flush_denormals: bool) -> UOp:
     """(1 + r*P(r)) * 2**n, where `biased` is n + 2*bias, or n + bias - 1 when denormals are flushed."""
-    p = fma(r, polynomial(r, name), 1.0)
-    if not flush_denormals:
-        return power_of_two_in_steps(p, biased)
-    return (p + p) * power_of_two(biased, p)
+    if flush_denormals:  # twice the polynomial and half the power, which so reaches the largest exponent
+        return fma(r, polynomial(r, name, 2), 2.0) * power_of_two(biased, r)
+    return power_of_two_in_steps(fma(r, polynomial(r, name), 1.0), biased)
 
 
 def log_to_polynomial(x: UOp) -> UOp:
     """log(m * 2**e) = e*log(2) + log(1 + t), t = m - 1. Error: float32 1.1 ulp, float64 1.0 ulp; denormal x right."""
     m, e = split(x)
-    high, low = high_low(x, *_LN2)
+    high, low = high_low(x, *_LN2, short=True)
     t = m - 1
     z = t * t
     tail = fma(z, -0.5, fma(t * z, polynomial(t, "LOG"), e * literal(x, low)))
@@ -124,15 +135,21 @@ def _flip(value: UOp, sign: UOp) -> UOp:
 
 
 def tanh_to_polynomial(x: UOp) -> UOp:
-    """tanh|x| = u / (u + 2) with u = e**(2|x|) - 1 = 2**n * (e**2y - 1) + (2**n - 1). Error: float32 1.7 ulp, float64 1.7 ulp."""
+    """tanh|x| = u / (u + 2) with u = e**(2|x|) - 1 = 2**n * (e**2y - 1) + (2**n - 1). Error: float32 1.7 ulp, float64 1.7 ulp.
+
+    Near 0, where n = 0 and u = 2*y + v, it is y + (v - y*u) / (u + 2): the quotient only corrects y.
+    """
     f = format_of(x)
     size = clamp(magnitude(x), None, _TANH_SATURATES[f.bits])
     n, biased = nearest(fma(size, 2 * _LOG2_E[0], -7 / 16), 1, f.bias)  # mostly downwards: u without cancellation
-    high, low = high_low(x, _LN2[0] / 2, _LN2[1] / 2)
+    high, low = high_low(x, _LN2[0] / 2, _LN2[1] / 2, short=True)
     y = fma(n, -low, fma(n, -high, size))
+    v = (y * y) * polynomial(y, "EXPM1")
     scale = power_of_two(biased, x)
-    u = fma(fma(y * y, polynomial(y, "EXPM1"), y + y), scale, scale - 1)
-    return copy_sign(u / (u + 2), x)
+    u = fma((y + y) + v, scale, scale - 1)
+    small = size < literal(x, 0.32)
+    quotient = small.where(fma(-y, u, v), u) / (u + 2)
+    return copy_sign(small.where(quotient + y, quotient), x)
 
 
 def erf_to_polynomial(x: UOp) -> UOp:

@@ -1,0 +1,49 @@
+"""What a kernel costs: floating-point operations and bytes moved, counted on its loops before they are optimized."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernmill.ir import Op, Ops, UOp
+
+from .linearize import loop_paths
+
+__all__ = ["Estimate", "estimate"]
+
+_STEPS: dict[Op, int] = {Ops.EXP: 16, Ops.EXP2: 14, Ops.LOG: 20, Ops.LOG2: 20, Ops.SIN: 30, Ops.COS: 30, Ops.TANH: 20,
+                         Ops.ERF: 20, Ops.POW: 60, Ops.DIV: 6, Ops.SQRT: 6, Ops.FLOORDIV: 10, Ops.MOD: 10}  # fmt: skip
+_OPS_PER_NS = 16.0  # of one thread, a cautious guess: only ratios and orders of magnitude matter
+_BYTES_PER_NS = 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Units: floating-point operations, bytes, nanoseconds of one thread."""
+
+    flops: int
+    bytes_moved: int
+    work_ns: float
+
+
+def estimate(ast: UOp) -> Estimate:
+    """Counts for one launch; symbolic sizes count at their greatest."""
+    paths = loop_paths(ast)
+    flops = steps = 0
+    touched: dict[UOp, int] = {}
+    for node in ast.toposort():
+        times = 1
+        for loop in max((paths[r] for r in node.ranges), key=len, default=()):
+            times *= int(loop.src[0].bounds[1])
+        if node.op in (Ops.LOAD, Ops.STORE):
+            param = node.src[0].src[0]
+            touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
+        elif node.op.is_elementwise and node.dtype.kind.value != "index":
+            flops += times if node.dtype.is_float else 0
+            steps += times * _STEPS.get(node.op, 1)
+        elif node.op is Ops.REDUCE:
+            for loop in node.src[node.arg[1] :]:
+                times *= int(loop.src[0].bounds[1])
+            flops += times if node.dtype.is_float else 0
+            steps += times
+    bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
+    return Estimate(flops, bytes_moved, max(steps / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS))

@@ -1,0 +1,145 @@
+"""Division with NumPy's meaning out of the machine's own, and whole powers of ints.
+
+When: in lowering, before a renderer sees the ops. Why here: bounds are known and sizes are settled; CDIV is what machines have,
+but it traps (or is undefined) for a divisor of 0 and for the smallest int by -1.
+Assumes: nothing of the operands. Guarantees: neither CDIV nor CMOD can be reached with a divisor of 0 or with smallest // -1.
+Mathematics: floor(a/b) is a/b towards zero, less 1 where there is a remainder and the signs differ.
+Tests: tests/compiler/test_integer_division.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kernmill.ir import Ops, Rule, RuleSet, UOp, dtypes, node, var
+
+from .split_float import copy_sign, literal, magnitude
+
+__all__ = ["INTEGER_DIVISION"]
+
+
+# --- ints ------------------------------------------------------------------------------------------------------------
+def _power_of_two(b: UOp) -> int | None:
+    """k where b is the constant 2**k."""
+    return b.arg.bit_length() - 1 if b.is_const and b.arg > 0 and b.arg & (b.arg - 1) == 0 else None
+
+
+def _never_negative(*values: UOp) -> bool:
+    return all(v.bounds[0] >= 0 for v in values)
+
+
+def _safe(a: UOp, b: UOp) -> tuple[UOp, UOp | None]:
+    """A divisor that the machine takes: 1 for 0, and 1 for -1 (which is answered apart); and where b is 0, if it can be."""
+    low, high = b.bounds
+    safe, zero = b, b.eq(0) if low <= 0 <= high else None
+    if low <= -1 <= high and a.bounds[0] == a.dtype.min:
+        safe = b.eq(-1).where(b.like(1), safe)
+    return safe if zero is None else zero.where(b.like(1), safe), zero
+
+
+def floordiv_to_cdiv(a: UOp, b: UOp) -> UOp | None:
+    """floor(a / b) of ints; by 0 it is 0, smallest // -1 wraps."""
+    shift = _power_of_two(b)
+    if shift is not None:
+        return a >> shift if shift else a
+    safe, zero = _safe(a, b)
+    quotient = a.alu(Ops.CDIV, safe)
+    if not _never_negative(a, b):
+        inexact = (a - quotient * safe).ne(0)
+        quotient = (inexact & ((a ^ safe) < 0)).where(quotient - 1, quotient)
+        if safe is not b and b.bounds[0] <= -1 <= b.bounds[1]:
+            quotient = b.eq(-1).where(-a, quotient)
+    return quotient if zero is None else zero.where(a.like(0), quotient)
+
+
+def mod_to_cmod(a: UOp, b: UOp) -> UOp | None:
+    """a - b * floor(a / b) of ints, with the sign of b; by 0 it is 0. What the safe divisor 1 gives, 0, is right for -1 and 0."""
+    shift = _power_of_two(b)
+    if shift is not None:
+        return a & (b.arg - 1)
+    safe, _ = _safe(a, b)
+    rest = a.alu(Ops.CMOD, safe)
+    if _never_negative(a, b):
+        return rest
+    return (rest.ne(0) & ((rest ^ safe) < 0)).where(rest + safe, rest)
+
+
+def pow_by_squaring(a: UOp, b: UOp) -> UOp | None:
+    """a ** b of ints by squaring over the bits of b, wrapping. Negative b: 1 and -1 keep their meaning, all else gives 0."""
+    low, high = (int(bound) for bound in b.bounds)
+    if b.is_const and b.arg >= 0:
+        return _constant_power(a, b.arg)
+    result, square = a.like(1), a
+    bits = max(high, 0).bit_length()
+    for i in range(bits):
+        result = (b & (1 << i)).ne(0).where(result * square, result)
+        square = square * square
+    if low >= 0:
+        return result
+    inverse = a.eq(-1).where((b & 1).eq(0).where(a.like(1), a), a.eq(1).where(a, a.like(0)))
+    return (b < 0).where(inverse, result)
+
+
+def _constant_power(a: UOp, exponent: int) -> UOp:
+    result, square = None, a
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else result * square
+        exponent >>= 1
+        square = square * square if exponent else square
+    return a.like(1) if result is None else result
+
+
+# --- floats ----------------------------------------------------------------------------------------------------------
+def _in_float32(fn: Callable[[UOp, UOp], UOp], a: UOp, b: UOp) -> UOp:
+    return fn(a.cast(dtypes.float32), b.cast(dtypes.float32)).cast(a.dtype.scalar)
+
+
+def _remainder(a: UOp, b: UOp) -> tuple[UOp, UOp]:
+    """C's fmod, the remainder with the sign of a; and whether floor division has to step once further down."""
+    size, by, infinite = magnitude(a), magnitude(b), literal(a, math.inf)
+    rest = (-(size / by).alu(Ops.TRUNC)).alu(Ops.FMA, by, size)
+    rest = (rest < 0).where(rest + by, rest)  # the quotient was rounded up
+    rest = (by <= rest).where(rest - by, rest)
+    rest = ((rest < 0) | (by <= rest)).where(literal(a, 0.0), rest)
+    rest = by.eq(infinite).where((size < infinite).where(size, literal(a, math.nan)), rest)
+    return copy_sign(magnitude(rest), a), rest.ne(0) & (a < 0).ne(b < 0)
+
+
+def float_mod(a: UOp, b: UOp) -> UOp:
+    """np.mod: the remainder with the sign of b; nan for b = 0 or infinite a; a, or b itself, for infinite b.
+
+    Exact while |a / b| < 2**fraction (8e6 in float32, 4e15 in float64). Beyond, where the exact remainder would take a loop over the
+    bits of the quotient, it is some value between 0 and b.
+    """
+    if a.dtype.bits < 32:
+        return _in_float32(float_mod, a, b)
+    rest, differ = _remainder(a, b)
+    return rest.eq(0).where(copy_sign(magnitude(rest), b), differ.where(rest + b, rest))
+
+
+def float_floordiv(a: UOp, b: UOp) -> UOp:
+    """np.floor_divide: a less its remainder, over b; a / b where b is 0, nan for infinite a. Exact where float_mod is."""
+    if a.dtype.bits < 32:
+        return _in_float32(float_floordiv, a, b)
+    rest, differ = _remainder(a, b)
+    exact = (a - rest) / b
+    quotient = differ.where(exact - 1, exact)
+    low = quotient.alu(Ops.FLOOR)
+    low = (literal(a, 0.5) < quotient - low).where(low + 1, low)  # a - rest was rounded
+    zero = (a / b) * literal(a, 0.0)  # with the sign of the quotient
+    return b.eq(0).where(a / b, quotient.eq(0).where(zero, low))
+
+
+INTEGER_DIVISION = RuleSet(
+    "integer_division",
+    [
+        Rule("floordiv_to_cdiv", node(Ops.FLOORDIV, var("a"), var("b")), floordiv_to_cdiv, kind="int"),
+        Rule("mod_to_cmod", node(Ops.MOD, var("a"), var("b")), mod_to_cmod, kind="int"),
+        Rule("pow_by_squaring", node(Ops.POW, var("a"), var("b")), pow_by_squaring, kind="int"),
+        Rule("floordiv_of_floats", node(Ops.FLOORDIV, var("a"), var("b")), float_floordiv, kind="float",
+             unproven="float rounding; sampled"),
+        Rule("mod_of_floats", node(Ops.MOD, var("a"), var("b")), float_mod, kind="float", unproven="float rounding; sampled"),
+    ],
+)  # fmt: skip

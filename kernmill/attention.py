@@ -1,0 +1,78 @@
+"""Tensor methods: attention and dropout."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from kernmill.ir import ShapeError, show_shape
+
+from .elementwise import choose
+from .lazy import accumulator, is_training
+from .random import Random
+
+__all__ = ["Attention"]
+
+
+class Attention(Random):
+    """Attention and dropout."""
+
+    def dropout(self, p: float = 0.5, training: bool | None = None) -> Self:
+        """In training: each element 0 with probability p, the others divided by 1 - p. Otherwise self.
+
+        `training` None asks whether this is inside `with train():`.
+
+        Raises:
+            ValueError: p outside 0..1.
+        """
+        if not 0 <= p <= 1:
+            raise ValueError(f"dropout: p={p} is no probability. Give a number from 0 to 1.")
+        if not (is_training() if training is None else training) or p == 0:
+            return self
+        if p == 1:
+            return self.mul(0)
+        kept = self.rand(self.shape, device=self._device).ge(p)
+        return choose(kept, self.div(1 - p), self._filled(0))
+
+    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0,
+                                     is_causal: bool = False, scale: float | None = None) -> Self:  # fmt: skip
+        """softmax(self @ key.T * scale + mask) @ value, over the last two axes; scale 1 / sqrt(size) by default.
+
+        A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each of them
+        serves a group of query heads. A row that sees nothing is nan, as in PyTorch.
+
+        Raises:
+            ShapeError: query heads that are no multiple of the key heads.
+        """
+        query = self
+        if query.ndim > 2 and key.ndim > 2 and 1 != key.shape[-3] != query.shape[-3]:
+            return self._grouped(key, value, attn_mask, dropout_p, is_causal, scale)
+        wide = accumulator(query.dtype)
+        factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        scores = query.cast(wide).matmul(key.cast(wide).mT).mul(factor)
+        if is_causal:
+            seen = scores._below(0)
+            scores = choose(seen, scores, scores._filled(-math.inf))
+        if attn_mask is not None:
+            if attn_mask.dtype.is_bool:
+                scores = choose(attn_mask, scores, scores._filled(-math.inf))
+            else:
+                scores = scores.add(attn_mask)
+        weights = scores.softmax(-1).dropout(dropout_p, training=dropout_p > 0)
+        return weights.matmul(value.cast(wide)).cast(query.dtype)
+
+    def _grouped(self, key: Self, value: Self, mask: Self | None, dropout_p: float, is_causal: bool, scale: float | None) -> Self:
+        heads, own = self.shape[-3], key.shape[-3]
+        if own == 0 or heads % own:
+            raise ShapeError(
+                f"scaled_dot_product_attention: query {show_shape(self.uop.shape)}, key {show_shape(key.uop.shape)}: "
+                f"{heads} query heads do not share {own} key heads evenly. Make one a multiple of the other."
+            )
+        query = self.unflatten(-3, (own, heads // own))
+        if mask is not None and mask.ndim > 2:
+            mask = mask.unsqueeze(-3) if mask.shape[-3] == 1 else mask.unflatten(-3, (own, heads // own))
+        result = query.scaled_dot_product_attention(
+            key.unsqueeze(-3), value.unsqueeze(-3), mask, dropout_p, is_causal, scale
+        )
+        return result.reshape((*result.shape[:-4], heads, *result.shape[-2:]))
+

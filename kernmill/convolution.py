@@ -1,0 +1,199 @@
+"""Tensor methods: convolutions and pooling over any number of spatial axes, by one WINDOW a spatial axis.
+
+x has shape (batch, channels, *spatial). `stride`, `padding`, `dilation` are one number for all spatial axes or one each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+from kernmill.ir import ShapeError, show_shape, window
+
+from .contraction import Contraction
+
+__all__ = ["Convolution"]
+
+Each = int | Sequence[int]
+
+
+def each(value: Each, count: int, name: str) -> tuple[int, ...]:
+    """One number per spatial axis.
+
+    Raises:
+        ShapeError: another number of numbers.
+    """
+    values = (value,) * count if isinstance(value, int) else tuple(value)
+    if len(values) != count:
+        raise ShapeError(f"{name}={values} for {count} spatial axes. Give one number, or one for each axis.")
+    return values
+
+
+class Convolution(Contraction):
+    """Convolutions, pooling, resizing."""
+
+    def _windows(self, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Self:
+        """The last axes as window positions, and one new last axis per window."""
+        node = self.uop
+        first = self.ndim - len(sizes)
+        for i, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
+            node = window(node, first + i, size, stride, dilation)
+        return self._result(node)
+
+    def conv2d(self, weight: Self, bias: Self | None = None, stride: Each = 1, padding: Each | str = 0, dilation: Each = 1,
+               groups: int = 1) -> Self:  # fmt: skip
+        """The convolution (cross-correlation) with weight of shape (out, in / groups, *kernel): 1-d, 2-d, 3-d, ...
+
+        `padding` is also "valid" (none) or "same" (stride 1, output as large as the input).
+
+        Raises:
+            ShapeError: ranks, channels or groups that do not fit together.
+        """
+        rank = weight.ndim - 2
+        shown = f"conv: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}, groups {groups}"
+        if rank < 1 or self.ndim not in (rank + 1, rank + 2):
+            raise ShapeError(f"{shown}: the weight needs 2 axes and one per spatial axis, the input as many.")
+        if self.ndim == rank + 1:
+            return self.unsqueeze(0).conv2d(weight, bias, stride, padding, dilation, groups).squeeze(0)
+        channels, out = self.shape[1], weight.shape[0]
+        if groups < 1 or channels != weight.shape[1] * groups or out % groups:
+            raise ShapeError(
+                f"{shown}: {channels} input channels are not {groups} x {weight.shape[1]}, or {out} output channels do not "
+                "divide into the groups. Change the groups or the weight."
+            )
+        kernel = weight.shape[2:]
+        steps, gaps = each(stride, rank, "stride"), each(dilation, rank, "dilation")
+        x = self.pad(spatial_padding(padding, kernel, gaps, rank, self.ndim))
+        spans = [g * (k - 1) + 1 for k, g in zip(kernel, gaps, strict=True)]
+        if any(isinstance(s, int) and span > s for s, span in zip(x.shape[2:], spans, strict=True)):
+            raise ShapeError(f"{shown}: the kernel spans {tuple(spans)}, the padded input {x.shape[2:]}. Pad more.")
+        seen = x._windows(kernel, steps, gaps)
+        places = seen.shape[2 : 2 + rank]
+        seen = seen.reshape((x.shape[0], groups, 1, channels // groups, *places, *kernel))
+        wide = weight.reshape((1, groups, out // groups, channels // groups, *(1,) * rank, *kernel))
+        result = seen._contract(wide, (3, *range(4 + rank, 4 + 2 * rank))).reshape((x.shape[0], out, *places))
+        return result if bias is None else result.add(bias.reshape((1, out, *(1,) * rank)))
+
+    conv1d = conv3d = conv2d
+
+    def conv_transpose2d(self, weight: Self, bias: Self | None = None, stride: Each = 1, padding: Each = 0,
+                         output_padding: Each = 0, groups: int = 1, dilation: Each = 1) -> Self:  # fmt: skip
+        """The adjoint of conv2d, weight of shape (in, out / groups, *kernel)."""
+        rank = weight.ndim - 2
+        kernel = weight.shape[2:]
+        steps, gaps, pads, extra = (each(v, rank, n) for v, n in
+                                    ((stride, "stride"), (dilation, "dilation"), (padding, "padding"), (output_padding, "output_padding")))  # fmt: skip
+        flipped = weight.flip(tuple(range(2, weight.ndim)))
+        per_group = flipped.reshape((groups, weight.shape[0] // groups, weight.shape[1], *kernel))
+        turned = per_group.transpose(1, 2).reshape((groups * weight.shape[1], weight.shape[0] // groups, *kernel))
+        x = self._spread(steps)
+        around = [(g * (k - 1) - p, g * (k - 1) - p + e) for k, g, p, e in zip(kernel, gaps, pads, extra, strict=True)]
+        return x.pad([(0, 0), (0, 0), *around]).conv2d(turned, bias, 1, 0, gaps, groups)
+
+    conv_transpose1d = conv_transpose3d = conv_transpose2d
+
+    def _spread(self, steps: Sequence[int]) -> Self:
+        """Spatial axes with step-1 zeros between entries."""
+        first = self.ndim - len(steps)
+        result = self
+        for i, step in enumerate(steps):
+            axis = first + i
+            size = result.shape[axis]
+            if step > 1 and size:
+                wide = result.unsqueeze(axis + 1).pad([(0, step - 1) if a == axis + 1 else (0, 0) for a in range(self.ndim + 1)])
+                flat = wide.reshape((*result.shape[:axis], size * step, *result.shape[axis + 1 :]))
+                result = flat.shrink([(0, (size - 1) * step + 1) if a == axis else None for a in range(self.ndim)])
+        return result
+
+    # --- pooling
+    def _pooled(self, kernel_size: Each, stride: Each | None, padding: Each, dilation: Each, value: float, rank: int,
+                ceil_mode: bool) -> Self:  # fmt: skip
+        kernel = each(kernel_size, rank, "kernel_size")
+        steps = kernel if stride is None else each(stride, rank, "stride")
+        gaps, pads = each(dilation, rank, "dilation"), each(padding, rank, "padding")
+        if any(2 * p > k for p, k in zip(pads, kernel, strict=True)):
+            raise ShapeError(f"pooling: padding {pads} is more than half the kernel {kernel}. Pad the input first.")
+        sizes = self.shape[self.ndim - rank :]
+        more = [
+            missing_for_ceil(s + 2 * p, g * (k - 1) + 1, step, s + p) if ceil_mode else 0
+            for s, k, step, g, p in zip(sizes, kernel, steps, gaps, pads, strict=True)
+        ]
+        around = [(p, p + m) for p, m in zip(pads, more, strict=True)]
+        return self.pad([*((0, 0),) * (self.ndim - rank), *around], value=value)._windows(kernel, steps, gaps)
+
+    def max_pool2d(self, kernel_size: Each = 2, stride: Each | None = None, padding: Each = 0, dilation: Each = 1,
+                   ceil_mode: bool = False) -> Self:  # fmt: skip
+        """The largest value of each window; with one number, windows over the last two axes."""
+        rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
+        low = -math.inf if self.dtype.is_float else int(self.dtype.min)
+        seen = self._pooled(kernel_size, stride, padding, dilation, low, rank, ceil_mode)
+        return seen.max(tuple(range(-rank, 0)))
+
+    def avg_pool2d(self, kernel_size: Each = 2, stride: Each | None = None, padding: Each = 0, ceil_mode: bool = False,
+                   count_include_pad: bool = True) -> Self:  # fmt: skip
+        """The mean of each window; padding counts as zeros, unless `count_include_pad` is False."""
+        rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
+        axes = tuple(range(-rank, 0))
+        seen = self._pooled(kernel_size, stride, padding, 1, 0, rank, ceil_mode)
+        if count_include_pad and not ceil_mode:
+            return seen.mean(axes)
+        ones = self.detach()._filled(1)
+        if count_include_pad:
+            ones = ones.pad([*((0, 0),) * (self.ndim - rank), *((p, p) for p in each(padding, rank, "padding"))], value=1)
+            padding = 0
+        count = ones._pooled(kernel_size, stride if stride is not None else kernel_size, padding, 1, 0, rank, ceil_mode)
+        return seen.sum(axes).div(count.sum(axes))
+
+    def adaptive_avg_pool2d(self, output_size: Each) -> Self:
+        """The mean of equal blocks, so many of them that the last two axes become `output_size`.
+
+        Raises:
+            ShapeError: a size that is no multiple of the wanted one.
+        """
+        wanted = each(output_size, 2, "output_size")
+        sizes = self.shape[-2:]
+        if any(s % w for s, w in zip(sizes, wanted, strict=True)):
+            raise ShapeError(f"adaptive_avg_pool2d: {sizes} is no multiple of {wanted}. Pad the input, or use avg_pool2d.")
+        return self.avg_pool2d([s // w for s, w in zip(sizes, wanted, strict=True)])
+
+    def interpolate(self, size: Each | None = None, scale_factor: int | None = None, mode: str = "nearest") -> Self:
+        """The spatial axes at another size, each output taking the entry floor(i * in / out).
+
+        Raises:
+            ValueError: a mode other than nearest, or neither or both of size and scale_factor.
+        """
+        if mode != "nearest" or (size is None) == (scale_factor is None):
+            raise ValueError("interpolate: mode is 'nearest', and exactly one of size and scale_factor is given.")
+        rank = self.ndim - 2
+        old = self.shape[2:]
+        new = each(size, rank, "size") if size is not None else tuple(s * (scale_factor or 1) for s in old)
+        result = self
+        for i, (before, after) in enumerate(zip(old, new, strict=True)):
+            if after % before == 0:
+                result = result.repeat_interleave(after // before, 2 + i)
+            else:
+                result = result.index_select(2 + i, [place * before // after for place in range(after)])
+        return result
+
+
+def spatial_padding(padding: Each | str, kernel: Sequence[int], gaps: Sequence[int], rank: int, axes: int) -> list[tuple[int, int]]:
+    """(before, after) per axis of the input."""
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise ShapeError(f"conv: padding={padding!r}. Give numbers, 'same' or 'valid'.")
+        spare = [g * (k - 1) if padding == "same" else 0 for k, g in zip(kernel, gaps, strict=True)]
+        around = [(s // 2, s - s // 2) for s in spare]
+    else:
+        around = [(p, p) for p in each(padding, rank, "padding")]
+    return [(0, 0)] * (axes - rank) + around
+
+
+def missing_for_ceil(padded: int, span: int, step: int, inside: int) -> int:
+    """Places to add at the end so that the last window, which starts inside, is whole."""
+    count = -(-(padded - span) // step) + 1
+    if (count - 1) * step >= inside:
+        count -= 1
+    return max(0, (count - 1) * step + span - padded)
+
+

@@ -1,0 +1,118 @@
+"""Readable Python: the reference. One line an operation, rounded to its dtype by a function of that name.
+
+The kernel is `def name(buffers.., begin, end)`; the names that it uses (f32, exp, cdiv, ...) are given to it by ops_python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernmill.ir import AxisKind, DType, Group, InternalError, Op, Ops, UOp, dtypes
+
+from .base import Renderer, signature
+
+__all__ = ["PYTHON_OPS", "PythonRenderer", "function_name", "rounder_name"]
+
+PYTHON_OPS = frozenset(op for op in Ops.rows() if op.is_elementwise)
+_INFIX = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.AND: "&", Ops.OR: "|", Ops.XOR: "^", Ops.LT: "<", Ops.LE: "<=",
+          Ops.EQ: "==", Ops.NE: "!="}  # fmt: skip
+_EXACT = frozenset({Ops.AND, Ops.OR, Ops.XOR, Ops.WHERE, Ops.MAX, Ops.MIN, Ops.CMOD})  # need no rounding
+
+
+def rounder_name(dtype: DType) -> str:
+    """The function that rounds or wraps a number to the dtype: f32, i8, u64, boolean."""
+    scalar = dtype.scalar
+    if scalar.is_bool:
+        return "boolean"
+    return {"bfloat16": "bf16"}.get(scalar.name, scalar.name.replace("float", "f").replace("uint", "u").replace("int", "i"))
+
+
+class PythonRenderer(Renderer):
+    """Text for CPython."""
+
+    def render(self, name: str, uops: Sequence[UOp]) -> str:
+        """Source text of the kernel `name`."""
+        sig = signature(uops)
+        names = {**{u: f"b{u.arg[0]}" for u in sig.params}, **{u: str(u.arg[0]) for u in sig.variables}}
+        arguments = [*(names[u] for u in sig.params), *(names[u] for u in sig.variables), "begin", "end"]
+        lines = [f"def {name}({', '.join(arguments)}):"]
+        depth = 1
+        for u in uops:
+            if u.op is Ops.END:
+                depth -= 1
+                continue
+            text = _line(u, names)
+            if text:
+                lines.append("    " * depth + text)
+            if u.op is Ops.RANGE:
+                depth += 1
+        return "\n".join(lines) + "\n"
+
+
+def _line(u: UOp, names: dict[UOp, str]) -> str:
+    """The line of one node, empty where its text only appears inside others."""
+    match u.op:
+        case Ops.PARAM | Ops.VARIABLE:
+            return ""
+        case Ops.CONST:
+            names[u] = repr(u.arg) if abs(u.arg) != float("inf") and u.arg == u.arg else f'float("{u.arg}")'
+            return ""
+        case Ops.RANGE:
+            names[u] = _identifier(str(u.arg[0]))
+            bounds = "begin, end" if u.arg[1] == AxisKind.THREAD else names[u.src[0]]
+            return f"for {names[u]} in range({bounds}):"
+        case Ops.INDEX:
+            place = f"{names[u.src[0]]}[{names[u.src[1]]}]"
+            names[u] = place
+            return ""
+        case Ops.AFTER:
+            names[u] = names[u.src[0]]
+            return ""
+        case Ops.SET:
+            return f"{names[u.src[0]]} = {names[u.src[1]]}"
+        case Ops.STORE:
+            gate = u.src[0].src[2:]
+            line = f"{names[u.src[0]]} = {names[u.src[1]]}"
+            return f"if {names[gate[0]]}: {line}" if gate else line
+    if u.dtype in (dtypes.int64, dtypes.index) and u.op in (Ops.ADD, Ops.MUL) and _is_index(u):
+        names[u] = f"({names[u.src[0]]} {_INFIX[u.op]} {names[u.src[1]]})"
+        return ""
+    names[u] = _identifier(str(u.arg)) if u.op in (Ops.REG,) else f"v{len(names)}"
+    return f"{names[u]} = {_expression(u, names)}"
+
+
+def _is_index(u: UOp) -> bool:
+    return all(s.op in (Ops.RANGE, Ops.CONST, Ops.VARIABLE) or (s.op in (Ops.ADD, Ops.MUL) and _is_index(s)) for s in u.src)
+
+
+def _identifier(text: str) -> str:
+    return text.replace(".", "_").replace("'", "_copy")
+
+
+def _expression(u: UOp, names: dict[UOp, str]) -> str:
+    src = [names[s] for s in u.src]
+    match u.op:
+        case Ops.REG:
+            return src[0]
+        case Ops.LOCAL:
+            return f"[{'0.0' if u.dtype.is_float else '0'}] * {u.arg[1]}"
+        case Ops.LOAD:
+            gate = u.src[0].src[2:]
+            return f"{src[0]} if {names[gate[0]]} else {'0.0' if u.dtype.is_float else '0'}" if gate else src[0]
+        case Ops.WHERE:
+            return f"{src[1]} if {src[0]} else {src[2]}"
+        case Ops.BITCAST:
+            return f"bitcast_{rounder_name(u.src[0].dtype)}_{rounder_name(u.dtype)}({src[0]})"
+        case Ops.CAST:
+            return f"{rounder_name(u.dtype)}({src[0]})"
+    if u.op.group not in (Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY):
+        raise InternalError(f"python: {u!r} has no text")
+    text = f"{src[0]} {_INFIX[u.op]} {src[1]}" if u.op in _INFIX else f"{function_name(u.op)}({', '.join(src)})"
+    if u.op in _EXACT or u.op.group is Group.COMPARE:
+        return text
+    return f"{rounder_name(u.dtype)}({text})"
+
+
+def function_name(op: Op) -> str:
+    """The Python function of an op: its meaning in the op table."""
+    return f"{op.name.lower()}_" if op.name.lower() in ("abs", "max", "min", "pow", "round") else op.name.lower()

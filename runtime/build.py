@@ -1,0 +1,119 @@
+"""From a kernel to a program: look it up in memory, then on disk, else lower, render, compile and store it.
+
+The key on disk is made of the kernel before optimization, the device's tag and a stamp of the compiler's own sources: a warm start
+neither optimizes nor renders anything, and never imports LLVM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kernmill.compiler import Action, Kernel, estimate, lower, parse_schedule
+from kernmill.ir import UOp, print_uops, setting
+from kernmill.renderers import signature
+
+from .compile_cache import cache_key, default_cache
+from .device import Device, Program
+
+__all__ = ["Rendered", "build", "counters", "render"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this process has built."""
+
+    compiled: int = 0
+    from_disk: int = 0
+    from_memory: int = 0
+
+
+counters = Counters()
+_programs: dict[tuple[str, str, UOp, str], Program] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A kernel on its way to a program: the linear list, its text, the size of its parallel loop."""
+
+    uops: list[UOp]
+    source: str
+    threads: int
+
+
+def build(device: Device, kernel: Kernel) -> Program:
+    """The program of a kernel.
+
+    Raises:
+        CompileError: the device's compiler refused the source; the message shows where.
+    """
+    written = _written_schedule(kernel)
+    memory_key = (device.name, device.cache_tag(), kernel.ast, written or "")
+    program = _programs.get(memory_key)
+    if program is not None:
+        counters.from_memory += 1
+        return program
+    key = cache_key(kernel.ast.key, device.cache_tag(), _stamp(), written or "")
+    entry = default_cache().get(key)
+    if entry is not None:
+        counters.from_disk += 1
+        program = device.load(symbol(kernel), entry.payload)
+        header = entry.header
+        program.threads, program.work_ns = int(str(header["threads"])), float(str(header["work_ns"]))
+    else:
+        counters.compiled += 1
+        rendered = render(device, kernel)
+        binary = device.compile(symbol(kernel), rendered.source)
+        work = estimate(kernel.ast).work_ns
+        default_cache().put(key, binary, {"name": kernel.name, "threads": rendered.threads, "work_ns": work})
+        program = device.load(symbol(kernel), binary)
+        program.threads, program.work_ns = rendered.threads, work
+    _programs[memory_key] = program
+    return program
+
+
+def symbol(kernel: Kernel) -> str:
+    """The kernel's name as an identifier; the same for equal kernels."""
+    return "".join(c if c.isalnum() else "_" for c in kernel.name)
+
+
+def render(device: Device, kernel: Kernel) -> Rendered:
+    """Lower and render, from scratch."""
+    written = _written_schedule(kernel)
+    actions: list[Action] | None = None if written is None else parse_schedule(written)
+    uops = lower(kernel.ast, device.target, actions)
+    threads = signature(uops).threads
+    return Rendered(uops, device.renderer.render(symbol(kernel), uops), threads if isinstance(threads, int) else 1)
+
+
+def _written_schedule(kernel: Kernel) -> str | None:
+    """The text of OVERRIDE/<kernel>.schedule, if there is one."""
+    folder = str(setting("OVERRIDE"))
+    if not folder:
+        return None
+    path = Path(folder) / f"{symbol(kernel)}.schedule"
+    return path.read_text() if path.exists() else None
+
+
+@cache
+def _stamp() -> str:
+    """Changes when the compiler's own files do: name, size and time of each."""
+    root = Path(__file__).resolve().parent.parent
+    facts = []
+    for folder in ("ir", "compiler", "renderers", "runtime"):
+        for where, _, files in os.walk(root / folder):
+            for name in sorted(files):
+                if name.endswith(".py"):
+                    status = os.stat(os.path.join(where, name))
+                    facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(facts)
+
+
+def describe(kernel: Kernel, device: Device) -> str:
+    """Sizes and cost of a kernel as JSON, for DUMP."""
+    cost = estimate(kernel.ast)
+    return json.dumps({"name": kernel.name, "device": device.name, "flops": cost.flops, "bytes": cost.bytes_moved,
+                       "origin": kernel.origin, "uops": len(print_uops(kernel.ast).splitlines())}, indent=1)  # fmt: skip

@@ -1,0 +1,223 @@
+"""class Device: the contract, with a default for all that is optional; and finding devices by name.
+
+A device is a class `<Name>Device` in `runtime/ops_<name>.py`, or anywhere else through the entry-point group `kernmill.devices`
+(name: the device's name, value: the class). Nothing is opened before it is used. `DEVICE=NAME` or `NAME:1` chooses.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from kernmill.ir import DeviceError, Op, Target, UOp, setting
+from kernmill.renderers import Renderer
+
+from .allocator import Block, HostAllocator
+from .buffer import Buffer
+
+__all__ = ["Call", "Device", "Event", "Program", "Properties", "canonical_name", "device_names", "get_device"]
+
+
+@dataclass(frozen=True, slots=True)
+class Properties:
+    """Limits and capabilities. Units: bytes; 0 for what cannot be known."""
+
+    total_bytes: int = 0
+    free_bytes: int = 0
+    max_alloc_bytes: int = 1 << 62  # one buffer
+    max_mapped_bytes: int = 1 << 62  # all buffers together
+    alignment: int = 64
+    is_async: bool = False
+    has_events: bool = False
+    is_host_visible: bool = True  # the host can address its memory
+    wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
+
+
+@dataclass(slots=True)
+class Program:
+    """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time."""
+
+    name: str
+    handle: Any
+    threads: int = 1
+    work_ns: float = 0.0
+
+
+class Call(NamedTuple):
+    """One launch: a program, its buffers by slot, the values of its variables, and the size of its parallel loop."""
+
+    program: Program
+    buffers: tuple[Buffer, ...]
+    variables: tuple[int, ...] = ()
+    threads: int = 1
+
+
+class Event:
+    """A point in a device's work. The default has none and waits for everything."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def record(self) -> None:
+        """(default: nothing) Mark what was submitted so far."""
+
+    def wait(self) -> None:
+        """(default: synchronize) Return when everything before the mark is done."""
+        self.device.synchronize()
+
+
+class Device(ABC):
+    """One device. `must`: renderer, compile, load, run. Everything else has a default that is right for host memory."""
+
+    kind: ClassVar[str] = "cpu"  # cpu, gpu, igpu or accel
+    description: ClassVar[str] = ""
+
+    def __init__(self, name: str, index: int = 0) -> None:
+        self.name = name
+        self.index = index
+
+    # --- must
+    @property
+    @abstractmethod
+    def renderer(self) -> Renderer:
+        """Turns linear UOps into this device's language; its `target` says what the code may use."""
+
+    @abstractmethod
+    def compile(self, name: str, source: str) -> bytes:
+        """Source to a binary that may be stored. Raises CompileError with the log beside the source line."""
+
+    @abstractmethod
+    def load(self, name: str, binary: bytes) -> Program:
+        """A binary, ready to be called."""
+
+    @abstractmethod
+    def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
+        """Execute in order; with `is_timed` the nanoseconds of each, else an empty list."""
+
+    # --- may
+    @property
+    def target(self) -> Target:
+        """(default: the renderer's) What the compiler may use."""
+        return self.renderer.target
+
+    @classmethod
+    def devices(cls) -> list[int]:
+        """(default: one) The indices of the devices of this kind that are there."""
+        return [0]
+
+    def props(self) -> Properties:
+        """(default: host memory) Limits and capabilities."""
+        return Properties()
+
+    def allocate(self, size_bytes: int) -> Block:
+        """(default: host memory) A block. Raises OutOfMemoryError."""
+        return _host_allocator().alloc(size_bytes)
+
+    def free(self, block: Any) -> None:
+        """(default: host memory) Give a block back."""
+        _host_allocator().free(block)
+
+    def copy_in(self, target: Buffer, source: memoryview) -> None:
+        """(default: host memory) Bytes of the host into a buffer."""
+        import numpy as np
+
+        target.host_array().view(np.uint8)[:] = np.frombuffer(source, np.uint8)
+
+    def copy_out(self, target: memoryview, source: Buffer) -> None:
+        """(default: host memory) A buffer into bytes of the host."""
+        import numpy as np
+
+        np.frombuffer(target, np.uint8)[:] = source.host_array().view(np.uint8)
+
+    def assembly(self, source: str) -> str:
+        """(default: none) What the machine executes, as text."""
+        return ""
+
+    def supports(self, op: Op, node: UOp) -> bool:
+        """(default: what the target can express) Whether this node may be placed here."""
+        return True
+
+    def wants(self, node: UOp) -> bool:
+        """(default: no) Whether this node is wanted here although its data live elsewhere."""
+        return False
+
+    def cache_tag(self) -> str:
+        """(default: the target's name) What a stored binary depends on besides its source."""
+        return self.target.name
+
+    def synchronize(self) -> None:
+        """(default: nothing is pending) Return when all work is done."""
+
+    def event(self) -> Event:
+        """(default: an event that synchronizes fully) A new event."""
+        return Event(self)
+
+
+_lock = threading.RLock()
+_open: dict[str, Device] = {}
+_allocator: HostAllocator | None = None
+
+
+def _host_allocator() -> HostAllocator:
+    global _allocator
+    if _allocator is None:
+        _allocator = HostAllocator(device="host memory")
+    return _allocator
+
+
+def device_names() -> dict[str, str]:
+    """Every device that is there, by name: where its class comes from. Found anew at each call."""
+    found = {path.stem[4:].upper(): f"kernmill.runtime.{path.stem}" for path in sorted(Path(__file__).parent.glob("ops_*.py"))}
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="kernmill.devices"):
+        found.setdefault(entry.name.upper(), entry.value)
+    return found
+
+
+def canonical_name(name: str) -> str:
+    """`llvm:0` -> `LLVM`. Raises DeviceError for a name that is not of the form NAME or NAME:number."""
+    base, _, index = name.upper().partition(":")
+    if not base or (index and not index.isdigit()):
+        raise DeviceError(f"device {name!r}: a device is named like LLVM or LLVM:1.")
+    return base if not index or int(index) == 0 else f"{base}:{int(index)}"
+
+
+def get_device(name: str | None = None) -> Device:
+    """The device of that name, opened at the first call; None: the setting DEVICE.
+
+    Raises:
+        DeviceError: no such device, or it cannot be opened; the message lists those that can.
+    """
+    name = canonical_name(name if name is not None else str(setting("DEVICE")))
+    device = _open.get(name)
+    if device is None:
+        with _lock:
+            device = _open.get(name)
+            if device is None:
+                device = _open[name] = _open_device(name)
+    return device
+
+
+def _open_device(name: str) -> Device:
+    base, _, index = name.partition(":")
+    builtin = Path(__file__).parent / f"ops_{base.lower()}.py"
+    if builtin.exists():
+        module, attribute = f"kernmill.runtime.{builtin.stem}", f"{base.capitalize()}Device"
+    else:
+        known = device_names()
+        if base not in known:
+            raise DeviceError(f"device {name!r}: there is no such device. Devices here: {', '.join(known)}.")
+        module, _, attribute = known[base].partition(":")
+    loaded = importlib.import_module(module)
+    cls = next((v for k, v in vars(loaded).items() if k.lower() == attribute.lower()), None)
+    if not (isinstance(cls, type) and issubclass(cls, Device)):
+        raise DeviceError(f"device {name!r}: {module} has no class {attribute} that is a Device.")
+    if int(index or 0) not in cls.devices():
+        raise DeviceError(f"device {name!r}: there are only {len(cls.devices())} of this kind, numbered from 0.")
+    return cls(name, int(index or 0))

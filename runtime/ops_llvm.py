@@ -1,0 +1,102 @@
+"""LLVM: the CPU, through LLVM IR compiled to object bytes, loaded by our own loader, run by the native pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from kernmill.ir import Ops, Target
+from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
+
+from .device import Call, Device, Program, Properties
+from .host import Host, this_host
+from .llvm_codegen import assembly, compile_ir, llvm_version
+from .loader import load_object
+from .pool import Launch, LaunchTable, default_pool
+
+__all__ = ["LlvmDevice"]
+
+_CHUNK_NS = 20_000.0  # less work than this is not worth handing to another thread
+
+
+class LlvmDevice(Device):
+    """This machine's CPU."""
+
+    description = "this CPU, through LLVM"
+
+    def __init__(self, name: str, index: int = 0) -> None:
+        super().__init__(name, index)
+        self.host = this_host()
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """LLVM IR for the host's vector registers."""
+        return LLVMRenderer(host_target(self.host))
+
+    def props(self) -> Properties:
+        """The machine's memory."""
+        import os
+
+        page = os.sysconf("SC_PAGE_SIZE")
+        return Properties(os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page)
+
+    def cache_tag(self) -> str:
+        """The CPU's name and features, and LLVM's version."""
+        return f"{self.target.name} {self.host.cpu} {','.join(self.host.features)} {llvm_version()}"
+
+    def compile(self, name: str, source: str) -> bytes:
+        """Object bytes."""
+        return compile_ir(source, self.host)
+
+    def assembly(self, source: str) -> str:
+        """The machine's instructions."""
+        return assembly(source, self.host)
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """The object in executable memory."""
+        return Program(name, load_object(binary, [name]))
+
+    def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
+        """One native call for the whole list."""
+        table = launch_table(calls)
+        pool = default_pool()
+        if is_timed:
+            return table.run_timed(pool)
+        table.run(pool)
+        return []
+
+
+def launch_table(calls: Sequence[Call]) -> LaunchTable:
+    """The native form of a list of calls."""
+    return LaunchTable([
+        Launch(c.program.handle.symbols[c.program.name], (*(b.address for b in c.buffers), *c.variables), c.threads,
+               chunk_size(c.program.work_ns, c.threads))
+        for c in calls
+    ])  # fmt: skip
+
+
+def chunk_size(work_ns: float, threads: int) -> int:
+    """Iterations of the parallel loop that one thread takes at a time."""
+    if threads <= 1 or work_ns < 2 * _CHUNK_NS:
+        return max(1, threads)
+    least = _CHUNK_NS / (work_ns / threads)
+    return max(1, int(least) + 1, threads // 64)
+
+
+def host_target(host: Host) -> Target:
+    """What generated code may use on this CPU."""
+    wide = host.has("avx512f")
+    vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
+    ops = LLVM_OPS if host.arch != "x86_64" or host.has("fma") else LLVM_OPS - {Ops.FMA}
+    if host.arch == "x86_64" and not (host.has("sse4.1") or host.has("avx")):
+        ops = ops - {Ops.FLOOR, Ops.CEIL, Ops.TRUNC, Ops.ROUND}
+    return Target(
+        name=f"llvm-{host.arch}-{vector * 8}",
+        vector_bytes=vector,
+        vector_registers=32 if wide or host.arch == "aarch64" else 16,
+        ops=ops,
+        has_threads=True,
+        has_masks=wide,
+        l1_bytes=host.l1,
+        l2_bytes=host.l2,
+    )

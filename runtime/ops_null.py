@@ -1,0 +1,36 @@
+"""NULL: renders every kernel as LLVM IR and runs nothing. Results are whatever the memory held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from kernmill.ir import Target
+from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
+
+from .device import Call, Device, Program
+
+__all__ = ["NullDevice"]
+
+
+class NullDevice(Device):
+    """A machine with wide vectors that does not exist."""
+
+    description = "compiles, runs nothing"
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """LLVM IR for 512-bit vectors, whatever this machine has."""
+        return LLVMRenderer(Target("null", vector_bytes=64, vector_registers=32, ops=LLVM_OPS, has_threads=True, has_masks=True))
+
+    def compile(self, name: str, source: str) -> bytes:
+        """The text itself."""
+        return source.encode()
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """A program that is never entered."""
+        return Program(name, None)
+
+    def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
+        """Nothing happens."""
+        return [0] * len(calls) if is_timed else []

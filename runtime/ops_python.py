@@ -1,0 +1,93 @@
+"""PYTHON: the reference device. Kernels are readable Python, every op means what the op table says."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+from typing import Any
+
+from kernmill.ir import DType, Ops, Target, bits_of, dtypes, from_bits, to_dtype
+from kernmill.renderers import PYTHON_OPS, PythonRenderer, Renderer, function_name, rounder_name
+
+from .buffer import Buffer
+from .device import Call, Device, Program
+
+__all__ = ["PythonDevice"]
+
+
+class PythonDevice(Device):
+    """Slow and obvious."""
+
+    description = "the reference: plain Python"
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """Python, scalars only."""
+        return PythonRenderer(Target(name="python", ops=PYTHON_OPS))
+
+    def compile(self, name: str, source: str) -> bytes:
+        """The text itself."""
+        return source.encode()
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """The function that the text defines."""
+        scope = dict(_names())
+        exec(compile(binary.decode(), f"<kernel {name}>", "exec"), scope)
+        return Program(name, scope[name])
+
+    def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
+        """Call them one by one."""
+        times = []
+        for call in calls:
+            start = time.perf_counter_ns()
+            call.program.handle(*(_values(b) for b in call.buffers), *call.variables, 0, call.threads)
+            times.append(time.perf_counter_ns() - start)
+        return times if is_timed else []
+
+
+class _Values:
+    """A buffer as Python numbers; an index outside it is an error, also a negative one."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.array = buffer.host_array()
+        self.dtype = buffer.dtype
+
+    def __getitem__(self, place: int) -> Any:
+        if place < 0:
+            raise IndexError(place)
+        value = self.array[place].item()
+        return from_bits(dtypes.bfloat16, value) if self.dtype is dtypes.bfloat16 else value
+
+    def __setitem__(self, place: int, value: Any) -> None:
+        if place < 0:
+            raise IndexError(place)
+        self.array[place] = bits_of(dtypes.bfloat16, value) if self.dtype is dtypes.bfloat16 else value
+
+
+def _values(buffer: Buffer) -> _Values:
+    return _Values(buffer)
+
+
+def _rounder(dtype: DType) -> Callable[[Any], Any]:
+    if dtype is dtypes.float32:
+        return lambda value: ctypes.c_float(value).value
+    if dtype is dtypes.float64:
+        return float
+    return lambda value: to_dtype(dtype, value)
+
+
+def _bitcast(a: DType, b: DType) -> Callable[[Any], Any]:
+    return lambda value: from_bits(b, bits_of(a, value))
+
+
+@cache
+def _names() -> dict[str, Any]:
+    """What a rendered kernel may call: rounders, conversions of bits, and the meanings of the op table."""
+    table: dict[str, Any] = {rounder_name(d): _rounder(d) for d in dtypes.data}
+    table["index"] = int
+    table.update({f"bitcast_{rounder_name(a)}_{rounder_name(b)}": _bitcast(a, b)
+                  for a in dtypes.data for b in dtypes.data if a.bits == b.bits})  # fmt: skip
+    table.update({function_name(op): op.py for op in Ops.rows() if op.py is not None})
+    return table

@@ -1,0 +1,93 @@
+"""What DEBUG and DUMP show: a line per kernel, its UOps, source and assembly; and the sums for a closing table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernmill.compiler import Kernel, estimate
+from kernmill.ir import debug, print_uops, setting
+
+from .build import describe, render, symbol
+
+if TYPE_CHECKING:
+    from .device import Call, Device
+
+__all__ = ["KernelTotal", "report", "totals", "wants_report"]
+
+
+@dataclass(slots=True)
+class KernelTotal:
+    """One kernel's launches so far. Units: ns, floating-point operations, bytes."""
+
+    name: str
+    origin: str | None
+    calls: int = 0
+    time_ns: int = 0
+    flops: int = 0
+    bytes_moved: int = 0
+
+
+totals: dict[str, KernelTotal] = {}
+collecting = False  # set by `kernmill demo` and the profiler: keep totals without printing
+_dumped: set[str] = set()
+
+
+def wants_report() -> bool:
+    """Whether kernels are timed one by one."""
+    return collecting or debug() >= 2 or bool(setting("DUMP"))
+
+
+def report(device: Device, batch: Sequence[tuple[Kernel, Call]], times: Sequence[int]) -> None:
+    """Add a batch to the totals; print and dump what DEBUG and DUMP ask for."""
+    for (kernel, _), time_ns in zip(batch, times, strict=True):
+        cost = estimate(kernel.ast)
+        total = totals.setdefault(f"{device.name} {kernel.name}", KernelTotal(kernel.name, kernel.origin))
+        total.calls += 1
+        total.time_ns += time_ns
+        total.flops += cost.flops
+        total.bytes_moved += cost.bytes_moved
+        if debug() >= 2:
+            rate = f"{cost.flops / max(1, time_ns):8.2f} GFLOP/s {cost.bytes_moved / max(1, time_ns):7.2f} GB/s"
+            print(f"{device.name:6} {kernel.name:40} {time_ns / 1e3:10.1f} us {rate}  {kernel.origin or ''}", file=sys.stderr)
+        if debug() >= 3:
+            show_kernel(device, kernel)
+        if setting("DUMP"):
+            dump_kernel(device, kernel, time_ns)
+
+
+def show_kernel(device: Device, kernel: Kernel) -> None:
+    """DEBUG=3: the schedule; 4: the UOps; 5: the source; 6: the assembly. Once per kernel."""
+    key = f"{device.name} {kernel.ast.key.hex()}"
+    if key in _dumped:
+        return
+    _dumped.add(key)
+    from kernmill.compiler import choose_actions, show_schedule
+
+    print(f"--- schedule of {kernel.name}\n{show_schedule(choose_actions(kernel.ast, device.target))}", file=sys.stderr)
+    if debug() >= 4:
+        print(f"--- uops of {kernel.name}\n{print_uops(kernel.ast)}", file=sys.stderr)
+    if debug() >= 5:
+        rendered = render(device, kernel)
+        print(f"--- source of {kernel.name}\n{rendered.source}", file=sys.stderr)
+        if debug() >= 6:
+            print(f"--- assembly of {kernel.name}\n{device.assembly(rendered.source)}", file=sys.stderr)
+
+
+def dump_kernel(device: Device, kernel: Kernel, time_ns: int) -> None:
+    """DUMP: a folder per kernel with its UOps, linear list, source, assembly and figures."""
+    folder = Path(str(setting("DUMP"))) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}"
+    if folder.exists():
+        return
+    folder.mkdir(parents=True, mode=0o700)
+    rendered = render(device, kernel)
+    (folder / "kernel.uops").write_text(print_uops(kernel.ast))
+    (folder / "linear.uops").write_text(print_uops(rendered.uops))
+    (folder / f"source.{device.name.partition(':')[0].lower()}").write_text(rendered.source)
+    (folder / "kernel.s").write_text(device.assembly(rendered.source))
+    facts = json.loads(describe(kernel, device))
+    (folder / "kernel.json").write_text(json.dumps({**facts, "time_ns": time_ns, "device": device.name}, indent=1) + "\n")
