@@ -10,3 +10,4 @@ from .schedule import *
 from .estimate import *
 from .linearize import *
 from .memory_plan import *
+from .merge_loops import *

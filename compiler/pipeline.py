@@ -16,6 +16,7 @@ from .linearize import linearize, loop_depths
 from .lower.decompose import decompose
 from .lower.index import lower_index
 from .lower.reduce import lower_reduces
+from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
 from .vectorize import vectorize
 
@@ -55,6 +56,7 @@ def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, che
 
     `check(pass name, ast)` is called after each pass.
     """
+    ast = merge_loops(ast)
     ast = apply_actions(ast, choose_actions(ast, target) if actions is None else actions)
     if check is not None:
         check("optimize", ast)

@@ -49,9 +49,9 @@ def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp]) -> UOp:
             if rebuilt is not node and rebuilt in memo:
                 memo[node] = memo[rebuilt]
                 continue
-            UOp.current_origin = rebuilt.origin
+            before, UOp.current_origin = UOp.current_origin, rebuilt.origin
             result = rules.apply(rebuilt)
-            UOp.current_origin = None
+            UOp.current_origin = before
             if result is None:
                 memo[node] = memo[rebuilt] = rebuilt
                 continue

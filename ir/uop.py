@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from .bounds import Bounds, bounds_of
-from .dtype import DType, dtypes
+from .dtype import DType, dtypes, round_float
 from .errors import InternalError
 from .ops import AxisKind, Group, Op, Ops
 from .shape import Shape
@@ -295,7 +295,7 @@ def const(dtype: DType, value: Any) -> UOp:
 
 def _as_kind(dtype: DType, value: Any) -> Any:
     if dtype.is_float:
-        return float(value)
+        return round_float(dtype.scalar, float(value))
     if dtype.is_bool:
         return bool(value)
     if dtype is dtypes.index:

@@ -7,8 +7,21 @@ if not (_here / "ir").is_dir():  # a checkout: the sub-packages stand beside thi
     __path__.append(str(_here.parent))
 
 from kernmill.ir import CompileError as CompileError
-from kernmill.ir import Context, DeviceError, DType, DTypeError, FormatError, GradientError, IndexRangeError, InternalError
-from kernmill.ir import KernmillError, OutOfMemoryError, SettingError, ShapeError, dtypes
+from kernmill.ir import (
+    Context,
+    DeviceError,
+    DType,
+    DTypeError,
+    FormatError,
+    GradientError,
+    IndexRangeError,
+    InternalError,
+    KernmillError,
+    OutOfMemoryError,
+    SettingError,
+    ShapeError,
+    dtypes,
+)
 
 from .contraction import einsum
 from .elementwise import where

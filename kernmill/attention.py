@@ -61,7 +61,9 @@ class Attention(Random):
         weights = scores.softmax(-1).dropout(dropout_p, training=dropout_p > 0)
         return weights.matmul(value.cast(wide)).cast(query.dtype)
 
-    def _grouped(self, key: Self, value: Self, mask: Self | None, dropout_p: float, is_causal: bool, scale: float | None) -> Self:
+    def _grouped(
+        self, key: Self, value: Self, mask: Self | None, dropout_p: float, is_causal: bool, scale: float | None
+    ) -> Self:
         heads, own = self.shape[-3], key.shape[-3]
         if own == 0 or heads % own:
             raise ShapeError(
@@ -75,4 +77,3 @@ class Attention(Random):
             key.unsqueeze(-3), value.unsqueeze(-3), mask, dropout_p, is_causal, scale
         )
         return result.reshape((*result.shape[:-4], heads, *result.shape[-2:]))
-

@@ -42,7 +42,7 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
 
     Nothing below `leaves` is looked at.
     """
-    order = root.toposort(stop=lambda u: u in leaves or u.op is Ops.DETACH and u not in targets)
+    order = root.toposort(stop=lambda u: u in leaves or (u.op is Ops.DETACH and u not in targets))
     leads: set[UOp] = set()
     for node in order:
         if node in targets or any(s in leads for s in node.src):
@@ -117,7 +117,9 @@ def grad_pow(u: UOp, g: UOp) -> Grads:
     down = elementwise(Ops.POW, elementwise(Ops.MUL, one, a), elementwise(Ops.SUB, b, scalar(b.dtype, 1.0)))
     of_base = _where(elementwise(Ops.EQ, elementwise(Ops.MUL, one, b), scalar(b.dtype, 0.0)), 0.0, base * down)
     log = elementwise(Ops.MUL, one, a).alu(Ops.LOG)
-    is_zero = elementwise(Ops.AND, elementwise(Ops.EQ, a, scalar(a.dtype, 0.0)), elementwise(Ops.LE, scalar(b.dtype, 0.0), b))
+    is_zero = elementwise(
+        Ops.AND, elementwise(Ops.EQ, a, scalar(a.dtype, 0.0)), elementwise(Ops.LE, scalar(b.dtype, 0.0), b)
+    )
     return of_base, _where(is_zero, 0.0, g * u * log)
 
 
@@ -197,7 +199,9 @@ def grad_reshape(u: UOp, g: UOp) -> Grads:
 
 
 def grad_expand(u: UOp, g: UOp) -> Grads:
-    grown = [a for a, (old, new) in enumerate(zip(u.src[0].shape, u.shape, strict=True)) if old is not new and old != new]
+    grown = [
+        a for a, (old, new) in enumerate(zip(u.src[0].shape, u.shape, strict=True)) if old is not new and old != new
+    ]
     return (reshape(sum_axes(g, grown), u.src[0].shape),)
 
 
@@ -280,7 +284,9 @@ def others_product(x: UOp, product: UOp, axes: Sequence[int]) -> UOp:
     zeros = expand(reduce_axes(_where(is_zero, ones, 0.0), Ops.ADD, axes), x.shape)
     safe = _where(is_zero, 1.0, x)
     rest = expand(reduce_axes(safe, Ops.MUL, axes), x.shape)
-    return _where(zeros.eq(0.0), expand(product, x.shape) / safe, _where(elementwise(Ops.AND, zeros.eq(1.0), is_zero), rest, 0.0))
+    return _where(
+        zeros.eq(0.0), expand(product, x.shape) / safe, _where(elementwise(Ops.AND, zeros.eq(1.0), is_zero), rest, 0.0)
+    )
 
 
 def grad_take(u: UOp, g: UOp) -> Grads:

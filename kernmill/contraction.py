@@ -90,7 +90,9 @@ class Contraction(Indexing):
             name = next(n for n in names if names.count(n) > 1)
             first, second = names.index(name), names.index(name, names.index(name) + 1)
             if result.shape[first] != result.shape[second]:
-                raise ShapeError(f"einsum: {name!r} names axes of sizes {result.shape[first]} and {result.shape[second]}.")
+                raise ShapeError(
+                    f"einsum: {name!r} names axes of sizes {result.shape[first]} and {result.shape[second]}."
+                )
             result = result.diagonal(0, first, second)
             names = names[:first] + names[first + 1 : second] + names[second + 1 :] + name
         return result, names

@@ -101,7 +101,9 @@ class Convolution(Contraction):
             axis = first + i
             size = result.shape[axis]
             if step > 1 and size:
-                wide = result.unsqueeze(axis + 1).pad([(0, step - 1) if a == axis + 1 else (0, 0) for a in range(self.ndim + 1)])
+                wide = result.unsqueeze(axis + 1).pad(
+                    [(0, step - 1) if a == axis + 1 else (0, 0) for a in range(self.ndim + 1)]
+                )
                 flat = wide.reshape((*result.shape[:axis], size * step, *result.shape[axis + 1 :]))
                 result = flat.shrink([(0, (size - 1) * step + 1) if a == axis else None for a in range(self.ndim)])
         return result
@@ -140,7 +142,9 @@ class Convolution(Contraction):
             return seen.mean(axes)
         ones = self.detach()._filled(1)
         if count_include_pad:
-            ones = ones.pad([*((0, 0),) * (self.ndim - rank), *((p, p) for p in each(padding, rank, "padding"))], value=1)
+            ones = ones.pad(
+                [*((0, 0),) * (self.ndim - rank), *((p, p) for p in each(padding, rank, "padding"))], value=1
+            )
             padding = 0
         count = ones._pooled(kernel_size, stride if stride is not None else kernel_size, padding, 1, 0, rank, ceil_mode)
         return seen.sum(axes).div(count.sum(axes))
@@ -154,7 +158,9 @@ class Convolution(Contraction):
         wanted = each(output_size, 2, "output_size")
         sizes = self.shape[-2:]
         if any(s % w for s, w in zip(sizes, wanted, strict=True)):
-            raise ShapeError(f"adaptive_avg_pool2d: {sizes} is no multiple of {wanted}. Pad the input, or use avg_pool2d.")
+            raise ShapeError(
+                f"adaptive_avg_pool2d: {sizes} is no multiple of {wanted}. Pad the input, or use avg_pool2d."
+            )
         return self.avg_pool2d([s // w for s, w in zip(sizes, wanted, strict=True)])
 
     def interpolate(self, size: Each | None = None, scale_factor: int | None = None, mode: str = "nearest") -> Self:
@@ -177,7 +183,9 @@ class Convolution(Contraction):
         return result
 
 
-def spatial_padding(padding: Each | str, kernel: Sequence[int], gaps: Sequence[int], rank: int, axes: int) -> list[tuple[int, int]]:
+def spatial_padding(
+    padding: Each | str, kernel: Sequence[int], gaps: Sequence[int], rank: int, axes: int
+) -> list[tuple[int, int]]:
     """(before, after) per axis of the input."""
     if isinstance(padding, str):
         if padding not in ("same", "valid"):
@@ -195,5 +203,3 @@ def missing_for_ceil(padded: int, span: int, step: int, inside: int) -> int:
     if (count - 1) * step >= inside:
         count -= 1
     return max(0, (count - 1) * step + span - padded)
-
-

@@ -5,7 +5,21 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Self
 
-from kernmill.ir import DType, DTypeError, IndexRangeError, Ops, ShapeError, UOp, as_dtype, dtypes, expand, iota, promote, reshape, scalar
+from kernmill.ir import (
+    DType,
+    DTypeError,
+    IndexRangeError,
+    Ops,
+    ShapeError,
+    UOp,
+    as_dtype,
+    dtypes,
+    expand,
+    iota,
+    promote,
+    reshape,
+    scalar,
+)
 from kernmill.runtime import upload
 
 from .lazy import Lazy, checked_const, device_name
@@ -106,7 +120,9 @@ class Creation(Lazy):
             raise ShapeError(f"arange: from {start} to {stop} by step 0 never ends. Give another step.")
         if dtype is None:
             dtype = dtypes.default_int if all(isinstance(v, int) for v in (start, stop, step)) else dtypes.default_float
-        length = max(0, math.ceil((stop - start) / step) if not _whole(start, stop, step) else -((start - stop) // step))  # type: ignore[type-var]
+        length = max(
+            0, math.ceil((stop - start) / step) if not _whole(start, stop, step) else -((start - stop) // step)
+        )  # type: ignore[type-var]
         length = int(length)
         last = start + step * max(0, length - 1)
         checked_const(dtype, start if length else 0, dtype)
@@ -143,7 +159,9 @@ class Creation(Lazy):
     # --- like another
     def full_like(self, fill_value: float, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
         """One value in this tensor's shape, dtype and on its device."""
-        return self.full(self.shape, fill_value, dtype=dtype or self.dtype, device=self._device, requires_grad=requires_grad)
+        return self.full(
+            self.shape, fill_value, dtype=dtype or self.dtype, device=self._device, requires_grad=requires_grad
+        )
 
     def zeros_like(self, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
         """Zeros in this tensor's shape, dtype and on its device."""
@@ -231,7 +249,9 @@ def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
     try:
         array = np.array(data)
     except ValueError:
-        raise ShapeError("Tensor of a list: the inner lists have different lengths. Pad them, or make a tensor of each.") from None
+        raise ShapeError(
+            "Tensor of a list: the inner lists have different lengths. Pad them, or make a tensor of each."
+        ) from None
     if array.dtype.kind == "O":
         _explain_objects(array, dtype)
     if array.dtype.kind == "f" and dtype is None:
@@ -248,4 +268,6 @@ def _explain_objects(array: Array, dtype: DType | None) -> None:
             raise DTypeError(f"Tensor of a list: {value} does not fit {name}. Use a float dtype." if not -(2**63) <= value < 2**64 else
                              "Tensor of a list: no dtype holds these ints together. Use a float dtype.")  # fmt: skip
         if not isinstance(value, float):
-            raise DTypeError(f"Tensor of a list that holds a {type(value).__name__}: elements are Python or NumPy numbers.")
+            raise DTypeError(
+                f"Tensor of a list that holds a {type(value).__name__}: elements are Python or NumPy numbers."
+            )

@@ -69,7 +69,7 @@ class Comparison(Lazy):
         """The smaller of two; nan if either is nan."""
         return self._binary(Ops.MIN, other)
 
-    def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Self:  # noqa: A002 - PyTorch's names
+    def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Self:
         """Values below `min` become `min`, then values above `max` become `max`; nan stays nan."""
         result = self
         if min is not None:
@@ -159,7 +159,11 @@ class Bitwise(Comparison):
 
     def bitwise_not(self) -> Self:
         """Every bit flipped; on bools logical not."""
-        return self.logical_not() if self.dtype.is_bool else self._bits(Ops.XOR, int(self.dtype.max) if not self.dtype.min else -1)
+        return (
+            self.logical_not()
+            if self.dtype.is_bool
+            else self._bits(Ops.XOR, int(self.dtype.max) if not self.dtype.min else -1)
+        )
 
     def bitwise_left_shift(self, other: Operand) -> Self:
         """self << other; 0 where the count lies outside the bits."""
@@ -279,7 +283,9 @@ class Arithmetic(Bitwise):
             return b._apply(Ops.POW, a)
         if isinstance(exponent, (int, float)):
             if not self.dtype.is_float and exponent < 0 and isinstance(exponent, int):
-                raise DTypeError(f"pow: {self.dtype.name} ** {exponent} is no whole number. Cast to a float dtype first.")
+                raise DTypeError(
+                    f"pow: {self.dtype.name} ** {exponent} is no whole number. Cast to a float dtype first."
+                )
             base = self.cast(weak(self.dtype, exponent))
             if exponent == int(exponent if math.isfinite(exponent) else 0) and abs(exponent) <= _MOST_MULTIPLIED:
                 return base._multiplied(int(exponent))
@@ -345,7 +351,9 @@ def choose(condition: Lazy, yes: L, no: L) -> L:
         DTypeError: the condition is not bool.
     """
     if not condition.dtype.is_bool:
-        raise DTypeError(f"where: the condition is {condition.dtype.name}, not bool. Compare it, for example with `!= 0`.")
+        raise DTypeError(
+            f"where: the condition is {condition.dtype.name}, not bool. Compare it, for example with `!= 0`."
+        )
     chosen = condition._select(yes, no)
     return yes._make(chosen.uop, chosen._device, chosen.requires_grad)
 

@@ -159,7 +159,9 @@ class Indexing(Reduce, Creation):
         if array.size == 0 and not hasattr(item, "dtype"):
             array = array.astype(np.int64)
         if array.dtype.kind not in "iu":
-            raise DTypeError(f"t[..]: an index of dtype {array.dtype}. Indices are ints, slices, None, `...` or int tensors.")
+            raise DTypeError(
+                f"t[..]: an index of dtype {array.dtype}. Indices are ints, slices, None, `...` or int tensors."
+            )
         if isinstance(size, int):
             bad = array[(array < -size) | (array >= size)]
             if bad.size:
@@ -178,7 +180,9 @@ class Indexing(Reduce, Creation):
         bad = own.lt(length.neg()).logical_or(own.ge(length))
         flag = reshape(reduce_axes(bad.uop, Ops.OR, range(bad.ndim)), ())
         shown = show_shape((size,))[1:-2]
-        message = f"t[..]: a computed index lies outside axis {axis} of size {shown}. Clamp it, or mask what it selects."
+        message = (
+            f"t[..]: a computed index lies outside axis {axis} of size {shown}. Clamp it, or mask what it selects."
+        )
         checked = own._result(UOp(Ops.CHECK, own.dtype, (own.uop, flag), message))
         return choose(checked.lt(0), checked.add(length), checked)
 
@@ -221,7 +225,9 @@ class Indexing(Reduce, Creation):
         wide = mask._result(reshape(mask.uop, (*shape, *(1 for _ in trailing))))
         self._become(choose(wide, value, self))
 
-    def _write_advanced(self, items: list[Any], region: list[tuple[Size, Size, int]], kept: list[int], value: Self) -> None:
+    def _write_advanced(
+        self, items: list[Any], region: list[tuple[Size, Size, int]], kept: list[int], value: Self
+    ) -> None:
         """Advanced items: for every place the last index position that names it, then its value."""
         places = self._make(reshape(iota(numel(self.uop.shape)), self.uop.shape))
         target = places._region(region)._arranged(items, kept)
@@ -266,7 +272,11 @@ class Indexing(Reduce, Creation):
             return chosen.movedim(-1, axis)
         flat, stride = None, 1
         for a in reversed(range(x.ndim)):
-            own = places if a == axis else self._make(reshape(iota(shape[a]), [s if b == a else 1 for b, s in enumerate(shape)]))
+            own = (
+                places
+                if a == axis
+                else self._make(reshape(iota(shape[a]), [s if b == a else 1 for b, s in enumerate(shape)]))
+            )
             step = own.mul(stride)
             flat = step if flat is None else flat.add(step)
             stride = stride * x.shape[a]
@@ -290,7 +300,8 @@ class Indexing(Reduce, Creation):
         shapes = [[1 if a == axis else s for a, s in enumerate(t.uop.shape)] for t in (self, index)]
         common = broadcast_shapes("take_along_dim", *(tuple(s) for s in shapes))
         wide = [
-            t._result(expand(t.uop, [t.uop.shape[a] if a == axis else s for a, s in enumerate(common)])) for t in (self, index)
+            t._result(expand(t.uop, [t.uop.shape[a] if a == axis else s for a, s in enumerate(common)]))
+            for t in (self, index)
         ]
         return wide[0].gather(axis, wide[1])
 
@@ -314,7 +325,9 @@ class Indexing(Reduce, Creation):
         if reduce is not None:
             raise ValueError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
         count = index.uop.shape[axis]
-        order = choose(hit, self._make(iota(count)), self._make(iota(count))._filled(-1))._reduce(Ops.MAX, -1, True, "scatter")
+        order = choose(hit, self._make(iota(count)), self._make(iota(count))._filled(-1))._reduce(
+            Ops.MAX, -1, True, "scatter"
+        )
         last = choose(self._make(iota(count)).eq(order), wide, wide._filled(0))._reduce(Ops.ADD, -1, False, "scatter")
         found = order._dropped([order.ndim - 1]).ge(0).movedim(-1, axis)
         last = last.movedim(-1, axis)
@@ -345,7 +358,9 @@ def _data_dependent(call: str) -> ShapeError:
 
 
 def _is_int(item: object) -> bool:
-    return (isinstance(item, (int, UOp)) or (hasattr(item, "__index__") and not isinstance(item, Lazy) and not _ndim(item))) and not isinstance(item, bool)
+    return (
+        isinstance(item, (int, UOp)) or (hasattr(item, "__index__") and not isinstance(item, Lazy) and not _ndim(item))
+    ) and not isinstance(item, bool)
 
 
 def _ndim(item: object) -> int:

@@ -23,7 +23,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
-from kernmill.ir import DeviceError, DType, DTypeError, Op, Ops, UOp, dtypes, elementwise, expand, promote, reshape, scalar, setting
+from kernmill.ir import (
+    DeviceError,
+    DType,
+    DTypeError,
+    Op,
+    Ops,
+    UOp,
+    dtypes,
+    elementwise,
+    expand,
+    promote,
+    reshape,
+    scalar,
+    setting,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -282,7 +296,6 @@ def trace_origins(cls: Class) -> Class:
 
 _OPERATORS = frozenset(
     f"__{prefix}{name}__"
-    for name in ("add sub mul truediv floordiv mod pow matmul and or xor lshift rshift neg abs invert lt le gt ge eq ne "
-                 "getitem setitem").split()
+    for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "neg", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne", "getitem", "setitem"]
     for prefix in ("", "r", "i")
 )  # fmt: skip

@@ -64,7 +64,9 @@ class Losses(Attention):
             return loss.sum().div(self.shape[0])
         return loss._reduced(reduction)
 
-    def nll_loss(self, target: Self, weight: Self | None = None, ignore_index: int = -100, reduction: str = "mean") -> Self:
+    def nll_loss(
+        self, target: Self, weight: Self | None = None, ignore_index: int = -100, reduction: str = "mean"
+    ) -> Self:
         """The negative log-probability of the target classes; self of shape (batch, classes, ..) holds log-probabilities.
 
         Targets equal to ignore_index count for nothing. Any other target outside the classes fails when realized.

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from math import prod
 from typing import Self, TypeVar
 
-from kernmill.ir import IndexRangeError, Ops, ShapeError, Size, UOp, broadcast_shapes, iota, numel, show_shape, strided, window
+from kernmill.ir import (
+    IndexRangeError,
+    Ops,
+    ShapeError,
+    Size,
+    UOp,
+    broadcast_shapes,
+    iota,
+    numel,
+    show_shape,
+    strided,
+    window,
+)
 from kernmill.ir import expand as expand_node
 from kernmill.ir import pad as pad_node
 from kernmill.ir import permute as permute_node
@@ -89,12 +101,12 @@ class Movement(Arithmetic):
     swapaxes = transpose
 
     @property
-    def T(self) -> Self:  # noqa: N802 - the field's name
+    def T(self) -> Self:
         """All axes in reverse order."""
         return self.permute(tuple(reversed(range(self.ndim))))
 
     @property
-    def mT(self) -> Self:  # noqa: N802
+    def mT(self) -> Self:
         """The last two axes exchanged."""
         return self.transpose(-1, -2)
 
@@ -110,7 +122,9 @@ class Movement(Arithmetic):
     def squeeze(self, axis: Axes = None) -> Self:
         """Axes of size 1 dropped; a named axis of another size stays."""
         axes = self._axes(axis, "squeeze")
-        return self.reshape(tuple(s for a, s in enumerate(self.shape) if not (a in axes and isinstance(s, int) and s == 1)))
+        return self.reshape(
+            tuple(s for a, s in enumerate(self.shape) if not (a in axes and isinstance(s, int) and s == 1))
+        )
 
     def unsqueeze(self, axis: int) -> Self:
         """A new axis of size 1 at this place."""
@@ -134,7 +148,9 @@ class Movement(Arithmetic):
         """NumPy's broadcasting to a shape."""
         return self.expand(tuple(shape))
 
-    def pad(self, padding: Sequence[int] | Sequence[tuple[int, int] | None], mode: str = "constant", value: float = 0) -> Self:
+    def pad(
+        self, padding: Sequence[int] | Sequence[tuple[int, int] | None], mode: str = "constant", value: float = 0
+    ) -> Self:
         """Borders around the tensor; a negative size cuts.
 
         `padding` is PyTorch's flat form, last axis first, `(left, right, top, bottom, ..)`, or one pair (or None) per axis.
@@ -176,7 +192,9 @@ class Movement(Arithmetic):
             if mode not in ("reflect", "replicate", "circular"):
                 raise ValueError(f"pad: mode={mode!r} is none of constant, reflect, replicate, circular.")
             if min(before, after) < 0 or max(before, after) > most:
-                raise ShapeError(f"pad: mode {mode} by ({before}, {after}) on axis {axis} of size {size}: at most {most}.")
+                raise ShapeError(
+                    f"pad: mode {mode} by ({before}, {after}) on axis {axis} of size {size}: at most {most}."
+                )
             result = result._border(axis, before, after, mode)
         return result
 
@@ -312,10 +330,13 @@ class Joining(Movement):
                 raise ShapeError(f"split: pieces of size {sizes}. Give a size of at least 1.")
             sizes = [min(sizes, length - start) for start in range(0, length, sizes)] or [0]
         if sum(sizes) != length:
-            raise ShapeError(f"split: sizes {tuple(sizes)} make {sum(sizes)}, axis {axis} has {length}. Make them add up.")
+            raise ShapeError(
+                f"split: sizes {tuple(sizes)} make {sum(sizes)}, axis {axis} has {length}. Make them add up."
+            )
         ends = list(itertools.accumulate(sizes, initial=0))
         return tuple(
-            self.shrink([bounds if a == axis else None for a in range(self.ndim)]) for bounds in itertools.pairwise(ends)
+            self.shrink([bounds if a == axis else None for a in range(self.ndim)])
+            for bounds in itertools.pairwise(ends)
         )
 
     def chunk(self, chunks: int, axis: int = 0) -> tuple[Self, ...]:
@@ -336,7 +357,8 @@ class Joining(Movement):
         tensors = (self, *others)
         shape = tuple(t.shape[0] for t in tensors)
         grids = [
-            t.reshape([size if a == i else 1 for a, size in enumerate(shape)]).expand(shape) for i, t in enumerate(tensors)
+            t.reshape([size if a == i else 1 for a, size in enumerate(shape)]).expand(shape)
+            for i, t in enumerate(tensors)
         ]
         if indexing == "xy" and len(tensors) > 1:
             grids = [grid.transpose(0, 1) for grid in grids]

@@ -219,5 +219,3 @@ class Random(Convolution, Scan):
     def _float_wide(self) -> Self:
         """Half types and ints as float32."""
         return self if self.dtype in (dtypes.float32, dtypes.float64) else self.cast(dtypes.float32)
-
-

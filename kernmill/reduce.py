@@ -10,7 +10,20 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from kernmill.ir import DType, DTypeError, Op, Ops, ShapeError, UOp, dtypes, iota, numel, reduce_axes, reshape, show_shape
+from kernmill.ir import (
+    DType,
+    DTypeError,
+    Op,
+    Ops,
+    ShapeError,
+    UOp,
+    dtypes,
+    iota,
+    numel,
+    reduce_axes,
+    reshape,
+    show_shape,
+)
 
 from .activations import Activations
 from .elementwise import choose
@@ -39,7 +52,11 @@ class Reduce(Activations, Joining):
         Dtypes: half types are added in float32 and rounded once.
         """
         if dtype is not None:
-            return self.cast(dtype).sum(axis, keepdim) if dtype.is_float else self.cast(dtype)._reduce(Ops.ADD, axis, keepdim, "sum")
+            return (
+                self.cast(dtype).sum(axis, keepdim)
+                if dtype.is_float
+                else self.cast(dtype)._reduce(Ops.ADD, axis, keepdim, "sum")
+            )
         if not self.dtype.is_float:
             return self.cast(_wide(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum")
         return self.cast(accumulator(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum").cast(self.dtype)

@@ -25,13 +25,25 @@ class Scan(Indexing):
     # --- running values
     def cumsum(self, axis: int = 0) -> Self:
         """Running sums along an axis; ints in int64, half types added in float32."""
-        wide = accumulator(self.dtype) if self.dtype.is_float else dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int64
+        wide = (
+            accumulator(self.dtype)
+            if self.dtype.is_float
+            else dtypes.uint64
+            if self.dtype is dtypes.uint64
+            else dtypes.int64
+        )
         result = self.cast(wide)._scan(Ops.ADD, axis, "cumsum")
         return result.cast(self.dtype) if self.dtype.is_float else result
 
     def cumprod(self, axis: int = 0) -> Self:
         """Running products along an axis; ints in int64."""
-        wide = accumulator(self.dtype) if self.dtype.is_float else dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int64
+        wide = (
+            accumulator(self.dtype)
+            if self.dtype.is_float
+            else dtypes.uint64
+            if self.dtype is dtypes.uint64
+            else dtypes.int64
+        )
         result = self.cast(wide)._scan(Ops.MUL, axis, "cumprod")
         return result.cast(self.dtype) if self.dtype.is_float else result
 
@@ -143,4 +155,3 @@ class Scan(Indexing):
         middle = values.index_select(axis, [(size - 1) // 2]).squeeze(axis)
         last = values.index_select(axis, [size - 1]).squeeze(axis)
         return choose(last.isnan(), last, middle)
-

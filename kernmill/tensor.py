@@ -88,7 +88,9 @@ class Conversions(Losses):
             DTypeError: the sizes differ.
         """
         if dtype.bits != self.dtype.bits or dtype.is_bool or self.dtype.is_bool:
-            raise DTypeError(f"bitcast: {self.dtype.name} to {dtype.name}: the bits differ in number. Use cast to convert values.")
+            raise DTypeError(
+                f"bitcast: {self.dtype.name} to {dtype.name}: the bits differ in number. Use cast to convert values."
+            )
         return self._result(self.uop.bitcast(dtype))
 
     def to(self, target: DType | str | None) -> Self:
@@ -224,7 +226,9 @@ class Conversions(Losses):
 
     def __index__(self) -> int_:
         if not self.dtype.is_int or self.ndim:
-            raise DTypeError(f"a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)} is no index: only 0-d int tensors are.")
+            raise DTypeError(
+                f"a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)} is no index: only 0-d int tensors are."
+            )
         return int_(self.item())
 
     def __bool__(self) -> bool_:
@@ -303,7 +307,9 @@ class Tensor(Conversions):
     `data` is a number, nested lists, bytes (uint8), a NumPy array or anything with `__array__`; it is copied.
     """
 
-    def __init__(self, data: Any, dtype: DType | None = None, device: str | None = None, *, requires_grad: bool = False) -> None:
+    def __init__(
+        self, data: Any, dtype: DType | None = None, device: str | None = None, *, requires_grad: bool = False
+    ) -> None:
         dtype = None if dtype is None else as_dtype(dtype)
         self.grad = None
         self.requires_grad = False
@@ -402,7 +408,11 @@ class Tensor(Conversions):
 
     def _leaves_below(self) -> dict[UOp, Tensor]:
         with _lock:
-            known = {node: owner for node, ref in _leaves.items() if isinstance(owner := ref(), Tensor) and owner.requires_grad}
+            known = {
+                node: owner
+                for node, ref in _leaves.items()
+                if isinstance(owner := ref(), Tensor) and owner.requires_grad
+            }
         return {node: known[node] for node in self.uop.toposort(stop=lambda u: u in known) if node in known}
 
     def _seed(self, given: Tensor | None, call: str) -> UOp:
@@ -434,4 +444,3 @@ class Tensor(Conversions):
                     "Compute from it, outside no_grad() and without detach()."
                 )
         return [t._make(grads[t.uop], t._device, self.requires_grad) for t in targets]
-

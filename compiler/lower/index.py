@@ -69,6 +69,7 @@ def _lane_compare(node: UOp) -> UOp:
         return node
     if not isinstance(lanes.arg, tuple):
         return node
-    narrow = (scalar - base).alu(Ops.MAX, min(lanes.arg)).alu(Ops.MIN, max(lanes.arg) + 1).cast(dtypes.int32)
+    room, least, most = scalar - base, min(lanes.arg), max(lanes.arg) + 1
+    narrow = (room < least).where(least, (room < most).where(room, most)).cast(dtypes.int32)
     width = node.dtype.lanes
     return const(dtypes.int32.vec(width), lanes.arg) < UOp(Ops.BROADCAST, dtypes.int32.vec(width), (narrow,))

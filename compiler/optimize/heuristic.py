@@ -1,12 +1,337 @@
-"""Choose the actions for a kernel (first version)."""
+"""Choose the actions for a kernel from its shape: which loop becomes lanes, which ones a register tile, what is packed.
 
-from kernmill.ir import Target, UOp
+Nothing here asks what a kernel computes. It looks at how each load and store steps with each loop: a load that does not change with a
+loop is reused by a tile over it; a loop that steps by 1 can become lanes. From these two facts follow the register tile of a matrix
+product and of a convolution, the partial sums of a row reduction and the plain streams of elementwise work.
+Figures behind the constants: docs/decisions/0003-heuristic.md. Tests: tests/compiler/test_heuristic.py.
+"""
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
+
+from ..kernel import KernelInfo
 from .actions import Action
 
 __all__ = ["choose_actions"]
 
+_STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
+_LIGHT = 24  # elementwise ops; above, an iteration has enough to do
+_MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
+_SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
+
+
+@dataclass(slots=True)
+class _Access:
+    """A load or store: how far it steps with each loop; None where the place is not a plain multiple of the loop."""
+
+    node: UOp
+    steps: dict[str, int | None]
+    size_bytes: int
+
+    def step(self, loop: str) -> int | None:
+        return self.steps.get(loop, 0)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Reductions over the same loops: loops innermost last, the loads below them, the output loops they change with."""
+
+    loops: list[str]
+    loads: list[_Access]
+    around: set[str]
+
+
+@dataclass(slots=True)
+class _Shape:
+    """What the heuristic knows of a kernel."""
+
+    sizes: dict[str, int]
+    outputs: list[str]
+    stores: list[_Access]
+    loads: list[_Access]
+    groups: list[_Group] = field(default_factory=list[_Group])
+    work: int = 0  # elementwise ops per element
+    lanes: int = 1
+
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
-    """A schedule for the kernel."""
+    """A schedule for the kernel; empty for a target without vectors and threads."""
+    shape = _look(ast, target)
+    actions: list[Action] = []
+    if target.vector_bytes and shape.lanes > 1 and shape.sizes:
+        main = _main_group(shape)
+        lane_loop = _lane_loop(shape, main, target)
+        if main is not None:
+            actions += _reduction(shape, main, lane_loop, target)
+        else:
+            actions += _stream(shape, lane_loop, target)
+    if target.has_threads:
+        actions += _threads(shape, actions)
+    return actions
+
+
+# --- looking
+def _look(ast: UOp, target: Target) -> _Shape:
+    order = ast.toposort()
+    info: KernelInfo = ast.arg
+    loops = [node for node in order if node.op is Ops.RANGE]
+    sizes = {str(r.arg[0]): int(r.src[0].arg) if r.src[0].is_const else -1 for r in loops}
+    loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
+    stores = [_access(store.src[0], store) for store in ast.src]
+    shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
+    for node in order:
+        if node.op is Ops.REDUCE:
+            _add_group(shape, node, loads)
+        elif node.op.is_elementwise and node.dtype.kind.value != "index":
+            shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
+    widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*shape.loads, *shape.stores)]
+    widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
+    shape.lanes = target.vector_bytes // widest if target.vector_bytes else 1
+    return shape
+
+
+def _access(place: UOp, node: UOp) -> _Access:
+    terms, _ = linear(place.src[1])
+    steps: dict[str, int | None] = {}
+    for atom, factor in terms.items():
+        if atom.op is Ops.RANGE:
+            steps.setdefault(str(atom.arg[0]), factor)
+        else:
+            steps.update({str(r.arg[0]): None for r in atom.ranges})
+    if len(place.src) > 2:
+        for r in place.src[2].ranges:  # read where the gate holds: changes with the loop, at no step of its own
+            steps.setdefault(str(r.arg[0]), 0)
+    return _Access(node, steps, place.dtype.scalar.size_bytes)
+
+
+def _add_group(shape: _Shape, node: UOp, loads: dict[UOp, _Access]) -> None:
+    names = [str(r.arg[0]) for r in closed_ranges(node)]
+    mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(str(r.arg[0]) in names for r in n.ranges)]
+    around = {str(r.arg[0]) for r in node.ranges}
+    for group in shape.groups:
+        if group.loops == names:
+            group.loads += [load for load in mine if load not in group.loads]
+            group.around |= around
+            return
+    shape.groups.append(_Group(names, mine, around))
+
+
+def _main_group(shape: _Shape) -> _Group | None:
+    """The reductions that take the most time."""
+    return max(shape.groups, key=lambda g: _iterations(shape, g.loops) * len(g.loads), default=None)
+
+
+def _iterations(shape: _Shape, loops: list[str]) -> int:
+    total = 1
+    for name in loops:
+        total *= max(1, shape.sizes[name])
+    return total
+
+
+# --- choosing
+def _cost(accesses: list[_Access], loop: str) -> int:
+    """How many of these would have to be gathered if the loop became lanes."""
+    return sum(a.step(loop) not in (0, 1) for a in accesses)
+
+
+def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None:
+    """The loop whose iterations lie side by side in the most places that matter."""
+    best: tuple[float, str] | None = None
+    candidates = [*shape.outputs, *(main.loops if main else [])]
+    for place, name in enumerate(candidates):
+        size = shape.sizes[name]
+        is_output = name in shape.outputs
+        if size < 2 or (not target.has_masks and size < shape.lanes):
+            continue
+        if is_output and any(name not in g.around for g in shape.groups):
+            continue  # a reduction stands outside this loop: its lanes would be idle
+        touched = main.loads if main else [*shape.loads, *shape.stores]
+        if not any(a.step(name) == 1 for a in touched):
+            continue
+        waste = -(-size // shape.lanes) * shape.lanes / size
+        score = 4.0 * _cost(touched, name) + (2.0 * _cost(shape.stores, name) if is_output and main else 0.0)
+        score += (waste - 1) * 2 + (0.25 if not is_output else 0.0) - place * 0.01
+        if best is None or score < best[0]:
+            best = (score, name)
+    return best[1] if best else None
+
+
+def _width(shape: _Shape, name: str, target: Target) -> int:
+    """Lanes for a loop: the register's, or fewer for a short loop."""
+    width = shape.lanes
+    while width > 2 and width >= 2 * shape.sizes[name]:
+        width //= 2
+    if not target.has_masks:
+        while width > 1 and shape.sizes[name] % width:
+            width //= 2
+    return width
+
+
+def _tile(size: int, wanted: int) -> int:
+    """A tile of at most `wanted` that leaves little of the last one empty."""
+    if size <= wanted:
+        return max(1, size)
+    best = max(range(max(2, wanted // 2), wanted + 1), key=lambda t: (size / (-(-size // t) * t)) * (1 - 0.04 * (wanted - t)))
+    return best
+
+
+def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
+    """Elementwise work: lanes, and a few vectors per iteration."""
+    if lane_loop is None:
+        return []
+    width = _width(shape, lane_loop, target)
+    if width < 2:
+        return []
+    actions = [Action("vectorize", (lane_loop, str(width)))]
+    blocks = shape.sizes[lane_loop] // width
+    tile = _STREAM_TILE if shape.work <= _LIGHT else 2
+    while tile > 1 and (blocks < 2 * tile or blocks % tile):
+        tile //= 2
+    if tile > 1:
+        actions.append(Action("unroll", (lane_loop, str(tile))))
+    return actions + _around_caches(shape, lane_loop, target)
+
+
+def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
+    """Results far larger than the caches are written around them."""
+    store = shape.stores[0]
+    size = store.node.src[0].src[0].arg[1] * store.size_bytes
+    if lane_loop is not None and store.step(lane_loop) == 1 and size > 8 * target.l2_bytes:
+        return [Action("stream")]
     return []
+
+
+def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Target) -> list[Action]:
+    actions: list[Action] = []
+    width = _width(shape, lane_loop, target) if lane_loop is not None else 1
+    if lane_loop is not None and width > 1:
+        actions.append(Action("vectorize", (lane_loop, str(width))))
+    tiles = _register_tile(shape, main, lane_loop if width > 1 else None, width, target)
+    actions += [Action("unroll", (name, str(amount))) for name, amount in tiles.items() if amount > 1]
+    count = 1
+    for amount in tiles.values():
+        count *= amount
+    actions += _reduce_loops(shape, main, lane_loop, width, count)
+    for group in shape.groups:
+        if group is not main:
+            actions += _other_group(shape, group, target)
+    outer = [name for name in shape.outputs if any(name not in g.around for g in shape.groups)]
+    if outer:  # loops inside which a finished reduction is used: a stream of their own
+        inner = _Shape(shape.sizes, outer, shape.stores, [a for a in shape.loads if a not in main.loads], [], shape.work, shape.lanes)
+        actions += _stream(inner, _lane_loop(inner, None, target), target)
+    else:
+        actions += _packing(shape, main, lane_loop, width, tiles, target)
+    return actions
+
+
+def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
+    """Output loops copied out so that what is loaded once serves several accumulators."""
+    many = target.vector_registers >= 32
+    tiles: dict[str, int] = {}
+    is_lane_output = lane_loop in shape.outputs
+    reusing = [
+        name for name in reversed(shape.outputs)
+        if name != lane_loop and name in main.around and shape.sizes[name] > 1
+        and any(a.step(name) == 0 and name not in a.steps for a in main.loads)
+    ]  # fmt: skip
+    reusing.sort(key=lambda name: -sum(a.size_bytes for a in main.loads if name not in a.steps and (a.steps.get(lane_loop or "") == 1)))
+    if is_lane_output and lane_loop is not None:
+        blocks = -(-shape.sizes[lane_loop] // width)
+        if reusing:
+            tiles[lane_loop] = 2 if blocks > 1 and (blocks % 2 == 0 or blocks > 6) else 1
+            room = (16 if many else 8) // tiles[lane_loop]
+            tiles[reusing[0]] = _tile(shape.sizes[reusing[0]], min(room, 8 if many else 4))
+            left = (16 if many else 8) // (tiles[lane_loop] * tiles[reusing[0]])
+            if len(reusing) > 1 and left > 1:
+                tiles[reusing[1]] = _tile(shape.sizes[reusing[1]], left)
+        else:
+            tiles[lane_loop] = next((t for t in (4, 2) if blocks >= t and blocks % t == 0), 1)
+    else:
+        wanted = (4, 4) if many else (2, 2)
+        for name, most in zip(reusing[:2], wanted, strict=False):
+            tiles[name] = _tile(shape.sizes[name], most)
+    return tiles
+
+
+def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int, accumulators: int) -> list[Action]:
+    """Short reduce loops are copied out; long ones get a longer body, and more accumulators where there are few."""
+    actions: list[Action] = []
+    body = accumulators
+    for name in reversed(main.loops):
+        size = shape.sizes[name]
+        if size < 0:
+            break
+        blocks = -(-size // width) if name == lane_loop else size
+        if name != lane_loop and 1 < blocks <= _SMALL_REDUCE and body * blocks <= _MAX_BODY:
+            actions.append(Action("unroll", (name, str(blocks))))
+            body *= blocks
+            continue
+        groups = next((g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1)
+        if groups > 1:
+            actions.append(Action("group", (name, str(groups))))
+        elif accumulators >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
+            actions.append(Action("unroll", (name, "2")))
+        break
+    return actions
+
+
+def _other_group(shape: _Shape, group: _Group, target: Target) -> list[Action]:
+    """A further reduction of the kernel, over loops of its own."""
+    name = group.loops[-1]
+    side_by_side = [a for a in group.loads if a.step(name) == 1]
+    if not side_by_side or _cost(group.loads, name) or shape.sizes[name] < 2:
+        return []
+    width = _width(shape, name, target)
+    if width < 2:
+        return []
+    blocks = -(-shape.sizes[name] // width)
+    actions = [Action("vectorize", (name, str(width)))]
+    groups = next((g for g in (4, 2) if blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1)
+    return [*actions, Action("group", (name, str(groups)))] if groups > 1 else actions
+
+
+def _packing(shape: _Shape, main: _Group, lane_loop: str | None, width: int, tiles: dict[str, int], target: Target) -> list[Action]:
+    """Panels of a large operand that many tiles read again are copied side by side first."""
+    if lane_loop not in shape.outputs or len(main.loops) != 1 or lane_loop is None:
+        return []
+    (reduce_loop,) = main.loops
+    others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]
+    if len(others) != 1:
+        return []
+    rows = others[0]
+    panel = [a for a in main.loads if a.step(lane_loop) == 1 and rows not in a.steps and a.node.op is Ops.LOAD]
+    if len(panel) != 1 or len(panel[0].node.src[0].src) > 2:
+        return []
+    operand = panel[0]
+    actions = [Action("order", tuple([n for n in shape.outputs if n not in (rows, lane_loop)] + [lane_loop, rows]))]
+    columns = width * tiles.get(lane_loop, 1)
+    size = shape.sizes[reduce_loop] * columns * operand.size_bytes
+    whole = int(operand.node.src[0].src[0].arg[1]) * operand.size_bytes
+    blocks = shape.sizes[rows] // tiles[rows]
+    if whole < target.l2_bytes // 2 or size > target.l2_bytes // 2 or blocks < 8 or shape.sizes[lane_loop] % columns:
+        return actions
+    unrolled = [f"{reduce_loop}.u"] if shape.sizes[reduce_loop] % 2 == 0 and shape.sizes[reduce_loop] > 2 else []
+    if tiles.get(lane_loop, 1) > 1:
+        unrolled.append(f"{lane_loop}.u")
+    slot = operand.node.src[0].src[0].arg[0]
+    return [*actions, Action("stage", (str(slot), reduce_loop, *unrolled, f"{lane_loop}.v"))]
+
+
+def _threads(shape: _Shape, actions: list[Action]) -> list[Action]:
+    """The outermost loop that is left is shared among threads."""
+    order = next((list(a.args) for a in actions if a.verb == "order"), shape.outputs)
+    taken: dict[str, int] = {}
+    for action in actions:
+        if action.verb in ("vectorize", "unroll"):
+            taken[action.args[0]] = taken.get(action.args[0], 1) * int(action.args[1])
+    for name in order:
+        size = shape.sizes[name]
+        if size < 0:
+            return []
+        if size > taken.get(name, 1):
+            return [Action("thread", (name,))]
+    return []
+

@@ -1,0 +1,81 @@
+"""Neighbouring loops that are walked as one become one.
+
+When: before the optimizer. Why there: a long contiguous loop vectorizes and threads better than two short ones. Two loops a, b merge
+when every index steps by size(b)*s in a where it steps by s in b, and nothing else looks at them.
+Guarantees: the same places in the same order. Tests: tests/compiler/test_merge_loops.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify
+
+from .kernel import KernelInfo
+
+__all__ = ["merge_loops"]
+
+
+def merge_loops(ast: UOp) -> UOp:
+    """The kernel with as few loops as its indices allow."""
+    while True:
+        pair = next((p for p in _neighbours(ast) if _mergeable(ast, *p)), None)
+        if pair is None:
+            return ast
+        ast = _merge(ast, *pair)
+
+
+def _neighbours(ast: UOp) -> list[tuple[UOp, UOp]]:
+    order = ast.toposort()
+    loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE}
+    info: KernelInfo = ast.arg
+    chains = [tuple(loops[name] for name in info.order if name in loops)]
+    chains += [closed_ranges(node) for node in order if closed_ranges(node)]
+    pairs = dict.fromkeys((a, b) for chain in chains for a, b in zip(chain, chain[1:], strict=False))
+    together = [  # every node that ends one of them ends both, in this order
+        (a, b) for a, b in pairs
+        if all(_follows(closed, a, b) for closed in chains[1:] if a in closed or b in closed)
+    ]  # fmt: skip
+    return together
+
+
+def _follows(closed: tuple[UOp, ...], a: UOp, b: UOp) -> bool:
+    return a in closed and b in closed and closed.index(b) == closed.index(a) + 1
+
+
+def _mergeable(ast: UOp, a: UOp, b: UOp) -> bool:
+    if not (a.src[0].is_const and b.src[0].is_const):
+        return False
+    pair = {a, b}
+    for node in ast.toposort():
+        if node.op is Ops.INDEX:
+            terms, _ = linear(node.src[1])
+            if any(atom not in pair and pair & atom.ranges for atom in terms):
+                return False
+            if terms.get(a, 0) != terms.get(b, 0) * b.src[0].arg or (len(node.src) > 2 and pair & node.src[2].ranges):
+                return False
+        elif node.op is not Ops.RANGE and any(s.dtype.kind.value == "index" and pair & s.ranges for s in node.src):
+            places = node.dtype.kind.value == "index" or node in ast.src or closed_ranges(node)
+            if not places:
+                return False
+    return True
+
+
+def _merge(ast: UOp, a: UOp, b: UOp) -> UOp:
+    loop = make_range(str(a.arg[0]), a.src[0].arg * b.src[0].arg, a.arg[1])
+    done: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        src = tuple(done.get(s, s) for s in node.src)
+        if node.op is Ops.INDEX:
+            terms, offset = linear(node.src[1])
+            step = terms.pop(b, 0)
+            terms.pop(a, None)
+            if step:
+                terms[loop] = step
+            index = from_linear({done.get(atom, atom): k for atom, k in terms.items()}, offset, node.src[1].dtype)
+            src = (src[0], index, *src[2:])
+        elif closed_ranges(node) and a in node.src:
+            src = tuple(loop if s is a else done.get(s, s) for s in node.src if s is not b)
+        done[node] = node if src == node.src else node.replace(src=src)
+    info: KernelInfo = ast.arg
+    return simplify(done[ast].replace(arg=replace(info, order=tuple(n for n in info.order if n != b.arg[0]))))
