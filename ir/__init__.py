@@ -16,6 +16,7 @@ from .fold import *
 from .ops import *
 from .pattern import *
 from .rewrite import *
+from .scalar import *
 from .shape import *
 from .uop import *
 from .graph import *

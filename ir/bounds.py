@@ -13,29 +13,25 @@ if TYPE_CHECKING:
 __all__ = ["Bounds", "bounds_of"]
 
 Bounds: TypeAlias = "tuple[int | float, int | float]"
-Interval: TypeAlias = "tuple[int, int]"
+Interval: TypeAlias = "tuple[int, int]"  # Bounds of an int or bool
 
 
 def bounds_of(node: UOp) -> Bounds:
     """Bounds from the bounds of the sources; the whole range of the dtype where the op says nothing."""
-    whole: Bounds = (node.dtype.min, node.dtype.max)
-    if node.dtype.is_float or node.dtype.bits == 0:
+    dtype = node.dtype
+    whole: Bounds = (dtype.min, dtype.max)
+    if dtype.is_float or dtype.bits == 0:
         return whole
-    if node.op in _leaf:
-        return _leaf[node.op](node)
-    if node.op.group is Group.COMPARE:
-        return _compare(node)
     rule = _rules.get(node.op)
     if rule is None:
-        return whole
-    if any(s.dtype.is_float for s in node.src):
-        return whole
-    low, high = rule(*(_interval(s.bounds) for s in node.src))
+        if node.op in _leaf:
+            return _leaf[node.op](node)
+        return _compare(node) if node.op.group is Group.COMPARE else whole
+    for s in node.src:
+        if s.dtype.is_float:
+            return whole
+    low, high = rule(*[s.bounds for s in node.src])
     return (low, high) if whole[0] <= low and high <= whole[1] else whole  # it may wrap: nothing is known
-
-
-def _interval(bounds: Bounds) -> Interval:
-    return int(bounds[0]), int(bounds[1])
 
 
 def _const(node: UOp) -> Bounds:
@@ -52,11 +48,15 @@ _leaf: dict[Op, Callable[[UOp], Bounds]] = {
 
 
 def _mul(a: Interval, b: Interval) -> Interval:
+    if a[0] >= 0 and b[0] >= 0:
+        return a[0] * b[0], a[1] * b[1]
     corners = [x * y for x in a for y in b]
     return min(corners), max(corners)
 
 
 def _floordiv(a: Interval, b: Interval) -> Interval:
+    if b[0] == b[1] > 0:
+        return a[0] // b[0], a[1] // b[0]
     if b[0] <= 0 <= b[1]:
         return (0, a[1]) if a[0] >= 0 and b[0] >= 0 else (-max(map(abs, a)), max(map(abs, a)))
     corners = [x // y for x in a for y in b]

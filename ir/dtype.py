@@ -7,13 +7,12 @@ lane. `index` is the type of loop variables and addresses while they are symboli
 from __future__ import annotations
 
 import math
-import struct
 from enum import Enum
 from typing import Final
 
 from .errors import DTypeError
 
-__all__ = ["DType", "Kind", "as_dtype", "dtypes", "promote", "round_float"]
+__all__ = ["DType", "Kind", "as_dtype", "dtypes", "promote"]
 
 
 class Kind(Enum):
@@ -27,10 +26,22 @@ class Kind(Enum):
     INDEX = "index"
 
 
+def _least(kind: Kind, bits: int) -> int | float:
+    if kind is Kind.FLOAT:
+        return -math.inf
+    return -(1 << (bits - 1)) if kind in (Kind.INT, Kind.INDEX) else 0
+
+
+def _greatest(kind: Kind, bits: int) -> int | float:
+    if kind is Kind.FLOAT:
+        return math.inf
+    return (1 << (bits - 1)) - 1 if kind in (Kind.INT, Kind.INDEX) else (1 << bits) - 1
+
+
 class DType:
     """A type of `lanes` equal scalars. Compare with `is` or `==`; both are identity."""
 
-    __slots__ = ("_vectors", "bits", "kind", "lanes", "name", "scalar")
+    __slots__ = ("_vectors", "bits", "family", "is_bool", "is_float", "is_int", "kind", "lanes", "max", "min", "name", "scalar")
 
     def __init__(self, name: str, kind: Kind, bits: int, lanes: int = 1, scalar: DType | None = None) -> None:
         self.name: Final = name
@@ -38,6 +49,12 @@ class DType:
         self.bits: Final = bits  # of one lane
         self.lanes: Final = lanes
         self.scalar: Final[DType] = scalar or self
+        self.family: Final = kind.value  # the kind as a word: quicker to look up than the member
+        self.is_float: Final = kind is Kind.FLOAT
+        self.is_int: Final = kind in (Kind.INT, Kind.UINT, Kind.INDEX)  # not bool
+        self.is_bool: Final = kind is Kind.BOOL
+        self.min: Final = _least(kind, bits)  # of the scalar
+        self.max: Final = _greatest(kind, bits)
         self._vectors: dict[int, DType] = {}
 
     def vec(self, lanes: int) -> DType:
@@ -45,53 +62,14 @@ class DType:
         if lanes == 1:
             return self.scalar
         table = self.scalar._vectors
-        if lanes not in table:
-            table[lanes] = DType(f"{self.scalar.name}x{lanes}", self.kind, self.bits, lanes, self.scalar)
+        if lanes not in table:  # setdefault: two threads may get here at once, and both must leave with one object
+            table.setdefault(lanes, DType(f"{self.scalar.name}x{lanes}", self.kind, self.bits, lanes, self.scalar))
         return table[lanes]
 
     @property
     def size_bytes(self) -> int:
         """Bytes of one value in memory, all lanes; bool takes one byte a lane."""
         return (self.bits + 7) // 8 * self.lanes
-
-    @property
-    def is_float(self) -> bool:
-        """float16, bfloat16, float32, float64."""
-        return self.kind is Kind.FLOAT
-
-    @property
-    def is_int(self) -> bool:
-        """Signed, unsigned and index, not bool."""
-        return self.kind in (Kind.INT, Kind.UINT, Kind.INDEX)
-
-    @property
-    def is_bool(self) -> bool:
-        """bool only."""
-        return self.kind is Kind.BOOL
-
-    @property
-    def min(self) -> int | float:
-        """Smallest value of the scalar; -inf for floats."""
-        match self.kind:
-            case Kind.FLOAT:
-                return -math.inf
-            case Kind.INT | Kind.INDEX:
-                return -(1 << (self.bits - 1))
-            case _:
-                return 0
-
-    @property
-    def max(self) -> int | float:
-        """Largest value of the scalar; +inf for floats."""
-        match self.kind:
-            case Kind.FLOAT:
-                return math.inf
-            case Kind.INT | Kind.INDEX:
-                return (1 << (self.bits - 1)) - 1
-            case Kind.BOOL:
-                return 1
-            case _:
-                return (1 << self.bits) - 1
 
     def __repr__(self) -> str:
         return self.name
@@ -145,7 +123,7 @@ def as_dtype(value: object) -> DType:
     if isinstance(value, type) and value in (float, int, bool):
         return {float: dtypes.default_float, int: dtypes.default_int, bool: dtypes.bool}[value]
     name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", repr(value))
-    base, _, lanes = str(name).partition("x")
+    base, _, lanes = str(name).rpartition("x")
     if name in _by_name:
         return _by_name[str(name)]
     if base in _by_name and lanes.isdigit():
@@ -176,20 +154,3 @@ def promote(a: DType, b: DType) -> DType:
     if signed.bits > unsigned.bits:
         return signed
     return _by_name[f"int{min(64, unsigned.bits * 2)}"]
-
-
-_FORMATS: Final = {dtypes.float16: "e", dtypes.float32: "f"}
-
-
-def round_float(dtype: DType, value: float) -> float:
-    """The nearest value of a scalar float dtype, ties to even; overflow gives inf."""
-    if dtype is dtypes.float64 or not math.isfinite(value):
-        return value
-    if dtype is dtypes.bfloat16:
-        bits = struct.unpack("<I", struct.pack("<f", round_float(dtypes.float32, value)))[0]
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        return float(struct.unpack("<f", struct.pack("<I", bits))[0])
-    try:
-        return float(struct.unpack(_FORMATS[dtype], struct.pack(_FORMATS[dtype], value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)

@@ -35,6 +35,9 @@ class Group(Enum):
     CONTROL = "control"
 
 
+_ELEMENTWISE: Final = frozenset({Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY, Group.CONVERT})
+
+
 class AxisKind(StrEnum):
     """What a loop is for. The optimizer re-kinds ranges; lowering gives each kind its code."""
 
@@ -51,7 +54,7 @@ class AxisKind(StrEnum):
 class Op:
     """One op. Identity is equality; the name comes from the row's place in `Ops`."""
 
-    __slots__ = ("arity", "associative", "commutative", "doc", "group", "idempotent", "name", "py", "unit")
+    __slots__ = ("arity", "associative", "commutative", "doc", "group", "idempotent", "is_elementwise", "name", "py", "unit")
 
     def __init__(
         self,
@@ -73,21 +76,14 @@ class Op:
         self.commutative: Final = commutative
         self.associative: Final = associative
         self.idempotent: Final = idempotent
-        self.unit: Final = unit  # x op unit == x, also for floats
+        self.unit: Final = unit  # x op unit == x
+        self.is_elementwise: Final = group in _ELEMENTWISE  # each output element comes from the same element of its sources
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
     def __repr__(self) -> str:
         return self.name
-
-    @property
-    def is_elementwise(self) -> bool:
-        """Computes each output element from the same element of its sources."""
-        return self.group in _ELEMENTWISE
-
-
-_ELEMENTWISE: Final = frozenset({Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY, Group.CONVERT})
 
 
 # --- meanings that Python's operators do not have --------------------------------------------------------------------
@@ -118,8 +114,7 @@ def _div(a: float, b: float) -> float:
 def _floordiv(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b else 0
-    quotient = _div(a, b)
-    return math.floor(quotient) if math.isfinite(quotient) else quotient
+    return _rounded(math.floor)(_div(a, b))
 
 
 def _mod(a: Any, b: Any) -> Any:
@@ -140,7 +135,10 @@ def _cdiv(a: int, b: int) -> int:
 
 def _pow(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
-        return int(a**b) if b >= 0 else (a ** (b % 2) if a in (1, -1) else 0)
+        if b < 0:
+            return a ** (b % 2) if a in (1, -1) else 0
+        wrapped = pow(a, b, 1 << 64)  # a**b itself may not fit in any memory
+        return wrapped - (1 << 64) if wrapped >> 63 else wrapped
     try:
         result = math.pow(a, b)
     except ZeroDivisionError:  # pragma: no cover - math.pow raises ValueError instead
@@ -229,7 +227,7 @@ class Ops:
     OR       = Op(Group.BINARY, "bitwise or of ints; or of bools", 2, operator.or_, commutative=True, associative=True, idempotent=True, unit=0)
     XOR      = Op(Group.BINARY, "bitwise exclusive or; bools: differ", 2, operator.xor, commutative=True, associative=True, unit=0)
     SHL      = Op(Group.BINARY, "a << b; b outside 0..bits-1 -> 0", 2, lambda a, b: a << b if 0 <= b < 64 else 0)
-    SHR      = Op(Group.BINARY, "a >> b, arithmetic for signed; b >= bits -> 0 or -1", 2, lambda a, b: a >> b if b >= 0 else 0)
+    SHR      = Op(Group.BINARY, "a >> b, arithmetic for signed; b outside 0..bits-1 -> 0 or -1", 2, lambda a, b: a >> (b if 0 <= b < 64 else 64))
 
     # --- comparisons: bool result
     LT       = Op(Group.COMPARE, "a < b; false with nan", 2, operator.lt)

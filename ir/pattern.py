@@ -12,25 +12,26 @@ return None to decline. Rules of one set are compiled to one Python function per
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
-from .dtype import DType
 from .errors import InternalError
 from .ops import Group, Op, Ops
 from .uop import UOp, const
 
 __all__ = ["Pat", "Rule", "RuleSet", "const_var", "node", "var"]
 
+Matcher: TypeAlias = Callable[[UOp], "UOp | None"]
 Target: TypeAlias = "Pat | float | Callable[..., UOp | float | None]"
 
-_KINDS: Final[dict[str, Callable[[DType], bool]]] = {
-    "int": lambda d: d.is_int,
-    "index": lambda d: d.kind.value == "index",
-    "float": lambda d: d.is_float,
-    "bool": lambda d: d.is_bool,
-    "whole": lambda d: d.is_int or d.is_bool,
-    "exact": lambda d: not d.is_float,
+_KINDS: Final[dict[str, frozenset[str]]] = {  # the families of dtypes that each word admits
+    "int": frozenset({"int", "uint", "index"}),
+    "index": frozenset({"index"}),
+    "float": frozenset({"float"}),
+    "bool": frozenset({"bool"}),
+    "whole": frozenset({"int", "uint", "index", "bool"}),
+    "exact": frozenset({"int", "uint", "index", "bool", "void"}),
 }
 
 
@@ -104,6 +105,8 @@ class Pat:
             return env[self.name] if self.name is not None else const(like.dtype, self.value)
         built = [p.build(env, like) for p in self.src or () if p.value is None]
         operand = built[0] if built else like
+        if self.op is Ops.WHERE:  # numbers beside the condition are values, not conditions
+            operand = built[1] if len(built) > 1 else like
         it = iter(built)
         src = [next(it) if p.value is None else const(operand.dtype, p.value) for p in self.src or ()]
         return src[0].alu(self.op, *src[1:])
@@ -129,75 +132,64 @@ def node(op: Op, *src: Pat | float, name: str | None = None) -> Pat:
 
 
 class Rule:
-    """One named law. `kind` restricts the dtype of the root; `when` is asked with the matched variables it names."""
+    """One named law. `kind` restricts the dtype of the root; `when` is asked with the matched variables it names.
 
-    __slots__ = ("fired", "kind", "name", "pattern", "target", "unproven", "when")
+    A pattern that is one variable is tried on every op; `ops` says on which.
+    """
+
+    __slots__ = ("fired", "kind", "name", "ops", "pattern", "target", "unproven", "when")
 
     def __init__(self, name: str, pattern: Pat, target: Target, *, when: Callable[..., bool] | None = None,
-                 kind: str | None = None, unproven: str = "") -> None:  # fmt: skip
+                 kind: str | None = None, ops: Iterable[Op] | None = None, unproven: str = "") -> None:  # fmt: skip
         self.name: Final = name
         self.pattern: Final = pattern
         self.target: Final = target
         self.when: Final = when
         self.kind: Final = kind
+        self.ops: Final = None if ops is None else frozenset(ops)
         self.unproven: Final = unproven  # why sampling stands in for a proof
         self.fired = 0
 
     def __repr__(self) -> str:
         return f"Rule({self.name})"
 
-    def apply(self, root: UOp, env: dict[str, UOp]) -> UOp | None:
-        """The right side for a match, or None where the condition or the right side declines."""
-        if self.when is not None and not _call(self.when, env):
-            return None
-        if isinstance(self.target, Pat):
-            result: UOp | float | None = self.target.build(env, root)
-        elif callable(self.target):
-            result = _call(self.target, env)
-        else:
-            result = self.target
-        if result is None or result is root:
-            return None
-        self.fired += 1
-        return result if isinstance(result, UOp) else const(root.dtype, result)
-
-
-_parameters: dict[Callable[..., Any], tuple[str, ...]] = {}
-
-
-def _call(fn: Callable[..., Any], env: dict[str, UOp]) -> Any:
-    names = _parameters.get(fn)
-    if names is None:
-        names = _parameters[fn] = tuple(inspect.signature(fn).parameters)
-    return fn(*[env[name] for name in names])
-
 
 class RuleSet:
-    """Named rules, tried in order. `a + b` is a set with both."""
+    """Named rules, tried in order. `a + b` is a set with both.
 
-    def __init__(self, name: str, rules: Sequence[Rule]) -> None:
+    Laws promise more than other rules: the result has the shape of what it replaces. A law whose right side would lose the
+    shape of a tensor (x*0 is a scalar 0) declines.
+    """
+
+    def __init__(self, name: str, rules: Sequence[Rule], *, laws: bool = False) -> None:
         self.name: Final = name
         self.rules: Final = tuple(rules)
-        self._by_op: dict[Op, Callable[[UOp], UOp | None]] | None = None
-        doubled = {r.name for r in rules if sum(o.name == r.name for o in rules) > 1}
+        self.laws: Final = laws
+        self._matchers: dict[tuple[Op, str], Matcher | None] = {}
+        doubled = sorted(name for name, count in Counter(rule.name for rule in self.rules).items() if count > 1)
         if doubled:
-            raise InternalError(f"rule set {name}: names used twice: {', '.join(sorted(doubled))}")
+            raise InternalError(f"rule set {name}: names used twice: {', '.join(doubled)}")
 
     def __add__(self, other: RuleSet) -> RuleSet:
-        return RuleSet(f"{self.name}+{other.name}", (*self.rules, *other.rules))
+        return RuleSet(f"{self.name}+{other.name}", (*self.rules, *other.rules), laws=self.laws and other.laws)
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rules)
 
     def apply(self, root: UOp) -> UOp | None:
         """What the first rule that fires makes of this node, or None."""
-        if self._by_op is None:
-            self._by_op = _compile(self.rules)
-        matcher = self._by_op.get(root.op)
+        key = (root.op, root.dtype.family)
+        matcher = self._matchers.get(key, _match_none)
+        if matcher is _match_none:
+            matcher = self._matchers[key] = _compile(self.rules, *key, laws=self.laws)
         return None if matcher is None else matcher(root)
 
 
-# --- compiling patterns ----------------------------------------------------------------------------------------------
+def _match_none(root: UOp) -> UOp | None:
+    return None
+
+
+# --- compiling patterns: one Python function for each root op and family of dtypes -----------------------------------
 def _variants(pat: Pat) -> list[Pat]:
     """The pattern in every order that commutative ops allow."""
     if not pat.src:
@@ -205,61 +197,102 @@ def _variants(pat: Pat) -> list[Pat]:
     combos: list[tuple[Pat, ...]] = [()]
     for child in pat.src:
         combos = [(*head, option) for head in combos for option in _variants(child)]
-    if pat.op is not None and pat.op.commutative and len(pat.src) == 2:
+    if pat.op is not None and pat.op.commutative and len(pat.src) == 2 and pat.src[0] is not pat.src[1]:
         combos += [(b, a) for a, b in combos]
     return [Pat(pat.op, combo, pat.name, pat.value, pat.kind) for combo in combos]
 
 
 class _Writer:
-    """Writes the tests of one pattern as one Python `if`."""
+    """Writes the tests of one pattern as the condition of one Python `if`, cheap ones first."""
 
-    def __init__(self, scope: dict[str, Any]) -> None:
+    def __init__(self, scope: dict[str, Any], arity: int) -> None:
         self.scope = scope
+        self.arity = arity  # of the root: its sources stand in u_0, u_1, ..
         self.tests: list[str] = []
+        self.late: list[str] = []
         self.bound: dict[str, str] = {}
 
-    def name(self, prefix: str, value: Any) -> str:
-        label = f"{prefix}_{id(value)}"
+    def put(self, label: str, value: Any) -> str:
         self.scope[label] = value
         return label
 
-    def visit(self, pat: Pat, at: str) -> None:
-        if pat.value is not None:
-            self.tests.append(f"{at}.op is CONST and type({at}.arg) is not tuple and {at}.arg == {pat.value!r}")
-        elif pat.op is not None:
-            self.tests.append(f"{at}.op is {self.name(pat.op.name, pat.op)}")
-            if pat.op is Ops.CONST:
-                self.tests.append(f"type({at}.arg) is not tuple")
-        if pat.kind is not None:
-            self.tests.append(f"{self.name(pat.kind, _KINDS[pat.kind])}({at}.dtype)")
+    def visit(self, pat: Pat, at: str, is_known: bool = False) -> None:
+        """Tests for the node that the expression `at` gives; `is_known` when its op was tested."""
         if pat.name is not None:
             if pat.name in self.bound:
                 self.tests.append(f"{at} is {self.bound[pat.name]}")
             self.bound.setdefault(pat.name, at)
-        if pat.src is not None:
-            self.tests.append(f"len({at}.src) == {len(pat.src)}")
-            for i, child in enumerate(pat.src):
-                self.visit(child, f"{at}.src[{i}]")
+        if pat.value is not None:
+            self.tests.append(f"{at}.op is CONST and {at}.arg == {pat.value!r}")
+        elif pat.op is not None and not is_known:
+            self.tests.append(f"{at}.op is {self.put(pat.op.name, pat.op)}")
+        if pat.op is Ops.CONST:
+            self.late.append(f"type({at}.arg) is not tuple")
+        if pat.kind is not None:
+            self.late.append(f"{at}.dtype.family in {self.put('kind_' + pat.kind, _KINDS[pat.kind])}")
+        for i, child in enumerate(pat.src or ()):
+            if i == 0 and (pat.op is None or pat.op.arity != len(pat.src or ())):
+                self.tests.append(f"len({at}.src) == {len(pat.src or ())}")
+            place = f"{at}_{i}" if at == "u" and self.arity else f"{at}.src[{i}]"
+            if child.src is None or child.op is None or place[-1] != "]":
+                self.visit(child, place)
+            else:  # its sources are looked at: give it a name
+                self.tests.append(f"({at}_{i} := {place}).op is {self.put(child.op.name, child.op)}")
+                self.visit(child, f"{at}_{i}", is_known=True)
 
 
-def _compile(rules: Sequence[Rule]) -> dict[Op, Callable[[UOp], UOp | None]]:
-    bodies: dict[Op, list[str]] = {}
-    scope: dict[str, Any] = {"CONST": Ops.CONST}
-    for rule in rules:
+def _compile(rules: Sequence[Rule], op: Op, family: str, *, laws: bool) -> Matcher | None:
+    """The function that tries, in order, all rules that can match a node of this op and family; None when there are none."""
+    scope: dict[str, Any] = {"CONST": Ops.CONST, "UOp": UOp, "const": const}
+    blocks: list[str] = []
+    for number, rule in enumerate(rules):
+        root = rule.pattern.op
+        if rule.kind is not None and family not in _KINDS[rule.kind]:
+            continue
+        if op is not root and (root is not None or op.group is Group.CONTROL or (rule.ops is not None and op not in rule.ops)):
+            continue
         for variant in _variants(rule.pattern):
-            writer = _Writer(scope)
-            if rule.kind is not None:
-                writer.tests.append(f"{writer.name(rule.kind, _KINDS[rule.kind])}(u.dtype)")
-            writer.visit(variant, "u")
-            env = ", ".join(f"{name!r}: {at}" for name, at in writer.bound.items())
-            line = f" if {' and '.join(writer.tests) or True} and (r := {writer.name('rule', rule)}.apply(u, {{{env}}})) is not None: return r"
-            roots = [variant.op] if variant.op is not None else [op for op in Ops.rows() if op.group is not Group.CONTROL]
-            for op in roots:
-                lines = bodies.setdefault(op, [])
-                if line not in lines:
-                    lines.append(line)
-    table: dict[Op, Callable[[UOp], UOp | None]] = {}
-    for op, lines in bodies.items():
-        exec("def match(u):\n" + "\n".join(lines) + "\n return None", scope)
-        table[op] = scope["match"]
-    return table
+            block = _attempt(rule, number, variant, _Writer(scope, op.arity or 0), laws)
+            if block not in blocks:
+                blocks.append(block)
+    if not blocks:
+        return None
+    names = "".join(f"u_{i}, " for i in range(op.arity or 0))
+    head = f"def match(u):\n {names}= u.src\n" if names else "def match(u):\n"
+    exec(head + "".join(blocks) + " return None", scope)
+    matcher: Matcher = scope["match"]
+    return matcher
+
+
+def _attempt(rule: Rule, number: int, variant: Pat, writer: _Writer, laws: bool) -> str:
+    """The lines that try one order of one rule."""
+    writer.visit(variant, "u", is_known=True)
+    tests = [*writer.tests, *writer.late]
+    if rule.when is not None:
+        tests.append(f"{writer.put(f'when_{number}', rule.when)}({_arguments(rule, rule.when, writer.bound)})")
+    if isinstance(rule.target, Pat):
+        name = rule.target.name if rule.target.op is None else None
+        env = ", ".join(f"{name!r}: {at}" for name, at in writer.bound.items())
+        value = writer.bound[name] if name else f"{writer.put(f'target_{number}', rule.target)}.build({{{env}}}, u)"
+    elif callable(rule.target):
+        value = f"{writer.put(f'target_{number}', rule.target)}({_arguments(rule, rule.target, writer.bound)})"
+    else:
+        value = repr(rule.target)
+    same_shape = " and (not u.shape or u.shape == r.shape)" if laws else ""
+    return (
+        f" if {' and '.join(tests) or 'True'}:\n"
+        f"  r = {value}\n"
+        f"  if r is not None and r is not u:\n"
+        f"   if type(r) is not UOp: r = const(u.dtype, r)\n"
+        f"   if r is not u{same_shape}:\n"
+        f"    {writer.put(f'rule_{number}', rule)}.fired += 1\n"
+        f"    return r\n"
+    )
+
+
+def _arguments(rule: Rule, fn: Callable[..., Any], bound: dict[str, str]) -> str:
+    names = list(inspect.signature(fn).parameters)
+    missing = [name for name in names if name not in bound]
+    if missing:
+        raise InternalError(f"rule {rule.name}: {', '.join(missing)} asked for, but the pattern binds {', '.join(bound)}")
+    return ", ".join(bound[name] for name in names)

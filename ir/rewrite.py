@@ -7,15 +7,14 @@ names of the rules that kept firing.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from .errors import InternalError
 from .pattern import RuleSet
-from .uop import UOp
+from .uop import MISSING, UOp, origin
 
 __all__ = ["rewrite", "rewrite_with"]
 
 _STEPS_PER_NODE = 1000
+_LAST_STEPS = 100  # those of the budget whose rules are named in the report
 
 
 def rewrite(root: UOp, rules: RuleSet) -> UOp:
@@ -27,45 +26,85 @@ def rewrite(root: UOp, rules: RuleSet) -> UOp:
     return rewrite_with(root, rules, {})
 
 
-def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp]) -> UOp:
-    """As `rewrite`, with a memory that may be kept over several graphs."""
+def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp], *, on_nodes: bool = False) -> UOp:
+    """As `rewrite`, with a memory that may be kept over several graphs.
+
+    One rule set, the laws, keeps its results on the nodes instead (`on_nodes`), so that they die with them.
+    """
     budget = _STEPS_PER_NODE
-    stack: list[tuple[UOp, int, UOp | None]] = [(root, 0, None)]
+    became: dict[UOp, UOp] = {}  # what a rule made of a node, while that is rewritten itself
+    busy: list[int] = []
+    stack = [root]
     while stack:
-        node, stage, became = stack.pop()
+        node = stack[-1]
         if node in memo:
+            stack.pop()
             continue
-        if stage == 0:
-            stack.append((node, 1, None))
-            for s in node.src:
-                if s not in memo:
-                    stack.append((s, 0, None))
-                    budget += 4
-        elif stage == 1:
-            src = tuple([memo[s] for s in node.src])
-            rebuilt = node if src == node.src else node.replace(src=src)
-            if rebuilt.origin is None:
-                rebuilt.origin = node.origin
-            if rebuilt is not node and rebuilt in memo:
-                memo[node] = memo[rebuilt]
-                continue
-            before, UOp.current_origin = UOp.current_origin, rebuilt.origin
-            result = rules.apply(rebuilt)
-            UOp.current_origin = before
-            if result is None:
-                memo[node] = memo[rebuilt] = rebuilt
-                continue
-            budget -= 1
-            if budget < 0:
-                raise InternalError(_restless(rules, root))
-            stack.append((node, 2, result))
-            stack.append((result, 0, None))
-        else:
-            assert became is not None
-            memo[node] = memo[became]
+        result = became.get(node)
+        if result is not None and result in memo:
+            memo[stack.pop()] = memo[result]
+            continue
+        missing = [s for s in node.src if s not in memo and not (on_nodes and _recall(s, memo))]
+        if missing:
+            stack += missing
+            budget += 4 * len(missing)
+            continue
+        rebuilt = _rebuild(node, memo)
+        if rebuilt in memo or (on_nodes and _recall(rebuilt, memo)):
+            memo[stack.pop()] = memo[rebuilt]
+            continue
+        result = _step(rebuilt, rules)
+        if result is None:
+            memo[stack.pop()] = memo[rebuilt] = rebuilt
+            continue
+        budget -= 1
+        if budget <= _LAST_STEPS:
+            busy = _watch(busy, budget, rules, root)
+        became[node] = result
+        stack.append(result)
+    if on_nodes:
+        for node, result in memo.items():
+            node._simple = None if result is node else result
     return memo[root]
 
 
-def _restless(rules: RuleSet, root: UOp) -> str:
-    busiest = Counter({rule.name: rule.fired for rule in rules}).most_common(5)
-    return f"rewrite with {rules.name} does not come to rest at {root!r}; most fired so far: {busiest}"
+def _recall(node: UOp, memo: dict[UOp, UOp]) -> bool:
+    simple = node._simple
+    if simple is MISSING:
+        return False
+    memo[node] = node if simple is None else simple
+    return True
+
+
+def _rebuild(node: UOp, memo: dict[UOp, UOp]) -> UOp:
+    """The node with its rewritten sources; it comes from the same line of the user's."""
+    src = tuple([memo[s] for s in node.src])
+    if src == node.src:
+        return node
+    rebuilt = UOp(node.op, node.dtype, src, node.arg)
+    if rebuilt.origin is None:
+        rebuilt.origin = node.origin
+    return rebuilt
+
+
+def _step(node: UOp, rules: RuleSet) -> UOp | None:
+    """What the rules make of a node; new nodes come from the same line of the user's."""
+    before, origin.value = origin.value, node.origin
+    try:
+        return rules.apply(node)
+    finally:
+        origin.value = before
+
+
+def _watch(fired: list[int], budget: int, rules: RuleSet, root: UOp) -> list[int]:
+    """Near the end of the budget: count from here which rules fire, and report them at its end."""
+    if not fired:
+        return [rule.fired for rule in rules]
+    if budget <= 0:
+        counts = {rule.name: rule.fired - before for rule, before in zip(rules, fired, strict=True)}
+        busiest = sorted((name for name, count in counts.items() if count), key=lambda name: -counts[name])
+        shown = ", ".join(f"{name} ({counts[name]})" for name in busiest[:5])
+        raise InternalError(
+            f"rewrite with {rules.name} does not come to rest at {root!r}. Of its last {_LAST_STEPS} steps were: {shown}."
+        )
+    return fired

@@ -15,6 +15,11 @@ __all__ = ["shape_of"]
 
 def shape_of(node: UOp) -> Shape:
     """Sizes of a tensor node; () for scalars and for everything in a kernel."""
+    if node.op.is_elementwise and node.op is not Ops.BITCAST:
+        for s in node.src:
+            if s.shape:
+                return s.shape
+        return ()
     if node.op.group is Group.MOVEMENT:
         return _moved(node, node.src[0].shape)
     match node.op:
@@ -31,10 +36,8 @@ def shape_of(node: UOp) -> Shape:
         case Ops.BITCAST if node.dtype.bits != node.src[0].dtype.bits:
             shape = node.src[0].shape
             return (*shape[:-1], numel((shape[-1],)) * node.src[0].dtype.bits // node.dtype.bits)
-        case Ops.ASSIGN | Ops.CONTIGUOUS | Ops.COPY | Ops.DETACH | Ops.CHECK | Ops.CAST | Ops.BITCAST:
+        case Ops.ASSIGN | Ops.CONTIGUOUS | Ops.COPY | Ops.DETACH | Ops.CHECK | Ops.BITCAST:
             return node.src[0].shape
-    if node.op.is_elementwise:
-        return next((s.shape for s in node.src if s.shape), ())
     return ()
 
 

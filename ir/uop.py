@@ -12,18 +12,19 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 from .bounds import Bounds, bounds_of
-from .dtype import DType, dtypes, round_float
+from .dtype import DType, dtypes
 from .errors import InternalError
 from .ops import AxisKind, Group, Op, Ops
+from .scalar import to_dtype
 from .shape import Shape
 from .shape_rules import shape_of
 
 __all__ = ["UOp", "closed_ranges", "const", "index_const", "make_range", "substitute"]
 
-_MISSING: Any = object()
+MISSING: Any = object()
 
 
 class _Ref(weakref.ref["UOp"]):
@@ -50,10 +51,52 @@ def _identity(dtype: DType, arg: Any) -> Any:
     return arg
 
 
-class UOp:
+Derived = TypeVar("Derived")
+
+
+def _derive(node: UOp, slot: str, rule: Callable[[UOp], Derived]) -> Derived:
+    """Fill a slot of a node by a rule that looks at the slots of its sources; those are filled first, without recursion."""
+    for s in node.src:
+        if getattr(s, slot) is MISSING:
+            for below in s.toposort(stop=lambda u: getattr(u, slot) is not MISSING) if s.src else (s,):
+                if getattr(below, slot) is MISSING:
+                    setattr(below, slot, rule(below))
+    found = rule(node)
+    setattr(node, slot, found)
+    return found
+
+
+def _key_of(node: UOp) -> bytes:
+    text = f"{node.op.name} {node.dtype.name} {_arg_text(node.arg)} "
+    return hashlib.blake2b(text.encode() + b"".join(s.key for s in node.src), digest_size=16).digest()
+
+
+class _Origin(threading.local):
+    value: str | None = None
+
+
+origin = _Origin()
+
+
+class _Nodes(type):
+    """The class of UOp: holds the origin, which is each thread's own. (An attribute of UOp itself would be slow to write:
+    Python forgets what it learned of a class whenever the class changes.)"""  # noqa: D205, D209
+
+    @property
+    def current_origin(cls) -> str | None:
+        """Given to every node that this thread makes from now on."""
+        return origin.value
+
+    @current_origin.setter
+    def current_origin(cls, origin: str | None) -> None:
+        origin.value = origin
+
+
+class UOp(metaclass=_Nodes):
     """One node. Build with operators, the functions of `ir.graph` or `UOp(op, dtype, src, arg)`."""
 
-    __slots__ = ("__weakref__", "_bounds", "_key", "_ranges", "_shape", "_simple", "arg", "dtype", "op", "origin", "src", "storage")
+    __slots__ = ("__weakref__", "_bounds", "_key", "_linear", "_ranges", "_shape", "_simple", "arg", "dtype", "op", "origin",
+                 "src", "storage")  # fmt: skip
 
     op: Op
     dtype: DType
@@ -61,7 +104,12 @@ class UOp:
     arg: Any
     origin: str | None
     storage: Any
-    current_origin: ClassVar[str | None] = None  # given to every node made from now on
+    _shape: Any  # these are MISSING until they are asked for
+    _bounds: Any
+    _ranges: Any
+    _key: Any
+    _simple: Any  # what `simplify` made of this node; None: itself
+    _linear: Any  # what `linear` read from it
 
     def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
         key = (op, dtype, src, _identity(dtype, arg) if op is Ops.CONST else arg)
@@ -74,8 +122,8 @@ class UOp:
                 return found
             self = object.__new__(cls)
             self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
-            self.origin, self.storage = cls.current_origin, None
-            self._shape = self._bounds = self._ranges = self._key = self._simple = _MISSING
+            self.origin, self.storage = origin.value, None
+            self._shape = self._bounds = self._ranges = self._key = self._simple = self._linear = MISSING
             new = _Ref(self, _forget)
             new.key = key
             _table[key] = new
@@ -85,56 +133,39 @@ class UOp:
         raise InternalError("a UOp is never pickled: use ir.text to write it down")
 
     def replace(self, *, op: Op | None = None, dtype: DType | None = None, src: tuple[UOp, ...] | None = None,
-                arg: Any = _MISSING) -> UOp:  # fmt: skip
+                arg: Any = MISSING) -> UOp:  # fmt: skip
         """The same node with some fields changed."""
         return UOp(
             op or self.op,
             dtype or self.dtype,
             self.src if src is None else src,
-            self.arg if arg is _MISSING else arg,
+            self.arg if arg is MISSING else arg,
         )
 
-    # --- derived
+    # --- derived: found from the sources when first asked for, and kept
     @property
     def shape(self) -> Shape:
         """Sizes of a tensor node; () for a scalar and for everything in a kernel."""
-        if self._shape is _MISSING:
-            for node in self.toposort(stop=lambda u: u._shape is not _MISSING):
-                if node._shape is _MISSING:
-                    node._shape = shape_of(node)
-        shape: Shape = self._shape
-        return shape
+        found: Shape = self._shape
+        return found if found is not MISSING else _derive(self, "_shape", shape_of)
 
     @property
     def bounds(self) -> Bounds:
         """The interval (least, greatest) that an int or bool value lies in; of the dtype where nothing is known."""
-        if self._bounds is _MISSING:
-            for node in self.toposort(stop=lambda u: u._bounds is not _MISSING):
-                if node._bounds is _MISSING:
-                    node._bounds = bounds_of(node)
-        bounds: Bounds = self._bounds
-        return bounds
+        found: Bounds = self._bounds
+        return found if found is not MISSING else _derive(self, "_bounds", bounds_of)
 
     @property
     def ranges(self) -> frozenset[UOp]:
         """The loops that this value changes with."""
-        if self._ranges is _MISSING:
-            for node in self.toposort(stop=lambda u: u._ranges is not _MISSING):
-                if node._ranges is _MISSING:
-                    node._ranges = _ranges_of(node)
-        ranges: frozenset[UOp] = self._ranges
-        return ranges
+        found: frozenset[UOp] = self._ranges
+        return found if found is not MISSING else _derive(self, "_ranges", _ranges_of)
 
     @property
     def key(self) -> bytes:
         """A digest of the whole expression, equal in every process."""
-        if self._key is _MISSING:
-            for node in self.toposort(stop=lambda u: u._key is not _MISSING):
-                if node._key is _MISSING:
-                    text = f"{node.op.name} {node.dtype.name} {_arg_text(node.arg)} "
-                    node._key = hashlib.blake2b(text.encode() + b"".join(s.key for s in node.src), digest_size=16).digest()
-        key: bytes = self._key
-        return key
+        found: bytes = self._key
+        return found if found is not MISSING else _derive(self, "_key", _key_of)
 
     @property
     def symbolic_name(self) -> str:
@@ -151,16 +182,19 @@ class UOp:
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
         order: dict[UOp, None] = {}
-        stack: list[tuple[UOp, bool]] = [(self, False)]
+        stack: list[UOp | None] = [self]
+        waiting: list[UOp] = []
         while stack:
-            node, done = stack.pop()
-            if node in order:
-                continue
-            if done or not node.src or (stop is not None and stop(node)):
-                order[node] = None
-                continue
-            stack.append((node, True))
-            stack.extend((s, False) for s in reversed(node.src) if s not in order)
+            node = stack.pop()
+            if node is None:  # everything below the last one waiting is done
+                order[waiting.pop()] = None
+            elif node not in order:
+                if not node.src or (stop is not None and stop(node)):
+                    order[node] = None
+                    continue
+                waiting.append(node)
+                stack.append(None)
+                stack += [s for s in node.src[::-1] if s not in order]
         return list(order)
 
     # --- building: same dtype on both sides, Python numbers become constants of it
@@ -170,9 +204,11 @@ class UOp:
 
     def alu(self, op: Op, *others: UOp | float) -> UOp:
         """Apply an elementwise op; comparisons give bool."""
-        src = (self, *(self.like(other) for other in others))
-        dtype = src[-1].dtype if op is Ops.WHERE else self.dtype
-        return UOp(op, dtypes.bool.vec(dtype.lanes) if op.group is Group.COMPARE else dtype, src)
+        own = self.dtype
+        src = (self, *[other if isinstance(other, UOp) else const(own, other) for other in others])
+        if op.group is Group.COMPARE:
+            return UOp(op, dtypes.bool if own.lanes == 1 else dtypes.bool.vec(own.lanes), src)
+        return UOp(op, src[-1].dtype if op is Ops.WHERE else own, src)
 
     def __add__(self, other: UOp | float) -> UOp:
         return self.alu(Ops.ADD, other)
@@ -271,7 +307,7 @@ def _arg_text(arg: Any) -> str:
         return f"({','.join(_arg_text(item) for item in arg)})"
     if isinstance(arg, float):
         return arg.hex()
-    return str(arg)
+    return repr(str(arg)) if isinstance(arg, str) else str(arg)
 
 
 def closed_ranges(node: UOp) -> tuple[UOp, ...]:
@@ -289,24 +325,13 @@ def _ranges_of(node: UOp) -> frozenset[UOp]:
 def const(dtype: DType, value: Any) -> UOp:
     """A constant: a number of the dtype's own kind, wrapped or rounded to it (a vector dtype: in every lane)."""
     if isinstance(value, tuple):
-        return UOp(Ops.CONST, dtype, (), tuple(_as_kind(dtype, item) for item in value))
-    return UOp(Ops.CONST, dtype, (), _as_kind(dtype, value))
-
-
-def _as_kind(dtype: DType, value: Any) -> Any:
-    if dtype.is_float:
-        return round_float(dtype.scalar, float(value))
-    if dtype.is_bool:
-        return bool(value)
-    if dtype is dtypes.index:
-        return int(value)
-    wrapped = int(value) & ((1 << dtype.bits) - 1)
-    return wrapped - (1 << dtype.bits) if wrapped > dtype.max else wrapped
+        return UOp(Ops.CONST, dtype, (), tuple(to_dtype(dtype, item) for item in value))
+    return UOp(Ops.CONST, dtype, (), to_dtype(dtype, value))
 
 
 def index_const(value: UOp | int) -> UOp:
     """A size or position as a UOp of dtype index."""
-    return value if isinstance(value, UOp) else UOp(Ops.CONST, dtypes.index, (), value)
+    return value if isinstance(value, UOp) else const(dtypes.index, value)
 
 
 def make_range(name: str, size: UOp | int, kind: AxisKind) -> UOp:

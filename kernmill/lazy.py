@@ -19,6 +19,7 @@ import contextlib
 import contextvars
 import functools
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
@@ -107,6 +108,30 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
+class _Ref(weakref.ref["Lazy"]):
+    __slots__ = ("number",)
+    number: int
+
+
+_alive: dict[int, _Ref] = {}
+
+
+def _forget(ref: weakref.ref[Lazy]) -> None:
+    assert isinstance(ref, _Ref)
+    _alive.pop(ref.number, None)
+
+
+def keep_track(tensor: Lazy) -> None:
+    ref = _Ref(tensor, _forget)
+    ref.number = id(ref)
+    _alive[ref.number] = ref
+
+
+def expressions() -> list[UOp]:
+    """The nodes of all tensors that are alive: what an assignment must leave readable."""
+    return [tensor.uop for ref in list(_alive.values()) if (tensor := ref()) is not None]
+
+
 class Lazy:
     """A box around one UOp. The box can be given another node; a node never changes."""
 
@@ -122,6 +147,7 @@ class Lazy:
         """A tensor around a node."""
         new = object.__new__(cls)
         new.uop, new.requires_grad, new.grad, new._device = uop, requires_grad, None, device
+        keep_track(new)
         return new
 
     @classmethod

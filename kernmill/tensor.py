@@ -28,7 +28,7 @@ from kernmill.runtime import buffer_node, download, realize
 from .autograd import filled
 from .autograd import gradient as gradient_of
 from .creation import host_array
-from .lazy import Lazy, device_name, fits, trace_origins
+from .lazy import Lazy, device_name, expressions, fits, keep_track, trace_origins
 from .losses import Losses
 from .movement import expand_whole
 
@@ -144,7 +144,7 @@ class Conversions(Losses):
         if lazy:
             origin, UOp.current_origin = UOp.current_origin, None
             try:
-                realize(list(dict.fromkeys(t.uop for t in lazy)))
+                realize(list(dict.fromkeys(t.uop for t in lazy)), expressions)
             finally:
                 UOp.current_origin = origin
             for t in lazy:
@@ -313,6 +313,7 @@ class Tensor(Conversions):
         dtype = None if dtype is None else as_dtype(dtype)
         self.grad = None
         self.requires_grad = False
+        keep_track(self)
         made = self._of(data, dtype, device, requires_grad)
         self.uop, self._device = made.uop, made._device
         if requires_grad:

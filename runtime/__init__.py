@@ -18,6 +18,7 @@ from .build import *
 from .device import *
 from .execute import *
 from .profile import *
+from .replay import *
 
 if TYPE_CHECKING:  # loaded by name when first used; announced here for type checkers
     from . import ops_llvm as ops_llvm

@@ -20,7 +20,7 @@ from kernmill.renderers import Renderer
 from .allocator import Block, HostAllocator
 from .buffer import Buffer
 
-__all__ = ["Call", "Device", "Event", "Program", "Properties", "canonical_name", "device_names", "get_device"]
+__all__ = ["Batch", "Call", "Device", "Event", "Program", "Properties", "canonical_name", "device_names", "get_device"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,23 @@ class Call(NamedTuple):
     buffers: tuple[Buffer, ...]
     variables: tuple[int, ...] = ()
     threads: int = 1
+
+
+class Batch:
+    """Calls that will be run again and again, some of them on other buffers. The default runs them as new ones each time."""
+
+    def __init__(self, device: Device, calls: Sequence[Call]) -> None:
+        self.device = device
+        self.calls = list(calls)
+
+    def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
+        """Buffer `slot` of call `entry` is another one from now on."""
+        call = self.calls[entry]
+        self.calls[entry] = call._replace(buffers=(*call.buffers[:slot], buffer, *call.buffers[slot + 1 :]))
+
+    def run(self, *, is_timed: bool = False) -> list[int]:
+        """Execute all calls in order; with `is_timed` the nanoseconds of each."""
+        return self.device.run(self.calls, is_timed=is_timed)
 
 
 class Event:
@@ -100,6 +117,10 @@ class Device(ABC):
         """Execute in order; with `is_timed` the nanoseconds of each, else an empty list."""
 
     # --- may
+    def prepare(self, calls: Sequence[Call]) -> Batch:
+        """(default: a list that is submitted anew each time) Calls in the form that is fastest to repeat."""
+        return Batch(self, calls)
+
     @property
     def target(self) -> Target:
         """(default: the renderer's) What the compiler may use."""

@@ -18,6 +18,7 @@ from .buffer import Buffer, buffer_node
 from .build import build
 from .device import Call, Device, Program, canonical_name, get_device
 from .profile import report, wants_report
+from .replay import copy_between, current_recording, download_scalar
 
 __all__ = ["allocate_buffer", "download", "realize", "upload"]
 
@@ -71,6 +72,11 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
 def download(node: UOp) -> Any:
     """The values of a realized node as a 1-D NumPy array (bfloat16: as uint16): a view where the host can address them."""
     buffer: Buffer = node.storage
+    if current_recording() is not None:
+        raise KernmillError(
+            "jit: the captured function reads values (numpy(), item(), a comparison in an if). A replay would repeat the values "
+            "of the capture. Return the tensor and read it outside."
+        )
     device = get_device(buffer.device)
     device.synchronize()
     if device.props().is_host_visible:
@@ -93,7 +99,6 @@ class _Plan:
 
 
 _plans: OrderedDict[Any, _Plan] = OrderedDict()
-observers: list[Callable[[Sequence[tuple[Kernel, Call]], Sequence[Buffer]], None]] = []  # jit listens here while it captures
 
 
 def realize(roots: Sequence[UOp], others: Callable[[], Iterable[UOp]] = tuple, variables: Mapping[str, int] | None = None) -> None:
@@ -151,10 +156,8 @@ class _Run:
     def go(self) -> None:
         plan = self.plan()
         buffers = self.memory(plan)
-        calls = self.launch(plan, buffers)
+        self.launch(plan, buffers)
         self.finish(plan, buffers)
-        for observer in observers:
-            observer(calls, buffers)
 
     def plan(self) -> _Plan:
         params = {
@@ -188,26 +191,32 @@ class _Run:
                 buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
         return buffers
 
-    def launch(self, plan: _Plan, buffers: list[Buffer]) -> list[tuple[Kernel, Call]]:
+    def launch(self, plan: _Plan, buffers: list[Buffer]) -> None:
         """Run the items; kernels of one device that follow each other go as one batch."""
-        done: list[tuple[Kernel, Call]] = []
         batch: list[tuple[Kernel, Call]] = []
+        record = current_recording()
         for item, program, names in zip(plan.schedule.items, plan.programs, plan.variables, strict=True):
             if isinstance(item, Copy):
-                done += run_batch(batch)
+                run_batch(batch)
                 batch = []
                 copy_between(buffers[item.target], buffers[item.source])
+                if record is not None:
+                    record.add_copy(buffers[item.target], buffers[item.source])
                 continue
             assert program is not None
             if batch and batch[-1][0].device != item.device:
-                done += run_batch(batch)
+                run_batch(batch)
                 batch = []
             values = tuple(self.variables[name] for name in names)
             batch.append((item, Call(program, tuple(buffers[n] for n in item.buffers), values, program.threads)))
-        return done + run_batch(batch)
+        run_batch(batch)
 
     def finish(self, plan: _Plan, buffers: list[Buffer]) -> None:
         failed = [check.message for check in plan.schedule.checks if download_scalar(buffers[check.buffer])]
+        record = current_recording()
+        if record is not None:
+            for check in plan.schedule.checks:
+                record.add_check(buffers[check.buffer], check.message)
         written = {number for item in plan.schedule.items if isinstance(item, Kernel) for number in item.outputs}
         for number, wanted in enumerate(plan.schedule.buffers):
             if wanted.slot is not None and number in written:
@@ -224,34 +233,17 @@ def variable_names(ast: UOp) -> tuple[str, ...]:
     return tuple(sorted({str(node.arg[0]) for node in ast.toposort() if node.op is Ops.VARIABLE}))
 
 
-def run_batch(batch: list[tuple[Kernel, Call]]) -> list[tuple[Kernel, Call]]:
+def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     """Launch kernels of one device in order."""
-    if batch:
-        device = get_device(batch[0][0].device)
-        times = device.run([call for _, call in batch], is_timed=wants_report())
-        if wants_report():
-            report(device, batch, times)
-    return batch
-
-
-def copy_between(target: Buffer, source: Buffer) -> None:
-    """A buffer of one device into a buffer of another, through the host."""
-    get_device(source.device).synchronize()
-    if source.numel:
-        import numpy as np
-
-        staged = np.empty(source.nbytes, np.uint8)
-        get_device(source.device).copy_out(memoryview(staged), source)
-        get_device(target.device).copy_in(target, memoryview(staged))
-
-
-def download_scalar(buffer: Buffer) -> bool:
-    """The bool in a buffer of one element."""
-    import numpy as np
-
-    out = np.zeros(buffer.nbytes, np.uint8)
-    get_device(buffer.device).copy_out(memoryview(out), buffer)
-    return bool(out.any())
+    if not batch:
+        return
+    device = get_device(batch[0][0].device)
+    times = device.run([call for _, call in batch], is_timed=wants_report())
+    if wants_report():
+        report(device, [kernel for kernel, _ in batch], times)
+    record = current_recording()
+    if record is not None:
+        record.add_kernels(device.name, batch)
 
 
 def _bottom(node: UOp) -> list[UOp]:

@@ -8,7 +8,8 @@ from functools import cached_property
 from kernmill.ir import Ops, Target
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
-from .device import Call, Device, Program, Properties
+from .buffer import Buffer
+from .device import Batch, Call, Device, Program, Properties
 from .host import Host, this_host
 from .llvm_codegen import assembly, compile_ir, llvm_version
 from .loader import load_object
@@ -56,6 +57,10 @@ class LlvmDevice(Device):
         """The object in executable memory."""
         return Program(name, load_object(binary, [name]))
 
+    def prepare(self, calls: Sequence[Call]) -> Batch:
+        """A native table: repeating it costs one call."""
+        return _Table(self, calls)
+
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """One native call for the whole list."""
         table = launch_table(calls)
@@ -63,6 +68,24 @@ class LlvmDevice(Device):
         if is_timed:
             return table.run_timed(pool)
         table.run(pool)
+        return []
+
+
+class _Table(Batch):
+    """The native launch table, kept."""
+
+    def __init__(self, device: Device, calls: Sequence[Call]) -> None:
+        super().__init__(device, calls)
+        self.table = launch_table(calls)
+
+    def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
+        super().rebind(entry, slot, buffer)
+        self.table.set_arg(entry, slot, buffer.address)
+
+    def run(self, *, is_timed: bool = False) -> list[int]:
+        if is_timed:
+            return self.table.run_timed(default_pool())
+        self.table.run(default_pool())
         return []
 
 

@@ -15,7 +15,7 @@ from kernmill.ir import debug, print_uops, setting
 from .build import describe, render, symbol
 
 if TYPE_CHECKING:
-    from .device import Call, Device
+    from .device import Device
 
 __all__ = ["KernelTotal", "report", "totals", "wants_report"]
 
@@ -42,9 +42,9 @@ def wants_report() -> bool:
     return collecting or debug() >= 2 or bool(setting("DUMP"))
 
 
-def report(device: Device, batch: Sequence[tuple[Kernel, Call]], times: Sequence[int]) -> None:
+def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> None:
     """Add a batch to the totals; print and dump what DEBUG and DUMP ask for."""
-    for (kernel, _), time_ns in zip(batch, times, strict=True):
+    for kernel, time_ns in zip(kernels, times, strict=True):
         cost = estimate(kernel.ast)
         total = totals.setdefault(f"{device.name} {kernel.name}", KernelTotal(kernel.name, kernel.origin))
         total.calls += 1

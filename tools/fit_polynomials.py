@@ -1,7 +1,7 @@
-"""The polynomials of compiler/lower/coefficients.py: `python tools/fit_polynomials.py [--write]` prints or writes that file.
+"""The polynomials of compiler/lower/coefficients.py: `python tools/fit_polynomials.py [--write]` prints or writes it.
 
-Each is a minimax fit (Remez exchange, 60 digits) of the relative error of the whole function, rounded to the dtype. The error
-that is printed is that of the rounded coefficients in exact arithmetic.
+Each is a minimax fit (Remez exchange, 60 digits) of the relative error of the whole function, rounded to the dtype. The
+error that is printed is that of the rounded coefficients in exact arithmetic.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def _log2_erfc(x: Real) -> Real:
 
 LN2 = mp.log(2)
 ROOT = mp.sqrt(2)
+TWO_ROOT_PI = 2 / mp.sqrt(mp.pi)
 QUARTER = mp.pi / 4
 ATANH_END = ((ROOT - 1) / (ROOT + 1)) ** 2
 
@@ -63,7 +64,7 @@ FITS = [
         near_zero(lambda t: (mp.log1p(t) - t) / t**2 / LN2, [-1 / LN2 / 2, 1 / LN2 / 3, -1 / LN2 / 4]),
         lambda t: abs(t**2 * LN2 / mp.log1p(t)) if t else mpf(0), 1 / ROOT - 1, ROOT - 1, (9, 20)),
     Fit("ATANH", "(atanh(s)/s - 1 - t/3) / t**2 with t = s*s",
-        near_zero(lambda t: (mp.atanh(mp.sqrt(t)) / mp.sqrt(t) - 1 - t / 3) / t**2, [mpf(1) / 5, mpf(1) / 7, mpf(1) / 9]),
+        near_zero(lambda t: (mp.atanh(mp.sqrt(t)) / mp.sqrt(t) - 1 - t / 3) / t**2, [mpf(1) / 5, mpf(1) / 7]),
         lambda t: t**2, mpf(0), ATANH_END, (3, 8)),
     Fit("SIN", "(sin(r)/r - 1) / t with t = r*r",
         near_zero(lambda t: (mp.sin(mp.sqrt(t)) / mp.sqrt(t) - 1) / t, [-mpf(1) / 6, mpf(1) / 120, -mpf(1) / 5040]),
@@ -72,7 +73,7 @@ FITS = [
         near_zero(lambda t: (mp.cos(mp.sqrt(t)) - 1 + t / 2) / t**2, [mpf(1) / 24, -mpf(1) / 720, mpf(1) / 40320]),
         lambda t: t**2, mpf(0), QUARTER**2, (3, 7)),
     Fit("ERF", "erf(x)/x - 1 with t = x*x",
-        near_zero(lambda t: mp.erf(mp.sqrt(t)) / mp.sqrt(t) - 1, [2 / mp.sqrt(mp.pi) - 1, -2 / mp.sqrt(mp.pi) / 3, mpf(1) / 5 / mp.sqrt(mp.pi)]),
+        near_zero(lambda t: mp.erf(mp.sqrt(t)) / mp.sqrt(t) - 1, [TWO_ROOT_PI - 1, -TWO_ROOT_PI / 3]),
         lambda t: mpf(1), mpf(0), mpf(1), (7, 13)),
     Fit("ERFC", "log2(erfc(1 + t)), weighted by erfc", lambda t: _log2_erfc(1 + t), lambda t: mp.erfc(1 + t) * LN2,
         mpf(0), mpf(2.95), (8, 0)),

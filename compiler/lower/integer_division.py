@@ -1,8 +1,8 @@
 """Division with NumPy's meaning out of the machine's own, and whole powers of ints.
 
-When: in lowering, before a renderer sees the ops. Why here: bounds are known and sizes are settled; CDIV is what machines have,
-but it traps (or is undefined) for a divisor of 0 and for the smallest int by -1.
-Assumes: nothing of the operands. Guarantees: neither CDIV nor CMOD can be reached with a divisor of 0 or with smallest // -1.
+When: in lowering, before a renderer sees the ops. Why here: bounds are known and sizes are settled; CDIV is what
+machines have, but it traps (or is undefined) for a divisor of 0 and for the smallest int by -1.
+Assumes: nothing of the operands. Guarantees: no CDIV or CMOD is made that could meet a divisor of 0 or smallest // -1.
 Mathematics: floor(a/b) is a/b towards zero, less 1 where there is a remainder and the signs differ.
 Tests: tests/compiler/test_integer_division.py.
 """
@@ -30,7 +30,7 @@ def _never_negative(*values: UOp) -> bool:
 
 
 def _safe(a: UOp, b: UOp) -> tuple[UOp, UOp | None]:
-    """A divisor that the machine takes: 1 for 0, and 1 for -1 (which is answered apart); and where b is 0, if it can be."""
+    """A divisor that the machine takes: 1 for 0 and for -1 (answered apart); and where b is 0, if it can be."""
     low, high = b.bounds
     safe, zero = b, b.eq(0) if low <= 0 <= high else None
     if low <= -1 <= high and a.bounds[0] == a.dtype.min:
@@ -54,10 +54,10 @@ def floordiv_to_cdiv(a: UOp, b: UOp) -> UOp | None:
 
 
 def mod_to_cmod(a: UOp, b: UOp) -> UOp | None:
-    """a - b * floor(a / b) of ints, with the sign of b; by 0 it is 0. What the safe divisor 1 gives, 0, is right for -1 and 0."""
+    """a - b * floor(a / b) of ints, with the sign of b; by 0 it is 0, as the safe divisor 1 gives, also for -1."""
     shift = _power_of_two(b)
     if shift is not None:
-        return a & (b.arg - 1)
+        return a & (int(b.arg) - 1)
     safe, _ = _safe(a, b)
     rest = a.alu(Ops.CMOD, safe)
     if _never_negative(a, b):
@@ -66,7 +66,7 @@ def mod_to_cmod(a: UOp, b: UOp) -> UOp | None:
 
 
 def pow_by_squaring(a: UOp, b: UOp) -> UOp | None:
-    """a ** b of ints by squaring over the bits of b, wrapping. Negative b: 1 and -1 keep their meaning, all else gives 0."""
+    """a ** b of ints by squaring over the bits of b, wrapping. Negative b: right for 1 and -1, 0 for all else."""
     low, high = (int(bound) for bound in b.bounds)
     if b.is_const and b.arg >= 0:
         return _constant_power(a, b.arg)
@@ -110,8 +110,8 @@ def _remainder(a: UOp, b: UOp) -> tuple[UOp, UOp]:
 def float_mod(a: UOp, b: UOp) -> UOp:
     """np.mod: the remainder with the sign of b; nan for b = 0 or infinite a; a, or b itself, for infinite b.
 
-    Exact while |a / b| < 2**fraction (8e6 in float32, 4e15 in float64). Beyond, where the exact remainder would take a loop over the
-    bits of the quotient, it is some value between 0 and b.
+    Exact while |a / b| < 2**fraction (8e6 in float32, 4e15 in float64). Beyond, where the exact remainder would take a
+    loop over the bits of the quotient, it is some value between 0 and b.
     """
     if a.dtype.bits < 32:
         return _in_float32(float_mod, a, b)
@@ -120,7 +120,7 @@ def float_mod(a: UOp, b: UOp) -> UOp:
 
 
 def float_floordiv(a: UOp, b: UOp) -> UOp:
-    """np.floor_divide: a less its remainder, over b; a / b where b is 0, nan for infinite a. Exact where float_mod is."""
+    """np.floor_divide: a less its remainder, over b; a / b for b = 0, nan for infinite a. Exact where float_mod is."""
     if a.dtype.bits < 32:
         return _in_float32(float_floordiv, a, b)
     rest, differ = _remainder(a, b)
@@ -140,6 +140,7 @@ INTEGER_DIVISION = RuleSet(
         Rule("pow_by_squaring", node(Ops.POW, var("a"), var("b")), pow_by_squaring, kind="int"),
         Rule("floordiv_of_floats", node(Ops.FLOORDIV, var("a"), var("b")), float_floordiv, kind="float",
              unproven="float rounding; sampled"),
-        Rule("mod_of_floats", node(Ops.MOD, var("a"), var("b")), float_mod, kind="float", unproven="float rounding; sampled"),
+        Rule("mod_of_floats", node(Ops.MOD, var("a"), var("b")), float_mod, kind="float",
+             unproven="float rounding; sampled"),
     ],
 )  # fmt: skip

@@ -83,7 +83,7 @@ def high_low(x: UOp, value: float, rest: float, *, short: bool = False) -> tuple
 
 
 def polynomial(t: UOp, name: str, scale: float = 1) -> UOp:
-    """`scale` times the polynomial of that name in t. Long ones in two chains, even and odd powers: half the latency."""
+    """`scale` times the polynomial of that name in t. Long ones in two chains, even and odd, for half the latency."""
     coefficients = [scale * c for c in POLYNOMIALS[name][t.dtype.bits]]
     if len(coefficients) > 9:
         square = t * t

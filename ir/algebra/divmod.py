@@ -14,7 +14,7 @@ from math import gcd
 from ..ops import Ops
 from ..pattern import Rule, RuleSet, const_var, var
 from ..uop import UOp
-from .linear import from_linear, linear
+from .linear import from_linear, linear, span
 
 __all__ = ["DIVMOD"]
 
@@ -37,10 +37,9 @@ def _split_coefficients(terms: dict[UOp, int], offset: int, x: UOp, c: int) -> t
     moved = {atom: k // c for atom, k in terms.items() if not 0 < k < c}
     if not moved:
         return None
-    rest = from_linear({atom: k % c for atom, k in terms.items()}, offset, x.dtype)
-    if 0 <= rest.bounds[0] and rest.bounds[1] < c:
-        return from_linear(moved, 0, x.dtype), rest
-    return None
+    rest = {atom: k % c for atom, k in terms.items() if k % c}
+    low, high = span(rest, offset)
+    return (from_linear(moved, 0, x.dtype), from_linear(rest, offset, x.dtype)) if low >= 0 and high < c else None
 
 
 def _div_in_range(x: UOp, c: UOp) -> UOp | int | None:
@@ -69,13 +68,18 @@ def _mod_split(x: UOp, c: UOp) -> UOp | None:
     return None if parts is None else parts[1] % c.arg
 
 
-def _common(x: UOp, c: int) -> tuple[UOp, int, int] | None:
-    """x = g*x' + s with 0 <= s < g and g dividing c: (x', s, g)."""
+def _common(x: UOp, c: int) -> tuple[UOp, UOp, int] | None:
+    """x = g*x' + s with 0 <= s < g and g dividing c: (x', s, g) with the greatest such g."""
     terms, offset = linear(x)
-    g = gcd(c, *terms.values())
-    if not terms or g <= 1 or offset % g == offset // g == 0 and g == 1:
-        return None
-    return from_linear({atom: k // g for atom, k in terms.items()}, offset // g, x.dtype), offset % g, g
+    for g in sorted({gcd(c, k) for k in terms.values()}, reverse=True):
+        if g == 1:
+            break
+        rest = {atom: k for atom, k in terms.items() if k % g}
+        low, high = span(rest, offset % g)
+        if low >= 0 and high < g:
+            whole = {atom: k // g for atom, k in terms.items() if k % g == 0}
+            return from_linear(whole, offset // g, x.dtype), from_linear(rest, offset % g, x.dtype), g
+    return None
 
 
 def _div_common(x: UOp, c: UOp) -> UOp | None:
@@ -100,10 +104,10 @@ def _symbolic(x: UOp, y: UOp) -> tuple[UOp, UOp] | None:
     rest: dict[UOp, int] = {}
     for atom, k in terms.items():
         if atom.op is Ops.MUL and y in atom.src:
-            whole[atom.src[0] if atom.src[1] is y else atom.src[1]] = k
+            other = atom.src[0] if atom.src[1] is y else atom.src[1]
+            whole[other] = whole.get(other, 0) + k
         elif atom is y:
-            offset_terms = whole
-            offset_terms[atom.like(1)] = k
+            whole[atom.like(1)] = whole.get(atom.like(1), 0) + k
         else:
             rest[atom] = k
     r = from_linear(rest, offset, x.dtype)
@@ -126,10 +130,6 @@ def _mod_symbolic(x: UOp, y: UOp) -> UOp | None:
     return None if parts is None else parts[1]
 
 
-def _positive(c: UOp) -> bool:
-    return bool(c.arg > 0)
-
-
 DIVMOD = RuleSet(
     "divmod",
     [
@@ -147,8 +147,8 @@ DIVMOD = RuleSet(
              when=lambda c, d: d.arg > 0 and c.arg > 0 and c.arg % d.arg == 0),
         Rule("floordiv_of_mod", (x % c) // d, lambda x, c, d: (x // d) % (c.arg // d.arg), kind="index",
              when=lambda c, d: d.arg > 0 and c.arg > d.arg and c.arg % d.arg == 0),
-        Rule("div_mod_together", (x // c) * c + x % c, x, kind="index", when=_positive),
         Rule("floordiv_symbolic", x // y, _div_symbolic, kind="index", when=lambda y: y.op is not Ops.CONST),
         Rule("mod_symbolic", x % y, _mod_symbolic, kind="index", when=lambda y: y.op is not Ops.CONST),
     ],
+    laws=True,
 )  # fmt: skip

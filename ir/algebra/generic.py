@@ -21,13 +21,11 @@ c = const_var("c")
 
 def _by_bounds(u: UOp) -> UOp | None:
     """An int or bool expression that can have one value only is that constant."""
-    if u.op is Ops.CONST or u.op in _EFFECTS or u.dtype.is_float or u.dtype.bits == 0 or u.shape:
-        return None
     low, high = u.bounds
     return const(u.dtype, low) if low == high else None
 
 
-_EFFECTS = frozenset({Ops.REG, Ops.LOCAL, Ops.AFTER, Ops.INDEX, Ops.PARAM, Ops.BUFFER, Ops.SET, Ops.STORE, Ops.CHECK})
+_ELEMENTWISE = [op for op in Ops.rows() if op.is_elementwise]
 
 
 def _cast_cast(x: UOp, u: UOp) -> UOp | None:
@@ -44,8 +42,8 @@ def _cast_cast(x: UOp, u: UOp) -> UOp | None:
 GENERIC = RuleSet(
     "generic",
     [
-        Rule("fold_constant", var("u"), fold_constant, when=lambda u: u.op.is_elementwise),
-        Rule("known_by_bounds", var("u"), _by_bounds, when=lambda u: u.op.is_elementwise or u.op is Ops.RANGE),
+        Rule("fold_constant", var("u"), fold_constant, ops=_ELEMENTWISE),
+        Rule("known_by_bounds", var("u"), _by_bounds, kind="whole", ops=_ELEMENTWISE),
         # units
         Rule("add_zero", x + 0, x, kind="exact"),
         Rule("sub_zero", x - 0, x, when=lambda x: not x.dtype.is_float),
@@ -78,4 +76,5 @@ GENERIC = RuleSet(
         # vectors
         Rule("broadcast_const", node(Ops.BROADCAST, c, name="u"), lambda c, u: const(u.dtype, c.arg)),
     ],
+    laws=True,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..ops import Ops
 from ..pattern import Rule, RuleSet, const_var, node, var
 from ..uop import UOp
-from .linear import from_linear, linear
+from .linear import from_linear, linear, recombined
 
 __all__ = ["INTEGER"]
 
@@ -19,10 +19,15 @@ c = const_var("c")
 
 def _collect(u: UOp) -> UOp | None:
     """Equal atoms together, constants together, in the one fixed order."""
-    if u.op is Ops.MUL and not (u.src[0].is_const or u.src[1].is_const):
-        return None
     normal = from_linear(*linear(u), u.dtype)
     return None if normal is u else normal
+
+
+def _recombine(u: UOp) -> UOp | None:
+    """Quotient and remainder of one division, wherever they stand in a sum."""
+    terms, offset = linear(u)
+    found = recombined(terms)
+    return None if found is None else from_linear(found[0], offset + found[1], u.dtype)
 
 
 def _min_max(u: UOp) -> UOp | None:
@@ -38,6 +43,7 @@ def _min_max(u: UOp) -> UOp | None:
 INTEGER = RuleSet(
     "integer",
     [
+        Rule("add_div_mod", node(Ops.ADD, x, y, name="u"), _recombine, kind="index"),
         Rule("add_collect", node(Ops.ADD, x, y, name="u"), _collect, kind="index"),
         Rule("sub_collect", node(Ops.SUB, x, y, name="u"), _collect, kind="index"),
         Rule("neg_collect", node(Ops.NEG, x, name="u"), _collect, kind="index"),
@@ -48,4 +54,5 @@ INTEGER = RuleSet(
              when=lambda x, inner, u: x.dtype is u.dtype and x.dtype.kind.value == "index" and inner.dtype.is_int
              and inner.dtype.min <= x.bounds[0] and x.bounds[1] <= inner.dtype.max),
     ],
+    laws=True,
 )  # fmt: skip

@@ -4,48 +4,154 @@ from __future__ import annotations
 
 from ..dtype import DType
 from ..ops import Ops
-from ..uop import UOp, const
+from ..uop import MISSING, UOp, const
 
-__all__ = ["from_linear", "linear", "order_key"]
+__all__ = ["from_linear", "linear", "order_key", "recombined", "span"]
+
+_SUMS = frozenset({Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL})
 
 
 def linear(u: UOp) -> tuple[dict[UOp, int], int]:
-    """Coefficients per atom, and the constant; an atom is whatever is not +, -, or * by a constant."""
+    """Coefficients per atom, and the constant; an atom is whatever is not +, -, or * by a constant. Kept: do not change it."""
+    if u._linear is not MISSING:
+        found: tuple[dict[UOp, int], int] = u._linear
+        return found
     terms: dict[UOp, int] = {}
     offset = 0
     stack = [(u, 1)]
     while stack:
         node, k = stack.pop()
-        match node.op:
-            case Ops.CONST if not isinstance(node.arg, tuple):
-                offset += k * node.arg
-            case Ops.ADD:
-                stack += [(node.src[1], k), (node.src[0], k)]
-            case Ops.SUB:
-                stack += [(node.src[1], -k), (node.src[0], k)]
-            case Ops.NEG:
-                stack.append((node.src[0], -k))
-            case Ops.MUL if node.src[1].is_const:
-                stack.append((node.src[0], k * node.src[1].arg))
-            case Ops.MUL if node.src[0].is_const:
-                stack.append((node.src[1], k * node.src[0].arg))
-            case _:
+        op = node.op
+        if op is Ops.CONST and type(node.arg) is not tuple:
+            offset += k * node.arg
+        elif op not in _SUMS:
+            terms[node] = terms.get(node, 0) + k
+        elif node._linear is not MISSING:
+            inner, more = node._linear
+            offset += k * more
+            for atom, count in inner.items():
+                terms[atom] = terms.get(atom, 0) + k * count
+        elif op is Ops.ADD:
+            stack += [(node.src[1], k), (node.src[0], k)]
+        elif op is Ops.SUB:
+            stack += [(node.src[1], -k), (node.src[0], k)]
+        elif op is Ops.NEG:
+            stack.append((node.src[0], -k))
+        else:
+            a, b = node.src
+            if b.is_const:
+                stack.append((a, k * b.arg))
+            elif a.is_const:
+                stack.append((b, k * a.arg))
+            else:
                 terms[node] = terms.get(node, 0) + k
-    return {atom: k for atom, k in terms.items() if k}, offset
+    result = {atom: k for atom, k in terms.items() if k}, offset
+    if u.op in _SUMS:  # an atom must not keep itself alive
+        if u not in result[0]:
+            u._linear = result
+    return result
+
+
+def span(terms: dict[UOp, int], offset: int) -> tuple[int, int]:
+    """The interval of a sum, from the intervals of its atoms."""
+    low = high = offset
+    for atom, k in terms.items():
+        least, greatest = atom.bounds
+        low += k * int(least if k > 0 else greatest)
+        high += k * int(greatest if k > 0 else least)
+    return low, high
 
 
 def order_key(atom: UOp) -> tuple[str, bytes]:
     """A fixed order of atoms, equal in every process: loops by name, then the rest."""
-    return (str(atom.arg[0]), b"") if atom.op is Ops.RANGE else ("~", atom.key)
+    return (atom.arg[0], atom.key) if atom.op is Ops.RANGE else ("~", atom.key)
 
 
 def from_linear(terms: dict[UOp, int], offset: int, dtype: DType) -> UOp:
-    """The sum in its one normal form: atoms in order, the constant last."""
-    total: UOp | None = None
-    for atom in sorted(terms, key=order_key):
-        k = terms[atom]
-        term = atom if k == 1 else atom * k
-        total = term if total is None else total + term
-    if total is None:
+    """The sum in its one normal form: atoms in order, the constant last. A sum of simple atoms is marked as simple."""
+    if not terms:
         return const(dtype, offset)
-    return total + offset if offset else total
+    atoms = sorted(terms, key=order_key) if len(terms) > 1 else list(terms)
+    is_simple = all(atom._simple is None for atom in atoms) and recombined(terms) is None
+    total: UOp | None = None
+    for atom in atoms:
+        k = terms[atom]
+        term = atom
+        if k != 1:
+            term = UOp(Ops.MUL, dtype, (atom, const(dtype, k)))
+            if is_simple and term._simple is MISSING:
+                _settle(term)
+        if total is None:
+            total = term
+        else:
+            total = UOp(Ops.ADD, dtype, (total, term))
+            if is_simple and total._simple is MISSING:
+                _settle(total)
+    assert total is not None
+    if offset:
+        total = UOp(Ops.ADD, dtype, (total, const(dtype, offset)))
+        if is_simple and total._simple is MISSING:
+            _settle(total)
+    return total
+
+
+def _settle(node: UOp) -> None:
+    """A sum of simple atoms in normal form is simple, unless it can have one value only."""
+    for s in node.src:
+        if s.op is Ops.CONST:
+            s._simple = None
+    low, high = node.bounds
+    if low != high:
+        node._simple = None
+
+
+def recombined(terms: dict[UOp, int]) -> tuple[dict[UOp, int], int] | None:
+    """Quotient and remainder of one division back together; None where no two belong together.
+
+    x%c + c*(x//c) = x, and x%c + c*((w + x//c)%d) = (c*w + x)%(c*d): what a reshape splits, its inverse joins.
+    """
+    for rest, k in terms.items():
+        if rest.op is not Ops.MOD or not rest.src[1].is_const or rest.src[1].arg <= 1:
+            continue
+        x, c = rest.src[0], rest.src[1].arg
+        for other, count in terms.items():
+            if count != k * c or other is rest:
+                continue
+            joined = x if _is_quotient(other, x, c) else _joined(other, x, c)
+            if joined is not None:
+                return _merged(terms, (rest, other), joined, k)
+    return None
+
+
+def _joined(other: UOp, x: UOp, c: int) -> UOp | None:
+    """(c*w + x) % (c*d) where other is (w + x//c) % d."""
+    if other.op is not Ops.MOD or not other.src[1].is_const or other.src[1].arg <= 0:
+        return None
+    inner, offset = linear(other.src[0])
+    for atom, k in inner.items():
+        if k == 1 and _is_quotient(atom, x, c):
+            whole, more = dict(linear(x)[0]), linear(x)[1]
+            for w, count in inner.items():
+                if w is not atom:
+                    whole[w] = whole.get(w, 0) + c * count
+            dividend = from_linear({w: n for w, n in whole.items() if n}, more + c * offset, x.dtype)
+            return UOp(Ops.MOD, x.dtype, (dividend, const(x.dtype, c * other.src[1].arg)))
+    return None
+
+
+def _is_quotient(u: UOp, x: UOp, c: int) -> bool:
+    """u is x // c, also where x itself is z // b: then u is z // (b*c)."""
+    if u.op is not Ops.FLOORDIV or not u.src[1].is_const:
+        return False
+    if u.src[0] is x:
+        return bool(u.src[1].arg == c)
+    inner = x.op is Ops.FLOORDIV and x.src[1].is_const and x.src[1].arg > 0 and u.src[0] is x.src[0]
+    return bool(inner and u.src[1].arg == c * x.src[1].arg)
+
+
+def _merged(terms: dict[UOp, int], gone: tuple[UOp, UOp], x: UOp, k: int) -> tuple[dict[UOp, int], int]:
+    rest = {atom: count for atom, count in terms.items() if atom not in gone}
+    inner, offset = linear(x)
+    for atom, count in inner.items():
+        rest[atom] = rest.get(atom, 0) + k * count
+    return {atom: count for atom, count in rest.items() if count}, k * offset

@@ -29,8 +29,17 @@ def _lt_divide(x: UOp, c: UOp) -> UOp | None:
     return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype) < limit
 
 
-def _le_to_lt(x: UOp, c: UOp) -> UOp:
-    return x < (c.arg + 1)
+def _lt_divide_left(x: UOp, c: UOp) -> UOp | None:
+    """c < g*x + k  ->  floor((c - k) / g) < x: as lt_divide, for a lower limit."""
+    terms, offset = linear(x)
+    factor = gcd(*terms.values()) if terms else 0
+    if not terms or (factor <= 1 and offset == 0):
+        return None
+    return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype) > (c.arg - offset) // factor
+
+
+def _is_index(x: UOp) -> bool:
+    return x.dtype.family == "index"
 
 
 LOGIC = RuleSet(
@@ -38,7 +47,6 @@ LOGIC = RuleSet(
     [
         Rule("and_true", b & 1, b),
         Rule("and_false", b & 0, 0, kind="bool"),
-        Rule("or_false", b | 0, b),
         Rule("or_true", b | 1, 1, kind="bool"),
         Rule("not_not", (b ^ 1) ^ 1, b),
         Rule("add_bool_is_or", x + y, lambda x, y: x | y, kind="bool"),
@@ -49,8 +57,10 @@ LOGIC = RuleSet(
         Rule("ne_self", x.ne(x), 0, when=lambda x: not x.dtype.is_float),
         Rule("ne_false", b.ne(0), b),
         Rule("eq_true", b.eq(1), b),
-        Rule("lt_divide", x < c, _lt_divide, when=lambda x: x.dtype.kind.value == "index"),
-        Rule("le_to_lt", x <= c, _le_to_lt, when=lambda x: x.dtype.kind.value == "index"),
+        Rule("lt_divide", x < c, _lt_divide, when=_is_index),
+        Rule("lt_divide_left", c < x, _lt_divide_left, when=_is_index),
+        Rule("le_to_lt", x <= c, lambda x, c: x < (c.arg + 1), when=_is_index),
+        Rule("le_to_lt_left", c <= x, lambda x, c: x > (c.arg - 1), when=_is_index),
         Rule("where_true", node(Ops.WHERE, const_var("c"), x, y), lambda x, c, y: x if c.arg else y),
         Rule("where_same_branches", b.where(x, x), x),
         Rule("where_to_bool", b.where(1, 0), b, kind="bool"),
@@ -60,4 +70,5 @@ LOGIC = RuleSet(
         Rule("where_gated_load", b.where(node(Ops.LOAD, node(Ops.INDEX, x, y, b), name="u"), 0), lambda u: u),
         Rule("and_absorb", (b & y).named("u") & b, lambda u: u),
     ],
+    laws=True,
 )  # fmt: skip

@@ -1,0 +1,63 @@
+"""Python numbers as values of a scalar dtype: wrapped, rounded, and as bit patterns."""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from .dtype import DType, Kind, dtypes
+
+__all__ = ["bits_of", "from_bits", "to_dtype"]
+
+
+def to_dtype(dtype: DType, value: Any) -> Any:
+    """A Python number as the nearest value of the scalar dtype: ints wrap, floats round to nearest even."""
+    if dtype.is_float:
+        return _round_float(dtype.scalar, float(value))
+    if dtype.kind is Kind.INDEX:
+        return int(value)
+    if dtype.is_bool:
+        return bool(value)
+    if isinstance(value, float):
+        if value != value or math.isinf(value):
+            return 0 if value != value else int(dtype.max if value > 0 else dtype.min)
+        value = int(value)
+    wrapped = int(value) & ((1 << dtype.bits) - 1)
+    return wrapped - (1 << dtype.bits) if wrapped > dtype.max else wrapped
+
+
+_FORMATS = {dtypes.float16: "e", dtypes.float32: "f"}
+
+
+def _round_float(dtype: DType, value: float) -> float:
+    if dtype is dtypes.float64 or not math.isfinite(value):
+        return value
+    if dtype is dtypes.bfloat16:
+        bits = struct.unpack("<I", struct.pack("<f", _round_float(dtypes.float32, value)))[0]
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+    try:
+        return float(struct.unpack(_FORMATS[dtype], struct.pack(_FORMATS[dtype], value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def bits_of(dtype: DType, value: Any) -> int:
+    """The bit pattern of a scalar."""
+    if dtype is dtypes.bfloat16:
+        return int(struct.unpack("<I", struct.pack("<f", value))[0]) >> 16
+    if dtype.is_float:
+        code = {16: "<e", 32: "<f", 64: "<d"}[dtype.bits]
+        return int.from_bytes(struct.pack(code, value), "little")
+    return int(value) & ((1 << max(8, dtype.bits)) - 1)
+
+
+def from_bits(dtype: DType, bits: int) -> Any:
+    """The scalar with that bit pattern."""
+    if dtype is dtypes.bfloat16:
+        return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+    if dtype.is_float:
+        code, width = {16: ("<e", 2), 32: ("<f", 4), 64: ("<d", 8)}[dtype.bits]
+        return struct.unpack(code, bits.to_bytes(width, "little"))[0]
+    return to_dtype(dtype, bits)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kernmill import Tensor, dtypes
+from tests.kernmill.against import close, same, values, with_torch
+
+# name: (least and greatest argument, units in the last place allowed)
+FUNCTIONS: dict[str, tuple[float, float, int]] = {
+    "exp": (-20, 20, 2), "exp2": (-20, 20, 2), "log": (1e-6, 1e6, 2), "log2": (1e-6, 1e6, 2), "log10": (1e-6, 1e6, 3),
+    "log1p": (-0.99, 50, 3), "expm1": (-20, 20, 5), "sqrt": (0, 1e6, 0), "sin": (-30, 30, 3), "cos": (-30, 30, 3),
+    "tan": (-1.5, 1.5, 5), "asin": (-1, 1, 5), "acos": (-1, 1, 5), "atan": (-50, 50, 4), "sinh": (-80, 80, 6),
+    "cosh": (-80, 80, 5), "tanh": (-10, 10, 4), "asinh": (-1e6, 1e6, 6), "acosh": (1, 1e6, 6), "atanh": (-0.99, 0.99, 6),
+    "floor": (-5, 5, 0), "ceil": (-5, 5, 0), "trunc": (-5, 5, 0), "abs": (-5, 5, 0), "square": (-5, 5, 1),
+    "reciprocal": (0.1, 5, 1),
+}  # fmt: skip
+NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
+
+
+def units_off(got: Any, want: Any) -> float:
+    """The largest distance in units in the last place of float32."""
+    spacing = np.spacing(np.maximum(np.abs(want), np.finfo(np.float32).tiny).astype(np.float32)).astype(np.float64)
+    return float(np.max(np.abs(got.astype(np.float64) - want) / spacing, initial=0.0))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_near(name: str) -> None:
+    low, high, allowed = FUNCTIONS[name]
+    x = values(2000, low=low, high=high)
+    x = np.concatenate([x, np.linspace(max(low, -1e-3), min(high, 1e-3), 50).astype(np.float32)]) if low <= 0 else x
+    want = getattr(np, NAMES.get(name, name))(x.astype(np.float64))
+    assert units_off(getattr(Tensor(x), name)().numpy(), want) <= allowed + 0.51
+
+
+SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1e-30, 1e30, -1e30], np.float32)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("tan", "sin", "cos")])
+def test_functions_of_special_values(name: str) -> None:
+    with np.errstate(all="ignore"):
+        want = getattr(np, NAMES.get(name, name))(SPECIAL)
+    close(getattr(Tensor(SPECIAL), name)(), want, 1e-6, 1e-37)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("square", "reciprocal")])
+def test_gradients_of_functions(name: str) -> None:
+    low, high, _ = FUNCTIONS[name]
+    x = values(40, low=max(low, -8), high=min(high, 8))
+    with_torch(lambda t: getattr(t, name)(), lambda t: getattr(t, name)(), [x], 2e-5)
+
+
+@pytest.mark.parametrize("name", ["exp", "log1p", "expm1", "atan", "sinh", "asin", "tanh", "sigmoid"])
+def test_float64_functions_are_of_float64_precision(name: str) -> None:
+    x = values(200, low=-0.9, high=0.9).astype(np.float64)
+    own = {"sigmoid": lambda v: 1 / (1 + np.exp(-v))}
+    want = own[name](x) if name in own else getattr(np, NAMES.get(name, name))(x)
+    close(getattr(Tensor(x), name)(), want, 4e-15, 1e-16)
+
+
+def test_round_takes_ties_to_even() -> None:
+    x = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 2.4999], np.float32)
+    same(Tensor(x).round(), np.round(x))
+    close(Tensor(x).round(decimals=1), np.round(x, 1))
+    same(Tensor([1, 2]).round(), np.array([1, 2]))
+
+
+def test_ints_go_in_as_float32() -> None:
+    assert Tensor([1, 2]).exp().dtype is dtypes.float32
+    close(Tensor([1, 4]).sqrt(), [1, 2])
+    close(Tensor([True]).exp(), [math.e])
+
+
+def test_erf() -> None:
+    x = values(100, low=-4, high=4)
+    want = np.array([math.erf(v) for v in x.astype(np.float64)])
+    close(Tensor(x).erf(), want, 1e-6, 1e-7)
+
+
+def test_sigmoid_neither_overflows_nor_does_its_gradient() -> None:
+    x = np.array([-1e4, -100, -1, 0, 1, 100, 1e4], np.float32)
+    with_torch(lambda t: t.sigmoid(), lambda t: t.sigmoid(), [x])
+
+
