@@ -67,7 +67,8 @@ def _merge(ast: UOp, a: UOp, b: UOp) -> UOp:
     for node in ast.toposort():
         src = tuple(done.get(s, s) for s in node.src)
         if node.op is Ops.INDEX:
-            terms, offset = linear(node.src[1])
+            shared, offset = linear(node.src[1])
+            terms = dict(shared)
             step = terms.pop(b, 0)
             terms.pop(a, None)
             if step:

@@ -22,3 +22,4 @@ from .uop import *
 from .graph import *
 from .target import *
 from .text import *
+from .verify import *

@@ -7,12 +7,13 @@ lane. `index` is the type of loop variables and addresses while they are symboli
 from __future__ import annotations
 
 import math
+import struct
 from enum import Enum
 from typing import Final
 
 from .errors import DTypeError
 
-__all__ = ["DType", "Kind", "as_dtype", "dtypes", "promote"]
+__all__ = ["DType", "Kind", "as_dtype", "dtypes", "promote", "round_float"]
 
 
 class Kind(Enum):
@@ -154,3 +155,20 @@ def promote(a: DType, b: DType) -> DType:
     if signed.bits > unsigned.bits:
         return signed
     return _by_name[f"int{min(64, unsigned.bits * 2)}"]
+
+
+_FORMATS: Final = {dtypes.float16: "e", dtypes.float32: "f"}
+
+
+def round_float(dtype: DType, value: float) -> float:
+    """The nearest value of a scalar float dtype, ties to even; overflow gives inf."""
+    if dtype is dtypes.float64 or not math.isfinite(value):
+        return value
+    if dtype is dtypes.bfloat16:
+        bits = struct.unpack("<I", struct.pack("<f", round_float(dtypes.float32, value)))[0]
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+    try:
+        return float(struct.unpack(_FORMATS[dtype], struct.pack(_FORMATS[dtype], value))[0])
+    except OverflowError:
+        return math.copysign(math.inf, value)

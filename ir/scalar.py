@@ -6,7 +6,7 @@ import math
 import struct
 from typing import Any
 
-from .dtype import DType, Kind, dtypes
+from .dtype import DType, Kind, dtypes, round_float
 
 __all__ = ["bits_of", "from_bits", "to_dtype"]
 
@@ -14,7 +14,7 @@ __all__ = ["bits_of", "from_bits", "to_dtype"]
 def to_dtype(dtype: DType, value: Any) -> Any:
     """A Python number as the nearest value of the scalar dtype: ints wrap, floats round to nearest even."""
     if dtype.is_float:
-        return _round_float(dtype.scalar, float(value))
+        return round_float(dtype.scalar, float(value))
     if dtype.kind is Kind.INDEX:
         return int(value)
     if dtype.is_bool:
@@ -25,22 +25,6 @@ def to_dtype(dtype: DType, value: Any) -> Any:
         value = int(value)
     wrapped = int(value) & ((1 << dtype.bits) - 1)
     return wrapped - (1 << dtype.bits) if wrapped > dtype.max else wrapped
-
-
-_FORMATS = {dtypes.float16: "e", dtypes.float32: "f"}
-
-
-def _round_float(dtype: DType, value: float) -> float:
-    if dtype is dtypes.float64 or not math.isfinite(value):
-        return value
-    if dtype is dtypes.bfloat16:
-        bits = struct.unpack("<I", struct.pack("<f", _round_float(dtypes.float32, value)))[0]
-        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-        return float(struct.unpack("<f", struct.pack("<I", bits))[0])
-    try:
-        return float(struct.unpack(_FORMATS[dtype], struct.pack(_FORMATS[dtype], value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
 
 
 def bits_of(dtype: DType, value: Any) -> int:

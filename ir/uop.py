@@ -88,8 +88,8 @@ class _Nodes(type):
         return origin.value
 
     @current_origin.setter
-    def current_origin(cls, origin: str | None) -> None:
-        origin.value = origin
+    def current_origin(cls, line: str | None) -> None:
+        origin.value = line
 
 
 class UOp(metaclass=_Nodes):

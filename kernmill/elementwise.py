@@ -298,7 +298,7 @@ class Arithmetic(Bitwise):
         if exponent < 0:
             return self._multiplied(-exponent).reciprocal()
         if exponent == 0:
-            return self._filled(1)
+            return choose(self._filled(0).eq(0), self._filled(1), self)  # of nan too; still leads to a gradient, which is 0
         result, power = None, self
         while exponent:
             if exponent & 1:

@@ -192,12 +192,16 @@ class Functions(Rounding):
         is_far = x.gt(1e4)
         rest = choose(is_far, x._filled(1.0), x).sub(1.0)
         close = rest.add(rest.mul(rest).add(rest.mul(2.0)).sqrt()).log1p()
-        return choose(is_far, x.log().add(math.log(2.0)), close)
+        far = choose(is_far, x.log().add(math.log(2.0)), close)
+        return choose(x.lt(1.0), x._filled(math.nan), far)
 
     def atanh(self) -> Self:
-        """Inverse hyperbolic tangent, log1p(2x/(1-x)) / 2; |x| > 1 gives nan."""
+        """Inverse hyperbolic tangent, log1p(2x/(1-x)) / 2 of |x|; |x| > 1 gives nan."""
         x = self._floating()
-        return x.mul(2.0).div(x.sub(1.0, reverse=True)).log1p().mul(0.5)
+        is_negative = x.lt(0.0)
+        size = choose(is_negative, x.neg(), x)
+        result = size.mul(2.0).div(size.sub(1.0, reverse=True)).log1p().mul(0.5)
+        return choose(is_negative, result.neg(), choose(x.eq(0.0), x, result))
 
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x)), without overflow in it or in its gradient."""

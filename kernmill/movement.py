@@ -47,7 +47,7 @@ class Movement(Arithmetic):
     def _axis(self, axis: int, call: str, extra: int = 0) -> int:
         """An axis number counted from the front; `extra` allows a new axis at the end."""
         rank = self.ndim + extra
-        if not -rank <= axis < max(rank, 1) or (rank == 0 and axis not in (0, -1)):
+        if not -max(rank, 1) <= axis < max(rank, 1):
             raise IndexRangeError(
                 f"{call}: axis {axis} of a tensor of shape {show_shape(self.uop.shape)}. "
                 + (f"Axes run from {-rank} to {rank - 1}." if rank else "It has no axes.")

@@ -67,7 +67,7 @@ class Scan(Indexing):
 
     def _scan(self, op: Op, axis: int, call: str) -> Self:
         axis = self._axis(axis, call)
-        if not self.ndim:
+        if not self.ndim or (isinstance(self.shape[axis], int) and self.shape[axis] == 0):
             return self
         return self.movedim(axis, -1)._scan_last(op).movedim(-1, axis)
 

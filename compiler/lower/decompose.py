@@ -10,15 +10,9 @@ from functools import cache
 
 from kernmill.ir import Op, Ops, Rule, RuleSet, Target, UOp, node, rewrite, var
 
-try:
-    from .integer_division import INTEGER_DIVISION
-except ImportError:
-    INTEGER_DIVISION = []
+from .integer_division import INTEGER_DIVISION
 from .narrow_float import narrow_float_rules
-try:
-    from .transcendental import TRANSCENDENTAL
-except ImportError:
-    TRANSCENDENTAL = []
+from .transcendental import TRANSCENDENTAL
 
 __all__ = ["decompose"]
 

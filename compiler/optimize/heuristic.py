@@ -68,9 +68,9 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
             actions += _reduction(shape, main, lane_loop, target)
         else:
             actions += _stream(shape, lane_loop, target)
-    if target.has_threads:
-        actions += _threads(shape, actions)
-    return actions
+    left = _loops_left(shape, actions)
+    ordered = [Action(a.verb, tuple(n for n in a.args if n in left)) if a.verb == "order" else a for a in actions]
+    return ordered + (_threads(shape, ordered, left) if target.has_threads else [])
 
 
 # --- looking
@@ -146,8 +146,8 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
         is_output = name in shape.outputs
         if size < 2 or (not target.has_masks and size < shape.lanes):
             continue
-        if is_output and any(name not in g.around for g in shape.groups):
-            continue  # a reduction stands outside this loop: its lanes would be idle
+        if is_output and main is not None and name not in main.around:
+            continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*shape.loads, *shape.stores]
         if not any(a.step(name) == 1 for a in touched):
             continue
@@ -215,11 +215,14 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
     for amount in tiles.values():
         count *= amount
     actions += _reduce_loops(shape, main, lane_loop, width, count)
+    has_lane_output = width > 1 and lane_loop in shape.outputs
     for group in shape.groups:
-        if group is not main:
+        if group is not main and not (has_lane_output and lane_loop in group.around):
             actions += _other_group(shape, group, target)
-    outer = [name for name in shape.outputs if any(name not in g.around for g in shape.groups)]
+    outer = [name for name in shape.outputs if all(name not in g.around for g in shape.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own
+        if has_lane_output:
+            return actions
         inner = _Shape(shape.sizes, outer, shape.stores, [a for a in shape.loads if a not in main.loads], [], shape.work, shape.lanes)
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
@@ -320,18 +323,18 @@ def _packing(shape: _Shape, main: _Group, lane_loop: str | None, width: int, til
     return [*actions, Action("stage", (str(slot), reduce_loop, *unrolled, f"{lane_loop}.v"))]
 
 
-def _threads(shape: _Shape, actions: list[Action]) -> list[Action]:
-    """The outermost loop that is left is shared among threads."""
-    order = next((list(a.args) for a in actions if a.verb == "order"), shape.outputs)
+def _loops_left(shape: _Shape, actions: list[Action]) -> list[str]:
+    """The output loops that the tiles do not use up."""
     taken: dict[str, int] = {}
     for action in actions:
         if action.verb in ("vectorize", "unroll"):
             taken[action.args[0]] = taken.get(action.args[0], 1) * int(action.args[1])
-    for name in order:
-        size = shape.sizes[name]
-        if size < 0:
-            return []
-        if size > taken.get(name, 1):
-            return [Action("thread", (name,))]
-    return []
+    return [name for name in shape.outputs if shape.sizes[name] < 0 or shape.sizes[name] > taken.get(name, 1)]
 
+
+def _threads(shape: _Shape, actions: list[Action], left: list[str]) -> list[Action]:
+    """The outermost loop that is left is shared among threads."""
+    order = next((list(a.args) for a in actions if a.verb == "order"), left)
+    if not order or shape.sizes[order[0]] < 0:
+        return []
+    return [Action("thread", (order[0],))]

@@ -1,0 +1,386 @@
+"""What is legal at each stage: which ops, which kinds of loops, and what every op asks of its sources.
+
+The rows below are the specification; `verify` walks a graph or a linear list and reports the first node that breaks one, with
+the pass that made it and the nodes around it. Checked between passes with CHECK=1 and in all tests (compiler/pipeline.py).
+
+What is not checked: places that depend on data (an index that was loaded): a CHECK on the tensor guards them (Ops.TAKE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from .dtype import DType, dtypes
+from .errors import InternalError
+from .ops import AxisKind, Group, Op, Ops
+from .shape import numel
+from .text import print_uops
+from .uop import UOp
+
+__all__ = ["Stage", "verify"]
+
+
+class Stage(StrEnum):
+    """How far a program is on its way from the user's expression to a list of instructions."""
+
+    TENSOR = "tensor"  # the user's graph
+    KERNEL = "kernel"  # SINK of STOREs to PARAMs, with loops, REDUCE over loops, INDEX and LOAD
+    OPTIMIZED = "optimized"  # the optimizer has cut loops and given each its kind
+    VECTORIZED = "vectorized"  # loops that are copied out or lanes are gone; vector dtypes are there
+    LOWERED = "lowered"  # accumulators instead of REDUCE
+    LINEAR = "linear"  # a list: sources before uses, loops opened and closed
+
+
+# --- the specification: ops and kinds of loops at each stage ---------------------------------------------------------
+_ELEMENTWISE: Final = frozenset(op for op in Ops.rows() if op.is_elementwise)
+_VECTOR: Final = frozenset(op for op in Ops.rows() if op.group is Group.VECTOR)
+_KERNEL: Final = _ELEMENTWISE | {
+    Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.SINK,
+}  # fmt: skip
+_STAGED: Final = _KERNEL | {Ops.LOCAL, Ops.AFTER}
+_LOWERED: Final = (_STAGED | _VECTOR | {Ops.REG, Ops.SET}) - {Ops.REDUCE}
+
+LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
+    Stage.TENSOR: _ELEMENTWISE | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
+    Stage.KERNEL: _KERNEL,
+    Stage.OPTIMIZED: _STAGED,
+    Stage.VECTORIZED: _STAGED | _VECTOR,
+    Stage.LOWERED: _LOWERED,
+    Stage.LINEAR: (_LOWERED | {Ops.END}) - {Ops.SINK},
+}  # fmt: skip
+
+_COPIED_OUT: Final = frozenset({AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP})
+LEGAL_KINDS: Final[dict[Stage, frozenset[AxisKind]]] = {
+    Stage.TENSOR: frozenset(),
+    Stage.KERNEL: frozenset({AxisKind.LOOP, AxisKind.REDUCE}),
+    Stage.OPTIMIZED: frozenset(AxisKind),
+    Stage.VECTORIZED: frozenset(AxisKind) - _COPIED_OUT,
+    Stage.LOWERED: frozenset(AxisKind) - _COPIED_OUT,
+    Stage.LINEAR: frozenset(AxisKind) - _COPIED_OUT,
+}
+
+# --- the specification: dtypes of operands ---------------------------------------------------------------------------
+_FLOAT_ONLY: Final = frozenset({
+    Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.SQRT, Ops.DIV,
+})  # fmt: skip
+_INT_ONLY: Final = frozenset({Ops.SHL, Ops.SHR, Ops.CDIV, Ops.CMOD})
+_BITS_ONLY: Final = frozenset({Ops.AND, Ops.OR, Ops.XOR})
+_PLACES: Final = frozenset({Ops.PARAM, Ops.LOCAL})  # what an INDEX points into, behind any number of AFTERs
+
+Complaint: TypeAlias = "str | None"
+Check: TypeAlias = Callable[[UOp, Stage], Complaint]
+
+
+def verify(program: UOp | Sequence[UOp], stage: Stage, where: str) -> None:
+    """Check a graph, or for `Stage.LINEAR` a list, against the specification of its stage.
+
+    Raises:
+        InternalError: the first node that breaks a rule, with `where` (the pass that made it) and the nodes around it.
+    """
+    nodes = program.toposort() if isinstance(program, UOp) else list(program)
+    if stage is Stage.LINEAR:
+        _verify_list(nodes, where)
+    for node in nodes:
+        complaint = _complaint(node, stage)
+        if complaint is not None:
+            raise _error(nodes, node, stage, where, complaint)
+
+
+def _complaint(node: UOp, stage: Stage) -> Complaint:
+    op = node.op
+    if op not in LEGAL_OPS[stage]:
+        return f"{op.name} is not legal in a {stage} graph"
+    if op.arity is not None and len(node.src) != op.arity:
+        return f"{op.name} takes {op.arity} sources and has {len(node.src)}"
+    for check in (_BY_OP.get(op), _BY_GROUP.get(op.group)):
+        if check is not None and (found := check(node, stage)) is not None:
+            return found
+    return None
+
+
+def _error(nodes: Sequence[UOp], node: UOp, stage: Stage, where: str, complaint: str) -> InternalError:
+    """The sentence, and the ten nodes around the culprit in text form."""
+    at = nodes.index(node)
+    users = [u for u in nodes if any(s is node for s in u.src)][:3]
+    near = dict.fromkeys([*node.src, *nodes[max(0, at - 3) : at], node, *users, *nodes[at + 1 : at + 4]])
+    chosen = sorted(list(near)[:10] + ([node] if node not in list(near)[:10] else []), key=nodes.index)
+    number = {u: n for n, u in enumerate(nodes)}
+    lines = [f"{'->' if u is node else '  '} {_line(u, number)}" for u in chosen]
+    return InternalError(
+        f"{where}: {complaint}. It is node %{at} of {len(nodes)} of a {stage} program; around it:\n" + "\n".join(lines)
+    )
+
+
+def _line(u: UOp, number: dict[UOp, int]) -> str:
+    """The node as ir/text.py prints it, its sources by their numbers in the whole program."""
+    text = print_uops(u).splitlines()[-1].partition(" = ")[2]
+    head, _, tail = text.partition(" (")
+    arg = "" if u.arg is None else tail.partition(") ")[2].partition("  # ")[0]
+    sources = ", ".join(f"%{number[s]}" if s in number else "%?" for s in u.src)
+    return f"%{number[u]} = {head} ({sources}) {arg}".rstrip()
+
+
+# --- what each group asks --------------------------------------------------------------------------------------------
+def _names(nodes: Iterable[UOp]) -> str:
+    return ", ".join(s.dtype.name for s in nodes)
+
+
+def _arithmetic(node: UOp, stage: Stage) -> Complaint:
+    """One dtype everywhere, and one that the op has a meaning for."""
+    dtype = node.dtype
+    if any(s.dtype is not dtype for s in node.src):
+        return f"{node.op.name} gives {dtype.name} from {_names(node.src)}: all must be one dtype"
+    if node.op in _FLOAT_ONLY and not dtype.is_float:
+        return f"{node.op.name} is of floats, not of {dtype.name}"
+    if node.op in _INT_ONLY and not dtype.is_int:
+        return f"{node.op.name} is of ints, not of {dtype.name}"
+    if node.op in _BITS_ONLY and dtype.is_float:
+        return f"{node.op.name} is of ints and bools, not of {dtype.name}"
+    return "an elementwise op has no value of dtype void" if dtype.bits == 0 else None
+
+
+def _comparison(node: UOp, stage: Stage) -> Complaint:
+    a, b = node.src
+    if a.dtype is not b.dtype:
+        return f"{node.op.name} compares {_names(node.src)}: both must be one dtype"
+    return None if node.dtype is _bools(a.dtype.lanes) else f"{node.op.name} of {a.dtype.name} gives {node.dtype.name}, not bool"
+
+
+def _bools(lanes: int) -> DType:
+    return dtypes.bool.vec(lanes)
+
+
+def _ternary(node: UOp, stage: Stage) -> Complaint:
+    if node.op is not Ops.WHERE:
+        return _arithmetic(node, stage)
+    condition, yes, no = node.src
+    if condition.dtype is not _bools(node.dtype.lanes):
+        return f"the condition of a {node.dtype.name} WHERE is {condition.dtype.name}, not {_bools(node.dtype.lanes).name}"
+    if yes.dtype is not node.dtype or no.dtype is not node.dtype:
+        return f"WHERE gives {node.dtype.name} from {_names((yes, no))}: all must be one dtype"
+    return None
+
+
+def _conversion(node: UOp, stage: Stage) -> Complaint:
+    before = node.src[0].dtype
+    if node.dtype.lanes != before.lanes or not node.dtype.bits or not before.bits:
+        return f"{node.op.name} cannot turn {before.name} into {node.dtype.name}"
+    if node.op is Ops.BITCAST and stage is not Stage.TENSOR and node.dtype.bits != before.bits:
+        return f"BITCAST from {before.name} to {node.dtype.name}: the sizes differ"
+    return None
+
+
+def _movement(node: UOp, stage: Stage) -> Complaint:
+    before, arg = node.src[0].shape, node.arg
+    if node.dtype is not node.src[0].dtype:
+        return f"{node.op.name} turns {node.src[0].dtype.name} into {node.dtype.name}"
+    match node.op:
+        case Ops.RESHAPE:
+            counts = numel(before), numel(arg)
+            known = all(isinstance(count, int) for count in counts)
+            return f"RESHAPE of {before} to {arg}: counts differ" if known and counts[0] != counts[1] else None
+        case Ops.PERMUTE:
+            return None if sorted(arg) == list(range(len(before))) else f"PERMUTE by {arg} of {len(before)} axes"
+        case Ops.WINDOW | Ops.UNWINDOW:
+            return None if len(arg) == 4 and 0 <= arg[0] < len(before) else f"{node.op.name} by {arg}"
+        case _:
+            return None if len(arg) == len(before) else f"{node.op.name} by {arg} of {len(before)} axes"
+
+
+# --- what single ops ask ---------------------------------------------------------------------------------------------
+def _const(node: UOp, stage: Stage) -> Complaint:
+    values = node.arg if isinstance(node.arg, tuple) else (node.arg,)
+    if len(values) not in (1, node.dtype.lanes):
+        return f"CONST of {len(values)} values for {node.dtype.lanes} lanes"
+    kind: type = float if node.dtype.is_float else bool if node.dtype.is_bool else int
+    for value in values:
+        if type(value) is not kind:
+            return f"CONST {value!r} is not a Python {kind.__name__}, as {node.dtype.name} asks for"
+        if not node.dtype.is_float and not node.dtype.min <= value <= node.dtype.max:
+            return f"CONST {value!r} does not fit into {node.dtype.name}"
+    return None
+
+
+def _variable(node: UOp, stage: Stage) -> Complaint:
+    _, low, high = node.arg
+    return None if low <= high else f"VARIABLE {node.arg[0]} from {low} to {high} has no value"
+
+
+def _range(node: UOp, stage: Stage) -> Complaint:
+    name, kind = node.arg
+    size = node.src[0]
+    if kind not in LEGAL_KINDS[stage]:
+        return f"a loop of kind {kind} ({name}) is not legal in a {stage} graph"
+    if not size.dtype.is_int or size.dtype is not node.dtype:
+        return f"RANGE {name} is {node.dtype.name} and its size {size.dtype.name}: both must be one int dtype"
+    return None if size.bounds[1] >= 0 else f"RANGE {name} has the size {size.bounds[1]}"
+
+
+def _are_ranges(nodes: Sequence[UOp]) -> bool:
+    return all(node.op is Ops.RANGE for node in nodes)
+
+
+def _reduce(node: UOp, stage: Stage) -> Complaint:
+    op, rest = node.arg
+    if not (isinstance(op, Op) and op.associative and op.commutative):
+        return f"REDUCE folds with {op}, which is not associative and commutative"
+    if stage is Stage.TENSOR:
+        rank = len(node.src[0].shape)
+        if len(node.src) != 1 or any(not 0 <= axis < rank for axis in rest):
+            return f"REDUCE over axes {rest} of {rank}"
+        rest = 1
+    if not 1 <= rest < len(node.src) + (stage is Stage.TENSOR) or not _are_ranges(node.src[rest:]):
+        return f"REDUCE of {rest} values needs them first and then its loops"
+    values = node.src[:rest]
+    return None if all(v.dtype is node.dtype for v in values) else f"REDUCE gives {node.dtype.name} from {_names(values)}"
+
+
+def _memory_of(place: UOp) -> UOp:
+    while place.op is Ops.AFTER and place.src:
+        place = place.src[0]
+    return place
+
+
+def _index(node: UOp, stage: Stage) -> Complaint:
+    if len(node.src) not in (2, 3):
+        return f"INDEX takes a buffer, a place and perhaps a gate; it has {len(node.src)} sources"
+    memory, place = _memory_of(node.src[0]), node.src[1]
+    if memory.op not in _PLACES:
+        return f"INDEX into {memory.op.name}: only PARAM and LOCAL are memory"
+    if node.dtype.scalar is not memory.dtype.scalar:
+        return f"INDEX gives {node.dtype.name} of a buffer of {memory.dtype.name}"
+    if not place.dtype.is_int:
+        return f"INDEX at a place of dtype {place.dtype.name}"
+    if len(node.src) == 3:
+        return None if node.src[2].dtype.is_bool else f"the gate of INDEX is {node.src[2].dtype.name}, not bool"
+    count = memory.arg[1] if isinstance(memory.arg[1], int) else memory.arg[1].bounds[1]
+    low, high = int(place.bounds[0]), int(place.bounds[1]) + node.dtype.lanes - 1
+    if (low < 0 or high >= count) and not _depends_on_data(place):
+        return f"INDEX at {low}..{high} of a buffer of {count} elements, without a gate"
+    return None
+
+
+def _depends_on_data(place: UOp) -> bool:
+    return any(u.op in (Ops.LOAD, Ops.AFTER) for u in place.toposort())
+
+
+def _lanes_at(place: UOp) -> int:
+    """Lanes of what an INDEX reads: contiguous ones, one for each place, or one for each gate."""
+    return max(s.dtype.lanes for s in (place, *place.src[1:]))
+
+
+def _load(node: UOp, stage: Stage) -> Complaint:
+    place = node.src[0]
+    if place.op is not Ops.INDEX:
+        return f"LOAD of {place.op.name}: only an INDEX says where"
+    want = place.dtype.vec(_lanes_at(place))
+    return None if node.dtype is want else f"LOAD gives {node.dtype.name} where its INDEX gives {want.name}"
+
+
+def _store(node: UOp, stage: Stage) -> Complaint:
+    place, value = node.src
+    if place.op is not Ops.INDEX or node.dtype is not dtypes.void:
+        return f"STORE ({node.dtype.name}) to {place.op.name}: it needs an INDEX and gives nothing"
+    want = place.dtype.vec(_lanes_at(place))
+    return None if value.dtype is want else f"STORE of {value.dtype.name} where its INDEX wants {want.name}"
+
+
+def _reg(node: UOp, stage: Stage) -> Complaint:
+    if not node.src or node.src[0].dtype is not node.dtype or not _are_ranges(node.src[1:]):
+        return f"REG {node.arg} needs a first value of {node.dtype.name}, then the loops it is made anew for"
+    return None
+
+
+def _set(node: UOp, stage: Stage) -> Complaint:
+    register, value = node.src
+    if _memory_of(register).op is not Ops.REG or value.dtype is not register.dtype or node.dtype is not dtypes.void:
+        return f"SET of {register.op.name} {register.dtype.name} to a value of {value.dtype.name}"
+    return None
+
+
+def _after(node: UOp, stage: Stage) -> Complaint:
+    if not node.src or _memory_of(node).op not in (Ops.REG, Ops.LOCAL) or node.dtype is not node.src[0].dtype:
+        return "AFTER is of a REG or a LOCAL, in its dtype"
+    effects = node.arg
+    if not isinstance(effects, int) or not 1 <= effects < len(node.src) or not _are_ranges(node.src[1 + effects :]):
+        return f"AFTER of {effects} effects needs them after its memory, and then its loops"
+    return None
+
+
+def _local(node: UOp, stage: Stage) -> Complaint:
+    return None if _are_ranges(node.src) and node.arg[1] > 0 else f"LOCAL {node.arg} needs a size, and loops as sources"
+
+
+def _vector(node: UOp, stage: Stage) -> Complaint:
+    lanes = [s.dtype.lanes for s in node.src]
+    legal = {
+        Ops.BROADCAST: lambda: lanes == [1] and node.dtype.lanes > 1,
+        Ops.LANES: lambda: set(lanes) == {1} and len(lanes) == node.dtype.lanes,
+        Ops.LANE: lambda: node.dtype.lanes == 1 and 0 <= node.arg < lanes[0],
+        Ops.FOLD: lambda: node.dtype.lanes == 1 and isinstance(node.arg, Op) and node.arg.associative,
+    }
+    if any(s.dtype.scalar is not node.dtype.scalar for s in node.src) and node.op in legal:
+        return f"{node.op.name} gives {node.dtype.name} from {_names(node.src)}: the scalars differ"
+    return None if node.op not in legal or legal[node.op]() else f"{node.op.name} {node.arg} gives {node.dtype.name} from {_names(node.src)}"
+
+
+def _take(node: UOp, stage: Stage) -> Complaint:
+    return None if node.src[1].dtype.is_int else f"TAKE at places of dtype {node.src[1].dtype.name}"
+
+
+def _assign(node: UOp, stage: Stage) -> Complaint:
+    return None if node.src[1].dtype is node.dtype is node.src[0].dtype else f"ASSIGN gives {node.dtype.name} from {_names(node.src)}"
+
+
+def _check(node: UOp, stage: Stage) -> Complaint:
+    return None if node.src[1].dtype is dtypes.bool and node.src[1].shape == () else "CHECK asks for one bool"
+
+
+def _end(node: UOp, stage: Stage) -> Complaint:
+    return None if _are_ranges(node.src) else f"END of {node.src[0].op.name}"
+
+
+_BY_GROUP: Final[dict[Group, Check]] = {
+    Group.UNARY: _arithmetic, Group.BINARY: _arithmetic, Group.COMPARE: _comparison, Group.TERNARY: _ternary,
+    Group.CONVERT: _conversion, Group.MOVEMENT: _movement, Group.VECTOR: _vector,
+}  # fmt: skip
+_BY_OP: Final[dict[Op, Check]] = {
+    Ops.CONST: _const, Ops.VARIABLE: _variable, Ops.RANGE: _range, Ops.REDUCE: _reduce, Ops.INDEX: _index, Ops.LOAD: _load,
+    Ops.STORE: _store, Ops.REG: _reg, Ops.SET: _set, Ops.AFTER: _after, Ops.LOCAL: _local, Ops.TAKE: _take,
+    Ops.ASSIGN: _assign, Ops.CHECK: _check, Ops.END: _end,
+}  # fmt: skip
+
+
+# --- lists -----------------------------------------------------------------------------------------------------------
+def _verify_list(nodes: Sequence[UOp], where: str) -> None:
+    """Sources stand before their uses and in a loop that is still open; loops nest."""
+    open_loops: list[UOp] = []
+    place: dict[UOp, tuple[UOp, ...]] = {}
+
+    def fail(node: UOp, complaint: str) -> None:
+        raise _error(nodes, node, Stage.LINEAR, where, complaint)
+
+    for node in nodes:
+        if node in place:
+            fail(node, f"{node.op.name} stands in the list twice")
+        for s in _needed(node):
+            if s not in place:
+                fail(node, f"{node.op.name} stands before its source {s!r}")
+            elif place[s] != tuple(open_loops[: len(place[s])]):
+                fail(node, f"{node.op.name} uses {s!r}, whose loop is closed")
+        if node.op is Ops.END and (not open_loops or open_loops.pop() is not node.src[0]):
+            fail(node, "END of a loop that is not the innermost open one")
+        place[node] = tuple(open_loops)
+        if node.op is Ops.RANGE:
+            place[node] = (*open_loops, node)
+            open_loops.append(node)
+    if open_loops:
+        fail(open_loops[-1], f"the loop {open_loops[-1].arg[0]} is never closed")
+
+
+def _needed(node: UOp) -> tuple[UOp, ...]:
+    """Sources whose value is used here: an AFTER only waits for its effects and loops."""
+    return node.src[:1] if node.op is Ops.AFTER else node.src
+

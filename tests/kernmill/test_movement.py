@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kernmill import ShapeError, Tensor, cat, meshgrid, stack
+from tests.kernmill.against import same, values, with_torch
+
+X = values(2, 3, 4)
+
+# what both we and PyTorch call the same way
+ALIKE: dict[str, Callable[[Any], Any]] = {
+    "reshape": lambda t: t.reshape(4, -1),
+    "reshape_tuple": lambda t: t.reshape((3, 8)),
+    "flatten": lambda t: t.flatten(),
+    "flatten_some": lambda t: t.flatten(1),
+    "unflatten": lambda t: t.unflatten(2, (2, -1)),
+    "permute": lambda t: t.permute(2, 0, 1),
+    "permute_negative": lambda t: t.permute(-1, 0, 1),
+    "transpose": lambda t: t.transpose(0, 2),
+    "mT": lambda t: t.mT,
+    "movedim": lambda t: t.movedim(0, -1),
+    "movedim_many": lambda t: t.movedim((0, 1), (1, 2)),
+    "swapaxes": lambda t: t.swapaxes(1, 2),
+    "unsqueeze": lambda t: t.unsqueeze(1),
+    "unsqueeze_last": lambda t: t.unsqueeze(-1),
+    "squeeze": lambda t: t.unsqueeze(0).squeeze(),
+    "squeeze_axis": lambda t: t.unsqueeze(0).squeeze(0),
+    "squeeze_nothing": lambda t: t.squeeze(1),
+    "expand": lambda t: t.unsqueeze(1).expand(2, 5, 3, 4),
+    "expand_new": lambda t: t.expand(2, -1, -1, -1),
+    "flip": lambda t: t.flip((0, 2)),
+    "roll": lambda t: t.roll(3, 1),
+    "roll_two": lambda t: t.roll((1, -1), (0, 2)),
+    "roll_flat": lambda t: t.roll(5),
+    "repeat": lambda t: t.repeat(2, 1, 3),
+    "repeat_new": lambda t: t.repeat(2, 1, 1, 1),
+    "tile": lambda t: t.tile((2, 1)),
+    "repeat_interleave": lambda t: t.repeat_interleave(2, 1),
+    "repeat_interleave_flat": lambda t: t.repeat_interleave(3),
+    "unfold": lambda t: t.unfold(2, 3, 1),
+    "unfold_apart": lambda t: t.unfold(1, 2, 1),
+    "tril": lambda t: t.tril(),
+    "triu": lambda t: t.triu(1),
+    "tril_below": lambda t: t.tril(-1),
+    "diagonal": lambda t: t.diagonal(0, 1, 2),
+    "diagonal_above": lambda t: t.diagonal(1),
+    "diagonal_below": lambda t: t.diagonal(-1, 1, 2),
+    "split": lambda t: t.split(2, 1)[1],
+    "split_sizes": lambda t: t.split([1, 3], 2)[1],
+    "chunk": lambda t: t.chunk(3, 2)[1],
+    "unbind": lambda t: t.unbind(1)[2],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_values_and_gradients_are_torchs(name: str) -> None:
+    fn = ALIKE[name]
+    with_torch(fn, fn, [X])
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
+def test_padding_is_torchs(mode: str) -> None:
+    torch = pytest.importorskip("torch")
+    with_torch(lambda t: t.pad((1, 2), mode=mode), lambda t: torch.nn.functional.pad(t, (1, 2), mode), [X])
+
+
+def test_padding_with_values_negative_sizes_and_pairs() -> None:
+    torch = pytest.importorskip("torch")
+    pad = torch.nn.functional.pad
+    with_torch(lambda t: t.pad((1, -1, 2, 0), value=3), lambda t: pad(t, (1, -1, 2, 0), value=3), [X])
+    same(Tensor(X).pad([(1, 0), None, (0, 2)], value=-np.inf),
+         np.pad(X, [(1, 0), (0, 0), (0, 2)], constant_values=-np.inf))  # fmt: skip
+
+
+def test_joining() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = values(2, 3), values(2, 2, seed=1)
+    with_torch(lambda x, y: cat([x, y, x], 1), lambda x, y: torch.cat([x, y, x], 1), [a, b])
+    with_torch(lambda x, y: stack([x, y], -1), lambda x, y: torch.stack([x, y], -1), [a, a + 1])
+    grids = meshgrid(Tensor([1, 2]), Tensor([3, 4, 5]))
+    for own, want in zip(grids, np.meshgrid([1, 2], [3, 4, 5], indexing="ij"), strict=True):
+        same(own, want)
+    for own, want in zip(meshgrid(Tensor([1, 2]), Tensor([3, 4, 5]), indexing="xy"), np.meshgrid([1, 2], [3, 4, 5]), strict=True):
+        same(own, want)
+
+
+def test_joining_keeps_every_bit() -> None:
+    a, b = np.array([-0.0, np.nan, np.inf], np.float32), np.array([-0.0, -np.inf], np.float32)
+    same(cat([Tensor(a), Tensor(b), Tensor(a)]), np.concatenate([a, b, a]))
+
+
+def test_joining_promotes_and_takes_empty_parts() -> None:
+    same(cat([Tensor([1, 2]), Tensor([0.5])]), np.array([1, 2, 0.5], np.float32))
+    same(cat([Tensor.zeros(0), Tensor([1.0]), Tensor.zeros(0)]), np.array([1], np.float32))
+    same(cat([Tensor.zeros(0), Tensor.zeros(0)]), np.zeros(0, np.float32))
+    same(cat([Tensor([True]), Tensor([False])]), np.array([True, False]))
+
+
+def test_diag_there_and_back() -> None:
+    v = values(3)
+    for k in (-2, 0, 1):
+        same(Tensor(v).diag(k), np.diag(v, k))
+        same(Tensor(v).diag(k).diag(k), v)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_empty_tensors_move(shape: tuple[int, ...]) -> None:
+    t = Tensor.zeros(*shape)
+    assert t.reshape(-1, 1).shape == (0, 1)
+    assert t.flip(0).shape == shape
+    assert t.repeat(*[2] * len(shape)).numel() == 0
+    assert t.unsqueeze(0).expand(3, *shape).numpy().shape == (3, *shape)
+    assert t.pad([(1, 1)] * len(shape)).numpy().shape == tuple(s + 2 for s in shape)
+    assert t.split(2)[0].ndim == len(shape)
+
+
+def test_huge_shapes_are_only_numbers() -> None:
+    t = Tensor.zeros(2**40, 3)
+    assert t.T.shape == (3, 2**40)
+    assert t[2**39 : 2**39 + 2].sum().item() == 0
+    assert Tensor.arange(2**40)[-1].item() == 2**40 - 1
+
+
+def test_broadcast_tensors() -> None:
+    a, b = Tensor.zeros(3, 1).broadcast_tensors(Tensor.ones(4))
+    assert a.shape == b.shape == (3, 4)
+
+
+def test_shrink() -> None:
+    same(Tensor(X).shrink([(0, 1), None, (1, 3)]), X[0:1, :, 1:3])
+    with pytest.raises(ShapeError, match="0 <= start <= stop <= size"):
+        Tensor(X).shrink([(0, 3), None, None])

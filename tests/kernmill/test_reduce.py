@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from kernmill import Tensor, dtypes
+from tests.kernmill.against import close, same, values, with_torch
+
+X = values(3, 4, 5)
+AXES: list[Any] = [None, 0, -1, (0, 2), (1,)]
+
+
+@pytest.mark.parametrize("axis", AXES)
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("name", ["sum", "prod", "max", "min", "mean", "any", "all"])
+def test_reductions_are_numpys(name: str, axis: Any, keepdim: bool) -> None:
+    want = getattr(np, name)(X.astype(np.float64), axis=axis, keepdims=keepdim)
+    close(getattr(Tensor(X), name)(axis, keepdim), want, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("correction", [0, 1, 2.5])
+@pytest.mark.parametrize("axis", AXES)
+def test_moments_are_torchs(axis: Any, correction: float) -> None:
+    with_torch(lambda t: t.var(axis, correction=correction), lambda t: t.var(axis, correction=correction), [X])
+    with_torch(lambda t: t.std(axis, correction=correction), lambda t: t.std(axis, correction=correction), [X])
+
+
+def test_variance_of_one_value_is_nan() -> None:
+    assert np.isnan(Tensor([1.0]).var().item())
+
+
+DIFFERENTIABLE: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda t: t.sum(1),
+    "mean": lambda t: t.mean((0, 2)),
+    "prod": lambda t: t.prod(1),
+    "max": lambda t: t.amax(1),
+    "min": lambda t: t.amin((0, 1)),
+    "logsumexp": lambda t: t.logsumexp(1),
+    "softmax": lambda t: t.softmax(1),
+    "log_softmax": lambda t: t.log_softmax(-1),
+    "norm": lambda t: t.norm(),
+    "norm3": lambda t: t.norm(3, 1),
+    "norm1": lambda t: t.norm(1, 1),
+    "norm_inf": lambda t: t.norm(float("inf"), 2),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_values_and_gradients_are_torchs(name: str) -> None:
+    fn = DIFFERENTIABLE[name]
+    with_torch(fn, fn, [X], 1e-5)
+
+
+@pytest.mark.parametrize("zeros", [[], [1], [1, 3]])
+def test_gradient_of_a_product_with_zeros(zeros: list[int]) -> None:
+    x = values(2, 5)
+    x[0, zeros] = 0
+    with_torch(lambda t: t.prod(1), lambda t: t.prod(1), [x])
+
+
+def test_gradient_of_max_is_shared_by_equal_values() -> None:
+    x = np.array([[1, 3, 3], [2, 2, 2]], np.float32)
+    with_torch(lambda t: t.max(1), lambda t: t.amax(1), [x])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "bool"])
+def test_ints_are_summed_in_int64(dtype: str) -> None:
+    x = np.array([[1, 1, 0], [1, 0, 1]]).astype(dtype)
+    same(Tensor(x).sum(1), x.sum(1, dtype=np.int64))
+    same(Tensor(x).prod(0), x.prod(0, dtype=np.int64))
+    assert Tensor(x).mean().dtype is dtypes.float32
+
+
+def test_half_types_are_summed_in_float32() -> None:
+    x = np.full(4096, 1.0, np.float16)
+    assert Tensor(x).sum().item() == 4096
+    assert Tensor(x).mean().item() == 1
+    ones = Tensor.ones(1000, dtype=dtypes.bfloat16)
+    assert ones.sum().float().item() == 1000
+    assert ones.sum().dtype is dtypes.bfloat16
+
+
+def test_nan_wins() -> None:
+    x = np.array([[1, np.nan, 2], [3, 4, 5], [-np.inf, np.inf, 0]], np.float32)
+    same(Tensor(x).max(1), x.max(1))
+    same(Tensor(x).min(1), x.min(1))
+    same(Tensor(x).argmax(1), x.argmax(1))
+    same(Tensor(x).argmin(1), x.argmin(1))
+    same(Tensor([np.nan, np.nan]).argmax(), np.array(0))
+
+
+def test_places_are_the_first() -> None:
+    x = np.array([[3, 7, 7], [7, 1, 1]])
+    for axis in (None, 0, 1, -1):
+        same(Tensor(x).argmax(axis), x.argmax(axis))
+        same(Tensor(x).argmin(axis), x.argmin(axis))
+    same(Tensor(x).argmax(keepdim=True), x.argmax(keepdims=True))
+    same(Tensor(x).argmax(1, keepdim=True), x.argmax(1, keepdims=True))
+    assert Tensor(5).argmax().item() == 0
+    assert Tensor([True, False]).argmin().item() == 1
+
+
+def test_exponentials_of_extremes() -> None:
+    assert Tensor([-np.inf, -np.inf]).logsumexp().item() == -np.inf
+    assert Tensor([np.inf, 1.0]).logsumexp().item() == np.inf
+    close(Tensor([1e4, 1e4]).logsumexp(), 1e4 + np.log(2), 1e-6)
+    close(Tensor([1e4, -1e4]).softmax(), [1, 0])
+    close(Tensor([-np.inf, 0.0]).softmax(), [0, 1])
+    close(Tensor(5.0).softmax(), 1.0)
+
+
+def test_empty_reductions() -> None:
+    e = Tensor.zeros(0, 3)
+    same(e.sum(0), np.zeros(3, np.float32))
+    same(e.prod(0), np.ones(3, np.float32))
+    same(e.all(), np.array(True))
+    same(e.any(), np.array(False))
+    assert np.isnan(e.mean().item())
+    same(e.max(1), np.zeros(0, np.float32))
+    same(e.softmax(0), np.zeros((0, 3), np.float32))
+    assert e.logsumexp(0).tolist() == [-np.inf] * 3
+
+
+def test_norm_has_gradient_zero_at_zero() -> None:
+    x = Tensor.zeros(3, requires_grad=True)
+    x.norm().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0, 0, 0]
+
+
+def test_counting_and_normalizing() -> None:
+    x = np.array([[0, 1, 2], [0, 0, np.nan]], np.float32)
+    same(Tensor(x).count_nonzero(1), np.count_nonzero(x, 1))
+    y = values(2, 3)
+    close(Tensor(y).normalize(), y / np.linalg.norm(y, axis=1, keepdims=True))
+    close(Tensor(y).softmin(), np.exp(-y) / np.exp(-y).sum(-1, keepdims=True))
+    var, mean = Tensor(y).var_mean(1)
+    close(var, y.var(1, ddof=1))
+    close(mean, y.mean(1))

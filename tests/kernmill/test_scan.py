@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernmill import Tensor
+from tests.kernmill.against import close, same, values, with_torch
+
+X = values(3, 6)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("name", ["cumsum", "cumprod", "logcumsumexp"])
+def test_running_values_and_gradients_are_torchs(name: str, axis: int) -> None:
+    with_torch(lambda t: getattr(t, name)(axis), lambda t: getattr(t, name)(axis), [X], 1e-5)
+
+
+@pytest.mark.parametrize("name", ["cummax", "cummin"])
+def test_running_extremes(name: str) -> None:
+    x = np.array([1, 3, 2, np.nan, 5], np.float32)
+    numpy = np.maximum if name == "cummax" else np.minimum
+    same(getattr(Tensor(x), name)(), numpy.accumulate(x))
+    same(getattr(Tensor(X), name)(1), numpy.accumulate(X, 1))
+
+
+@pytest.mark.parametrize("length", [0, 1, 256, 257, 1000])
+def test_long_running_sums(length: int) -> None:
+    x = np.arange(length) % 7 - 3
+    same(Tensor(x).cumsum(), np.cumsum(x))
+    close(Tensor(x.astype(np.float32)).cumsum(), np.cumsum(x).astype(np.float32))
+    same(Tensor(x).cummax(), np.maximum.accumulate(x) if length else x)
+
+
+def test_infinity_in_a_running_sum() -> None:
+    x = np.array([1, np.inf, 2, -np.inf, 1], np.float32)
+    with np.errstate(invalid="ignore"):
+        same(Tensor(x).cumsum(), np.cumsum(x))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorting_is_stable(axis: int, descending: bool) -> None:
+    x = np.random.default_rng(0).integers(0, 4, (5, 9))
+    got, places = Tensor(x).sort(axis, descending=descending)
+    want = np.argsort(-x if descending else x, axis, kind="stable")
+    same(places, want)
+    same(got, np.take_along_axis(x, want, axis))
+    same(Tensor(x).argsort(axis, descending), want)
+
+
+def test_nan_comes_last() -> None:
+    x = np.array([3, np.nan, 2, np.nan, -np.inf, np.inf], np.float32)
+    got, places = Tensor(x).sort()
+    same(got, np.sort(x))
+    same(places, np.argsort(x, kind="stable"))
+    assert np.isnan(Tensor(x).sort(descending=True)[0].numpy()[:2]).all()
+
+
+def test_topk() -> None:
+    x = values(4, 7)
+    got, places = Tensor(x).topk(3)
+    want = np.argsort(-x, -1, kind="stable")[:, :3]
+    same(places, want)
+    same(got, np.take_along_axis(x, want, -1))
+    same(Tensor(x).topk(2, largest=False)[0], np.sort(x, -1)[:, :2])
+    assert Tensor(x).topk(0)[0].shape == (4, 0)
+    with_torch(lambda t: t.topk(2)[0], lambda t: t.topk(2)[0], [x])
+    with_torch(lambda t: t.sort(0)[0], lambda t: t.sort(0)[0], [x])
+
+
+def test_sorting_little() -> None:
+    assert Tensor(3.0).sort()[0].item() == 3
+    assert Tensor.zeros(0).sort()[0].tolist() == []
+    assert Tensor([1.0]).sort()[1].tolist() == [0]
+
+
+def test_median_is_the_lower_middle() -> None:
+    assert Tensor([4.0, 1.0, 3.0, 2.0]).median().item() == 2
+    assert np.isnan(Tensor([4.0, np.nan, 3.0]).median().item())
+    same(Tensor(X).median(0), np.sort(X, 0)[1])
