@@ -112,10 +112,14 @@ class _Builder:
         for node in order:
             for s in node.src:
                 readers[s] = readers.get(s, 0) + 1
+        taken: set[UOp] = set()
         for node in order:
             if node.op is not Ops.ASSIGN or node in self.refused:
                 continue
             old = _base(node.src[0])
+            if old in taken:
+                continue  # two assignments to one old value: only one may overwrite it
+            taken.add(old)
             if (old.op is Ops.PARAM and old.arg[0] in self.in_place) or (old in self.targets and readers[node.src[0]] == 1):
                 self.targets[node] = self.targets.get(old, self.buffer_of.get(old, -1))
         return frozenset(self.targets)

@@ -262,6 +262,7 @@ class Ops:
     STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None or 'nt' (write around the caches)", 2)
     LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel); src: the ranges it is made anew for")
     REG      = Op(Group.MEMORY, "an accumulator, src=(first value, ranges it is made anew for..), arg=name")
+    CARRY    = Op(Group.MEMORY, "src=(REG, ranges..): what the accumulator holds at the start of an iteration of the ranges")
     SET      = Op(Group.MEMORY, "src=(REG, value): the accumulator becomes value", 2)
     AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effects.., ranges..): it, once its arg effects ran over these ranges")
 

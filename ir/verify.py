@@ -40,7 +40,7 @@ _KERNEL: Final = _ELEMENTWISE | {
     Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.SINK,
 }  # fmt: skip
 _STAGED: Final = _KERNEL | {Ops.LOCAL, Ops.AFTER}
-_LOWERED: Final = (_STAGED | _VECTOR | {Ops.REG, Ops.SET}) - {Ops.REDUCE}
+_LOWERED: Final = (_STAGED | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     Stage.TENSOR: _ELEMENTWISE | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},

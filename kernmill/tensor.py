@@ -160,6 +160,8 @@ class Conversions(Losses):
             return
         self.uop = reshape(buffer_node(storage), self.uop.shape)
         if is_leaf:
+            # a DETACH, since a reshape of a reshape would leave out the leaf; its buffer alone tells it from others
+            self.uop = UOp(Ops.DETACH, self.dtype, (self.uop,), 0)
             _register(self)
 
     def numpy(self) -> Array:

@@ -130,7 +130,7 @@ class _Function:
         self.has_streams = False
         self.handlers: dict[Op, Callable[[UOp], None]] = {
             Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open, Ops.END: self.close, Ops.SET: self.set,
-            Ops.AFTER: self.after, Ops.REG: self.register, Ops.LOCAL: self.local, Ops.INDEX: self.place,
+            Ops.AFTER: self.after, Ops.CARRY: self.after, Ops.REG: self.register, Ops.LOCAL: self.local, Ops.INDEX: self.place,
             Ops.CAST: self.cast, Ops.BITCAST: self.bitcast, Ops.WHERE: self.where, Ops.BROADCAST: self.broadcast,
             Ops.FOLD: self.fold, Ops.LANE: self.lane, Ops.LANES: self.lanes, Ops.NEG: self.neg, Ops.PARAM: self.param,
             Ops.VARIABLE: self.variable,

@@ -65,7 +65,7 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
             place = f"{names[u.src[0]]}[{names[u.src[1]]}]"
             names[u] = place
             return ""
-        case Ops.AFTER:
+        case Ops.AFTER | Ops.CARRY:
             names[u] = names[u.src[0]]
             return ""
         case Ops.SET:

@@ -1,4 +1,4 @@
-"""A REDUCE becomes an accumulator: REG before its loops, SET inside them, AFTER for what is left at the end.
+"""A REDUCE becomes an accumulator: REG before its loops, CARRY and SET inside them, AFTER for what is left at the end.
 
 When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is left; a sum of
 products is a chain of FMAs where the target has them (the only place where a product and a sum are contracted: what a user writes
@@ -33,7 +33,7 @@ def _accumulate(node: UOp, name: str, target: Target) -> UOp:
     loops = closed_ranges(node)
     around = sorted(node.ranges, key=lambda r: str(r.arg[0]))
     register = UOp(Ops.REG, node.dtype, (neutral_element(op, node), *around), name)
-    total = register
+    total = UOp(Ops.CARRY, node.dtype, (register, *loops))
     for value in node.src[: node.arg[1]]:
         total = _add(total, value, op, target)
     return UOp(Ops.AFTER, node.dtype, (register, UOp(Ops.SET, dtypes.void, (register, total)), *loops), 1)
