@@ -74,6 +74,8 @@ class Fusion:
     below: dict[tuple[UOp, Use], Below] = field(default_factory=dict[tuple[UOp, Use], "Below"])
     reduce_loops: dict[tuple[UOp, Use], tuple[UOp, ...]] = field(default_factory=dict[tuple[UOp, Use], "tuple[UOp, ...]"])
     taken: dict[UOp, tuple[UOp, Use]] = field(default_factory=dict[UOp, tuple[UOp, Use]])
+    readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
+    position: dict[UOp, int] = field(default_factory=dict[UOp, int])
 
 
 @dataclass(slots=True)
@@ -89,6 +91,10 @@ class _Facts:
 def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
     """Kernel borders for a closed graph; the nodes of `forced` get memory in any case, ASSIGNs of `in_place` write into old memory."""
     fusion = Fusion(sink.toposort())
+    for number, node in enumerate(fusion.order):
+        fusion.position[node] = number
+        for source in node.src:
+            fusion.readers.setdefault(source, []).append(node)
     facts = _gather_facts(fusion.order, forced)
     for node in reversed(fusion.order):
         if node.op in _LEAVES:
@@ -152,8 +158,10 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     fact = facts[node]
     if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH):
         return False
+    if fact.is_heavy and node.op.is_elementwise and len(uses) > 1 and _rests_on_stored(node, facts, fusion):
+        return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
     if node.op is Ops.REDUCE or (fact.is_heavy and node.op.is_elementwise):
-        return len(uses) > 1 or not _melts(node, uses[0], fusion.roots[uses[0].kernel])
+        return len(uses) > 1 or not _melts(node, uses[0], fusion)
     if fact.cost == 0:
         return False
     kernels = {use.kernel for use in uses}
@@ -162,18 +170,48 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
 
 
-def _melts(node: UOp, use: Use, kernel: KernelRoot) -> bool:
-    """A reduction is computed inside its consumer: nothing is computed twice, and rows enough remain."""
-    if use.gate is not TRUE:
+def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+    """Cheap steps from one thing that will get memory anyway, because others read it or steps on the way: better computed again."""
+    if facts[node].cost > 2 * _CHEAP or facts[node].reads > _CHEAP:
         return False
+    between = {node}
+    below = {s for s in node.src if facts[s].is_heavy}
+    while below:
+        if len(below) == 1:
+            (anchor,) = below
+            inner = (anchor, *(n for n in between if n is not node))
+            if any(reader not in between for n in inner for reader in fusion.readers[n]):
+                return True
+            if anchor.op is Ops.REDUCE:
+                return False
+        latest = max(below, key=fusion.position.__getitem__)
+        if latest.op is Ops.REDUCE:
+            return False
+        below.remove(latest)
+        between.add(latest)
+        below |= {s for s in latest.src if facts[s].is_heavy}
+    return False
+
+
+def _melts(node: UOp, use: Use, fusion: Fusion) -> bool:
+    """A reduction is computed inside its consumer: nothing is computed twice, and rows enough remain."""
+    kernel = fusion.roots[use.kernel]
     needed = _needed(use)
-    if not needed <= set(kernel.loops):
-        return False  # inside another reduction's loop
-    if _evaluations(use, kernel) > _elements(node.shape):
+    if not needed <= set(kernel.loops):  # inside another reduction's loop: fine where the two are one sum over more loops
+        return node.op is Ops.REDUCE and _continues(node, fusion) and _evaluations(use, kernel) <= 2 * _elements(node.shape)
+    if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):
         return False
     rows = _product(r for r in kernel.loops if r in needed)
     total = _product(kernel.loops)
     return rows == total or rows >= _FEW_ROWS or total * _reduced(node) <= _SMALL
+
+
+def _continues(node: UOp, fusion: Fusion) -> bool:
+    """Whether the only reader of this reduction, movement aside, is a reduction with the same op."""
+    readers = fusion.readers[node]
+    while len(readers) == 1 and readers[0].op.group is Group.MOVEMENT and readers[0].op is not Ops.EXPAND:
+        readers = fusion.readers[readers[0]]
+    return len(readers) == 1 and readers[0].op is Ops.REDUCE and readers[0].arg[0] is node.arg[0]
 
 
 def _reduced(node: UOp) -> int:

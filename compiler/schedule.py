@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import Group, Ops, UOp, const, dtypes, numel, simplify, static, substitute
+from kernmill.ir import Group, Op, Ops, UOp, const, dtypes, numel, simplify, static, substitute
 
 from .fuse import Fusion, KernelRoot, fuse, region_gate
 from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
 from .rangeify import TRUE, Use, flat_index
-from .split_reduce import split_reduces
+from .split_reduce import neutral_element, split_reduces
 
 __all__ = ["make_schedule"]
 
@@ -149,8 +149,10 @@ class _Builder:
                     self.values[key] = self._value(node, use, fusion)
 
     def _load(self, node: UOp, use: Use) -> UOp:
-        place = (_memory(node, self.buffer_of[node], _count(node)), flat_index(use.index, node.shape))
-        gate = () if use.gate is TRUE else (use.gate,)
+        count = _count(node)
+        place = (_memory(node, self.buffer_of[node], count), flat_index(use.index, node.shape))
+        low, high = place[1].bounds
+        gate = () if use.gate is TRUE or (0 <= low and high < count) else (use.gate,)  # what is read outside is not used
         return UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (*place, *gate)),))
 
     def _value(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
@@ -168,7 +170,7 @@ class _Builder:
             return below[0].gate.where(src[0], 0) if gated and below[0] is not None else src[0]
         match node.op:
             case Ops.REDUCE:
-                return UOp(Ops.REDUCE, node.dtype, (src[0], *fusion.reduce_loops[node, use]), (node.arg[0], 1))
+                return reduction(node.arg[0], src[0], fusion.reduce_loops[node, use])
             case Ops.ASSIGN if node not in self.targets:
                 if node.arg is None:
                     return src[1]
@@ -305,6 +307,22 @@ def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) 
             last = stand_in.arg[2]
             table[stand_in] = value.alu(Ops.MAX, 0).alu(Ops.MIN, last)
         ast = substitute(ast, table)
+
+
+def reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> UOp:
+    """A REDUCE in a kernel. Over no elements it is the neutral one; one sum inside another is one sum over all loops."""
+    if any(r.src[0].is_const and r.src[0].arg == 0 for r in loops):
+        return neutral_element(op, value)
+    gate: UOp | None = None
+    inner = value
+    if value.op is Ops.WHERE and op is Ops.ADD and value.src[2].is_const and value.src[2].arg == 0:
+        gate, inner = value.src[0], value.src[1]
+    if inner.op is Ops.REDUCE and inner.arg == (op, 1):
+        body, inner_loops = inner.src[0], inner.src[1:]
+        if gate is not None:
+            body = gate.where(body, 0)
+        return UOp(Ops.REDUCE, value.dtype, (body, *loops, *inner_loops), (op, 1))
+    return UOp(Ops.REDUCE, value.dtype, (value, *loops), (op, 1))
 
 
 _WORDS = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min", Ops.AND: "all", Ops.OR: "any", Ops.XOR: "parity"}

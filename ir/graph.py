@@ -176,6 +176,13 @@ def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> 
             f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: the window "
             f"spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."
         )
+    if size == stride and isinstance(length, int):  # windows that do not overlap are a reshape
+        places = (length - dilation * (size - 1) - 1) // stride + 1
+        if dilation == 1:
+            whole = shrink(x, [(0, places * size) if a == axis else (0, s) for a, s in enumerate(x.shape)])
+            cut = reshape(whole, (*x.shape[:axis], places, size, *x.shape[axis + 1 :]))
+            rank = len(cut.shape)
+            return permute(cut, [*range(axis + 1), *range(axis + 2, rank), axis + 1])
     return UOp(Ops.WINDOW, x.dtype, (x,), (axis, size, stride, dilation))
 
 

@@ -34,12 +34,19 @@ class Attention(Random):
         kept = self.rand(self.shape, device=self._device).ge(p)
         return choose(kept, self.div(1 - p), self._filled(0))
 
-    def scaled_dot_product_attention(self, key: Self, value: Self, attn_mask: Self | None = None, dropout_p: float = 0.0,
-                                     is_causal: bool = False, scale: float | None = None) -> Self:  # fmt: skip
+    def scaled_dot_product_attention(
+        self,
+        key: Self,
+        value: Self,
+        attn_mask: Self | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+    ) -> Self:
         """softmax(self @ key.T * scale + mask) @ value, over the last two axes; scale 1 / sqrt(size) by default.
 
-        A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each of them
-        serves a group of query heads. A row that sees nothing is nan, as in PyTorch.
+        A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each of
+        them serves a group of query heads. A row that sees nothing is nan, as in PyTorch.
 
         Raises:
             ShapeError: query heads that are no multiple of the key heads.

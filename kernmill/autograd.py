@@ -1,7 +1,7 @@
 """The gradient of each op, as a table of named rules.
 
-A rule takes the node and the gradient of its value, and gives one gradient per source (None: none). Rules build ordinary
-nodes, so a gradient has gradients. Ops without a row are constants to gradients.
+A rule takes the node and the gradient of its value, and gives one gradient per source (None: none). Rules build
+ordinary nodes, so a gradient has gradients. Ops without a row are constants to gradients.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ def grad_take(u: UOp, g: UOp) -> Grads:
 
 
 def grad_assign(u: UOp, g: UOp) -> Grads:
-    old, value = u.src
+    _, value = u.src
     if u.arg is None:
         return None, _unbroadcast(g, value)
     bounds = [(start, stop) for start, stop, _ in u.arg]
@@ -334,8 +334,8 @@ RULES: dict[Op, Callable[[UOp, UOp], Grads]] = {
     Ops.MAX: grad_extreme, Ops.MIN: grad_extreme, Ops.NEG: grad_neg, Ops.ABS: grad_abs, Ops.EXP: grad_exp,
     Ops.EXP2: grad_exp2, Ops.LOG: grad_log, Ops.LOG2: grad_log2, Ops.SIN: grad_sin, Ops.COS: grad_cos,
     Ops.TANH: grad_tanh, Ops.ERF: grad_erf, Ops.SQRT: grad_sqrt, Ops.WHERE: grad_where, Ops.FMA: grad_fma,
-    Ops.CAST: grad_cast, Ops.RESHAPE: grad_reshape, Ops.EXPAND: grad_expand, Ops.PERMUTE: grad_permute, Ops.PAD: grad_pad,
-    Ops.SHRINK: grad_shrink, Ops.STRIDE: grad_stride, Ops.WINDOW: grad_window, Ops.UNWINDOW: grad_unwindow,
+    Ops.CAST: grad_cast, Ops.RESHAPE: grad_reshape, Ops.EXPAND: grad_expand, Ops.PERMUTE: grad_permute,
+    Ops.PAD: grad_pad, Ops.SHRINK: grad_shrink, Ops.STRIDE: grad_stride, Ops.WINDOW: grad_window, Ops.UNWINDOW: grad_unwindow,
     Ops.REDUCE: grad_reduce, Ops.TAKE: grad_take, Ops.ASSIGN: grad_assign, Ops.CONTIGUOUS: grad_same,
     Ops.COPY: grad_copy, Ops.CHECK: grad_first,
 }  # fmt: skip

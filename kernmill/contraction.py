@@ -1,4 +1,7 @@
-"""Tensor methods: products summed over shared axes: matmul, einsum, linear. Half types are multiplied and added in float32."""
+"""Tensor methods: products summed over shared axes: matmul, einsum, linear.
+
+Half types are multiplied and added in float32.
+"""
 
 from __future__ import annotations
 
@@ -76,12 +79,9 @@ class Contraction(Indexing):
             result, letters = result._paired(letters, right, own, later)
         gone = tuple(a for a, name in enumerate(letters) if name not in output)
         if gone:
-            result = result._contract(result._unit(), gone)
+            result = result._contract(result._make(result._tensor(1).uop), gone)
             letters = "".join(name for name in letters if name in output)
         return result.permute([letters.index(name) for name in output]) if output else result
-
-    def _unit(self) -> Self:
-        return self._make(self._tensor(1).uop)
 
     def _lettered(self, names: str) -> tuple[Self, str]:
         """One axis a letter: an axis named twice becomes its diagonal."""

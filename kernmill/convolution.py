@@ -1,6 +1,7 @@
 """Tensor methods: convolutions and pooling over any number of spatial axes, by one WINDOW a spatial axis.
 
-x has shape (batch, channels, *spatial). `stride`, `padding`, `dilation` are one number for all spatial axes or one each.
+x has shape (batch, channels, *spatial). `stride`, `padding`, `dilation` are one number for all spatial axes, or one
+each.
 """
 
 from __future__ import annotations
@@ -41,8 +42,15 @@ class Convolution(Contraction):
             node = window(node, first + i, size, stride, dilation)
         return self._result(node)
 
-    def conv2d(self, weight: Self, bias: Self | None = None, stride: Each = 1, padding: Each | str = 0, dilation: Each = 1,
-               groups: int = 1) -> Self:  # fmt: skip
+    def conv2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        stride: Each = 1,
+        padding: Each | str = 0,
+        dilation: Each = 1,
+        groups: int = 1,
+    ) -> Self:
         """The convolution (cross-correlation) with weight of shape (out, in / groups, *kernel): 1-d, 2-d, 3-d, ...
 
         `padding` is also "valid" (none) or "same" (stride 1, output as large as the input).
@@ -59,8 +67,8 @@ class Convolution(Contraction):
         channels, out = self.shape[1], weight.shape[0]
         if groups < 1 or channels != weight.shape[1] * groups or out % groups:
             raise ShapeError(
-                f"{shown}: {channels} input channels are not {groups} x {weight.shape[1]}, or {out} output channels do not "
-                "divide into the groups. Change the groups or the weight."
+                f"{shown}: {channels} input channels are not {groups} x {weight.shape[1]}, or {out} output channels "
+                "do not divide into the groups. Change the groups or the weight."
             )
         kernel = weight.shape[2:]
         steps, gaps = each(stride, rank, "stride"), each(dilation, rank, "dilation")
@@ -77,13 +85,21 @@ class Convolution(Contraction):
 
     conv1d = conv3d = conv2d
 
-    def conv_transpose2d(self, weight: Self, bias: Self | None = None, stride: Each = 1, padding: Each = 0,
-                         output_padding: Each = 0, groups: int = 1, dilation: Each = 1) -> Self:  # fmt: skip
+    def conv_transpose2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        stride: Each = 1,
+        padding: Each = 0,
+        output_padding: Each = 0,
+        groups: int = 1,
+        dilation: Each = 1,
+    ) -> Self:
         """The adjoint of conv2d, weight of shape (in, out / groups, *kernel)."""
         rank = weight.ndim - 2
         kernel = weight.shape[2:]
-        steps, gaps, pads, extra = (each(v, rank, n) for v, n in
-                                    ((stride, "stride"), (dilation, "dilation"), (padding, "padding"), (output_padding, "output_padding")))  # fmt: skip
+        steps, gaps = each(stride, rank, "stride"), each(dilation, rank, "dilation")
+        pads, extra = each(padding, rank, "padding"), each(output_padding, rank, "output_padding")
         flipped = weight.flip(tuple(range(2, weight.ndim)))
         per_group = flipped.reshape((groups, weight.shape[0] // groups, weight.shape[1], *kernel))
         turned = per_group.transpose(1, 2).reshape((groups * weight.shape[1], weight.shape[0] // groups, *kernel))
@@ -109,45 +125,38 @@ class Convolution(Contraction):
         return result
 
     # --- pooling
-    def _pooled(self, kernel_size: Each, stride: Each | None, padding: Each, dilation: Each, value: float, rank: int,
-                ceil_mode: bool) -> Self:  # fmt: skip
-        kernel = each(kernel_size, rank, "kernel_size")
-        steps = kernel if stride is None else each(stride, rank, "stride")
-        gaps, pads = each(dilation, rank, "dilation"), each(padding, rank, "padding")
-        if any(2 * p > k for p, k in zip(pads, kernel, strict=True)):
-            raise ShapeError(f"pooling: padding {pads} is more than half the kernel {kernel}. Pad the input first.")
-        sizes = self.shape[self.ndim - rank :]
-        more = [
-            missing_for_ceil(s + 2 * p, g * (k - 1) + 1, step, s + p) if ceil_mode else 0
-            for s, k, step, g, p in zip(sizes, kernel, steps, gaps, pads, strict=True)
-        ]
-        around = [(p, p + m) for p, m in zip(pads, more, strict=True)]
-        return self.pad([*((0, 0),) * (self.ndim - rank), *around], value=value)._windows(kernel, steps, gaps)
-
-    def max_pool2d(self, kernel_size: Each = 2, stride: Each | None = None, padding: Each = 0, dilation: Each = 1,
-                   ceil_mode: bool = False) -> Self:  # fmt: skip
+    def max_pool2d(
+        self,
+        kernel_size: Each = 2,
+        stride: Each | None = None,
+        padding: Each = 0,
+        dilation: Each = 1,
+        ceil_mode: bool = False,
+    ) -> Self:
         """The largest value of each window; with one number, windows over the last two axes."""
-        rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
+        pool = Pool(self.shape, kernel_size, stride, padding, dilation, ceil_mode)
         low = -math.inf if self.dtype.is_float else int(self.dtype.min)
-        seen = self._pooled(kernel_size, stride, padding, dilation, low, rank, ceil_mode)
-        return seen.max(tuple(range(-rank, 0)))
+        seen = self.pad(pool.around(pool.pads, pool.rests), value=low)._windows(pool.kernel, pool.steps, pool.gaps)
+        return seen.max(tuple(range(-pool.rank, 0)))
 
-    def avg_pool2d(self, kernel_size: Each = 2, stride: Each | None = None, padding: Each = 0, ceil_mode: bool = False,
-                   count_include_pad: bool = True) -> Self:  # fmt: skip
+    def avg_pool2d(
+        self,
+        kernel_size: Each = 2,
+        stride: Each | None = None,
+        padding: Each = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Self:
         """The mean of each window; padding counts as zeros, unless `count_include_pad` is False."""
-        rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
-        axes = tuple(range(-rank, 0))
-        seen = self._pooled(kernel_size, stride, padding, 1, 0, rank, ceil_mode)
-        if count_include_pad and not ceil_mode:
+        pool = Pool(self.shape, kernel_size, stride, padding, 1, ceil_mode)
+        axes = tuple(range(-pool.rank, 0))
+        seen = self.pad(pool.around(pool.pads, pool.rests))._windows(pool.kernel, pool.steps, pool.gaps)
+        if count_include_pad and not any(pool.rests):
             return seen.mean(axes)
-        ones = self.detach()._filled(1)
-        if count_include_pad:
-            ones = ones.pad(
-                [*((0, 0),) * (self.ndim - rank), *((p, p) for p in each(padding, rank, "padding"))], value=1
-            )
-            padding = 0
-        count = ones._pooled(kernel_size, stride if stride is not None else kernel_size, padding, 1, 0, rank, ceil_mode)
-        return seen.sum(axes).div(count.sum(axes))
+        zeros = (0,) * pool.rank
+        ones = self.detach()._filled(1).pad(pool.around(pool.pads, zeros), value=1 if count_include_pad else 0)
+        ones = ones.pad(pool.around(zeros, pool.rests))
+        return seen.sum(axes).div(ones._windows(pool.kernel, pool.steps, pool.gaps).sum(axes))
 
     def adaptive_avg_pool2d(self, output_size: Each) -> Self:
         """The mean of equal blocks, so many of them that the last two axes become `output_size`.
@@ -195,6 +204,41 @@ def spatial_padding(
     else:
         around = [(p, p) for p in each(padding, rank, "padding")]
     return [(0, 0)] * (axes - rank) + around
+
+
+class Pool:
+    """The numbers of a pooling call, one per pooled axis."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        kernel_size: Each,
+        stride: Each | None,
+        padding: Each,
+        dilation: Each,
+        ceil_mode: bool,
+    ) -> None:
+        self.rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
+        self.others = len(shape) - self.rank
+        if self.others < 0:
+            raise ShapeError(f"pooling: {self.rank} pooled axes of shape {tuple(shape)}. Unsqueeze it first.")
+        self.kernel = each(kernel_size, self.rank, "kernel_size")
+        self.steps = self.kernel if stride is None else each(stride, self.rank, "stride")
+        self.gaps = each(dilation, self.rank, "dilation")
+        self.pads = each(padding, self.rank, "padding")
+        if any(2 * p > k for p, k in zip(self.pads, self.kernel, strict=True)):
+            raise ShapeError(
+                f"pooling: padding {self.pads} is more than half the kernel {self.kernel}. Pad the input first."
+            )
+        spans = [g * (k - 1) + 1 for k, g in zip(self.kernel, self.gaps, strict=True)]
+        self.rests = tuple(
+            missing_for_ceil(size + 2 * p, span, step, size + p) if ceil_mode else 0
+            for size, p, span, step in zip(shape[self.others :], self.pads, spans, self.steps, strict=True)
+        )
+
+    def around(self, pads: Sequence[int], rests: Sequence[int]) -> list[tuple[int, int]]:
+        """(before, after) per axis: pads on both sides, and rests at the end."""
+        return [(0, 0)] * self.others + [(p, p + rest) for p, rest in zip(pads, rests, strict=True)]
 
 
 def missing_for_ceil(padded: int, span: int, step: int, inside: int) -> int:

@@ -70,7 +70,7 @@ class Creation(Lazy):
 
     @classmethod
     def from_numpy(cls, array: Array, device: str | None = None) -> Self:
-        """A tensor over the memory of a NumPy array, without a copy where the array is contiguous and of native byte order.
+        """A tensor over the memory of a NumPy array; no copy if that is contiguous and of native byte order.
 
         kernmill never writes to that memory. Changes that you make to the array later may or may not be seen.
         """
@@ -78,8 +78,15 @@ class Creation(Lazy):
 
     # --- constants
     @classmethod
-    def full(cls, shape: int | Sequence[int], fill_value: float, *, dtype: DType | None = None, device: str | None = None,
-             requires_grad: bool = False) -> Self:  # fmt: skip
+    def full(
+        cls,
+        shape: int | Sequence[int],
+        fill_value: float,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """One value everywhere; without a dtype that of the value (bool, int64 or float32).
 
         Raises:
@@ -93,26 +100,49 @@ class Creation(Lazy):
         return cls._new(expand(reshape(node, (1,) * len(sizes)), sizes), device, requires_grad)
 
     @classmethod
-    def zeros(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
-              requires_grad: bool = False) -> Self:  # fmt: skip
+    def zeros(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """Zeros."""
         return cls.full(flat_sizes(shape), 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def ones(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
-             requires_grad: bool = False) -> Self:  # fmt: skip
+    def ones(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """Ones."""
         return cls.full(flat_sizes(shape), 1, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def empty(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
-              requires_grad: bool = False) -> Self:  # fmt: skip
+    def empty(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """A tensor whose values do not matter: zeros, which cost nothing until they are realized."""
         return cls.zeros(*shape, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def arange(cls, start: float, stop: float | None = None, step: float = 1, *, dtype: DType | None = None,
-               device: str | None = None, requires_grad: bool = False) -> Self:  # fmt: skip
+    def arange(
+        cls,
+        start: float,
+        stop: float | None = None,
+        step: float = 1,
+        *,
+        dtype: DType | None = None,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """start, start + step, ... below stop; int64 for ints, float32 otherwise. With one number: from 0 to it."""
         if stop is None:
             start, stop = 0, start
@@ -122,7 +152,7 @@ class Creation(Lazy):
             dtype = dtypes.default_int if all(isinstance(v, int) for v in (start, stop, step)) else dtypes.default_float
         length = max(
             0, math.ceil((stop - start) / step) if not _whole(start, stop, step) else -((start - stop) // step)
-        )  # type: ignore[type-var]
+        )
         length = int(length)
         last = start + step * max(0, length - 1)
         checked_const(dtype, start if length else 0, dtype)
@@ -134,8 +164,16 @@ class Creation(Lazy):
         return cls._new((node * int(step) + int(start)).cast(dtype), device, requires_grad)
 
     @classmethod
-    def linspace(cls, start: float, stop: float, steps: int, *, dtype: DType = dtypes.default_float,
-                 device: str | None = None, requires_grad: bool = False) -> Self:  # fmt: skip
+    def linspace(
+        cls,
+        start: float,
+        stop: float,
+        steps: int,
+        *,
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """`steps` values from start to stop, both included, evenly spaced."""
         if steps < 0:
             raise ShapeError(f"linspace: {steps} steps. Ask for 0 or more.")
@@ -146,8 +184,15 @@ class Creation(Lazy):
         return cls._new(node.cast(dtype), device, requires_grad)
 
     @classmethod
-    def eye(cls, n: int, m: int | None = None, *, dtype: DType = dtypes.default_float, device: str | None = None,
-            requires_grad: bool = False) -> Self:  # fmt: skip
+    def eye(
+        cls,
+        n: int,
+        m: int | None = None,
+        *,
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """The n by m (or n by n) matrix with ones on the diagonal."""
         columns = n if m is None else m
         if min(n, columns) < 0:
@@ -262,12 +307,11 @@ def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
 
 
 def _explain_objects(array: Array, dtype: DType | None) -> None:
+    name = (dtype or dtypes.default_int).name
     for value in array.reshape(-1):
-        if isinstance(value, int):
-            name = (dtype or dtypes.default_int).name
-            raise DTypeError(f"Tensor of a list: {value} does not fit {name}. Use a float dtype." if not -(2**63) <= value < 2**64 else
-                             "Tensor of a list: no dtype holds these ints together. Use a float dtype.")  # fmt: skip
-        if not isinstance(value, float):
-            raise DTypeError(
-                f"Tensor of a list that holds a {type(value).__name__}: elements are Python or NumPy numbers."
-            )
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise DTypeError(f"Tensor of a list: {value} does not fit {name}. Use a float dtype.")
+        if not isinstance(value, (int, float)):
+            kind = type(value).__name__
+            raise DTypeError(f"Tensor of a list that holds a {kind}: elements are Python or NumPy numbers.")
+    raise DTypeError("Tensor of a list: no dtype holds these ints together. Use a float dtype.")

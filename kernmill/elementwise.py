@@ -298,7 +298,9 @@ class Arithmetic(Bitwise):
         if exponent < 0:
             return self._multiplied(-exponent).reciprocal()
         if exponent == 0:
-            return choose(self._filled(0).eq(0), self._filled(1), self)  # of nan too; still leads to a gradient, which is 0
+            return choose(
+                self._filled(0).eq(0), self._filled(1), self
+            )  # of nan too; still leads to a gradient, which is 0
         result, power = None, self
         while exponent:
             if exponent & 1:
@@ -310,14 +312,35 @@ class Arithmetic(Bitwise):
         return result
 
     # --- operators
-    __add__ = __radd__ = add
-    __sub__ = sub
-    __mul__ = __rmul__ = mul
-    __truediv__ = div
-    __floordiv__ = floor_divide
-    __mod__ = remainder
-    __neg__ = neg
-    __abs__ = abs
+    def __add__(self, other: Operand) -> Self:
+        return self.add(other)
+
+    def __radd__(self, other: Operand) -> Self:
+        return self.add(other)
+
+    def __sub__(self, other: Operand) -> Self:
+        return self.sub(other)
+
+    def __mul__(self, other: Operand) -> Self:
+        return self.mul(other)
+
+    def __rmul__(self, other: Operand) -> Self:
+        return self.mul(other)
+
+    def __truediv__(self, other: Operand) -> Self:
+        return self.div(other)
+
+    def __floordiv__(self, other: Operand) -> Self:
+        return self.floor_divide(other)
+
+    def __mod__(self, other: Operand) -> Self:
+        return self.remainder(other)
+
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __abs__(self) -> Self:
+        return self.abs()
 
     def __pos__(self) -> Self:
         return self

@@ -1,7 +1,7 @@
 """Tensor methods: elementwise functions of one argument. Ints go in as float32.
 
-The op table has exp, exp2, log, log2, sin, cos, tanh, erf and sqrt; everything else is a formula over them, each with its
-bound in the docstring (units in the last place of float32, measured in tests/kernmill/test_functions.py).
+The op table has exp, exp2, log, log2, sin, cos, tanh, erf and sqrt; everything else is a formula over them, each with
+its bound in the docstring (units in the last place of float32, measured in tests/kernmill/test_functions.py).
 """
 
 from __future__ import annotations

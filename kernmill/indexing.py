@@ -1,12 +1,13 @@
 """Tensor methods: t[..], t[..] = v, gather and scatter. NumPy's rules, advanced indexing included.
 
-Indices that are known (ints, lists, arrays) are checked at the call. Indices that are computed are checked when the result is
-realized: a CHECK node goes with them. There are no scattered writes: what must be written to computed places is found by
-comparing every place with every index, which costs their product.
+Indices that are known (ints, lists, arrays) are checked at the call. Indices that are computed are checked when the
+result is realized: a CHECK node goes with them. There are no scattered writes: what must be written to computed places
+is found by comparing every place with every index, which costs their product.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -59,7 +60,7 @@ class Indexing(Reduce, Creation):
         return basic._arranged(items, kept)
 
     def _parse(self, index: Index) -> tuple[list[Any], list[tuple[Size, Size, int]], list[int]]:
-        """An index in three: the items without `...`; (start, stop, step) per axis; the axes that advanced items index."""
+        """An index in three: items without `...`; (start, stop, step) per axis; the axes that advanced items index."""
         given = list(index) if isinstance(index, tuple) else [index]
         for i in given:
             _refuse_mask(i, self.uop.shape)
@@ -118,13 +119,13 @@ class Indexing(Reduce, Creation):
         result = self._result(reshape(self.uop, shape))
         if not advanced:
             return result
-        apart = any(b - a > 1 for a, b in zip(places, places[1:], strict=False))
+        apart = any(b - a > 1 for a, b in itertools.pairwise(places))
         front = 0 if apart else sum(1 for i in items[: places[0]] if not _is_int(i))
         return result._advanced([a for a, _ in advanced], [i for _, i in advanced], front)
 
     def _advanced(self, axes: list[int], items: list[Any], front: int) -> Self:
         """Axes indexed by int tensors that broadcast; the result's axes go to `front`, NumPy's rule."""
-        index, sizes = self._joint(axes, items)
+        index = self._joint(axes, items)
         rest = [a for a in range(self.ndim) if a not in axes]
         before, after = rest[:front], rest[front:]
         node = permute(self.uop, [*before, *axes, *after])
@@ -132,15 +133,15 @@ class Indexing(Reduce, Creation):
             node = flatten_axes(node, front, front + len(axes) - 1)
         return self._result(take(node, index.uop, front), index)
 
-    def _joint(self, axes: list[int], items: list[Any]) -> tuple[Self, list[Size]]:
+    def _joint(self, axes: list[int], items: list[Any]) -> Self:
         """Several indices as one into the merged axes, checked and not negative."""
         sizes = [self.uop.shape[a] for a in axes]
         parts = [self._index(item, axis, size) for item, axis, size in zip(items, axes, sizes, strict=True)]
         shape = broadcast_shapes("t[..]", *(p.uop.shape for p in parts))
         joint = parts[0]
         for part, size in zip(parts[1:], sizes[1:], strict=True):
-            joint = joint.mul(size if isinstance(size, int) else joint._tensor(size)).add(part)
-        return joint._result(expand_whole(joint.uop, shape)), sizes
+            joint = joint.mul(size).add(part)
+        return joint._result(expand_whole(joint.uop, shape))
 
     def _index(self, item: Any, axis: int, size: Size) -> Self:
         """An index as an int64 tensor with every entry in 0..size-1.
@@ -202,7 +203,7 @@ class Indexing(Reduce, Creation):
         wide = expand_value(new.uop, shown)
         whole = strided(reshape(wide, sizes), [-1 if step < 0 else 1 for _, _, step in region])
         assert len(inner) == self.ndim
-        node = assign(self.uop, whole, tuple(_forward(r) for r in region))  # type: ignore[arg-type]
+        node = assign(self.uop, whole, tuple(_forward(r) for r in region))  # type: ignore[misc]
         self._become(self._result(node, new))
         return None
 

@@ -43,7 +43,7 @@ from kernmill.ir import (
 if TYPE_CHECKING:
     import numpy as np
 
-    Operand: TypeAlias = "Lazy | float | np.ndarray[Any, Any] | np.generic"
+    Operand: TypeAlias = "Lazy | float | UOp | np.ndarray[Any, Any] | np.generic"
 
 __all__ = ["Lazy", "device_name", "is_grad_enabled", "is_training", "no_grad", "trace_origins", "train"]
 
@@ -204,8 +204,8 @@ class Lazy:
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return self._from_host(value)
         raise DTypeError(
-            f"{type(self).__name__} with {type(value).__name__}: operands are tensors, Python numbers and NumPy arrays. "
-            "Wrap it in Tensor(..)."
+            f"{type(self).__name__} with {type(value).__name__}: operands are tensors, Python numbers and NumPy arrays."
+            " Wrap it in Tensor(..)."
         )
 
     def _join(self, *values: Operand) -> list[Self]:
@@ -320,8 +320,5 @@ def trace_origins(cls: Class) -> Class:
     return cls
 
 
-_OPERATORS = frozenset(
-    f"__{prefix}{name}__"
-    for name in ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift", "neg", "abs", "invert", "lt", "le", "gt", "ge", "eq", "ne", "getitem", "setitem"]
-    for prefix in ("", "r", "i")
-)  # fmt: skip
+_NAMES = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift neg abs invert lt le gt ge eq ne getitem setitem"
+_OPERATORS = frozenset(f"__{prefix}{name}__" for name in _NAMES.split() for prefix in ("", "r", "i"))

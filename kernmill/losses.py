@@ -44,8 +44,9 @@ class Losses(Attention):
         loss = target.mul(yes).add(target.sub(1.0, reverse=True).mul(no)).neg()
         return (loss if weight is None else loss.mul(weight))._reduced(reduction)
 
-    def binary_cross_entropy_with_logits(self, target: Self, weight: Self | None = None, reduction: str = "mean",
-                                         pos_weight: Self | None = None) -> Self:  # fmt: skip
+    def binary_cross_entropy_with_logits(
+        self, target: Self, weight: Self | None = None, reduction: str = "mean", pos_weight: Self | None = None
+    ) -> Self:
         """binary_cross_entropy of sigmoid(self), without overflow."""
         log_p, log_q = self.logsigmoid(), self.neg().logsigmoid()
         positive = target.mul(log_p) if pos_weight is None else target.mul(log_p).mul(pos_weight)
@@ -53,7 +54,7 @@ class Losses(Attention):
         return (loss if weight is None else loss.mul(weight))._reduced(reduction)
 
     def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
-        """target * (log(target) - self), self being log-probabilities; 0 where the target is 0. "batchmean" is known too."""
+        """target * (log(target) - self), self being log-probabilities; 0 where the target is 0. Also "batchmean"."""
         if log_target:
             loss = target.exp().mul(target.sub(self))
         else:
@@ -67,7 +68,7 @@ class Losses(Attention):
     def nll_loss(
         self, target: Self, weight: Self | None = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> Self:
-        """The negative log-probability of the target classes; self of shape (batch, classes, ..) holds log-probabilities.
+        """The negative log-probability of the target classes; self (batch, classes, ..) holds log-probabilities.
 
         Targets equal to ignore_index count for nothing. Any other target outside the classes fails when realized.
 
@@ -107,8 +108,14 @@ class Losses(Attention):
         places = self._positions(axis).reshape([size if a == axis else 1 for a in range(self.ndim)])
         return self._index(classes, axis, self.uop.shape[axis]).unsqueeze(axis).eq(places)
 
-    def cross_entropy(self, target: Self, weight: Self | None = None, ignore_index: int = -100, reduction: str = "mean",
-                      label_smoothing: float = 0.0) -> Self:  # fmt: skip
+    def cross_entropy(
+        self,
+        target: Self,
+        weight: Self | None = None,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+    ) -> Self:
         """The cross entropy of softmax(self) over the class axis (1, or 0 of a vector) against classes or probabilities.
 
         `label_smoothing` moves that share of the weight from the target to all classes evenly.

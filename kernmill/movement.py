@@ -37,7 +37,7 @@ def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     """reshape(2, 3) and reshape((2, 3)) are the same call."""
     if len(sizes) == 1 and not isinstance(sizes[0], (int, UOp)):
         return tuple(int(s) if not isinstance(s, UOp) else s for s in sizes[0])  # type: ignore[misc]
-    return tuple(s if isinstance(s, UOp) else int(s) for s in sizes)  # type: ignore[arg-type, misc]
+    return tuple(s if isinstance(s, UOp) else int(s) for s in sizes)  # type: ignore[arg-type]
 
 
 class Movement(Arithmetic):

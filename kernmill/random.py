@@ -1,9 +1,9 @@
 """Random numbers: Threefry-2x32 with 20 rounds, a counter-based generator, written in uint32 ops.
 
 The number at place i of the n-th call is a function of (seed, n, i) alone: equal on every device and for any number of
-threads. Seed and n stand in a small buffer that the kernels read. Each call adds its place to n in the graph; what has been
-used up is written back by the next realize(), whatever it realizes, as an ASSIGN among its roots. A captured graph therefore
-holds that ASSIGN and goes on to new numbers each time it is replayed.
+threads. Seed and n stand in a small buffer that the kernels read. Each call adds its place to n in the graph; what has
+been used up is written back by the next realize(), whatever it realizes, as an ASSIGN among its roots. A captured graph
+therefore holds that ASSIGN and goes on to new numbers each time it is replayed.
 
 Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.
 """
@@ -124,8 +124,13 @@ class Random(Convolution, Scan):
         return (number.add(1.0) if above_zero else number).mul(2.0**-digits).cast(dtype)
 
     @classmethod
-    def rand(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
-             requires_grad: bool = False) -> Self:  # fmt: skip
+    def rand(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """Even numbers in [0, 1)."""
         return cls._unit(cls._words(shape, device), dtype)._as_leaf(requires_grad)
 
@@ -133,8 +138,13 @@ class Random(Convolution, Scan):
         return self.requires_grad_() if requires_grad else self
 
     @classmethod
-    def randn(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
-              requires_grad: bool = False) -> Self:  # fmt: skip
+    def randn(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """Normal numbers of mean 0 and deviation 1, by Box and Muller; half types from float32."""
         x, y = cls._words(shape, device)
         wide = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
@@ -143,9 +153,16 @@ class Random(Convolution, Scan):
         return radius.mul(angle).cast(dtype)._as_leaf(requires_grad)
 
     @classmethod
-    def randint(cls, low: int, high: int | None, shape: Sequence[int], *, dtype: DType = dtypes.default_int,
-                device: str | None = None) -> Self:  # fmt: skip
-        """Whole numbers from low to high - 1, even to one part in 2^32 divided by their count; high None: 0 to low - 1."""
+    def randint(
+        cls,
+        low: int,
+        high: int | None,
+        shape: Sequence[int],
+        *,
+        dtype: DType = dtypes.default_int,
+        device: str | None = None,
+    ) -> Self:
+        """Whole numbers from low to high - 1, even to one part in 2^32; high None: 0 to low - 1."""
         if high is None:
             low, high = 0, low
         if not dtype.is_int or low < dtype.min or high - 1 > dtype.max:
@@ -156,14 +173,28 @@ class Random(Convolution, Scan):
         return words.mul(high - low).bitwise_right_shift(32).cast(dtypes.int64).add(low).cast(dtype)
 
     @classmethod
-    def uniform(cls, *shape: int | Sequence[int], low: float = 0.0, high: float = 1.0, dtype: DType = dtypes.default_float,
-                device: str | None = None, requires_grad: bool = False) -> Self:  # fmt: skip
+    def uniform(
+        cls,
+        *shape: int | Sequence[int],
+        low: float = 0.0,
+        high: float = 1.0,
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """Even numbers from low to high."""
         return cls.rand(*shape, dtype=dtype, device=device).mul(high - low).add(low)._as_leaf(requires_grad)
 
     @classmethod
-    def normal(cls, *shape: int | Sequence[int], mean: float = 0.0, std: float = 1.0, dtype: DType = dtypes.default_float,
-               device: str | None = None, requires_grad: bool = False) -> Self:  # fmt: skip
+    def normal(
+        cls,
+        *shape: int | Sequence[int],
+        mean: float = 0.0,
+        std: float = 1.0,
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """Normal numbers of this mean and deviation."""
         return cls.randn(*shape, dtype=dtype, device=device).mul(std).add(mean)._as_leaf(requires_grad)
 
@@ -175,16 +206,27 @@ class Random(Convolution, Scan):
         return keys.argsort()
 
     @classmethod
-    def kaiming_uniform(cls, *shape: int | Sequence[int], a: float = 0.0, dtype: DType = dtypes.default_float,
-                        device: str | None = None, requires_grad: bool = False) -> Self:  # fmt: skip
+    def kaiming_uniform(
+        cls,
+        *shape: int | Sequence[int],
+        a: float = 0.0,
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """He's initialization for weights of shape (out, in, *kernel) before a leaky ReLU of slope a."""
         sizes = flat_sizes(shape)
         bound = math.sqrt(6.0 / ((1 + a * a) * max(1, prod(sizes[1:]))))
         return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
     @classmethod
-    def glorot_uniform(cls, *shape: int | Sequence[int], dtype: DType = dtypes.default_float, device: str | None = None,
-                       requires_grad: bool = False) -> Self:  # fmt: skip
+    def glorot_uniform(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DType = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
         """Glorot's initialization for weights of shape (out, in, *kernel)."""
         sizes = flat_sizes(shape)
         bound = math.sqrt(6.0 / max(1, sizes[0] * prod(sizes[2:]) + prod(sizes[1:])))
@@ -204,7 +246,7 @@ class Random(Convolution, Scan):
         return self.rand(self.shape, dtype=wide, device=self._device).lt(self.detach()).cast(self.dtype)
 
     def multinomial(self, num_samples: int, replacement: bool = False) -> Self:
-        """Numbers of classes drawn with the weights in the last axis, int64; without replacement by the exponential race."""
+        """Numbers of classes drawn with the weights in the last axis; without replacement by an exponential race."""
         weights = self.detach()._float_wide()
         if replacement:
             bounds = weights.cumsum(-1)

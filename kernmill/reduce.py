@@ -1,7 +1,7 @@
 """Tensor methods: axes folded to one value. `axis` is an int, several, or None for all; `keepdim` leaves size 1 behind.
 
-max, min and argmax know nan as NumPy does: it is the largest and the smallest. max(axis) gives values only, as in NumPy;
-PyTorch's pair is (x.max(axis), x.argmax(axis)). Half types are summed in float32.
+max, min and argmax know nan as NumPy does: it is the largest and the smallest. max(axis) gives values only, as in
+NumPy; PyTorch's pair is (x.max(axis), x.argmax(axis)). Half types are summed in float32.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class Reduce(Activations, Joining):
 
     # --- places
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """The place of the first largest value, int64; nan counts as the largest, as in NumPy. No axis: in the flat tensor."""
+        """The place of the first largest value, int64; nan counts as the largest. No axis: in the flat tensor."""
         return self._place(Ops.MAX, axis, keepdim, "argmax")
 
     def argmin(self, axis: int | None = None, keepdim: bool = False) -> Self:
-        """The place of the first smallest value, int64; nan counts as the smallest, as in NumPy. No axis: in the flat tensor."""
+        """The place of the first smallest value, int64; nan counts as the smallest. No axis: in the flat tensor."""
         return self._place(Ops.MIN, axis, keepdim, "argmin")
 
     def _place(self, op: Op, axis: int | None, keepdim: bool, call: str) -> Self:

@@ -27,9 +27,9 @@ from kernmill.runtime import buffer_node, download, realize
 
 from .autograd import filled
 from .autograd import gradient as gradient_of
+from .casting import Casting
 from .creation import host_array
-from .lazy import Lazy, device_name, expressions, fits, keep_track, trace_origins
-from .losses import Losses
+from .lazy import Lazy, expressions, fits, keep_track, trace_origins
 from .movement import expand_whole
 
 if TYPE_CHECKING:
@@ -46,94 +46,31 @@ _leaves: weakref.WeakKeyDictionary[UOp, weakref.ref[Conversions]] = weakref.Weak
 _lock = threading.Lock()
 
 
-class Conversions(Losses):
-    """Other dtypes, other devices, the host."""
+class Conversions(Casting):
+    """Realizing, and the ways out to the host and to Python."""
 
-    def float(self) -> Self:
-        """The values as float32."""
-        return self.cast(dtypes.float32)
-
-    def double(self) -> Self:
-        """The values as float64."""
-        return self.cast(dtypes.float64)
-
-    def half(self) -> Self:
-        """The values as float16."""
-        return self.cast(dtypes.float16)
-
-    def bfloat16(self) -> Self:
-        """The values as bfloat16."""
-        return self.cast(dtypes.bfloat16)
-
-    def int(self) -> Self:
-        """The values as int32."""
-        return self.cast(dtypes.int32)
-
-    def long(self) -> Self:
-        """The values as int64."""
-        return self.cast(dtypes.int64)
-
-    def short(self) -> Self:
-        """The values as int16."""
-        return self.cast(dtypes.int16)
-
-    def bool(self) -> Self:
-        """Whether each value is not 0."""
-        return self.cast(dtypes.bool)
-
-    def bitcast(self, dtype: DType) -> Self:
-        """The same bits as another dtype.
-
-        Raises:
-            DTypeError: the sizes differ.
-        """
-        if dtype.bits != self.dtype.bits or dtype.is_bool or self.dtype.is_bool:
-            raise DTypeError(
-                f"bitcast: {self.dtype.name} to {dtype.name}: the bits differ in number. Use cast to convert values."
-            )
-        return self._result(self.uop.bitcast(dtype))
-
-    def to(self, target: DType | str | None) -> Self:
-        """The tensor on another device (by name), or in another dtype."""
-        if isinstance(target, DType):
-            return self.cast(target)
-        place = device_name(target)
-        if place == self._device:
-            return self
-        new = self._result(UOp(Ops.COPY, self.dtype, (self.uop,), place))
-        new._device = place
-        return new
-
-    def contiguous(self) -> Self:
-        """The values in memory of their own, row-major, when realized."""
-        return self._result(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
-
-    def clone(self) -> Self:
-        """A copy. Tensors never share what one of them can change, so this costs nothing."""
-        return self._result(self.uop)
-
-    def numel(self) -> int_:
+    def numel(self) -> int:
         """Number of elements."""
         result = 1
         for size in self.shape:
             result = result * size
         return result
 
-    def size(self, axis: int_ | None = None) -> tuple[int_, ...] | int_:
+    def size(self, axis: int | None = None) -> tuple[int, ...] | int:
         """The shape, or the size of one axis."""
         return self.shape if axis is None else self.shape[self._axis(axis, "size")]
 
-    def element_size(self) -> int_:
+    def element_size(self) -> int:
         """Bytes of one element."""
         return self.dtype.size_bytes
 
-    def is_floating_point(self) -> bool_:
+    def is_floating_point(self) -> bool:
         """Whether the dtype is a float."""
         return self.dtype.is_float
 
     # --- realizing
     @property
-    def is_realized(self) -> bool_:
+    def is_realized(self) -> bool:
         """Whether the values are in memory."""
         return _stored(self.uop) is not None
 
@@ -187,7 +124,7 @@ class Conversions(Losses):
             array = array.view(ml_dtypes.bfloat16)
         return array.reshape(self.shape)
 
-    def __array__(self, dtype: Any = None, copy: bool_ | None = None) -> Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         import numpy as np
 
         array = self.numpy()
@@ -200,14 +137,14 @@ class Conversions(Losses):
     def __dlpack__(self, **options: Any) -> Any:
         return self._array().__dlpack__(**options)
 
-    def __dlpack_device__(self) -> tuple[int_, int_]:
+    def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # kDLCPU: what other devices hold is copied to the host
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers."""
         return (self.float() if self.dtype is dtypes.bfloat16 else self)._array().tolist()
 
-    def item(self) -> float_:
+    def item(self) -> float:
         """The value of a tensor with one element.
 
         Raises:
@@ -217,30 +154,30 @@ class Conversions(Losses):
             raise ShapeError(
                 f"item: shape {show_shape(self.uop.shape)} has {self.numel()} elements, not one. Index it, or use tolist()."
             )
-        value: float_ = self.reshape(()).tolist()
+        value: float = self.reshape(()).tolist()
         return value
 
-    def __float__(self) -> float_:
-        return float_(self.item())
+    def __float__(self) -> float:
+        return float(self.item())
 
-    def __int__(self) -> int_:
-        return int_(self.item())
+    def __int__(self) -> int:
+        return int(self.item())
 
-    def __index__(self) -> int_:
+    def __index__(self) -> int:
         if not self.dtype.is_int or self.ndim:
             raise DTypeError(
                 f"a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)} is no index: only 0-d int tensors are."
             )
-        return int_(self.item())
+        return int(self.item())
 
-    def __bool__(self) -> bool_:
+    def __bool__(self) -> bool:
         if self.numel() != 1:
             raise ShapeError(
                 f"bool(tensor): shape {show_shape(self.uop.shape)} has {self.numel()} truth values. Use .any() or .all()."
             )
-        return bool_(self.item())
+        return bool(self.item())
 
-    def __len__(self) -> int_:
+    def __len__(self) -> int:
         if not self.ndim:
             raise ShapeError("len(tensor): a 0-d tensor has no length.")
         return self.shape[0]
@@ -261,11 +198,11 @@ class Conversions(Losses):
         return f"Tensor({text}, dtype={self.dtype.name}{grad})"
 
     # --- leaves
-    def _is_leaf(self) -> bool_:
+    def _is_leaf(self) -> bool:
         owner = _leaves.get(self.uop)
         return owner is not None and owner() is self
 
-    def requires_grad_(self, requires_grad: bool_ = True) -> Self:
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
         """Make this tensor a leaf that backward() gives a gradient to, or stop that.
 
         Raises:
@@ -279,9 +216,6 @@ class Conversions(Losses):
             _register(self)
         self.requires_grad = requires_grad
         return self
-
-
-int_, float_, bool_ = int, float, bool
 
 
 def _register(leaf: Conversions) -> None:

@@ -31,7 +31,7 @@ class _Export:
 class Buffer:
     """`numel` values of `dtype` on `device`."""
 
-    __slots__ = ("__weakref__", "_export", "address", "device", "dtype", "is_borrowed", "numel", "owner")
+    __slots__ = ("__weakref__", "_export", "address", "device", "dtype", "is_borrowed", "makers", "numel", "owner")
 
     def __init__(self, device: str, dtype: DType, numel: int, owner: Any, address: int, *, is_borrowed: bool = False) -> None:
         self.device = device
@@ -40,12 +40,21 @@ class Buffer:
         self.owner = owner  # whatever must live as long as the memory: a block, another Buffer, an array
         self.address = address  # of the first value, as kernels of the device see it
         self.is_borrowed = is_borrowed  # somebody else's memory: never written
+        self.makers: list[weakref.ref[UOp]] = []  # expressions whose value was put here
         self._export: weakref.ref[_Export] | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of all values."""
         return self.numel * self.dtype.size_bytes
+
+    def forget_makers(self) -> None:
+        """Before other values are written here: the expressions are computed anew when asked for again."""
+        for maker in self.makers:
+            node = maker()
+            if node is not None and node.storage is self:
+                node.storage = None
+        self.makers.clear()
 
     @property
     def is_exported(self) -> bool:

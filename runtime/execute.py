@@ -6,6 +6,7 @@ A graph of a structure seen before costs none of that again: everything but memo
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,19 +138,16 @@ class _Run:
     def overwritable(self, assigns: list[UOp], others: Callable[[], Iterable[UOp]]) -> frozenset[int]:
         """Slots of assigned leaves whose old values nobody else will read."""
         slots = {leaf: slot for slot, leaf in enumerate(self.leaves)}
-        wanted = {leaf for node in assigns for leaf in _bottom(node) if leaf in slots}
+        wanted = {id(leaf.storage): leaf for node in assigns for leaf in _bottom(node) if leaf in slots}
         mine = set(self.roots)
-        for other in others():
-            if other in mine or not wanted:
-                continue
-            if other in wanted:
-                wanted.discard(other)
-            elif other.storage is None:
-                wanted.difference_update(other.toposort(stop=lambda u: u.storage is not None))
+        for other in others():  # by memory, not by node: equal expressions that were realized apart share theirs
+            if other not in mine and wanted:
+                for node in other.toposort(stop=lambda u: u.storage is not None):
+                    wanted.pop(id(node.storage), None)
         used = [id(s) for s in self.storages]
         return frozenset(
             slots[leaf]
-            for leaf in wanted
+            for leaf in wanted.values()
             if not leaf.storage.is_borrowed and not leaf.storage.is_exported and used.count(id(leaf.storage)) == 1
         )
 
@@ -220,10 +218,12 @@ class _Run:
         written = {number for item in plan.schedule.items if isinstance(item, Kernel) for number in item.outputs}
         for number, wanted in enumerate(plan.schedule.buffers):
             if wanted.slot is not None and number in written:
+                self.leaves[wanted.slot].storage.forget_makers()
                 self.leaves[wanted.slot].storage = STALE
         for root, number in zip(self.roots, plan.schedule.results, strict=True):
             if not failed or root.op is Ops.ASSIGN:
                 root.storage = buffers[number]
+                buffers[number].makers.append(weakref.ref(root))
         if failed:
             raise IndexRangeError(failed[0])
 

@@ -40,12 +40,18 @@ def _accumulate(node: UOp, name: str, target: Target) -> UOp:
 
 
 def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
-    if op is Ops.ADD and value.dtype.is_float and Ops.FMA in target.ops:
-        if value.op is Ops.MUL:
-            return value.src[0].alu(Ops.FMA, value.src[1], total)
-        if (product := _masked_product(value)) is not None:
-            return product.src[0].alu(Ops.FMA, product.src[1], total)
+    if op is Ops.ADD and (product := _masked_product(value)) is not None:
+        value = product
+    if value.op is Ops.WHERE and _is_neutral(value.src[2], op):  # one masked instruction where the target has masks
+        gate = value.src[0]
+        return gate.where(_add(total, value.src[1], op, target), total)
+    if op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float and Ops.FMA in target.ops:
+        return value.src[0].alu(Ops.FMA, value.src[1], total)
     return total.alu(op, value)
+
+
+def _is_neutral(u: UOp, op: Op) -> bool:
+    return u.op is Ops.CONST and u is neutral_element(op, u)
 
 
 def _masked_product(value: UOp) -> UOp | None:

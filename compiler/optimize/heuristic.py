@@ -20,6 +20,7 @@ __all__ = ["choose_actions"]
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
+_FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
 
 
@@ -149,11 +150,13 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*shape.loads, *shape.stores]
-        if not any(a.step(name) == 1 for a in touched):
+        if not any(a.step(name) == 1 for a in (*touched, *shape.stores)):
             continue
         waste = -(-size // shape.lanes) * shape.lanes / size
         score = 4.0 * _cost(touched, name) + (2.0 * _cost(shape.stores, name) if is_output and main else 0.0)
-        score += (waste - 1) * 2 + (0.25 if not is_output else 0.0) - place * 0.01
+        score += (waste - 1) * 2 - place * 0.01
+        if main is not None and not is_output:
+            score += 0.25 + _FOLD_COST / _iterations(shape, main.loops)  # lanes are folded once per result
         if best is None or score < best[0]:
             best = (score, name)
     return best[1] if best else None
@@ -240,7 +243,7 @@ def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: in
         if name != lane_loop and name in main.around and shape.sizes[name] > 1
         and any(a.step(name) == 0 and name not in a.steps for a in main.loads)
     ]  # fmt: skip
-    reusing.sort(key=lambda name: -sum(a.size_bytes for a in main.loads if name not in a.steps and (a.steps.get(lane_loop or "") == 1)))
+    reusing = _best_pair(shape, main, reusing, lane_loop)
     if is_lane_output and lane_loop is not None:
         blocks = -(-shape.sizes[lane_loop] // width)
         if reusing:
@@ -257,6 +260,24 @@ def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: in
         for name, most in zip(reusing[:2], wanted, strict=False):
             tiles[name] = _tile(shape.sizes[name], most)
     return tiles
+
+
+def _best_pair(shape: _Shape, main: _Group, names: list[str], lane_loop: str | None) -> list[str]:
+    """First the loop over which the widest load is reused, then the one that adds the most reuse of other loads."""
+
+    def reused(name: str) -> set[int]:
+        return {number for number, a in enumerate(main.loads) if name not in a.steps}
+
+    def worth(name: str, without: set[int]) -> tuple[int, int, int]:
+        new = reused(name) - without
+        wide = sum(main.loads[n].steps.get(lane_loop or "") == 1 for n in new)
+        return wide, len(new), min(shape.sizes[name], 4)
+
+    if len(names) < 2:
+        return names
+    first = max(names, key=lambda name: worth(name, set()))
+    second = max((n for n in names if n != first), key=lambda name: worth(name, reused(first)))
+    return [first, second]
 
 
 def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int, accumulators: int) -> list[Action]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from kernmill import Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -31,10 +32,14 @@ def same(ours: Tensor, theirs: Any) -> None:
     assert (own.shape, own.dtype) == (want.shape, want.dtype)
     np.testing.assert_array_equal(own, want)
     if want.dtype.kind == "f":
-        np.testing.assert_array_equal(np.signbit(own), np.signbit(want) if not np.isnan(want).any() else np.signbit(own))
+        np.testing.assert_array_equal(
+            np.signbit(own), np.signbit(want) if not np.isnan(want).any() else np.signbit(own)
+        )
 
 
-def with_torch(ours: Callable[..., Tensor], theirs: Callable[..., Any], inputs: Sequence[Array], tolerance: float = 5e-6) -> None:
+def with_torch(
+    ours: Callable[..., Tensor], theirs: Callable[..., Any], inputs: Sequence[Array], tolerance: float = 5e-6
+) -> None:
     """Values and the gradients of all inputs, weighted so that no two outputs look alike, as in PyTorch."""
     torch = pytest.importorskip("torch")
     own = [Tensor(x, requires_grad=True) for x in inputs]
@@ -47,4 +52,9 @@ def with_torch(ours: Callable[..., Tensor], theirs: Callable[..., Any], inputs: 
     for a, b in zip(own, ref, strict=True):
         assert a.grad is not None
         assert a.grad.dtype is a.dtype
-        close(a.grad, np.zeros_like(b.detach().numpy()) if b.grad is None else b.grad.numpy(), tolerance * 4, tolerance * 4)
+        close(
+            a.grad,
+            np.zeros_like(b.detach().numpy()) if b.grad is None else b.grad.numpy(),
+            tolerance * 4,
+            tolerance * 4,
+        )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from kernmill import Tensor
 from tests.kernmill.against import same, values, with_torch
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from kernmill import DType, Tensor, dtypes, where
 from tests.kernmill.against import close, same, values, with_torch
 

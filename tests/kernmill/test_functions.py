@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+
 from kernmill import Tensor, dtypes
 from tests.kernmill.against import close, same, values, with_torch
 
@@ -18,7 +18,14 @@ FUNCTIONS: dict[str, tuple[float, float, int]] = {
     "floor": (-5, 5, 0), "ceil": (-5, 5, 0), "trunc": (-5, 5, 0), "abs": (-5, 5, 0), "square": (-5, 5, 1),
     "reciprocal": (0.1, 5, 1),
 }  # fmt: skip
-NAMES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh", "acosh": "arccosh", "atanh": "arctanh"}
+NAMES = {
+    "asin": "arcsin",
+    "acos": "arccos",
+    "atan": "arctan",
+    "asinh": "arcsinh",
+    "acosh": "arccosh",
+    "atanh": "arctanh",
+}
 
 
 def units_off(got: Any, want: Any) -> float:
@@ -83,5 +90,3 @@ def test_erf() -> None:
 def test_sigmoid_neither_overflows_nor_does_its_gradient() -> None:
     x = np.array([-1e4, -100, -1, 0, 1, 100, 1e4], np.float32)
     with_torch(lambda t: t.sigmoid(), lambda t: t.sigmoid(), [x])
-
-

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from kernmill import ShapeError, Tensor, cat, meshgrid, stack
 from tests.kernmill.against import same, values, with_torch
 
@@ -83,7 +84,9 @@ def test_joining() -> None:
     grids = meshgrid(Tensor([1, 2]), Tensor([3, 4, 5]))
     for own, want in zip(grids, np.meshgrid([1, 2], [3, 4, 5], indexing="ij"), strict=True):
         same(own, want)
-    for own, want in zip(meshgrid(Tensor([1, 2]), Tensor([3, 4, 5]), indexing="xy"), np.meshgrid([1, 2], [3, 4, 5]), strict=True):
+    for own, want in zip(
+        meshgrid(Tensor([1, 2]), Tensor([3, 4, 5]), indexing="xy"), np.meshgrid([1, 2], [3, 4, 5]), strict=True
+    ):
         same(own, want)
 
 

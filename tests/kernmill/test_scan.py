@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from kernmill import Tensor
 from tests.kernmill.against import close, same, values, with_torch
 

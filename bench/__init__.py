@@ -1,0 +1,1 @@
+"""Benchmarks: kernmill against the peers installed beside it. `python -m bench --help`; bench/README.md says how."""

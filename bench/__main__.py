@@ -1,0 +1,117 @@
+"""The command line: `python -m bench`. Each number of threads gets a process of its own, all peers in the same one."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .machine import machine
+from .measure import ROWS, measure_all
+from .peers import PEERS, installed, thread_environment
+from .row import Outcome, Row, Setup
+from .table import markdown, write_readme
+
+_FULL = Setup()
+_QUICK = Setup(rounds=5, sample_s=0.003)
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    made.add_argument("rows", nargs="*", metavar="ROW", help="names or patterns (matmul_*); all without any")
+    made.add_argument("--threads", default="1", help="numbers of threads, one run each: 1,2 (default 1)")
+    made.add_argument(
+        "--peers", default=",".join(PEERS), help="those of them that are installed (default: %(default)s)"
+    )
+    made.add_argument("--quick", action="store_true", help="fewer and shorter samples: a look, no measurement")
+    made.add_argument("--json", metavar="FILE", help="every sample, for keeping")
+    made.add_argument("--write-readme", action="store_true", help="put the table into bench/README.md")
+    made.add_argument("--list", action="store_true", help="name the rows and stop")
+    made.add_argument("--child", metavar="FILE", help=argparse.SUPPRESS)
+    return made
+
+
+def chosen_rows(patterns: Sequence[str]) -> list[Row]:
+    """The rows that the patterns name, in the table's order. Raises SystemExit for a pattern that names none."""
+    for pattern in patterns:
+        if not any(fnmatch.fnmatch(row.name, pattern) for row in ROWS):
+            raise SystemExit(f"bench: no row is named {pattern!r}. Rows: {', '.join(row.name for row in ROWS)}.")
+    return [row for row in ROWS if not patterns or any(fnmatch.fnmatch(row.name, p) for p in patterns)]
+
+
+def chosen_peers(text: str) -> tuple[str, ...]:
+    """kernmill and the peers that are asked for and there. Raises SystemExit for an unknown name."""
+    names = [name for name in text.split(",") if name]
+    for name in names:
+        if name not in PEERS:
+            raise SystemExit(f"bench: there is no peer {name!r}. Peers: {', '.join(PEERS)}.")
+        if not installed(name):
+            print(f"bench: {name} is not installed and left out", file=sys.stderr)
+    return tuple(dict.fromkeys(["kernmill", *(name for name in names if installed(name))]))
+
+
+def thread_counts(text: str) -> list[int]:
+    """1,2 as numbers. Raises SystemExit for anything else."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise SystemExit(f"bench: --threads {text}: give numbers above 0, for example 1,2.")
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
+def run_child(rows: Sequence[Row], setup: Setup, arguments: argparse.Namespace) -> list[Outcome]:
+    """The rows in a process whose environment holds the number of threads before anything is imported."""
+    with tempfile.TemporaryDirectory(prefix="kernmill-bench-") as folder:
+        file = Path(folder) / "outcomes.json"
+        command = [sys.executable, "-m", "bench", *(row.name for row in rows), "--threads", str(setup.threads),
+                   "--peers", ",".join(setup.peers), "--child", str(file)]  # fmt: skip
+        command += ["--quick"] if arguments.quick else []
+        done = subprocess.run(command, env=thread_environment(setup.threads), check=False)
+        if done.returncode:
+            raise SystemExit(f"bench: the run with {setup.threads} threads ended with {done.returncode}")
+        return [Outcome(**one) for one in json.loads(file.read_text())]
+
+
+def as_json(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
+    return json.dumps({"machine": facts, "rows": [dataclasses.asdict(o) for o in outcomes]}, indent=1) + "\n"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a row failed, else 0."""
+    arguments = parser().parse_args(given)
+    rows, peers = chosen_rows(arguments.rows), chosen_peers(arguments.peers)
+    if arguments.list:
+        print("\n".join(f"{row.name:16} {row.about}" for row in rows))
+        return 0
+    base = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=peers)
+    counts = thread_counts(arguments.threads)
+    if arguments.child:
+        found = measure_all(rows, dataclasses.replace(base, threads=counts[0]))
+        Path(arguments.child).write_text(json.dumps([dataclasses.asdict(one) for one in found]))
+        return 0
+    facts = {**machine(), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": base.rounds}
+    outcomes: list[Outcome] = []
+    for place, threads in enumerate(counts):
+        these = [row for row in rows if place == 0 or not row.once]
+        if these:
+            outcomes += run_child(these, dataclasses.replace(base, threads=threads), arguments)
+    order = {row.name: place for place, row in enumerate(rows)}
+    outcomes.sort(key=lambda outcome: (order[outcome.name], outcome.threads))
+    text = markdown(facts, outcomes)
+    print(text, end="")
+    if arguments.json:
+        Path(arguments.json).write_text(as_json(facts, outcomes), encoding="utf-8")
+    if arguments.write_readme:
+        write_readme(text)
+    return int(any(outcome.failed for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

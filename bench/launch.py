@@ -1,0 +1,102 @@
+"""Row: a captured graph of 100 small kernels. What does a kernel cost beyond the time that it works?"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .figures import show_seconds, spread
+from .peers import peer
+from .row import Goal, Prepared, Row, Setup, WrongResult
+from .tensor_rows import check
+from .timing import call_sampler, interleave
+
+__all__ = ["LAUNCH_ROWS"]
+
+_KERNELS = 100
+_ELEMENTS = 1024
+
+
+def chain(lib: Any, x: Any) -> Any:
+    """100 kernels that kernmill may not fuse: each result has to lie in memory."""
+    for _ in range(_KERNELS):
+        x = x * 0.75 + 0.25
+        x = x.contiguous() if lib.__name__ == "kernmill" else x
+    return x
+
+
+def prepare(setup: Setup) -> Prepared:
+    """kernmill captured; numpy and torch make two calls for each kernel of ours, their time is that of both."""
+    array = np.random.default_rng(7).standard_normal(_ELEMENTS).astype(np.float32)
+    reference = chain(np, array.astype(np.float64))
+    samplers = {}
+    for name in setup.peers:
+        library = peer(name)
+        call = library.bind(chain, [library.tensor(array)])
+        for _ in range(3):
+            check(name, library.array(call()), reference, 1e-5)
+        samplers[name] = call_sampler(call, setup.sample_s, setup.threads, _KERNELS)
+    if "kernmill" not in setup.peers:
+        return Prepared(samplers)
+    own = Own(array, setup)
+    return Prepared(samplers, notes=own.notes, measured=own.overhead)
+
+
+class Own:
+    """The cost of launching, from kernels that have nothing to do: the same graph on one element."""
+
+    def __init__(self, array: Any, setup: Setup) -> None:
+        self.setup = setup
+        library = peer("kernmill")
+        one = library.tensor(array[:1].copy())
+        self.captured = library.bind(chain, [one])
+        self.small = table(library.lib, one)
+        self.large = table(library.lib, library.tensor(array))
+        self.found: dict[str, float] = {}
+
+    def measure(self) -> dict[str, float]:
+        """Median seconds per kernel, taken once."""
+        if not self.found:
+            calls = {"captured": self.captured, "small": self.small.run, "large": self.large.run}
+            samplers = {
+                name: call_sampler(call, self.setup.sample_s, self.setup.threads, _KERNELS)
+                for name, call in calls.items()
+            }
+            samplers["inside"] = lambda: sum(self.large.run(is_timed=True)) * 1e-9 / _KERNELS
+            taken = interleave(samplers, self.setup.rounds)
+            self.found = {name: spread(values).median for name, values in taken.items()}
+        return self.found
+
+    def overhead(self, _: Mapping[str, list[float]]) -> float:
+        """Seconds per kernel of the captured call when the kernels do nothing: Python's share of the call included."""
+        return self.measure()["captured"]
+
+    def notes(self) -> list[str]:
+        text = {name: show_seconds(value) for name, value in self.measure().items()}
+        return [
+            f"kernels with 1 element: {text['captured']} each when captured, {text['small']} in the native table alone",
+            f"with {_ELEMENTS}: {text['large']} in the table alone, {text['inside']} inside by the table's own clock",
+        ]
+
+
+def table(lib: Any, given: Any) -> Any:
+    """The chain on a tensor as a prepared batch of its device, without jit. Keeps what it works on."""
+    runtime = importlib.import_module("kernmill.runtime")
+    given.realize()
+    with runtime.recording() as recorded:
+        result = chain(lib, given).realize()
+    calls = [call for step in recorded.steps for call in step.calls]
+    if len(calls) != _KERNELS:
+        raise WrongResult(f"kernmill: the graph has {len(calls)} kernels, not {_KERNELS}: no measure of launching")
+    batch = runtime.get_device().prepare(calls)
+    batch.kept = (given, result, recorded)
+    return batch
+
+
+LAUNCH_ROWS = [
+    Row(f"graph_{_KERNELS}", f"one of {_KERNELS} dependent kernels on {_ELEMENTS} floats (x * 0.75 + 0.25), captured",
+        prepare, goals=(Goal(limit=1e-6),)),
+]  # fmt: skip

@@ -1,0 +1,69 @@
+"""Taking samples: interleaved rounds A B C A B C, long enough samples, no garbage collection inside one.
+
+After a peer's turn its worker threads spin for a while (OpenBLAS some 20 ms), on the core that the next peer needs.
+With several threads every sample therefore starts with a pause in which they fall asleep; one call outside the clock
+then wakes the peer's own.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from itertools import repeat
+
+from .row import Sampler
+
+__all__ = ["call_sampler", "interleave"]
+
+_SETTLE_S = 0.03
+
+
+def timed(call: Callable[[], object], count: int) -> float:
+    """Seconds of `count` calls. The last result lives until the next is there, as in a user's loop."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        for _ in repeat(None, count):
+            kept = call()  # noqa: F841 - see above
+        return time.perf_counter() - start
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def calls_for(call: Callable[[], object], sample_s: float) -> int:
+    """How many calls make a sample of that length."""
+    count = 1
+    while True:
+        spent = timed(call, count)
+        if spent >= sample_s:
+            return count
+        count = max(count + 1, min(count * 10, int(count * 1.2 * sample_s / max(spent, 1e-9))))
+
+
+def call_sampler(call: Callable[[], object], sample_s: float, threads: int, units: int = 1) -> Sampler:
+    """A sampler of seconds per unit of work, `units` of them in a call. Warms up and calibrates at its first sample."""
+    counts: list[int] = []
+
+    def sample() -> float:
+        if threads > 1:
+            time.sleep(_SETTLE_S)
+        call()
+        if not counts:
+            counts.append(calls_for(call, sample_s))
+        return timed(call, counts[0]) / counts[0] / units
+
+    return sample
+
+
+def interleave(samplers: Mapping[str, Sampler], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """One sample of each in turn, `rounds` times, after `warm_up` rounds that do not count."""
+    samples: dict[str, list[float]] = {name: [] for name in samplers}
+    for number in range(warm_up + rounds):
+        for name, sample in samplers.items():
+            value = sample()
+            if number >= warm_up:
+                samples[name].append(value)
+    return samples

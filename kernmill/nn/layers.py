@@ -1,0 +1,357 @@
+"""The layers. Names of arguments and tensors, shapes and initial values are PyTorch's, so that its files of weights fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from kernmill.ir import DType, SettingError, ShapeError, dtypes, show_shape
+
+from ..tensor import Tensor
+from .module import Module
+
+__all__ = [
+    "BatchNorm",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "Conv1d",
+    "Conv2d",
+    "ConvTranspose2d",
+    "Dropout",
+    "Embedding",
+    "GroupNorm",
+    "LayerNorm",
+    "Linear",
+    "MultiHeadAttention",
+    "RMSNorm",
+    "Sequential",
+]
+
+Each = int | Sequence[int]
+
+
+def _even(shape: Sequence[int], fan_in: int, dtype: DType) -> Tensor:
+    """A parameter of even numbers within 1 / sqrt(fan_in): PyTorch's start for weights and biases."""
+    bound = 1 / math.sqrt(max(1, fan_in))
+    return Tensor.uniform(tuple(shape), low=-bound, high=bound, dtype=dtype, requires_grad=True)
+
+
+def _filled(shape: Sequence[int], value: float, dtype: DType, *, is_parameter: bool = True) -> Tensor:
+    """A tensor in memory of its own."""
+    import numpy as np
+
+    return Tensor(np.full(tuple(shape), value, np.float32), dtype, requires_grad=is_parameter)
+
+
+def _sizes(layer: str, **sizes: int) -> None:
+    """Refuse sizes that are not positive ints."""
+    for name, size in sizes.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise ShapeError(f"{layer}: {name}={size!r}. Give a whole number, 1 or more.")
+
+
+class Linear(Module):
+    """x @ weight.T + bias; weight of shape (out_features, in_features)."""
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, dtype: DType = dtypes.default_float
+    ) -> None:
+        _sizes("Linear", in_features=in_features, out_features=out_features)
+        self.weight = _even((out_features, in_features), in_features, dtype)
+        self.bias = _even((out_features,), in_features, dtype) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (..., in_features) -> (..., out_features)."""
+        if not x.ndim or x.uop.shape[-1] != self.weight.shape[1]:
+            raise ShapeError(
+                f"Linear: x of shape {show_shape(x.uop.shape)}: its last axis is to be {self.weight.shape[1]}. Reshape x, "
+                "or build the layer with another in_features."
+            )
+        return x.linear(self.weight, self.bias)
+
+
+class _Conv(Module):
+    """A convolution over `rank` spatial axes; weight of shape (out, in / groups, *kernel)."""
+
+    rank = 2
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Each, stride: Each = 1, padding: Each | str = 0,
+                 dilation: Each = 1, groups: int = 1, *, bias: bool = True, dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        name = type(self).__name__
+        _sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ShapeError(f"{name}: {in_channels} to {out_channels} channels in {groups} groups: they do not divide.")
+        kernel = _kernel(name, kernel_size, self.rank)
+        fan_in = in_channels // groups * math.prod(kernel)
+        self.weight = _even((out_channels, in_channels // groups, *kernel), fan_in, dtype)
+        self.bias = _even((out_channels,), fan_in, dtype) if bias else None
+        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, in_channels, *spatial) -> (batch, out_channels, *spatial)."""
+        return x.conv2d(self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Conv1d(_Conv):
+    """A convolution over the last axis."""
+
+    rank = 1
+
+
+class Conv2d(_Conv):
+    """A convolution over the last two axes."""
+
+
+class ConvTranspose2d(Module):
+    """The adjoint of Conv2d; weight of shape (in, out / groups, *kernel)."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Each, stride: Each = 1, padding: Each = 0,
+                 output_padding: Each = 0, groups: int = 1, *, bias: bool = True, dilation: Each = 1,
+                 dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        _sizes("ConvTranspose2d", in_channels=in_channels, out_channels=out_channels, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ShapeError(
+                f"ConvTranspose2d: {in_channels} to {out_channels} channels in {groups} groups: they do not divide."
+            )
+        kernel = _kernel("ConvTranspose2d", kernel_size, 2)
+        fan_in = out_channels // groups * math.prod(kernel)
+        self.weight = _even((in_channels, out_channels // groups, *kernel), fan_in, dtype)
+        self.bias = _even((out_channels,), fan_in, dtype) if bias else None
+        self.stride, self.padding, self.output_padding = stride, padding, output_padding
+        self.groups, self.dilation = groups, dilation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, in_channels, *spatial) -> (batch, out_channels, *spatial)."""
+        return x.conv_transpose2d(
+            self.weight, self.bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
+
+def _kernel(layer: str, size: Each, rank: int) -> tuple[int, ...]:
+    kernel = (size,) * rank if isinstance(size, int) else tuple(size)
+    if len(kernel) != rank or any(k < 1 for k in kernel):
+        raise ShapeError(f"{layer}: kernel_size={size!r}. Give one size, or {rank}, each 1 or more.")
+    return kernel
+
+
+class BatchNorm(Module):
+    """Each channel (axis 1) to mean 0 and variance 1 over the batch; in use over the batches seen in training.
+
+    In training the running statistics move by `momentum` towards the batch's; the next optimizer step computes them.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
+                 track_running_stats: bool = True, *, dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        _sizes("BatchNorm", num_features=num_features)
+        self.eps, self.momentum, self.num_features = eps, momentum, num_features
+        shape = (num_features,)
+        self.weight = _filled(shape, 1.0, dtype) if affine else None
+        self.bias = _filled(shape, 0.0, dtype) if affine else None
+        self.running_mean = _filled(shape, 0.0, dtype, is_parameter=False) if track_running_stats else None
+        self.running_var = _filled(shape, 1.0, dtype, is_parameter=False) if track_running_stats else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, num_features, ...) -> the same."""
+        if x.ndim < 2 or x.uop.shape[1] != self.num_features:
+            raise ShapeError(
+                f"BatchNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_features} channels."
+            )
+        axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+        shape = (1, self.num_features, *(1 for _ in axes[1:]))
+        if self.training or self.running_mean is None or self.running_var is None:
+            mean = x.mean(axes)
+            centred = x - mean.reshape(shape)
+            variance = centred.square().mean(axes)
+            if self.training:
+                self._follow(mean.detach(), variance.detach(), x.numel() // self.num_features)
+        else:
+            centred, variance = x - self.running_mean.reshape(shape), self.running_var
+        scale = (variance + self.eps).rsqrt()
+        scale = scale if self.weight is None else scale * self.weight
+        result = centred * scale.reshape(shape)
+        return result if self.bias is None else result + self.bias.reshape(shape)
+
+    def _follow(self, mean: Tensor, variance: Tensor, count: int) -> None:
+        if self.running_mean is None or self.running_var is None:
+            return
+        if count < 2:
+            raise ShapeError("BatchNorm: one value per channel has no variance. Train with larger batches, or call eval().")
+        left = [state for state in (self.running_mean, self.running_var) if not state.is_realized]
+        if left:  # two forward passes in a row: do not build a chain
+            left[0].realize(*left[1:])
+        keep = 1 - self.momentum
+        self._update(self.running_mean, self.running_mean * keep + mean * self.momentum)
+        self._update(self.running_var, self.running_var * keep + variance * (self.momentum * count / (count - 1)))
+
+
+BatchNorm1d = BatchNorm2d = BatchNorm
+
+
+class LayerNorm(Module):
+    """The last axes to mean 0 and variance 1, then weight and bias."""
+
+    def __init__(self, normalized_shape: Each, eps: float = 1e-5, elementwise_affine: bool = True, bias: bool = True,
+                 *, dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        self.shape = _last_axes("LayerNorm", normalized_shape)
+        self.eps = eps
+        self.weight = _filled(self.shape, 1.0, dtype) if elementwise_affine else None
+        self.bias = _filled(self.shape, 0.0, dtype) if elementwise_affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (..., *normalized_shape) -> the same."""
+        axes = _fitting("LayerNorm", x, self.shape)
+        centred = x - x.mean(axes, keepdim=True)
+        result = centred * (centred.square().mean(axes, keepdim=True) + self.eps).rsqrt()
+        result = result if self.weight is None else result * self.weight
+        return result if self.bias is None else result + self.bias
+
+
+class RMSNorm(Module):
+    """The last axes divided by the root of their mean square, then weight."""
+
+    def __init__(self, normalized_shape: Each, eps: float | None = None, elementwise_affine: bool = True, *,
+                 dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        self.shape = _last_axes("RMSNorm", normalized_shape)
+        self.eps = eps
+        self.weight = _filled(self.shape, 1.0, dtype) if elementwise_affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (..., *normalized_shape) -> the same."""
+        axes = _fitting("RMSNorm", x, self.shape)
+        eps = _EPSILON[x.dtype.name] if self.eps is None else self.eps
+        result = x * (x.square().mean(axes, keepdim=True) + eps).rsqrt()
+        return result if self.weight is None else result * self.weight
+
+
+_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+
+
+def _last_axes(layer: str, sizes: Each) -> tuple[int, ...]:
+    shape = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    if not shape or any(size < 1 for size in shape):
+        raise ShapeError(f"{layer}: normalized_shape={sizes!r}. Give the sizes of the last axes, each 1 or more.")
+    return shape
+
+
+def _fitting(layer: str, x: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The last axes, negative; their sizes are to be `shape`."""
+    if tuple(x.uop.shape[-len(shape) :]) != shape:
+        raise ShapeError(f"{layer}: x of shape {show_shape(x.uop.shape)} does not end in {shape}. Reshape x, or the layer.")
+    return tuple(range(-len(shape), 0))
+
+
+class GroupNorm(Module):
+    """Groups of channels (axis 1), with their spatial axes, to mean 0 and variance 1; then weight and bias."""
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, *,
+                 dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        _sizes("GroupNorm", num_groups=num_groups, num_channels=num_channels)
+        if num_channels % num_groups:
+            raise ShapeError(f"GroupNorm: {num_channels} channels do not divide into {num_groups} groups.")
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = _filled((num_channels,), 1.0, dtype) if affine else None
+        self.bias = _filled((num_channels,), 0.0, dtype) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (batch, num_channels, ...) -> the same."""
+        if x.ndim < 2 or x.uop.shape[1] != self.num_channels:
+            raise ShapeError(f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_channels} channels.")
+        grouped = x.reshape((x.shape[0], self.num_groups, -1))
+        centred = grouped - grouped.mean(-1, keepdim=True)
+        result = (centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()).reshape(x.shape)
+        shape = (1, self.num_channels, *(1 for _ in x.shape[2:]))
+        result = result if self.weight is None else result * self.weight.reshape(shape)
+        return result if self.bias is None else result + self.bias.reshape(shape)
+
+
+class Embedding(Module):
+    """A table of vectors, one for each of num_embeddings whole numbers; starts normal."""
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, *, dtype: DType = dtypes.default_float) -> None:
+        _sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        self.weight = Tensor.randn((num_embeddings, embedding_dim), dtype=dtype, requires_grad=True)
+
+    def forward(self, index: Tensor) -> Tensor:
+        """Shapes: (...) of an int dtype -> (..., embedding_dim)."""
+        return self.weight[index]
+
+
+class Dropout(Module):
+    """In training each element 0 with probability p, the others divided by 1 - p."""
+
+    def __init__(self, p: float = 0.5) -> None:
+        if not 0 <= p <= 1:
+            raise SettingError(f"Dropout: p={p!r} is no probability. Give a number from 0 to 1.")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: any."""
+        return x.dropout(self.p, self.training)
+
+    def _shown(self) -> str:
+        return f"p={self.p}"
+
+
+class MultiHeadAttention(Module):
+    """Attention with several heads over (batch, length, embed_dim), with PyTorch's names of weights."""
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, *,
+                 dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        _sizes("MultiHeadAttention", embed_dim=embed_dim, num_heads=num_heads)
+        if embed_dim % num_heads:
+            raise ShapeError(f"MultiHeadAttention: embed_dim {embed_dim} does not divide into {num_heads} heads.")
+        self.embed_dim, self.num_heads, self.dropout = embed_dim, num_heads, dropout
+        self.in_proj_weight = Tensor.glorot_uniform((3 * embed_dim, embed_dim), dtype=dtype, requires_grad=True)
+        self.in_proj_bias = _filled((3 * embed_dim,), 0.0, dtype) if bias else None
+        self.out_proj = Linear(embed_dim, embed_dim, bias, dtype=dtype)
+        if bias:
+            self.out_proj.bias = _filled((embed_dim,), 0.0, dtype)
+
+    def forward(self, query: Tensor, key: Tensor | None = None, value: Tensor | None = None, *,
+                attn_mask: Tensor | None = None, is_causal: bool = False) -> Tensor:  # fmt: skip
+        """Attention of the query to the key (itself, when not given); value is the key, when not given.
+
+        Shapes: (batch, length, embed_dim) -> the same; the mask (length, key length) or with heads and batch in front.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        weights = self.in_proj_weight.chunk(3)
+        biases = [None] * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        q, k, v = (self._heads(x.linear(w, b)) for x, w, b in zip((query, key, value), weights, biases, strict=True))
+        dropout = self.dropout if self.training else 0.0
+        seen = q.scaled_dot_product_attention(k, v, attn_mask, dropout, is_causal)
+        joined = seen.transpose(1, 2).reshape((query.shape[0], query.shape[1], self.embed_dim))
+        result: Tensor = self.out_proj(joined)
+        return result
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.reshape((x.shape[0], x.shape[1], self.num_heads, self.embed_dim // self.num_heads)).transpose(1, 2)
+
+
+class Sequential(Module):
+    """Layers and functions, one after the other."""
+
+    def __init__(self, *layers: Callable[[Any], Any]) -> None:
+        bad = next((layer for layer in layers if not callable(layer)), None)
+        if bad is not None:
+            raise SettingError(f"Sequential: a {type(bad).__name__} cannot be called. Give modules and functions of a tensor.")
+        self._layers = list(layers)
+        for i, layer in enumerate(layers):
+            if isinstance(layer, Module):
+                setattr(self, str(i), layer)
+
+    def forward(self, x: Any) -> Any:
+        """Each layer on what the one before it gave."""
+        for layer in self._layers:
+            x = layer(x)
+        return x
+
+    def __getitem__(self, index: int) -> Callable[[Any], Any]:
+        return self._layers[index]
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __iter__(self) -> Iterator[Callable[[Any], Any]]:
+        return iter(self._layers)

@@ -1,0 +1,231 @@
+"""Optimizers: SGD, Adam, AdamW, and clipping of gradients. Their numbers are PyTorch's.
+
+Everything a step changes lives in tensors made by the constructor (also the learning rate and the number of steps), and a
+step computes parameters and state in one realize. A captured step therefore advances them each time it is replayed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from kernmill.ir import DType, GradientError, SettingError, dtypes
+
+from ..lazy import no_grad
+from ..tensor import Tensor
+from .module import pending_updates
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "clip_grad_norm"]
+
+
+class Optimizer:
+    """What optimizers have in common. Subclasses make their state and say what one parameter's step is."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor) -> None:
+        self.parameters = _checked(type(self).__name__, parameters)
+        if not isinstance(lr, Tensor):
+            _at_least_zero(type(self).__name__, lr=lr)
+        self._lr = lr if isinstance(lr, Tensor) else Tensor([float(lr)], dtypes.float32).reshape(())
+        self.parameters[0].realize(*self.parameters[1:], self._lr)
+
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate, a tensor of one element; give it a number to change it, also between replays."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, value: float | Tensor) -> None:
+        if not isinstance(value, Tensor):
+            _at_least_zero(type(self).__name__, lr=value)
+        self._lr.assign(value).realize()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients, so that backward() starts anew."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self, *also: Tensor) -> None:
+        """Move each parameter that has a gradient. `also` (the loss, say) is computed in the same go.
+
+        Give what you want to read of this step: computed later, it would need the parameters as they were before.
+
+        Raises:
+            GradientError: no parameter has a gradient.
+        """
+        moving = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        if not moving:
+            raise GradientError(f"{type(self).__name__}.step: no parameter has a gradient. Call backward() on the loss first.")
+        with no_grad():
+            changed = self._before()
+            for i in moving:
+                grad = self.parameters[i].grad
+                assert grad is not None
+                changed += self._move(i, self.parameters[i], grad.detach())
+        grads = [grad for i in moving if (grad := self.parameters[i].grad) is not None]
+        everything = [*changed, *(self.parameters[i] for i in moving), *grads, *pending_updates(), *also]
+        everything[0].realize(*everything[1:])
+
+    def state(self) -> list[Tensor]:
+        """Every tensor that a step changes besides the parameters."""
+        return []
+
+    def _before(self) -> list[Tensor]:
+        """What a step changes once, however many parameters there are."""
+        return []
+
+    def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
+        """Assign the parameter its next value; gives the state that changed."""
+        raise NotImplementedError
+
+    def _rate(self, parameter: Tensor) -> Tensor:
+        return self._lr.reshape(()).cast(parameter.dtype).to(parameter.device)
+
+    def _zeros(self) -> list[Tensor]:
+        """A tensor of zeros for each parameter, in memory of its own."""
+        return [_zeros(p.shape, p.dtype, p.device) for p in self.parameters]
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum, Nesterov's form of it, and weight decay (added to the gradient)."""
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3, momentum: float = 0.0,
+                 weight_decay: float = 0.0, nesterov: bool = False) -> None:  # fmt: skip
+        super().__init__(parameters, lr)
+        _at_least_zero("SGD", momentum=momentum, weight_decay=weight_decay)
+        if nesterov and not momentum:
+            raise SettingError("SGD: nesterov=True without momentum. Give a momentum, such as 0.9.")
+        self.momentum, self.weight_decay, self.nesterov = momentum, weight_decay, nesterov
+        self.velocity = self._zeros() if momentum else []
+
+    def state(self) -> list[Tensor]:
+        """The velocities."""
+        return self.velocity
+
+    def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
+        now = parameter.detach()
+        if self.weight_decay:
+            grad = grad + now * self.weight_decay
+        changed = []
+        if self.momentum:
+            velocity = self.velocity[i].detach() * self.momentum + grad
+            self.velocity[i].assign(velocity)
+            changed.append(self.velocity[i])
+            grad = grad + velocity * self.momentum if self.nesterov else velocity
+        parameter.assign(now - grad * self._rate(parameter))
+        return changed
+
+
+class Adam(Optimizer):
+    """Adam; weight decay is added to the gradient.
+
+    Source: Kingma and Ba, Adam: A Method for Stochastic Optimization, ICLR 2015.
+    """
+
+    is_decoupled = False
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0.0) -> None:  # fmt: skip
+        super().__init__(parameters, lr)
+        name = type(self).__name__
+        _at_least_zero(name, eps=eps, weight_decay=weight_decay)
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise SettingError(f"{name}: betas={betas!r}. Give two numbers from 0 to below 1, such as (0.9, 0.999).")
+        self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.mean, self.square = self._zeros(), self._zeros()
+        self.steps = {place: _zeros((1,), dtypes.int32, place) for place in dict.fromkeys(p.device for p in self.parameters)}
+
+    def state(self) -> list[Tensor]:
+        """The number of steps, the running means of gradients and of their squares."""
+        return [*self.steps.values(), *self.mean, *self.square]
+
+    def _before(self) -> list[Tensor]:
+        for steps in self.steps.values():
+            steps.assign(steps.detach() + 1)
+        return list(self.steps.values())
+
+    def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
+        now, lr = parameter.detach(), self._rate(parameter)
+        if self.weight_decay and self.is_decoupled:
+            now = now * (1 - lr * self.weight_decay)
+        elif self.weight_decay:
+            grad = grad + now * self.weight_decay
+        first, second = self.betas
+        mean = self.mean[i].detach() * first + grad * (1 - first)
+        square = self.square[i].detach() * second + grad * grad * (1 - second)
+        self.mean[i].assign(mean)
+        self.square[i].assign(square)
+        steps = self.steps[parameter.device].reshape(()).float()
+        rate = lr / _one_minus_power(first, steps).cast(parameter.dtype)
+        root = _one_minus_power(second, steps).sqrt().cast(parameter.dtype)
+        parameter.assign(now - rate * (mean / (square.sqrt() / root + self.eps)))
+        return [self.mean[i], self.square[i]]
+
+
+class AdamW(Adam):
+    """Adam with weight decay that shrinks the parameters themselves.
+
+    Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019.
+    """
+
+    is_decoupled = True
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
+                 eps: float = 1e-8, weight_decay: float = 0.01) -> None:  # fmt: skip
+        super().__init__(parameters, lr, betas, eps, weight_decay)
+
+
+def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale the gradients together so that the norm of all of them is at most max_norm; returns the norm before.
+
+    Raises:
+        GradientError: no parameter has a gradient.
+    """
+    moving = [p for p in parameters if p.grad is not None]
+    if not moving:
+        raise GradientError("clip_grad_norm: no parameter has a gradient. Call backward() on the loss first.")
+    _at_least_zero("clip_grad_norm", max_norm=max_norm)
+    with no_grad():
+        squares = [grad.detach().square().sum().reshape(()) for p in moving if (grad := p.grad) is not None]
+        total = squares[0]
+        for square in squares[1:]:
+            total = total + square.to(total.device)
+        norm = total.sqrt()
+        factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+        for p in moving:
+            if p.grad is not None:
+                p.grad = p.grad.detach() * factor.cast(p.grad.dtype).to(p.grad.device)
+    return norm
+
+
+def _one_minus_power(beta: float, steps: Tensor) -> Tensor:
+    """1 - beta ** steps, exact to float32 also where beta ** steps is near 1."""
+    return -(steps * math.log(beta)).expm1() if beta else steps * 0 + 1
+
+
+def _zeros(shape: Sequence[int], dtype: DType, device: str) -> Tensor:
+    import numpy as np
+
+    return Tensor(np.zeros(tuple(shape), np.float32), dtype, device)
+
+
+def _checked(name: str, parameters: Iterable[Tensor]) -> list[Tensor]:
+    """The parameters as a list of distinct tensors that want a gradient."""
+    found = list(parameters)
+    if not found:
+        raise SettingError(f"{name}: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True.")
+    for i, p in enumerate(found):
+        if not isinstance(p, Tensor):
+            raise SettingError(f"{name}: parameter {i} is a {type(p).__name__}. Give tensors, such as model.parameters().")
+        if not p.requires_grad or not p._is_leaf():
+            raise GradientError(
+                f"{name}: parameter {i} of shape {p.shape} is no leaf with requires_grad. Make it with requires_grad=True."
+            )
+    if len({id(p) for p in found}) != len(found):
+        raise SettingError(f"{name}: a parameter is given twice. Give each once.")
+    return found
+
+
+def _at_least_zero(name: str, **values: float) -> None:
+    for word, value in values.items():
+        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise SettingError(f"{name}: {word}={value!r}. Give a number, 0 or more.")

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor, train
+from tests.kernmill.against import close, values, with_torch
+
+Q, K, V = values(2, 4, 3, 8), values(2, 4, 5, 8, seed=1), values(2, 4, 5, 6, seed=2)
+
+
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}], ids=str)
+def test_attention_is_torchs(options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    with_torch(lambda q, k, v: q.scaled_dot_product_attention(k, v, **options),
+               lambda q, k, v: theirs(q, k, v, **options), [Q, K, V], 1e-5)  # fmt: skip
+
+
+def test_masks() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    seen = np.random.default_rng(0).random((3, 5)) < 0.7
+    seen[:, 0] = True
+    bias = values(2, 1, 3, 5, seed=4)
+    for mask in (seen, bias):
+        with_torch(lambda q, k, v, m=mask: q.scaled_dot_product_attention(k, v, Tensor(m)),
+                   lambda q, k, v, m=mask: theirs(q, k, v, torch.tensor(m)), [Q, K, V], 1e-5)  # fmt: skip
+
+
+def test_groups_of_heads_share_keys() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    k, v = K[:, :2], V[:, :2]
+    mask = values(2, 4, 3, 5, seed=4)
+    with_torch(lambda q, k, v: q.scaled_dot_product_attention(k, v, Tensor(mask)),
+               lambda q, k, v: theirs(q, k, v, torch.tensor(mask), enable_gqa=True), [Q, k, v], 1e-5)  # fmt: skip
+    one = Tensor(Q).scaled_dot_product_attention(Tensor(K[:, :1]), Tensor(V[:, :1]))
+    close(one, theirs(torch.tensor(Q), torch.tensor(K[:, :1]), torch.tensor(V[:, :1]), enable_gqa=True).numpy(), 1e-5)
+
+
+def test_half_precision_attends_in_float32() -> None:
+    q = (Q * 30).astype(np.float16)
+    got = Tensor(q).scaled_dot_product_attention(Tensor(q), Tensor(q))
+    assert got.numpy().dtype == np.float16
+    assert np.isfinite(got.numpy()).all()
+
+
+def test_dropout() -> None:
+    ones = Tensor.ones(4000)
+    assert ones.dropout(0.25) is ones
+    with train():
+        dropped = ones.dropout(0.25).numpy()
+        again = ones.dropout(0.25).numpy()
+    assert set(np.unique(dropped)) == {np.float32(0), np.float32(1 / 0.75)}
+    assert 0.7 < (dropped != 0).mean() < 0.8
+    assert (dropped != again).any()
+    assert ones.dropout(1.0, training=True).sum().item() == 0
+    assert ones.dropout(0.0, training=True) is ones

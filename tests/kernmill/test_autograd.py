@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor, dtypes
+from tests.kernmill.against import close, values
+
+# second derivatives: name -> a function of one tensor, spelled alike in PyTorch
+TWICE: dict[str, Callable[[Any], Any]] = {
+    "cube": lambda t: t * t * t,
+    "exp": lambda t: t.exp() * t.sin(),
+    "log": lambda t: (t * t + 1).log().tanh(),
+    "softmax": lambda t: t.softmax(-1) ** 2,
+    "matmul": lambda t: (t @ t.mT) ** 2,
+    "max": lambda t: t.amax(1) ** 3,
+    "window": lambda t: t.unfold(1, 2, 1) ** 3,
+    "slice": lambda t: t[::2, 1:] ** 3,
+    "take": lambda t: t[[0, 2, 0]] ** 3,
+    "prod": lambda t: t.prod(1),
+    "sqrt": lambda t: (t * t + 1).sqrt() / (t.erf() + 2),
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_second_derivatives_are_torchs(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    fn = TWICE[name]
+    x = values(3, 3, low=0.3)
+    own = Tensor(x, requires_grad=True)
+    (first,) = fn(own).sum().gradient(own)
+    (second,) = (first * Tensor(values(3, 3, seed=5))).sum().gradient(own)
+    ref = torch.tensor(x, requires_grad=True)
+    (want,) = torch.autograd.grad(fn(ref).sum(), ref, create_graph=True)
+    (want2,) = torch.autograd.grad((want * torch.tensor(values(3, 3, seed=5))).sum(), ref)
+    close(first.detach(), want.detach().numpy(), 1e-5, 1e-5)
+    close(second.detach(), want2.numpy(), 1e-4, 1e-5)
+
+
+def test_second_derivative_of_a_convolution() -> None:
+    torch = pytest.importorskip("torch")
+    x, w = values(1, 2, 5, 5), values(3, 2, 3, 3, seed=1)
+    a, b = Tensor(x, requires_grad=True), Tensor(w, requires_grad=True)
+    (first,) = (a.conv2d(b, stride=2, padding=1) ** 2).sum().gradient(a)
+    (second,) = (first * first).sum().gradient(b)
+    ra, rb = torch.tensor(x, requires_grad=True), torch.tensor(w, requires_grad=True)
+    (want,) = torch.autograd.grad(
+        (torch.nn.functional.conv2d(ra, rb, stride=2, padding=1) ** 2).sum(), ra, create_graph=True
+    )
+    (want2,) = torch.autograd.grad((want * want).sum(), rb)
+    close(second.detach(), want2.numpy(), 1e-4, 1e-3)
+
+
+def test_gradient_for_targets_in_the_middle() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    y = x * x
+    z = (y * 3).sum()
+    by_y, by_x = z.gradient(y, x)
+    assert (by_y.tolist(), by_x.tolist()) == ([3, 3], [6, 12])
+    assert x.grad is None
+
+
+def test_the_gradient_given_weighs_the_outputs() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    (x * x).backward(Tensor([1.0, 10.0]))
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 40]
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16, dtypes.float64])
+def test_gradients_have_the_dtype_and_shape_of_the_leaf(dtype: Any) -> None:
+    x = Tensor(values(2, 3), dtype=dtype, requires_grad=True)
+    (x.float() * 2).mean().backward()
+    assert x.grad is not None
+    assert (x.grad.dtype, x.grad.shape) == (dtype, (2, 3))
+    close(x.grad.float(), np.full((2, 3), 1 / 3), 4e-3)
+
+
+def test_steps_have_gradient_zero() -> None:
+    x = Tensor([1.5], requires_grad=True)
+    (x.floor() + x.round()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [0]
+
+
+def test_a_deep_graph_does_not_recurse() -> None:
+    x = Tensor([1.0], requires_grad=True)
+    y = x
+    for _ in range(3000):
+        y = y + x
+    (grad,) = y.sum().gradient(x)
+    assert len(grad.uop.toposort()) > 0
+
+
+def test_detach_stops() -> None:
+    x = Tensor([3.0], requires_grad=True)
+    (x * x.detach()).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [3]

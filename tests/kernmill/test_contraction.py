@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor, dtypes, einsum
+from tests.kernmill.against import close, same, values, with_torch
+
+SHAPES = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
+          ((2, 1, 4, 3), (5, 3, 2)), ((3,), (5, 3, 2)), ((5, 2, 3), (3,)), ((1, 1), (1, 1))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_matmul_is_torchs(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    with_torch(lambda x, y: x @ y, lambda x, y: x @ y, [values(*a), values(*b, seed=1)])
+
+
+FORMULAS = [
+    ("ij,jk->ik", [(2, 3), (3, 4)]), ("ij,jk", [(2, 3), (3, 4)]), ("i,j->ij", [(2,), (3,)]), ("ii->i", [(3, 3)]),
+    ("ii", [(3, 3)]), ("ij->ji", [(2, 3)]), ("bhqd,bhkd->bhqk", [(2, 3, 4, 5), (2, 3, 6, 5)]), ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]),
+    ("...ij,...jk->...ik", [(5, 2, 3), (5, 3, 4)]), ("...ij,jk", [(5, 2, 3), (3, 4)]), ("ij,ij->", [(2, 3), (2, 3)]),
+    ("ij->", [(2, 3)]), ("iij,jk->ik", [(2, 2, 3), (3, 4)]), ("i...->...", [(2, 3, 4)]), ("ij , j -> i", [(2, 3), (3,)]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("formula", "shapes"), FORMULAS)
+def test_einsum_is_numpys(formula: str, shapes: list[tuple[int, ...]]) -> None:
+    arrays = [values(*shape, seed=n) for n, shape in enumerate(shapes)]
+    close(einsum(formula, *(Tensor(a) for a in arrays)), np.einsum(formula, *arrays), 1e-5)
+
+
+def test_linear_and_outer() -> None:
+    torch = pytest.importorskip("torch")
+    linear = torch.nn.functional.linear
+    inputs = [values(4, 3), values(5, 3, seed=1), values(5, seed=2)]
+    with_torch(lambda x, w, b: x.linear(w, b), linear, inputs)
+    close(Tensor(inputs[2]).outer(Tensor(inputs[2])), np.outer(inputs[2], inputs[2]))
+
+
+def test_half_types_accumulate_in_float32() -> None:
+    ones = np.ones((1, 4096), np.float16)
+    assert (Tensor(ones) @ Tensor(ones).T).item() == 4096
+    assert (Tensor(ones) @ Tensor(ones).T).dtype is dtypes.float16
+
+
+def test_ints_wrap_in_their_dtype() -> None:
+    a = np.array([[100, 100]], np.int8)
+    same(Tensor(a) @ Tensor(a).T, a @ a.T)
+    same(Tensor([[1, 2]]) @ Tensor([[3], [4]]), np.array([[11]]))
+    b = np.array([[True, False]])
+    same(Tensor(b) @ Tensor(b).T, b @ b.T)
+
+
+def test_empty_products() -> None:
+    same(Tensor.zeros(2, 0) @ Tensor.zeros(0, 3), np.zeros((2, 3), np.float32))
+    same(Tensor.zeros(0, 2) @ Tensor.zeros(2, 3), np.zeros((0, 3), np.float32))

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor
+from tests.kernmill.against import close, same, values, with_torch
+
+CASES: list[dict[str, Any]] = [
+    {}, {"stride": 2}, {"padding": 1}, {"padding": (2, 0), "stride": (1, 2)}, {"dilation": 2}, {"groups": 2},
+    {"stride": 3, "padding": 2, "dilation": (1, 2), "groups": 4},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_conv2d_is_torchs(options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    conv = torch.nn.functional.conv2d
+    inputs = [values(2, 4, 7, 6), values(8, 4 // options.get("groups", 1), 3, 2, seed=1), values(8, seed=2)]
+    with_torch(lambda x, w, b: x.conv2d(w, b, **options), lambda x, w, b: conv(x, w, b, **options), inputs, 2e-5)
+
+
+def test_padding_by_name() -> None:
+    torch = pytest.importorskip("torch")
+    conv = torch.nn.functional.conv2d
+    for name in ("same", "valid"):
+        with_torch(lambda x, w, n=name: x.conv2d(w, padding=n), lambda x, w, n=name: conv(x, w, padding=n),
+                   [values(1, 2, 5, 5), values(3, 2, 3, 3)], 2e-5)  # fmt: skip
+
+
+def test_other_ranks() -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    with_torch(
+        lambda x, w: x.conv1d(w, stride=2),
+        lambda x, w: f.conv1d(x, w, stride=2),
+        [values(2, 3, 9), values(4, 3, 3)],
+        1e-5,
+    )
+    with_torch(lambda x, w: x.conv3d(w, padding=1), lambda x, w: f.conv3d(x, w, padding=1),
+               [values(1, 2, 3, 4, 3), values(3, 2, 2, 3, 2)], 2e-5)  # fmt: skip
+    with_torch(lambda x, w: x.conv2d(w), f.conv2d, [values(3, 5, 5), values(2, 3, 3, 3)], 1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"stride": 2, "padding": 1, "output_padding": 1}, {"groups": 2},
+                                     {"dilation": 2, "stride": (1, 3)}], ids=str)  # fmt: skip
+def test_conv_transpose2d_is_torchs(options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    conv = torch.nn.functional.conv_transpose2d
+    inputs = [values(2, 4, 3, 4), values(4, 3, 3, 2, seed=1), values(3 * options.get("groups", 1), seed=2)]
+    with_torch(
+        lambda x, w, b: x.conv_transpose2d(w, b, **options), lambda x, w, b: conv(x, w, b, **options), inputs, 2e-5
+    )
+
+
+POOLS: list[dict[str, Any]] = [
+    {"kernel_size": 2}, {"kernel_size": 3, "stride": 1}, {"kernel_size": (3, 2), "stride": 2, "padding": 1},
+    {"kernel_size": 3, "stride": 2, "ceil_mode": True}, {"kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", POOLS, ids=str)
+def test_pooling_is_torchs(options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    x = [values(2, 3, 8, 7)]
+    with_torch(lambda t: t.max_pool2d(**options), lambda t: f.max_pool2d(t, **options), x)
+    with_torch(lambda t: t.avg_pool2d(**options), lambda t: f.avg_pool2d(t, **options), x)
+    with_torch(lambda t: t.avg_pool2d(**options, count_include_pad=False),
+               lambda t: f.avg_pool2d(t, **options, count_include_pad=False), x)  # fmt: skip
+
+
+def test_dilated_and_int_max_pool() -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    with_torch(
+        lambda t: t.max_pool2d(2, 1, dilation=2), lambda t: f.max_pool2d(t, 2, 1, dilation=2), [values(1, 1, 6, 6)]
+    )
+    same(
+        Tensor(np.arange(-8, 8).reshape(1, 1, 4, 4)).max_pool2d(2, padding=1),
+        np.array([[[[-8, -6, -5], [0, 2, 3], [4, 6, 7]]]]),
+    )
+
+
+def test_adaptive_pooling_and_resizing() -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    with_torch(
+        lambda t: t.adaptive_avg_pool2d((2, 1)), lambda t: f.adaptive_avg_pool2d(t, (2, 1)), [values(1, 2, 4, 3)]
+    )
+    with_torch(
+        lambda t: t.interpolate(scale_factor=2), lambda t: f.interpolate(t, scale_factor=2), [values(1, 2, 3, 3)]
+    )
+    with_torch(lambda t: t.interpolate((5, 2)), lambda t: f.interpolate(t, (5, 2)), [values(1, 2, 3, 3)])
+
+
+def test_an_empty_batch() -> None:
+    assert Tensor.zeros(0, 3, 5, 5).conv2d(Tensor.zeros(2, 3, 3, 3)).numpy().shape == (0, 2, 3, 3)
+    close(Tensor.zeros(1, 0, 3, 3).conv2d(Tensor.zeros(2, 0, 3, 3)), np.zeros((1, 2, 1, 1)))

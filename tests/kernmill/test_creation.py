@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor, dtypes
+from tests.kernmill.against import close, same
+
+DATA: list[tuple[Any, str]] = [
+    (3, "int64"), (2.5, "float32"), (True, "bool"), ([1, 2], "int64"), ([1, 2.5], "float32"), ([True, False], "bool"),
+    ([[1], [2]], "int64"), ([], "float32"), (b"\x01\xff", "uint8"), (np.float64(2), "float64"),
+    (np.arange(6).reshape(2, 3)[:, ::-2], "int64"), (np.arange(4, dtype=">i4"), "int32"), (np.array(5, ">f8"), "float64"),
+    (np.asfortranarray(np.ones((2, 3), np.float32)), "float32"), (np.zeros((0, 2), np.int8), "int8"),
+    (np.broadcast_to(np.float32(1), (3, 2)), "float32"), (np.array([1, 2], np.float16), "float16"), ([2**63], "uint64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "dtype"), DATA, ids=str)
+def test_data_comes_back(data: Any, dtype: str) -> None:
+    t = Tensor(data)
+    want = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
+    assert t.dtype.name == dtype
+    close(t, want.astype(dtype))
+
+
+def test_data_is_copied() -> None:
+    x = np.zeros(2, np.float32)
+    t = Tensor(x)
+    x[0] = 1
+    assert t.tolist() == [0, 0]
+
+
+RANGES = [(5,), (2, 5), (0, 10, 3), (5, 0, -2), (5, 5), (5, 2), (0.0, 1.0, 0.25), (1, 2, 0.3), (-1.5,), (3.0,)]
+
+
+@pytest.mark.parametrize("arguments", RANGES)
+def test_arange_is_numpys(arguments: tuple[float, ...]) -> None:
+    want = np.arange(*arguments)
+    close(Tensor.arange(*arguments), want.astype(np.float32) if want.dtype.kind == "f" else want)
+
+
+@pytest.mark.parametrize("arguments", [(0, 1, 5), (-3, 7, 11), (2, 2, 3), (0, 1, 1), (0, 1, 0), (5, -5, 4)])
+def test_linspace_is_numpys(arguments: tuple[float, float, int]) -> None:
+    want = np.linspace(*arguments).astype(np.float32)
+    got = Tensor.linspace(*arguments)
+    close(got, want)
+    if arguments[2] > 1:
+        assert got[-1].item() == arguments[1]
+
+
+def test_constants() -> None:
+    same(Tensor.zeros(2, 3), np.zeros((2, 3), np.float32))
+    same(Tensor.ones((2,), dtype=dtypes.int8), np.ones(2, np.int8))
+    same(Tensor.full((2,), 7), np.full(2, 7))
+    same(Tensor.full((), 0.1, dtype=dtypes.float64), np.array(0.1))
+    same(Tensor.full(3, True), np.full(3, True))
+    same(Tensor.eye(3), np.eye(3, dtype=np.float32))
+    same(Tensor.eye(2, 4, dtype=dtypes.int32), np.eye(2, 4, dtype=np.int32))
+    assert Tensor.empty(2, 2).shape == (2, 2)
+    like = Tensor.ones(2, dtype=dtypes.float16)
+    assert (like.zeros_like().dtype, like.full_like(3, dtype=dtypes.int32).tolist()) == (dtypes.float16, [3, 3])
+    assert like.ones_like().tolist() == [1, 1]
+
+
+def test_one_hot() -> None:
+    same(Tensor([2, 0]).one_hot(3), np.array([[0, 0, 1], [1, 0, 0]]))
+
+
+def test_values_are_converted_on_the_way_in() -> None:
+    same(Tensor([1.9, -1.9], dtype=dtypes.int8), np.array([1, -1], np.int8))
+    same(Tensor(np.array([1, 0], np.int64), dtype=dtypes.bool), np.array([True, False]))
+    same(Tensor([1, 2], dtype=dtypes.float16), np.array([1, 2], np.float16))
+    same(Tensor(Tensor([1.5]), dtype=dtypes.int32), np.array([1], np.int32))

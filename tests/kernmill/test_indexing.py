@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import IndexRangeError, Tensor
+from tests.kernmill.against import same, values, with_torch
+
+X = values(4, 5, 6)
+I = np.array([0, -1, 2])  # noqa: E741
+J = np.array([[1, 3, 0], [-2, 3, 3]])
+
+INDICES: list[Any] = [
+    0, -1, np.int64(2), (1, 2), (1, -2, 3), slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1),
+    slice(4, 1, -2), slice(-3, None), slice(10, 20), slice(3, 1), slice(-100, 100, 3), (slice(None), 2), (..., 0), (0, ...),
+    ..., None, (None, 0, ..., None), (slice(1, 3), None, 2), (slice(None, None, -2), slice(1, None, 3), -1),
+    I, [0, 2], (slice(None), I), (I, I), (I, slice(None), I), (0, I), (I, 0), (0, slice(None), I), (J, I), (None, I, None, 1),
+    (..., J), (slice(1, 3), J, slice(None, None, 2)), (I, slice(None), 0), ([[0], [1]], [0, 1, 2]), (J,),
+]  # fmt: skip
+
+
+def tensors_in(index: Any) -> Any:
+    """Arrays as tensors, so that they are checked when realized."""
+    if isinstance(index, tuple):
+        return tuple(tensors_in(i) for i in index)
+    return Tensor(index) if isinstance(index, np.ndarray) else index
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_reading_is_numpys(index: Any) -> None:
+    want = X[index]
+    same(Tensor(X)[index], want)
+    same(Tensor(X)[tensors_in(index)], want)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_writing_is_numpys(index: Any) -> None:
+    for value in (7.0, values(*X[index].shape, seed=3)):
+        want = X.copy()
+        want[index] = value
+        t = Tensor(X)
+        t[tensors_in(index)] = value
+        same(t, want)
+
+
+def index_counts_ints(index: Any) -> bool:
+    torch = pytest.importorskip("torch")
+    return bool(tuple(torch.tensor(X)[index].shape) != X[index].shape)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_gradients_of_reading_are_torchs(index: Any) -> None:
+    if any(isinstance(i, slice) and (i.step or 1) < 0 for i in (index if isinstance(index, tuple) else (index,))):
+        pytest.skip("PyTorch has no negative steps")
+    if index_counts_ints(index):
+        pytest.skip("PyTorch does not count ints as advanced indices")
+    with_torch(lambda t: t[index], lambda t: t[index], [X])
+
+
+def test_gradients_of_writing() -> None:
+    def write(t: Any, v: Any) -> Any:
+        t = t * 1
+        t[1:3, ::2] = v
+        t[0] = 3.0
+        return t * t
+
+    with_torch(write, write, [X, values(2, 3, 6, seed=2)])
+
+
+def test_gradient_of_advanced_writing() -> None:
+    def write(t: Any, v: Any) -> Any:
+        t = t * 1
+        t[[0, 2]] = v
+        return t * t
+
+    with_torch(write, write, [X, values(2, 5, 6, seed=2)])
+
+
+def test_an_empty_list_selects_nothing() -> None:
+    same(Tensor(X)[[]], X[[]])
+    t = Tensor(X)
+    t[[]] = 1
+    same(t, X)
+
+
+def test_strided_assignment_changes_only_its_places() -> None:
+    t = Tensor(np.zeros(6, np.float32)).realize()
+    t[::2] = 1
+    assert t.tolist() == [1, 0, 1, 0, 1, 0]
+    t[::-3] = Tensor([5.0, 6.0])
+    assert t.tolist() == [1, 0, 6, 0, 1, 5]
+
+
+def test_a_tensor_made_before_a_write_keeps_its_values() -> None:
+    a = Tensor(np.zeros(3, np.float32))
+    view, realized = a.reshape(3, 1), (a + 0).realize()
+    a[1] = 5
+    assert a.tolist() == [0, 5, 0]
+    assert view.tolist() == [[0], [0], [0]]
+    assert realized.tolist() == [0, 0, 0]
+
+
+def test_writing_casts_and_broadcasts() -> None:
+    t = Tensor(np.zeros((2, 3), np.int32))
+    t[:, 1] = 2.9
+    t[1] = Tensor([[1, 2, 3]])
+    assert t.tolist() == [[0, 2, 0], [1, 2, 3]]
+
+
+def test_bool_masks_write() -> None:
+    t = Tensor(X)
+    want = X.copy()
+    t[Tensor(X) > 0] = 0
+    want[want > 0] = 0
+    same(t, want)
+    mask = np.array([True, False, True, False])
+    t[mask] = Tensor(values(5, 6))
+    want[mask] = values(5, 6)
+    same(t, want)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_gather_and_its_gradient_are_torchs(axis: int) -> None:
+    torch = pytest.importorskip("torch")
+    index = np.random.default_rng(0).integers(0, 3, (2, 4, 5))
+    with_torch(lambda t: t.gather(axis, Tensor(index)), lambda t: torch.gather(t, axis, torch.tensor(index)), [X])
+    same(Tensor(X).gather(axis, Tensor(index)), torch.gather(torch.tensor(X), axis, torch.tensor(index)).numpy())
+
+
+def test_take_along_dim() -> None:
+    index = np.argsort(X, 1)
+    same(Tensor(X).take_along_dim(Tensor(index), 1), np.take_along_axis(X, index, 1))
+    same(Tensor(X).take_along_dim(Tensor(index[:1]), 1), np.take_along_axis(X, index[:1], 1))
+    same(Tensor(X).take_along_dim(Tensor([3, 7])), X.reshape(-1)[[3, 7]])
+
+
+@pytest.mark.parametrize("reduce", [None, "add", "multiply"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_scatter_is_torchs(axis: int, reduce: str | None) -> None:
+    torch = pytest.importorskip("torch")
+    x, v = values(4, 5), values(3, 4, seed=2)
+    index = np.stack([np.random.default_rng(row).permutation(4)[:4] for row in range(3)])
+    index = index if reduce is None and axis == 1 else np.array([[0, 1, 2, 3], [1, 2, 3, 0], [2, 3, 0, 1]])
+    theirs = torch.tensor(x)
+    if reduce is None:
+        want = theirs.scatter(axis, torch.tensor(index), torch.tensor(v))
+    else:
+        want = theirs.scatter_reduce(
+            axis, torch.tensor(index), torch.tensor(v), {"add": "sum", "multiply": "prod"}[reduce]
+        )
+    got = Tensor(x).scatter(axis, Tensor(index), Tensor(v), reduce)
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-6)
+
+
+def test_the_last_of_equal_indices_counts() -> None:
+    t = Tensor(np.zeros(3, np.float32))
+    t[[1, 1, 1]] = Tensor([1.0, 2.0, 3.0])
+    assert t.tolist() == [0, 3, 0]
+    assert Tensor.zeros(3).scatter(0, Tensor([2, 2]), Tensor([1.0, 4.0])).tolist() == [0, 0, 4]
+    assert Tensor.zeros(3).scatter_add(0, Tensor([2, 2]), Tensor([1.0, 4.0])).tolist() == [0, 0, 5]
+
+
+def test_index_select() -> None:
+    same(Tensor(X).index_select(1, [4, 0]), X[:, [4, 0]])
+
+
+OUTSIDE: list[Callable[[Tensor], Any]] = [
+    lambda t: t[Tensor([5])],
+    lambda t: t[Tensor(-4) - 1],
+    lambda t: t[:, Tensor([0]) + 5],
+    lambda t: t.gather(0, Tensor(np.full((1, 1, 1), 4))),
+    lambda t: t.index_select(2, Tensor([6])),
+]
+
+
+@pytest.mark.parametrize("number", range(len(OUTSIDE)))
+def test_computed_indices_are_checked_when_realized(number: int) -> None:
+    lazy = OUTSIDE[number](Tensor(X))
+    with pytest.raises(IndexRangeError, match="a computed index lies outside axis"):
+        lazy.realize()
+
+
+def test_infinity_elsewhere_does_not_leak() -> None:
+    x = np.array([[np.inf, 1.0], [np.nan, 2.0]], np.float32)
+    same(Tensor(x)[:, [1]], x[:, [1]])
+    t = Tensor(x, requires_grad=True)
+    same(t.gather(1, Tensor([[1], [1]])).detach(), x[:, [1]])

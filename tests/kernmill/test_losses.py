@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import IndexRangeError, Tensor
+from tests.kernmill.against import values, with_torch
+
+REDUCTIONS = ["mean", "sum", "none"]
+X, Y = values(4, 5), values(4, 5, seed=1)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss"])
+def test_regression_losses_are_torchs(name: str, reduction: str) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = getattr(torch.nn.functional, name)
+    with_torch(
+        lambda a, b: getattr(a, name)(b, reduction=reduction), lambda a, b: theirs(a, b, reduction=reduction), [X, Y]
+    )
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_binary_cross_entropies_are_torchs(reduction: str) -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    p, t = values(4, 5, low=0.05, high=0.95), (Y > 0).astype(np.float32)
+    with_torch(lambda a: a.binary_cross_entropy(Tensor(t), reduction=reduction),
+               lambda a: f.binary_cross_entropy(a, torch.tensor(t), reduction=reduction), [p], 1e-5)  # fmt: skip
+    wide = X * 40
+    with_torch(lambda a: a.binary_cross_entropy_with_logits(Tensor(t), reduction=reduction),
+               lambda a: f.binary_cross_entropy_with_logits(a, torch.tensor(t), reduction=reduction), [wide], 1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", ["sum", "none", "batchmean"])
+def test_kl_div_is_torchs(reduction: str) -> None:
+    torch = pytest.importorskip("torch")
+    kl_div = torch.nn.functional.kl_div
+    t = np.exp(Y) / np.exp(Y).sum(1, keepdims=True)
+    t[0, 0] = 0
+    with_torch(lambda a: a.kl_div(Tensor(t), reduction), lambda a: kl_div(a, torch.tensor(t), reduction=reduction), [X])
+    with_torch(lambda a: a.kl_div(Tensor(Y), reduction, log_target=True),
+               lambda a: kl_div(a, torch.tensor(Y), reduction=reduction, log_target=True), [X])  # fmt: skip
+
+
+WEIGHT = values(5, low=0.5, high=2)
+OPTIONS: list[dict[str, Any]] = [{}, {"label_smoothing": 0.2}, {"weight": WEIGHT}, {"weight": WEIGHT, "label_smoothing": 0.1},
+                                 {"ignore_index": 3}, {"ignore_index": 3, "label_smoothing": 0.1, "weight": WEIGHT}]  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(o) or "plain")
+def test_cross_entropy_is_torchs(options: dict[str, Any], reduction: str) -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.functional.cross_entropy
+    own = {k: Tensor(v) if k == "weight" else v for k, v in options.items()}
+    ref = {k: torch.tensor(v) if k == "weight" else v for k, v in options.items()}
+    classes = np.array([0, 3, 4, 1])
+    with_torch(lambda a: a.cross_entropy(Tensor(classes), reduction=reduction, **own),
+               lambda a: theirs(a, torch.tensor(classes), reduction=reduction, **ref), [X], 1e-5)  # fmt: skip
+    pixels = np.random.default_rng(0).integers(0, 5, (2, 3, 4))
+    with_torch(lambda a: a.cross_entropy(Tensor(pixels), reduction=reduction, **own),
+               lambda a: theirs(a, torch.tensor(pixels), reduction=reduction, **ref), [values(2, 5, 3, 4)], 1e-5)  # fmt: skip
+    if "ignore_index" not in options:
+        p = np.exp(Y) / np.exp(Y).sum(1, keepdims=True)
+        with_torch(lambda a: a.cross_entropy(Tensor(p), reduction=reduction, **own),
+                   lambda a: theirs(a, torch.tensor(p), reduction=reduction, **ref), [X], 1e-5)  # fmt: skip
+
+
+def test_one_example_and_the_negative_log_likelihood() -> None:
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional
+    with_torch(lambda a: a.cross_entropy(Tensor(2)), lambda a: f.cross_entropy(a, torch.tensor(2)), [values(5)])
+    with_torch(lambda a: a.nll_loss(Tensor([0, 3, 4, 1])), lambda a: f.nll_loss(a, torch.tensor([0, 3, 4, 1])), [X])
+
+
+def test_a_class_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(IndexRangeError, match="outside axis 1 of size 5"):
+        Tensor(X).cross_entropy(Tensor([0, 5, 1, 2])).realize()
+
+
+def test_minus_infinity_elsewhere_does_not_leak() -> None:
+    assert Tensor([[0.0, -np.inf]]).cross_entropy(Tensor([0])).item() == 0

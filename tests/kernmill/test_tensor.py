@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor, dtypes, no_grad
+from tests.kernmill.against import close, same, values
+
+
+def test_repr_never_computes() -> None:
+    t = Tensor([1.0, 2.0]) + 1
+    assert repr(t) == f"<Tensor (2,) float32 on {t.device}, not realized>"
+    assert not t.is_realized
+    t.realize()
+    assert repr(t) == "Tensor([2., 3.], dtype=float32)"
+    assert repr(Tensor([1.0], requires_grad=True)) == "Tensor([1.], dtype=float32, requires_grad=True)"
+
+
+def test_python_protocols() -> None:
+    t = Tensor([[1, 2], [3, 4]])
+    assert len(t) == 2
+    assert [row.tolist() for row in t] == [[1, 2], [3, 4]]
+    assert float(Tensor(2.5)) == 2.5
+    assert int(Tensor([7])) == 7
+    assert [10, 20, 30][Tensor(1)] == 20
+    assert bool(Tensor(1)) is True
+    assert hash(t) == hash(t)
+    assert (t == t).tolist() == [[True, True], [True, True]]
+    assert (t.size(), t.size(0), t.ndim, t.numel()) == ((2, 2), 2, 2, 4)
+
+
+def test_numpy_reads_it() -> None:
+    t = Tensor([[1.0, 2.0]])
+    same(t, np.asarray(t))
+    assert np.asarray(t, np.float64).dtype == np.float64
+    assert np.array(t).flags.writeable
+    assert np.from_dlpack(t).tolist() == [[1, 2]]
+    assert not t.numpy().flags.writeable
+
+
+def test_torch_reads_it() -> None:
+    torch = pytest.importorskip("torch")
+    assert torch.from_dlpack(Tensor([[1.0, 2.0]])).tolist() == [[1, 2]]
+
+
+def test_a_numpy_view_outlives_its_tensor_and_later_writes() -> None:
+    t = Tensor([1.0, 2.0]) * 2
+    view = t.numpy()
+    t += 1
+    t.realize()
+    assert view.tolist() == [2, 4]
+    del t
+    gc.collect()
+    assert view.tolist() == [2, 4]
+
+
+def test_from_numpy_is_never_written() -> None:
+    x = np.array([1.0, 2.0], np.float32)
+    t = Tensor.from_numpy(x)
+    t += 1
+    t[0] = 9
+    assert t.tolist() == [9, 3]
+    assert x.tolist() == [1, 2]
+
+
+def test_realized_history_is_freed() -> None:
+    t = Tensor(values(3)) + 1
+    t.realize()
+    assert t.uop.toposort()[0].op.name == "BUFFER"
+    assert len(t.uop.toposort()) <= 2
+
+
+def test_a_lazy_result_keeps_the_values_it_was_made_from() -> None:
+    x = Tensor([1.0, 2.0]) + 0
+    y = x * 2
+    x.realize()
+    x += 10
+    x.realize()
+    assert x.tolist() == [11, 12]
+    assert y.tolist() == [2, 4]
+
+
+def test_backward_after_looking_at_the_loss() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    loss = (x * x).sum()
+    assert loss.item() == 5
+    loss.backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [2, 4]
+
+
+def test_equal_leaves_are_two() -> None:
+    a, b = Tensor.ones(2, requires_grad=True), Tensor.ones(2, requires_grad=True)
+    (a * b * 3 + b).sum().backward()
+    assert a.grad is not None
+    assert b.grad is not None
+    assert (a.grad.tolist(), b.grad.tolist()) == ([3, 3], [4, 4])
+
+
+def test_realizing_a_leaf_keeps_its_place_in_older_graphs() -> None:
+    a = Tensor.ones(2, requires_grad=True)
+    y = (a * 3).sum()
+    a.realize()
+    y.backward()
+    (a * 2).sum().backward()
+    assert a.grad is not None
+    assert a.grad.tolist() == [5, 5]
+
+
+def test_gradients_accumulate_until_they_are_dropped() -> None:
+    a = Tensor([1.0], requires_grad=True)
+    (a * 2).sum().backward()
+    (a * 3).sum().backward()
+    assert a.grad is not None
+    assert a.grad.tolist() == [5]
+    a.grad = None
+    (a * 4).sum().backward()
+    assert a.grad is not None
+    assert a.grad.tolist() == [4]
+
+
+def test_a_step_of_descent() -> None:
+    w = Tensor([2.0], requires_grad=True)
+    for _ in range(3):
+        (w * w).sum().backward()
+        assert w.grad is not None
+        w.assign(w - 0.25 * w.grad)
+        w.realize()
+        w.grad = None
+    assert w.requires_grad
+    assert w.item() == 0.25
+    assert len(w.uop.toposort()) <= 2
+
+
+def test_nothing_is_recorded_without_grad() -> None:
+    w = Tensor([2.0], requires_grad=True)
+    with no_grad():
+        assert not (w * 2).requires_grad
+    assert (w * 2).requires_grad
+    assert not w.detach().requires_grad
+    assert not (w > 1).requires_grad
+
+    @no_grad()
+    def f() -> Tensor:
+        return w * 2
+
+    assert not f().requires_grad
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("float", "float32"), ("double", "float64"), ("half", "float16"), ("int", "int32"),
+                                             ("long", "int64"), ("short", "int16"), ("bool", "bool")])  # fmt: skip
+def test_casts(name: str, dtype: str) -> None:
+    same(getattr(Tensor([0.0, 1.7, -2.7]), name)(), np.array([0, 1.7, -2.7], np.float32).astype(dtype))
+
+
+def test_bitcast() -> None:
+    x = values(3)
+    same(Tensor(x).bitcast(dtypes.uint32), x.view(np.uint32))
+    same(Tensor(x).bitcast(dtypes.int32).bitcast(dtypes.float32), x)
+
+
+def test_assign_broadcasts_and_casts_numbers() -> None:
+    t = Tensor(np.zeros((2, 2), np.int32))
+    assert t.assign(3).tolist() == [[3, 3], [3, 3]]
+    t.assign(Tensor(np.array([1, 2], np.int32)))
+    assert t.tolist() == [[1, 2], [1, 2]]
+    u = Tensor(np.ones((2, 2), np.int32))
+    assert t.replace(u).tolist() == [[1, 1], [1, 1]]
+
+
+def test_devices_have_one_name() -> None:
+    assert Tensor([1.0], device="python:0").device == "PYTHON"
+    t = Tensor([1.0, 2.0])
+    assert t.to("PYTHON").device == "PYTHON"
+    assert (t.to("PYTHON") * 2).tolist() == [2, 4]
+    assert Tensor.ones(2, device="python").device == "PYTHON"
+    assert (Tensor.ones(2) + Tensor([1.0, 1.0], device="PYTHON")).device == "PYTHON"
+
+
+def test_gradient_crosses_devices() -> None:
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    (x.to("PYTHON") * 3).sum().backward()
+    assert x.grad is not None
+    assert x.grad.device == x.device
+    assert x.grad.tolist() == [3, 3]
+
+
+def test_nodes_know_the_users_line() -> None:
+    t = Tensor([1.0, 2.0])
+    y = (t + 1).softmax()
+    origins = {node.origin for node in y.uop.toposort() if node.op.name not in ("BUFFER", "CONST", "RESHAPE")}
+    assert all(origin is not None and origin.rpartition(":")[0].endswith("test_tensor.py") for origin in origins)
+
+
+def test_scalars_and_empty_tensors_come_back() -> None:
+    assert Tensor(3).tolist() == 3
+    assert Tensor([]).tolist() == []
+    assert Tensor(np.zeros((2, 0))).tolist() == [[], []]
+    assert Tensor(np.zeros((2, 0))).numpy().shape == (2, 0)
+
+
+def test_bfloat16_goes_round() -> None:
+    ml_dtypes: Any = pytest.importorskip("ml_dtypes")
+    x = np.array([1.0, 3.14159, -0.0, np.inf], ml_dtypes.bfloat16)
+    t = Tensor(x)
+    assert t.dtype is dtypes.bfloat16
+    np.testing.assert_array_equal(t.numpy(), x)
+    np.testing.assert_array_equal((t + 1).numpy(), x + np.array(1, ml_dtypes.bfloat16))
+    close(Tensor([3.14159], dtype=dtypes.bfloat16).float(), np.array([3.140625], np.float32))
+
+
+def test_realizing_several_at_once() -> None:
+    a, b = Tensor([1.0]) + 1, Tensor([2.0]) + 1
+    a.realize(b)
+    assert a.is_realized
+    assert b.is_realized
