@@ -61,7 +61,7 @@ def check(name: str, result: Array, reference: Array, tolerance: float) -> None:
 
 
 def prepare_expression(work: Expression, setup: Setup) -> Prepared:
-    """Inputs, a call for each peer; results are compared with the reference three times, the replay of a jit included."""
+    """Inputs, a call for each peer; results are compared with the reference three times, a replay included."""
     size = work.tiny if setup.tiny else work.size
     arrays = work.inputs(np.random.default_rng(7), size)
     reference = work.reference(*(a.astype(np.float64) for a in arrays))
@@ -170,11 +170,12 @@ TENSOR_ROWS: list[Row] = [
         "numpy": lambda _, x: softmax(x),
         "torch": lambda torch, x: torch.softmax(x, -1),
     }, moved(2)), 3.0),
-    row_16m("layer_norm", "layer norm of rows, weight, bias", Expression(_BIG, _TINY, partial(with_weights, 2), layer_norm, {
-        "kernmill": kernmill_layer_norm,
-        "numpy": lambda _, x, w, b: layer_norm(x, w, b),
-        "torch": lambda torch, x, w, b: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b, 1e-5),
-    }, moved(2), 2e-5), 3.0),
+    row_16m("layer_norm", "layer norm of rows, weight and bias", Expression(
+        _BIG, _TINY, partial(with_weights, 2), layer_norm, {
+            "kernmill": kernmill_layer_norm,
+            "numpy": lambda _, x, w, b: layer_norm(x, w, b),
+            "torch": lambda torch, x, w, b: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b, 1e-5),
+        }, moved(2), 2e-5), 3.0),
     row_16m("rms_norm", "RMS norm of rows, weight", Expression(_BIG, _TINY, partial(with_weights, 1), rms_norm, {
         "kernmill": lambda _, x, w: x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * w,
         "numpy": lambda _, x, w: rms_norm(x, w),

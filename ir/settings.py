@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from .errors import SettingError
 
-__all__ = ["SETTINGS", "Context", "Setting", "check_environment", "setting"]
+__all__ = ["DEBUG_LEVELS", "SETTINGS", "Context", "Setting", "check_environment", "setting"]
 
 Value = int | str
 
@@ -73,6 +73,15 @@ SETTINGS: dict[str, Setting] = {
         Setting("SEED", 0, "seed of the random numbers", "0 to 4294967295", _between(0, 2**32 - 1)),
     ]
 }  # fmt: skip
+
+DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
+    (1, "devices as they are opened"),
+    (2, "a line per kernel: device, name, time, GFLOP/s, GB/s, the user's source line (each kernel is timed by itself)"),
+    (3, "once per kernel: the schedule that was chosen, in the form that OVERRIDE reads"),
+    (4, "once per kernel: its UOps before optimization"),
+    (5, "once per kernel: the source that was rendered"),
+    (6, "once per kernel: the assembly"),
+)
 
 _environment: dict[str, Value] = {}
 _overrides: contextvars.ContextVar[dict[str, Value] | None] = contextvars.ContextVar("settings", default=None)

@@ -23,6 +23,7 @@ from kernmill.ir import (
     dtypes,
 )
 
+from . import nn as nn
 from .contraction import einsum
 from .elementwise import where
 from .lazy import no_grad, train
@@ -50,6 +51,7 @@ __all__ = [
     "einsum",
     "manual_seed",
     "meshgrid",
+    "nn",
     "no_grad",
     "stack",
     "train",

@@ -45,8 +45,8 @@ class Attention(Random):
     ) -> Self:
         """softmax(self @ key.T * scale + mask) @ value, over the last two axes; scale 1 / sqrt(size) by default.
 
-        A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each of
-        them serves a group of query heads. A row that sees nothing is nan, as in PyTorch.
+        A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each
+        of them serves a group of query heads. A row that sees nothing is nan, as in PyTorch.
 
         Raises:
             ShapeError: query heads that are no multiple of the key heads.

@@ -335,7 +335,7 @@ RULES: dict[Op, Callable[[UOp, UOp], Grads]] = {
     Ops.EXP2: grad_exp2, Ops.LOG: grad_log, Ops.LOG2: grad_log2, Ops.SIN: grad_sin, Ops.COS: grad_cos,
     Ops.TANH: grad_tanh, Ops.ERF: grad_erf, Ops.SQRT: grad_sqrt, Ops.WHERE: grad_where, Ops.FMA: grad_fma,
     Ops.CAST: grad_cast, Ops.RESHAPE: grad_reshape, Ops.EXPAND: grad_expand, Ops.PERMUTE: grad_permute,
-    Ops.PAD: grad_pad, Ops.SHRINK: grad_shrink, Ops.STRIDE: grad_stride, Ops.WINDOW: grad_window, Ops.UNWINDOW: grad_unwindow,
-    Ops.REDUCE: grad_reduce, Ops.TAKE: grad_take, Ops.ASSIGN: grad_assign, Ops.CONTIGUOUS: grad_same,
-    Ops.COPY: grad_copy, Ops.CHECK: grad_first,
+    Ops.PAD: grad_pad, Ops.SHRINK: grad_shrink, Ops.STRIDE: grad_stride, Ops.WINDOW: grad_window,
+    Ops.UNWINDOW: grad_unwindow, Ops.REDUCE: grad_reduce, Ops.TAKE: grad_take, Ops.ASSIGN: grad_assign,
+    Ops.CONTIGUOUS: grad_same, Ops.COPY: grad_copy, Ops.CHECK: grad_first,
 }  # fmt: skip

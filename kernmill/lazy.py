@@ -320,5 +320,7 @@ def trace_origins(cls: Class) -> Class:
     return cls
 
 
-_NAMES = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift neg abs invert lt le gt ge eq ne getitem setitem"
-_OPERATORS = frozenset(f"__{prefix}{name}__" for name in _NAMES.split() for prefix in ("", "r", "i"))
+_NAMES = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift neg abs invert lt le gt ge eq ne"
+_OPERATORS = frozenset(
+    f"__{prefix}{name}__" for name in [*_NAMES.split(), "getitem", "setitem"] for prefix in ("", "r", "i")
+)

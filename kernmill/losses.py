@@ -97,8 +97,8 @@ class Losses(Attention):
             raise DTypeError(f"{call}: a target of dtype {target.dtype.name}. Classes are ints.")
         if not self.ndim or target.uop.shape != (*self.uop.shape[:axis], *self.uop.shape[axis + 1 :]):
             raise ShapeError(
-                f"{call}: predictions {show_shape(self.uop.shape)}, target {show_shape(target.uop.shape)}: the target has the "
-                "shape of the predictions without their class axis. Reshape one of them."
+                f"{call}: predictions {show_shape(self.uop.shape)}, target {show_shape(target.uop.shape)}: the "
+                "target has the shape of the predictions without their class axis. Reshape one of them."
             )
         return axis
 
@@ -116,7 +116,7 @@ class Losses(Attention):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> Self:
-        """The cross entropy of softmax(self) over the class axis (1, or 0 of a vector) against classes or probabilities.
+        """The cross entropy of softmax(self) over axis 1 (0 of a vector) against classes or probabilities.
 
         `label_smoothing` moves that share of the weight from the target to all classes evenly.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Sequence
 from math import prod
 from typing import Self, TypeVar
@@ -36,8 +37,8 @@ Axes = int | Sequence[int] | None
 def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     """reshape(2, 3) and reshape((2, 3)) are the same call."""
     if len(sizes) == 1 and not isinstance(sizes[0], (int, UOp)):
-        return tuple(int(s) if not isinstance(s, UOp) else s for s in sizes[0])  # type: ignore[misc]
-    return tuple(s if isinstance(s, UOp) else int(s) for s in sizes)  # type: ignore[arg-type]
+        sizes = tuple(sizes[0])
+    return tuple(s if isinstance(s, UOp) else operator.index(s) for s in sizes)  # type: ignore[misc, arg-type]
 
 
 class Movement(Arithmetic):
@@ -138,7 +139,8 @@ class Movement(Arithmetic):
         new = len(shape) - self.ndim
         if new < 0:
             raise ShapeError(
-                f"expand: {show_shape(self.uop.shape)} -> {show_shape(shape)}: the result has fewer axes. Give a size for each."
+                f"expand: {show_shape(self.uop.shape)} -> {show_shape(shape)}: the result has fewer axes. "
+                "Give a size for each."
             )
         own = (1,) * new + self.shape
         wanted = tuple(own[i] if isinstance(s, int) and s == -1 else s for i, s in enumerate(shape))
@@ -153,8 +155,8 @@ class Movement(Arithmetic):
     ) -> Self:
         """Borders around the tensor; a negative size cuts.
 
-        `padding` is PyTorch's flat form, last axis first, `(left, right, top, bottom, ..)`, or one pair (or None) per axis.
-        `mode` is constant, reflect, replicate or circular.
+        `padding` is PyTorch's flat form, last axis first, `(left, right, top, bottom, ..)`, or one pair (or None) per
+        axis. `mode` is constant, reflect, replicate or circular.
         """
         pairs = self._pairs(padding)
         if mode != "constant":
@@ -224,7 +226,7 @@ class Movement(Arithmetic):
         return self._result(strided(self.uop, [-1 if a in turned else 1 for a in range(self.ndim)]))
 
     def roll(self, shifts: int | Sequence[int], axis: Axes = None) -> Self:
-        """Elements shifted along axes, those that leave come in at the other end; without an axis the flat tensor is rolled."""
+        """Elements shifted along axes, those that leave come in at the other end; no axis: the flat tensor."""
         if axis is None:
             return self.flatten().roll(shifts, 0).reshape(self.shape)
         result = self
@@ -272,7 +274,7 @@ M = TypeVar("M", bound=Movement)
 
 
 def join_pieces(pieces: Sequence[M], axis: int) -> M:
-    """Tensors of one dtype side by side along an axis: each padded to the whole length, chosen by place (-0 survives)."""
+    """Tensors of one dtype side by side along an axis: padded to the whole length, chosen by place (-0 survives)."""
     total = sum(p.shape[axis] for p in pieces)
     rank = pieces[0].ndim
     whole: M | None = None
@@ -392,12 +394,14 @@ class Joining(Movement):
         rows, columns = x.shape[-2:]
         top, left = max(0, -offset), max(0, offset)
         length = max(0, min(rows - top, columns - left))
-        square = x.shrink([*(None for _ in x.shape[:-2]), (min(top, rows), min(top, rows) + length),
-                           (min(left, columns), min(left, columns) + length)])  # fmt: skip
-        flat = square.reshape((*x.shape[:-2], length * length))
-        padded = flat.pad([*((0, 0) for _ in x.shape[:-2]), (0, length)])
-        return padded.reshape((*x.shape[:-2], length, length + 1)).shrink([*(None for _ in x.shape[:-2]), None, (0, min(1, length + 1))]).reshape(
-            (*x.shape[:-2], length))  # fmt: skip
+        others = x.shape[:-2]
+        keep, still = [None] * len(others), [(0, 0)] * len(others)
+        rows_from, columns_from = min(top, rows), min(left, columns)
+        square = x.shrink([*keep, (rows_from, rows_from + length), (columns_from, columns_from + length)])
+        if not length:
+            return square.reshape((*others, 0))
+        padded = square.reshape((*others, length * length)).pad([*still, (0, length)])
+        return padded.reshape((*others, length, length + 1)).shrink([*keep, None, (0, 1)]).reshape((*others, length))
 
     def diag(self, diagonal: int = 0) -> Self:
         """A vector as the diagonal of a matrix, or the diagonal of a matrix."""

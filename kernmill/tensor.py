@@ -152,7 +152,8 @@ class Conversions(Casting):
         """
         if self.numel() != 1:
             raise ShapeError(
-                f"item: shape {show_shape(self.uop.shape)} has {self.numel()} elements, not one. Index it, or use tolist()."
+                f"item: shape {show_shape(self.uop.shape)} has {self.numel()} elements, not one. "
+                "Index it, or use tolist()."
             )
         value: float = self.reshape(()).tolist()
         return value
@@ -166,14 +167,16 @@ class Conversions(Casting):
     def __index__(self) -> int:
         if not self.dtype.is_int or self.ndim:
             raise DTypeError(
-                f"a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)} is no index: only 0-d int tensors are."
+                f"a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)} is no index: "
+                "only 0-d int tensors are."
             )
         return int(self.item())
 
     def __bool__(self) -> bool:
         if self.numel() != 1:
             raise ShapeError(
-                f"bool(tensor): shape {show_shape(self.uop.shape)} has {self.numel()} truth values. Use .any() or .all()."
+                f"bool(tensor): shape {show_shape(self.uop.shape)} has {self.numel()} truth values. "
+                "Use .any() or .all()."
             )
         return bool(self.item())
 
@@ -278,8 +281,8 @@ class Tensor(Conversions):
             new = new.cast(self.dtype)
         if broadcast_shapes("assign", self.uop.shape, new.uop.shape) != self.uop.shape:
             raise ShapeError(
-                f"assign: a value of shape {show_shape(new.uop.shape)} into a tensor of shape {show_shape(self.uop.shape)}. "
-                "Reshape or reduce the value."
+                f"assign: a value of shape {show_shape(new.uop.shape)} into a tensor of shape "
+                f"{show_shape(self.uop.shape)}. Reshape or reduce the value."
             )
         self._become(self._result(assign(self.uop, expand_whole(new.uop, self.uop.shape)), new))
         return self
@@ -288,8 +291,8 @@ class Tensor(Conversions):
         """This tensor becomes another of its shape and dtype, without a copy."""
         if value.uop.shape != self.uop.shape or value.dtype is not self.dtype:
             raise ShapeError(
-                f"replace: {show_shape(value.uop.shape)} {value.dtype.name} for {show_shape(self.uop.shape)} {self.dtype.name}. "
-                "Use a tensor of the same shape and dtype."
+                f"replace: {show_shape(value.uop.shape)} {value.dtype.name} for {show_shape(self.uop.shape)} "
+                f"{self.dtype.name}. Use a tensor of the same shape and dtype."
             )
         self._become(value)
         return self

@@ -129,144 +129,144 @@ class _Function:
         self.count = 0
         self.has_streams = False
         self.handlers: dict[Op, Callable[[UOp], None]] = {
-            Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open, Ops.END: self.close, Ops.SET: self.set,
-            Ops.AFTER: self.after, Ops.CARRY: self.after, Ops.REG: self.register, Ops.LOCAL: self.local, Ops.INDEX: self.place,
-            Ops.CAST: self.cast, Ops.BITCAST: self.bitcast, Ops.WHERE: self.where, Ops.BROADCAST: self.broadcast,
-            Ops.FOLD: self.fold, Ops.LANE: self.lane, Ops.LANES: self.lanes, Ops.NEG: self.neg, Ops.PARAM: self.param,
-            Ops.VARIABLE: self.variable,
+            Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self._open, Ops.END: self._close, Ops.SET: self._set,
+            Ops.AFTER: self._after, Ops.CARRY: self._after, Ops.REG: self._register, Ops.LOCAL: self._local, Ops.INDEX: self._place,
+            Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.BROADCAST: self._broadcast,
+            Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes, Ops.NEG: self._neg, Ops.PARAM: self._param,
+            Ops.VARIABLE: self._variable,
         }  # fmt: skip
 
     def text(self) -> str:
-        changed = self.changed_registers()
+        changed = self._changed_registers()
         for u in self.uops:
             if u.op is Ops.CONST:
                 self.values[u] = _constant(u.dtype, u.arg)
             elif u.op is Ops.RANGE:
-                self.open(u, changed[u])
+                self._open(u, changed[u])
             elif u.op in self.handlers:
                 self.handlers[u.op](u)
             else:
-                self.elementwise(u)
+                self._elementwise(u)
         if self.has_streams:
-            self.declare("void @llvm.x86.sse.sfence()")
-            self.emit("call void @llvm.x86.sse.sfence()")
+            self._declare("void @llvm.x86.sse.sfence()")
+            self._emit("call void @llvm.x86.sse.sfence()")
         body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
         head = f"define void @{self.name}(ptr noundef %args, i64 noundef %begin, i64 noundef %end) #0 {{"
         tail = ['attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }', "!0 = !{i32 1}"]
         return "\n".join([head, body, "}", *(f"declare {d}" for d in self.declarations), *tail]) + "\n"
 
     # --- small tools
-    def fresh(self) -> str:
+    def _fresh(self) -> str:
         self.count += 1
         return f"%v{self.count}"
 
-    def emit(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         self.lines.append(f"  {text}")
 
-    def define(self, text: str) -> str:
-        name = self.fresh()
-        self.emit(f"{name} = {text}")
+    def _define(self, text: str) -> str:
+        name = self._fresh()
+        self._emit(f"{name} = {text}")
         return name
 
-    def declare(self, text: str) -> None:
+    def _declare(self, text: str) -> None:
         self.declarations[text] = None
 
-    def label(self, name: str) -> None:
+    def _label(self, name: str) -> None:
         self.lines.append(f"{name}:")
         self.block = name
 
-    def typed(self, u: UOp) -> str:
+    def _typed(self, u: UOp) -> str:
         return f"{llvm_type(u.dtype)} {self.values[u]}"
 
     # --- arguments and memory
-    def argument(self, u: UOp, slot: int, kind: str) -> None:
-        at = self.define(f"getelementptr i8, ptr %args, i64 {slot * 8}")
-        self.values[u] = self.define(f"load {kind}, ptr {at}, align 8")
+    def _argument(self, u: UOp, slot: int, kind: str) -> None:
+        at = self._define(f"getelementptr i8, ptr %args, i64 {slot * 8}")
+        self.values[u] = self._define(f"load {kind}, ptr {at}, align 8")
 
-    def param(self, u: UOp) -> None:
-        self.argument(u, self.signature.params.index(u), "ptr")
+    def _param(self, u: UOp) -> None:
+        self._argument(u, self.signature.params.index(u), "ptr")
 
-    def variable(self, u: UOp) -> None:
-        self.argument(u, len(self.signature.params) + self.signature.variables.index(u), "i64")
+    def _variable(self, u: UOp) -> None:
+        self._argument(u, len(self.signature.params) + self.signature.variables.index(u), "i64")
 
-    def local(self, u: UOp) -> None:
-        name = self.fresh()
+    def _local(self, u: UOp) -> None:
+        name = self._fresh()
         self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align 64")
         self.values[u] = name
 
-    def place(self, u: UOp) -> None:
+    def _place(self, u: UOp) -> None:
         """INDEX: an address, or a vector of addresses. A scalar gate moves a closed place to the start of the buffer."""
         index = u.src[1]
         value = self.values[index]
         if len(u.src) > 2 and u.src[2].dtype.lanes == 1:
-            value = self.define(f"select i1 {self.values[u.src[2]]}, i64 {value}, i64 0")
+            value = self._define(f"select i1 {self.values[u.src[2]]}, i64 {value}, i64 0")
         kind = f"i64 {value}" if index.dtype.lanes == 1 else f"<{index.dtype.lanes} x i64> {value}"
         element = llvm_type(u.dtype.scalar, True)
-        self.values[u] = self.define(f"getelementptr inbounds {element}, ptr {self.values[u.src[0]]}, {kind}")
+        self.values[u] = self._define(f"getelementptr inbounds {element}, ptr {self.values[u.src[0]]}, {kind}")
 
-    def gate(self, place: UOp) -> UOp | None:
+    def _gate(self, place: UOp) -> UOp | None:
         return place.src[2] if len(place.src) > 2 else None
 
-    def mask(self, place: UOp, lanes: int) -> str:
-        gate = self.gate(place)
+    def _mask(self, place: UOp, lanes: int) -> str:
+        gate = self._gate(place)
         if gate is None:
             return f"<{lanes} x i1> splat (i1 true)"
         return f"<{lanes} x i1> {self.values[gate]}"
 
-    def load(self, u: UOp) -> None:
+    def _load(self, u: UOp) -> None:
         place = u.src[0]
         kind, address, align = llvm_type(u.dtype, True), self.values[place], u.dtype.scalar.size_bytes
-        gate = self.gate(place)
+        gate = self._gate(place)
         lanes = u.dtype.lanes
         mangled = _mangled(u.dtype, True)
         if place.src[1].dtype.lanes > 1:
             pointers = f"<{lanes} x ptr> {address}"
-            self.declare(f"{kind} @llvm.masked.gather.{mangled}.v{lanes}p0(<{lanes} x ptr>, i32, <{lanes} x i1>, {kind})")
-            args = f"{pointers}, i32 {align}, {self.mask(place, lanes)}, {kind} zeroinitializer"
-            value = self.define(f"call {kind} @llvm.masked.gather.{mangled}.v{lanes}p0({args})")
+            self._declare(f"{kind} @llvm.masked.gather.{mangled}.v{lanes}p0(<{lanes} x ptr>, i32, <{lanes} x i1>, {kind})")
+            args = f"{pointers}, i32 {align}, {self._mask(place, lanes)}, {kind} zeroinitializer"
+            value = self._define(f"call {kind} @llvm.masked.gather.{mangled}.v{lanes}p0({args})")
         elif gate is not None and gate.dtype.lanes > 1:
-            self.declare(f"{kind} @llvm.masked.load.{mangled}.p0(ptr, i32, <{lanes} x i1>, {kind})")
-            args = f"ptr {address}, i32 {align}, {self.mask(place, lanes)}, {kind} zeroinitializer"
-            value = self.define(f"call {kind} @llvm.masked.load.{mangled}.p0({args})")
+            self._declare(f"{kind} @llvm.masked.load.{mangled}.p0(ptr, i32, <{lanes} x i1>, {kind})")
+            args = f"ptr {address}, i32 {align}, {self._mask(place, lanes)}, {kind} zeroinitializer"
+            value = self._define(f"call {kind} @llvm.masked.load.{mangled}.p0({args})")
         else:
-            value = self.define(f"load {kind}, ptr {address}, align {align}")
+            value = self._define(f"load {kind}, ptr {address}, align {align}")
             if gate is not None:
                 zero = "0" if not u.dtype.is_float or u.dtype.scalar is dtypes.bfloat16 else "0.0"
                 zero = zero if lanes == 1 else "zeroinitializer"
-                value = self.define(f"select i1 {self.values[gate]}, {kind} {value}, {kind} {zero}")
+                value = self._define(f"select i1 {self.values[gate]}, {kind} {value}, {kind} {zero}")
         if u.dtype.is_bool:
             none = "0" if lanes == 1 else "zeroinitializer"
-            value = self.define(f"icmp ne {kind} {value}, {none}")
+            value = self._define(f"icmp ne {kind} {value}, {none}")
         self.values[u] = value
 
-    def store(self, u: UOp) -> None:
+    def _store(self, u: UOp) -> None:
         place, stored = u.src
         kind, lanes = llvm_type(stored.dtype, True), stored.dtype.lanes
         value = self.values[stored]
         if stored.dtype.is_bool:
-            value = self.define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
+            value = self._define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
         address, align = self.values[place], stored.dtype.scalar.size_bytes
-        gate, mangled = self.gate(place), _mangled(stored.dtype, True)
+        gate, mangled = self._gate(place), _mangled(stored.dtype, True)
         if place.src[1].dtype.lanes > 1:
-            self.declare(f"void @llvm.masked.scatter.{mangled}.v{lanes}p0({kind}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
-            args = f"{kind} {value}, <{lanes} x ptr> {address}, i32 {align}, {self.mask(place, lanes)}"
-            self.emit(f"call void @llvm.masked.scatter.{mangled}.v{lanes}p0({args})")
+            self._declare(f"void @llvm.masked.scatter.{mangled}.v{lanes}p0({kind}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
+            args = f"{kind} {value}, <{lanes} x ptr> {address}, i32 {align}, {self._mask(place, lanes)}"
+            self._emit(f"call void @llvm.masked.scatter.{mangled}.v{lanes}p0({args})")
         elif gate is not None and gate.dtype.lanes > 1:
-            self.declare(f"void @llvm.masked.store.{mangled}.p0({kind}, ptr, i32, <{lanes} x i1>)")
-            args = f"{kind} {value}, ptr {address}, i32 {align}, {self.mask(place, lanes)}"
-            self.emit(f"call void @llvm.masked.store.{mangled}.p0({args})")
+            self._declare(f"void @llvm.masked.store.{mangled}.p0({kind}, ptr, i32, <{lanes} x i1>)")
+            args = f"{kind} {value}, ptr {address}, i32 {align}, {self._mask(place, lanes)}"
+            self._emit(f"call void @llvm.masked.store.{mangled}.p0({args})")
         elif gate is not None:
             self.count += 1
             inside, after = f"store{self.count}", f"stored{self.count}"
-            self.emit(f"br i1 {self.values[gate]}, label %{inside}, label %{after}")
-            self.label(inside)
-            self.emit(f"store {kind} {value}, ptr {address}, align {align}")
-            self.emit(f"br label %{after}")
-            self.label(after)
+            self._emit(f"br i1 {self.values[gate]}, label %{inside}, label %{after}")
+            self._label(inside)
+            self._emit(f"store {kind} {value}, ptr {address}, align {align}")
+            self._emit(f"br label %{after}")
+            self._label(after)
         else:
-            self.emit(f"store {kind} {value}, ptr {address}, {self.store_flags(u, place, stored.dtype, align)}")
+            self._emit(f"store {kind} {value}, ptr {address}, {self._store_flags(u, place, stored.dtype, align)}")
 
-    def store_flags(self, u: UOp, place: UOp, dtype: DType, align: int) -> str:
+    def _store_flags(self, u: UOp, place: UOp, dtype: DType, align: int) -> str:
         """Streaming stores need whole aligned vectors; buffers start on 64 bytes."""
         aligned = multiple_of(place.src[1]) * align % dtype.size_bytes == 0 and dtype.size_bytes in (16, 32, 64)
         if u.arg != "nt" or not aligned:
@@ -275,7 +275,7 @@ class _Function:
         return f"align {dtype.size_bytes}, !nontemporal !0"
 
     # --- loops and accumulators
-    def changed_registers(self) -> dict[UOp, list[UOp]]:
+    def _changed_registers(self) -> dict[UOp, list[UOp]]:
         """For each loop the accumulators that are set inside it and made outside it."""
         changed: dict[UOp, list[UOp]] = {}
         open_loops: list[UOp] = []
@@ -294,95 +294,95 @@ class _Function:
                         changed[loop].append(u.src[0])
         return changed
 
-    def register(self, u: UOp) -> None:
+    def _register(self, u: UOp) -> None:
         self.values[u] = self.values[u.src[0]]
 
-    def set(self, u: UOp) -> None:
+    def _set(self, u: UOp) -> None:
         self.values[u.src[0]] = self.values[u.src[1]]
 
-    def after(self, u: UOp) -> None:
+    def _after(self, u: UOp) -> None:
         self.values[u] = self.values[u.src[0]]
 
-    def open(self, u: UOp, registers: list[UOp] | None = None) -> None:
+    def _open(self, u: UOp, registers: list[UOp] | None = None) -> None:
         self.count += 1
         loop = _Loop(self.count, self.block, registers or [])
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
-        self.emit(f"br label %{loop.body}")
-        self.label(loop.body)
-        loop.counter = self.fresh()
+        self._emit(f"br label %{loop.body}")
+        self._label(loop.body)
+        loop.counter = self._fresh()
         self.values[u] = loop.counter
         loop.phis[u] = len(self.lines)
         self.lines.append(f"  {loop.counter} = phi i64 [ {first}, %{loop.before} ]")
         for register in loop.registers:
-            name = self.fresh()
+            name = self._fresh()
             loop.phis[register] = len(self.lines)
             self.lines.append(f"  {name} = phi {llvm_type(register.dtype)} [ {self.values[register]}, %{loop.before} ]")
             self.values[register] = name
         if is_thread or u.src[0].op is not Ops.CONST:
-            self.guard(loop, limit)
+            self._guard(loop, limit)
         self.loops.append(loop)
 
-    def guard(self, loop: _Loop, limit: str) -> None:
+    def _guard(self, loop: _Loop, limit: str) -> None:
         """A loop that may run zero times tests before its body."""
-        more = self.define(f"icmp slt i64 {loop.counter}, {limit}")
+        more = self._define(f"icmp slt i64 {loop.counter}, {limit}")
         inside = f"{loop.body}.in"
-        self.emit(f"br i1 {more}, label %{inside}, label %{loop.exit}")
-        self.label(inside)
+        self._emit(f"br i1 {more}, label %{inside}, label %{loop.exit}")
+        self._label(inside)
 
-    def close(self, u: UOp) -> None:
+    def _close(self, u: UOp) -> None:
         loop, head = self.loops.pop(), u.src[0]
-        following = self.define(f"add nuw nsw i64 {loop.counter}, 1")
+        following = self._define(f"add nuw nsw i64 {loop.counter}, 1")
         guarded = head.arg[1] == AxisKind.THREAD or head.src[0].op is not Ops.CONST
         inner = {register: self.values[register] for register in loop.registers}
         for node, line in loop.phis.items():
             value = following if node is head else inner[node]
             self.lines[line] += f", [ {value}, %{self.block} ]"
         if guarded:
-            self.emit(f"br label %{loop.body}")
+            self._emit(f"br label %{loop.body}")
             for register in loop.registers:
                 self.values[register] = self.lines[loop.phis[register]].split("=")[0].strip()
         else:
-            more = self.define(f"icmp ult i64 {following}, {self.values[head.src[0]]}")
-            self.emit(f"br i1 {more}, label %{loop.body}, label %{loop.exit}")
-        self.label(loop.exit)
+            more = self._define(f"icmp ult i64 {following}, {self.values[head.src[0]]}")
+            self._emit(f"br i1 {more}, label %{loop.body}, label %{loop.exit}")
+        self._label(loop.exit)
 
     # --- values
-    def elementwise(self, u: UOp) -> None:
+    def _elementwise(self, u: UOp) -> None:
         kind = llvm_type(u.src[0].dtype) if u.src else ""
         operands = [self.values[s] for s in u.src]
         if u.op in _INTRINSICS and u.src[0].dtype.is_float:
             name = f"llvm.{_INTRINSICS[u.op]}.{_mangled(u.dtype)}"
-            self.declare(f"{kind} @{name}({', '.join([kind] * len(u.src))})")
-            self.values[u] = self.define(f"call {kind} @{name}({', '.join(f'{kind} {o}' for o in operands)})")
+            self._declare(f"{kind} @{name}({', '.join([kind] * len(u.src))})")
+            self.values[u] = self._define(f"call {kind} @{name}({', '.join(f'{kind} {o}' for o in operands)})")
         elif u.op is Ops.ABS:
             name = f"llvm.abs.{_mangled(u.dtype)}"
-            self.declare(f"{kind} @{name}({kind}, i1)")
-            self.values[u] = self.define(f"call {kind} @{name}({kind} {operands[0]}, i1 false)")
+            self._declare(f"{kind} @{name}({kind}, i1)")
+            self.values[u] = self._define(f"call {kind} @{name}({kind} {operands[0]}, i1 false)")
         elif u.op in _INTRINSICS and u.op is not Ops.FMA:
             self.values[u] = operands[0]  # rounding an int
         elif u.op in _COMPARE or u.op in _BINARY:
-            self.values[u] = self.define(f"{self.opcode(u)} {kind} {operands[0]}, {operands[1]}")
+            self.values[u] = self._define(f"{self._opcode(u)} {kind} {operands[0]}, {operands[1]}")
         else:
             raise InternalError(f"llvmir: {u!r} has no instruction; it should have been decomposed")
 
-    def opcode(self, u: UOp) -> str:
+    def _opcode(self, u: UOp) -> str:
         dtype = u.src[0].dtype
         if dtype.is_bool and u.op in _BOOL:
             return _BOOL[u.op]
         row = _COMPARE[u.op] if u.op in _COMPARE else _BINARY[u.op]
         return row[0 if dtype.is_float else 1 if dtype.kind in (Kind.INT, Kind.INDEX) else 2]
 
-    def neg(self, u: UOp) -> None:
+    def _neg(self, u: UOp) -> None:
         kind, value = llvm_type(u.dtype), self.values[u.src[0]]
         zero = "0" if u.dtype.lanes == 1 else "zeroinitializer"
-        self.values[u] = self.define(f"fneg {kind} {value}" if u.dtype.is_float else f"sub {kind} {zero}, {value}")
+        self.values[u] = self._define(f"fneg {kind} {value}" if u.dtype.is_float else f"sub {kind} {zero}, {value}")
 
-    def where(self, u: UOp) -> None:
+    def _where(self, u: UOp) -> None:
         condition, yes, no = u.src
-        self.values[u] = self.define(f"select {self.typed(condition)}, {self.typed(yes)}, {self.typed(no)}")
+        self.values[u] = self._define(f"select {self._typed(condition)}, {self._typed(yes)}, {self._typed(no)}")
 
-    def cast(self, u: UOp) -> None:
+    def _cast(self, u: UOp) -> None:
         (x,) = u.src
         a, b = x.dtype.scalar, u.dtype.scalar
         source, kind = llvm_type(x.dtype), llvm_type(u.dtype)
@@ -400,30 +400,30 @@ class _Function:
             verb = "trunc"
         else:
             verb = "sext" if signed else "zext"
-        self.values[u] = self.define(f"{verb} {source} {self.values[x]} to {kind}")
+        self.values[u] = self._define(f"{verb} {source} {self.values[x]} to {kind}")
 
-    def bitcast(self, u: UOp) -> None:
+    def _bitcast(self, u: UOp) -> None:
         source, kind = llvm_type(u.src[0].dtype), llvm_type(u.dtype)
         same = source == kind
-        self.values[u] = self.values[u.src[0]] if same else self.define(f"bitcast {self.typed(u.src[0])} to {kind}")
+        self.values[u] = self.values[u.src[0]] if same else self._define(f"bitcast {self._typed(u.src[0])} to {kind}")
 
     # --- vectors
-    def broadcast(self, u: UOp) -> None:
+    def _broadcast(self, u: UOp) -> None:
         kind, lanes = llvm_type(u.dtype), u.dtype.lanes
-        first = self.define(f"insertelement {kind} poison, {self.typed(u.src[0])}, i64 0")
+        first = self._define(f"insertelement {kind} poison, {self._typed(u.src[0])}, i64 0")
         mask = f"<{lanes} x i32> zeroinitializer"
-        self.values[u] = self.define(f"shufflevector {kind} {first}, {kind} poison, {mask}")
+        self.values[u] = self._define(f"shufflevector {kind} {first}, {kind} poison, {mask}")
 
-    def lane(self, u: UOp) -> None:
-        self.values[u] = self.define(f"extractelement {self.typed(u.src[0])}, i64 {u.arg}")
+    def _lane(self, u: UOp) -> None:
+        self.values[u] = self._define(f"extractelement {self._typed(u.src[0])}, i64 {u.arg}")
 
-    def lanes(self, u: UOp) -> None:
+    def _lanes(self, u: UOp) -> None:
         value, kind = "poison", llvm_type(u.dtype)
         for number, s in enumerate(u.src):
-            value = self.define(f"insertelement {kind} {value}, {self.typed(s)}, i64 {number}")
+            value = self._define(f"insertelement {kind} {value}, {self._typed(s)}, i64 {number}")
         self.values[u] = value
 
-    def fold(self, u: UOp) -> None:
+    def _fold(self, u: UOp) -> None:
         """Halves onto each other until one lane is left."""
         vector = u.src[0]
         name, lanes = self.values[vector], vector.dtype.lanes
@@ -431,33 +431,33 @@ class _Function:
             whole, half = vector.dtype.vec(lanes), vector.dtype.vec(lanes // 2)
             kind = llvm_type(whole)
             low, high = (
-                self.define(f"shufflevector {kind} {name}, {kind} poison, <{lanes // 2} x i32> <{numbers}>")
+                self._define(f"shufflevector {kind} {name}, {kind} poison, <{lanes // 2} x i32> <{numbers}>")
                 for numbers in (
                     ", ".join(f"i32 {n}" for n in range(lanes // 2)),
                     ", ".join(f"i32 {n}" for n in range(lanes // 2, lanes)),
                 )
             )
-            name = self.combine(u.arg, half if lanes > 2 else half, low, high, lanes // 2)
+            name = self._combine(u.arg, half if lanes > 2 else half, low, high, lanes // 2)
             lanes //= 2
         kind = f"<1 x {llvm_type(u.dtype)}>"
-        self.values[u] = self.define(f"extractelement {kind} {name}, i64 0")
+        self.values[u] = self._define(f"extractelement {kind} {name}, i64 0")
 
-    def combine(self, op: Op, dtype: DType, a: str, b: str, lanes: int) -> str:
+    def _combine(self, op: Op, dtype: DType, a: str, b: str, lanes: int) -> str:
         kind = f"<{lanes} x {llvm_type(dtype.scalar)}>"
         boolean = f"<{lanes} x i1>"
         if op in (Ops.MAX, Ops.MIN) and not dtype.is_bool:
             sign = "gt" if op is Ops.MAX else "lt"
             compare = f"fcmp o{sign}" if dtype.is_float else f"icmp {'s' if dtype.kind is Kind.INT else 'u'}{sign}"
-            better = self.define(f"{compare} {kind} {a}, {b}")
-            best = self.define(f"select {boolean} {better}, {kind} {a}, {kind} {b}")
+            better = self._define(f"{compare} {kind} {a}, {b}")
+            best = self._define(f"select {boolean} {better}, {kind} {a}, {kind} {b}")
             if not dtype.is_float:
                 return best
-            lost = self.define(f"fcmp uno {kind} {a}, {a}")
-            return self.define(f"select {boolean} {lost}, {kind} {a}, {kind} {best}")
+            lost = self._define(f"fcmp uno {kind} {a}, {a}")
+            return self._define(f"select {boolean} {lost}, {kind} {a}, {kind} {best}")
         if dtype.is_bool:
             word = {Ops.MAX: "or", Ops.MIN: "and"}.get(op) or _BOOL[op]
         else:
             row = _BINARY[op]
             word = row[0 if dtype.is_float else 1]
-        return self.define(f"{word} {kind} {a}, {b}")
+        return self._define(f"{word} {kind} {a}, {b}")
 

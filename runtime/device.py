@@ -7,6 +7,7 @@ A device is a class `<Name>Device` in `runtime/ops_<name>.py`, or anywhere else 
 from __future__ import annotations
 
 import importlib
+import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from kernmill.ir import DeviceError, Op, Target, UOp, setting
+from kernmill.ir import DeviceError, Op, Target, UOp, debug, setting
 from kernmill.renderers import Renderer
 
 from .allocator import Block, HostAllocator
@@ -241,4 +242,7 @@ def _open_device(name: str) -> Device:
         raise DeviceError(f"device {name!r}: {module} has no class {attribute} that is a Device.")
     if int(index or 0) not in cls.devices():
         raise DeviceError(f"device {name!r}: there are only {len(cls.devices())} of this kind, numbered from 0.")
-    return cls(name, int(index or 0))
+    device = cls(name, int(index or 0))
+    if debug() >= 1:
+        print(f"opened {name}: {device.description}, target {device.target.name}", file=sys.stderr)
+    return device

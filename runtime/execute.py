@@ -66,7 +66,7 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
         return buffer_node(Buffer(device, dtype, array.size, array, array.ctypes.data, is_borrowed=True))
     buffer = allocate_buffer(device, dtype, array.size)
     if array.size:
-        get_device(device).copy_in(buffer, memoryview(array).cast("B"))
+        get_device(device).copy_in(buffer, array.data.cast("B"))
     return buffer_node(buffer)
 
 
@@ -85,7 +85,7 @@ def download(node: UOp) -> Any:
     import numpy as np
 
     out = np.empty(buffer.numel, {"bfloat16": "uint16"}.get(buffer.dtype.name, buffer.dtype.name))
-    device.copy_out(memoryview(out).cast("B"), buffer)
+    device.copy_out(out.data.cast("B"), buffer)
     return out
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernmill.compiler import Kernel, estimate
+from kernmill.compiler import Kernel, choose_actions, estimate, merge_loops, show_schedule
 from kernmill.ir import debug, print_uops, setting
 
 from .build import describe, render, symbol
@@ -66,9 +66,7 @@ def show_kernel(device: Device, kernel: Kernel) -> None:
     if key in _dumped:
         return
     _dumped.add(key)
-    from kernmill.compiler import choose_actions, show_schedule
-
-    print(f"--- schedule of {kernel.name}\n{show_schedule(choose_actions(kernel.ast, device.target))}", file=sys.stderr)
+    print(f"--- schedule of {kernel.name}\n{show_schedule(choose_actions(merge_loops(kernel.ast), device.target))}", file=sys.stderr)
     if debug() >= 4:
         print(f"--- uops of {kernel.name}\n{print_uops(kernel.ast)}", file=sys.stderr)
     if debug() >= 5:

@@ -170,8 +170,8 @@ def copy_between(target: Buffer, source: Buffer) -> None:
         import numpy as np
 
         staged = np.empty(source.nbytes, np.uint8)
-        get_device(source.device).copy_out(memoryview(staged), source)
-        get_device(target.device).copy_in(target, memoryview(staged))
+        get_device(source.device).copy_out(staged.data, source)
+        get_device(target.device).copy_in(target, staged.data)
 
 
 def download_scalar(buffer: Buffer) -> bool:
@@ -179,5 +179,5 @@ def download_scalar(buffer: Buffer) -> bool:
     import numpy as np
 
     out = np.zeros(buffer.nbytes, np.uint8)
-    get_device(buffer.device).copy_out(memoryview(out), buffer)
+    get_device(buffer.device).copy_out(out.data, buffer)
     return bool(out.any())

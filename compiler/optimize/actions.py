@@ -114,15 +114,16 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
     order = list(info.order)
     name = str(loop.arg[0])
     valid: UOp | None = None
+    loops: tuple[UOp, ...] = (inner,)
+    index = inner
     if size.is_const and size.arg <= amount:
-        index, loops = (inner if size.arg == amount else inner), (inner,)
         valid = None if size.arg == amount else inner < size
         if name in order:
             order.remove(name)
     else:
         blocks = simplify((size + (amount - 1)) // amount)
         outer = make_range(name, blocks, loop.arg[1])
-        index, loops = outer * amount + inner, (outer, inner)
+        index, loops = simplify(outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
     if name in info.order and inner.arg[1] == AxisKind.LOOP:
         order.insert(order.index(name) + 1 if name in order else 0, str(inner.arg[0]))

@@ -81,7 +81,9 @@ class _Conv(Module):
         name = type(self).__name__
         _sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
-            raise ShapeError(f"{name}: {in_channels} to {out_channels} channels in {groups} groups: they do not divide.")
+            raise ShapeError(
+                f"{name}: {in_channels} to {out_channels} channels in {groups} groups: they do not divide."
+            )
         kernel = _kernel(name, kernel_size, self.rank)
         fan_in = in_channels // groups * math.prod(kernel)
         self.weight = _even((out_channels, in_channels // groups, *kernel), fan_in, dtype)
@@ -176,7 +178,9 @@ class BatchNorm(Module):
         if self.running_mean is None or self.running_var is None:
             return
         if count < 2:
-            raise ShapeError("BatchNorm: one value per channel has no variance. Train with larger batches, or call eval().")
+            raise ShapeError(
+                "BatchNorm: one value per channel has no variance. Train with larger batches, or call eval()."
+            )
         left = [state for state in (self.running_mean, self.running_var) if not state.is_realized]
         if left:  # two forward passes in a row: do not build a chain
             left[0].realize(*left[1:])
@@ -237,7 +241,9 @@ def _last_axes(layer: str, sizes: Each) -> tuple[int, ...]:
 def _fitting(layer: str, x: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The last axes, negative; their sizes are to be `shape`."""
     if tuple(x.uop.shape[-len(shape) :]) != shape:
-        raise ShapeError(f"{layer}: x of shape {show_shape(x.uop.shape)} does not end in {shape}. Reshape x, or the layer.")
+        raise ShapeError(
+            f"{layer}: x of shape {show_shape(x.uop.shape)} does not end in {shape}. Reshape x, or the layer."
+        )
     return tuple(range(-len(shape), 0))
 
 
@@ -256,7 +262,9 @@ class GroupNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (batch, num_channels, ...) -> the same."""
         if x.ndim < 2 or x.uop.shape[1] != self.num_channels:
-            raise ShapeError(f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_channels} channels.")
+            raise ShapeError(
+                f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_channels} channels."
+            )
         grouped = x.reshape((x.shape[0], self.num_groups, -1))
         centred = grouped - grouped.mean(-1, keepdim=True)
         result = (centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()).reshape(x.shape)
@@ -335,7 +343,9 @@ class Sequential(Module):
     def __init__(self, *layers: Callable[[Any], Any]) -> None:
         bad = next((layer for layer in layers if not callable(layer)), None)
         if bad is not None:
-            raise SettingError(f"Sequential: a {type(bad).__name__} cannot be called. Give modules and functions of a tensor.")
+            raise SettingError(
+                f"Sequential: a {type(bad).__name__} cannot be called. Give modules and functions of a tensor."
+            )
         self._layers = list(layers)
         for i, layer in enumerate(layers):
             if isinstance(layer, Module):

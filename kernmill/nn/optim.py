@@ -54,7 +54,9 @@ class Optimizer:
         """
         moving = [i for i, parameter in enumerate(self.parameters) if parameter.grad is not None]
         if not moving:
-            raise GradientError(f"{type(self).__name__}.step: no parameter has a gradient. Call backward() on the loss first.")
+            raise GradientError(
+                f"{type(self).__name__}.step: no parameter has a gradient. Call backward() on the loss first."
+            )
         with no_grad():
             changed = self._before()
             for i in moving:
@@ -132,7 +134,9 @@ class Adam(Optimizer):
             raise SettingError(f"{name}: betas={betas!r}. Give two numbers from 0 to below 1, such as (0.9, 0.999).")
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.mean, self.square = self._zeros(), self._zeros()
-        self.steps = {place: _zeros((1,), dtypes.int32, place) for place in dict.fromkeys(p.device for p in self.parameters)}
+        self.steps = {
+            place: _zeros((1,), dtypes.int32, place) for place in dict.fromkeys(p.device for p in self.parameters)
+        }
 
     def state(self) -> list[Tensor]:
         """The number of steps, the running means of gradients and of their squares."""
@@ -212,10 +216,14 @@ def _checked(name: str, parameters: Iterable[Tensor]) -> list[Tensor]:
     """The parameters as a list of distinct tensors that want a gradient."""
     found = list(parameters)
     if not found:
-        raise SettingError(f"{name}: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True.")
+        raise SettingError(
+            f"{name}: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."
+        )
     for i, p in enumerate(found):
         if not isinstance(p, Tensor):
-            raise SettingError(f"{name}: parameter {i} is a {type(p).__name__}. Give tensors, such as model.parameters().")
+            raise SettingError(
+                f"{name}: parameter {i} is a {type(p).__name__}. Give tensors, such as model.parameters()."
+            )
         if not p.requires_grad or not p._is_leaf():
             raise GradientError(
                 f"{name}: parameter {i} of shape {p.shape} is no leaf with requires_grad. Make it with requires_grad=True."

@@ -9,8 +9,8 @@ import pytest
 from kernmill import Tensor
 from tests.kernmill.against import same, values, with_torch
 
-NAMES = ["relu", "relu6", "leaky_relu", "elu", "celu", "selu", "silu", "gelu", "softplus", "mish", "hardtanh", "hardsigmoid",
-         "hardswish", "logsigmoid", "softsign"]  # fmt: skip
+NAMES = ["relu", "relu6", "leaky_relu", "elu", "celu", "selu", "silu", "gelu", "softplus", "mish", "hardtanh",
+         "hardsigmoid", "hardswish", "logsigmoid", "softsign"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

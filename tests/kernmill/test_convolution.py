@@ -57,7 +57,8 @@ def test_conv_transpose2d_is_torchs(options: dict[str, Any]) -> None:
 
 POOLS: list[dict[str, Any]] = [
     {"kernel_size": 2}, {"kernel_size": 3, "stride": 1}, {"kernel_size": (3, 2), "stride": 2, "padding": 1},
-    {"kernel_size": 3, "stride": 2, "ceil_mode": True}, {"kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
+    {"kernel_size": 3, "stride": 2, "ceil_mode": True},
+    {"kernel_size": 2, "stride": 3, "padding": 1, "ceil_mode": True},
 ]  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from tests.kernmill.against import close, same
 DATA: list[tuple[Any, str]] = [
     (3, "int64"), (2.5, "float32"), (True, "bool"), ([1, 2], "int64"), ([1, 2.5], "float32"), ([True, False], "bool"),
     ([[1], [2]], "int64"), ([], "float32"), (b"\x01\xff", "uint8"), (np.float64(2), "float64"),
-    (np.arange(6).reshape(2, 3)[:, ::-2], "int64"), (np.arange(4, dtype=">i4"), "int32"), (np.array(5, ">f8"), "float64"),
+    (np.arange(6).reshape(2, 3)[:, ::-2], "int64"), (np.arange(4, dtype=">i4"), "int32"),
+    (np.array(5, ">f8"), "float64"),
     (np.asfortranarray(np.ones((2, 3), np.float32)), "float32"), (np.zeros((0, 2), np.int8), "int8"),
     (np.broadcast_to(np.float32(1), (3, 2)), "float32"), (np.array([1, 2], np.float16), "float16"), ([2**63], "uint64"),
 ]  # fmt: skip

@@ -15,9 +15,11 @@ J = np.array([[1, 3, 0], [-2, 3, 3]])
 
 INDICES: list[Any] = [
     0, -1, np.int64(2), (1, 2), (1, -2, 3), slice(None), slice(1, 3), slice(None, None, 2), slice(None, None, -1),
-    slice(4, 1, -2), slice(-3, None), slice(10, 20), slice(3, 1), slice(-100, 100, 3), (slice(None), 2), (..., 0), (0, ...),
+    slice(4, 1, -2), slice(-3, None), slice(10, 20), slice(3, 1), slice(-100, 100, 3), (slice(None), 2), (..., 0),
+    (0, ...),
     ..., None, (None, 0, ..., None), (slice(1, 3), None, 2), (slice(None, None, -2), slice(1, None, 3), -1),
-    I, [0, 2], (slice(None), I), (I, I), (I, slice(None), I), (0, I), (I, 0), (0, slice(None), I), (J, I), (None, I, None, 1),
+    I, [0, 2], (slice(None), I), (I, I), (I, slice(None), I), (0, I), (I, 0), (0, slice(None), I), (J, I),
+    (None, I, None, 1),
     (..., J), (slice(1, 3), J, slice(None, None, 2)), (I, slice(None), 0), ([[0], [1]], [0, 1, 2]), (J,),
 ]  # fmt: skip
 

@@ -31,7 +31,8 @@ def test_binary_cross_entropies_are_torchs(reduction: str) -> None:
                lambda a: f.binary_cross_entropy(a, torch.tensor(t), reduction=reduction), [p], 1e-5)  # fmt: skip
     wide = X * 40
     with_torch(lambda a: a.binary_cross_entropy_with_logits(Tensor(t), reduction=reduction),
-               lambda a: f.binary_cross_entropy_with_logits(a, torch.tensor(t), reduction=reduction), [wide], 1e-5)  # fmt: skip
+               lambda a: f.binary_cross_entropy_with_logits(a, torch.tensor(t), reduction=reduction),
+               [wide], 1e-5)  # fmt: skip
 
 
 @pytest.mark.parametrize("reduction", ["sum", "none", "batchmean"])
@@ -46,8 +47,9 @@ def test_kl_div_is_torchs(reduction: str) -> None:
 
 
 WEIGHT = values(5, low=0.5, high=2)
-OPTIONS: list[dict[str, Any]] = [{}, {"label_smoothing": 0.2}, {"weight": WEIGHT}, {"weight": WEIGHT, "label_smoothing": 0.1},
-                                 {"ignore_index": 3}, {"ignore_index": 3, "label_smoothing": 0.1, "weight": WEIGHT}]  # fmt: skip
+OPTIONS: list[dict[str, Any]] = [{}, {"label_smoothing": 0.2}, {"weight": WEIGHT},
+                                 {"weight": WEIGHT, "label_smoothing": 0.1}, {"ignore_index": 3},
+                                 {"ignore_index": 3, "label_smoothing": 0.1, "weight": WEIGHT}]  # fmt: skip
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -62,7 +64,8 @@ def test_cross_entropy_is_torchs(options: dict[str, Any], reduction: str) -> Non
                lambda a: theirs(a, torch.tensor(classes), reduction=reduction, **ref), [X], 1e-5)  # fmt: skip
     pixels = np.random.default_rng(0).integers(0, 5, (2, 3, 4))
     with_torch(lambda a: a.cross_entropy(Tensor(pixels), reduction=reduction, **own),
-               lambda a: theirs(a, torch.tensor(pixels), reduction=reduction, **ref), [values(2, 5, 3, 4)], 1e-5)  # fmt: skip
+               lambda a: theirs(a, torch.tensor(pixels), reduction=reduction, **ref),
+               [values(2, 5, 3, 4)], 1e-5)  # fmt: skip
     if "ignore_index" not in options:
         p = np.exp(Y) / np.exp(Y).sum(1, keepdims=True)
         with_torch(lambda a: a.cross_entropy(Tensor(p), reduction=reduction, **own),

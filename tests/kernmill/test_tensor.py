@@ -150,8 +150,9 @@ def test_nothing_is_recorded_without_grad() -> None:
     assert not f().requires_grad
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("float", "float32"), ("double", "float64"), ("half", "float16"), ("int", "int32"),
-                                             ("long", "int64"), ("short", "int16"), ("bool", "bool")])  # fmt: skip
+@pytest.mark.parametrize(("name", "dtype"), [("float", "float32"), ("double", "float64"), ("half", "float16"),
+                                             ("int", "int32"), ("long", "int64"), ("short", "int16"),
+                                             ("bool", "bool")])  # fmt: skip
 def test_casts(name: str, dtype: str) -> None:
     same(getattr(Tensor([0.0, 1.7, -2.7]), name)(), np.array([0, 1.7, -2.7], np.float32).astype(dtype))
 

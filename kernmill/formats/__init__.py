@@ -1,0 +1,5 @@
+"""File formats: bytes on disk to named tensors and back."""
+
+from . import safetensors as safetensors
+
+__all__ = ["safetensors"]

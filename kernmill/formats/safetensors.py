@@ -1,0 +1,242 @@
+"""The safetensors format: read with every check, write atomically. Knows bytes, not tensors.
+
+    8 bytes   length N of the header, little-endian
+    N bytes   JSON, which may end in spaces: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [start, stop]}, ..,
+              "__metadata__": {"text": "text"}}
+    the rest  the values of all tensors, little-endian, row-major, without gaps or overlaps
+
+Source: github.com/huggingface/safetensors, README ("Format") and safetensors/src/tensor.rs (what it refuses).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import mmap
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernmill.ir import DType, FormatError, dtypes
+
+__all__ = ["MAX_HEADER_BYTES", "Entry", "File", "parse", "read", "write"]
+
+MAX_HEADER_BYTES = 100_000_000  # what the reference reader takes
+_LENGTH = struct.Struct("<Q")
+_ALIGNMENT = 8  # of the values, as the reference writer pads
+
+DTYPES: dict[str, DType] = {
+    "BOOL": dtypes.bool, "I8": dtypes.int8, "I16": dtypes.int16, "I32": dtypes.int32, "I64": dtypes.int64,
+    "U8": dtypes.uint8, "U16": dtypes.uint16, "U32": dtypes.uint32, "U64": dtypes.uint64,
+    "F16": dtypes.float16, "BF16": dtypes.bfloat16, "F32": dtypes.float32, "F64": dtypes.float64,
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of a file. Units: `start` and `stop` are bytes from the beginning of the file."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class File:
+    """A file that was checked: its entries by name, its metadata, and its bytes."""
+
+    entries: dict[str, Entry]
+    metadata: dict[str, str]
+    data: memoryview = field(repr=False)
+
+    def values(self, name: str) -> memoryview:
+        """The bytes of one tensor, without a copy."""
+        entry = self.entries[name]
+        return self.data[entry.start : entry.stop]
+
+
+def read(path: str | os.PathLike[str]) -> File:
+    """Open a file through the page cache and check all of its header. The bytes are read when they are touched.
+
+    The file must not be cut short while it is in use; one that `write` replaces stays whole for those who have it open.
+
+    Raises:
+        FormatError: the file is not there, cannot be read, or is not what the format asks for.
+    """
+    where = os.fspath(path)
+    try:
+        with open(where, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+    except OSError as error:
+        raise FormatError(f"{where}: cannot be read: {error.strerror}. Give the path of a safetensors file.") from None
+    except ValueError as error:  # a device, a pipe
+        raise FormatError(f"{where}: cannot be mapped: {error}. Give the path of a safetensors file.") from None
+    return parse(data, where)
+
+
+def parse(data: memoryview, where: str = "safetensors") -> File:
+    """Check the bytes of a whole file.
+
+    Raises:
+        FormatError: naming the field and its place.
+    """
+    if len(data) < _LENGTH.size:
+        raise _fault(where, 0, f"{len(data)} bytes are too few for the length of the header, which takes 8")
+    (length,) = _LENGTH.unpack_from(data)
+    if length > MAX_HEADER_BYTES:
+        raise _fault(where, 0, f"the header length {length} is over {MAX_HEADER_BYTES}")
+    begin = _LENGTH.size + length
+    if begin > len(data):
+        raise _fault(where, 0, f"the header length {length} does not fit a file of {len(data)} bytes")
+    header = _header(bytes(data[_LENGTH.size : begin]), where)
+    metadata = _metadata(header.pop("__metadata__", {}), where)
+    entries = {name: _entry(name, row, begin, where) for name, row in header.items()}
+    _covered(entries, begin, len(data), where)
+    return File(entries, metadata, data)
+
+
+def _fault(where: str, place: int, text: str) -> FormatError:
+    return FormatError(f"{where}: at byte {place}: {text}. The file is damaged or no safetensors file; fetch it again.")
+
+
+def _wrong(where: str, name: str, text: str) -> FormatError:
+    return FormatError(f"{where}: tensor {name!r}: {text}. The file is damaged; fetch it again.")
+
+
+class _DuplicateKeyError(ValueError):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _DuplicateKeyError(key)
+        found[key] = value
+    return found
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _header(raw: bytes, where: str) -> dict[str, Any]:
+    """The JSON of the header: an object without a key twice."""
+    if not raw.startswith(b"{"):
+        raise _fault(where, 8, "the header does not begin with '{'")
+    try:
+        found = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise _fault(where, 8 + error.start, "the header is not UTF-8") from None
+    except _DuplicateKeyError as error:
+        raise _fault(where, 8, f"the key {str(error)!r} stands twice in the header") from None
+    except json.JSONDecodeError as error:
+        raise _fault(where, 8 + error.pos, f"the header is no JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise _fault(where, 8, f"the header is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise _fault(where, 8, "the header is no JSON object")
+    return found
+
+
+def _metadata(found: Any, where: str) -> dict[str, str]:
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise _fault(where, 8, "__metadata__ is not an object of texts")
+    return found
+
+
+def _entry(name: str, row: Any, begin: int, where: str) -> Entry:
+    """One row of the header."""
+    if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
+        shown = sorted(row) if isinstance(row, dict) else type(row).__name__
+        raise _wrong(where, name, f"its entry has {shown}, not dtype, shape and data_offsets")
+    dtype = DTYPES.get(row["dtype"]) if isinstance(row["dtype"], str) else None
+    if dtype is None:
+        raise FormatError(f"{where}: tensor {name!r}: dtype {row['dtype']!r} is none of {', '.join(DTYPES)}, which kernmill reads.")
+    shape, offsets = row["shape"], row["data_offsets"]
+    if not _are_sizes(shape):
+        raise _wrong(where, name, f"shape {shape!r} is not a list of whole numbers, 0 or more")
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise _wrong(where, name, f"data_offsets {offsets!r} are not [start, stop] with 0 <= start <= stop")
+    wanted = math.prod(shape) * dtype.size_bytes
+    if offsets[1] - offsets[0] != wanted:
+        raise _wrong(where, name, f"data_offsets {offsets} hold {offsets[1] - offsets[0]} bytes, "
+                                  f"{row['dtype']} of shape {shape} takes {wanted}")  # fmt: skip
+    return Entry(name, dtype, tuple(shape), begin + offsets[0], begin + offsets[1])
+
+
+def _are_sizes(values: object) -> bool:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 1 << 63 for v in values)
+
+
+def _covered(entries: Mapping[str, Entry], begin: int, end: int, where: str) -> None:
+    """The tensors fill the rest of the file: no gap, no overlap, nothing beyond."""
+    place = begin
+    for entry in sorted(entries.values(), key=lambda e: (e.start, e.stop)):
+        if entry.stop > end:
+            raise _wrong(where, entry.name, f"it ends at byte {entry.stop} of a file of {end}")
+        if entry.start != place:
+            word = "overlaps the one before it" if entry.start < place else "leaves a gap before it"
+            raise _wrong(where, entry.name, f"it starts at byte {entry.start}, the one before it ends at {place}: it {word}")
+        place = entry.stop
+    if place != end:
+        raise _fault(where, place, f"{end - place} bytes after the last tensor belong to none")
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+def write(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DType, Sequence[int], memoryview]],
+          metadata: Mapping[str, str] | None = None) -> None:  # fmt: skip
+    """Write a file: whole, by a new name that then takes the place of the old file, or not at all.
+
+    Raises:
+        FormatError: the folder is not there or cannot be written; a name that the format keeps to itself.
+    """
+    where = os.fspath(path)
+    header, parts = _laid_out(tensors, metadata or {}, where)
+    temporary = f"{where}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    try:
+        try:
+            with open(temporary, "xb") as file:
+                file.write(_LENGTH.pack(len(header)))
+                file.write(header)
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, where)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise FormatError(f"{where}: cannot be written: {error.strerror}. Choose another place.") from None
+
+
+def _laid_out(
+    tensors: Mapping[str, tuple[DType, Sequence[int], memoryview]], metadata: Mapping[str, str], where: str
+) -> tuple[bytes, list[memoryview]]:
+    """The header and the values in their order: wide dtypes first, so that each value is aligned."""
+    if not all(isinstance(k, str) and isinstance(v, str) for k, v in metadata.items()):
+        raise FormatError(f"{where}: metadata holds texts by texts only. Convert the values with str().")
+    rows: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    place = 0
+    parts: list[memoryview] = []
+    for name in sorted(tensors, key=lambda n: (-tensors[n][0].size_bytes, n)):
+        dtype, shape, values = tensors[name]
+        if name == "__metadata__":
+            raise FormatError(f"{where}: no tensor can be named '__metadata__': the format keeps that name. Rename it.")
+        if values.nbytes != math.prod(shape) * dtype.size_bytes:
+            raise FormatError(f"{where}: tensor {name!r}: {values.nbytes} bytes for {dtype.name} of shape {tuple(shape)}.")
+        stop = place + values.nbytes
+        rows[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [place, stop]}
+        parts.append(values)
+        place = stop
+    header = json.dumps(rows, separators=(",", ":"), ensure_ascii=False).encode()
+    return header + b" " * (-len(header) % _ALIGNMENT), parts

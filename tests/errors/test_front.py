@@ -1,0 +1,193 @@
+"""One case per mistake: the call, the class of the error, and the whole message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import (
+    DeviceError,
+    DTypeError,
+    GradientError,
+    IndexRangeError,
+    KernmillError,
+    ShapeError,
+    Tensor,
+    cat,
+    dtypes,
+    einsum,
+    stack,
+    where,
+)
+
+
+def ones(*shape: int, **options: Any) -> Tensor:
+    return Tensor.ones(*shape, **options)
+
+
+NOT_AN_ARRAY: Any = [1, 2]
+Case = tuple[Callable[[], Any], type[KernmillError], str]
+
+CASES: dict[str, Case] = {
+    # shapes
+    "add": (lambda: ones(2, 3) + ones(2, 4), ShapeError,
+            "add: shapes (2, 3) and (2, 4) do not broadcast: at axis -1 the sizes are 3 and 4. "
+            "Reshape one of them so that sizes are equal or 1."),
+    "matmul": (lambda: ones(2, 3) @ ones(4, 5), ShapeError,
+               "matmul: (2, 3) @ (4, 5): inner sizes differ (3 and 4). "
+               "Transpose one side, or reshape the left to (..., 4)."),
+    "matmul_0d": (lambda: ones(2) @ Tensor(2.0), ShapeError,
+                  "matmul: (2,) @ (): a 0-d tensor has no axis to sum over. Use * instead."),
+    "reshape": (lambda: ones(2, 3).reshape(4, 2), ShapeError,
+                "reshape: (2, 3) -> (4, 2): 6 elements do not make 8. Give sizes with the same product, or one -1."),
+    "expand": (lambda: ones(2, 3).expand(4, 3), ShapeError,
+               "expand: (2, 3) -> (4, 3): only axes of size 1 can grow. "
+               "Reshape first so that the growing axes have size 1."),
+    "expand_fewer": (lambda: ones(2, 3).expand(3), ShapeError,
+                     "expand: (2, 3) -> (3,): the result has fewer axes. Give a size for each."),
+    "cat": (lambda: cat([ones(2, 3), ones(3, 2)]), ShapeError,
+            "cat: shapes (2, 3) and (3, 2) differ outside axis 0. Reshape or expand one of them."),
+    "cat_0d": (lambda: cat([Tensor(1), Tensor(2)]), ShapeError,
+               "cat: a 0-d tensor has no axis to join along. Use stack."),
+    "cat_nothing": (lambda: cat([]), ShapeError, "cat: no tensors. Give at least one."),
+    "stack": (lambda: stack([ones(2), ones(3)]), ShapeError,
+              "stack: shapes (2,) and (3,) differ. Reshape or expand one of them."),
+    "split": (lambda: ones(4).split([1, 2]), ShapeError,
+              "split: sizes (1, 2) make 3, axis 0 has 4. Make them add up."),
+    "axis": (lambda: ones(2, 3).sum(2), IndexRangeError,
+             "sum: axis 2 of a tensor of shape (2, 3). Axes run from -2 to 1."),
+    "axis_twice": (lambda: ones(2, 3).sum((0, -2)), ShapeError,
+                   "sum: axes (0, 0) name one axis twice. Name each axis once."),
+    "max_of_nothing": (lambda: ones(0, 3).max(0), ShapeError,
+                       "max: shape (0, 3), axis 0: nothing has no max. Check the size first."),
+    "argmax_of_nothing": (lambda: ones(0).argmax(), ShapeError,
+                          "argmax: shape (0,), axis 0: nothing has no argmax. Check the size first."),
+    "tril": (lambda: ones(3).tril(), ShapeError,
+             "tril: shape (3,) has fewer than two axes. Unsqueeze it first."),
+    "ragged": (lambda: Tensor([[1, 2], [3]]), ShapeError,
+               "Tensor of a list: the inner lists have different lengths. Pad them, or make a tensor of each."),
+    "negative_size": (lambda: Tensor.zeros(2, -1), ShapeError,
+                      "full: shape (2, -1) has a negative size. Sizes are 0 or more."),
+    "arange": (lambda: Tensor.arange(1, 2, 0), ShapeError,
+               "arange: from 1 to 2 by step 0 never ends. Give another step."),
+    "item": (lambda: ones(2).item(), ShapeError,
+             "item: shape (2,) has 2 elements, not one. Index it, or use tolist()."),
+    "bool": (lambda: bool(ones(2)), ShapeError,
+             "bool(tensor): shape (2,) has 2 truth values. Use .any() or .all()."),
+    "len": (lambda: len(Tensor(1)), ShapeError, "len(tensor): a 0-d tensor has no length."),
+    "iter": (lambda: list(Tensor(1)), ShapeError, "iter(tensor): a 0-d tensor has nothing to go over."),
+    "conv": (lambda: ones(1, 3, 5, 5).conv2d(ones(2, 4, 3, 3)), ShapeError,
+             "conv: (1, 3, 5, 5) with weight (2, 4, 3, 3), groups 1: 3 input channels are not 1 x 4, or 2 output "
+             "channels do not divide into the groups. Change the groups or the weight."),
+    "conv_kernel": (lambda: ones(1, 1, 2, 2).conv2d(ones(1, 1, 3, 3)), ShapeError,
+                    "conv: (1, 1, 2, 2) with weight (1, 1, 3, 3), groups 1: the kernel spans (3, 3), "
+                    "the padded input (2, 2). Pad more."),
+    "einsum": (lambda: einsum("ij,jk->ik", ones(2, 3)), ShapeError,
+               "einsum 'ij,jk->ik': 2 terms for 1 tensors. Give one term for each."),
+    "einsum_sizes": (lambda: einsum("ij,jk->ik", ones(2, 3), ones(4, 5)), ShapeError,
+                     "einsum: 'j' has sizes 3 and 4. Each letter has one size."),
+    "assign": (lambda: ones(2).assign(ones(3)), ShapeError,
+               "assign: shapes (2,) and (3,) do not broadcast: at axis -1 the sizes are 2 and 3. "
+               "Reshape one of them so that sizes are equal or 1."),
+    "assign_wider": (lambda: ones(2).assign(ones(3, 2)), ShapeError,
+                     "assign: a value of shape (3, 2) into a tensor of shape (2,). Reshape or reduce the value."),
+    "topk": (lambda: ones(2).topk(3), ShapeError, "topk: 3 of 2 elements. Ask for 0 to 2."),
+    "classes": (lambda: ones(2, 3).cross_entropy(Tensor([1])), ShapeError,
+                "nll_loss: predictions (2, 3), target (1,): the target has the shape of the predictions without their "
+                "class axis. Reshape one of them."),
+    "heads": (lambda: ones(3, 2, 4).scaled_dot_product_attention(ones(2, 2, 4), ones(2, 2, 4)), ShapeError,
+              "scaled_dot_product_attention: query (3, 2, 4), key (2, 2, 4): 3 query heads do not share 2 key heads "
+              "evenly. Make one a multiple of the other."),
+    # what depends on data
+    "mask": (lambda: ones(2, 2)[ones(2, 2) > 0], ShapeError,
+             "t[mask] of shape (2, 2): the shape of the result depends on the data, and shapes are fixed before "
+             "anything is computed. Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."),
+    "nonzero": (lambda: ones(2).nonzero(), ShapeError,
+                "nonzero: the shape of the result depends on the data, and shapes are fixed before anything is "
+                "computed. Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."),
+    # indices
+    "index": (lambda: ones(3)[5], IndexRangeError,
+              "t[..]: index 5 is outside axis 0 of size 3. Valid are -3 to 2."),
+    "index_negative": (lambda: ones(2, 3)[:, -7], IndexRangeError,
+                       "t[..]: index -7 is outside axis 1 of size 3. Valid are -3 to 2."),
+    "index_list": (lambda: ones(3)[[0, 3]], IndexRangeError,
+                   "t[..]: index 3 is outside axis 0 of size 3. Valid are -3 to 2."),
+    "index_array": (lambda: ones(2, 3)[np.array([0]), np.array([-4])], IndexRangeError,
+                    "t[..]: index -4 is outside axis 1 of size 3. Valid are -3 to 2."),
+    "index_empty": (lambda: ones(0)[0], IndexRangeError,
+                    "t[..]: index 0 is outside axis 0 of size 0. The axis is empty."),
+    "index_tensor": (lambda: ones(3)[Tensor([5])].realize(), IndexRangeError,
+                     "t[..]: a computed index lies outside axis 0 of size 3. Clamp it, or mask what it selects."),
+    "index_many": (lambda: ones(3)[0, 0], IndexRangeError, "t[..]: 2 indices for shape (3,). Give at most 1."),
+    "index_ellipses": (lambda: ones(3)[..., ...], IndexRangeError,
+                       "t[..]: more than one `...`. Use one, and `:` for the other axes."),
+    "index_step": (lambda: ones(3)[::0], IndexRangeError, "t[::0]: a step of 0 never ends. Give another step."),
+    "index_float": (lambda: ones(3)[Tensor([0.5])], DTypeError,
+                    "t[..]: an index of dtype float32. Indices are ints; cast it with .long()."),
+    "index_word": (lambda: ones(3)["a"], DTypeError,
+                   "t[..]: an index of dtype <U1. Indices are ints, slices, None, `...` or int tensors."),
+    "write": (lambda: ones(3).__setitem__(slice(0, 2), ones(3)), ShapeError,
+              "t[..] = v: shapes (3,) and (2,) do not broadcast: at axis -1 the sizes are 3 and 2. "
+              "Reshape one of them so that sizes are equal or 1."),
+    # dtypes
+    "too_large": (lambda: Tensor([2**40], dtype=dtypes.int32), DTypeError,
+                  "Tensor(.., dtype=int32): the value 1099511627776 does not fit int32 (-2147483648 to 2147483647). "
+                  "Use a wider dtype."),
+    "too_large_number": (lambda: Tensor.full((2,), 300, dtype=dtypes.uint8), DTypeError,
+                         "300 does not fit uint8 (0 to 255). Cast the tensor to a wider dtype first."),
+    "too_large_operand": (lambda: ones(2, dtype=dtypes.uint8) + 300, DTypeError,
+                          "300 does not fit uint8 (0 to 255). Cast the tensor to a wider dtype first."),
+    "too_large_int": (lambda: Tensor([2**70]), DTypeError,
+                      "Tensor of a list: 1180591620717411303424 does not fit int64. Use a float dtype."),
+    "complex": (lambda: Tensor(np.zeros(2, np.complex64)), DTypeError,
+                "Tensor of a NumPy array of complex64: kernmill has bools, ints and floats. Convert it first, for "
+                "example with .astype(np.float32)."),
+    "objects": (lambda: Tensor([1, None]), DTypeError,
+                "Tensor of a list that holds a NoneType: elements are Python or NumPy numbers."),
+    "operand": (lambda: ones(2).add(NOT_AN_ARRAY), DTypeError,
+                "Tensor with list: operands are tensors, Python numbers and NumPy arrays. Wrap it in Tensor(..)."),
+    "condition": (lambda: where(ones(2), 1, 2), DTypeError,
+                  "where: the condition is float32, not bool. Compare it, for example with `!= 0`."),
+    "bits": (lambda: ones(2) & 1, DTypeError, "and: bits of float32 values. Cast to an int dtype first."),
+    "bool_minus_bool": (lambda: Tensor([True]) - Tensor([True]), DTypeError,
+                        "sub: bool - bool has no meaning. Use ^ (logical_xor), or cast to int first."),
+    "minus_bool": (lambda: -Tensor([True]), DTypeError,
+                   "neg: a bool has no sign. Use ~ (logical_not), or cast to int first."),
+    "negative_power": (lambda: Tensor([2]) ** -1, DTypeError,
+                       "pow: int64 ** -1 is no whole number. Cast to a float dtype first."),
+    "in_place": (lambda: Tensor([1]).__iadd__(1.5), DTypeError,
+                 "+=: the result is float32 and does not go into a int64 tensor. Write x = x + y, or cast."),
+    "bitcast": (lambda: ones(2).bitcast(dtypes.int16), DTypeError,
+                "bitcast: float32 to int16: the bits differ in number. Use cast to convert values."),
+    "int_gradient": (lambda: Tensor([1], requires_grad=True), DTypeError,
+                     "requires_grad: a int64 tensor has no gradient. Use a float dtype."),
+    "norm": (lambda: Tensor([1]).norm(), DTypeError, "norm: of a int64 tensor. Use .float() first."),
+    "float_classes": (lambda: ones(2, 3).nll_loss(ones(2)), DTypeError,
+                      "nll_loss: a target of dtype float32. Classes are ints."),
+    # devices
+    "devices": (lambda: Tensor([1.0], device="LLVM") + Tensor([1.0], device="PYTHON"), DeviceError,
+                "add: tensors on LLVM and PYTHON. Move one side, for example with .to('LLVM')."),
+    # gradients
+    "no_leaf": (lambda: ones(1).backward(), GradientError,
+                "backward: this tensor does not lead to one with requires_grad. "
+                "Make a leaf with requires_grad=True, and compute outside no_grad()."),
+    "not_scalar": (lambda: (ones(2, requires_grad=True) * 2).backward(), GradientError,
+                   "backward: shape (2,) has more than one element. Reduce it to one, for example with .sum(), "
+                   "or give the gradient of each element."),
+    "gradient_shape": (lambda: (ones(2, requires_grad=True) * 2).backward(ones(3)), GradientError,
+                       "backward: a gradient of shape (3,) for a tensor of shape (2,). Give one of the same shape."),
+    "no_way": (lambda: ones(1, requires_grad=True).sum().gradient(ones(2, requires_grad=True)), GradientError,
+               "gradient: target 0 of shape (2,) does not lead to this tensor. "
+               "Compute from it, outside no_grad() and without detach()."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_message_is_this(name: str) -> None:
+    call, kind, message = CASES[name]
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value) == message

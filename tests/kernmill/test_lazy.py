@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import kernmill
+from kernmill import Tensor, no_grad, train
+from kernmill.lazy import device_name, is_grad_enabled, is_training
+
+
+def test_modes_are_of_a_block() -> None:
+    assert is_grad_enabled()
+    with no_grad():
+        assert not is_grad_enabled()
+    assert is_grad_enabled()
+    assert not is_training()
+    with train():
+        assert is_training()
+        with train(False):
+            assert not is_training()
+
+
+def test_device_names() -> None:
+    assert (device_name("llvm:0"), device_name("Python"), device_name("cl:1")) == ("LLVM", "PYTHON", "CL:1")
+
+
+def test_public_names_are_sorted_and_there() -> None:
+    assert kernmill.__all__ == sorted(kernmill.__all__)
+    assert [name for name in kernmill.__all__ if not hasattr(kernmill, name)] == []
+
+
+def test_the_origin_is_the_outermost_line() -> None:
+    def helper(t: Tensor) -> Tensor:
+        return t.softmax()
+
+    y = helper(Tensor([1.0, 2.0]))
+    line = helper.__code__.co_firstlineno + 1
+    assert {n.origin for n in y.uop.toposort() if n.op.name == "DIV"} == {f"{__file__}:{line}"}
+
+
+def test_building_a_graph_is_quick() -> None:
+    t = Tensor([1.0, 2.0])
+    start = time.perf_counter()
+    for _ in range(2000):
+        t = t + 1
+    assert time.perf_counter() - start < 1.0
+
+
+def test_import_is_light() -> None:
+    code = "import sys, kernmill; print([name for name in ('numpy', 'torch', 'llvmlite') if name in sys.modules])"
+    root = Path(kernmill.__file__).resolve().parent.parent
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
