@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -50,6 +52,9 @@ facts['llvmlite'] = any(name.partition('.')[0] == 'llvmlite' for name in sys.mod
 def run_fresh(code: str, setup: Setup, cache: str = "") -> dict[str, Any]:
     """Run a program that prints end_ns; what it printed, with `seconds` from before it was started until then."""
     environment = thread_environment(setup.threads)
+    environment.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # byte code is there wherever kernmill was installed or used before
     given = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = f"{ROOT}{os.pathsep}{given}" if given else str(ROOT)
     if cache:
@@ -92,21 +97,22 @@ def checked(name: str, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 class FirstResult:
-    """The row's state: its cache folder and what the last kernmill process counted."""
+    """The row's state: its cache folder, gone with the row, and what the last kernmill process counted."""
 
     def __init__(self, setup: Setup, is_warm: bool) -> None:
         self.setup, self.is_warm = setup, is_warm
         self.size = 16 if setup.tiny else 512
-        self.folder = tempfile.TemporaryDirectory(prefix="kernmill-bench-")
+        self.folder = tempfile.mkdtemp(prefix="kernmill-bench-")
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
         self.counted: dict[str, Any] = {}
         if is_warm:
-            run_fresh(first_program("kernmill", self.size), setup, self.folder.name)
+            run_fresh(first_program("kernmill", self.size), setup, self.folder)
 
     def kernmill(self) -> float:
         """One process with an empty cache folder, or with the one that was filled."""
         code = first_program("kernmill", self.size)
         if self.is_warm:
-            facts = run_fresh(code, self.setup, self.folder.name)
+            facts = run_fresh(code, self.setup, self.folder)
         else:
             with tempfile.TemporaryDirectory(prefix="kernmill-bench-") as empty:
                 facts = run_fresh(code, self.setup, empty)

@@ -45,29 +45,18 @@ def kernmill_step(batch: int) -> Step:
     kernmill = importlib.import_module("kernmill")
     start, images, labels = problem(batch)
     params = [kernmill.Tensor(p, requires_grad=True) for p in start]
-    means = [kernmill.Tensor(np.zeros_like(p)) for p in start]
-    squares = [kernmill.Tensor(np.zeros_like(p)) for p in start]
-    powers = [kernmill.Tensor(np.ones(1, np.float32)) for _ in range(2)]  # of beta1 and beta2
+    optimizer = importlib.import_module("kernmill.nn").optim.Adam(params, _LR, (_B1, _B2), _EPS)
     x, y = kernmill.Tensor(images), kernmill.Tensor(labels)
-
-    def adam() -> None:
-        with kernmill.no_grad():
-            for power, beta in zip(powers, (_B1, _B2), strict=True):
-                power.assign(power * beta)
-            for p, m, v in zip(params, means, squares, strict=True):
-                m.assign(m * _B1 + p.grad * (1 - _B1))
-                v.assign(v * _B2 + p.grad.square() * (1 - _B2))
-                p.assign(p - _LR * (m / (1 - powers[0])) / ((v / (1 - powers[1])).sqrt() + _EPS))
-                p.grad = None
 
     def step(x: Any, y: Any) -> Any:
         w1, b1, w2, b2, w3, b3 = params
+        optimizer.zero_grad()
         hidden = x.conv2d(w1, b1).relu().max_pool2d(2)
         hidden = hidden.conv2d(w2, b2).relu().max_pool2d(2)
         loss = hidden.flatten(1).linear(w3, b3).cross_entropy(y)
         loss.backward()
-        adam()
-        return loss.detach().realize(*params, *means, *squares, *powers)
+        optimizer.step(loss)
+        return loss
 
     run = captured(step)
     return lambda: run(x, y)
@@ -100,7 +89,7 @@ STEPS: dict[str, Callable[[int], Step]] = {"kernmill": kernmill_step, "torch": t
 
 # --- the reference ---------------------------------------------------------------------------------------------------
 def windows(x: Array, size: int) -> Array:
-    return np.lib.stride_tricks.sliding_window_view(x, (size, size), (2, 3))  # type: ignore[no-any-return, call-overload]
+    return np.lib.stride_tricks.sliding_window_view(x, (size, size), (2, 3))
 
 
 def conv(x: Array, weight: Array, bias: Array) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernmill.ir import Target, UOp, simplify
+from kernmill.ir import Stage, Target, UOp, simplify, verify
 
 from .expand import expand_loops
 from .linearize import linearize, loop_depths
@@ -29,41 +29,42 @@ class Pass:
 
     name: str
     run: Callable[[UOp, Target], UOp]
-    stage_in: str
-    stage_out: str
+    stage_in: Stage
+    stage_out: Stage
     after: tuple[str, ...]
     why: str
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("expand", lambda ast, target: expand_loops(ast), "optimized", "optimized", (),
+    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
-    Pass("vectorize", lambda ast, target: vectorize(ast), "optimized", "vectorized", ("expand",),
+    Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with one vector loop at most"),
-    Pass("reduce", lower_reduces, "vectorized", "lowered", ("vectorize",),
+    Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize",),
          "an accumulator must have its final dtype, lanes included"),
-    Pass("decompose", decompose, "lowered", "lowered", ("reduce",),
+    Pass("decompose", decompose, Stage.LOWERED, Stage.LOWERED, ("reduce",),
          "after accumulators, so that a combining op which the target lacks is decomposed as well"),
-    Pass("simplify", lambda ast, target: simplify(ast), "lowered", "lowered", ("decompose",),
+    Pass("simplify", lambda ast, target: simplify(ast), Stage.LOWERED, Stage.LOWERED, ("decompose",),
          "decompositions leave constants to fold; the last pass in which the laws of whole numbers hold"),
-    Pass("index", lambda ast, target: lower_index(ast, loop_depths(ast)), "lowered", "lowered", ("simplify",),
+    Pass("index", lambda ast, target: lower_index(ast, loop_depths(ast)), Stage.LOWERED, Stage.LOWERED, ("simplify",),
          "gives loop variables a machine type and orders sums for the loops they stand in; no law may touch them after"),
 )  # fmt: skip
 
 
-def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, check: Callable[[str, UOp], None] | None = None) -> list[UOp]:
+def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, is_checked: bool = False) -> list[UOp]:
     """Linear UOps of a kernel: optimized by `actions` (None: by the heuristic), then through PIPELINE.
 
-    `check(pass name, ast)` is called after each pass.
+    With `is_checked` every stage is verified; what a pass left behind that is not legal is an InternalError naming the pass.
     """
     ast = merge_loops(ast)
     ast = apply_actions(ast, choose_actions(ast, target) if actions is None else actions)
-    if check is not None:
-        check("optimize", ast)
+    if is_checked:
+        verify(ast, Stage.OPTIMIZED, "optimize")
     for step in PIPELINE:
         ast = step.run(ast, target)
-        if check is not None:
-            check(step.name, ast)
-    return linearize(ast)
-
-
+        if is_checked:
+            verify(ast, step.stage_out, step.name)
+    uops = linearize(ast)
+    if is_checked:
+        verify(uops, Stage.LINEAR, "linearize")
+    return uops

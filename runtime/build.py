@@ -84,7 +84,7 @@ def render(device: Device, kernel: Kernel) -> Rendered:
     """Lower and render, from scratch."""
     written = _written_schedule(kernel)
     actions: list[Action] | None = None if written is None else parse_schedule(written)
-    uops = lower(kernel.ast, device.target, actions)
+    uops = lower(kernel.ast, device.target, actions, is_checked=bool(setting("CHECK")))
     threads = signature(uops).threads
     return Rendered(uops, device.renderer.render(symbol(kernel), uops), threads if isinstance(threads, int) else 1)
 

@@ -17,6 +17,7 @@ from kernmill.ir import DType, IndexRangeError, KernmillError, Ops, UOp, dtypes,
 
 from .buffer import Buffer, buffer_node
 from .build import build
+from .check import run_checked, wants_check
 from .device import Call, Device, Program, canonical_name, get_device
 from .profile import report, wants_report
 from .replay import copy_between, current_recording, download_scalar
@@ -238,6 +239,10 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     if not batch:
         return
     device = get_device(batch[0][0].device)
+    if wants_check() and device.props().is_host_visible and device.name != "PYTHON":
+        for kernel, call in batch:
+            run_checked(device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1))
+        return
     times = device.run([call for _, call in batch], is_timed=wants_report())
     if wants_report():
         report(device, [kernel for kernel, _ in batch], times)

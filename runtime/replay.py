@@ -1,7 +1,7 @@
 """A captured schedule as one call: record what realize launches, then launch it again on other buffers.
 
 A recording is a list of batches (kernels of one device), copies and checks over concrete buffers. A replay knows which of those
-buffers are inputs and outputs; everything else (weights, intermediates) stays where it is.
+buffers move, that is are others each time (inputs, state, results); what stays (intermediates, constants) it keeps.
 """
 
 from __future__ import annotations
@@ -75,14 +75,24 @@ class Recording:
         """A bool was looked at after the run."""
         self.steps.append(_Check(buffer, message))
 
+    def uses(self) -> Iterator[tuple[list[Buffer], list[Buffer]]]:
+        """For each launch, copy and check in order: the buffers it touches, and those of them that it writes."""
+        for step in self.steps:
+            if isinstance(step, _Copy):
+                yield [step.target, step.source], [step.target]
+            elif isinstance(step, _Check):
+                yield [step.buffer], []
+            else:
+                for kernel, call in zip(step.kernels, step.calls, strict=True):
+                    yield list(call.buffers), [call.buffers[kernel.buffers.index(number)] for number in kernel.outputs]
+
+    def buffers(self) -> list[Buffer]:
+        """Every buffer that some step touches, once."""
+        return list({id(buffer): buffer for touched, _ in self.uses() for buffer in touched}.values())
+
     def written(self) -> set[int]:
         """Identities of the buffers that some step writes."""
-        found = {id(step.target) for step in self.steps if isinstance(step, _Copy)}
-        for step in self.steps:
-            if isinstance(step, _Kernels):
-                for kernel, call in zip(step.kernels, step.calls, strict=True):
-                    found |= {id(call.buffers[kernel.buffers.index(number)]) for number in kernel.outputs}
-        return found
+        return {id(buffer) for _, outputs in self.uses() for buffer in outputs}
 
     @property
     def kernel_count(self) -> int:
@@ -107,7 +117,7 @@ def recording() -> Iterator[Recording]:
         KernmillError: another recording of this thread is under way.
     """
     if current_recording() is not None:
-        raise KernmillError("jit: a captured function calls another captured function. Call the inner one undecorated.")
+        raise KernmillError("recording: one is under way in this thread. Leave it before another is begun.")
     _local.recording = Recording()
     try:
         yield _local.recording
@@ -116,51 +126,91 @@ def recording() -> Iterator[Recording]:
 
 
 class Replay:
-    """A recording that runs again: `inputs` and `outputs` are the buffers that may be others each time."""
+    """A recording that runs again: the buffers in `moving` may be others each time, of the same device, dtype and size."""
 
-    def __init__(self, recorded: Recording, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-        self._places: dict[int, list[tuple[Batch, int, int]]] = {id(b): [] for b in (*inputs, *outputs)}
-        self._inputs = list(inputs)
-        self._outputs = list(outputs)
-        self._current: dict[int, int] = {}
-        self._kept = recorded  # keeps weights and intermediates alive
+    def __init__(self, recorded: Recording, moving: Sequence[Buffer]) -> None:
+        self._slots = {id(buffer): slot for slot, buffer in enumerate(moving)}
+        self._places: list[list[tuple[Batch, int, int]]] = [[] for _ in moving]
+        # in place of what moves: the memory of the capture belongs to its user, and is not kept alive from here
+        self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
+        self._addresses = [0] * len(moving)
+        self.kernel_count = recorded.kernel_count
+        self.kept_bytes, self.least_bytes = self._memory(recorded)
         self._steps: list[_Ready | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
 
+    def _memory(self, recorded: Recording) -> tuple[int, int]:
+        """Bytes of all that stays, and of what of it is alive at the worst moment."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        kept = {id(b): b for b in recorded.buffers() if id(b) not in self._slots}
+        written = recorded.written()
+        for time, (touched, _) in enumerate(recorded.uses()):
+            for buffer in touched:
+                first.setdefault(id(buffer), time if id(buffer) in written else 0)
+                last[id(buffer)] = time if id(buffer) in written else len(recorded.steps) << 32
+        blocks: dict[int, int] = {}
+        for buffer in kept.values():
+            block = buffer
+            while isinstance(block.owner, Buffer):
+                block = block.owner
+            blocks[id(block.owner)] = max(block.nbytes, blocks.get(id(block.owner), 0))
+        changes: dict[int, int] = {}
+        for key, buffer in kept.items():
+            changes[first[key]] = changes.get(first[key], 0) + buffer.nbytes
+            changes[last[key] + 1] = changes.get(last[key] + 1, 0) - buffer.nbytes
+        alive = most = 0
+        for time in sorted(changes):
+            alive += changes[time]
+            most = max(most, alive)
+        return sum(blocks.values()), most
+
+    def _standing(self, buffer: Buffer) -> Buffer:
+        """The buffer, or what stands in its place."""
+        slot = self._slots.get(id(buffer))
+        return buffer if slot is None else self._absent[slot]
+
     def _prepared(self, step: Step) -> _Ready | _Copy | _Check:
-        if not isinstance(step, _Kernels):
-            moved = [b for b in ((step.target, step.source) if isinstance(step, _Copy) else (step.buffer,)) if id(b) in self._places]
-            if moved:
-                raise KernmillError("jit: an input or result is copied between devices or checked; realize it outside the function.")
-            return step
-        batch = get_device(step.device).prepare(step.calls)
+        if isinstance(step, _Copy):
+            return _Copy(self._standing(step.target), self._standing(step.source))
+        if isinstance(step, _Check):
+            return _Check(self._standing(step.buffer), step.message)
+        calls = [c._replace(buffers=tuple(self._standing(b) for b in c.buffers)) for c in step.calls]
+        batch = get_device(step.device).prepare(calls)
         for entry, call in enumerate(step.calls):
             for slot, buffer in enumerate(call.buffers):
-                if id(buffer) in self._places:
-                    self._places[id(buffer)].append((batch, entry, slot))
+                if id(buffer) in self._slots:
+                    self._places[self._slots[id(buffer)]].append((batch, entry, slot))
         return _Ready(batch, step.kernels)
 
-    def run(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
-        """Launch everything with these buffers in place of the recorded ones.
+    def run(self, given: Sequence[Buffer]) -> None:
+        """Launch everything with these buffers in the places of those that move.
 
         Raises:
             IndexRangeError: a recorded check failed.
         """
-        for recorded, given in zip((*self._inputs, *self._outputs), (*inputs, *outputs), strict=True):
-            key = id(recorded)
-            if self._current.get(key) != given.address:
-                for batch, entry, slot in self._places[key]:
-                    batch.rebind(entry, slot, given)
-                self._current[key] = given.address
+        addresses = [buffer.address for buffer in given]
+        if addresses != self._addresses:
+            for slot, address in enumerate(addresses):
+                if address != self._addresses[slot]:
+                    for batch, entry, place in self._places[slot]:
+                        batch.rebind(entry, place, given[slot])
+            self._addresses = addresses
         for step in self._steps:
             if isinstance(step, _Ready):
                 if wants_report():
                     report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
                 else:
                     step.batch.run()
-            elif isinstance(step, _Copy):
-                copy_between(step.target, step.source)
-            elif download_scalar(step.buffer):
-                raise IndexRangeError(step.message)
+            else:
+                self._run_other(step, given)
+
+    def _run_other(self, step: _Copy | _Check, given: Sequence[Buffer]) -> None:
+        """A copy or a check, which are rare."""
+        at = {id(absent): buffer for absent, buffer in zip(self._absent, given, strict=True)}
+        if isinstance(step, _Copy):
+            copy_between(at.get(id(step.target), step.target), at.get(id(step.source), step.source))
+        elif download_scalar(at.get(id(step.buffer), step.buffer)):
+            raise IndexRangeError(step.message)
 
 
 def copy_between(target: Buffer, source: Buffer) -> None:
@@ -170,8 +220,8 @@ def copy_between(target: Buffer, source: Buffer) -> None:
         import numpy as np
 
         staged = np.empty(source.nbytes, np.uint8)
-        get_device(source.device).copy_out(staged.data, source)
-        get_device(target.device).copy_in(target, staged.data)
+        get_device(source.device).copy_out(memoryview(staged), source)
+        get_device(target.device).copy_in(target, memoryview(staged))
 
 
 def download_scalar(buffer: Buffer) -> bool:
@@ -179,5 +229,5 @@ def download_scalar(buffer: Buffer) -> bool:
     import numpy as np
 
     out = np.zeros(buffer.nbytes, np.uint8)
-    get_device(buffer.device).copy_out(out.data, buffer)
+    get_device(buffer.device).copy_out(memoryview(out), buffer)
     return bool(out.any())

@@ -1,0 +1,66 @@
+"""CHECK=1: every kernel is run on PYTHON as well and compared (build.py verifies the compiler's stages).
+
+Slow by design: the reference is plain Python. The first difference stops the program and leaves what is needed to look at it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kernmill.compiler import Kernel
+from kernmill.ir import InternalError, print_uops, setting
+
+from .buffer import Buffer
+from .device import Call, Device, get_device
+
+__all__ = ["run_checked", "wants_check"]
+
+_TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-9}
+
+
+def wants_check() -> bool:
+    """Whether CHECK=1 is in force."""
+    return bool(setting("CHECK"))
+
+
+def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> None:
+    """Run a kernel on its device and, on copies of its buffers, on PYTHON; compare what they wrote.
+
+    Raises:
+        InternalError: the results differ; the message names the kernel and where its UOps were written.
+    """
+    import numpy as np
+
+    copies = [b.host_array().copy() for b in call.buffers]
+    device.run([call])
+    owners = tuple(Buffer("PYTHON", b.dtype, b.numel, a, a.ctypes.data) for b, a in zip(call.buffers, copies, strict=True))
+    get_device("PYTHON").run([reference._replace(buffers=owners)])
+    for number in kernel.outputs:
+        slot = kernel.buffers.index(number)
+        got, wanted = call.buffers[slot].host_array(), copies[slot]
+        if not _agree(got, wanted, call.buffers[slot].dtype.name):
+            worst = np.flatnonzero(got != wanted)[:5]
+            raise InternalError(
+                f"CHECK: {kernel.name} on {device.name} differs from PYTHON at {worst.tolist()}: {got[worst]} against "
+                f"{wanted[worst]}. Its UOps are in {_reproducer(kernel)}. Please report it."
+            )
+
+
+def _agree(got: Any, wanted: Any, dtype: str) -> bool:
+    import numpy as np
+
+    if dtype == "bfloat16":
+        got, wanted = ((a.astype(np.uint32) << 16).view(np.float32) for a in (got, wanted))
+    if dtype not in _TOLERANCE:
+        return bool(np.array_equal(got, wanted))
+    scale = max(1.0, float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)))
+    return bool(np.allclose(got, wanted, rtol=_TOLERANCE[dtype], atol=_TOLERANCE[dtype] * scale, equal_nan=True))
+
+
+def _reproducer(kernel: Kernel) -> Path:
+    folder = Path(str(setting("DUMP")) or ".")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"mismatch_{kernel.ast.key.hex()[:12]}.uops"
+    path.write_text(print_uops(kernel.ast))
+    return path
