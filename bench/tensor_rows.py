@@ -114,7 +114,7 @@ def softmax(x: Array) -> Array:
 
 def layer_norm(x: Array, weight: Array, bias: Array) -> Array:
     centered = x - x.mean(-1, keepdims=True)
-    return centered / np.sqrt((centered * centered).mean(-1, keepdims=True) + 1e-5) * weight + bias
+    return centered / np.sqrt((centered * centered).mean(-1, keepdims=True) + 1e-5) * weight + bias  # type: ignore[no-any-return]
 
 
 def rms_norm(x: Array, weight: Array) -> Array:

@@ -113,7 +113,7 @@ def relu_pool(x: Array) -> tuple[Array, Array]:
 
 
 def spread_back(grad: Array, came_from: Array) -> Array:
-    return grad.repeat(2, 2).repeat(2, 3) * came_from  # type: ignore[no-any-return]
+    return grad.repeat(2, 2).repeat(2, 3) * came_from
 
 
 def loss_and_grads(params: list[Array], x: Array, y: Array) -> tuple[float, list[Array]]:

@@ -224,8 +224,7 @@ def _equal(walk: Walk, place: str, value: Any) -> str:
     if value is None or value is True or value is False:
         return f"{place} is {value}"
     if isinstance(value, float) and (value != value or value == 0.0):
-        return f"type({place}) is float and repr({place}) == {value!r}".replace("== nan", "== 'nan'") if value != value else (
-            f"type({place}) is float and repr({place}) == '{value!r}'")  # fmt: skip
+        return f"type({place}) is float and repr({place}) == {repr(value)!r}"
     name = walk.name(value)
     return f"({place} is {name} or {place} == {name} and type({place}) is {walk.name(type(value))})"
 
