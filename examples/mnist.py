@@ -12,7 +12,12 @@ from pathlib import Path
 import numpy as np
 from kernmill import Context, KernmillError, Tensor, jit, manual_seed, nn, no_grad
 
-FILES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
+FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
 
 
 class Network(nn.Module):

@@ -22,6 +22,8 @@ def bounds_of(node: UOp) -> Bounds:
     whole: Bounds = (dtype.min, dtype.max)
     if dtype.is_float or dtype.bits == 0:
         return whole
+    if node.op is Ops.WHERE:
+        return _where(node)
     rule = _rules.get(node.op)
     if rule is None:
         if node.op in _leaf:
@@ -73,7 +75,10 @@ def _mod(a: Interval, b: Interval) -> Interval:
 
 def _and(a: Interval, b: Interval) -> Interval:
     ceilings = [x[1] for x in (a, b) if x[0] >= 0]
-    return (0, min(ceilings)) if ceilings else (min(a[0], b[0]) * 2, max(a[1], b[1]) * 2 + 1)
+    if ceilings:
+        return 0, min(ceilings)
+    highest = min(a[1], b[1]) if a[1] < 0 and b[1] < 0 else max(a[1], b[1])
+    return min(a[0], b[0]) * 2, highest  # the power of two at or below both
 
 
 def _shift(by: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
@@ -94,7 +99,6 @@ _rules: dict[Op, Callable[..., Interval]] = {
     Ops.MOD: _mod,
     Ops.MAX: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     Ops.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    Ops.WHERE: lambda c, a, b: (min(a[0], b[0]), max(a[1], b[1])),
     Ops.CAST: lambda a: a,
     Ops.AND: _and,
     Ops.SHL: _shift(lambda x, n: x << n),
@@ -104,6 +108,22 @@ _rules: dict[Op, Callable[..., Interval]] = {
     Ops.LANES: lambda *xs: (min(x[0] for x in xs), max(x[1] for x in xs)),
     Ops.DETACH: lambda a: a,
 }
+
+
+def _where(node: UOp) -> Bounds:
+    """Both branches together, each narrowed by the comparison that leads to it: where(x < c, x, c) is at most c."""
+    condition, yes, no = node.src
+    (yes_low, yes_high), (no_low, no_high) = yes.bounds, no.bounds
+    if condition.op is Ops.LT and not condition.src[0].dtype.is_float:
+        a, b = condition.src
+        yes_high = min(yes_high, b.bounds[1] - 1) if yes is a else yes_high
+        yes_low = max(yes_low, a.bounds[0] + 1) if yes is b else yes_low
+        no_low = max(no_low, b.bounds[0]) if no is a else no_low
+        no_high = min(no_high, a.bounds[1]) if no is b else no_high
+    branches = [(low, high) for low, high in ((yes_low, yes_high), (no_low, no_high)) if low <= high]  # one may be impossible
+    if not branches:
+        return yes.bounds
+    return min(low for low, _ in branches), max(high for _, high in branches)
 
 
 def _compare(node: UOp) -> Bounds:

@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from enum import Enum, StrEnum
+from fractions import Fraction
 from typing import Any, Final
 
 __all__ = ["AxisKind", "Group", "Op", "Ops"]
@@ -114,7 +115,9 @@ def _div(a: float, b: float) -> float:
 def _floordiv(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b else 0
-    return _rounded(math.floor)(_div(a, b))
+    if b == 0 or a != a or b != b:
+        return _div(a, b)
+    return a // b if math.isfinite(a) else math.nan
 
 
 def _mod(a: Any, b: Any) -> Any:
@@ -149,6 +152,17 @@ def _pow(a: Any, b: Any) -> Any:
     except OverflowError:
         return -math.inf if a < 0 and b == math.floor(b) and b % 2 == 1 else math.inf
     return result
+
+
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    plain = a * b + c
+    if isinstance(plain, int) or not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+        return plain
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return float(exact) if exact else plain
+    except OverflowError:
+        return math.copysign(math.inf, exact)
 
 
 def _max(a: Any, b: Any) -> Any:
@@ -216,7 +230,7 @@ class Ops:
     SUB      = Op(Group.BINARY, "a - b; ints wrap", 2, operator.sub)
     MUL      = Op(Group.BINARY, "a * b; ints wrap; bool: and", 2, operator.mul, commutative=True, associative=True, unit=1)
     DIV      = Op(Group.BINARY, "a / b of floats; x/0 -> +-inf, 0/0 -> nan", 2, _div)
-    FLOORDIV = Op(Group.BINARY, "floor(a / b); ints by 0 -> 0, as NumPy", 2, _floordiv)
+    FLOORDIV = Op(Group.BINARY, "floor of the exact quotient, as NumPy; ints by 0 -> 0; x/0 as DIV, inf/x -> nan", 2, _floordiv)
     MOD      = Op(Group.BINARY, "a - b*floor(a / b), sign of b; ints by 0 -> 0, as NumPy", 2, _mod)
     CDIV     = Op(Group.BINARY, "ints, towards zero, b != 0 and no overflow: the divide instruction", 2, _cdiv)
     CMOD     = Op(Group.BINARY, "ints, remainder of CDIV, sign of a, b != 0", 2, lambda a, b: a - _cdiv(a, b) * b)
@@ -237,7 +251,7 @@ class Ops:
 
     # --- elementwise, three sources
     WHERE    = Op(Group.TERNARY, "b where the bool a, else c; the other one may be anything", 3, lambda a, b, c: b if a else c)
-    FMA      = Op(Group.TERNARY, "a*b + c rounded once; where the target has no such instruction, twice", 3, lambda a, b, c: a * b + c)
+    FMA      = Op(Group.TERNARY, "a*b + c rounded once; where the target has no such instruction, twice", 3, _fma)
 
     # --- conversions
     CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even", 1)
@@ -270,6 +284,7 @@ class Ops:
     BROADCAST = Op(Group.VECTOR, "the scalar in every lane", 1)
     LANES    = Op(Group.VECTOR, "the scalars side by side in one vector")
     LANE     = Op(Group.VECTOR, "lane arg of the vector", 1)
+    SHUFFLE  = Op(Group.VECTOR, "src=(a, b): lanes arg of a and b laid side by side", 2)
     FOLD     = Op(Group.VECTOR, "all lanes folded with op arg to a scalar, halves first", 1)
     TILE     = Op(Group.VECTOR, "arg=(m, n, k): c + a@b on a matrix unit; src=(a, b, c)", 3)
 

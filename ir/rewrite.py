@@ -13,8 +13,8 @@ from .uop import MISSING, UOp, origin
 
 __all__ = ["rewrite", "rewrite_with"]
 
-_STEPS_PER_NODE = 1000
-_LAST_STEPS = 100  # those of the budget whose rules are named in the report
+_DEEPEST = 5000  # replacements of replacements of ...; a set of rules that rests needs a few
+_LAST_STEPS = 100  # those before the limit whose rules are named in the report
 
 
 def rewrite(root: UOp, rules: RuleSet) -> UOp:
@@ -31,7 +31,7 @@ def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp], *, on_nodes: b
 
     One rule set, the laws, keeps its results on the nodes instead (`on_nodes`), so that they die with them.
     """
-    budget = _STEPS_PER_NODE
+    waiting = 0  # nodes that wait for their replacement to be rewritten; without end for rules that do not rest
     became: dict[UOp, UOp] = {}  # what a rule made of a node, while that is rewritten itself
     busy: list[int] = []
     stack = [root]
@@ -43,11 +43,11 @@ def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp], *, on_nodes: b
         result = became.get(node)
         if result is not None and result in memo:
             memo[stack.pop()] = memo[result]
+            waiting -= 1
             continue
         missing = [s for s in node.src if s not in memo and not (on_nodes and _recall(s, memo))]
         if missing:
             stack += missing
-            budget += 4 * len(missing)
             continue
         rebuilt = _rebuild(node, memo)
         if rebuilt in memo or (on_nodes and _recall(rebuilt, memo)):
@@ -57,9 +57,9 @@ def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp], *, on_nodes: b
         if result is None:
             memo[stack.pop()] = memo[rebuilt] = rebuilt
             continue
-        budget -= 1
-        if budget <= _LAST_STEPS:
-            busy = _watch(busy, budget, rules, root)
+        waiting += 1
+        if waiting > _DEEPEST:
+            busy = _watch(busy, waiting - _DEEPEST, rules, root)
         became[node] = result
         stack.append(result)
     if on_nodes:
@@ -96,15 +96,13 @@ def _step(node: UOp, rules: RuleSet) -> UOp | None:
         origin.value = before
 
 
-def _watch(fired: list[int], budget: int, rules: RuleSet, root: UOp) -> list[int]:
-    """Near the end of the budget: count from here which rules fire, and report them at its end."""
+def _watch(fired: list[int], steps: int, rules: RuleSet, root: UOp) -> list[int]:
+    """Past the limit: count from here which rules fire, and report them a little later."""
     if not fired:
         return [rule.fired for rule in rules]
-    if budget <= 0:
+    if steps > _LAST_STEPS:
         counts = {rule.name: rule.fired - before for rule, before in zip(rules, fired, strict=True)}
         busiest = sorted((name for name, count in counts.items() if count), key=lambda name: -counts[name])
         shown = ", ".join(f"{name} ({counts[name]})" for name in busiest[:5])
-        raise InternalError(
-            f"rewrite with {rules.name} does not come to rest at {root!r}. Of its last {_LAST_STEPS} steps were: {shown}."
-        )
+        raise InternalError(f"rewrite with {rules.name} does not come to rest at {root!r}. Of its last steps were: {shown}.")
     return fired

@@ -57,14 +57,14 @@ def _show(arg: Any, number: dict[UOp, int]) -> str:
         case tuple():
             return f"({', '.join(_show(item, number) for item in arg)}{',' if len(arg) == 1 else ''})"
         case str():
-            return '"' + str(arg).replace("\\", "\\\\").replace('"', '\\"') + '"'
+            return '"' + str(arg).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
         case float() if math.isnan(arg):
             return "nan"
     return repr(arg)
 
 
-_LINE = re.compile(r"%(\d+) = (\w+) (\w+) \(([^)]*)\)(?: (.*))?$")
-_TOKEN = re.compile(r'\s*(%\d+|@\w+|"(?:[^"\\]|\\.)*"|-?inf|nan|True|False|None|-?\d[\d.e+\-]*|[(),])')
+_LINE = re.compile(r"%(\d+) = (\w+) (\w+) \(([^)]*)\)")
+_TOKEN = re.compile(r'%\d+|@\w+|"(?:[^"\\]|\\.)*"|-?inf|nan|True|False|None|-?\d[\d.]*(?:e[+-]?\d+)?|[(),]')
 
 
 def parse_uops(text: str) -> UOp:
@@ -75,51 +75,76 @@ def parse_uops(text: str) -> UOp:
     """
     nodes: dict[str, UOp] = {}
     last: UOp | None = None
-    for count, raw in enumerate(text.splitlines(), 1):
-        line, _, origin = raw.partition("  # ")
+    for count, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
-        match = _LINE.match(line.strip())
         try:
-            if match is None:
-                raise ValueError("not a node")
-            name, op, dtype, src, arg = match.groups()
-            sources = tuple(nodes[s.strip()[1:]] for s in src.split(",") if s.strip())
-            last = nodes[name] = UOp(Ops.named(op), as_dtype(dtype), sources, _Reader(arg, nodes).read() if arg else None)
-        except (ValueError, KeyError, AssertionError) as error:
-            raise FormatError(f"parse_uops: line {count}: {raw.strip()!r} does not parse ({error}).") from None
-        if origin:
-            last.origin = origin
+            name, last = _parse_line(line.strip(), nodes)
+        except (ValueError, LookupError, TypeError, AssertionError) as error:
+            raise FormatError(f"parse_uops: line {count}: {line.strip()!r} does not parse ({error}).") from None
+        nodes[name] = last
     if last is None:
         raise FormatError("parse_uops: the text holds no node.")
     return last
 
 
-class _Reader:
-    """Reads one arg."""
+def _parse_line(line: str, nodes: dict[str, UOp]) -> tuple[str, UOp]:
+    match = _LINE.match(line)
+    if match is None:
+        raise ValueError("not a node")
+    name, op, dtype, src = match.groups()
+    sources = tuple(nodes[s.strip()[1:]] for s in src.split(",") if s.strip())
+    reader = _Reader(line, match.end(), nodes)
+    arg = reader.read() if reader.peek() not in ("", "#") else None
+    node = UOp(Ops.named(op), as_dtype(dtype), sources, arg)
+    rest = line[reader.at :].strip()
+    if rest and not rest.startswith("# "):
+        raise ValueError(f"{rest!r} follows the arg")
+    if rest:
+        node.origin = rest[2:]
+    return name, node
 
-    def __init__(self, text: str, nodes: dict[str, UOp]) -> None:
-        self.tokens = _TOKEN.findall(text)
-        if "".join(self.tokens).replace(" ", "") != re.sub(r"\s+(?=(?:[^\"]*\"[^\"]*\")*[^\"]*$)", "", text).replace(" ", ""):
-            raise ValueError(f"arg {text!r}")
-        self.nodes = nodes
+
+class _Reader:
+    """Reads one arg from a place in a line."""
+
+    def __init__(self, line: str, at: int, nodes: dict[str, UOp]) -> None:
+        self.line, self.at, self.nodes = line, at, nodes
+
+    def peek(self) -> str:
+        """The next character that is no space; "" at the end."""
+        while self.line[self.at : self.at + 1] == " ":
+            self.at += 1
+        return self.line[self.at : self.at + 1]
+
+    def token(self) -> str:
+        """The next word, number, string or bracket."""
+        self.peek()
+        match = _TOKEN.match(self.line, self.at)
+        if match is None:
+            raise ValueError(f"{self.line[self.at :]!r} is no arg")
+        self.at = match.end()
+        return match.group()
 
     def read(self) -> Any:
-        token = self.tokens.pop(0)
+        """The next value."""
+        token = self.token()
         if token == "(":
             items = []
-            while self.tokens[0] != ")":
+            while self.peek() != ")":
                 items.append(self.read())
-                if self.tokens[0] == ",":
-                    self.tokens.pop(0)
-            self.tokens.pop(0)
+                if self.peek() == ",":
+                    self.token()
+                elif self.peek() != ")":
+                    raise ValueError("a bracket is not closed")
+            self.token()
             return tuple(items)
         if token[0] == "%":
             return self.nodes[token[1:]]
         if token[0] == "@":
             return Ops.named(token[1:])
         if token[0] == '"':
-            return re.sub(r"\\(.)", r"\1", token[1:-1])
+            return re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], token[1:-1])
         if token in ("True", "False", "None"):
             return {"True": True, "False": False, "None": None}[token]
         return int(token) if re.fullmatch(r"-?\d+", token) else float(token)

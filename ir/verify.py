@@ -66,6 +66,7 @@ _FLOAT_ONLY: Final = frozenset({
     Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.SQRT, Ops.DIV,
 })  # fmt: skip
 _INT_ONLY: Final = frozenset({Ops.SHL, Ops.SHR, Ops.CDIV, Ops.CMOD})
+_NOT_BOOL: Final = frozenset({Ops.NEG, Ops.ABS, Ops.SUB})  # a bool has no sign
 _BITS_ONLY: Final = frozenset({Ops.AND, Ops.OR, Ops.XOR})
 _PLACES: Final = frozenset({Ops.PARAM, Ops.LOCAL})  # what an INDEX points into, behind any number of AFTERs
 
@@ -136,6 +137,8 @@ def _arithmetic(node: UOp, stage: Stage) -> Complaint:
         return f"{node.op.name} is of floats, not of {dtype.name}"
     if node.op in _INT_ONLY and not dtype.is_int:
         return f"{node.op.name} is of ints, not of {dtype.name}"
+    if node.op in _NOT_BOOL and dtype.is_bool:
+        return f"{node.op.name} is of numbers, not of {dtype.name}"
     if node.op in _BITS_ONLY and dtype.is_float:
         return f"{node.op.name} is of ints and bools, not of {dtype.name}"
     return "an elementwise op has no value of dtype void" if dtype.bits == 0 else None
@@ -293,6 +296,12 @@ def _reg(node: UOp, stage: Stage) -> Complaint:
     return None
 
 
+def _carry(node: UOp, stage: Stage) -> Complaint:
+    if not node.src or node.src[0].op is not Ops.REG or node.dtype is not node.src[0].dtype or not _are_ranges(node.src[1:]):
+        return "CARRY is of a REG, in its dtype, and of loops"
+    return None
+
+
 def _set(node: UOp, stage: Stage) -> Complaint:
     register, value = node.src
     if _memory_of(register).op is not Ops.REG or value.dtype is not register.dtype or node.dtype is not dtypes.void:
@@ -348,7 +357,7 @@ _BY_GROUP: Final[dict[Group, Check]] = {
 }  # fmt: skip
 _BY_OP: Final[dict[Op, Check]] = {
     Ops.CONST: _const, Ops.VARIABLE: _variable, Ops.RANGE: _range, Ops.REDUCE: _reduce, Ops.INDEX: _index, Ops.LOAD: _load,
-    Ops.STORE: _store, Ops.REG: _reg, Ops.SET: _set, Ops.AFTER: _after, Ops.LOCAL: _local, Ops.TAKE: _take,
+    Ops.STORE: _store, Ops.REG: _reg, Ops.CARRY: _carry, Ops.SET: _set, Ops.AFTER: _after, Ops.LOCAL: _local, Ops.TAKE: _take,
     Ops.ASSIGN: _assign, Ops.CHECK: _check, Ops.END: _end,
 }  # fmt: skip
 

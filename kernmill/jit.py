@@ -14,35 +14,262 @@ How a replay keeps the meaning of plain execution:
 
 from __future__ import annotations
 
-import functools
-import itertools
 import logging
 import sys
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from operator import attrgetter, is_
-from typing import Any, Generic, ParamSpec, TypeVar
+from functools import update_wrapper
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from kernmill.ir import GradientError, KernmillError, Ops, UOp, reshape, setting
-from kernmill.runtime import (
-    STALE,
-    Buffer,
-    Recording,
-    Replay,
-    allocate_buffer,
-    buffer_node,
-    copy_between,
-    current_recording,
-    recording,
-)
+from kernmill.ir import GradientError, setting
+from kernmill.runtime import current_recording, recording
 
+from .capture import Entry, Tensors, alive_tensors, make_real, refresh, stored
 from .guards import Guard, Walk
-from .lazy import Lazy, alive, is_grad_enabled, is_training
-from .nest import Leaf, assign_at, rebuild, take_apart
-from .random import generators
-from .tensor import Tensor, register_leaf, stored
+from .lazy import Lazy, is_grad_enabled, is_training
+from .nest import Leaf, take_apart
+from .random import _generators
+from .tensor import Tensor
 
 __all__ = ["CacheInfo", "Jit", "Memory", "jit"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_KEYS = 16
+MOST_VARIANTS = 4  # of one key: they differ in what the guards see
+PATIENCE = 3  # captures of one key before a warning
+_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK", "DETERMINISTIC")
+_capturing = threading.RLock()
+_log = logging.getLogger(__name__)
+
+
+class CacheInfo(NamedTuple):
+    """What a captured function has done. `kernels`: of the last capture; `entries`: kept now."""
+
+    captures: int
+    replays: int
+    kernels: int
+    entries: int
+
+
+class Memory(NamedTuple):
+    """Bytes that captures keep for intermediates and constants, and the least that their longest-lived moment needs."""
+
+    kept_bytes: int
+    least_bytes: int
+
+
+class _Call(NamedTuple):
+    """The arguments of one call. `leaves`: their tensors, then the gradients that those have."""
+
+    leaves: list[Leaf]
+    objects: list[Any]
+    key: Any
+
+    @property
+    def tensors(self) -> list[Lazy]:
+        return [leaf.tensor for leaf in self.leaves]
+
+
+class Jit(Generic[P, R]):
+    """A function that is captured and replayed. Calls from several threads take turns."""
+
+    def __init__(self, function: Callable[P, R]) -> None:
+        self.__kernmill_captured__ = function
+        self._name = getattr(function, "__qualname__", type(function).__qualname__)
+        self._owner: weakref.ref[Any] | None = None
+        self._lock = threading.RLock()
+        self.reset()
+        update_wrapper(self, function, updated=())
+
+    def reset(self) -> None:
+        """Forget all captures, and that there was a first call."""
+        with self._lock:
+            self._ran = False
+            self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
+            self._captured: dict[Any, int] = {}
+            self._captures = self._replays = self._kernels = 0
+            self._warned: set[str] = set()
+
+    def cache_info(self) -> CacheInfo:
+        """Captures and replays so far, kernels of the last capture, entries kept."""
+        return CacheInfo(self._captures, self._replays, self._kernels, sum(map(len, self._entries.values())))
+
+    def memory(self) -> Memory:
+        """Bytes that the captures keep. Units: bytes."""
+        kept = [entry.replay for entries in self._entries.values() for entry in entries]
+        return Memory(sum(r.kept_bytes for r in kept), sum(r.least_bytes for r in kept))
+
+    # --- as a method: one captured function for each object
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = f"_jit_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        attribute = getattr(self, "_attribute", f"_jit_{self._name}")
+        bound = vars(instance).get(attribute)
+        if not isinstance(bound, Jit) or bound._owner is None or bound._owner() is not instance:  # a copied object
+            bound = Jit(self.__kernmill_captured__.__get__(instance, owner))
+            bound._owner = weakref.ref(instance)
+            vars(instance)[attribute] = bound
+        return bound
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return jit, (self.__kernmill_captured__,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jit[P, R]:
+        return Jit(self.__kernmill_captured__)
+
+    # --- calls
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function's result. Results lead to no gradient outside of it.
+
+        Raises:
+            KernmillError: an argument is a NumPy array; in a capture: the function reads values.
+            GradientError: an argument has a history that backward() would have to go through.
+            IndexRangeError: an index in a tensor is out of range, also in a replay.
+        """
+        if current_recording() is not None:
+            return self.__kernmill_captured__(*args, **kwargs)
+        with self._lock:
+            call = _take(args, kwargs)
+            if not self._ran:
+                return self._first(args, kwargs, call)
+            tensors = call.tensors
+            for entry in self._entries.get(call.key, ()):
+                now = entry.matches(tensors)
+                if now is not None:
+                    self._replays += 1
+                    return entry.run(call.leaves, now)  # type: ignore[no-any-return]
+            return self._capture(args, kwargs, call)
+
+    def _walk(self, objects: Iterable[Any], earlier: Walk | None = None) -> Walk:
+        walk = Walk(None if earlier is None else earlier.scope)
+        for value in (self.__kernmill_captured__, *objects):
+            walk.visit(walk.name(value), value, getattr(value, "__name__", type(value).__name__))
+        walk.visit(walk.name(_generators), _generators, "the random numbers")
+        for generator in _generators.values():
+            walk.visit(f"{walk.name(generator)}.state", generator.state, "the random numbers")
+        return walk
+
+    def _first(self, args: Any, kwargs: Any, call: _Call) -> R:
+        """Run plainly; afterwards nothing that the function made is lazy."""
+        result = self.__kernmill_captured__(*args, **kwargs)
+        found: list[Leaf] = []
+        take_apart(result, found, [])
+        places = self._walk(call.objects).tensors.values()
+        make_real([*(leaf.tensor for leaf in found), *(t for t in places if not _is_free(t)), *call.tensors])
+        for leaf in found:
+            _without_history(leaf.tensor)
+        self._ran = True
+        return result
+
+    def _capture(self, args: Any, kwargs: Any, call: _Call) -> R:
+        with _capturing:
+            before = self._walk(call.objects)
+            make_real([t for t in before.tensors.values() if not _is_free(t)])
+            known = Tensors(call.leaves, before.tensors.values(), alive_tensors())
+            renewed = refresh(known.reachable())
+            with recording() as recorded:
+                result = self.__kernmill_captured__(*args, **kwargs)
+                found: list[Leaf] = []
+                take_apart(result, found, [])
+                after = self._walk(call.objects, before)
+                made = [leaf.tensor for leaf in found] + known.gradients()
+                made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
+                make_real([*made, *known.changed(recorded)], always=True)
+            for tensor in made:
+                _without_history(tensor)
+            entry = Entry(recorded, known, Guard(before), after)
+            value = entry.finish(result, renewed)
+            self._keep(call.key, entry, after)
+            return value  # type: ignore[no-any-return]
+
+    def _keep(self, key: Any, entry: Entry, after: Walk) -> None:
+        self._captures += 1
+        self._kernels = entry.replay.kernel_count
+        times = self._captured[key] = self._captured.get(key, 0) + 1
+        variants = self._entries.setdefault(key, [])
+        if times > PATIENCE:
+            changed = next((label for old in variants if (label := old.guard.explain())), "a tensor it works on")
+            self._warn("values", f"was captured {times} times for the same arguments, since {changed!r} changes. Make it a Tensor, "
+                       "or an argument")  # fmt: skip
+        variants.insert(0, entry)
+        del variants[MOST_VARIANTS:]
+        self._entries.move_to_end(key)
+        if len(self._entries) > MOST_KEYS:
+            self._entries.popitem(last=False)
+            self._warn("keys", f"was called with more than {MOST_KEYS} combinations of shapes and plain values. Use fewer: "
+                       "pad the shapes, or make the values tensors")  # fmt: skip
+
+    def _warn(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _log.warning("jit: %s %s; each capture costs as much as many replays.", self._name, text)
+
+
+@overload
+def jit(function: Callable[P, R]) -> Jit[P, R]: ...
+@overload
+def jit() -> Callable[[Callable[P, R]], Jit[P, R]]: ...
+def jit(function: Callable[..., Any] | None = None) -> Any:
+    """Capture what a function of tensors launches, and replay it: `@jit`, or `fast = jit(function)`; also for methods.
+
+    The first call runs plainly, the next captures, later ones replay without running any Python of the function. Other shapes,
+    dtypes, devices or plain arguments capture anew, and so does a change of a Python value that the function reads from its
+    closure, its globals, or the attributes of objects it reaches from there. What it does besides computing tensors (printing,
+    appending to lists) happens in captures only.
+    """
+    return jit if function is None else Jit(function)
+
+
+def _is_free(tensor: Lazy) -> bool:
+    """Made of constants only: it needs no memory."""
+    return all(node.storage is None for node in tensor.uop.toposort(stop=lambda u: u.storage is not None))
+
+
+def _without_history(tensor: Lazy) -> None:
+    if tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf():
+        tensor.requires_grad = False
+        refresh([tensor])
+
+
+def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    """Arguments taken apart, their tensors realized, and the key of what they look like."""
+    leaves: list[Leaf] = []
+    objects: list[Any] = []
+    named = kwargs if len(kwargs) < 2 else {name: kwargs[name] for name in sorted(kwargs)}
+    structure = take_apart((args, named), leaves, objects)
+    for leaf in leaves[:]:
+        if leaf.tensor.requires_grad:
+            _check_history(leaf.tensor)
+            if leaf.tensor.grad is not None:
+                leaves.append(Leaf(leaf.tensor.grad, leaf.tensor, "grad"))
+    lazy = [leaf.tensor for leaf in leaves if stored(leaf.tensor.uop) is None]
+    if lazy or any(generator.pending for generator in _generators.values()):
+        make_real(lazy, always=True)
+    tokens = []
+    buffers = []
+    for tensor, _, _ in leaves:
+        node = stored(tensor.uop)
+        assert node is not None
+        buffers.append(id(node.storage))
+        uop = tensor.uop
+        tokens.append((uop.shape, uop.dtype, node.storage.device, tensor.requires_grad, tensor.grad is None))
+    if len(set(buffers)) < len(buffers):  # which share memory, and which are the same tensor
+        places = [id(leaf.tensor) for leaf in leaves]
+        tokens.append((*map(buffers.index, buffers), *map(places.index, places)))
+    mode = (is_grad_enabled(), is_training(), *[setting(name) for name in _SETTINGS])
+    return _Call(leaves, objects, (structure, *tokens, mode))
+
+
+def _check_history(tensor: Lazy) -> None:
+    if is_grad_enabled() and isinstance(tensor, Tensor) and not tensor._is_leaf():
+        raise GradientError(
+            f"jit: an argument of shape {tensor.shape} was computed from tensors with requires_grad, and a replay cannot go back "
+            "through what was computed outside. Give it as .detach(), or compute it inside the function."
+        )

@@ -132,7 +132,7 @@ class _Function:
             Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self._open, Ops.END: self._close, Ops.SET: self._set,
             Ops.AFTER: self._after, Ops.CARRY: self._after, Ops.REG: self._register, Ops.LOCAL: self._local, Ops.INDEX: self._place,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.BROADCAST: self._broadcast,
-            Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes, Ops.NEG: self._neg, Ops.PARAM: self._param,
+            Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle, Ops.NEG: self._neg, Ops.PARAM: self._param,
             Ops.VARIABLE: self._variable,
         }  # fmt: skip
 
@@ -422,6 +422,10 @@ class _Function:
         for number, s in enumerate(u.src):
             value = self._define(f"insertelement {kind} {value}, {self._typed(s)}, i64 {number}")
         self.values[u] = value
+
+    def _shuffle(self, u: UOp) -> None:
+        mask = ", ".join(f"i32 {n}" for n in u.arg)
+        self.values[u] = self._define(f"shufflevector {self._typed(u.src[0])}, {self._typed(u.src[1])}, <{len(u.arg)} x i32> <{mask}>")
 
     def _fold(self, u: UOp) -> None:
         """Halves onto each other until one lane is left."""

@@ -65,11 +65,13 @@ class Buffer:
         """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address."""
         import numpy as np
 
-        export = _Export(self, {
-            "version": 3, "shape": (self.numel,), "data": (self.address, False),
-            "typestr": np.dtype(_NUMPY.get(self.dtype.name, self.dtype.name)).str,
-        })  # fmt: skip
-        self._export = weakref.ref(export)
+        export = None if self._export is None else self._export()  # one for all views: it dies with the last of them
+        if export is None:
+            export = _Export(self, {
+                "version": 3, "shape": (self.numel,), "data": (self.address, False),
+                "typestr": np.dtype(_NUMPY.get(self.dtype.name, self.dtype.name)).str,
+            })  # fmt: skip
+            self._export = weakref.ref(export)
         return np.asarray(export)
 
 

@@ -22,7 +22,7 @@ from .device import Call, Device, Program, canonical_name, get_device
 from .profile import report, wants_report
 from .replay import copy_between, current_recording, download_scalar
 
-__all__ = ["allocate_buffer", "download", "realize", "upload"]
+__all__ = ["STALE", "allocate_buffer", "download", "realize", "upload"]
 
 _PLANS_KEPT = 4096
 _lock = threading.RLock()
@@ -66,6 +66,7 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
     if borrow and get_device(device).props().wraps_host_memory and array.ctypes.data % dtype.size_bytes == 0:
         return buffer_node(Buffer(device, dtype, array.size, array, array.ctypes.data, is_borrowed=True))
     buffer = allocate_buffer(device, dtype, array.size)
+    buffer.is_borrowed = current_recording() is not None  # a replay reads these values again: never written in place
     if array.size:
         get_device(device).copy_in(buffer, array.data.cast("B"))
     return buffer_node(buffer)

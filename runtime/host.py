@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -68,7 +69,7 @@ class Host:
 
     def threads(self) -> int:
         """Threads a device should use: what the process may use, or fewer when `THREADS` says so."""
-        usable = usable_cpus()
+        usable = _usable_lately(int(time.monotonic()))
         wanted = int(setting("THREADS"))
         return min(wanted, usable) if wanted else usable
 
@@ -201,6 +202,12 @@ def _read(path: str) -> str:
     """The start of a small system file; of /proc/cpuinfo the first processors are enough."""
     with open(path, "rb", buffering=0) as file:
         return file.read(16384).decode("ascii", "replace").strip()
+
+
+@functools.lru_cache(maxsize=1)
+def _usable_lately(second: int) -> int:
+    """The answer of this second: a limit that is changed from outside is seen soon, and no launch reads files."""
+    return usable_cpus()
 
 
 def usable_cpus() -> int:

@@ -79,7 +79,6 @@ class _Table(Batch):
         self.table = launch_table(calls)
 
     def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
-        super().rebind(entry, slot, buffer)
         self.table.set_arg(entry, slot, buffer.address)
 
     def run(self, *, is_timed: bool = False) -> list[int]:

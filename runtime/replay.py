@@ -19,7 +19,7 @@ from .buffer import Buffer
 from .device import Batch, Call, get_device
 from .profile import report, wants_report
 
-__all__ = ["Recording", "Replay", "current_recording", "recording"]
+__all__ = ["Recording", "Replay", "copy_between", "current_recording", "recording"]
 
 
 @dataclass(slots=True)

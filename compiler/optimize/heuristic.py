@@ -133,9 +133,9 @@ def _iterations(shape: _Shape, loops: list[str]) -> int:
 
 
 # --- choosing
-def _cost(accesses: list[_Access], loop: str) -> int:
-    """How many of these would have to be gathered if the loop became lanes."""
-    return sum(a.step(loop) not in (0, 1) for a in accesses)
+def _cost(accesses: list[_Access], loop: str) -> float:
+    """How many of these would have to be gathered if the loop became lanes; every second place costs two loads and a shuffle."""
+    return sum({0: 0.0, 1: 0.0, 2: 0.25}.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
 def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None:
@@ -323,7 +323,7 @@ def _packing(shape: _Shape, main: _Group, lane_loop: str | None, width: int, til
         return []
     (reduce_loop,) = main.loops
     others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]
-    if len(others) != 1:
+    if len(others) != 1 or shape.sizes[reduce_loop] <= 2 * _SMALL_REDUCE:
         return []
     rows = others[0]
     panel = [a for a in main.loads if a.step(lane_loop) == 1 and rows not in a.steps and a.node.op is Ops.LOAD]
@@ -335,7 +335,8 @@ def _packing(shape: _Shape, main: _Group, lane_loop: str | None, width: int, til
     size = shape.sizes[reduce_loop] * columns * operand.size_bytes
     whole = int(operand.node.src[0].src[0].arg[1]) * operand.size_bytes
     blocks = shape.sizes[rows] // tiles[rows]
-    if whole < target.l2_bytes // 2 or size > target.l2_bytes // 2 or blocks < 8 or shape.sizes[lane_loop] % columns:
+    is_aligned = shape.sizes[lane_loop] % width == 0
+    if (whole < target.l2_bytes // 2 and is_aligned) or size > target.l2_bytes // 2 or blocks < 8:
         return actions
     unrolled = [f"{reduce_loop}.u"] if shape.sizes[reduce_loop] % 2 == 0 and shape.sizes[reduce_loop] > 2 else []
     if tiles.get(lane_loop, 1) > 1:

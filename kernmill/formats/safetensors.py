@@ -1,8 +1,8 @@
 """The safetensors format: read with every check, write atomically. Knows bytes, not tensors.
 
     8 bytes   length N of the header, little-endian
-    N bytes   JSON, which may end in spaces: {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [start, stop]}, ..,
-              "__metadata__": {"text": "text"}}
+    N bytes   JSON, which may end in spaces:
+              {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [start, stop]}, "__metadata__": {"a": "b"}}
     the rest  the values of all tensors, little-endian, row-major, without gaps or overlaps
 
 Source: github.com/huggingface/safetensors, README ("Format") and safetensors/src/tensor.rs (what it refuses).
@@ -159,7 +159,8 @@ def _entry(name: str, row: Any, begin: int, where: str) -> Entry:
         raise _wrong(where, name, f"its entry has {shown}, not dtype, shape and data_offsets")
     dtype = DTYPES.get(row["dtype"]) if isinstance(row["dtype"], str) else None
     if dtype is None:
-        raise FormatError(f"{where}: tensor {name!r}: dtype {row['dtype']!r} is none of {', '.join(DTYPES)}, which kernmill reads.")
+        known = ", ".join(DTYPES)
+        raise FormatError(f"{where}: tensor {name!r}: dtype {row['dtype']!r} is none that kernmill reads: {known}.")
     shape, offsets = row["shape"], row["data_offsets"]
     if not _are_sizes(shape):
         raise _wrong(where, name, f"shape {shape!r} is not a list of whole numbers, 0 or more")
@@ -183,8 +184,8 @@ def _covered(entries: Mapping[str, Entry], begin: int, end: int, where: str) -> 
         if entry.stop > end:
             raise _wrong(where, entry.name, f"it ends at byte {entry.stop} of a file of {end}")
         if entry.start != place:
-            word = "overlaps the one before it" if entry.start < place else "leaves a gap before it"
-            raise _wrong(where, entry.name, f"it starts at byte {entry.start}, the one before it ends at {place}: it {word}")
+            word = "overlaps the one before" if entry.start < place else "leaves a gap to the one before"
+            raise _wrong(where, entry.name, f"it starts at byte {entry.start} and {word}, which ends at {place}")
         place = entry.stop
     if place != end:
         raise _fault(where, place, f"{end - place} bytes after the last tensor belong to none")
@@ -233,7 +234,8 @@ def _laid_out(
         if name == "__metadata__":
             raise FormatError(f"{where}: no tensor can be named '__metadata__': the format keeps that name. Rename it.")
         if values.nbytes != math.prod(shape) * dtype.size_bytes:
-            raise FormatError(f"{where}: tensor {name!r}: {values.nbytes} bytes for {dtype.name} of shape {tuple(shape)}.")
+            shown = f"{dtype.name} of shape {tuple(shape)}"
+            raise FormatError(f"{where}: tensor {name!r}: {values.nbytes} bytes for {shown}. Give all of its values.")
         stop = place + values.nbytes
         rows[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [place, stop]}
         parts.append(values)

@@ -1,4 +1,4 @@
-"""The layers. Names of arguments and tensors, shapes and initial values are PyTorch's, so that its files of weights fit."""
+"""The layers. Names of arguments and tensors, shapes and initial values are PyTorch's: its files of weights fit."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class Linear(Module):
         """Shapes: (..., in_features) -> (..., out_features)."""
         if not x.ndim or x.uop.shape[-1] != self.weight.shape[1]:
             raise ShapeError(
-                f"Linear: x of shape {show_shape(x.uop.shape)}: its last axis is to be {self.weight.shape[1]}. Reshape x, "
-                "or build the layer with another in_features."
+                f"Linear: x of shape {show_shape(x.uop.shape)}: its last axis is to be {self.weight.shape[1]}. "
+                "Reshape x, or build the layer with another in_features."
             )
         return x.linear(self.weight, self.bias)
 
@@ -76,8 +76,9 @@ class _Conv(Module):
 
     rank = 2
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: Each, stride: Each = 1, padding: Each | str = 0,
-                 dilation: Each = 1, groups: int = 1, *, bias: bool = True, dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Each, stride: Each = 1,
+                 padding: Each | str = 0, dilation: Each = 1, groups: int = 1, *, bias: bool = True,
+                 dtype: DType = dtypes.default_float) -> None:  # fmt: skip
         name = type(self).__name__
         _sizes(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:

@@ -58,7 +58,7 @@ class Module:
     # --- training
     @property
     def training(self) -> bool:
-        """Whether the layer behaves as in training: as train() or eval() said last, else as in the block `with train():`."""
+        """Whether the layer behaves as in training: what train() or eval() said last, else `with train():`."""
         return is_training() if self._mode is None else self._mode
 
     def train(self, mode: bool = True) -> Self:

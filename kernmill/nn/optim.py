@@ -1,7 +1,7 @@
 """Optimizers: SGD, Adam, AdamW, and clipping of gradients. Their numbers are PyTorch's.
 
-Everything a step changes lives in tensors made by the constructor (also the learning rate and the number of steps), and a
-step computes parameters and state in one realize. A captured step therefore advances them each time it is replayed.
+Everything a step changes lives in tensors made by the constructor, also the learning rate and the number of steps, and
+a step computes parameters and state in one realize. A captured step therefore advances them at each replay.
 """
 
 from __future__ import annotations
@@ -125,8 +125,9 @@ class Adam(Optimizer):
 
     is_decoupled = False
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0.0) -> None:  # fmt: skip
+    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0) -> None:  # fmt: skip
         super().__init__(parameters, lr)
         name = type(self).__name__
         _at_least_zero(name, eps=eps, weight_decay=weight_decay)
@@ -173,8 +174,9 @@ class AdamW(Adam):
 
     is_decoupled = True
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3, betas: tuple[float, float] = (0.9, 0.999),
-                 eps: float = 1e-8, weight_decay: float = 0.01) -> None:  # fmt: skip
+    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3,
+                 betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.01) -> None:  # fmt: skip
         super().__init__(parameters, lr, betas, eps, weight_decay)
 
 
@@ -226,7 +228,8 @@ def _checked(name: str, parameters: Iterable[Tensor]) -> list[Tensor]:
             )
         if not p.requires_grad or not p._is_leaf():
             raise GradientError(
-                f"{name}: parameter {i} of shape {p.shape} is no leaf with requires_grad. Make it with requires_grad=True."
+                f"{name}: parameter {i} of shape {p.shape} is no leaf with requires_grad. "
+                "Make it with requires_grad=True."
             )
     if len({id(p) for p in found}) != len(found):
         raise SettingError(f"{name}: a parameter is given twice. Give each once.")

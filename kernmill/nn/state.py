@@ -20,7 +20,7 @@ __all__ = ["load", "load_metadata", "save"]
 def save(
     path: str | os.PathLike[str], state: Module | Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors by name, or all those of a module, into a safetensors file. A file that is there is replaced at the end.
+    """Write tensors by name, or all those of a module, into a safetensors file, which replaces one that is there.
 
     Raises:
         FormatError: the file cannot be written.
@@ -39,7 +39,7 @@ def save(
 def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name.
 
-    On a device that works on the host's memory they lie in the file's own pages, without a copy; they are read when used.
+    On a device that works on the host's memory they lie in the file's own pages, without a copy, read when used.
 
     Raises:
         FormatError: the file is not there, or its bytes are not what they claim; the message names the field.
@@ -69,7 +69,8 @@ def _bytes(tensor: Tensor) -> memoryview:
     tensor = tensor.bitcast(dtypes.uint16) if tensor.dtype is dtypes.bfloat16 else tensor
     array = np.ascontiguousarray(tensor.numpy())
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    return memoryview(array.reshape(-1).view(np.uint8))
+    raw: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(raw)
 
 
 def _tensor(file: safetensors.File, entry: safetensors.Entry, device: str | None, where: str) -> Tensor:
@@ -82,7 +83,9 @@ def _tensor(file: safetensors.File, entry: safetensors.Entry, device: str | None
     array = raw.view(stored.newbyteorder("<")).astype(stored, copy=False)
     if entry.dtype.is_bool:
         if array.size and array.max() > 1:
-            raise FormatError(f"{where}: tensor {entry.name!r}: a BOOL is {array.max()}, not 0 or 1. The file is damaged.")
+            raise FormatError(
+                f"{where}: tensor {entry.name!r}: a BOOL is {array.max()}, not 0 or 1. The file is damaged."
+            )
         array = array.view(np.bool_)
     place = device_name(device)
     node = reshape(upload(array, entry.dtype, place, borrow=True), entry.shape)

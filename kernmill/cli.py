@@ -1,0 +1,195 @@
+"""The command line: `kernmill info | demo | cache | bench | conformance`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from kernmill.ir import SETTINGS, Context, KernmillError, check_environment, setting
+from kernmill.runtime import canonical_name, compile_cache, device_names, get_device, host
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0, 1 for a finding, 2 for a mistake, 130 for Ctrl-C."""
+    given = _parser().parse_args(arguments)
+    try:
+        check_environment()
+        command: Callable[[argparse.Namespace], int] = given.command
+        device = getattr(given, "device", None)
+        if device is None:
+            return command(given)
+        with Context(DEVICE=canonical_name(device)):
+            get_device()
+            return command(given)
+    except KernmillError as error:
+        if _is_debugging():
+            raise
+        print(f"kernmill: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nkernmill: stopped.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `kernmill info | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _is_debugging() -> bool:
+    """DEBUG=1 and more show the traceback; DEBUG itself may be what is wrong."""
+    try:
+        return int(setting("DEBUG")) >= 1
+    except KernmillError:
+        return False
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kernmill", description="A tensor compiler.")
+    parser.add_argument("--version", action="version", version=f"kernmill {_version()}")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
+    info.set_defaults(command=show_info)
+    demo = commands.add_parser("demo", help="train a small character model and show what it costs")
+    demo.add_argument("--steps", type=_at_least_one, default=300, help="training steps (default %(default)s)")
+    demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
+    demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
+    demo.set_defaults(command=run_demo)
+    cache = commands.add_parser("cache", help="the kernels on disk")
+    cache.add_argument("action", choices=("info", "verify", "clear"))
+    cache.set_defaults(command=run_cache)
+    bench = commands.add_parser("bench", help="time kernmill against the peers installed beside it", add_help=False)
+    bench.add_argument("rest", nargs=argparse.REMAINDER, help="arguments of the benchmark")
+    bench.set_defaults(command=run_bench)
+    conformance = commands.add_parser("conformance", help="run every op on a device and compare with the evaluator")
+    conformance.add_argument("--device", required=True, help="such as LLVM, or the device that you are writing")
+    conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show so many failures (default 20)")
+    conformance.set_defaults(command=run_conformance)
+    return parser
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def _version() -> str:
+    try:
+        return version("kernmill")
+    except PackageNotFoundError:  # a checkout that was not installed
+        return "0 (not installed)"
+
+
+# --- info ------------------------------------------------------------------------------------------------------------
+def show_info(given: argparse.Namespace) -> int:
+    """What is here and how it is set."""
+    print(f"kernmill {_version()}, Python {sys.version.split()[0]}, {Path(__file__).resolve().parent}")
+    print("\ndevices")
+    default = canonical_name(str(setting("DEVICE")))
+    get_device(default)  # an unknown DEVICE is a mistake, not a line of the table
+    for name in device_names():
+        for line in _device_lines(name, is_default=name == default.partition(":")[0]):
+            print(f"  {line}")
+    cpu = host.this_host()
+    print(f"\nCPU {cpu.cpu} ({cpu.arch}), {cpu.threads()} threads; caches {cpu.l1 >> 10} KiB, {cpu.l2 >> 10} KiB, "
+          f"{cpu.l3 >> 10} KiB")  # fmt: skip
+    used = [feature[1:] for feature in cpu.features if feature.startswith("+")]
+    print(_wrapped("features used: ", used))
+    print("\ncache")
+    _show_cache()
+    changed = {name: setting(name) for name, row in SETTINGS.items() if setting(name) != row.default}
+    print("\nsettings that differ from the default")
+    for name, value in changed.items() or {"none": ""}.items():
+        print(f"  {name}={value}" if value != "" else f"  {name}")
+    return 0
+
+
+def _device_lines(name: str, *, is_default: bool) -> list[str]:
+    """A device: kind, description, target and memory; or why it cannot be used."""
+    try:
+        device = get_device(name)
+        props, target = device.props(), device.target
+    except Exception as error:  # a device that cannot be opened must not hide the others
+        return [f"{name:10} cannot be used: {error}"]
+    memory = (
+        f"{props.free_bytes / 2**30:.1f} of {props.total_bytes / 2**30:.1f} GiB free"
+        if props.total_bytes
+        else "host memory"
+    )
+    mark = "  (default)" if is_default else ""
+    return [f"{name:10} {device.kind:6} {device.description}; {target.name}; {memory}{mark}"]
+
+
+def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
+    lines = [head]
+    for word in words:
+        if len(lines[-1]) + len(word) > width:
+            lines.append("  ")
+        lines[-1] += f"{word} "
+    return "\n".join(line.rstrip() for line in lines)
+
+
+# --- demo, cache, bench, conformance ---------------------------------------------------------------------------------
+def run_demo(given: argparse.Namespace) -> int:
+    """Train the character model."""
+    from .demo import run
+
+    run(given.steps, given.seed)
+    return 0
+
+
+def _show_cache() -> dict[str, object]:
+    facts = compile_cache.default_cache().info()
+    if facts["folder"] is None:
+        print("  off (CACHE=0)")
+        return facts
+    state = "" if facts["usable"] else "; cannot be used" if not facts["read_only"] else "; read only, nothing there"
+    print(f"  {facts['folder']}{state}")
+    print(f"  {facts['entries']} kernels, {int(str(facts['size_bytes'])) / 2**20:.1f} of "
+          f"{int(str(facts['max_bytes'])) >> 20} MiB")  # fmt: skip
+    return facts
+
+
+def run_cache(given: argparse.Namespace) -> int:
+    """Show, check or empty the kernel cache; 1 when entries were damaged."""
+    cache = compile_cache.default_cache()
+    if given.action == "info":
+        _show_cache()
+        return 0
+    if given.action == "clear":
+        print(f"{cache.clear()} kernels deleted from {cache.folder or 'no folder (CACHE=0)'}")
+        return 0
+    whole, damaged = cache.verify()
+    print(f"{whole} kernels are whole, {damaged} were damaged{' and are deleted' if damaged else ''}")
+    return 1 if damaged else 0
+
+
+def run_bench(given: argparse.Namespace) -> int:
+    """The benchmarks of a checkout: they are not part of the installed package."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "bench" / "__main__.py").is_file():
+        print(
+            "kernmill bench: the benchmarks are not installed; they are the folder bench/ of a checkout of kernmill. "
+            "There, run: python -m bench",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        return subprocess.run([sys.executable, "-m", "bench", *given.rest], cwd=root, check=False).returncode
+    except OSError as error:
+        print(f"kernmill bench: {error}", file=sys.stderr)
+        return 2
+
+
+def run_conformance(given: argparse.Namespace) -> int:
+    """The op table on a device; 1 when something differs."""
+    from .conformance import run
+
+    return 0 if run(canonical_name(given.device), given.failures) else 1
