@@ -16,7 +16,7 @@ from typing import Any
 
 from .machine import machine
 from .measure import ROWS, measure_all
-from .peers import PEERS, installed, thread_environment
+from .peers import PEERS, has_jit, installed, thread_environment
 from .row import Outcome, Row, Setup
 from .table import markdown, write_readme
 
@@ -97,6 +97,7 @@ def main(given: Sequence[str] | None = None) -> int:
         Path(arguments.child).write_text(json.dumps([dataclasses.asdict(one) for one in found]))
         return 0
     facts = {**machine(), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": base.rounds}
+    facts["jit"] = has_jit()
     outcomes: list[Outcome] = []
     for place, threads in enumerate(counts):
         these = [row for row in rows if place == 0 or not row.once]

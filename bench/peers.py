@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-__all__ = ["PEERS", "Peer", "captured", "installed", "peer", "thread_environment"]
+__all__ = ["PEERS", "Peer", "captured", "has_jit", "installed", "peer", "thread_environment"]
 
 Array = Any  # a NumPy array
 
@@ -64,10 +64,14 @@ class Kernmill(Peer):
 
 def captured(function: Callable[..., Any]) -> Callable[..., Any]:
     """kernmill.jit of a function that returns one tensor; without a jit, a graph built and realized at each call."""
-    jit = getattr(importlib.import_module("kernmill"), "jit", None)
-    if callable(jit):
-        return jit(function)  # type: ignore[no-any-return]
+    if has_jit():
+        return importlib.import_module("kernmill").jit(function)  # type: ignore[no-any-return]
     return lambda *given: function(*given).realize()
+
+
+def has_jit() -> bool:
+    """Whether kernmill can capture; the table says so where it cannot."""
+    return callable(getattr(importlib.import_module("kernmill"), "jit", None))
 
 
 class Numpy(Peer):

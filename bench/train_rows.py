@@ -58,8 +58,7 @@ def kernmill_step(batch: int) -> Step:
         optimizer.step(loss)
         return loss
 
-    run = captured(step)
-    return lambda: run(x, y)
+    return partial(captured(step), x, y)
 
 
 def torch_step(batch: int) -> Step:
@@ -181,19 +180,21 @@ def memory_child(name: str, batch: int) -> None:
         step()
     facts: dict[str, int] = {"grown": resident("VmHWM") - before}
     if name == "kernmill":
-        facts |= planned()
+        facts |= planned(step)
     print(json.dumps({"end_ns": time.monotonic_ns(), **facts}))
 
 
-def planned() -> dict[str, int]:
-    """Of the largest graph so far: bytes of its arena, what no plan can go below, what it would be unshared."""
+def planned(step: Any) -> dict[str, int]:
+    """Bytes kept for intermediates, and the least that would do: of the capture, else of the largest graph."""
+    if hasattr(step.func, "memory"):
+        kept, least = step.func.memory()
+        return {"kept": kept, "least": least}
     runtime = importlib.import_module("kernmill.runtime")
-    plans = getattr(runtime.execute, "_plans", {}).values()  # no face for this yet
-    memories = [plan.memory for plan in plans]
+    memories = [plan.memory for plan in getattr(runtime.execute, "_plans", {}).values()]  # no face for this
     if not memories:
         return {}
     most = max(memories, key=lambda m: m.unplanned_bytes)
-    return {"arena": sum(most.arena_bytes.values()), "bound": most.lower_bound_bytes, "unshared": most.unplanned_bytes}
+    return {"kept": sum(most.arena_bytes.values()), "least": most.lower_bound_bytes}
 
 
 def prepare_memory(setup: Setup) -> Prepared:
@@ -210,11 +211,9 @@ def prepare_memory(setup: Setup) -> Prepared:
 
     def notes() -> list[str]:
         found = facts.get("kernmill", {})
-        if "arena" not in found:
+        if "kept" not in found:
             return []
-        names = ("arena", "bound", "unshared")
-        arena, bound, unshared = (show_bytes(found[key]) for key in names)
-        return [f"planned intermediates {arena}, lower bound {bound}, without sharing {unshared}"]
+        return [f"{show_bytes(found['kept'])} kept for intermediates, lower bound {show_bytes(found['least'])}"]
 
     if "kernmill" in setup.peers:
         sample("kernmill")  # fills the cache

@@ -1,13 +1,14 @@
-"""The work: a tensor graph in, kernels and linear UOps out. It is given a Target and never sees a device or a renderer."""
+"""The work: a tensor graph in, kernels and linear UOps out. It is given a Target and never sees a device or a
+renderer."""
 
 if __name__ != "kernmill.compiler":
     raise ImportError("import kernmill.compiler, not compiler: the bare name would load a second copy")
 
-from .kernel import *
-from .optimize import *
-from .pipeline import *
-from .schedule import *
 from .estimate import *
+from .kernel import *
 from .linearize import *
 from .memory_plan import *
 from .merge_loops import *
+from .optimize import *
+from .pipeline import *
+from .schedule import *

@@ -1,7 +1,7 @@
 """UNROLL and GROUP loops become copies of what they contain.
 
-When: after the optimizer, before vectors. Why there: copies share what does not change with the loop, because equal nodes are one
-node; a register tile of a matrix product needs nothing else. Assumes: these loops have constant sizes.
+When: after the optimizer, before vectors. Why there: copies share what does not change with the loop, because equal
+nodes are one node; a register tile of a matrix product needs nothing else. Assumes: these loops have constant sizes.
 Guarantees: no UNROLL or GROUP range is left. Tests: tests/compiler/test_expand.py.
 """
 
@@ -39,7 +39,10 @@ def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:
         return [node]
     order = node.toposort()
     ranges = [range(loop.src[0].arg) for loop in loops]
-    return [simplify(substitute(node, dict(zip(loops, map(index_const, places), strict=True)), order)) for places in product(*ranges)]
+    return [
+        simplify(substitute(node, dict(zip(loops, map(index_const, places), strict=True)), order))
+        for places in product(*ranges)
+    ]
 
 
 def _close(node: UOp) -> UOp:
@@ -55,7 +58,9 @@ def _close(node: UOp) -> UOp:
     groups = _kind(rest, AxisKind.GROUP)
     loops = tuple(r for r in rest if r not in groups)
     op = node.arg[0]
-    parts = [_reduce(node, list(part), loops) for part in zip(*(_copies(value, groups) for value in values), strict=True)]
+    parts = [
+        _reduce(node, list(part), loops) for part in zip(*(_copies(value, groups) for value in values), strict=True)
+    ]
     while len(parts) > 1:
         parts = [a.alu(op, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + parts[len(parts) // 2 * 2 :]
     return parts[0]

@@ -1,15 +1,16 @@
 """Decide kernels: which nodes of a tensor graph share one, and which get memory of their own.
 
 When: first, on the closed graph (its data are PARAMs). Why there: kernel borders must stand before loops exist.
-Assumes: a legal tensor graph. Guarantees: every node that gets memory is the root of exactly one kernel; every use of every other
-node is listed with its kernel, place and gate (Use), so that building the kernel bodies is a plain fold.
+Assumes: a legal tensor graph. Guarantees: every node that gets memory is the root of exactly one kernel; every use of
+every other node is listed with its kernel, place and gate (Use), so that building the kernel bodies is a plain fold.
 
-The walk goes from the roots to the data, consumers first, so that when a node is met all places where it is read are known:
+The walk goes from the roots to the data, consumers first, so that when a node is met all places where it is read are
+known:
 - read at one place by one kernel: it melts into that kernel;
 - a cheap node read at several places: computed again at each;
 - otherwise it gets memory.
-A reduction melts into a consumer only when that costs no extra evaluation (its loops are the outermost ones of the consumer) and
-leaves enough independent rows. Tests: tests/compiler/test_fuse.py.
+A reduction melts into a consumer only when that costs no extra evaluation (its loops are the outermost ones of the
+consumer) and leaves enough independent rows. Tests: tests/compiler/test_fuse.py.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Fusion:
     kernel_of: dict[UOp, int] = field(default_factory=dict[UOp, int])
     uses: dict[UOp, list[Use]] = field(default_factory=dict[UOp, list[Use]])
     below: dict[tuple[UOp, Use], Below] = field(default_factory=dict[tuple[UOp, Use], "Below"])
-    reduce_loops: dict[tuple[UOp, Use], tuple[UOp, ...]] = field(default_factory=dict[tuple[UOp, Use], "tuple[UOp, ...]"])
+    reduce_loops: dict[tuple[UOp, Use], tuple[UOp, ...]] = field(
+        default_factory=dict[tuple[UOp, Use], "tuple[UOp, ...]"]
+    )
     taken: dict[UOp, tuple[UOp, Use]] = field(default_factory=dict[UOp, tuple[UOp, Use]])
     readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
     position: dict[UOp, int] = field(default_factory=dict[UOp, int])
@@ -80,7 +83,7 @@ class Fusion:
 
 @dataclass(slots=True)
 class _Facts:
-    """What a node is made of, looking down to data and reductions: cost per element, buffers read, reduction at full size."""
+    """What a node is made of down to data and reductions: cost per element, buffers read, a reduction at full size."""
 
     cost: int
     reads: int
@@ -89,7 +92,10 @@ class _Facts:
 
 
 def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
-    """Kernel borders for a closed graph; the nodes of `forced` get memory in any case, ASSIGNs of `in_place` write into old memory."""
+    """Kernel borders for a closed graph.
+
+    The nodes of `forced` get memory in any case; ASSIGNs of `in_place` write into old memory.
+    """
     fusion = Fusion(sink.toposort())
     for number, node in enumerate(fusion.order):
         fusion.position[node] = number
@@ -159,7 +165,9 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH):
         return False
     if fact.is_heavy and node.op.is_elementwise and len(uses) > 1 and _rests_on_stored(node, facts, fusion):
-        return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
+        return any(
+            _evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses
+        )
     if node.op is Ops.REDUCE or (fact.is_heavy and node.op.is_elementwise):
         return len(uses) > 1 or not _melts(node, uses[0], fusion)
     if fact.cost == 0:
@@ -171,7 +179,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
-    """Cheap steps from one thing that will get memory anyway, because others read it or steps on the way: better computed again."""
+    """Cheap steps from one thing that others read as well, so that it gets memory anyway: better computed again."""
     if facts[node].cost > 2 * _CHEAP or facts[node].reads > _CHEAP:
         return False
     between = {node}
@@ -197,8 +205,14 @@ def _melts(node: UOp, use: Use, fusion: Fusion) -> bool:
     """A reduction is computed inside its consumer: nothing is computed twice, and rows enough remain."""
     kernel = fusion.roots[use.kernel]
     needed = _needed(use)
-    if not needed <= set(kernel.loops):  # inside another reduction's loop: fine where the two are one sum over more loops
-        return node.op is Ops.REDUCE and _continues(node, fusion) and _evaluations(use, kernel) <= 2 * _elements(node.shape)
+    if not needed <= set(
+        kernel.loops
+    ):  # inside another reduction's loop: fine where the two are one sum over more loops
+        return (
+            node.op is Ops.REDUCE
+            and _continues(node, fusion)
+            and _evaluations(use, kernel) <= 2 * _elements(node.shape)
+        )
     if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):
         return False
     rows = _product(r for r in kernel.loops if r in needed)
@@ -324,5 +338,3 @@ def region_gate(node: UOp, index: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]
             gate = gate & ((i - start) % step).eq(0)
         places.append(simplify((i - start) // step))
     return simplify(gate), tuple(places)
-
-

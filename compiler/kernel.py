@@ -12,7 +12,7 @@ __all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "S
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """The arg of a kernel's SINK: its name, the order of its output loops (outermost first), the actions applied so far."""
+    """The arg of a kernel's SINK: its name, the order of its output loops (outermost first), the actions so far."""
 
     name: str
     order: tuple[str, ...]

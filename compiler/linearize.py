@@ -1,8 +1,9 @@
 """From a graph to a list: every node in the block of the innermost loop it changes with, blocks nested as loops.
 
-When: last. Why there: what is written once in the graph is computed once, outside every loop that it does not change with; the
-list is only that fact spelled out. Assumes: output loops are nested in the order of the SINK, reduce loops stand where their
-result is used. Guarantees: each source stands before its use, RANGE and END nest. Tests: tests/compiler/test_linearize.py.
+When: last. Why there: what is written once in the graph is computed once, outside every loop that it does not change
+with; the list is only that fact spelled out. Assumes: output loops are nested in the order of the SINK, reduce loops
+stand where their result is used. Guarantees: each source stands before its use, RANGE and END nest. Tests:
+tests/compiler/test_linearize.py.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def _place(node: UOp, paths: dict[UOp, Path]) -> Path:
     return deepest
 
 
-def _emit(path: Path, blocks: dict[Path, list[UOp]], children: dict[Path, list[Path]], place: dict[UOp, Path], out: list[UOp]) -> None:
+def _emit(
+    path: Path, blocks: dict[Path, list[UOp]], children: dict[Path, list[Path]], place: dict[UOp, Path], out: list[UOp]
+) -> None:
     """One block: its nodes and inner loops, each after what it needs; nodes before loops where there is a choice."""
     members: list[UOp | Path] = [*blocks.get(path, []), *children.get(path, [])]
     owner: dict[UOp, int] = {}

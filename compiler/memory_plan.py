@@ -1,7 +1,8 @@
-"""Which intermediates may share memory: places in one arena per device, from when they are written to when they are last read.
+"""Which intermediates may share memory: places in one arena per device, from when they are written to when they are
+last read.
 
-Assumes: items run in order. Guarantees: two intermediates whose lifetimes touch never overlap. The largest are placed first, each at
-the lowest place that is free during its life. Tests: tests/compiler/test_memory_plan.py.
+Assumes: items run in order. Guarantees: two intermediates whose lifetimes touch never overlap. The largest are placed
+first, each at the lowest place that is free during its life. Tests: tests/compiler/test_memory_plan.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _ALIGNMENT = 128  # bytes; also keeps one cache line pair between neighbours
 
 @dataclass(slots=True)
 class MemoryPlan:
-    """Byte offsets of intermediates in their device's arena. `lower_bound_bytes` is what is alive at the worst moment."""
+    """Byte offsets of intermediates in their device's arena; `lower_bound_bytes` is alive at the worst moment."""
 
     offsets: dict[int, int] = field(default_factory=dict[int, int])
     arena_bytes: dict[str, int] = field(default_factory=dict[str, int])

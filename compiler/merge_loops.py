@@ -1,13 +1,14 @@
 """Neighbouring loops that are walked as one become one.
 
-When: before the optimizer. Why there: a long contiguous loop vectorizes and threads better than two short ones. Two loops a, b merge
-when every index steps by size(b)*s in a where it steps by s in b, and nothing else looks at them.
+When: before the optimizer. Why there: a long contiguous loop vectorizes and threads better than two short ones. Two
+loops a, b merge when every index steps by size(b)*s in a where it steps by s in b, and nothing else looks at them.
 Guarantees: the same places in the same order. Tests: tests/compiler/test_merge_loops.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify
 
@@ -31,7 +32,7 @@ def _neighbours(ast: UOp) -> list[tuple[UOp, UOp]]:
     info: KernelInfo = ast.arg
     chains = [tuple(loops[name] for name in info.order if name in loops)]
     chains += [closed_ranges(node) for node in order if closed_ranges(node)]
-    pairs = dict.fromkeys((a, b) for chain in chains for a, b in zip(chain, chain[1:], strict=False))
+    pairs = dict.fromkeys((a, b) for chain in chains for a, b in pairwise(chain))
     together = [  # every node that ends one of them ends both, in this order
         (a, b) for a, b in pairs
         if all(_follows(closed, a, b) for closed in chains[1:] if a in closed or b in closed)

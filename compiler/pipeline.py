@@ -47,14 +47,14 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("simplify", lambda ast, target: simplify(ast), Stage.LOWERED, Stage.LOWERED, ("decompose",),
          "decompositions leave constants to fold; the last pass in which the laws of whole numbers hold"),
     Pass("index", lambda ast, target: lower_index(ast, loop_depths(ast)), Stage.LOWERED, Stage.LOWERED, ("simplify",),
-         "gives loop variables a machine type and orders sums for the loops they stand in; no law may touch them after"),
+         "gives loop variables a machine type and orders sums by the loops they stand in; no law may touch them after"),
 )  # fmt: skip
 
 
 def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, is_checked: bool = False) -> list[UOp]:
     """Linear UOps of a kernel: optimized by `actions` (None: by the heuristic), then through PIPELINE.
 
-    With `is_checked` every stage is verified; what a pass left behind that is not legal is an InternalError naming the pass.
+    With `is_checked` every stage is verified; an InternalError names the pass that left something illegal behind.
     """
     ast = merge_loops(ast)
     ast = apply_actions(ast, choose_actions(ast, target) if actions is None else actions)

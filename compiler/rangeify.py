@@ -1,8 +1,9 @@
 """Movement ops become index arithmetic: given the place in a node's output, which place of each source is read.
 
-When: inside `fuse`, once for every use of a node by a kernel. Why there: whether two consumers read the same element can only be
-told from indices. Assumes: shapes were checked when the graph was built. Guarantees: every index is simplified; a place that may
-lie outside its axis comes with a gate that is false there. Tests: tests/compiler/test_rangeify.py.
+When: inside `fuse`, once for every use of a node by a kernel. Why there: whether two consumers read the same element
+can only be told from indices. Assumes: shapes were checked when the graph was built. Guarantees: every index is
+simplified; a place that may lie outside its axis comes with a gate that is false there. Tests:
+tests/compiler/test_rangeify.py.
 """
 
 from __future__ import annotations
@@ -74,7 +75,11 @@ def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
         have: Size = 1
         want: Size = 1
         while True:
-            if a < len(shape) and (a == first_a or not _equal(have, want) or b == first_b) and _behind(have, want, a, first_a):
+            if (
+                a < len(shape)
+                and (a == first_a or not _equal(have, want) or b == first_b)
+                and _behind(have, want, a, first_a)
+            ):
                 have, a = _times(have, shape[a]), a + 1
             elif b < len(source):
                 want, b = _times(want, source[b]), b + 1

@@ -1,9 +1,9 @@
 """From a closed tensor graph to kernels in order: fuse, build each body, order by what is read and written.
 
 When: once per new graph structure; the result is kept by the caller and reused for every graph of the same structure.
-Assumes: the data of the graph are PARAM(slot, numel) nodes. Guarantees: each kernel is a SINK of STOREs over its own PARAMs with
-locally numbered slots, so equal kernels of different layers are the same node; an assignment writes in place only where nobody
-can see the difference. Tests: tests/compiler/test_schedule.py.
+Assumes: the data of the graph are PARAM(slot, numel) nodes. Guarantees: each kernel is a SINK of STOREs over its own
+PARAMs with locally numbered slots, so equal kernels of different layers are the same node; an assignment writes in
+place only where nobody can see the difference. Tests: tests/compiler/test_schedule.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import Group, Op, Ops, UOp, const, dtypes, numel, simplify, static, substitute
+from kernmill.ir import Group, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
 
 from .fuse import Fusion, KernelRoot, fuse, region_gate
 from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
@@ -23,7 +23,9 @@ __all__ = ["make_schedule"]
 _TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
 
 
-def make_schedule(roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default_device: str) -> Schedule:
+def make_schedule(
+    roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default_device: str
+) -> Schedule:
     """Kernels for `roots`, a closed graph whose PARAM slot i lives on devices[i].
 
     `in_place` are the slots that an ASSIGN may overwrite: nobody outside this graph will read their old values.
@@ -79,7 +81,9 @@ class _Builder:
                 forced.add(node.src[0])
         forced |= {_base(check.src[1]) for check in checks if _base(check.src[1]).op is not Ops.PARAM}
         self._inputs(order)
-        fusion = fuse(UOp(Ops.SINK, dtypes.void, (*bases, *(_base(c.src[1]) for c in checks))), forced, self._targets(order))
+        fusion = fuse(
+            UOp(Ops.SINK, dtypes.void, (*bases, *(_base(c.src[1]) for c in checks))), forced, self._targets(order)
+        )
         self._allocate(fusion)
         self._bodies(fusion)
         self._order(fusion)
@@ -120,7 +124,9 @@ class _Builder:
             if old in taken:
                 continue  # two assignments to one old value: only one may overwrite it
             taken.add(old)
-            if (old.op is Ops.PARAM and old.arg[0] in self.in_place) or (old in self.targets and readers[node.src[0]] == 1):
+            if (old.op is Ops.PARAM and old.arg[0] in self.in_place) or (
+                old in self.targets and readers[node.src[0]] == 1
+            ):
                 self.targets[node] = self.targets.get(old, self.buffer_of.get(old, -1))
         return frozenset(self.targets)
 
@@ -152,7 +158,9 @@ class _Builder:
         count = _count(node)
         place = (_memory(node, self.buffer_of[node], count), flat_index(use.index, node.shape))
         low, high = place[1].bounds
-        gate = () if use.gate is TRUE or (0 <= low and high < count) else (use.gate,)  # what is read outside is not used
+        gate = (
+            () if use.gate is TRUE or (low >= 0 and high < count) else (use.gate,)
+        )  # what is read outside is not used
         return UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (*place, *gate)),))
 
     def _value(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
@@ -189,7 +197,9 @@ class _Builder:
         place = kernel.index
         if node in self.targets and node.arg is not None:
             place = tuple(i * step + start for i, (start, _, step) in zip(place, node.arg, strict=True))
-        target = UOp(Ops.INDEX, node.dtype, (_memory(node, self.buffer_of[node], _count(node)), flat_index(place, node.shape)))
+        target = UOp(
+            Ops.INDEX, node.dtype, (_memory(node, self.buffer_of[node], _count(node)), flat_index(place, node.shape))
+        )
         ast = UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)),))
         ast = _insert_taken(ast, fusion, self.values)
         ast, buffers = _localize(simplify(ast), self.buffer_of[node])
@@ -204,7 +214,9 @@ class _Builder:
         done: set[UOp] = set()
         pending = [k.node for k in reversed(fusion.roots)]
         while pending:
-            ready = next((node for node in pending if waits[node] <= done), pending[0])  # a cycle is a clash, found later
+            ready = next(
+                (node for node in pending if waits[node] <= done), pending[0]
+            )  # a cycle is a clash, found later
             pending.remove(ready)
             done.add(ready)
             self.plan.items.append(self._item(ready))
@@ -225,7 +237,7 @@ class _Builder:
         return waits
 
     def clashes(self) -> set[UOp]:
-        """In-place assignments that somebody would notice: an old value read after it, or at another place by itself."""
+        """In-place assignments that somebody would notice: an old value read afterwards, or elsewhere by itself."""
         clash: set[UOp] = set()
         reads = {node: _data_below(node, self.buffer_of) for node in self.kernels}
         for node, target in self.targets.items():
@@ -273,7 +285,11 @@ def _reads_only_its_place(kernel: Kernel, target: int) -> bool:
     slots = {slot for slot, number in enumerate(kernel.buffers) if number == target}
     inside_reduce = {n for r in kernel.ast.toposort() if r.op is Ops.REDUCE for n in r.toposort()}
     for node in kernel.ast.toposort():
-        if node.op is Ops.LOAD and node.src[0].src[0].arg[0] in slots and (node.src[0] is not store.src[0] or node in inside_reduce):
+        if (
+            node.op is Ops.LOAD
+            and node.src[0].src[0].arg[0] in slots
+            and (node.src[0] is not store.src[0] or node in inside_reduce)
+        ):
             return False
     return True
 
@@ -310,7 +326,7 @@ def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) 
 
 
 def reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> UOp:
-    """A REDUCE in a kernel. Over no elements it is the neutral one; one sum inside another is one sum over all loops."""
+    """A REDUCE in a kernel: over no elements the neutral one; a sum inside a sum is one sum over all loops."""
     if any(r.src[0].is_const and r.src[0].arg == 0 for r in loops):
         return neutral_element(op, value)
     gate: UOp | None = None
@@ -325,7 +341,15 @@ def reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> UOp:
     return UOp(Ops.REDUCE, value.dtype, (value, *loops), (op, 1))
 
 
-_WORDS = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min", Ops.AND: "all", Ops.OR: "any", Ops.XOR: "parity"}
+_WORDS = {
+    Ops.ADD: "sum",
+    Ops.MUL: "prod",
+    Ops.MAX: "max",
+    Ops.MIN: "min",
+    Ops.AND: "all",
+    Ops.OR: "any",
+    Ops.XOR: "parity",
+}
 
 
 def _name(ast: UOp, kernel: KernelRoot) -> str:
@@ -340,5 +364,3 @@ def _name(ast: UOp, kernel: KernelRoot) -> str:
 
 def _size(r: UOp) -> str:
     return str(r.src[0].arg) if r.src[0].op is Ops.CONST else r.src[0].symbolic_name
-
-

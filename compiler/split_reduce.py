@@ -1,7 +1,8 @@
 """A reduction of much to little becomes two: first to some hundred partial results, then those to the end.
 
-When: before fusion. Why there: both halves are ordinary kernels, the first with enough rows for all threads. The cut depends on
-the shape alone, so the result is the same for any number of threads. Tests: tests/compiler/test_split_reduce.py.
+When: before fusion. Why there: both halves are ordinary kernels, the first with enough rows for all threads. The cut
+depends on the shape alone, so the result is the same for any number of threads. Tests:
+tests/compiler/test_split_reduce.py.
 """
 
 from __future__ import annotations

@@ -1,14 +1,27 @@
 """VECTOR loops become vector values.
 
-When: after expand. Why there: after the copies are made each index names one place per lane, so that its step from lane to lane can
-be read off. Assumes: a value changes with at most one VECTOR loop. Guarantees: no VECTOR range is left; loads and stores whose
-places are side by side have a vector dtype and a scalar index (of lane 0); others have a vector of indices.
-Tests: tests/compiler/test_vectorize.py.
+When: after expand. Why there: after the copies are made each index names one place per lane, so that its step from
+lane to lane can be read off. Assumes: a value changes with at most one VECTOR loop. Guarantees: no VECTOR range is
+left; loads and stores whose places are side by side have a vector dtype and a scalar index (of lane 0); others have a
+vector of indices. Tests: tests/compiler/test_vectorize.py.
 """
 
 from __future__ import annotations
 
-from kernmill.ir import AxisKind, Group, InternalError, Ops, UOp, closed_ranges, const, dtypes, index_const, linear, simplify, substitute
+from kernmill.ir import (
+    AxisKind,
+    Group,
+    InternalError,
+    Ops,
+    UOp,
+    closed_ranges,
+    const,
+    dtypes,
+    index_const,
+    linear,
+    simplify,
+    substitute,
+)
 
 __all__ = ["vectorize"]
 
@@ -53,7 +66,7 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
 
 
 def _every_second(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
-    """A load of every second place: two vectors side by side, of which only the wanted lanes are touched, then a shuffle."""
+    """A load of every second place: two vectors of which only the wanted lanes are touched, then a shuffle."""
     place = load.src[0]
     loop = _lanes_of(place)
     if loop is None or load.dtype.is_bool:

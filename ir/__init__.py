@@ -6,20 +6,20 @@ Everything another folder may use is named here; inside this folder imports are 
 if __name__ != "kernmill.ir":
     raise ImportError("import kernmill.ir, not ir: the bare name would load a second copy")
 
+from .algebra import *
 from .dtype import *
 from .errors import *
-from .settings import *
-from .settings import debug as debug
-from .algebra import *
 from .evaluate import *
 from .fold import *
+from .graph import *
 from .ops import *
 from .pattern import *
 from .rewrite import *
 from .scalar import *
+from .settings import *
+from .settings import debug as debug
 from .shape import *
-from .uop import *
-from .graph import *
 from .target import *
 from .text import *
+from .uop import *
 from .verify import *

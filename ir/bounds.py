@@ -73,6 +73,18 @@ def _mod(a: Interval, b: Interval) -> Interval:
     return min(b[0], 0), max(b[1], 0)
 
 
+def _cdiv(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:
+        return -max(map(abs, a)), max(map(abs, a))
+    corners = [abs(x) // y * (1 if x >= 0 else -1) for x in a for y in b]
+    return min(corners), max(corners)
+
+
+def _cmod(a: Interval, b: Interval) -> Interval:
+    most = max(abs(b[0]), abs(b[1]), 1) - 1
+    return max(-most, min(a[0], 0)), min(most, max(a[1], 0))
+
+
 def _and(a: Interval, b: Interval) -> Interval:
     ceilings = [x[1] for x in (a, b) if x[0] >= 0]
     if ceilings:
@@ -97,6 +109,8 @@ _rules: dict[Op, Callable[..., Interval]] = {
     Ops.MUL: _mul,
     Ops.FLOORDIV: _floordiv,
     Ops.MOD: _mod,
+    Ops.CDIV: _cdiv,
+    Ops.CMOD: _cmod,
     Ops.MAX: lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
     Ops.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     Ops.CAST: lambda a: a,
@@ -120,7 +134,9 @@ def _where(node: UOp) -> Bounds:
         yes_low = max(yes_low, a.bounds[0] + 1) if yes is b else yes_low
         no_low = max(no_low, b.bounds[0]) if no is a else no_low
         no_high = min(no_high, a.bounds[1]) if no is b else no_high
-    branches = [(low, high) for low, high in ((yes_low, yes_high), (no_low, no_high)) if low <= high]  # one may be impossible
+    branches = [
+        (low, high) for low, high in ((yes_low, yes_high), (no_low, no_high)) if low <= high
+    ]  # one may be impossible
     if not branches:
         return yes.bounds
     return min(low for low, _ in branches), max(high for _, high in branches)

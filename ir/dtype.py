@@ -42,7 +42,20 @@ def _greatest(kind: Kind, bits: int) -> int | float:
 class DType:
     """A type of `lanes` equal scalars. Compare with `is` or `==`; both are identity."""
 
-    __slots__ = ("_vectors", "bits", "family", "is_bool", "is_float", "is_int", "kind", "lanes", "max", "min", "name", "scalar")
+    __slots__ = (
+        "_vectors",
+        "bits",
+        "family",
+        "is_bool",
+        "is_float",
+        "is_int",
+        "kind",
+        "lanes",
+        "max",
+        "min",
+        "name",
+        "scalar",
+    )
 
     def __init__(self, name: str, kind: Kind, bits: int, lanes: int = 1, scalar: DType | None = None) -> None:
         self.name: Final = name
@@ -79,7 +92,7 @@ class DType:
         return as_dtype, (self.name,)
 
 
-class dtypes:  # noqa: N801 - a namespace of constants, as in `dtypes.float32`
+class dtypes:  # a namespace of constants, as in `dtypes.float32`
     """The scalar types."""
 
     void: Final = DType("void", Kind.VOID, 0)
@@ -134,10 +147,11 @@ def as_dtype(value: object) -> DType:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """The smallest type that holds both, as in PyTorch: a float beats an int of any width, float16 + bfloat16 is float32.
+    """The smallest type that holds both, as in PyTorch: a float beats an int of any width, float16 + bfloat16 is
+    float32.
 
-    Signed with unsigned of the same or larger width takes the next larger signed type; int64 with uint64 stays int64 (NumPy
-    would go to float64, PyTorch refuses).
+    Signed with unsigned of the same or larger width takes the next larger signed type; int64 with uint64 stays int64
+    (NumPy would go to float64, PyTorch refuses).
     """
     if a is b:
         return a

@@ -1,7 +1,7 @@
 """The meaning of every op, on NumPy arrays: slow, obvious, and what everything else is tested against.
 
-Works on tensor expressions and on kernels at every stage before the linear list. In a kernel each range is one axis of every
-array, so a value that changes with two loops is a two-dimensional table of what it is in each iteration.
+Works on tensor expressions and on kernels at every stage before the linear list. In a kernel each range is one axis
+of every array, so a value that changes with two loops is a two-dimensional table of what it is in each iteration.
 bfloat16 is held in float32 arrays whose values are rounded after each op.
 """
 
@@ -30,7 +30,7 @@ def round_bfloat16(x: Array) -> Array:
     """float32 values rounded to the nearest bfloat16, ties to even; nan stays nan."""
     import numpy as np
 
-    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    bits = np.asarray(x, np.float32).view(np.uint32)
     rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
     return np.where(np.isnan(x), np.float32(np.nan), rounded).astype(np.float32)
 
@@ -59,7 +59,9 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     shift = (ea + eb).astype(np.int64)
     high = fa * fb
     split_a, split_b = (f * 134217729.0 - (f * 134217729.0 - f) for f in (fa, fb))  # the upper half of the bits
-    low = split_a * split_b - high + split_a * (fb - split_b) + (fa - split_a) * split_b + (fa - split_a) * (fb - split_b)
+    low = (
+        split_a * split_b - high + split_a * (fb - split_b) + (fa - split_a) * split_b + (fa - split_a) * (fb - split_b)
+    )
     part, rest = _two_sum(np.ldexp(c, np.clip(-shift, -4000, 4000)), low)
     total, error = _two_sum(high, part)
     exact = np.ldexp(total + _odd_sum(error, rest), np.clip(shift, -4000, 4000))
@@ -96,24 +98,55 @@ def _functions() -> Functions:
 
     def cdiv(a: Array, b: Array) -> Array:
         safe = np.where(b == 0, 1, b)
-        quotient = a // safe
-        return quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))
+        quotient: Array = a // safe
+        adjusted: Array = quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))
+        return adjusted
 
     def erf(x: Array) -> Array:
         import math
 
-        return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+        result: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
+        return result.astype(x.dtype)
 
     table: Functions = {
-        Ops.NEG: lambda a: np.logical_not(a) if a.dtype == bool else -a, Ops.ABS: np.abs, Ops.EXP: np.exp, Ops.EXP2: np.exp2,
-        Ops.LOG: np.log, Ops.LOG2: np.log2, Ops.SIN: np.sin, Ops.COS: np.cos, Ops.TANH: np.tanh, Ops.ERF: erf,
-        Ops.SQRT: np.sqrt, Ops.TRUNC: np.trunc, Ops.FLOOR: np.floor, Ops.CEIL: np.ceil, Ops.ROUND: np.rint,
-        Ops.ADD: np.add, Ops.SUB: np.subtract, Ops.MUL: np.multiply, Ops.DIV: np.divide, Ops.FLOORDIV: np.floor_divide,
-        Ops.MOD: np.mod, Ops.CDIV: cdiv, Ops.CMOD: lambda a, b: a - cdiv(a, b) * b, Ops.POW: np.power,
-        Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.AND: np.bitwise_and, Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor,
-        Ops.SHL: shift(np.left_shift), Ops.SHR: shift(np.right_shift), Ops.LT: np.less, Ops.LE: np.less_equal,
-        Ops.EQ: np.equal, Ops.NE: np.not_equal, Ops.WHERE: np.where, Ops.FMA: _fma,
-    }  # fmt: skip
+        Ops.NEG: lambda a: np.logical_not(a) if a.dtype == bool else -a,
+        Ops.ABS: np.abs,
+        Ops.EXP: np.exp,
+        Ops.EXP2: np.exp2,
+        Ops.LOG: np.log,
+        Ops.LOG2: np.log2,
+        Ops.SIN: np.sin,
+        Ops.COS: np.cos,
+        Ops.TANH: np.tanh,
+        Ops.ERF: erf,
+        Ops.SQRT: np.sqrt,
+        Ops.TRUNC: np.trunc,
+        Ops.FLOOR: np.floor,
+        Ops.CEIL: np.ceil,
+        Ops.ROUND: np.rint,
+        Ops.ADD: np.add,
+        Ops.SUB: np.subtract,
+        Ops.MUL: np.multiply,
+        Ops.DIV: np.divide,
+        Ops.FLOORDIV: np.floor_divide,
+        Ops.MOD: np.mod,
+        Ops.CDIV: cdiv,
+        Ops.CMOD: lambda a, b: a - cdiv(a, b) * b,
+        Ops.POW: np.power,
+        Ops.MAX: np.maximum,
+        Ops.MIN: np.minimum,
+        Ops.AND: np.bitwise_and,
+        Ops.OR: np.bitwise_or,
+        Ops.XOR: np.bitwise_xor,
+        Ops.SHL: shift(np.left_shift),
+        Ops.SHR: shift(np.right_shift),
+        Ops.LT: np.less,
+        Ops.LE: np.less_equal,
+        Ops.EQ: np.equal,
+        Ops.NE: np.not_equal,
+        Ops.WHERE: np.where,
+        Ops.FMA: _fma,
+    }
     return table
 
 
@@ -121,7 +154,9 @@ _REDUCERS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "
              Ops.OR: "bitwise_or", Ops.XOR: "bitwise_xor"}  # fmt: skip
 
 
-def evaluate(root: UOp, buffers: Mapping[UOp, Array] | None = None, variables: Mapping[str, int] | None = None) -> Array:
+def evaluate(
+    root: UOp, buffers: Mapping[UOp, Array] | None = None, variables: Mapping[str, int] | None = None
+) -> Array:
     """The value of an expression as an array of its shape; a SINK or STORE changes the arrays of `buffers` in place.
 
     `buffers` holds a 1-D array for each BUFFER, PARAM or realized node; `variables` a value for each VARIABLE by name.
@@ -227,7 +262,8 @@ class _Evaluator:
             return (src[0].view(np.uint32) >> 16).astype(np.uint16).view(_numpy_name(u.dtype))
         if u.dtype.scalar is dtypes.bfloat16:
             return (src[0].view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        return np.ascontiguousarray(src[0]).view(_numpy_name(u.dtype))
+        whole = src[0] if u.dtype.bits == u.src[0].dtype.bits else np.ascontiguousarray(src[0])
+        return whole.view(_numpy_name(u.dtype))
 
     def _reduction(self, u: UOp, src: list[Array]) -> Any:
         import numpy as np
@@ -266,7 +302,7 @@ class _Evaluator:
                 return np.take(src[0], src[1], axis=u.arg, mode="clip")
             case Ops.ASSIGN:
                 out = np.array(np.broadcast_to(src[0], static(u.shape)))
-                region = ... if u.arg is None else tuple(slice(*part) for part in u.arg)
+                region = ... if u.arg is None else tuple(slice(*self.sizes(part)) for part in u.arg)
                 out[region] = src[1]
                 return out
             case Ops.SINK:
@@ -295,5 +331,3 @@ class _Evaluator:
         shape = [1] * len(self.axes)
         shape[self.axes[u]] = -1
         return np.arange(self.size(u.src[0])).reshape(shape)
-
-

@@ -1,4 +1,5 @@
-"""Building tensor expressions: one function an op, with the checks and the sentences a user reads when shapes do not fit.
+"""Building tensor expressions: one function an op, with the checks and the sentences a user reads when shapes do not
+fit.
 
 Every function takes and returns UOps; shapes may hold symbolic sizes. Nothing is computed here.
 """
@@ -16,9 +17,25 @@ from .shape import Shape, Size, broadcast_shapes, numel, show_shape
 from .uop import UOp, const
 
 __all__ = [
-    "as_size", "assign", "broadcast_to", "device_of", "elementwise", "expand", "flatten_axes", "iota", "pad", "permute", "reduce_axes",
-    "reshape", "scalar", "shrink", "strided", "take", "unwindow", "window",
-]  # fmt: skip
+    "as_size",
+    "assign",
+    "broadcast_to",
+    "device_of",
+    "elementwise",
+    "expand",
+    "flatten_axes",
+    "iota",
+    "pad",
+    "permute",
+    "reduce_axes",
+    "reshape",
+    "scalar",
+    "shrink",
+    "strided",
+    "take",
+    "unwindow",
+    "window",
+]
 
 
 def as_size(value: Size) -> Size:
@@ -173,8 +190,8 @@ def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> 
     length = x.shape[axis]
     if min(size, stride, dilation) < 1 or (isinstance(length, int) and dilation * (size - 1) + 1 > length):
         raise ShapeError(
-            f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: the window "
-            f"spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."
+            f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: "
+            f"the window spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."
         )
     if size == stride and isinstance(length, int):  # windows that do not overlap are a reshape
         places = (length - dilation * (size - 1) - 1) // stride + 1
@@ -187,7 +204,8 @@ def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> 
 
 
 def unwindow(x: UOp, axis: int, length: Size, stride: int, dilation: int) -> UOp:
-    """Each window's elements back at their places in an axis of `length`, zeros elsewhere; sum the last axis to add them."""
+    """Each window's elements back at their places in an axis of `length`, zeros elsewhere; sum the last axis to add
+    them."""
     return UOp(Ops.UNWINDOW, x.dtype, (x,), (axis, length, stride, dilation))
 
 
@@ -202,7 +220,7 @@ def take(x: UOp, index: UOp, axis: int) -> UOp:
     return UOp(Ops.TAKE, x.dtype, (x, index), axis)
 
 
-def assign(old: UOp, value: UOp, region: tuple[tuple[int, int, int], ...] | None = None) -> UOp:
+def assign(old: UOp, value: UOp, region: tuple[tuple[Size, Size, int], ...] | None = None) -> UOp:
     """`old` with the region (start, stop, step > 0 per axis) replaced by `value`."""
     if value.dtype is not old.dtype:
         raise DTypeError(f"assign: a {value.dtype.name} value into a {old.dtype.name} tensor. Cast it first.")
@@ -212,5 +230,3 @@ def assign(old: UOp, value: UOp, region: tuple[tuple[int, int, int], ...] | None
 def flatten_axes(x: UOp, first: int, last: int) -> UOp:
     """Axes first..last merged into one."""
     return reshape(x, (*x.shape[:first], numel(x.shape[first : last + 1]), *x.shape[last + 1 :]))
-
-

@@ -1,11 +1,13 @@
 """The op table: ONE ROW PER OP. Everything that is known of an op stands in its row.
 
-The verifier, the printer, constant folding, the evaluator, the reference device, docs/ops.md and half of the tests are
-derived from these rows. To add an op: add a row here, a decomposition or one line per renderer, and a gradient if it has one
-(docs/how-to/add-an-op.md).
+The verifier, the printer, constant folding, the evaluator, the reference device, docs/ops.md and half of the tests
+are derived from these rows. To add an op: add a row here, a decomposition or one line per renderer, and a gradient if
+it has one (docs/how-to/add-an-op.md).
 
 `py` is the meaning on Python scalars (ints are unbounded here; the caller wraps them to the dtype). It never raises.
 """
+
+# ruff: noqa: E501 - a row is a line
 
 from __future__ import annotations
 
@@ -55,7 +57,18 @@ class AxisKind(StrEnum):
 class Op:
     """One op. Identity is equality; the name comes from the row's place in `Ops`."""
 
-    __slots__ = ("arity", "associative", "commutative", "doc", "group", "idempotent", "is_elementwise", "name", "py", "unit")
+    __slots__ = (
+        "arity",
+        "associative",
+        "commutative",
+        "doc",
+        "group",
+        "idempotent",
+        "is_elementwise",
+        "name",
+        "py",
+        "unit",
+    )
 
     def __init__(
         self,
@@ -78,7 +91,9 @@ class Op:
         self.associative: Final = associative
         self.idempotent: Final = idempotent
         self.unit: Final = unit  # x op unit == x
-        self.is_elementwise: Final = group in _ELEMENTWISE  # each output element comes from the same element of its sources
+        self.is_elementwise: Final = (
+            group in _ELEMENTWISE
+        )  # each output element comes from the same element of its sources
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

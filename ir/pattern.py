@@ -4,9 +4,10 @@
     Rule("mul_one", x * 1, x)
     Rule("mul_pow2_to_shl", x * c, lambda x, c: x << log2(c.arg), when=lambda c: is_pow2(c.arg), kind="int")
 
-A variable matches any node; used twice, both places must be the same node. A number matches a CONST of that value. Patterns
-of commutative ops match either order. A right side is a pattern, a number, or a function of the matched variables that may
-return None to decline. Rules of one set are compiled to one Python function per root op the first time the set is used.
+A variable matches any node; used twice, both places must be the same node. A number matches a CONST of that value.
+Patterns of commutative ops match either order. A right side is a pattern, a number, or a function of the matched
+variables that may return None to decline. Rules of one set are compiled to one Python function per root op the first
+time the set is used.
 """
 
 from __future__ import annotations
@@ -157,8 +158,8 @@ class Rule:
 class RuleSet:
     """Named rules, tried in order. `a + b` is a set with both.
 
-    Laws promise more than other rules: the result has the shape of what it replaces. A law whose right side would lose the
-    shape of a tensor (x*0 is a scalar 0) declines.
+    Laws promise more than other rules: the result has the shape of what it replaces. A law whose right side would
+    lose the shape of a tensor (x*0 is a scalar 0) declines.
     """
 
     def __init__(self, name: str, rules: Sequence[Rule], *, laws: bool = False) -> None:
@@ -242,14 +243,17 @@ class _Writer:
 
 
 def _compile(rules: Sequence[Rule], op: Op, family: str, *, laws: bool) -> Matcher | None:
-    """The function that tries, in order, all rules that can match a node of this op and family; None when there are none."""
+    """The function that tries, in order, all rules that can match a node of this op and family; None when there are
+    none."""
     scope: dict[str, Any] = {"CONST": Ops.CONST, "UOp": UOp, "const": const}
     blocks: list[str] = []
     for number, rule in enumerate(rules):
         root = rule.pattern.op
         if rule.kind is not None and family not in _KINDS[rule.kind]:
             continue
-        if op is not root and (root is not None or op.group is Group.CONTROL or (rule.ops is not None and op not in rule.ops)):
+        if op is not root and (
+            root is not None or op.group is Group.CONTROL or (rule.ops is not None and op not in rule.ops)
+        ):
             continue
         for variant in _variants(rule.pattern):
             block = _attempt(rule, number, variant, _Writer(scope, op.arity or 0), laws)
@@ -294,5 +298,7 @@ def _arguments(rule: Rule, fn: Callable[..., Any], bound: dict[str, str]) -> str
     names = list(inspect.signature(fn).parameters)
     missing = [name for name in names if name not in bound]
     if missing:
-        raise InternalError(f"rule {rule.name}: {', '.join(missing)} asked for, but the pattern binds {', '.join(bound)}")
+        raise InternalError(
+            f"rule {rule.name}: {', '.join(missing)} asked for, but the pattern binds {', '.join(bound)}"
+        )
     return ", ".join(bound[name] for name in names)

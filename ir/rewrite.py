@@ -104,5 +104,7 @@ def _watch(fired: list[int], steps: int, rules: RuleSet, root: UOp) -> list[int]
         counts = {rule.name: rule.fired - before for rule, before in zip(rules, fired, strict=True)}
         busiest = sorted((name for name, count in counts.items() if count), key=lambda name: -counts[name])
         shown = ", ".join(f"{name} ({counts[name]})" for name in busiest[:5])
-        raise InternalError(f"rewrite with {rules.name} does not come to rest at {root!r}. Of its last steps were: {shown}.")
+        raise InternalError(
+            f"rewrite with {rules.name} does not come to rest at {root!r}. Of its last steps were: {shown}."
+        )
     return fired

@@ -5,6 +5,8 @@ calling thread only. An unknown name or value is an error that prints the valid 
 ignored costs an afternoon.
 """
 
+# ruff: noqa: E501 - a row is a line
+
 from __future__ import annotations
 
 import contextvars
@@ -76,7 +78,10 @@ SETTINGS: dict[str, Setting] = {
 
 DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
     (1, "devices as they are opened"),
-    (2, "a line per kernel: device, name, time, GFLOP/s, GB/s, the user's source line (each kernel is timed by itself)"),
+    (
+        2,
+        "a line per kernel: device, name, time, GFLOP/s, GB/s, the user's source line (each kernel is timed by itself)",
+    ),
     (3, "once per kernel: the schedule that was chosen, in the form that OVERRIDE reads"),
     (4, "once per kernel: its UOps before optimization"),
     (5, "once per kernel: the source that was rendered"),
@@ -122,7 +127,7 @@ def debug() -> int:
 
 
 @contextmanager
-def Context(**values: Value) -> Iterator[None]:  # noqa: N802 - reads as a noun in `with Context(DEBUG=2):`
+def Context(**values: Value) -> Iterator[None]:  # reads as a noun in `with Context(DEBUG=2):`
     """Override settings for a block: `with Context(DEBUG=2, THREADS=1): ...`.
 
     Raises:

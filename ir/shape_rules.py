@@ -1,4 +1,5 @@
-"""The shape of each tensor op from the shapes of its sources. Legality is checked where nodes are built (ir/graph.py)."""
+"""The shape of each tensor op from the shapes of its sources. Legality is checked where nodes are built
+(ir/graph.py)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,9 @@ class Target:
     vector_registers: int = 16
     ops: frozenset[Op] = frozenset()  # elementwise ops that the renderer prints itself; the rest is decomposed
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be loaded and stored
-    compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be added and multiplied; others go through float32
+    compute_dtypes: frozenset[DType] = frozenset(
+        dtypes.data
+    )  # what may be added and multiplied; others go through float32
     has_threads: bool = False  # the outermost loop may be cut into chunks
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap
     l1_bytes: int = 32 * 1024

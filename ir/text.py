@@ -1,7 +1,7 @@
 """The text form: one node a line, sources first; what is printed parses back to the same nodes.
 
-    %0 = PARAM float32 () (0, 16)
-    %1 = RANGE index (%2) ("i0", "loop")
+%0 = PARAM float32 () (0, 16)
+%1 = RANGE index (%2) ("i0", "loop")
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""class UOp: one immutable, interned node. The same class carries a program from the user's expression to the linear list.
+"""class UOp: one immutable, interned node. The same class carries a program from the user's expression to the linear
+list.
 
-A node is `(op, dtype, src, arg)`. Equal nodes are the same object, so common subexpressions are shared for free and `is`
-is equality. Everything else is derived and cached: shape, bounds, the ranges it depends on, a key that is stable across
-processes. `origin` (the user's source line) and `storage` (the memory of a realized node) are not part of the identity.
+A node is `(op, dtype, src, arg)`. Equal nodes are the same object, so common subexpressions are shared for free and
+`is` is equality. Everything else is derived and cached: shape, bounds, the ranges it depends on, a key that is stable
+across processes. `origin` (the user's source line) and `storage` (the memory of a realized node) are not part of the
+identity.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ Derived = TypeVar("Derived")
 
 
 def _derive(node: UOp, slot: str, rule: Callable[[UOp], Derived]) -> Derived:
-    """Fill a slot of a node by a rule that looks at the slots of its sources; those are filled first, without recursion."""
+    """Fill a slot of a node by a rule that looks at the slots of its sources; those are filled first, without
+    recursion."""
     for s in node.src:
         if getattr(s, slot) is MISSING:
             for below in s.toposort(stop=lambda u: getattr(u, slot) is not MISSING) if s.src else (s,):
@@ -79,8 +82,8 @@ origin = _Origin()
 
 
 class _Nodes(type):
-    """The class of UOp: holds the origin, which is each thread's own. (An attribute of UOp itself would be slow to write:
-    Python forgets what it learned of a class whenever the class changes.)"""  # noqa: D205, D209
+    """The class of UOp: holds the origin, which is each thread's own. (An attribute of UOp itself would be slow to
+    write: Python forgets what it learned of a class whenever the class changes.)"""
 
     @property
     def current_origin(cls) -> str | None:
@@ -95,8 +98,10 @@ class _Nodes(type):
 class UOp(metaclass=_Nodes):
     """One node. Build with operators, the functions of `ir.graph` or `UOp(op, dtype, src, arg)`."""
 
-    __slots__ = ("__weakref__", "_bounds", "_key", "_linear", "_ranges", "_shape", "_simple", "arg", "dtype", "op", "origin",
-                 "src", "storage")  # fmt: skip
+    __slots__ = (
+        "__weakref__", "_bounds", "_key", "_linear", "_ranges", "_shape", "_simple",
+        "arg", "dtype", "op", "origin", "src", "storage",
+    )  # fmt: skip
 
     op: Op
     dtype: DType
@@ -111,7 +116,7 @@ class UOp(metaclass=_Nodes):
     _simple: Any  # what `simplify` made of this node; None: itself
     _linear: Any  # what `linear` read from it
 
-    def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+    def __new__(cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:  # noqa: D102
         key = (op, dtype, src, _identity(dtype, arg) if op is Ops.CONST else arg)
         ref = _table.get(key)
         if ref is not None and (found := ref()) is not None:

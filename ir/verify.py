@@ -1,9 +1,11 @@
 """What is legal at each stage: which ops, which kinds of loops, and what every op asks of its sources.
 
-The rows below are the specification; `verify` walks a graph or a linear list and reports the first node that breaks one, with
-the pass that made it and the nodes around it. Checked between passes with CHECK=1 and in all tests (compiler/pipeline.py).
+The rows below are the specification; `verify` walks a graph or a linear list and reports the first node that breaks
+one, with the pass that made it and the nodes around it. Checked between passes with CHECK=1 and in all tests
+(compiler/pipeline.py).
 
-What is not checked: places that depend on data (an index that was loaded): a CHECK on the tensor guards them (Ops.TAKE).
+What is not checked: places that depend on data (an index that was loaded): a CHECK on the tensor guards them
+(Ops.TAKE).
 """
 
 from __future__ import annotations
@@ -43,13 +45,14 @@ _STAGED: Final = _KERNEL | {Ops.LOCAL, Ops.AFTER}
 _LOWERED: Final = (_STAGED | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
-    Stage.TENSOR: _ELEMENTWISE | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
+    Stage.TENSOR: _ELEMENTWISE
+    | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
     Stage.KERNEL: _KERNEL,
     Stage.OPTIMIZED: _STAGED,
     Stage.VECTORIZED: _STAGED | _VECTOR,
     Stage.LOWERED: _LOWERED,
     Stage.LINEAR: (_LOWERED | {Ops.END}) - {Ops.SINK},
-}  # fmt: skip
+}
 
 _COPIED_OUT: Final = frozenset({AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP})
 LEGAL_KINDS: Final[dict[Stage, frozenset[AxisKind]]] = {
@@ -148,7 +151,11 @@ def _comparison(node: UOp, stage: Stage) -> Complaint:
     a, b = node.src
     if a.dtype is not b.dtype:
         return f"{node.op.name} compares {_names(node.src)}: both must be one dtype"
-    return None if node.dtype is _bools(a.dtype.lanes) else f"{node.op.name} of {a.dtype.name} gives {node.dtype.name}, not bool"
+    return (
+        None
+        if node.dtype is _bools(a.dtype.lanes)
+        else f"{node.op.name} of {a.dtype.name} gives {node.dtype.name}, not bool"
+    )
 
 
 def _bools(lanes: int) -> DType:
@@ -160,7 +167,9 @@ def _ternary(node: UOp, stage: Stage) -> Complaint:
         return _arithmetic(node, stage)
     condition, yes, no = node.src
     if condition.dtype is not _bools(node.dtype.lanes):
-        return f"the condition of a {node.dtype.name} WHERE is {condition.dtype.name}, not {_bools(node.dtype.lanes).name}"
+        return (
+            f"the condition of a {node.dtype.name} WHERE is {condition.dtype.name}, not {_bools(node.dtype.lanes).name}"
+        )
     if yes.dtype is not node.dtype or no.dtype is not node.dtype:
         return f"WHERE gives {node.dtype.name} from {_names((yes, no))}: all must be one dtype"
     return None
@@ -197,7 +206,7 @@ def _const(node: UOp, stage: Stage) -> Complaint:
     values = node.arg if isinstance(node.arg, tuple) else (node.arg,)
     if len(values) not in (1, node.dtype.lanes):
         return f"CONST of {len(values)} values for {node.dtype.lanes} lanes"
-    kind: type = float if node.dtype.is_float else bool if node.dtype.is_bool else int
+    kind: type[float] = float if node.dtype.is_float else bool if node.dtype.is_bool else int
     for value in values:
         if type(value) is not kind:
             return f"CONST {value!r} is not a Python {kind.__name__}, as {node.dtype.name} asks for"
@@ -237,7 +246,9 @@ def _reduce(node: UOp, stage: Stage) -> Complaint:
     if not 1 <= rest < len(node.src) + (stage is Stage.TENSOR) or not _are_ranges(node.src[rest:]):
         return f"REDUCE of {rest} values needs them first and then its loops"
     values = node.src[:rest]
-    return None if all(v.dtype is node.dtype for v in values) else f"REDUCE gives {node.dtype.name} from {_names(values)}"
+    return (
+        None if all(v.dtype is node.dtype for v in values) else f"REDUCE gives {node.dtype.name} from {_names(values)}"
+    )
 
 
 def _memory_of(place: UOp) -> UOp:
@@ -297,7 +308,12 @@ def _reg(node: UOp, stage: Stage) -> Complaint:
 
 
 def _carry(node: UOp, stage: Stage) -> Complaint:
-    if not node.src or node.src[0].op is not Ops.REG or node.dtype is not node.src[0].dtype or not _are_ranges(node.src[1:]):
+    if (
+        not node.src
+        or node.src[0].op is not Ops.REG
+        or node.dtype is not node.src[0].dtype
+        or not _are_ranges(node.src[1:])
+    ):
         return "CARRY is of a REG, in its dtype, and of loops"
     return None
 
@@ -324,15 +340,23 @@ def _local(node: UOp, stage: Stage) -> Complaint:
 
 def _vector(node: UOp, stage: Stage) -> Complaint:
     lanes = [s.dtype.lanes for s in node.src]
-    legal = {
-        Ops.BROADCAST: lambda: lanes == [1] and node.dtype.lanes > 1,
-        Ops.LANES: lambda: set(lanes) == {1} and len(lanes) == node.dtype.lanes,
-        Ops.LANE: lambda: node.dtype.lanes == 1 and 0 <= node.arg < lanes[0],
-        Ops.FOLD: lambda: node.dtype.lanes == 1 and isinstance(node.arg, Op) and node.arg.associative,
-    }
-    if any(s.dtype.scalar is not node.dtype.scalar for s in node.src) and node.op in legal:
+    match node.op:
+        case Ops.BROADCAST:
+            is_legal = lanes == [1] and node.dtype.lanes > 1
+        case Ops.LANES:
+            is_legal = set(lanes) == {1} and len(lanes) == node.dtype.lanes
+        case Ops.LANE:
+            is_legal = node.dtype.lanes == 1 and 0 <= node.arg < lanes[0]
+        case Ops.FOLD:
+            is_legal = node.dtype.lanes == 1 and isinstance(node.arg, Op) and node.arg.associative
+        case Ops.SHUFFLE:
+            picked = node.arg if isinstance(node.arg, tuple) else ()
+            is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
+        case _:
+            return None
+    if any(s.dtype.scalar is not node.dtype.scalar for s in node.src):
         return f"{node.op.name} gives {node.dtype.name} from {_names(node.src)}: the scalars differ"
-    return None if node.op not in legal or legal[node.op]() else f"{node.op.name} {node.arg} gives {node.dtype.name} from {_names(node.src)}"
+    return None if is_legal else f"{node.op.name} {node.arg} gives {node.dtype.name} from {_names(node.src)}"
 
 
 def _take(node: UOp, stage: Stage) -> Complaint:
@@ -340,7 +364,11 @@ def _take(node: UOp, stage: Stage) -> Complaint:
 
 
 def _assign(node: UOp, stage: Stage) -> Complaint:
-    return None if node.src[1].dtype is node.dtype is node.src[0].dtype else f"ASSIGN gives {node.dtype.name} from {_names(node.src)}"
+    return (
+        None
+        if node.src[1].dtype is node.dtype is node.src[0].dtype
+        else f"ASSIGN gives {node.dtype.name} from {_names(node.src)}"
+    )
 
 
 def _check(node: UOp, stage: Stage) -> Complaint:
@@ -356,10 +384,23 @@ _BY_GROUP: Final[dict[Group, Check]] = {
     Group.CONVERT: _conversion, Group.MOVEMENT: _movement, Group.VECTOR: _vector,
 }  # fmt: skip
 _BY_OP: Final[dict[Op, Check]] = {
-    Ops.CONST: _const, Ops.VARIABLE: _variable, Ops.RANGE: _range, Ops.REDUCE: _reduce, Ops.INDEX: _index, Ops.LOAD: _load,
-    Ops.STORE: _store, Ops.REG: _reg, Ops.CARRY: _carry, Ops.SET: _set, Ops.AFTER: _after, Ops.LOCAL: _local, Ops.TAKE: _take,
-    Ops.ASSIGN: _assign, Ops.CHECK: _check, Ops.END: _end,
-}  # fmt: skip
+    Ops.CONST: _const,
+    Ops.VARIABLE: _variable,
+    Ops.RANGE: _range,
+    Ops.REDUCE: _reduce,
+    Ops.INDEX: _index,
+    Ops.LOAD: _load,
+    Ops.STORE: _store,
+    Ops.REG: _reg,
+    Ops.CARRY: _carry,
+    Ops.SET: _set,
+    Ops.AFTER: _after,
+    Ops.LOCAL: _local,
+    Ops.TAKE: _take,
+    Ops.ASSIGN: _assign,
+    Ops.CHECK: _check,
+    Ops.END: _end,
+}
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -392,4 +433,3 @@ def _verify_list(nodes: Sequence[UOp], where: str) -> None:
 def _needed(node: UOp) -> tuple[UOp, ...]:
     """Sources whose value is used here: an AFTER only waits for its effects and loops."""
     return node.src[:1] if node.op is Ops.AFTER else node.src
-

@@ -32,7 +32,7 @@ def alive_tensors() -> list[Lazy]:
 
 def make_real(tensors: Sequence[Lazy], *, always: bool = False) -> None:
     """Realize these together; with `always` the state of the random numbers even if nothing else is lazy."""
-    lazy = [t for t in tensors if stored(t.uop) is None]
+    lazy = [t for t in {id(t): t for t in tensors}.values() if stored(t.uop) is None]
     if not lazy and always:
         lazy = [t for t in Tensor._states() if stored(t.uop) is None]
     if lazy:
@@ -243,15 +243,17 @@ class Entry:
     # --- sorting the buffers of the recording
     def _prepare(self) -> None:
         touched = {id(buffer) for buffer in self._recorded.buffers()}
+        touched -= {id(self._known.buffers.get(id(tensor))) for tensor in self._tensors}
         for tensor in self._known.others:
             node = stored(tensor.uop)
             mine = self._known.buffers.get(id(tensor))
             if id(mine) in touched or (node is not None and node.storage is not mine and id(node.storage) in self._written):
                 self._hold(tensor)
         self._owners: dict[int, list[int]] = {}
+        reachable = self._arguments + len(self._known.places)
         for number, tensor in enumerate(self._tensors):
             buffer = self._known.buffers.get(id(tensor))
-            if buffer is not None:
+            if buffer is not None and (number < reachable or id(buffer) in touched):
                 self._owners.setdefault(id(buffer), []).append(number)
         for buffer in self._recorded.buffers():
             if id(buffer) in self._owners:
@@ -318,6 +320,10 @@ class Entry:
                 for node in renewed.get(id(buffer), ()):
                     node.storage = STALE
         self._list = sources
+        self._slots_of = [
+            [slot if len(s.members) == 1 else -1 for slot, s in enumerate(sources) if number in s.members]
+            for number in range(len(self._tensors))
+        ]
         self._rings = [fresh for _, fresh in self._fresh.values()]
         self._shapes = [(t.uop.shape, t.dtype) for t in self._tensors[self._arguments :]]
         self._devices = [b.device for b in self._source_buffers]
@@ -459,10 +465,19 @@ class Entry:
                 leaf.tensor.grad = part(made)
         if effects.places is not None:
             effects.places(made, effects.parts)
-            for place, number in effects.known:
-                self._state[place] = made[number]
-                self._uops[place] = weakref.ref(made[number].uop)
+            self._learn(made)
         return self._result(made)
+
+    def _learn(self, made: Sequence[Lazy]) -> None:
+        """Guarded places hold other tensors now, and we know which."""
+        for place, number in self._effects.known:
+            tensor = self._state[place] = made[number]
+            slots = self._slots_of[place + self._arguments]
+            self._uops[place] = weakref.ref(tensor.uop)
+            if slots == [-1]:
+                self._uops[place] = _nothing  # one of several that share memory: look again
+            elif slots:
+                self._buffers[slots[0]] = buffer_of(tensor)
 
     def _claim(self, now: list[Lazy]) -> None:
         """What the recording writes in place must be seen by its own tensor only."""

@@ -45,7 +45,7 @@ __all__ = ["Case", "cases", "run"]
 FLOATS = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
 INTS = tuple(d for d in dtypes.data if d.is_int)
 BOOL = (dtypes.bool,)
-SHAPES: tuple[tuple[int, ...], ...] = ((), (1,), (7,), (3, 33))
+SHAPES: tuple[tuple[int, ...], ...] = ((), (7,), (3, 33))
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 ULPS = 8.0  # between two good libraries; a sum adds up more than one rounding
 ROUNDED = frozenset({Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.POW, Ops.FMA})
@@ -137,19 +137,19 @@ def _bitcast(target: DType) -> Callable[[Sequence[UOp]], UOp]:
 
 
 def _reductions() -> Iterator[Case]:
+    import numpy as np
+
     for op in (Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR):
         for dtype in TAKES[op]:
             if dtype.is_float and dtype.bits < 32 and op in (Ops.ADD, Ops.MUL):
                 continue  # the front end sums half types in float32
             for axes in ((0,), (1,), (0, 1)):
                 array = values(dtype, (5, 37), 3)
-                if dtype.is_float and op in (Ops.ADD, Ops.MUL):
-                    array = values(dtype, (5, 37), 3) * 0 + 1.25 if op is Ops.MUL else abs(values(dtype, (5 * 37,), 4))
-                    array = array.reshape(5, 37)
-                    array[~(array < 1e30)] = 1
-                exact = 0.0 if op not in (Ops.ADD, Ops.MUL) or not dtype.is_float else 64.0
+                if dtype.is_float and op in (Ops.ADD, Ops.MUL):  # what neither cancels nor leaves the range
+                    array = 0.75 + np.arange(185).reshape(5, 37) % 5 / np.array(8, dtype.name)
+                ulps = 64.0 if op in (Ops.ADD, Ops.MUL) and dtype.is_float else 0.0
                 yield Case(
-                    "reduction", f"REDUCE {op.name} {dtype.name} {axes}", ((array, dtype),), _fold(op, axes), exact
+                    "reduction", f"REDUCE {op.name} {dtype.name} {axes}", ((array, dtype),), _fold(op, axes), ulps
                 )
 
 
@@ -209,7 +209,7 @@ def check(case: Case, device: str) -> str:
             return ""
         got = _read(root)
     except Exception as error:  # the score goes on; the sentence says which case
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     with np.errstate(all="ignore"):
         wide = want.astype(np.float64) if root.dtype.is_float else want
         mine = got.astype(np.float64) if root.dtype.is_float else got

@@ -180,7 +180,7 @@ class Walk:
                 inner = getattr(inner, "__kernmill_captured__", inner)
                 if isinstance(inner, types.FunctionType):
                     self.function(inner, f"{base.__name__}.{key}", depth + 1)
-                elif isinstance(item, _PLAIN) and not (key.startswith("__") and key.endswith("__")):
+                elif isinstance(item, (*_PLAIN, tuple, list, dict, Lazy)) and not (key.startswith("__") and key.endswith("__")):
                     self.visit(f"{self.name(base)}.{key}", item, f"{base.__name__}.{key}", depth + 1)
 
     def function(self, function: types.FunctionType, label: str, depth: int) -> None:
@@ -209,8 +209,15 @@ class Walk:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Instance attributes that are set, in __dict__ and __slots__."""
-    found = dict(getattr(value, "__dict__", {}))
+    """Attributes that are set in __dict__ and __slots__, and plain ones of the class that an instance may come to hide."""
+    found = {
+        key: item
+        for cls in reversed(type(value).__mro__)
+        if cls is not object and _is_open(cls)
+        for key, item in vars(cls).items()
+        if isinstance(item, _PLAIN) and not (key.startswith("__") and key.endswith("__"))
+    }
+    found |= getattr(value, "__dict__", {})
     for cls in type(value).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:

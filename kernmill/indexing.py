@@ -201,9 +201,11 @@ class Indexing(Reduce, Creation):
         sizes = [_length(r) for r in region]
         shown = [1 if i is None else sizes[inner_at] for i, inner_at in _with_axes(items) if not _is_int(i)]
         wide = expand_value(new.uop, shown)
+        if any(isinstance(size, int) and size == 0 for size in sizes):
+            return None
         whole = strided(reshape(wide, sizes), [-1 if step < 0 else 1 for _, _, step in region])
         assert len(inner) == self.ndim
-        node = assign(self.uop, whole, tuple(_forward(r) for r in region))  # type: ignore[misc]
+        node = assign(self.uop, whole, tuple(_forward(r) for r in region))
         self._become(self._result(node, new))
         return None
 

@@ -13,7 +13,7 @@ __all__ = ["Renderer", "Signature", "signature"]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a kernel is called with: buffers by slot, then variables; `threads` is the size of its THREAD loop, 1 without."""
+    """What a kernel is called with: buffers by slot, then variables; `threads`: the size of its THREAD loop, or 1."""
 
     params: tuple[UOp, ...]
     variables: tuple[UOp, ...]

@@ -1,8 +1,9 @@
 """LLVM IR text: explicit vectors, SSA accumulators, nothing left for LLVM's middle end to do.
 
-A kernel is `void name(ptr args, i64 begin, i64 end)`: args points to 8-byte slots (buffer addresses, then variables), begin and
-end bound its THREAD loop. Accumulators are phis, written while the structured list is walked. No fast-math flag is used: what the
-IR says is what NumPy does, nan and inf included; sums are reordered by the optimizer's explicit lanes and groups only.
+A kernel is `void name(ptr args, i64 begin, i64 end)`: args points to 8-byte slots (buffer addresses, then variables),
+begin and end bound its THREAD loop. Accumulators are phis, written while the structured list is walked. No fast-math
+flag is used: what the IR says is what NumPy does, nan and inf included; sums are reordered by the optimizer's
+explicit lanes and groups only.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops
 
 def llvm_type(dtype: DType, memory: bool = False) -> str:
     """The LLVM type of a value, or of what lies in memory: a bool is i1 there and a byte here."""
-    if dtype.is_bool:
-        base = "i8" if memory else "i1"
-    else:
-        base = _FLOATS.get(dtype.scalar.name, f"i{dtype.bits}")
+    boolean = "i8" if memory else "i1"
+    base = boolean if dtype.is_bool else _FLOATS.get(dtype.scalar.name, f"i{dtype.bits}")
     return base if dtype.lanes == 1 else f"<{dtype.lanes} x {base}>"
 
 
 def _mangled(dtype: DType, memory: bool = False) -> str:
-    base = {"half": "f16", "float": "f32", "double": "f64"}.get(llvm_type(dtype.scalar, memory), llvm_type(dtype.scalar, memory))
+    base = {"half": "f16", "float": "f32", "double": "f64"}.get(
+        llvm_type(dtype.scalar, memory), llvm_type(dtype.scalar, memory)
+    )
     return base if dtype.lanes == 1 else f"v{dtype.lanes}{base}"
 
 
@@ -129,11 +130,12 @@ class _Function:
         self.count = 0
         self.has_streams = False
         self.handlers: dict[Op, Callable[[UOp], None]] = {
-            Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self._open, Ops.END: self._close, Ops.SET: self._set,
-            Ops.AFTER: self._after, Ops.CARRY: self._after, Ops.REG: self._register, Ops.LOCAL: self._local, Ops.INDEX: self._place,
-            Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.BROADCAST: self._broadcast,
-            Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle, Ops.NEG: self._neg, Ops.PARAM: self._param,
-            Ops.VARIABLE: self._variable,
+            Ops.PARAM: self._param, Ops.VARIABLE: self._variable, Ops.LOCAL: self._local, Ops.INDEX: self._place,
+            Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self._open, Ops.END: self._close,
+            Ops.REG: self._register, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
+            Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
+            Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
+            Ops.SHUFFLE: self._shuffle,
         }  # fmt: skip
 
     def text(self) -> str:
@@ -195,7 +197,7 @@ class _Function:
         self.values[u] = name
 
     def _place(self, u: UOp) -> None:
-        """INDEX: an address, or a vector of addresses. A scalar gate moves a closed place to the start of the buffer."""
+        """INDEX: an address, or a vector of them. A scalar gate moves a closed place to the start of the buffer."""
         index = u.src[1]
         value = self.values[index]
         if len(u.src) > 2 and u.src[2].dtype.lanes == 1:
@@ -221,7 +223,9 @@ class _Function:
         mangled = _mangled(u.dtype, True)
         if place.src[1].dtype.lanes > 1:
             pointers = f"<{lanes} x ptr> {address}"
-            self._declare(f"{kind} @llvm.masked.gather.{mangled}.v{lanes}p0(<{lanes} x ptr>, i32, <{lanes} x i1>, {kind})")
+            self._declare(
+                f"{kind} @llvm.masked.gather.{mangled}.v{lanes}p0(<{lanes} x ptr>, i32, <{lanes} x i1>, {kind})"
+            )
             args = f"{pointers}, i32 {align}, {self._mask(place, lanes)}, {kind} zeroinitializer"
             value = self._define(f"call {kind} @llvm.masked.gather.{mangled}.v{lanes}p0({args})")
         elif gate is not None and gate.dtype.lanes > 1:
@@ -248,7 +252,9 @@ class _Function:
         address, align = self.values[place], stored.dtype.scalar.size_bytes
         gate, mangled = self._gate(place), _mangled(stored.dtype, True)
         if place.src[1].dtype.lanes > 1:
-            self._declare(f"void @llvm.masked.scatter.{mangled}.v{lanes}p0({kind}, <{lanes} x ptr>, i32, <{lanes} x i1>)")
+            self._declare(
+                f"void @llvm.masked.scatter.{mangled}.v{lanes}p0({kind}, <{lanes} x ptr>, i32, <{lanes} x i1>)"
+            )
             args = f"{kind} {value}, <{lanes} x ptr> {address}, i32 {align}, {self._mask(place, lanes)}"
             self._emit(f"call void @llvm.masked.scatter.{mangled}.v{lanes}p0({args})")
         elif gate is not None and gate.dtype.lanes > 1:
@@ -425,7 +431,9 @@ class _Function:
 
     def _shuffle(self, u: UOp) -> None:
         mask = ", ".join(f"i32 {n}" for n in u.arg)
-        self.values[u] = self._define(f"shufflevector {self._typed(u.src[0])}, {self._typed(u.src[1])}, <{len(u.arg)} x i32> <{mask}>")
+        self.values[u] = self._define(
+            f"shufflevector {self._typed(u.src[0])}, {self._typed(u.src[1])}, <{len(u.arg)} x i32> <{mask}>"
+        )
 
     def _fold(self, u: UOp) -> None:
         """Halves onto each other until one lane is left."""
@@ -441,7 +449,7 @@ class _Function:
                     ", ".join(f"i32 {n}" for n in range(lanes // 2, lanes)),
                 )
             )
-            name = self._combine(u.arg, half if lanes > 2 else half, low, high, lanes // 2)
+            name = self._combine(u.arg, half, low, high, lanes // 2)
             lanes //= 2
         kind = f"<1 x {llvm_type(u.dtype)}>"
         self.values[u] = self._define(f"extractelement {kind} {name}, i64 0")
@@ -464,4 +472,3 @@ class _Function:
             row = _BINARY[op]
             word = row[0 if dtype.is_float else 1]
         return self._define(f"{word} {kind} {a}, {b}")
-

@@ -1,6 +1,7 @@
 """Readable Python: the reference. One line an operation, rounded to its dtype by a function of that name.
 
-The kernel is `def name(buffers.., begin, end)`; the names that it uses (f32, exp, cdiv, ...) are given to it by ops_python.
+The kernel is `def name(buffers.., begin, end)`; the names that it uses (f32, exp, cdiv, ...) are given to it by
+ops_python.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def rounder_name(dtype: DType) -> str:
     scalar = dtype.scalar
     if scalar.is_bool:
         return "boolean"
-    return {"bfloat16": "bf16"}.get(scalar.name, scalar.name.replace("float", "f").replace("uint", "u").replace("int", "i"))
+    return {"bfloat16": "bf16"}.get(
+        scalar.name, scalar.name.replace("float", "f").replace("uint", "u").replace("int", "i")
+    )
 
 
 class PythonRenderer(Renderer):
@@ -82,7 +85,9 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
 
 
 def _is_index(u: UOp) -> bool:
-    return all(s.op in (Ops.RANGE, Ops.CONST, Ops.VARIABLE) or (s.op in (Ops.ADD, Ops.MUL) and _is_index(s)) for s in u.src)
+    return all(
+        s.op in (Ops.RANGE, Ops.CONST, Ops.VARIABLE) or (s.op in (Ops.ADD, Ops.MUL) and _is_index(s)) for s in u.src
+    )
 
 
 def _identifier(text: str) -> str:

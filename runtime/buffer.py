@@ -1,7 +1,8 @@
 """class Buffer: the memory of one tensor on one device.
 
-A buffer owns a block of its device's allocator, or borrows host memory that someone else owns (a NumPy array that came in
-without a copy), or is a piece of another buffer (a place in a planned arena). It gives its block back when it dies.
+A buffer owns a block of its device's allocator, or borrows host memory that someone else owns (a NumPy array that
+came in without a copy), or is a piece of another buffer (a place in a planned arena). It gives its block back when it
+dies.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import DType, UOp, Ops
+from kernmill.ir import DType, Ops, UOp
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,7 +34,9 @@ class Buffer:
 
     __slots__ = ("__weakref__", "_export", "address", "device", "dtype", "is_borrowed", "makers", "numel", "owner")
 
-    def __init__(self, device: str, dtype: DType, numel: int, owner: Any, address: int, *, is_borrowed: bool = False) -> None:
+    def __init__(
+        self, device: str, dtype: DType, numel: int, owner: Any, address: int, *, is_borrowed: bool = False
+    ) -> None:
         self.device = device
         self.dtype = dtype
         self.numel = numel

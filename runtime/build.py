@@ -1,7 +1,7 @@
 """From a kernel to a program: look it up in memory, then on disk, else lower, render, compile and store it.
 
-The key on disk is made of the kernel before optimization, the device's tag and a stamp of the compiler's own sources: a warm start
-neither optimizes nor renders anything, and never imports LLVM.
+The key on disk is made of the kernel before optimization, the device's tag and a stamp of the compiler's own sources:
+a warm start neither optimizes nor renders anything, and never imports LLVM.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from kernmill.compiler import Action, Kernel, estimate, lower, parse_schedule
-from kernmill.ir import UOp, print_uops, setting
+from kernmill.ir import UOp, setting
 from kernmill.renderers import signature
 
 from .compile_cache import cache_key, default_cache
@@ -116,4 +116,4 @@ def describe(kernel: Kernel, device: Device) -> str:
     """Sizes and cost of a kernel as JSON, for DUMP."""
     cost = estimate(kernel.ast)
     return json.dumps({"name": kernel.name, "device": device.name, "flops": cost.flops, "bytes": cost.bytes_moved,
-                       "origin": kernel.origin, "uops": len(print_uops(kernel.ast).splitlines())}, indent=1)  # fmt: skip
+                       "origin": kernel.origin, "uops": len(kernel.ast.toposort())}, indent=1)  # fmt: skip

@@ -1,6 +1,7 @@
 """CHECK=1: every kernel is run on PYTHON as well and compared (build.py verifies the compiler's stages).
 
-Slow by design: the reference is plain Python. The first difference stops the program and leaves what is needed to look at it.
+Slow by design: the reference is plain Python. The first difference stops the program and leaves what is needed to
+look at it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> 
 
     copies = [b.host_array().copy() for b in call.buffers]
     device.run([call])
-    owners = tuple(Buffer("PYTHON", b.dtype, b.numel, a, a.ctypes.data) for b, a in zip(call.buffers, copies, strict=True))
+    owners = tuple(
+        Buffer("PYTHON", b.dtype, b.numel, a, a.ctypes.data) for b, a in zip(call.buffers, copies, strict=True)
+    )
     get_device("PYTHON").run([reference._replace(buffers=owners)])
     for number in kernel.outputs:
         slot = kernel.buffers.index(number)

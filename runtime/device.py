@@ -1,7 +1,8 @@
 """class Device: the contract, with a default for all that is optional; and finding devices by name.
 
-A device is a class `<Name>Device` in `runtime/ops_<name>.py`, or anywhere else through the entry-point group `kernmill.devices`
-(name: the device's name, value: the class). Nothing is opened before it is used. `DEVICE=NAME` or `NAME:1` chooses.
+A device is a class `<Name>Device` in `runtime/ops_<name>.py`, or anywhere else through the entry-point group
+`kernmill.devices` (name: the device's name, value: the class). Nothing is opened before it is used. `DEVICE=NAME` or
+`NAME:1` chooses.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Call(NamedTuple):
 
 
 class Batch:
-    """Calls that will be run again and again, some of them on other buffers. The default runs them as new ones each time."""
+    """Calls that are run again and again, some of them on other buffers. The default runs them as new ones."""
 
     def __init__(self, device: Device, calls: Sequence[Call]) -> None:
         self.device = device
@@ -172,7 +173,7 @@ class Device(ABC):
         """(default: the target's name) What a stored binary depends on besides its source."""
         return self.target.name
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027 - a default that does nothing, not a forgotten method
         """(default: nothing is pending) Return when all work is done."""
 
     def event(self) -> Event:
@@ -194,7 +195,10 @@ def _host_allocator() -> HostAllocator:
 
 def device_names() -> dict[str, str]:
     """Every device that is there, by name: where its class comes from. Found anew at each call."""
-    found = {path.stem[4:].upper(): f"kernmill.runtime.{path.stem}" for path in sorted(Path(__file__).parent.glob("ops_*.py"))}
+    found = {
+        path.stem[4:].upper(): f"kernmill.runtime.{path.stem}"
+        for path in sorted(Path(__file__).parent.glob("ops_*.py"))
+    }
     from importlib.metadata import entry_points
 
     for entry in entry_points(group="kernmill.devices"):

@@ -1,6 +1,7 @@
 """Realize: close the graph over its data, schedule it, find memory, build programs, launch, check.
 
-A graph of a structure seen before costs none of that again: everything but memory addresses is kept under the closed graph.
+A graph of a structure seen before costs none of that again: everything but memory addresses is kept under the closed
+graph.
 """
 
 from __future__ import annotations
@@ -73,12 +74,12 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
 
 
 def download(node: UOp) -> Any:
-    """The values of a realized node as a 1-D NumPy array (bfloat16: as uint16): a view where the host can address them."""
+    """The values of a realized node as a 1-D NumPy array (bfloat16: as uint16), a view where that is possible."""
     buffer: Buffer = node.storage
     if current_recording() is not None:
         raise KernmillError(
-            "jit: the captured function reads values (numpy(), item(), a comparison in an if). A replay would repeat the values "
-            "of the capture. Return the tensor and read it outside."
+            "jit: the captured function reads values (numpy(), item(), a comparison in an if). A replay would repeat "
+            "the values of the capture. Return the tensor and read it outside."
         )
     device = get_device(buffer.device)
     device.synchronize()
@@ -104,11 +105,13 @@ class _Plan:
 _plans: OrderedDict[Any, _Plan] = OrderedDict()
 
 
-def realize(roots: Sequence[UOp], others: Callable[[], Iterable[UOp]] = tuple, variables: Mapping[str, int] | None = None) -> None:
+def realize(
+    roots: Sequence[UOp], others: Callable[[], Iterable[UOp]] = tuple, variables: Mapping[str, int] | None = None
+) -> None:
     """Compute every root; afterwards its `storage` is the Buffer with its values, row-major.
 
-    `others()` are the expressions of all other tensors that are alive: an assignment writes in place only when none of them needs
-    the old value. `variables` gives each VARIABLE its value.
+    `others()` are the expressions of all other tensors that are alive: an assignment writes in place only when none of
+    them needs the old value. `variables` gives each VARIABLE its value.
 
     Raises:
         IndexRangeError: a CHECK failed.
@@ -161,7 +164,8 @@ class _Run:
 
     def plan(self) -> _Plan:
         params = {
-            leaf: reshape(UOp(Ops.PARAM, leaf.dtype, (), (slot, numel(leaf.shape))), leaf.shape) for slot, leaf in enumerate(self.leaves)
+            leaf: reshape(UOp(Ops.PARAM, leaf.dtype, (), (slot, numel(leaf.shape))), leaf.shape)
+            for slot, leaf in enumerate(self.leaves)
         }
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
         devices = tuple(storage.device for storage in self.storages)
@@ -170,7 +174,9 @@ class _Run:
         plan = _plans.get(key)
         if plan is None:
             schedule = make_schedule(closed.src, devices, self.in_place, default)
-            programs = [build(get_device(item.device), item) if isinstance(item, Kernel) else None for item in schedule.items]
+            programs = [
+                build(get_device(item.device), item) if isinstance(item, Kernel) else None for item in schedule.items
+            ]
             names = [variable_names(item.ast) if isinstance(item, Kernel) else () for item in schedule.items]
             plan = _plans[key] = _Plan(schedule, plan_memory(schedule), programs, names)
             if len(_plans) > _PLANS_KEPT:
@@ -178,7 +184,9 @@ class _Run:
         return plan
 
     def memory(self, plan: _Plan) -> list[Buffer]:
-        arenas = {device: allocate_buffer(device, dtypes.uint8, size) for device, size in plan.memory.arena_bytes.items()}
+        arenas = {
+            device: allocate_buffer(device, dtypes.uint8, size) for device, size in plan.memory.arena_bytes.items()
+        }
         buffers: list[Buffer] = []
         for number, wanted in enumerate(plan.schedule.buffers):
             if wanted.slot is not None:

@@ -21,7 +21,9 @@ class NullDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """LLVM IR for 512-bit vectors, whatever this machine has."""
-        return LLVMRenderer(Target("null", vector_bytes=64, vector_registers=32, ops=LLVM_OPS, has_threads=True, has_masks=True))
+        return LLVMRenderer(
+            Target("null", vector_bytes=64, vector_registers=32, ops=LLVM_OPS, has_threads=True, has_masks=True)
+        )
 
     def compile(self, name: str, source: str) -> bytes:
         """The text itself."""

@@ -53,7 +53,10 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> N
         total.bytes_moved += cost.bytes_moved
         if debug() >= 2:
             rate = f"{cost.flops / max(1, time_ns):8.2f} GFLOP/s {cost.bytes_moved / max(1, time_ns):7.2f} GB/s"
-            print(f"{device.name:6} {kernel.name:40} {time_ns / 1e3:10.1f} us {rate}  {kernel.origin or ''}", file=sys.stderr)
+            print(
+                f"{device.name:6} {kernel.name:40} {time_ns / 1e3:10.1f} us {rate}  {kernel.origin or ''}",
+                file=sys.stderr,
+            )
         if debug() >= 3:
             show_kernel(device, kernel)
         if setting("DUMP"):
@@ -66,7 +69,10 @@ def show_kernel(device: Device, kernel: Kernel) -> None:
     if key in _dumped:
         return
     _dumped.add(key)
-    print(f"--- schedule of {kernel.name}\n{show_schedule(choose_actions(merge_loops(kernel.ast), device.target))}", file=sys.stderr)
+    print(
+        f"--- schedule of {kernel.name}\n{show_schedule(choose_actions(merge_loops(kernel.ast), device.target))}",
+        file=sys.stderr,
+    )
     if debug() >= 4:
         print(f"--- uops of {kernel.name}\n{print_uops(kernel.ast)}", file=sys.stderr)
     if debug() >= 5:
@@ -88,4 +94,6 @@ def dump_kernel(device: Device, kernel: Kernel, time_ns: int) -> None:
     (folder / f"source.{device.name.partition(':')[0].lower()}").write_text(rendered.source)
     (folder / "kernel.s").write_text(device.assembly(rendered.source))
     facts = json.loads(describe(kernel, device))
-    (folder / "kernel.json").write_text(json.dumps({**facts, "time_ns": time_ns, "device": device.name}, indent=1) + "\n")
+    (folder / "kernel.json").write_text(
+        json.dumps({**facts, "time_ns": time_ns, "device": device.name}, indent=1) + "\n"
+    )

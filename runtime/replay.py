@@ -1,7 +1,8 @@
 """A captured schedule as one call: record what realize launches, then launch it again on other buffers.
 
-A recording is a list of batches (kernels of one device), copies and checks over concrete buffers. A replay knows which of those
-buffers move, that is are others each time (inputs, state, results); what stays (intermediates, constants) it keeps.
+A recording is a list of batches (kernels of one device), copies and checks over concrete buffers. A replay knows
+which of those buffers move, that is are others each time (inputs, state, results); what stays (intermediates,
+constants) it keeps.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def recording() -> Iterator[Recording]:
 
 
 class Replay:
-    """A recording that runs again: the buffers in `moving` may be others each time, of the same device, dtype and size."""
+    """A recording that runs again; the buffers in `moving` may be others each time, of equal device, dtype and size."""
 
     def __init__(self, recorded: Recording, moving: Sequence[Buffer]) -> None:
         self._slots = {id(buffer): slot for slot, buffer in enumerate(moving)}
@@ -220,8 +221,8 @@ def copy_between(target: Buffer, source: Buffer) -> None:
         import numpy as np
 
         staged = np.empty(source.nbytes, np.uint8)
-        get_device(source.device).copy_out(memoryview(staged), source)
-        get_device(target.device).copy_in(target, memoryview(staged))
+        get_device(source.device).copy_out(staged.data, source)
+        get_device(target.device).copy_in(target, staged.data)
 
 
 def download_scalar(buffer: Buffer) -> bool:
@@ -229,5 +230,5 @@ def download_scalar(buffer: Buffer) -> bool:
     import numpy as np
 
     out = np.zeros(buffer.nbytes, np.uint8)
-    get_device(buffer.device).copy_out(memoryview(out), buffer)
+    get_device(buffer.device).copy_out(out.data, buffer)
     return bool(out.any())

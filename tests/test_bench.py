@@ -23,7 +23,7 @@ from bench.timing import call_sampler, calls_for, interleave
 from bench.train_rows import reference_losses
 
 TINY = Setup(peers=("kernmill",), rounds=2, sample_s=0.0, tiny=True)
-FACTS = {**machine(), "rounds": 2}
+FACTS = {**machine(), "rounds": 2, "jit": True}
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -199,6 +199,11 @@ def test_the_table() -> None:
     text = markdown(FACTS, OUTCOMES)
     assert text.endswith(TABLE)
     assert text.startswith(machine_line(FACTS))
+
+
+def test_the_table_says_when_nothing_was_captured() -> None:
+    assert "without jit" in markdown({**FACTS, "jit": False}, OUTCOMES)
+    assert "without jit" not in markdown(FACTS, OUTCOMES)
 
 
 def test_json_holds_every_sample() -> None:

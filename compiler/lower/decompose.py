@@ -32,7 +32,7 @@ def _safe_shift(u: UOp) -> UOp | None:
     """A shift by an amount that may be outside the word."""
     value, by = u.src
     bits = value.dtype.bits
-    if 0 <= by.bounds[0] and by.bounds[1] < bits:
+    if by.bounds[0] >= 0 and by.bounds[1] < bits:
         return None
     inside = (by >= 0) & (by < bits)
     shifted = value.alu(u.op, inside.where(by, 0))
@@ -65,5 +65,3 @@ def _rules(target: Target) -> RuleSet:
 def decompose(ast: UOp, target: Target) -> UOp:
     """The kernel in ops of the target."""
     return rewrite(ast, _rules(target))
-
-

@@ -1,8 +1,9 @@
 """Index expressions get a machine type, and an order that leaves little to compute in inner loops.
 
-When: last before linearize. Why there: after this the laws of whole numbers no longer hold (a machine int wraps), so no
-simplification may follow. Guarantees: no dtype index is left; an address is (outer loops) + (inner loops) + constant, so that
-everything but the last steps is computed outside the inner loop. Tests: tests/compiler/test_lower_index.py.
+When: last before linearize. Why there: after this the laws of whole numbers no longer hold (a machine int wraps), so
+no simplification may follow. Guarantees: no dtype index is left; an address is (outer loops) + (inner loops) +
+constant, so that everything but the last steps is computed outside the inner loop. Tests:
+tests/compiler/test_lower_index.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """float16 and bfloat16: kept in memory, computed in float32.
 
-When: during decomposition. Guarantees: no arithmetic on a 16-bit float is left unless the target lists it; bfloat16 is converted by
-shifts and one rounding step (to nearest, ties to even, nan stays nan), so every target gives the same bits.
-Tests: tests/compiler/test_narrow_float.py.
+When: during decomposition. Guarantees: no arithmetic on a 16-bit float is left unless the target lists it; bfloat16
+is converted by shifts and one rounding step (to nearest, ties to even, nan stays nan), so every target gives the same
+bits. Tests: tests/compiler/test_narrow_float.py.
 """
 
 from __future__ import annotations
@@ -69,5 +69,3 @@ def narrow_float_rules(target: Target) -> RuleSet:
         if (op.is_elementwise and op.group is not Group.CONVERT and op is not Ops.WHERE) or op is Ops.FOLD
     ]
     return RuleSet("narrow_float", [*pairs, *widen])
-
-

@@ -1,8 +1,8 @@
 """A REDUCE becomes an accumulator: REG before its loops, CARRY and SET inside them, AFTER for what is left at the end.
 
-When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is left; a sum of
-products is a chain of FMAs where the target has them (the only place where a product and a sum are contracted: what a user writes
-as a*b + c keeps its two roundings). Tests: tests/compiler/test_lower_reduce.py.
+When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
+left; a sum of products is a chain of FMAs where the target has them (the only place where a product and a sum are
+contracted: what a user writes as a*b + c keeps its two roundings). Tests: tests/compiler/test_lower_reduce.py.
 """
 
 from __future__ import annotations

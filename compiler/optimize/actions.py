@@ -6,11 +6,11 @@
     group k0 4         the inner 4 iterations of a reduce loop get accumulators of their own
     thread i0          the loop is cut into chunks for the threads of the device
     order i1 i0        the order of the output loops, outermost first
-    stage 1 k0 i1.u i1.v   what is loaded from buffer 1 over these loops is first copied to memory of the kernel's own, side by side
+    stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
     stream             the stores of the kernel go around the caches
 
-Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel; which of them
-make it fast is the business of heuristic.py or of a search. Tests: tests/compiler/test_actions.py.
+Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
+which of them make it fast is the business of heuristic.py or of a search. Tests: tests/compiler/test_actions.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, index_const, make_range, simplify, substitute
+from kernmill.ir import (
+    AxisKind,
+    CompileError,
+    Ops,
+    UOp,
+    closed_ranges,
+    dtypes,
+    index_const,
+    make_range,
+    simplify,
+    substitute,
+)
 
 from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
@@ -71,7 +82,9 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
             ast = _VERBS[action.verb](ast, action.args)
         except (ValueError, IndexError, KeyError) as error:
             names = ", ".join(f"{r.arg[0]}({r.src[0].arg})" for r in ast.toposort() if r.op is Ops.RANGE)
-            raise CompileError(f"schedule of {ast.arg.name}: {action} does not fit: {error}. Its loops are {names}.") from None
+            raise CompileError(
+                f"schedule of {ast.arg.name}: {action} does not fit: {error}. Its loops are {names}."
+            ) from None
         info: KernelInfo = ast.arg
         ast = ast.replace(arg=replace(info, actions=(*info.actions, str(action))))
     return ast
@@ -172,7 +185,11 @@ def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     slot, names = int(args[0]), args[1:]
-    loads = [n for n in ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM and n.src[0].src[0].arg[0] == slot]
+    loads = [
+        n
+        for n in ast.toposort()
+        if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM and n.src[0].src[0].arg[0] == slot
+    ]
     loads = [n for n in loads if all(any(r.arg[0] == name for r in n.ranges) for name in names)]
     if not loads:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")

@@ -1,9 +1,10 @@
 """Choose the actions for a kernel from its shape: which loop becomes lanes, which ones a register tile, what is packed.
 
-Nothing here asks what a kernel computes. It looks at how each load and store steps with each loop: a load that does not change with a
-loop is reused by a tile over it; a loop that steps by 1 can become lanes. From these two facts follow the register tile of a matrix
-product and of a convolution, the partial sums of a row reduction and the plain streams of elementwise work.
-Figures behind the constants: docs/decisions/0003-heuristic.md. Tests: tests/compiler/test_heuristic.py.
+Nothing here asks what a kernel computes. It looks at how each load and store steps with each loop: a load that does
+not change with a loop is reused by a tile over it; a loop that steps by 1 can become lanes. From these two facts
+follow the register tile of a matrix product and of a convolution, the partial sums of a row reduction and the plain
+streams of elementwise work. Figures behind the constants: docs/decisions/0003-heuristic.md. Tests:
+tests/compiler/test_heuristic.py.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def _iterations(shape: _Shape, loops: list[str]) -> int:
 
 # --- choosing
 def _cost(accesses: list[_Access], loop: str) -> float:
-    """How many of these would have to be gathered if the loop became lanes; every second place costs two loads and a shuffle."""
+    """How many of these would be gathered if the loop became lanes; every second place is two loads and a shuffle."""
     return sum({0: 0.0, 1: 0.0, 2: 0.25}.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
@@ -177,7 +178,9 @@ def _tile(size: int, wanted: int) -> int:
     """A tile of at most `wanted` that leaves little of the last one empty."""
     if size <= wanted:
         return max(1, size)
-    best = max(range(max(2, wanted // 2), wanted + 1), key=lambda t: (size / (-(-size // t) * t)) * (1 - 0.04 * (wanted - t)))
+    best = max(
+        range(max(2, wanted // 2), wanted + 1), key=lambda t: (size / (-(-size // t) * t)) * (1 - 0.04 * (wanted - t))
+    )
     return best
 
 
@@ -226,7 +229,15 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if has_lane_output:
             return actions
-        inner = _Shape(shape.sizes, outer, shape.stores, [a for a in shape.loads if a not in main.loads], [], shape.work, shape.lanes)
+        inner = _Shape(
+            shape.sizes,
+            outer,
+            shape.stores,
+            [a for a in shape.loads if a not in main.loads],
+            [],
+            shape.work,
+            shape.lanes,
+        )
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
         actions += _packing(shape, main, lane_loop, width, tiles, target)
@@ -293,7 +304,9 @@ def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int
             actions.append(Action("unroll", (name, str(blocks))))
             body *= blocks
             continue
-        groups = next((g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1)
+        groups = next(
+            (g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1
+        )
         if groups > 1:
             actions.append(Action("group", (name, str(groups))))
         elif accumulators >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
@@ -317,7 +330,9 @@ def _other_group(shape: _Shape, group: _Group, target: Target) -> list[Action]:
     return [*actions, Action("group", (name, str(groups)))] if groups > 1 else actions
 
 
-def _packing(shape: _Shape, main: _Group, lane_loop: str | None, width: int, tiles: dict[str, int], target: Target) -> list[Action]:
+def _packing(
+    shape: _Shape, main: _Group, lane_loop: str | None, width: int, tiles: dict[str, int], target: Target
+) -> list[Action]:
     """Panels of a large operand that many tiles read again are copied side by side first."""
     if lane_loop not in shape.outputs or len(main.loops) != 1 or lane_loop is None:
         return []

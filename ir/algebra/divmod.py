@@ -85,7 +85,7 @@ def _common(x: UOp, c: int) -> tuple[UOp, UOp, int] | None:
 def _div_common(x: UOp, c: UOp) -> UOp | None:
     """Case 3: (g*x' + s) // (g*c') = x' // c'."""
     found = _common(x, c.arg) if c.arg > 1 else None
-    return None if found is None else found[0] // (c.arg // found[2])
+    return None if found is None else found[0] // (int(c.arg) // found[2])
 
 
 def _mod_common(x: UOp, c: UOp) -> UOp | None:
@@ -94,7 +94,7 @@ def _mod_common(x: UOp, c: UOp) -> UOp | None:
     if found is None:
         return None
     inner, rest, g = found
-    return (inner % (c.arg // g)) * g + rest
+    return (inner % (int(c.arg) // g)) * g + rest
 
 
 def _symbolic(x: UOp, y: UOp) -> tuple[UOp, UOp] | None:

@@ -1,8 +1,8 @@
 """Laws that follow from the facts in the op table: folding of constants, units, idempotence, involutions.
 
 When: in every call of `simplify`. Assumes nothing. Guarantees: no elementwise op with only constant sources is left.
-Mathematics: the rows of ir/ops.py. Floats: only what IEEE 754 keeps exact, so x+0, x*0, x-x and x/x stay (nan, inf, -0).
-Tests: tests/laws/.
+Mathematics: the rows of ir/ops.py. Floats: only what IEEE 754 keeps exact, so x+0, x*0, x-x and x/x stay (nan, inf,
+-0). Tests: tests/laws/.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ GENERIC = RuleSet(
         Rule("and_self", x & x, x),
         Rule("or_self", x | x, x),
         # involutions
-        Rule("neg_neg", -(-x), x),
+        Rule("neg_neg", node(Ops.NEG, -x), x),
         Rule("abs_abs", node(Ops.ABS, node(Ops.ABS, x, name="inner")), lambda inner: inner),
         Rule("shift_zero", node(Ops.SHL, x, 0), x),
         Rule("shift_right_zero", node(Ops.SHR, x, 0), x),

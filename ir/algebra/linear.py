@@ -12,7 +12,8 @@ _SUMS = frozenset({Ops.ADD, Ops.SUB, Ops.NEG, Ops.MUL})
 
 
 def linear(u: UOp) -> tuple[dict[UOp, int], int]:
-    """Coefficients per atom, and the constant; an atom is whatever is not +, -, or * by a constant. Kept: do not change it."""
+    """Coefficients per atom, and the constant; an atom is whatever is not +, -, or * by a constant. Kept: do not
+    change it."""
     if u._linear is not MISSING:
         found: tuple[dict[UOp, int], int] = u._linear
         return found
@@ -46,9 +47,8 @@ def linear(u: UOp) -> tuple[dict[UOp, int], int]:
             else:
                 terms[node] = terms.get(node, 0) + k
     result = {atom: k for atom, k in terms.items() if k}, offset
-    if u.op in _SUMS:  # an atom must not keep itself alive
-        if u not in result[0]:
-            u._linear = result
+    if u.op in _SUMS and u not in result[0]:  # an atom must not keep itself alive
+        u._linear = result
     return result
 
 

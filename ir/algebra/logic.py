@@ -1,7 +1,7 @@
 """Laws of bools, comparisons and WHERE.
 
-When: in every call of `simplify`. Guarantees: a comparison of an int sum with a constant is divided by its common factor.
-Tests: tests/laws/.
+When: in every call of `simplify`. Guarantees: a comparison of an int sum with a constant is divided by its common
+factor. Tests: tests/laws/.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _lt_divide(x: UOp, c: UOp) -> UOp | None:
     factor = gcd(*terms.values()) if terms else 0
     if not terms or (factor <= 1 and offset == 0):
         return None
-    limit = -((offset - c.arg) // factor)
+    limit = -((offset - int(c.arg)) // factor)
     return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype) < limit
 
 
@@ -35,7 +35,7 @@ def _lt_divide_left(x: UOp, c: UOp) -> UOp | None:
     factor = gcd(*terms.values()) if terms else 0
     if not terms or (factor <= 1 and offset == 0):
         return None
-    return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype) > (c.arg - offset) // factor
+    return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype) > (int(c.arg) - offset) // factor
 
 
 def _is_index(x: UOp) -> bool:

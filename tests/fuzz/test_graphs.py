@@ -1,4 +1,4 @@
-"""Random graphs: every device must agree with the evaluator, whatever fuses with what and whichever schedule is chosen."""
+"""Random graphs: every device agrees with the evaluator, whatever fuses and whichever schedule is chosen."""
 
 import os
 import random
@@ -60,7 +60,7 @@ class Maker:
 
     def grow(self) -> UOp:
         made = getattr(self, self.random.choice(
-            ["unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "move", "move", "move", "matmul", "softmax",
+            ["unary"] * 2 + ["binary"] * 3 + ["reduce"] * 2 + ["move"] * 3 + ["matmul", "softmax",
              "windowed", "taken", "compare", "stored", "assigned"]))(self.random.choice(self.pool))  # fmt: skip
         if made.shape and 0 < int(numel(made.shape)) <= self.limit:  # type: ignore[arg-type]
             self.pool.append(made)
@@ -71,14 +71,18 @@ class Maker:
         if op is Ops.EXP:
             x = elementwise(Ops.MIN, x, scalar(dtypes.float32, 3.0))
         if op is Ops.SIN:
-            x = elementwise(Ops.MAX, elementwise(Ops.MIN, x, scalar(dtypes.float32, 50.0)), scalar(dtypes.float32, -50.0))
+            x = elementwise(
+                Ops.MAX, elementwise(Ops.MIN, x, scalar(dtypes.float32, 50.0)), scalar(dtypes.float32, -50.0)
+            )
         if op is Ops.SQRT:
             x = x.alu(Ops.ABS)
         return x.alu(op)
 
     def binary(self, x: UOp) -> UOp:
         op = self.random.choice([Ops.ADD, Ops.SUB, Ops.MUL, Ops.MAX, Ops.MIN])
-        other = self.random.choice([y for y in self.pool if y.shape == x.shape] + [scalar(dtypes.float32, self.random.uniform(-2, 2))])
+        other = self.random.choice(
+            [y for y in self.pool if y.shape == x.shape] + [scalar(dtypes.float32, self.random.uniform(-2, 2))]
+        )
         if self.random.random() < 0.3:
             axis = self.random.randrange(len(x.shape))
             other = broadcast_to(reduce_axes(x, Ops.ADD, (axis,)) * 0.1, x.shape)
@@ -87,7 +91,11 @@ class Maker:
     def reduce(self, x: UOp) -> UOp:
         axes = [axis for axis in range(len(x.shape)) if self.random.random() < 0.5] or [0]
         made = reduce_axes(x, self.random.choice([Ops.ADD, Ops.MAX, Ops.MIN]), axes)
-        return made if self.random.random() < 0.5 else reshape(made, tuple(s for i, s in enumerate(x.shape) if i not in axes) or (1,))
+        return (
+            made
+            if self.random.random() < 0.5
+            else reshape(made, tuple(s for i, s in enumerate(x.shape) if i not in axes) or (1,))
+        )
 
     def move(self, x: UOp) -> UOp:
         pick = self.random.randrange(6)
@@ -150,7 +158,9 @@ class Maker:
 
     def compare(self, x: UOp) -> UOp:
         places = broadcast_to(iota(x.shape[-1]), x.shape)
-        return elementwise(Ops.WHERE, elementwise(Ops.LT, places, scalar(dtypes.int64, 3)), x, scalar(dtypes.float32, 0.5))
+        return elementwise(
+            Ops.WHERE, elementwise(Ops.LT, places, scalar(dtypes.int64, 3)), x, scalar(dtypes.float32, 0.5)
+        )
 
     def stored(self, x: UOp) -> UOp:
         return UOp(Ops.CONTIGUOUS, x.dtype, (x,))

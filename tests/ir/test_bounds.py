@@ -11,9 +11,25 @@ from kernmill.ir import AxisKind, DType, Op, Ops, UOp, const, dtypes, evaluate, 
 
 INTERVALS = [(0, 0), (0, 3), (-3, 0), (-2, 2), (1, 4), (-5, -2), (3, 3), (-1, -1)]
 BINARY = [
-    Ops.ADD, Ops.SUB, Ops.MUL, Ops.FLOORDIV, Ops.MOD, Ops.CDIV, Ops.CMOD, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR, Ops.SHL,
-    Ops.SHR, Ops.LT, Ops.LE, Ops.EQ, Ops.NE,
-]  # fmt: skip
+    Ops.ADD,
+    Ops.SUB,
+    Ops.MUL,
+    Ops.FLOORDIV,
+    Ops.MOD,
+    Ops.CDIV,
+    Ops.CMOD,
+    Ops.MAX,
+    Ops.MIN,
+    Ops.AND,
+    Ops.OR,
+    Ops.XOR,
+    Ops.SHL,
+    Ops.SHR,
+    Ops.LT,
+    Ops.LE,
+    Ops.EQ,
+    Ops.NE,
+]
 
 
 def leaf(name: str, dtype: DType, low: int, high: int) -> UOp:

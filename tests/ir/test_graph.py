@@ -41,31 +41,65 @@ X = reshape(buffer(), (2, 3, 4))
 I = iota(4)  # noqa: E741
 
 ERRORS: list[tuple[Callable[[], object], type[KernmillError], str]] = [
-    (lambda: reshape(X, (5, -1)), ShapeError,
-     "reshape: (2, 3, 4) -> (5, -1): no size fits the -1. Give sizes with the same product, or one -1."),
-    (lambda: reshape(X, (5, 5)), ShapeError,
-     "reshape: (2, 3, 4) -> (5, 5): 24 elements do not make 25. Give sizes with the same product, or one -1."),
-    (lambda: reshape(X, (-2, 12)), ShapeError,
-     "reshape: (2, 3, 4) -> (-2, 12): sizes are negative. Give sizes with the same product, or one -1."),
-    (lambda: expand(X, (2, 6, 4)), ShapeError,
-     "expand: (2, 3, 4) -> (2, 6, 4): only axes of size 1 can grow. Reshape first so that the growing axes have size 1."),
-    (lambda: expand(X, (2, 3)), ShapeError,
-     "expand: (2, 3, 4) -> (2, 3): only axes of size 1 can grow. Reshape first so that the growing axes have size 1."),
+    (
+        lambda: reshape(X, (5, -1)),
+        ShapeError,
+        "reshape: (2, 3, 4) -> (5, -1): no size fits the -1. Give sizes with the same product, or one -1.",
+    ),
+    (
+        lambda: reshape(X, (5, 5)),
+        ShapeError,
+        "reshape: (2, 3, 4) -> (5, 5): 24 elements do not make 25. Give sizes with the same product, or one -1.",
+    ),
+    (
+        lambda: reshape(X, (-2, 12)),
+        ShapeError,
+        "reshape: (2, 3, 4) -> (-2, 12): sizes are negative. Give sizes with the same product, or one -1.",
+    ),
+    (
+        lambda: expand(X, (2, 6, 4)),
+        ShapeError,
+        "expand: (2, 3, 4) -> (2, 6, 4): only axes of size 1 can grow. "
+        "Reshape first so that the growing axes have size 1.",
+    ),
+    (
+        lambda: expand(X, (2, 3)),
+        ShapeError,
+        "expand: (2, 3, 4) -> (2, 3): only axes of size 1 can grow. "
+        "Reshape first so that the growing axes have size 1.",
+    ),
     (lambda: broadcast_to(X, (4,)), ShapeError, "broadcast: (2, 3, 4) has more axes than (4,). Reshape it first."),
     (lambda: permute(X, (0, 0, 1)), ShapeError, "permute: (0, 0, 1) is not an order of the 3 axes of (2, 3, 4)."),
     (lambda: pad(X, ((1, 1),)), ShapeError, "pad: (2, 3, 4) by ((1, 1),): give one pair of sizes >= 0 per axis."),
-    (lambda: pad(X, ((0, 0), (0, -1), (0, 0))), ShapeError,
-     "pad: (2, 3, 4) by ((0, 0), (0, -1), (0, 0)): give one pair of sizes >= 0 per axis."),
-    (lambda: shrink(X, ((0, 3), (0, 3), (0, 4))), ShapeError,
-     "shrink: (2, 3, 4) to ((0, 3), (0, 3), (0, 4)): need 0 <= start <= stop <= size on every axis."),
-    (lambda: strided(X, (1, 0, 1)), ShapeError, "strided: steps (1, 0, 1) for (2, 3, 4): give one step other than 0 per axis."),
-    (lambda: window(X, 1, 2, 1, 3), ShapeError,
-     "window: size 2, stride 1, dilation 3 on axis 1 of (2, 3, 4): the window spans 4 places. Pad the input or use a smaller window."),
+    (
+        lambda: pad(X, ((0, 0), (0, -1), (0, 0))),
+        ShapeError,
+        "pad: (2, 3, 4) by ((0, 0), (0, -1), (0, 0)): give one pair of sizes >= 0 per axis.",
+    ),
+    (
+        lambda: shrink(X, ((0, 3), (0, 3), (0, 4))),
+        ShapeError,
+        "shrink: (2, 3, 4) to ((0, 3), (0, 3), (0, 4)): need 0 <= start <= stop <= size on every axis.",
+    ),
+    (
+        lambda: strided(X, (1, 0, 1)),
+        ShapeError,
+        "strided: steps (1, 0, 1) for (2, 3, 4): give one step other than 0 per axis.",
+    ),
+    (
+        lambda: window(X, 1, 2, 1, 3),
+        ShapeError,
+        "window: size 2, stride 1, dilation 3 on axis 1 of (2, 3, 4): the window spans 4 places. "
+        "Pad the input or use a smaller window.",
+    ),
     (lambda: elementwise(Ops.ADD, X, I), DTypeError, "add: dtypes float32, int64 differ; cast first."),
     (lambda: assign(X, I), DTypeError, "assign: a int64 value into a float32 tensor. Cast it first."),
-    (lambda: device_of(buffer() + buffer(device="B")), DeviceError,
-     "an expression mixes tensors on A and B. Move one side with .to('A')."),
-]  # fmt: skip
+    (
+        lambda: device_of(buffer() + buffer(device="B")),
+        DeviceError,
+        "an expression mixes tensors on A and B. Move one side with .to('A').",
+    ),
+]
 
 
 @pytest.mark.parametrize(("call", "error", "message"), ERRORS, ids=[row[2][:50] for row in ERRORS])

@@ -56,9 +56,17 @@ def test_kinds_restrict_the_root_and_variables() -> None:
     assert one(rule, F.cast(dtypes.int8)) is F.cast(dtypes.float64)
 
 
-@pytest.mark.parametrize(("kind", "matched"), [
-    ("int", "iu#"), ("index", "#"), ("float", "f"), ("bool", "b"), ("whole", "iu#b"), ("exact", "iu#b"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "matched"),
+    [
+        ("int", "iu#"),
+        ("index", "#"),
+        ("float", "f"),
+        ("bool", "b"),
+        ("whole", "iu#b"),
+        ("exact", "iu#b"),
+    ],
+)
 def test_words_for_kinds(kind: str, matched: str) -> None:
     dtype_of = {"i": dtypes.int32, "u": dtypes.uint8, "#": dtypes.index, "f": dtypes.float32, "b": dtypes.bool}
     for letter, dtype in dtype_of.items():
@@ -131,21 +139,39 @@ def test_laws_keep_the_shape() -> None:
     assert RuleSet("laws", [rule], laws=True).apply(tensor * 0) is None
 
 
-@pytest.mark.parametrize(("build", "message"), [
-    (lambda: RuleSet("s", [Rule("a", x + y, x), Rule("a", x * y, x)]), "rule set s: names used twice: a"),
-    (lambda: one(Rule("a", x + y, lambda z: z), A + B), "rule a: z asked for, but the pattern binds x, y"),
-    (lambda: one(Rule("a", x + y, x, when=lambda q: True), A + B), "rule a: q asked for, but the pattern binds x, y"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: RuleSet("s", [Rule("a", x + y, x), Rule("a", x * y, x)]), "rule set s: names used twice: a"),
+        (lambda: one(Rule("a", x + y, lambda z: z), A + B), "rule a: z asked for, but the pattern binds x, y"),
+        (
+            lambda: one(Rule("a", x + y, x, when=lambda q: True), A + B),
+            "rule a: q asked for, but the pattern binds x, y",
+        ),
+    ],
+)
 def test_mistakes_of_an_author_are_named(build: object, message: str) -> None:
     with pytest.raises(InternalError, match=message):
         build()  # type: ignore[operator]
 
 
 OPERATORS: list[tuple[Pat, Op]] = [
-    (x + y, Ops.ADD), (x - y, Ops.SUB), (x * y, Ops.MUL), (x / y, Ops.DIV), (x // y, Ops.FLOORDIV), (x % y, Ops.MOD),
-    (x & y, Ops.AND), (x | y, Ops.OR), (x ^ y, Ops.XOR), (x < y, Ops.LT), (x <= y, Ops.LE), (-x, Ops.NEG), (x.eq(y), Ops.EQ),
-    (x.ne(y), Ops.NE), (x.where(y, 0), Ops.WHERE),
-]  # fmt: skip
+    (x + y, Ops.ADD),
+    (x - y, Ops.SUB),
+    (x * y, Ops.MUL),
+    (x / y, Ops.DIV),
+    (x // y, Ops.FLOORDIV),
+    (x % y, Ops.MOD),
+    (x & y, Ops.AND),
+    (x | y, Ops.OR),
+    (x ^ y, Ops.XOR),
+    (x < y, Ops.LT),
+    (x <= y, Ops.LE),
+    (-x, Ops.NEG),
+    (x.eq(y), Ops.EQ),
+    (x.ne(y), Ops.NE),
+    (x.where(y, 0), Ops.WHERE),
+]
 
 
 @pytest.mark.parametrize(("pattern", "op"), OPERATORS, ids=lambda v: str(v)[:12])

@@ -34,12 +34,15 @@ def test_a_context_holds_in_its_thread_only() -> None:
     assert seen != [77]
 
 
-@pytest.mark.parametrize(("values", "message"), [
-    ({"NOPE": 1}, "Context: there is no setting 'NOPE'. Known settings: CACHE, CACHE_DIR,"),
-    ({"DEBUG": 7}, "Context: '7' is not a value of DEBUG. Valid: 0 to 6."),
-    ({"DEBUG": "x"}, "Context: 'x' is not a value of DEBUG. Valid: 0 to 6."),
-    ({"CACHE": "yes"}, "Context: 'yes' is not a value of CACHE. Valid: 0, 1 or ro."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"NOPE": 1}, "Context: there is no setting 'NOPE'. Known settings: CACHE, CACHE_DIR,"),
+        ({"DEBUG": 7}, "Context: '7' is not a value of DEBUG. Valid: 0 to 6."),
+        ({"DEBUG": "x"}, "Context: 'x' is not a value of DEBUG. Valid: 0 to 6."),
+        ({"CACHE": "yes"}, "Context: 'yes' is not a value of CACHE. Valid: 0, 1 or ro."),
+    ],
+)
 def test_a_bad_name_or_value_prints_the_valid_ones(values: dict[str, int | str], message: str) -> None:
     with pytest.raises(SettingError) as error, Context(**values):
         pass
@@ -53,7 +56,9 @@ def test_an_error_in_a_block_restores_too() -> None:
     assert setting("SEED") == before
 
 
-@pytest.mark.parametrize(("value", "printed"), [("3", "3"), ("9", "environment: '9' is not a value of DEBUG. Valid: 0 to 6.")])
+@pytest.mark.parametrize(
+    ("value", "printed"), [("3", "3"), ("9", "environment: '9' is not a value of DEBUG. Valid: 0 to 6.")]
+)
 def test_the_environment_is_read(value: str, printed: str) -> None:
     code = (
         "from kernmill.ir import debug, check_environment, SettingError\n"

@@ -12,6 +12,11 @@ def test_equal_targets_are_equal() -> None:
 
 def test_lanes_fill_a_register() -> None:
     target = Target("wide", vector_bytes=64)
-    assert [target.lanes(d) for d in (dtypes.float32, dtypes.float64, dtypes.int8, dtypes.float32.vec(4))] == [16, 8, 64, 16]
+    assert [target.lanes(d) for d in (dtypes.float32, dtypes.float64, dtypes.int8, dtypes.float32.vec(4))] == [
+        16,
+        8,
+        64,
+        16,
+    ]
     assert Target("scalar").lanes(dtypes.float32) == 1
     assert Target("narrow", vector_bytes=4).lanes(dtypes.float64) == 1

@@ -12,9 +12,32 @@ from kernmill.ir import AxisKind, FormatError, Ops, UOp, const, dtypes, make_ran
 
 VARIABLE = UOp(Ops.VARIABLE, dtypes.index, (), ("n", 1, 9))
 ARGS = [
-    None, 0, -3, 1 << 70, True, 1.5, 1e-45, 1e300, math.inf, -math.inf, "plain", 'say "a, (b)" # \\ c', "", "x  # y", "\n\t",
-    (), (1,), (1, 2.5, "s"), ((1, (2, (3,))), None), (True, 7), Ops.ADD, (Ops.MAX, (0, 1)), VARIABLE, (VARIABLE + 1, 3), ("[", "%0", "@ADD"),
-]  # fmt: skip
+    None,
+    0,
+    -3,
+    1 << 70,
+    True,
+    1.5,
+    1e-45,
+    1e300,
+    math.inf,
+    -math.inf,
+    "plain",
+    'say "a, (b)" # \\ c',
+    "",
+    "x  # y",
+    "\n\t",
+    (),
+    (1,),
+    (1, 2.5, "s"),
+    ((1, (2, (3,))), None),
+    (True, 7),
+    Ops.ADD,
+    (Ops.MAX, (0, 1)),
+    VARIABLE,
+    (VARIABLE + 1, 3),
+    ("[", "%0", "@ADD"),
+]
 
 
 @pytest.mark.parametrize("arg", ARGS, ids=repr)
@@ -25,7 +48,9 @@ def test_every_kind_of_arg_comes_back(arg: object) -> None:
     assert repr(again.arg) == repr(arg)
 
 
-@pytest.mark.parametrize("dtype", [*dtypes.data, dtypes.index, dtypes.index.vec(4), dtypes.float16.vec(8), dtypes.bool.vec(2)], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [*dtypes.data, dtypes.index, dtypes.index.vec(4), dtypes.float16.vec(8), dtypes.bool.vec(2)], ids=str
+)
 def test_every_dtype_comes_back(dtype: object) -> None:
     node = const(dtype, 1)  # type: ignore[arg-type]
     assert parse_uops(print_uops(node)) is node
@@ -41,8 +66,18 @@ def test_nan_comes_back_in_a_constant() -> None:
 def leaves() -> st.SearchStrategy[UOp]:
     floats = st.floats(width=32).map(lambda v: const(dtypes.float32, v))
     loads = st.integers(0, 5).map(
-        lambda n: UOp(Ops.LOAD, dtypes.float32, (UOp(Ops.INDEX, dtypes.float32, (UOp(Ops.PARAM, dtypes.float32, (), (n, 8)),
-                                                 make_range(f"i{n}", 8, AxisKind.LOOP))),)))  # fmt: skip
+        lambda n: UOp(
+            Ops.LOAD,
+            dtypes.float32,
+            (
+                UOp(
+                    Ops.INDEX,
+                    dtypes.float32,
+                    (UOp(Ops.PARAM, dtypes.float32, (), (n, 8)), make_range(f"i{n}", 8, AxisKind.LOOP)),
+                ),
+            ),
+        )
+    )
     return floats | loads
 
 

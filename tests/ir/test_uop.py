@@ -1,4 +1,5 @@
-"""Nodes: equal ones are one object, in every thread, for as long as somebody holds them; keys are equal in every process."""
+"""Nodes: equal ones are one object, in every thread, for as long as somebody holds them; keys are equal in every
+process."""
 
 from __future__ import annotations
 
@@ -13,7 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from kernmill.ir import AxisKind, InternalError, Ops, UOp, closed_ranges, const, dtypes, index_const, make_range, substitute
+from kernmill.ir import (
+    AxisKind,
+    InternalError,
+    Ops,
+    UOp,
+    closed_ranges,
+    const,
+    dtypes,
+    index_const,
+    make_range,
+    substitute,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -95,10 +107,16 @@ def test_keys_are_equal_in_every_process() -> None:
         "print((u + 0.5).key.hex(), UOp(Ops.REDUCE, dtypes.float32, (u, i), (Ops.ADD, 1)).key.hex())\n"
     )
     outputs = {
-        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
-                       capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         for seed in ("0", "1", "77")
-    }  # fmt: skip
+    }
     assert len(outputs) == 1
 
 

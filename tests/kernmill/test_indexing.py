@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import IndexRangeError, Tensor
+from kernmill import IndexRangeError, Tensor, dtypes
+from kernmill.ir import Ops, UOp, evaluate
+from kernmill.runtime import download
 from tests.kernmill.against import same, values, with_torch
 
 X = values(4, 5, 6)
@@ -190,3 +192,30 @@ def test_infinity_elsewhere_does_not_leak() -> None:
     same(Tensor(x)[:, [1]], x[:, [1]])
     t = Tensor(x, requires_grad=True)
     same(t.gather(1, Tensor([[1], [1]])).detach(), x[:, [1]])
+
+
+def test_sizes_that_are_known_at_launch_only() -> None:
+    n = UOp(Ops.VARIABLE, dtypes.index, (), ("n", 1, 4))
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    t = Tensor(x)
+
+    def run(result: Tensor, value: int) -> Any:
+        memory = {u: download(u).reshape(u.shape) for u in result.uop.toposort() if u.storage is not None}
+        return evaluate(result.uop, memory, {"n": value})
+
+    part = t[:n]
+    assert part.shape[0] is n
+    np.testing.assert_array_equal(run(part, 3), x[:3])
+    np.testing.assert_array_equal(run(part.sum(0), 2), x[:2].sum(0))
+    np.testing.assert_allclose(run(part.mean(0), 3), x[:3].mean(0))
+    np.testing.assert_array_equal(
+        run(part.reshape(n, 2, 3).permute(1, 0, 2), 3), x[:3].reshape(3, 2, 3).transpose(1, 0, 2)
+    )
+    np.testing.assert_allclose(run(part @ t.T, 2), x[:2] @ x.T)
+    np.testing.assert_array_equal(run(t[n - 1], 4), x[3])
+    np.testing.assert_array_equal(run(t + n, 2), x + 2)
+    cache = t.contiguous()
+    cache[n - 1 : n] = Tensor.zeros(1, 6)
+    want = x.copy()
+    want[1] = 0
+    np.testing.assert_array_equal(run(cache, 2), want)

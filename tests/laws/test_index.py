@@ -1,4 +1,5 @@
-"""Index arithmetic as a whole: random expressions over loops keep their value in every iteration, and reshapes round-trip."""
+"""Index arithmetic as a whole: random expressions over loops keep their value in every iteration, and reshapes
+round-trip."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Every law of ir/algebra: it fires, it is true, it keeps dtype and shape, and it never makes a graph dearer.
 
-`EXAMPLES` names every rule and says how to draw an expression that it matches. Leaves are arrays of all combinations of small
-and extreme values of their dtype, so one evaluation of both sides exhausts the draw; a failure prints the first combination
-that tells them apart. A rule without an example fails the gate at the end.
+`EXAMPLES` names every rule and says how to draw an expression that it matches. Leaves are arrays of all combinations
+of small and extreme values of their dtype, so one evaluation of both sides exhausts the draw; a failure prints the
+first combination that tells them apart. A rule without an example fails the gate at the end.
 """
 
 from __future__ import annotations
@@ -80,12 +80,14 @@ def check_equal(before: UOp, after: UOp) -> None:
     if len(wrong):
         at = wrong[0]
         shown = ", ".join(f"{u.arg[0]}={column[at]}" for u, column in table.items())
-        pytest.fail(f"with {shown}: {want[at]} becomes {got[at]}\n{print_uops(before)}-- is not --\n{print_uops(after)}")
+        pytest.fail(
+            f"with {shown}: {want[at]} becomes {got[at]}\n{print_uops(before)}-- is not --\n{print_uops(after)}"
+        )
 
 
 _WEIGHT: dict[Op, int] = {
-    **{op: 0 for op in (Ops.CONST, Ops.VARIABLE, Ops.RANGE)},
-    **{op: 8 for op in (Ops.FLOORDIV, Ops.MOD, Ops.CDIV, Ops.CMOD, Ops.DIV, Ops.POW)},
+    **dict.fromkeys((Ops.CONST, Ops.VARIABLE, Ops.RANGE), 0),
+    **dict.fromkeys((Ops.FLOORDIV, Ops.MOD, Ops.CDIV, Ops.CMOD, Ops.DIV, Ops.POW), 8),
 }
 
 
@@ -165,15 +167,26 @@ def divisor(rng: Random) -> int:
 
 def load(gate: UOp) -> UOp:
     buffer = UOp(Ops.PARAM, dtypes.float32, (), (0, 8))
-    return UOp(Ops.LOAD, dtypes.float32, (UOp(Ops.INDEX, dtypes.float32, (buffer, leaf("i", dtypes.index, 0, 7), gate)),))
+    return UOp(
+        Ops.LOAD, dtypes.float32, (UOp(Ops.INDEX, dtypes.float32, (buffer, leaf("i", dtypes.index, 0, 7), gate)),)
+    )
 
 
 def symbolic(rng: Random) -> tuple[UOp, UOp]:
     """A sum with multiples of a symbolic divisor, and the divisor."""
     size = leaf("n", dtypes.index, rng.choice([-1, 1, 4, 5]), 9)
-    inner = make_range("r", size, Kind.LOOP) if rng.random() < 0.3 else leaf("k", dtypes.index, 0, rng.choice([3, 4, 5]))
+    inner = (
+        make_range("r", size, Kind.LOOP) if rng.random() < 0.3 else leaf("k", dtypes.index, 0, rng.choice([3, 4, 5]))
+    )
     other = leaf("a", dtypes.index, -3, 3)
-    sums = [inner, size, size * other, other * size + inner, size * other + other * size * 2 + inner, size * 2 + inner + 1]
+    sums = [
+        inner,
+        size,
+        size * other,
+        other * size + inner,
+        size * other + other * size * 2 + inner,
+        size * 2 + inner + 1,
+    ]
     return rng.choice(sums), size
 
 
@@ -212,7 +225,9 @@ def bounded(rng: Random, op: Op) -> UOp:
 
 def known(rng: Random) -> UOp:
     a, b = leaf("x", dtypes.int32, 0, 4), leaf("y", dtypes.int32, 5, 9)
-    return rng.choice([a < b, b < a, a <= b, b <= a, a.eq(b), a.ne(b), (a // 5) * 3, (b - b) + leaf("z", dtypes.int8, 3, 3)])
+    return rng.choice(
+        [a < b, b < a, a <= b, b <= a, a.eq(b), a.ne(b), (a // 5) * 3, (b - b) + leaf("z", dtypes.int8, 3, 3)]
+    )
 
 
 def nested_where(rng: Random) -> UOp:
@@ -231,9 +246,23 @@ def any_op(rng: Random) -> UOp:
 
 
 FOLDED = [
-    Ops.NEG, Ops.ADD, Ops.SUB, Ops.MUL, Ops.FLOORDIV, Ops.MAX, Ops.MIN, Ops.LT, Ops.LE, Ops.EQ, Ops.NE,
-    Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR,
-]  # fmt: skip
+    Ops.NEG,
+    Ops.ADD,
+    Ops.SUB,
+    Ops.MUL,
+    Ops.FLOORDIV,
+    Ops.MAX,
+    Ops.MIN,
+    Ops.LT,
+    Ops.LE,
+    Ops.EQ,
+    Ops.NE,
+    Ops.AND,
+    Ops.OR,
+    Ops.XOR,
+    Ops.SHL,
+    Ops.SHR,
+]
 
 
 def node(op: Op, dtype: DType, *src: UOp) -> UOp:
@@ -265,7 +294,7 @@ EXAMPLES: dict[str, Draw] = {
     "min_self": lambda r: (x := one(r)).alu(Ops.MIN, x),
     "and_self": lambda r: (x := one(r, EXACT)) & x,
     "or_self": lambda r: (x := one(r, EXACT)) | x,
-    "neg_neg": lambda r: -(-one(r, (*INTS, *FLOATS))),
+    "neg_neg": lambda r: (-one(r, (*INTS, *FLOATS))).alu(Ops.NEG),
     "abs_abs": lambda r: one(r, (*INTS, *FLOATS)).alu(Ops.ABS).alu(Ops.ABS),
     "shift_zero": lambda r: ints(r) << 0,
     "shift_right_zero": lambda r: ints(r) >> 0,
@@ -310,7 +339,9 @@ EXAMPLES: dict[str, Draw] = {
     "mul_collect": lambda r: either(r, Ops.MUL, total(r), r.choice([2, -3, 4])),
     "max_by_bounds": lambda r: bounded(r, Ops.MAX),
     "min_by_bounds": lambda r: bounded(r, Ops.MIN),
-    "cast_index_round_trip": lambda r: leaf("x", dtypes.index, -9, r.choice([9, 127, 128])).cast(r.choice(INTS)).cast(dtypes.index),
+    "cast_index_round_trip": lambda r: (
+        leaf("x", dtypes.index, -9, r.choice([9, 127, 128])).cast(r.choice(INTS)).cast(dtypes.index)
+    ),
     # divmod
     "floordiv_one": lambda r: one(r, (*INTS, dtypes.index)) // 1,
     "mod_one": lambda r: one(r, (*INTS, dtypes.index)) % 1,

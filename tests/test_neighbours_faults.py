@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from kernmill import DTypeError, IndexRangeError, Tensor, dtypes
+from kernmill import Context, DTypeError, IndexRangeError, Tensor, dtypes
 from tests.kernmill.against import same
+
+
+@pytest.fixture(autouse=True)
+def on_device(device: str) -> Iterator[None]:
+    with Context(DEVICE=device):
+        yield
 
 
 def test_strided_assignment_arrives() -> None:
