@@ -103,7 +103,7 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
             fusion.readers.setdefault(source, []).append(node)
     facts = _gather_facts(fusion.order, forced)
     for node in reversed(fusion.order):
-        if node.op in _LEAVES:
+        if node.op in _LEAVES and node not in forced:
             continue
         uses = fusion.uses.get(node, [])
         if node in forced or (uses and _needs_memory(node, uses, facts, fusion)):

@@ -219,7 +219,8 @@ class _Builder:
             )  # a cycle is a clash, found later
             pending.remove(ready)
             done.add(ready)
-            self.plan.items.append(self._item(ready))
+            if not any(loop.src[0].is_const and loop.src[0].arg == 0 for loop in fusion.roots[fusion.kernel_of[ready]].loops):
+                self.plan.items.append(self._item(ready))
 
     def _item(self, node: UOp) -> Item:
         if node.op is Ops.COPY:

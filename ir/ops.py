@@ -177,7 +177,7 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
     try:
         return float(exact) if exact else plain
     except OverflowError:
-        return math.copysign(math.inf, exact)
+        return math.inf if exact > 0 else -math.inf
 
 
 def _max(a: Any, b: Any) -> Any:
@@ -287,7 +287,7 @@ class Ops:
 
     # --- memory, in kernels
     INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): the place i; touched only where the bool gate holds")
-    LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None or 'nt'", 1)
+    LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, or how many bytes ahead to prefetch", 1)
     STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None or 'nt' (write around the caches)", 2)
     LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel); src: the ranges it is made anew for")
     REG      = Op(Group.MEMORY, "an accumulator, src=(first value, ranges it is made anew for..), arg=name")

@@ -26,6 +26,7 @@ from kernmill.ir import (
 from . import nn as nn
 from .contraction import einsum
 from .elementwise import where
+from .jit import jit
 from .lazy import no_grad, train
 from .movement import cat, meshgrid, stack
 from .random import manual_seed
@@ -49,6 +50,7 @@ __all__ = [
     "cat",
     "dtypes",
     "einsum",
+    "jit",
     "manual_seed",
     "meshgrid",
     "nn",

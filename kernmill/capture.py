@@ -1,4 +1,4 @@
-"""class Entry: one captured call. Which buffers of the recording come from where, and how a replay puts everything in its place."""
+"""class Entry: one captured call. Where the buffers of a recording come from, and where a replay puts what it made."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kernmill.ir import KernmillError, Ops, UOp, reshape
 from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer, buffer_node, copy_between
 
 from .guards import Guard, Walk
-from .lazy import Lazy, _alive
+from .lazy import Lazy, _alive  # pyright: ignore[reportPrivateUsage]
 from .nest import Leaf, assign_at, rebuild
-from .tensor import Tensor, _register, _stored
+from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
 __all__ = ["Entry", "Tensors", "alive_tensors", "make_real", "refresh", "stored"]
 
@@ -50,7 +50,9 @@ def buffer_of(tensor: Lazy) -> Buffer | None:
     if node is None:
         return None
     if node.storage is STALE:
-        raise KernmillError("jit: a tensor lost its memory to an assignment. Realize it before assigning, or keep a .clone().")
+        raise KernmillError(
+            "jit: a tensor lost its memory to an assignment. Realize it before assigning, or keep a .clone()."
+        )
     found: Buffer = node.storage
     return found
 
@@ -67,7 +69,7 @@ def hold(tensor: Lazy, node: UOp) -> None:
 
 
 def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
-    """New nodes over the same memory, so that no expression of an earlier call counts as computed; the old ones by buffer."""
+    """New nodes over the same memory: no expression of an earlier call counts as computed. The old nodes by buffer."""
     old: dict[int, list[UOp]] = {}
     new: dict[int, UOp] = {}
     for tensor in {id(t): t for t in tensors}.values():
@@ -85,10 +87,10 @@ def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
 def own(tensor: Lazy) -> Buffer:
     """Memory that no other tensor, expression or NumPy view sees: what the tensor has, or a copy of it."""
     buffer, node = buffer_of(tensor), stored(tensor.uop)
-    assert buffer is not None and node is not None
-    if buffer.is_borrowed or buffer.is_exported or any(
-        other is not tensor and _reaches(other.uop, buffer) for other in alive_tensors()
-    ):  # fmt: skip
+    assert buffer is not None
+    assert node is not None
+    is_shared = buffer.is_borrowed or buffer.is_exported
+    if is_shared or any(t is not tensor and _reaches(t.uop, buffer) for t in alive_tensors()):
         new = allocate_buffer(buffer.device, buffer.dtype, buffer.numel)
         copy_between(new, buffer)
     else:
@@ -125,9 +127,10 @@ class Tensors:
         self.others = [t for t in everything if id(t) not in known]
         self.without_grad = [t for t in (*self.arguments, *everything) if t.grad is None]
         self.buffers = {id(t): buffer_of(t) for t in (*self.arguments, *self.places) if stored(t.uop) is not None}
-        self.buffers |= {
-            id(t): node.storage for t in self.others if (node := stored(t.uop)) is not None and node.storage is not STALE
-        }
+        for tensor in self.others:
+            node = stored(tensor.uop)
+            if node is not None and node.storage is not STALE:
+                self.buffers[id(tensor)] = node.storage
         self.nodes = {id(t): t.uop for t in self.others}
 
     def reachable(self) -> list[Lazy]:
@@ -175,9 +178,8 @@ class _Fresh:
         """A buffer, with a node for each shape."""
         for spare in self._spares:
             buffer = spare.node.storage
-            if spare.counts == (getrefcount(spare.node), *map(getrefcount, spare.uops)) and buffer is not STALE and (
-                not buffer.is_exported
-            ):  # fmt: skip
+            is_free = spare.counts == (getrefcount(spare.node), *map(getrefcount, spare.uops))
+            if is_free and buffer is not STALE and not buffer.is_exported:
                 return spare
         node = buffer_node(allocate_buffer(self.device, self.dtype, self.numel))
         uops = tuple([reshape(node, shape) for shape in self.shapes])
@@ -198,7 +200,7 @@ class _Source:
 
 
 class _Value(NamedTuple):
-    """Where the memory of a tensor comes from: a fresh buffer and shape, a source as it was before, a constant, a tensor."""
+    """Where a tensor's memory comes from: a fresh buffer, a source as it was before, a constant, another tensor."""
 
     kind: str  # fresh, source, constant, same
     which: int = 0
@@ -212,7 +214,7 @@ class _Effects:
     """What a replay does to tensors and places, besides its result."""
 
     rebound: list[tuple[int, _Value]] = field(default_factory=list)
-    leaves: list[tuple[int, Any, Callable[[Any], Any]]] = field(default_factory=list)  # argument, key (None: of it), value
+    leaves: list[tuple[int, Any, Callable[[Any], Any]]] = field(default_factory=list)  # argument, "grad" or None, value
     places: Callable[[Any, Any], None] | None = None
     parts: list[Callable[[Any], Any]] = field(default_factory=list)
     known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded place, tensor made
@@ -227,7 +229,7 @@ class Entry:
         self._arguments = len(known.arguments)
         self._tensors = [*known.arguments, *known.places]  # by number; `held` come after
         self._held: list[Lazy] = []
-        self._number = {}
+        self._number: dict[int, int] = {}
         for number, tensor in enumerate(self._tensors):
             self._number.setdefault(id(tensor), number)
         self._written = recorded.written()
@@ -247,7 +249,8 @@ class Entry:
         for tensor in self._known.others:
             node = stored(tensor.uop)
             mine = self._known.buffers.get(id(tensor))
-            if id(mine) in touched or (node is not None and node.storage is not mine and id(node.storage) in self._written):
+            is_moved = node is not None and node.storage is not mine
+            if id(mine) in touched or (node is not None and is_moved and id(node.storage) in self._written):
                 self._hold(tensor)
         self._owners: dict[int, list[int]] = {}
         reachable = self._arguments + len(self._known.places)
@@ -340,12 +343,12 @@ class Entry:
         """Containers of arguments whose tensors were exchanged, and gradients of arguments."""
         for number, leaf in enumerate(self._known.leaves):
             holder, key = leaf.holder, leaf.key
-            if isinstance(holder, tuple) or holder is None or isinstance(key, str) and isinstance(holder, Lazy):
+            if holder is None or isinstance(holder, (tuple, Lazy)):
                 continue
             value = holder[key] if isinstance(holder, (list, dict)) else getattr(holder, key)
             if value is not leaf.tensor:
                 self._effects.leaves.append((number, None, rebuild(value, self._make)))
-        grads = {id(leaf.holder): leaf.tensor for leaf in self._known.leaves if leaf.key == "grad" and isinstance(leaf.holder, Lazy)}
+        grads = {id(leaf.holder): leaf.tensor for leaf in self._known.leaves if isinstance(leaf.holder, Lazy)}
         for number, leaf in enumerate(self._known.leaves):
             grad = leaf.tensor.grad
             if grad is not grads.get(id(leaf.tensor)):
@@ -485,9 +488,9 @@ class Entry:
         if not written:
             return
         nodes = [ref() for ref in self._nodes]
-        if nodes and list(map(getrefcount, nodes)) == self._counts:
-            if not any(self._buffers[i].is_exported for i in written):
-                return
+        is_alone = nodes and list(map(getrefcount, nodes)) == self._counts
+        if is_alone and not any(self._buffers[i].is_exported for i in written):
+            return
         del nodes
         for slot in written:
             tensor = now[self._list[slot].members[0]]
@@ -516,7 +519,8 @@ class Entry:
 
     def _node(self, value: _Value, spares: list[_Spare], old: dict[int, UOp]) -> UOp:
         if value.kind == "fresh":
-            return spares[value.which].uops[value.shape]
+            fresh: UOp = spares[value.which].uops[value.shape]
+            return fresh
         if value.kind == "source":
             return reshape(old[value.which], value.shape)
         assert value.uop is not None

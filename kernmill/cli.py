@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
     info.set_defaults(command=show_info)
     demo = commands.add_parser("demo", help="train a small character model and show what it costs")
-    demo.add_argument("--steps", type=_at_least_one, default=300, help="training steps (default %(default)s)")
+    demo.add_argument("--steps", type=_at_least_one, default=800, help="training steps (default %(default)s)")
     demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)

@@ -1,17 +1,15 @@
 """What a captured function depends on besides its arguments: a walk over it, compiled into one quick check.
 
-The walk starts at a function: its closure cells, the globals its code names, its defaults, the object of a method; and goes on
-into containers, the attributes of objects, and functions called from there. Plain values found are compared with `==` and type,
-objects with `is`. Library code is not entered. What lies deeper than DEPTH steps, or behind C code, is not seen.
+The walk starts at a function: its closure cells, the globals its code names, its defaults, the object of a method; and
+goes on into containers, attributes of objects, and functions called from there. Plain values are compared with `==` and
+type, objects with `is`. Library code is not entered. What lies deeper than DEPTH steps, or behind C code, is not seen.
 """
 
 from __future__ import annotations
 
-import argparse
-import dis
 import functools
+import os
 import sys
-import sysconfig
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,8 +24,8 @@ MOST_CHECKS = 5000
 _WIDE = 256  # longer containers are compared by identity and length
 _SMALL_BYTES = 4096  # NumPy arrays up to here are compared by value
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_OPEN = (types.SimpleNamespace, argparse.Namespace)  # of the standard library, but data of the user
-_LIBRARY = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), "<frozen")
+_OPEN = ("types.SimpleNamespace", "argparse.Namespace")  # of the standard library, but data of the user
+_LIBRARY = (os.path.dirname(os.__file__), "<frozen")
 _HERE = str(Path(__file__).resolve().parent)
 _OURS = (_HERE, *(str(Path(_HERE).parent / name) for name in ("ir", "compiler", "renderers", "runtime")))
 
@@ -39,19 +37,25 @@ def _is_foreign(filename: str) -> bool:
 
 
 @functools.cache
-def _is_open(cls: type) -> bool:
+def _is_open(cls: Any) -> bool:
     """Whether the attributes of instances are looked at: classes of the user, and layers and optimizers."""
-    if issubclass(cls, _OPEN):
+    if f"{cls.__module__}.{cls.__qualname__}" in _OPEN:
         return True
     if cls.__module__.partition(".")[0] == "kernmill":
-        return cls.__module__.startswith("kernmill.nn")
+        return bool(cls.__module__.startswith("kernmill.nn"))
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
-    return cls.__module__ not in sys.builtin_module_names and (file is None or not _is_foreign(file))
+    return bool(cls.__module__ not in sys.builtin_module_names and (file is None or not _is_foreign(file)))
+
+
+def _class_of(value: Any) -> Any:
+    return type(value)
 
 
 def _named(code: types.CodeType) -> tuple[set[str], set[str]]:
     """Global names and attribute names that code uses, nested functions included."""
+    import dis  # takes a few milliseconds, and many programs capture nothing
+
     names: set[str] = set()
     attributes: set[str] = set()
     for step in dis.get_instructions(code):
@@ -103,7 +107,8 @@ class Walk:
             self._array(place, value, label)
         elif isinstance(value, types.MethodType):
             self.checks[f"{place}.__func__ is {self.name(value.__func__)}"] = label
-            self.function(value.__func__, label, depth)
+            if isinstance(value.__func__, types.FunctionType):
+                self.function(value.__func__, label, depth)
             self.visit(f"{place}.__self__", value.__self__, f"{label}.__self__", depth + 1)
         else:
             self.checks[f"{place} is {self.name(value)}"] = label
@@ -163,7 +168,7 @@ class Walk:
             self._class(value, label, depth)
         elif hasattr(value, "__kernmill_captured__"):  # a jitted function: what it wraps
             self.visit(f"{self.name(value)}.__kernmill_captured__", value.__kernmill_captured__, label, depth)
-        elif not isinstance(value, types.ModuleType) and _is_open(type(value)):
+        elif not isinstance(value, types.ModuleType) and _is_open(_class_of(value)):
             self._seen.add(id(value))
             for key, item in _attributes(value):
                 self.visit(f"{self.name(value)}.{key}", item, f"{label}.{key}", depth + 1)
@@ -180,8 +185,13 @@ class Walk:
                 inner = getattr(inner, "__kernmill_captured__", inner)
                 if isinstance(inner, types.FunctionType):
                     self.function(inner, f"{base.__name__}.{key}", depth + 1)
-                elif isinstance(item, (*_PLAIN, tuple, list, dict, Lazy)) and not (key.startswith("__") and key.endswith("__")):
+                elif isinstance(item, (*_PLAIN, tuple, list, dict, Lazy)) and not key.startswith("__"):
                     self.visit(f"{self.name(base)}.{key}", item, f"{base.__name__}.{key}", depth + 1)
+
+    def _module(self, module: types.ModuleType, attributes: set[str], label: str, depth: int) -> None:
+        if not _is_foreign(getattr(module, "__file__", None) or "<frozen"):
+            for key in sorted(attributes & vars(module).keys()):
+                self.visit(f"{self.name(module)}.{key}", vars(module)[key], f"{label}.{key}", depth)
 
     def function(self, function: types.FunctionType, label: str, depth: int) -> None:
         """Closure cells, globals and defaults."""
@@ -199,9 +209,8 @@ class Walk:
         for key in sorted(names & function.__globals__.keys()):
             value = function.__globals__[key]
             self.visit(f"{self.name(function.__globals__)}[{key!r}]", value, key, depth + 1)
-            if isinstance(value, types.ModuleType) and not _is_foreign(getattr(value, "__file__", None) or "<frozen"):
-                for inner in sorted(attributes & vars(value).keys()):
-                    self.visit(f"{self.name(value)}.{inner}", vars(value)[inner], f"{key}.{inner}", depth + 2)
+            if isinstance(value, types.ModuleType):
+                self._module(value, attributes, key, depth + 2)
         for part in ("__defaults__", "__kwdefaults__"):
             if getattr(function, part):
                 self.visit(f"{self.name(function)}.{part}", getattr(function, part), f"{label}.{part}", depth + 1)
@@ -209,13 +218,13 @@ class Walk:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes that are set in __dict__ and __slots__, and plain ones of the class that an instance may come to hide."""
+    """Attributes set in __dict__ and __slots__, and plain ones of the class, which an instance may come to hide."""
     found = {
         key: item
         for cls in reversed(type(value).__mro__)
         if cls is not object and _is_open(cls)
         for key, item in vars(cls).items()
-        if isinstance(item, _PLAIN) and not (key.startswith("__") and key.endswith("__"))
+        if isinstance(item, _PLAIN) and not key.startswith("__")
     }
     found |= getattr(value, "__dict__", {})
     for cls in type(value).__mro__:

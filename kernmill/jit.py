@@ -1,25 +1,24 @@
 """jit: capture what a function launches, then replay it in one native call.
 
-The first call runs the function plainly, so that state which is made when first needed comes into being. After that each new
-combination of argument structure, shapes, dtypes, devices, plain argument values and settings is captured once and replayed from
-then on. Python code does not run in a replay; what it depended on is checked (`guards.py`), and a change captures anew.
+The first call runs the function plainly, so that state which is made when first needed comes into being. Then each new
+combination of argument structure, shapes, dtypes, devices, plain argument values and settings is captured once and
+replayed from then on. Python code does not run in a replay; what it depended on is checked (`guards.py`), and a change
+captures anew.
 
 How a replay keeps the meaning of plain execution:
 
-- Every buffer of the recording that was there before is a *source*: it is looked up each time through the tensor that held it.
+- A buffer of the recording that was there before is a *source*, looked up each time through the tensor that held it.
 - What results, gradients and other new tensors are put into is *fresh*: memory that nobody else sees, each time.
-- A tensor that was given new values is given them again: in place where the recording wrote in place and no other tensor
+- A tensor that was given new values gets them again: in place where the recording wrote in place and no other tensor
   and no NumPy view sees that memory (else it moves to a copy first), otherwise by taking over a fresh buffer.
 """
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -30,7 +29,7 @@ from .capture import Entry, Tensors, alive_tensors, make_real, refresh, stored
 from .guards import Guard, Walk
 from .lazy import Lazy, is_grad_enabled, is_training
 from .nest import Leaf, take_apart
-from .random import _generators
+from .random import _generators  # pyright: ignore[reportPrivateUsage]
 from .tensor import Tensor
 
 __all__ = ["CacheInfo", "Jit", "Memory", "jit"]
@@ -43,7 +42,6 @@ MOST_VARIANTS = 4  # of one key: they differ in what the guards see
 PATIENCE = 3  # captures of one key before a warning
 _SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK", "DETERMINISTIC")
 _capturing = threading.RLock()
-_log = logging.getLogger(__name__)
 
 
 class CacheInfo(NamedTuple):
@@ -80,6 +78,7 @@ class Jit(Generic[P, R]):
     def __init__(self, function: Callable[P, R]) -> None:
         self.__kernmill_captured__ = function
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
         self._owner: weakref.ref[Any] | None = None
         self._lock = threading.RLock()
         self.reset()
@@ -196,20 +195,28 @@ class Jit(Generic[P, R]):
         variants = self._entries.setdefault(key, [])
         if times > PATIENCE:
             changed = next((label for old in variants if (label := old.guard.explain())), "a tensor it works on")
-            self._warn("values", f"was captured {times} times for the same arguments, since {changed!r} changes. Make it a Tensor, "
-                       "or an argument")  # fmt: skip
+            self._warn(
+                "values",
+                f"was captured {times} times for the same arguments, since {changed!r} changes. Make it a Tensor",
+            )
         variants.insert(0, entry)
         del variants[MOST_VARIANTS:]
         self._entries.move_to_end(key)
         if len(self._entries) > MOST_KEYS:
             self._entries.popitem(last=False)
-            self._warn("keys", f"was called with more than {MOST_KEYS} combinations of shapes and plain values. Use fewer: "
-                       "pad the shapes, or make the values tensors")  # fmt: skip
+            self._warn(
+                "keys",
+                f"was called with more than {MOST_KEYS} combinations of shapes and plain values. "
+                "Use fewer: pad the shapes, or make the values tensors",
+            )
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:
+            import logging  # takes a few milliseconds, and most programs are not warned
+
             self._warned.add(kind)
-            _log.warning("jit: %s %s; each capture costs as much as many replays.", self._name, text)
+            text = f"jit: {self._name} {text}; each capture costs as much as many replays."
+            logging.getLogger(__name__).warning(text)
 
 
 @overload
@@ -219,10 +226,10 @@ def jit() -> Callable[[Callable[P, R]], Jit[P, R]]: ...
 def jit(function: Callable[..., Any] | None = None) -> Any:
     """Capture what a function of tensors launches, and replay it: `@jit`, or `fast = jit(function)`; also for methods.
 
-    The first call runs plainly, the next captures, later ones replay without running any Python of the function. Other shapes,
-    dtypes, devices or plain arguments capture anew, and so does a change of a Python value that the function reads from its
-    closure, its globals, or the attributes of objects it reaches from there. What it does besides computing tensors (printing,
-    appending to lists) happens in captures only.
+    The first call runs plainly, the next captures, later ones replay without running any Python of the function. Other
+    shapes, dtypes, devices or plain arguments capture anew, and so does a change of a Python value that it reads from
+    its closure, its globals, or the attributes of objects it reaches from there. What it does besides computing
+    tensors, such as printing, happens in captures only.
     """
     return jit if function is None else Jit(function)
 
@@ -252,7 +259,7 @@ def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     lazy = [leaf.tensor for leaf in leaves if stored(leaf.tensor.uop) is None]
     if lazy or any(generator.pending for generator in _generators.values()):
         make_real(lazy, always=True)
-    tokens = []
+    tokens: list[Any] = []
     buffers = []
     for tensor, _, _ in leaves:
         node = stored(tensor.uop)
@@ -270,6 +277,6 @@ def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
 def _check_history(tensor: Lazy) -> None:
     if is_grad_enabled() and isinstance(tensor, Tensor) and not tensor._is_leaf():
         raise GradientError(
-            f"jit: an argument of shape {tensor.shape} was computed from tensors with requires_grad, and a replay cannot go back "
-            "through what was computed outside. Give it as .detach(), or compute it inside the function."
+            f"jit: an argument of shape {tensor.shape} was computed from tensors with requires_grad, and a replay "
+            "cannot go back through what was computed outside. Give it as .detach(), or compute it inside the function."
         )

@@ -210,6 +210,9 @@ class Lazy:
 
     def _join(self, *values: Operand) -> list[Self]:
         """This tensor and the operands in their common dtype."""
+        if len(values) == 1 and isinstance(values[0], (bool, int, float)):
+            dtype = weak(self.uop.dtype, values[0])
+            return [self.cast(dtype), self._make(checked_const(dtype, values[0], dtype))]
         tensors = [self, *(self._tensor(v) for v in values)]
         strong = [t.uop.dtype for t, v in zip(tensors, (self, *values), strict=True) if not _is_weak(v)]
         dtype = functools.reduce(promote, strong)
@@ -223,10 +226,17 @@ class Lazy:
 
     def _apply(self, op: Op, *others: Self) -> Self:
         """An elementwise op on tensors of one dtype."""
-        return self._result(elementwise(op, self.uop, *(o.uop for o in others)), *others)
+        nodes = [o.uop for o in others]
+        shape = self.uop.shape
+        if all(node.shape == shape and node.dtype is self.uop.dtype for node in nodes):
+            return self._result(self.uop.alu(op, *nodes), *others)
+        return self._result(elementwise(op, self.uop, *nodes), *others)
 
     def _binary(self, op: Op, other: Operand, reverse: bool = False) -> Self:
-        a, b = self._join(other)
+        if isinstance(other, Lazy) and other.uop.dtype is self.uop.dtype:
+            a, b = self, self._tensor(other)  # the common case, without the detour
+        else:
+            a, b = self._join(other)
         return b._apply(op, a) if reverse else a._apply(op, b)
 
     def _filled(self, value: float) -> Self:

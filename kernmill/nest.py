@@ -37,7 +37,8 @@ class _ByValue:
 
 def is_record(value: object) -> bool:
     """A dataclass of the user's: its fields count, not its identity."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not type(value).__module__.startswith("kernmill.")
+    is_ours = type(value).__module__.startswith("kernmill.")
+    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_ours
 
 
 def take_apart(value: Any, leaves: list[Leaf], objects: list[Any], holder: Any = None, key: Any = None) -> Any:
@@ -59,7 +60,8 @@ def take_apart(value: Any, leaves: list[Leaf], objects: list[Any], holder: Any =
         return (kind, *[take_apart(getattr(value, name), leaves, objects, value, name) for name in names])
     if kind.__module__ == "numpy" and hasattr(value, "__array_interface__") and kind.__name__ == "ndarray":
         raise KernmillError(
-            f"jit: an argument is a NumPy array of shape {value.shape}. A replay would repeat its values; wrap it in Tensor(..)."
+            f"jit: an argument is a NumPy array of shape {value.shape}. "
+            "A replay would repeat its values; wrap it in Tensor(..)."
         )
     objects.append(value)
     try:
@@ -70,7 +72,7 @@ def take_apart(value: Any, leaves: list[Leaf], objects: list[Any], holder: Any =
 
 
 def rebuild(value: Any, of_tensor: Callable[[Lazy], Any]) -> Callable[[Any], Any]:
-    """A function that makes a value like this one; `of_tensor` says once for each tensor what is looked up in its argument."""
+    """A function that makes such a value from a list; `of_tensor` says where in the list each tensor stands."""
     if isinstance(value, Lazy):
         which = of_tensor(value)
         return lambda made: made[which]

@@ -118,8 +118,10 @@ class Reduce(Activations, Joining):
         if self.dtype.is_float:
             found = found.logical_or(x.isnan())
         size = x.shape[axis]
-        places = self._make(reshape(iota(size), [size if a == axis else 1 for a in range(x.ndim)]))
-        first = choose(found, places, places._tensor(size).cast(dtypes.int64))._reduce(Ops.MIN, axis, keepdim, call)
+        narrow = dtypes.int32 if isinstance(size, int) and size < 2**31 else dtypes.int64  # as many lanes as float32
+        places = self._make(reshape(iota(size, narrow), [size if a == axis else 1 for a in range(x.ndim)]))
+        first = choose(found, places, places._tensor(size).cast(narrow))._reduce(Ops.MIN, axis, keepdim, call)
+        first = first.cast(dtypes.int64)
         return first if self.ndim else first.reshape(())
 
     # --- moments

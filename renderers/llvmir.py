@@ -234,6 +234,8 @@ class _Function:
             value = self._define(f"call {kind} @llvm.masked.load.{mangled}.p0({args})")
         else:
             value = self._define(f"load {kind}, ptr {address}, align {align}")
+            if u.arg is not None and lanes > 1:
+                self._prefetch(address, int(u.arg))
             if gate is not None:
                 zero = "0" if not u.dtype.is_float or u.dtype.scalar is dtypes.bfloat16 else "0.0"
                 zero = zero if lanes == 1 else "zeroinitializer"
@@ -242,6 +244,11 @@ class _Function:
             none = "0" if lanes == 1 else "zeroinitializer"
             value = self._define(f"icmp ne {kind} {value}, {none}")
         self.values[u] = value
+
+    def _prefetch(self, address: str, ahead: int) -> None:
+        self._declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+        place = self._define(f"getelementptr i8, ptr {address}, i64 {ahead}")
+        self._emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
 
     def _store(self, u: UOp) -> None:
         place, stored = u.src
@@ -361,12 +368,12 @@ class _Function:
             name = f"llvm.{_INTRINSICS[u.op]}.{_mangled(u.dtype)}"
             self._declare(f"{kind} @{name}({', '.join([kind] * len(u.src))})")
             self.values[u] = self._define(f"call {kind} @{name}({', '.join(f'{kind} {o}' for o in operands)})")
-        elif u.op is Ops.ABS:
+        elif u.op is Ops.ABS and u.dtype.kind in (Kind.INT, Kind.INDEX):
             name = f"llvm.abs.{_mangled(u.dtype)}"
             self._declare(f"{kind} @{name}({kind}, i1)")
             self.values[u] = self._define(f"call {kind} @{name}({kind} {operands[0]}, i1 false)")
         elif u.op in _INTRINSICS and u.op is not Ops.FMA:
-            self.values[u] = operands[0]  # rounding an int
+            self.values[u] = operands[0]  # rounding an int, |x| of an unsigned one
         elif u.op in _COMPARE or u.op in _BINARY:
             self.values[u] = self._define(f"{self._opcode(u)} {kind} {operands[0]}, {operands[1]}")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from kernmill.ir import Ops, Target
+from kernmill.ir import DType, Ops, Target, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .buffer import Buffer
@@ -105,6 +105,11 @@ def chunk_size(work_ns: float, threads: int) -> int:
     return max(1, int(least) + 1, threads // 64)
 
 
+def compute_dtypes(has_half: bool) -> frozenset[DType]:
+    """What is added and multiplied as it is: bfloat16 never, float16 where there are instructions for it."""
+    return frozenset(dtypes.data) - ({dtypes.bfloat16} if has_half else {dtypes.bfloat16, dtypes.float16})
+
+
 def host_target(host: Host) -> Target:
     """What generated code may use on this CPU."""
     wide = host.has("avx512f")
@@ -117,6 +122,7 @@ def host_target(host: Host) -> Target:
         vector_bytes=vector,
         vector_registers=32 if wide or host.arch == "aarch64" else 16,
         ops=ops,
+        compute_dtypes=compute_dtypes(host.has("avx512fp16")),
         has_threads=True,
         has_masks=wide,
         l1_bytes=host.l1,

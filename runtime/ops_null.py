@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from kernmill.ir import Target
+from kernmill.ir import Target, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .device import Call, Device, Program
@@ -21,9 +21,17 @@ class NullDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """LLVM IR for 512-bit vectors, whatever this machine has."""
-        return LLVMRenderer(
-            Target("null", vector_bytes=64, vector_registers=32, ops=LLVM_OPS, has_threads=True, has_masks=True)
+        computed = frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16}
+        target = Target(
+            "null",
+            vector_bytes=64,
+            vector_registers=32,
+            ops=LLVM_OPS,
+            compute_dtypes=computed,
+            has_threads=True,
+            has_masks=True,
         )
+        return LLVMRenderer(target)
 
     def compile(self, name: str, source: str) -> bytes:
         """The text itself."""

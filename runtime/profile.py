@@ -6,11 +6,12 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernmill.compiler import Kernel, choose_actions, estimate, merge_loops, show_schedule
-from kernmill.ir import debug, print_uops, setting
+from kernmill.compiler import Estimate, Kernel, choose_actions, estimate, merge_loops, show_schedule
+from kernmill.ir import UOp, debug, print_uops, setting
 
 from .build import describe, render, symbol
 
@@ -42,10 +43,16 @@ def wants_report() -> bool:
     return collecting or debug() >= 2 or bool(setting("DUMP"))
 
 
+@lru_cache(maxsize=4096)
+def cost_of(ast: UOp) -> Estimate:
+    """The estimate, kept: it takes longer than a small kernel."""
+    return estimate(ast)
+
+
 def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> None:
     """Add a batch to the totals; print and dump what DEBUG and DUMP ask for."""
     for kernel, time_ns in zip(kernels, times, strict=True):
-        cost = estimate(kernel.ast)
+        cost = cost_of(kernel.ast)
         total = totals.setdefault(f"{device.name} {kernel.name}", KernelTotal(kernel.name, kernel.origin))
         total.calls += 1
         total.time_ns += time_ns

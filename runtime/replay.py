@@ -85,7 +85,8 @@ class Recording:
                 yield [step.buffer], []
             else:
                 for kernel, call in zip(step.kernels, step.calls, strict=True):
-                    yield list(call.buffers), [call.buffers[kernel.buffers.index(number)] for number in kernel.outputs]
+                    places = [kernel.buffers.index(number) for number in kernel.outputs]
+                    yield list(call.buffers), [call.buffers[place] for place in places]
 
     def buffers(self) -> list[Buffer]:
         """Every buffer that some step touches, once."""

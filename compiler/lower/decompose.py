@@ -35,10 +35,10 @@ def _safe_shift(u: UOp) -> UOp | None:
     if by.bounds[0] >= 0 and by.bounds[1] < bits:
         return None
     inside = (by >= 0) & (by < bits)
-    shifted = value.alu(u.op, inside.where(by, 0))
+    shifted = value.alu(u.op, by & (bits - 1))  # inside the word for every by, as its bounds show
     if u.op is Ops.SHR and value.dtype.min != 0:
         filled = value.alu(Ops.SHR, bits - 1)
-        return inside.where(shifted, (by < 0).where(value.like(0), filled))
+        return inside.where(shifted, filled)
     return inside.where(shifted, 0)
 
 
@@ -47,14 +47,19 @@ _BASICS: list[tuple[Op, Rule]] = [
     (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), lambda u: _max(Ops.MAX, u))),
     (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), lambda u: _max(Ops.MIN, u))),
     (Ops.FMA, Rule("fma_to_mul_add", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z)),
-    (Ops.NEG, Rule("neg_to_sub", node(Ops.NEG, x), lambda x: x.like(0) - x, kind="exact")),
+    (Ops.NEG, Rule("neg_to_sub", node(Ops.NEG, x), lambda x: x.like(-0.0 if x.dtype.is_float else 0) - x, kind="exact")),
     (Ops.ABS, Rule("abs_to_where", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x))),
 ]
+
+_FMA_OF_INTS = Rule(
+    "fma_of_ints", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z, when=lambda x, y, z: not x.dtype.is_float
+)
 
 
 @cache
 def _rules(target: Target) -> RuleSet:
     rules = [rule for op, rule in _BASICS if op not in target.ops]
+    rules.append(_FMA_OF_INTS)
     rules.append(Rule("shift_in_range", node(Ops.SHL, x, y).named("u"), _safe_shift))
     rules.append(Rule("shift_right_in_range", node(Ops.SHR, x, y).named("u"), _safe_shift))
     rules += [r for r in TRANSCENDENTAL if r.pattern.op not in target.ops]

@@ -43,6 +43,16 @@ def _to_bfloat16(u: UOp) -> UOp:
     return wide.ne(wide).where(quiet, rounded).cast(dtypes.uint16).bitcast(dtypes.bfloat16)
 
 
+def _float64_to_float16(u: UOp) -> UOp:
+    """By way of a float32 rounded to odd: its last bit says that something was cut off, so that the second rounding is right."""
+    x = u.src[0]
+    near = x.cast(dtypes.float32)
+    back = near.cast(dtypes.float64)
+    bits = near.bitcast(dtypes.uint32)
+    cut = (x.alu(Ops.ABS) < back.alu(Ops.ABS)).where(bits - 1, bits) | 1
+    return back.ne(x).where(cut, bits).bitcast(dtypes.float32).cast(dtypes.float16)
+
+
 def _through_float32(u: UOp) -> UOp:
     return u.src[0].cast(dtypes.float32).cast(u.dtype.scalar)
 
@@ -53,6 +63,12 @@ def narrow_float_rules(target: Target) -> RuleSet:
     pairs = [
         Rule("cast_from_bfloat16", any_cast, _from_bfloat16, when=lambda u: u.src[0].dtype.scalar is dtypes.bfloat16),
         Rule("cast_to_bfloat16", any_cast, _to_bfloat16, when=lambda u: u.dtype.scalar is dtypes.bfloat16),
+        Rule(
+            "cast_float64_to_float16",
+            any_cast,
+            _float64_to_float16,
+            when=lambda u: u.dtype.scalar is dtypes.float16 and u.src[0].dtype.scalar is dtypes.float64,
+        ),
         Rule(
             "cast_int_to_float16",
             any_cast,

@@ -8,6 +8,7 @@
     order i1 i0        the order of the output loops, outermost first
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
     stream             the stores of the kernel go around the caches
+    prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search. Tests: tests/compiler/test_actions.py.
@@ -225,6 +226,18 @@ def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src))
 
 
+_PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
+
+
+def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
+    table: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        memory = node.src[0].src[0] if node.op is Ops.LOAD else node
+        if node.op is Ops.LOAD and memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED:
+            table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=int(args[0]))
+    return substitute(ast, table)
+
+
 _VERBS: Final[dict[str, Callable[[UOp, tuple[str, ...]], UOp]]] = {
     "split": _cut("split"),
     "unroll": _cut("unroll"),
@@ -234,4 +247,5 @@ _VERBS: Final[dict[str, Callable[[UOp, tuple[str, ...]], UOp]]] = {
     "order": _order,
     "stage": _stage,
     "stream": _stream,
+    "prefetch": _prefetch,
 }

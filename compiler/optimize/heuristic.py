@@ -21,6 +21,8 @@ __all__ = ["choose_actions"]
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
+_BARE = 4  # elementwise ops; a stream with so few waits for memory
+_AHEAD = 2048  # bytes
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
 
@@ -206,7 +208,8 @@ def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list
     store = shape.stores[0]
     size = store.node.src[0].src[0].arg[1] * store.size_bytes
     if lane_loop is not None and store.step(lane_loop) == 1 and size > 8 * target.l2_bytes:
-        return [Action("stream")]
+        ahead = [Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE and not shape.groups else []
+        return [Action("stream"), *ahead]
     return []
 
 
@@ -265,7 +268,7 @@ def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: in
             if len(reusing) > 1 and left > 1:
                 tiles[reusing[1]] = _tile(shape.sizes[reusing[1]], left)
         else:
-            tiles[lane_loop] = next((t for t in (4, 2) if blocks >= t and blocks % t == 0), 1)
+            tiles[lane_loop] = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
     else:
         wanted = (4, 4) if many else (2, 2)
         for name, most in zip(reusing[:2], wanted, strict=False):
