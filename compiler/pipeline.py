@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kernmill.ir import Stage, Target, UOp, simplify, verify
+from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
 from .expand import expand_loops
 from .linearize import linearize, loop_depths
@@ -56,6 +56,7 @@ def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, 
 
     With `is_checked` every stage is verified; an InternalError names the pass that left something illegal behind.
     """
+    arguments = [node for node in ast.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
     ast = merge_loops(ast)
     ast = apply_actions(ast, choose_actions(ast, target) if actions is None else actions)
     if is_checked:
@@ -65,6 +66,11 @@ def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, 
         if is_checked:
             verify(ast, step.stage_out, step.name)
     uops = linearize(ast)
+    named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
+    uops = [  # an argument that turned out to be unused is still passed
+        *(u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype) for u in arguments if (u.op, u.arg) not in named),
+        *uops,
+    ]
     if is_checked:
         verify(uops, Stage.LINEAR, "linearize")
     return uops

@@ -16,6 +16,7 @@ from kernmill.ir import Group, Op, Ops, UOp, dtypes, numel, simplify, static, su
 from .fuse import Fusion, KernelRoot, fuse, region_gate
 from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
 from .rangeify import TRUE, Use, flat_index
+from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces
 
 __all__ = ["make_schedule"]
@@ -185,6 +186,8 @@ class _Builder:
                 return region_gate(node, use.index)[0].where(src[1], src[0])
             case Ops.TAKE | Ops.COPY | Ops.CHECK | Ops.DETACH | Ops.CONTIGUOUS | Ops.ASSIGN:
                 return src[0]
+            case Ops.CDIV | Ops.CMOD:
+                return UOp(node.op, node.dtype, (src[0], _divisor(*src)))
         return UOp(node.op, node.dtype, tuple(src))
 
     def _finish(self, node: UOp, number: int, fusion: Fusion) -> None:
@@ -202,7 +205,7 @@ class _Builder:
         )
         ast = UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)),))
         ast = _insert_taken(ast, fusion, self.values)
-        ast, buffers = _localize(simplify(ast), self.buffer_of[node])
+        ast, buffers = _localize(tidy_reduce_loops(simplify(ast)), self.buffer_of[node])
         info = KernelInfo(_name(ast, kernel), tuple(str(r.arg[0]) for r in kernel.loops))
         device = self.device_of.get(node) or self.default_device
         self.kernels[node] = Kernel(ast.replace(arg=info), buffers, (self.buffer_of[node],), device, node.origin)
@@ -249,6 +252,14 @@ class _Builder:
                 if reader is not node and old in below and _depends(reader, node, reads):
                     clash.add(node)
         return clash
+
+
+def _divisor(a: UOp, b: UOp) -> UOp:
+    """`b` where the divide instruction takes it, else 1: idle lanes hold 0, and a WHERE computes both of its branches."""
+    bad = b.eq(0)
+    if a.dtype.min:
+        bad = bad | (b.eq(-1) & a.eq(int(a.dtype.min)))
+    return bad.where(1, b)
 
 
 def _depends(node: UOp, on: UOp, reads: dict[UOp, set[UOp]]) -> bool:

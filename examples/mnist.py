@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import math
 import struct
 import sys
 import time
+import zlib
 from pathlib import Path
 
 import numpy as np
+
 from kernmill import Context, KernmillError, Tensor, jit, manual_seed, nn, no_grad
 
 FILES = (
@@ -43,14 +46,14 @@ def read_idx(path: Path) -> np.ndarray:
     """One file of the set: a magic number (unsigned bytes, so many axes), the sizes, the bytes."""
     try:
         raw = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         sys.exit(f"mnist: {path}: {error}. Fetch the file again.")
     axes = raw[3] if len(raw) >= 4 else 0
     head = 4 + 4 * axes
     if raw[:3] != b"\0\0\x08" or axes not in (1, 3) or len(raw) < head:
         sys.exit(f"mnist: {path} is no file of unsigned bytes in the idx format. Fetch it again.")
     sizes = struct.unpack(f">{axes}I", raw[4:head])
-    if len(raw) - head != int(np.prod(sizes)):
+    if len(raw) - head != math.prod(sizes):
         sys.exit(f"mnist: {path} should hold {sizes} bytes after its head, it holds {len(raw) - head}. Fetch it again.")
     return np.frombuffer(raw, np.uint8, offset=head).reshape(sizes)
 

@@ -247,6 +247,7 @@ def _compile(rules: Sequence[Rule], op: Op, family: str, *, laws: bool) -> Match
     none."""
     scope: dict[str, Any] = {"CONST": Ops.CONST, "UOp": UOp, "const": const}
     blocks: list[str] = []
+    is_guarded = laws and family != "index"  # no tensor has dtype index (ir/verify.py)
     for number, rule in enumerate(rules):
         root = rule.pattern.op
         if rule.kind is not None and family not in _KINDS[rule.kind]:
@@ -256,7 +257,7 @@ def _compile(rules: Sequence[Rule], op: Op, family: str, *, laws: bool) -> Match
         ):
             continue
         for variant in _variants(rule.pattern):
-            block = _attempt(rule, number, variant, _Writer(scope, op.arity or 0), laws)
+            block = _attempt(rule, number, variant, _Writer(scope, op.arity or 0), is_guarded)
             if block not in blocks:
                 blocks.append(block)
     if not blocks:
@@ -268,7 +269,7 @@ def _compile(rules: Sequence[Rule], op: Op, family: str, *, laws: bool) -> Match
     return matcher
 
 
-def _attempt(rule: Rule, number: int, variant: Pat, writer: _Writer, laws: bool) -> str:
+def _attempt(rule: Rule, number: int, variant: Pat, writer: _Writer, is_guarded: bool) -> str:
     """The lines that try one order of one rule."""
     writer.visit(variant, "u", is_known=True)
     tests = [*writer.tests, *writer.late]
@@ -282,7 +283,7 @@ def _attempt(rule: Rule, number: int, variant: Pat, writer: _Writer, laws: bool)
         value = f"{writer.put(f'target_{number}', rule.target)}({_arguments(rule, rule.target, writer.bound)})"
     else:
         value = repr(rule.target)
-    same_shape = " and (not u.shape or u.shape == r.shape)" if laws else ""
+    same_shape = " and (not u.shape or u.shape == r.shape)" if is_guarded else ""
     return (
         f" if {' and '.join(tests) or 'True'}:\n"
         f"  r = {value}\n"

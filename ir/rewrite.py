@@ -89,7 +89,10 @@ def _rebuild(node: UOp, memo: dict[UOp, UOp]) -> UOp:
 
 def _step(node: UOp, rules: RuleSet) -> UOp | None:
     """What the rules make of a node; new nodes come from the same line of the user's."""
-    before, origin.value = origin.value, node.origin
+    before = origin.value
+    if before is node.origin:
+        return rules.apply(node)
+    origin.value = node.origin
     try:
         return rules.apply(node)
     finally:

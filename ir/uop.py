@@ -158,7 +158,12 @@ class UOp(metaclass=_Nodes):
     def bounds(self) -> Bounds:
         """The interval (least, greatest) that an int or bool value lies in; of the dtype where nothing is known."""
         found: Bounds = self._bounds
-        return found if found is not MISSING else _derive(self, "_bounds", bounds_of)
+        if found is MISSING:
+            for s in self.src:
+                if s._bounds is MISSING:
+                    return _derive(self, "_bounds", bounds_of)
+            found = self._bounds = bounds_of(self)
+        return found
 
     @property
     def ranges(self) -> frozenset[UOp]:
@@ -187,19 +192,16 @@ class UOp(metaclass=_Nodes):
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
         order: dict[UOp, None] = {}
-        stack: list[UOp | None] = [self]
-        waiting: list[UOp] = []
+        stack: list[tuple[UOp, bool]] = [(self, False)]
         while stack:
-            node = stack.pop()
-            if node is None:  # everything below the last one waiting is done
-                order[waiting.pop()] = None
-            elif node not in order:
-                if not node.src or (stop is not None and stop(node)):
-                    order[node] = None
-                    continue
-                waiting.append(node)
-                stack.append(None)
-                stack += [s for s in node.src[::-1] if s not in order]
+            node, done = stack.pop()
+            if node in order:
+                continue
+            if done or not node.src or (stop is not None and stop(node)):
+                order[node] = None
+                continue
+            stack.append((node, True))
+            stack.extend((s, False) for s in reversed(node.src) if s not in order)
         return list(order)
 
     # --- building: same dtype on both sides, Python numbers become constants of it
@@ -327,8 +329,19 @@ def _ranges_of(node: UOp) -> frozenset[UOp]:
     return free | {node} if node.op is Ops.RANGE else free.difference(closed_ranges(node))
 
 
+_SMALL = 1024
+_small: dict[int, UOp] = {}  # index constants up to _SMALL: a third of all nodes that index arithmetic asks for
+
+
 def const(dtype: DType, value: Any) -> UOp:
     """A constant: a number of the dtype's own kind, wrapped or rounded to it (a vector dtype: in every lane)."""
+    if dtype is dtypes.index and type(value) is int:
+        found = _small.get(value)
+        if found is None:
+            found = UOp(Ops.CONST, dtype, (), value)
+            if -_SMALL <= value <= _SMALL:
+                _small[value] = found
+        return found
     if isinstance(value, tuple):
         return UOp(Ops.CONST, dtype, (), tuple(to_dtype(dtype, item) for item in value))
     return UOp(Ops.CONST, dtype, (), to_dtype(dtype, value))

@@ -96,6 +96,8 @@ def _complaint(node: UOp, stage: Stage) -> Complaint:
     op = node.op
     if op not in LEGAL_OPS[stage]:
         return f"{op.name} is not legal in a {stage} graph"
+    if stage is Stage.TENSOR and node.dtype.family == "index" and node.shape:
+        return f"{op.name} makes a tensor of dtype index, which is for sizes and loops"
     if op.arity is not None and len(node.src) != op.arity:
         return f"{op.name} takes {op.arity} sources and has {len(node.src)}"
     for check in (_BY_OP.get(op), _BY_GROUP.get(op.group)):
@@ -277,7 +279,8 @@ def _index(node: UOp, stage: Stage) -> Complaint:
 
 
 def _depends_on_data(place: UOp) -> bool:
-    return any(u.op in (Ops.LOAD, Ops.AFTER) for u in place.toposort())
+    unknown = (Ops.LOAD, Ops.AFTER, Ops.CDIV, Ops.CMOD)  # a division taken apart has wider bounds than it had as one
+    return any(u.op in unknown for u in place.toposort())
 
 
 def _lanes_at(place: UOp) -> int:

@@ -17,7 +17,7 @@ from .lazy import Lazy, _alive  # pyright: ignore[reportPrivateUsage]
 from .nest import Leaf, assign_at, rebuild
 from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["Entry", "Tensors", "alive_tensors", "make_real", "refresh", "stored"]
+__all__ = ["Entry", "Tensors", "alive_tensors", "is_free", "make_real", "refresh", "stored"]
 
 stored = _stored
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
@@ -38,6 +38,11 @@ def make_real(tensors: Sequence[Lazy], *, always: bool = False) -> None:
     if lazy:
         first: Any = lazy[0]
         first.realize(*lazy[1:])
+
+
+def is_free(tensor: Lazy) -> bool:
+    """Made of constants only: it needs no memory."""
+    return all(node.storage is None for node in tensor.uop.toposort(stop=lambda u: u.storage is not None))
 
 
 def buffer_of(tensor: Lazy) -> Buffer | None:
@@ -125,7 +130,6 @@ class Tensors:
         self.places = list(places)
         known = {id(t) for t in (*self.arguments, *self.places)}
         self.others = [t for t in everything if id(t) not in known]
-        self.without_grad = [t for t in (*self.arguments, *everything) if t.grad is None]
         self.buffers = {id(t): buffer_of(t) for t in (*self.arguments, *self.places) if stored(t.uop) is not None}
         for tensor in self.others:
             node = stored(tensor.uop)
@@ -143,7 +147,8 @@ class Tensors:
 
     def changed(self, recorded: Recording) -> list[Lazy]:
         """Tensors that were assigned since: arguments, those at places, and others whose values come from ours."""
-        ours = {id(self.buffers.get(id(t))) for t in self.reachable()} | set(map(id, recorded.buffers()))
+        ours = {id(b) for t in self.reachable() if (b := self.buffers.get(id(t))) is not None}
+        ours |= set(map(id, recorded.buffers()))
         lazy = [t for t in self.reachable() if stored(t.uop) is None and id(t) in self.buffers]
         for tensor in self.others:
             if tensor.uop is not self.nodes[id(tensor)] and stored(tensor.uop) is None:

@@ -90,7 +90,8 @@ def train(model: CharacterModel, codes: list[int], steps: int, seed: int) -> flo
         loss = model(x).flatten(0, 1).cross_entropy(y.flatten())
         loss.backward()
         optimizer.step(loss)
-        return loss.detach()
+        result: Tensor = loss.detach()
+        return result
 
     start, value = time.perf_counter(), 0.0
     for number in range(1, steps + 1):
@@ -113,7 +114,8 @@ def write(model: CharacterModel, alphabet: list[str], text: str, seed: int, leng
     @jit
     def chances(x: Tensor) -> Tensor:
         with no_grad():
-            return (model(x)[0, -1] / 0.6).softmax(-1)
+            result: Tensor = (model(x)[0, -1] / 0.6).softmax(-1)
+        return result
 
     rng = np.random.default_rng(seed)
     start = text.index("\n\n") + 2

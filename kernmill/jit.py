@@ -25,7 +25,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 from kernmill.ir import GradientError, setting
 from kernmill.runtime import current_recording, recording
 
-from .capture import Entry, Tensors, alive_tensors, make_real, refresh, stored
+from .capture import Entry, Tensors, alive_tensors, is_free, make_real, refresh, stored
 from .guards import Guard, Walk
 from .lazy import Lazy, is_grad_enabled, is_training
 from .nest import Leaf, take_apart
@@ -161,7 +161,7 @@ class Jit(Generic[P, R]):
         found: list[Leaf] = []
         take_apart(result, found, [])
         places = self._walk(call.objects).tensors.values()
-        make_real([*(leaf.tensor for leaf in found), *(t for t in places if not _is_free(t)), *call.tensors])
+        make_real([*(leaf.tensor for leaf in found), *(t for t in places if not is_free(t)), *call.tensors])
         for leaf in found:
             _without_history(leaf.tensor)
         self._ran = True
@@ -170,7 +170,7 @@ class Jit(Generic[P, R]):
     def _capture(self, args: Any, kwargs: Any, call: _Call) -> R:
         with _capturing:
             before = self._walk(call.objects)
-            make_real([t for t in before.tensors.values() if not _is_free(t)])
+            make_real([t for t in before.tensors.values() if not is_free(t)])
             known = Tensors(call.leaves, before.tensors.values(), alive_tensors())
             renewed = refresh(known.reachable())
             with recording() as recorded:
@@ -232,11 +232,6 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
     tensors, such as printing, happens in captures only.
     """
     return jit if function is None else Jit(function)
-
-
-def _is_free(tensor: Lazy) -> bool:
-    """Made of constants only: it needs no memory."""
-    return all(node.storage is None for node in tensor.uop.toposort(stop=lambda u: u.storage is not None))
 
 
 def _without_history(tensor: Lazy) -> None:

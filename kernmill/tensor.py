@@ -18,6 +18,7 @@ from kernmill.ir import (
     as_dtype,
     assign,
     broadcast_shapes,
+    device_of,
     dtypes,
     reshape,
     scalar,
@@ -77,8 +78,9 @@ class Conversions(Casting):
     def realize(self, *others: Self) -> Self:
         """Compute this tensor and others now, together."""
         tensors: list[Any] = [self, *others, *self._states()]
-        lazy = [t for t in tensors if _stored(t.uop) is None]
+        lazy = [t for t in {id(t): t for t in tensors}.values() if _stored(t.uop) is None]
         if lazy:
+            constant = [(t, t.uop) for t in lazy if device_of(t.uop) is None]
             origin, UOp.current_origin = UOp.current_origin, None
             try:
                 realize(list(dict.fromkeys(t.uop for t in lazy)), expressions)
@@ -86,6 +88,9 @@ class Conversions(Casting):
                 UOp.current_origin = origin
             for t in lazy:
                 t._settle()
+            for t, node in constant:  # a node that any other tensor of this value has too: the memory is this tensor's alone
+                if t.uop is not node:
+                    node.storage = None
         return self
 
     def _settle(self) -> None:

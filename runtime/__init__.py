@@ -13,6 +13,7 @@ from . import llvm_codegen as llvm_codegen
 from . import loader as loader
 from . import pool as pool
 from . import pool_ir as pool_ir
+from . import profile as profile
 from .buffer import *
 from .build import *
 from .device import *

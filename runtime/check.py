@@ -33,6 +33,9 @@ def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> 
     """
     import numpy as np
 
+    if device.name.partition(":")[0] == "NULL":
+        device.run([call])  # there is no result to compare
+        return
     copies = [b.host_array().copy() for b in call.buffers]
     device.run([call])
     owners = tuple(

@@ -1,7 +1,8 @@
-"""The polynomials of compiler/lower/coefficients.py: `python tools/fit_polynomials.py [--write]` prints or writes it.
+"""The numbers of compiler/lower/coefficients.py: `python tools/fit_polynomials.py [--write]` prints or writes it.
 
-Each is a minimax fit (Remez exchange, 60 digits) of the relative error of the whole function, rounded to the dtype. The
-error that is printed is that of the rounded coefficients in exact arithmetic.
+Each polynomial is a minimax fit (Remez exchange, 60 digits) of the relative error of the whole function, rounded to the
+dtype. The error that is printed is that of the rounded coefficients in exact arithmetic. The words of 2/pi and 1/(2*pi)
+for large arguments of sine and cosine are cut from 400 digits.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def _log2_erfc(x: Real) -> Real:
     return mp.log(mp.erfc(x), 2)
 
 
+STARTS = (-1, 47, 74, 102)  # exponents: the products stay below 2**50.5, the second word's below 2**-4
+DIGITS = 21  # the last three are for |x| from 2**1006
 LN2 = mp.log(2)
 ROOT = mp.sqrt(2)
 TWO_ROOT_PI = 2 / mp.sqrt(mp.pi)
@@ -133,6 +136,27 @@ def fit(spec: Fit, bits: int) -> tuple[list[float], Real]:
     return done, max(error(t) for t in places)
 
 
+def two_over_pi(start: int) -> tuple[float, float]:
+    """2/pi in two words, without the multiples of 4 in its product with any float32 from 2**start."""
+    with mp.workdps(400):
+        value = 2 / mp.pi
+        if start >= 0:  # such a float is a multiple of 2**(start - 23)
+            value -= mp.nint(value * mpf(2) ** (start - 25)) / mpf(2) ** (start - 25)
+        high = float(value)
+        return high, float(value - mpf(high))
+
+
+def turn_digits() -> list[float]:
+    """1/(2*pi) in digits of base 2**53 between -1/2 and 1/2: the sum of digit[i] * 2**(-53*i)."""
+    with mp.workdps(400):
+        rest, digits = 1 / (2 * mp.pi), []
+        for _ in range(DIGITS):
+            digit = mp.nint(rest * mpf(2) ** 53) / mpf(2) ** 53
+            digits.append(float(digit))
+            rest = (rest - digit) * mpf(2) ** 53
+    return digits
+
+
 HEAD = '''"""Coefficients of the polynomials in transcendental.py: written by tools/fit_polynomials.py, not by hand.
 
 Each entry: what the polynomial in t approximates, where, and the largest relative error it leaves in the function.
@@ -143,7 +167,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["POLYNOMIALS"]
+__all__ = ["POLYNOMIALS", "TURN_DIGITS", "TWO_OVER_PI"]
 
 POLYNOMIALS: Final[dict[str, dict[int, tuple[float, ...]]]] = {
 '''
@@ -162,7 +186,15 @@ def text() -> str:
                 lines.append("        ),\n")
         lines.append("    },\n")
         print(spec.name, file=sys.stderr)
-    return "".join([*lines, "}\n"])
+    lines.append("}\n\n# 2/pi in two words, from which |x|, and without the multiples of 4 in the product with such a float32\n")
+    lines.append("TWO_OVER_PI: Final[tuple[tuple[float, float, float], ...]] = (\n")
+    for start in STARTS:
+        high, low = two_over_pi(start)
+        lines.append(f"    ({0.0 if start < 0 else 2.0**start!r}, {high!r}, {low!r}),\n")
+    lines.append(")\n\n# 1/(2*pi) is the sum of TURN_DIGITS[i] * 2**(-53*i)\n")
+    lines.append("TURN_DIGITS: Final[tuple[float, ...]] = (\n")
+    lines += [f"    {digit!r},\n" for digit in turn_digits()]
+    return "".join([*lines, ")\n"])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from kernmill.ir import Op, Ops, Rule, RuleSet, UOp, dtypes, node, var
 
+from .coefficients import TURN_DIGITS, TWO_OVER_PI
 from .power import pow_by_constant, pow_to_polynomial
 from .split_float import (
     clamp,
@@ -39,11 +40,7 @@ _LN2 = 0.6931471805599453, 2.3190468138462996e-17
 _LOG2_E = 1.4426950408889634, 2.0355273740931033e-17
 _ERF_SATURATES = {32: 3.95, 64: 5.95}
 _TANH_SATURATES = {32: 9.1, 64: 20.0}
-_SINE_ENDS = {32: 6e6, 64: 3e15}
-_HALF_PI = {  # each word the nearest to what the words before leave
-    32: (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
-    64: (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
-}
+_HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 
 
 def exp_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
@@ -100,38 +97,89 @@ def _log_special(x: UOp, result: UOp) -> UOp:
 
 
 def sin_to_polynomial(x: UOp) -> UOp:
-    """sin x from |x| = n*pi/2 + r, Cody and Waite's reduction in three words.
+    """sin x from |x| = n*pi/2 + r.
 
-    Error: 1.6 ulp for |x| <= 1e5 in float32 and 1e9 in float64. Up to |x| < 6e6 and 3e15 (neighbouring floats lie half
-    a radian apart there) the absolute error stays below 1e-6 and 2e-16. Beyond, the result is nan: an exact reduction
-    would at least double the cost for every argument, and a wrong value would go unnoticed.
+    Error: float32 1.6 ulp for every x; float64 1.6 ulp for |x| < 2**50, beyond that 1e-15 absolute.
     """
     f = format_of(x)
-    size = magnitude(x)
-    sine, cosine, quadrant = _quarter(size, size)
+    sine, cosine, quadrant = _quarter(x)
     sign = ((quadrant << (f.bits - 2)) ^ x.bitcast(f.uint)) & f.sign_bit
     return _flip((quadrant & 1).eq(0).where(sine, cosine), sign)
 
 
 def cos_to_polynomial(x: UOp) -> UOp:
-    """cos x from x = n*pi/2 + r; error and range of sin_to_polynomial."""
+    """cos x from |x| = n*pi/2 + r; error of sin_to_polynomial."""
     f = format_of(x)
-    sine, cosine, quadrant = _quarter(x, magnitude(x))
+    sine, cosine, quadrant = _quarter(x)
     sign = ((quadrant + 1) << (f.bits - 2)) & f.sign_bit
     return _flip((quadrant & 1).eq(0).where(cosine, sine), sign)
 
 
-def _quarter(x: UOp, size: UOp) -> tuple[UOp, UOp, UOp]:
-    """sin r, cos r and n (low bits of an int); nan where `size`, |x|, is out of range."""
-    x = (size < literal(x, _SINE_ENDS[x.dtype.bits])).where(x, literal(x, math.nan))
-    n, quadrant = nearest(x, 2 / math.pi, 0)
-    r = x
-    for word in _HALF_PI[x.dtype.bits]:
-        r = fma(n, -word, r)
+def _quarter(x: UOp) -> tuple[UOp, UOp, UOp]:
+    """sin r, cos r and an int with the low bits of n, where |x| = n*pi/2 + r; nan for inf and nan."""
+    r, quadrant = _reduce_in_double(x) if x.dtype.bits == 32 else _reduce(magnitude(x))
     z = r * r
     sine = fma(r * z, polynomial(z, "SIN"), r)
     cosine = fma(z * z, polynomial(z, "COS"), fma(z, -0.5, 1.0))
     return sine, cosine, quadrant
+
+
+def _reduce_in_double(x: UOp) -> tuple[UOp, UOp]:
+    """r and n of a float32, in float64: n + r*2/pi = |x| * 2/pi, less multiples of 4.
+
+    A large float is a multiple of a large power of two, so the upper bits of 2/pi only add multiples of 4. Without them
+    two words are enough: the product with the first has 77 bits, of which n takes up to 50, and FMA leaves the rest.
+    """
+    size = magnitude(x)
+    wide = size.cast(dtypes.float64)
+    half = x.op is Ops.CAST and x.src[0].dtype.scalar is dtypes.float16  # never large
+    (_, *words), *others = [(start, literal(wide, a), literal(wide, b)) for start, a, b in TWO_OVER_PI[: 1 if half else 4]]
+    for start, *choice in others:
+        near = size < literal(size, start)
+        words = [near.where(*pair) for pair in zip(words, choice, strict=True)]
+    high, low = words
+    magic = literal(wide, format_of(wide).magic)
+    total = fma(wide, high, magic)
+    y = fma(wide, low, fma(wide, high, magic - total))
+    return (y * literal(y, math.pi / 2)).cast(dtypes.float32), total.bitcast(dtypes.uint64).cast(dtypes.uint32)
+
+
+def _reduce(size: UOp) -> tuple[UOp, UOp]:
+    """r and n of a float64 that is not negative: Cody and Waite's below 2**50, Payne and Hanek's beyond."""
+    n, quadrant = nearest(size, 2 / math.pi, 0)
+    r = size
+    for word in _HALF_PI:
+        r = fma(n, -word, r)
+    far_r, far_quadrant = _reduce_far(size)
+    near = size < literal(size, 2.0**50)
+    return near.where(r, far_r), near.where(quadrant, far_quadrant)
+
+
+def _reduce_far(size: UOp) -> tuple[UOp, UOp]:
+    """r and n from the digits of 1/(2*pi) that matter for the exponent; n is -2..2.
+
+    A float64 from 2**(52 + 53*i) is a multiple of 2**(53*i), so the first i digits only add whole turns. The three
+    digits after them are found by five shifts of the list, by 16, 8, 4, 2 and 1. What follows is less than 2**-54 turns.
+    """
+
+    def word(digit: int, place: int) -> UOp:
+        return literal(size, math.ldexp(TURN_DIGITS[digit], -53 * place))
+
+    near = size < literal(size, 2.0 ** (52 + 53 * 16))
+    x = place = near.where(size, size * literal(size, 2.0 ** (-53 * 16)))  # so that no word is too small for a float
+    last = len(TURN_DIGITS) - 16
+    words = [near.where(word(i, i), word(i + 16, i)) if i < last else word(i, i) for i in range(18)]
+    for by in (8, 4, 2, 1):
+        near = place < literal(size, 2.0 ** (52 + 53 * by))
+        words = [near.where(words[i], words[i + by]) for i in range(by + 2)]
+        place = near.where(place, place * literal(size, 2.0 ** (-53 * by)))
+    turns = (x * words[0]).alu(Ops.ROUND)
+    t = fma(x, words[0], -turns)
+    turns = fma(x, words[1], t).alu(Ops.ROUND)
+    t = fma(x, words[2], fma(x, words[1], t - turns))
+    magic = literal(size, format_of(size).magic / 4)
+    total = t + magic  # to the nearest quarter
+    return (t - (total - magic)) * literal(size, 2 * math.pi), total.bitcast(dtypes.uint64)
 
 
 def _flip(value: UOp, sign: UOp) -> UOp:

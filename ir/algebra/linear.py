@@ -92,6 +92,8 @@ def from_linear(terms: dict[UOp, int], offset: int, dtype: DType) -> UOp:
         total = UOp(Ops.ADD, dtype, (total, const(dtype, offset)))
         if is_simple and total._simple is MISSING:
             _settle(total)
+    if total.op in _SUMS and total._linear is MISSING and total not in terms and all(terms.values()):
+        total._linear = terms, offset
     return total
 
 

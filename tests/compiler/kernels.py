@@ -1,0 +1,198 @@
+"""Small graphs and kernels for the tests of the compiler, and three ways to run them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kernmill.compiler import Action, Copy, Kernel, Schedule, lower, make_schedule
+from kernmill.ir import (
+    DType,
+    Ops,
+    Target,
+    UOp,
+    broadcast_to,
+    dtypes,
+    elementwise,
+    evaluate,
+    numel,
+    permute,
+    reduce_axes,
+    reshape,
+    scalar,
+    window,
+)
+from kernmill.renderers import LLVM_OPS, PYTHON_OPS, signature
+from kernmill.runtime import Buffer, Call, get_device
+
+Array = np.ndarray[Any, Any]
+F32 = dtypes.float32
+
+VECTORS = Target("vectors", vector_bytes=64, vector_registers=32, ops=LLVM_OPS, has_threads=True, has_masks=True,
+                 compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16}, l1_bytes=32 << 10, l2_bytes=1 << 20)  # fmt: skip
+SCALARS = Target("scalars", ops=PYTHON_OPS)
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+def data(slot: int, *shape: int, dtype: DType = F32) -> UOp:
+    """An input of the graph."""
+    return reshape(UOp(Ops.PARAM, dtype, (), (slot, numel(shape))), shape)
+
+
+def total(x: UOp, *axes: int) -> UOp:
+    return reduce_axes(x, Ops.ADD, axes)
+
+
+def matmul(a: UOp, b: UOp) -> UOp:
+    rows, inner = a.shape
+    columns = b.shape[1]
+    left = reshape(a, (rows, 1, inner))
+    right = reshape(permute(b, (1, 0)), (1, columns, inner))
+    return reshape(total(elementwise(Ops.MUL, left, right), 2), (rows, columns))
+
+
+def relu(x: UOp) -> UOp:
+    return elementwise(Ops.MAX, x, scalar(F32, 0.0))
+
+
+def softmax(x: UOp, axis: int = -1) -> UOp:
+    axis %= len(x.shape)
+    e = elementwise(Ops.SUB, x, reduce_axes(x, Ops.MAX, (axis,))).alu(Ops.EXP)
+    return elementwise(Ops.DIV, e, total(e, axis))
+
+
+def layer_norm(x: UOp) -> UOp:
+    last = len(x.shape) - 1
+    size = float(x.shape[last])  # type: ignore[arg-type]
+    centred = elementwise(Ops.SUB, x, total(x, last) * (1 / size))
+    variance = total(elementwise(Ops.MUL, centred, centred), last) * (1 / size)
+    return elementwise(Ops.DIV, centred, (variance + 1e-5).alu(Ops.SQRT))
+
+
+def convolution(x: UOp, w: UOp) -> UOp:
+    """Channels first: x (n, c, h, w), w (o, c, k, k)."""
+    n, c, h, wide = x.shape
+    o, _, k, _ = w.shape
+    views = window(window(x, 2, k), 3, k)  # type: ignore[arg-type]
+    oh, ow = views.shape[2], views.shape[3]
+    left = reshape(views, (n, 1, c, oh, ow, k, k))
+    right = reshape(w, (1, o, c, 1, 1, k, k))
+    return reshape(total(elementwise(Ops.MUL, left, right), 2, 5, 6), (n, o, oh, ow))
+
+
+# --- schedules -------------------------------------------------------------------------------------------------------
+def scheduled(*roots: UOp, in_place: Sequence[int] = (), devices: Sequence[str] = ("LLVM",) * 8) -> Schedule:
+    return make_schedule(roots, devices, frozenset(in_place), "LLVM")
+
+
+def kernels(schedule: Schedule) -> list[Kernel]:
+    return [item for item in schedule.items if isinstance(item, Kernel)]
+
+
+def names(*roots: UOp, in_place: Sequence[int] = ()) -> list[str]:
+    return [kernel.name for kernel in kernels(scheduled(*roots, in_place=in_place))]
+
+
+def only(*roots: UOp) -> UOp:
+    """The AST of a graph that is one kernel."""
+    (kernel,) = kernels(scheduled(*roots))
+    return kernel.ast
+
+
+def numpy_name(dtype: DType) -> str:
+    return {"bfloat16": "float32"}.get(dtype.name, dtype.name)
+
+
+def params(ast: UOp) -> list[UOp]:
+    return sorted({node for node in ast.toposort() if node.op is Ops.PARAM}, key=lambda node: int(node.arg[0]))
+
+
+def inputs(program: UOp | Schedule, seed: int = 0) -> list[Array]:
+    """Random values for the buffers of a kernel or a schedule, its results included."""
+    rng = np.random.default_rng(seed)
+    if isinstance(program, Schedule):
+        wanted = [(plan.dtype, plan.numel) for plan in program.buffers]
+    else:
+        wanted = [(param.dtype, int(param.arg[1])) for param in params(program)]
+    return [
+        rng.uniform(-2, 2, count).astype(numpy_name(dtype)) if dtype.is_float else rng.integers(0, 2, count).astype(dtype.name)
+        for dtype, count in wanted
+    ]
+
+
+def run_schedule(schedule: Schedule, given: Sequence[Array], seed: int = 0) -> list[Array]:
+    """Every buffer after the schedule ran in the evaluator; `given` are the inputs by slot."""
+    arrays = inputs(schedule, seed)
+    for number, plan in enumerate(schedule.buffers):
+        if plan.slot is not None:
+            arrays[number] = given[plan.slot].copy()
+    for item in schedule.items:
+        if isinstance(item, Copy):
+            arrays[item.target][:] = arrays[item.source]
+        else:
+            evaluate(item.ast, {param: arrays[item.buffers[param.arg[0]]] for param in params(item.ast)})
+    return arrays
+
+
+def run_graph(root: UOp, given: Sequence[Array]) -> Array:
+    """What the graph means."""
+    leaves = [node for node in root.toposort() if node.op is Ops.PARAM]
+    return evaluate(root, {leaf: given[leaf.arg[0]] for leaf in leaves})
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+def run_ast(ast: UOp, arrays: Sequence[Array]) -> Array:
+    """Buffer 0 after the kernel ran in the evaluator."""
+    mine = [array.copy() for array in arrays]
+    evaluate(ast, {param: mine[param.arg[0]] for param in params(ast)})
+    return mine[0]
+
+
+def run_on(device: str, ast: UOp, arrays: Sequence[Array], actions: Sequence[Action] | None = None) -> Array:
+    """Buffer 0 after the kernel ran on a device, every stage verified."""
+    machine = get_device(device)
+    return run_uops(device, lower(ast, machine.target, actions, is_checked=True), arrays, params(ast))
+
+
+def run_uops(device: str, uops: list[UOp], arrays: Sequence[Array], slots: Sequence[UOp]) -> Array:
+    machine = get_device(device)
+    mine = [np.concatenate([array, array[:1]]) for array in arrays]  # one more: it must stay as it is
+    program = machine.load("kernel", machine.compile("kernel", machine.renderer.render("kernel", uops)))
+    buffers = tuple(Buffer(device, p.dtype, int(p.arg[1]), a, a.ctypes.data) for p, a in zip(slots, mine, strict=True))
+    threads = signature(uops).threads
+    assert isinstance(threads, int)
+    machine.run([Call(program, buffers, (), threads)])
+    for array, before in zip(mine, arrays, strict=True):
+        assert array[-1] == before[0], "a kernel wrote behind its buffer"
+    return mine[0][:-1]
+
+
+def close(got: Array, want: Array, limit: float = 2e-5) -> None:
+    """Equal, up to the order of sums."""
+    scale = max(1.0, float(np.abs(want).max(initial=0.0)))
+    np.testing.assert_allclose(got.reshape(-1), want.reshape(-1), rtol=0, atol=limit * scale)
+
+
+def small_kernels() -> dict[str, UOp]:
+    """One kernel each: plain, summed by row and by column, products, masks, two reductions, gathers, other dtypes."""
+    x, y = data(0, 6, 19), data(1, 6, 19)
+    i32 = dtypes.int32
+    return {
+        "map": only(elementwise(Ops.ADD, x, y) * 2.0),
+        "transpose": only(permute(x, (1, 0)) + 1.0),
+        "row_sum": only(total(x, 1)),
+        "column_sum": only(total(x, 0)),
+        "row_max": only(reduce_axes(x, Ops.MAX, (1,))),
+        "all": only(total(x, 0, 1)),
+        "matmul": only(matmul(data(0, 6, 9), data(1, 9, 20))),
+        "softmax": only(softmax(x)),
+        "layer_norm": only(layer_norm(x)),
+        "convolution": only(relu(convolution(data(0, 1, 2, 7, 9), data(1, 3, 2, 3, 3)))),
+        "broadcast": only(elementwise(Ops.MUL, x, broadcast_to(data(1, 19), (6, 19)))),
+        "int_sum": only(reduce_axes(data(0, 5, 21, dtype=i32), Ops.ADD, (1,))),
+        "xor": only(reduce_axes(data(0, 5, 21, dtype=dtypes.uint8), Ops.XOR, (1,))),
+        "double": only(total(elementwise(Ops.MUL, data(0, 4, 17, dtype=dtypes.float64), data(1, 4, 17, dtype=dtypes.float64)), 1)),
+        "any": only(reduce_axes(data(0, 3, 18, dtype=dtypes.bool), Ops.OR, (1,))),
+    }

@@ -1,0 +1,151 @@
+"""The optimizer's actions: none changes what a kernel means, all print and parse, what does not fit is said."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kernmill.compiler import Action, KernelInfo, apply_actions, merge_loops, parse_schedule, show_schedule
+from kernmill.ir import AxisKind, CompileError, Ops, Stage, UOp, verify
+from tests.compiler.kernels import close, inputs, run_ast, run_on, small_kernels
+
+KERNELS = small_kernels()
+SEEDS = 8
+
+
+def loops(ast: UOp) -> dict[str, UOp]:
+    return {str(node.arg[0]): node for node in ast.toposort() if node.op is Ops.RANGE}
+
+
+def random_action(ast: UOp, rng: random.Random) -> Action:
+    found = loops(ast)
+    info: KernelInfo = ast.arg
+    verb = rng.choice(["split", "split", "unroll", "unroll", "vectorize", "vectorize", "group", "thread", "order", "stage", "stream"])
+    name = rng.choice(sorted(found))
+    if verb == "thread":
+        return Action(verb, (rng.choice(info.order),) if info.order else (name,))
+    if verb == "order":
+        return Action(verb, tuple(rng.sample(info.order, len(info.order))))
+    if verb == "stage":
+        return Action(verb, (str(rng.randint(1, 2)), *rng.sample(sorted(found), min(len(found), rng.randint(1, 2)))))
+    if verb == "stream":
+        return Action(verb)
+    return Action(verb, (name, str(rng.choice([2, 3, 4, 5, 7, 8, 16, 32] if verb != "vectorize" else [2, 4, 8, 16]))))
+
+
+def random_schedule(ast: UOp, seed: int) -> list[Action]:
+    """Actions that fit, one after another."""
+    rng = random.Random(seed)
+    chosen: list[Action] = []
+    for _ in range(rng.randint(1, 4)):
+        for _ in range(10):
+            action = random_action(apply_actions(ast, chosen), rng)
+            if copies(apply_or_none(ast, [*chosen, action])) <= 256:
+                chosen.append(action)
+                break
+    return chosen
+
+
+def apply_or_none(ast: UOp, actions: list[Action]) -> UOp | None:
+    try:
+        return apply_actions(ast, actions)
+    except CompileError:
+        return None
+
+
+def copies(ast: UOp | None) -> int:
+    """How often a body may be copied out: kept small, so that the test is quick."""
+    if ast is None:
+        return 1 << 30
+    count = 1
+    for loop in loops(ast).values():
+        if loop.arg[1] in (AxisKind.UNROLL, AxisKind.GROUP):
+            count *= int(loop.src[0].arg)
+    return count
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("name", KERNELS)
+def test_random_schedules_keep_the_meaning(name: str, seed: int) -> None:
+    ast = KERNELS[name]
+    arrays = inputs(ast, seed)
+    actions = random_schedule(merge_loops(ast), seed * 1000 + len(name))
+    close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_optimized_kernel_evaluates_to_the_same(name: str) -> None:
+    """Before anything is lowered: the actions alone, in the evaluator."""
+    ast = merge_loops(KERNELS[name])
+    arrays = inputs(ast, 3)
+    for seed in range(4):
+        actions = [a for a in random_schedule(ast, seed) if a.verb != "stage"]
+        optimized = apply_actions(ast, actions)
+        verify(optimized, Stage.OPTIMIZED, show_schedule(actions))
+        close(run_ast(optimized, arrays), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
+    ast = KERNELS[name]
+    arrays = inputs(ast, 1)
+    close(run_on(device, ast, arrays), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["vectorize i0 16\nunroll i0 4\nthread i0", "split k0 8; group k0.s 4; order i1 i0", "stage 1 k0 i1.u i1.v", "stream"],
+)
+def test_print_and_parse(text: str) -> None:
+    actions = parse_schedule(text)
+    assert show_schedule(actions) == text.replace("; ", "\n")
+    assert parse_schedule(show_schedule(actions)) == actions
+
+
+def test_comments_and_blank_lines_are_no_actions() -> None:
+    assert parse_schedule("# a comment\n\n  unroll i0 2  # two\n;") == [Action("unroll", ("i0", "2"))]
+
+
+def test_the_actions_applied_are_kept() -> None:
+    ast = apply_actions(KERNELS["row_sum"], parse_schedule("vectorize k0 4; group k0 2; thread i0"))
+    assert ast.arg.actions == ("vectorize k0 4", "group k0 2", "thread i0")
+
+
+WRONG = {
+    "fold i0 2": "schedule: there is no action 'fold'. Actions: split, unroll,",
+    "split i9 2": "split i9 2 does not fit: there is no loop 'i9'. Its loops are ",
+    "split i0": "split i0 does not fit",
+    "split i0 two": "split i0 two does not fit",
+    "unroll i0 1": "the amount must be 2 or more",
+    "group i0 2": "i0 is a loop of kind loop",
+    "unroll i0 2; unroll i0.u 2": "i0.u is a loop of kind unroll",
+    "thread k0": "k0 is no output loop",
+    "order i1 i0": "the output loops are i0",
+    "stage 7 k0": "nothing is loaded from buffer 7 over k0",
+    "vectorize i0 3": "3 lanes: a vector has 2, 4, 8, ... of them",
+    "vectorize i0 2; vectorize k0 4": "a value would have the lanes of two loops",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_does_not_fit_is_said(text: str) -> None:
+    with pytest.raises(CompileError) as error:
+        apply_actions(KERNELS["row_sum"], parse_schedule(text))
+    assert WRONG[text] in str(error.value)
+
+
+def test_an_amount_that_does_not_divide_is_masked() -> None:
+    ast = KERNELS["row_sum"]
+    arrays = inputs(ast)
+    for text in ("split i0 4", "unroll i0 4", "vectorize i0 4", "split k0 5", "group k0 8", "vectorize k0 16", "unroll k0 32"):
+        close(run_on("LLVM", ast, arrays, parse_schedule(text)), run_ast(ast, arrays))
+
+
+def test_stage_copies_a_panel_first() -> None:
+    ast = KERNELS["matmul"]
+    arrays = inputs(ast)
+    actions = parse_schedule("vectorize i1 4; unroll i1 5; unroll i0 3; order i1 i0; stage 2 k0 i1.u i1.v")
+    staged = apply_actions(merge_loops(ast), [a for a in actions if a.verb != "order"])
+    assert any(node.op is Ops.LOCAL for node in staged.toposort())
+    close(run_on("LLVM", ast, arrays, parse_schedule("vectorize i1 4; unroll i1 5; unroll i0 3; stage 2 k0 i1.u i1.v")), run_ast(ast, arrays))

@@ -1,0 +1,118 @@
+"""CAST between all pairs of dtypes, BITCAST between all pairs of one size, on every device against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from kernmill.ir import DType, UOp, dtypes, reshape
+from kernmill.runtime import download, realize, upload
+
+Array = np.ndarray[Any, Any]
+
+
+def numpy_dtype(dtype: DType) -> Any:
+    return np.dtype(ml_dtypes.bfloat16) if dtype is dtypes.bfloat16 else np.dtype(dtype.name)
+
+
+def leaf(array: Array, dtype: DType, device: str) -> UOp:
+    return upload(array.view(np.uint16) if dtype is dtypes.bfloat16 else array, dtype, device)
+
+
+def read(root: UOp) -> Array:
+    found: Array = np.array(download(root))
+    return found.view(ml_dtypes.bfloat16) if root.dtype is dtypes.bfloat16 else found
+
+
+def wide(array: Array) -> Array:
+    """What NumPy's comparison knows nan of."""
+    return array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else array
+
+
+def values(dtype: DType) -> Array:
+    """Corners, halfway cases, and ordinary values."""
+    if dtype.is_bool:
+        return np.array([False, True] * 20)
+    rng = np.random.default_rng(dtype.bits)
+    if dtype.is_int:
+        low, high = int(dtype.min), int(dtype.max)
+        corners = [low, low + 1, 0, 1, 2, 127, high - 1, high, *(min(high, v) for v in (255, 2049, 2051, 16777217, 2**53 + 1))]
+        return np.concatenate([np.array(corners, dtype.name), rng.integers(low, high, 60, dtype.name, endpoint=True)])
+    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    tiny = float(info.smallest_subnormal)
+    corners = [0.0, 0.4, 0.5, 1.0, 1.5, 2.5, 127.9, 255.0, 2049.0, 65504.0, 65519.0, 65520.0, 3e38, 1e300, 6e-8, 2.98e-8, 1e-40,
+               tiny, float(info.max), np.inf, np.nan, 1.00048828125, 1.0004882812500002, 1.0004882812499998]  # fmt: skip
+    with np.errstate(over="ignore"):
+        all_ = np.array([*corners, *(-c for c in corners), *rng.normal(0, 100, 60), *rng.normal(0, 1e-6, 20)])
+        return all_.astype(numpy_dtype(dtype))
+
+
+def in_range(array: Array, dtype: DType) -> Array:
+    """Which floats have a value in the int dtype: for the others NumPy and every machine answer as they like."""
+    whole = np.trunc(array.astype(np.float64))
+    return np.isfinite(whole) & (whole >= float(dtype.min)) & (whole < 2.0 ** int(dtype.max).bit_length())
+
+
+@pytest.mark.parametrize("source", dtypes.data, ids=str)
+def test_cast(source: DType, device: str) -> None:
+    given, roots = [], []
+    for target in dtypes.data:
+        array = values(source)
+        if source.is_float and target.is_int:
+            array = array[in_range(array, target)]
+        given.append(array)
+        roots.append(leaf(array, source, device).cast(target))
+    realize([root for root in roots if root.storage is None])
+    for target, array, root in zip(dtypes.data, given, roots, strict=True):
+        with np.errstate(all="ignore"):
+            want = array.astype(numpy_dtype(target))
+        got, want = wide(read(root)), wide(want)
+        np.testing.assert_array_equal(got, want, f"{source} to {target}")
+        if target.is_float:
+            number = want == want
+            np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number], f"{source} to {target}")
+
+
+@pytest.mark.parametrize("target", [d for d in dtypes.data if d.is_int], ids=str)
+@pytest.mark.parametrize("source", [d for d in dtypes.data if d.is_float], ids=str)
+def test_cast_out_of_range_does_no_harm(source: DType, target: DType, device: str) -> None:
+    array = np.array([np.nan, np.inf, -np.inf, 3e4, -1.0] * 8, numpy_dtype(source))
+    root = leaf(array, source, device).cast(target)
+    realize([root])
+    assert read(root).shape == (40,)
+
+
+def test_float64_to_float16_rounds_once(device: str) -> None:
+    """By way of float32 it would be rounded twice, and LLVM would call a function that is not there."""
+    array = np.array([1.00048828125 + k * 2.0**-45 for k in range(-20, 21)] + [2049.0000001, 2.9802322387695312e-08])
+    root = leaf(array, dtypes.float64, device).cast(dtypes.float16)
+    realize([root])
+    np.testing.assert_array_equal(read(root), array.astype(np.float16))
+
+
+SIZES = {bits: [d for d in dtypes.data if d.bits == bits] for bits in (8, 16, 32, 64)}
+TWINS = [(a, b) for group in SIZES.values() for a in group for b in group if a is not b]
+
+
+@pytest.mark.parametrize(("source", "target"), TWINS, ids=str)
+def test_bitcast(source: DType, target: DType, device: str) -> None:
+    array = values(source)
+    want = array.view(numpy_dtype(target))
+    with np.errstate(invalid="ignore"):
+        number = (array == array) & (want == want)  # which bits a nan has is a machine's own business
+    root = leaf(array, source, device).bitcast(target)
+    realize([root])
+    np.testing.assert_array_equal(read(root)[number].view(np.uint8), want[number].view(np.uint8))
+
+
+def test_cast_in_the_middle_of_a_kernel(device: str) -> None:
+    """Lanes of different width side by side in one kernel."""
+    array = np.arange(-40, 41, dtype=np.int8)
+    x = leaf(array, dtypes.int8, device)
+    root = (x.cast(dtypes.float64) * 0.5).cast(dtypes.float32).cast(dtypes.int16).cast(dtypes.int64) + x.cast(dtypes.int64)
+    realize([reshape(root, (3, 27))])
+    realize([root])
+    np.testing.assert_array_equal(read(root), (array * 0.5).astype(np.int16).astype(np.int64) + array)

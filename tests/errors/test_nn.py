@@ -1,0 +1,73 @@
+"""Mistakes with layers, optimizers and files of weights: the class of the error, and the whole message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import FormatError, GradientError, KernmillError, SettingError, ShapeError, Tensor, nn
+
+
+def leaf(*shape: int) -> Tensor:
+    return Tensor(np.ones(shape, np.float32), requires_grad=True)
+
+
+def twice() -> list[Tensor]:
+    one = leaf(2)
+    return [one, one]
+
+
+NOT_A_TENSOR: Any = 3
+CASES: dict[str, tuple[Callable[[], Any], type[KernmillError], str]] = {
+    "sizes": (lambda: nn.Linear(0, 3), ShapeError, "Linear: in_features=0. Give a whole number, 1 or more."),
+    "linear": (lambda: nn.Linear(4, 3)(leaf(2, 5)), ShapeError,
+               "Linear: x of shape (2, 5): its last axis is to be 4. "
+               "Reshape x, or build the layer with another in_features."),
+    "groups": (lambda: nn.Conv2d(3, 4, 3, groups=2), ShapeError,
+               "Conv2d: 3 to 4 channels in 2 groups: they do not divide."),
+    "kernel": (lambda: nn.Conv2d(3, 4, (3, 3, 3)), ShapeError,
+               "Conv2d: kernel_size=(3, 3, 3). Give one size, or 2, each 1 or more."),
+    "heads": (lambda: nn.MultiHeadAttention(8, 3), ShapeError,
+              "MultiHeadAttention: embed_dim 8 does not divide into 3 heads."),
+    "layer norm": (lambda: nn.LayerNorm(3)(leaf(2, 4)), ShapeError,
+                   "LayerNorm: x of shape (2, 4) does not end in (3,). Reshape x, or the layer."),
+    "batch norm": (lambda: nn.BatchNorm(3)(leaf(2, 4)), ShapeError,
+                   "BatchNorm: x of shape (2, 4): axis 1 is to have 3 channels."),
+    "one value": (lambda: nn.BatchNorm(3).train()(leaf(1, 3)), ShapeError,
+                  "BatchNorm: one value per channel has no variance. Train with larger batches, or call eval()."),
+    "dropout": (lambda: nn.Dropout(2), SettingError, "Dropout: p=2 is no probability. Give a number from 0 to 1."),
+    "missing": (lambda: nn.Linear(2, 1).load_state_dict({"weight": np.ones((1, 3)), "other": np.ones(1)}), FormatError,
+                "load_state_dict: Linear: missing bias; unexpected other; weight has shape (1, 3), the module (1, 2). "
+                "Build the module with the sizes of the file, or load with strict=False to pass over names."),
+    "no parameters": (lambda: nn.optim.SGD([]), SettingError,
+                      "SGD: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."),
+    "no tensor": (lambda: nn.optim.SGD([NOT_A_TENSOR]), SettingError,
+                  "SGD: parameter 0 is a int. Give tensors, such as model.parameters()."),
+    "no leaf": (lambda: nn.optim.Adam([Tensor([1.0])]), GradientError,
+                "Adam: parameter 0 of shape (1,) is no leaf with requires_grad. Make it with requires_grad=True."),
+    "computed": (lambda: nn.optim.Adam([leaf(1) * 2]), GradientError,
+                 "Adam: parameter 0 of shape (1,) is no leaf with requires_grad. Make it with requires_grad=True."),
+    "twice": (lambda: nn.optim.SGD(twice()), SettingError, "SGD: a parameter is given twice. Give each once."),
+    "rate": (lambda: nn.optim.SGD([leaf(1)], lr=-1), SettingError, "SGD: lr=-1. Give a number, 0 or more."),
+    "nesterov": (lambda: nn.optim.SGD([leaf(1)], nesterov=True), SettingError,
+                 "SGD: nesterov=True without momentum. Give a momentum, such as 0.9."),
+    "betas": (lambda: nn.optim.AdamW([leaf(1)], betas=(0.9, 1.0)), SettingError,
+              "AdamW: betas=(0.9, 1.0). Give two numbers from 0 to below 1, such as (0.9, 0.999)."),
+    "step": (lambda: nn.optim.SGD([leaf(1)]).step(), GradientError,
+             "SGD.step: no parameter has a gradient. Call backward() on the loss first."),
+    "clip": (lambda: nn.optim.clip_grad_norm([leaf(1)], 1.0), GradientError,
+             "clip_grad_norm: no parameter has a gradient. Call backward() on the loss first."),
+    "load": (lambda: nn.state.load("no/such/file"), FormatError,
+             "no/such/file: cannot be read: No such file or directory. Give the path of a safetensors file."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_message(name: str) -> None:
+    call, kind, text = CASES[name]
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value) == text

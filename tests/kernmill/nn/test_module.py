@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+
+from kernmill import Tensor, nn, train
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        self.first = nn.Linear(2, 3)
+        self.norms = [nn.BatchNorm(3), nn.BatchNorm(3)]
+        self.by_name = {"last": nn.Linear(3, 1, bias=False)}
+        self.scale = Tensor([2.0], requires_grad=True)
+        self.shared = self.scale
+        self._hidden = Tensor([1.0], requires_grad=True)
+
+
+def test_names() -> None:
+    model = Model()
+    norm = ["weight", "bias", "running_mean", "running_var"]
+    assert list(model.state_dict()) == [
+        "first.weight",
+        "first.bias",
+        *(f"norms.0.{n}" for n in norm),
+        *(f"norms.1.{n}" for n in norm),
+        "by_name.last.weight",
+        "scale",
+    ]
+    assert len(model.parameters()) == 8
+    assert [type(m).__name__ for m in model.modules()] == ["Model", "Linear", "BatchNorm", "BatchNorm", "Linear"]
+
+
+def test_training_is_said_by_the_module_or_by_the_block() -> None:
+    model = Model()
+    assert not model.training
+    with train():
+        assert model.norms[1].training
+        model.eval()
+        assert not model.norms[1].training
+    assert model.train().norms[0].training
+
+
+def test_state_goes_from_one_module_to_another() -> None:
+    one, two = Model(), Model()
+    two.load_state_dict(one.state_dict())
+    for name, tensor in two.state_dict().items():
+        np.testing.assert_array_equal(tensor.numpy(), one.state_dict()[name].numpy())
+        assert tensor.is_realized
+    assert len(two.parameters()) == 8
+    two.scale.assign(Tensor([5.0]))
+    assert float(one.scale) == 2.0
+
+
+def test_names_that_do_not_fit_are_passed_over_on_request() -> None:
+    layer = nn.Linear(2, 1)
+    layer.load_state_dict({"bias": np.array([3.0], np.float64), "other": np.zeros(3)}, strict=False)
+    assert layer.bias is not None
+    assert layer.bias.tolist() == [3.0]
+
+
+def test_repr() -> None:
+    text = repr(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.1)))
+    assert text == "Sequential(\n  0: Linear(weight(3, 2), bias(3,))\n  1: Dropout(p=0.1)\n)"

@@ -1,0 +1,92 @@
+"""Each command, its exit status, and what it says of mistakes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernmill.cli import main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> None:
+    """Once is enough: the commands choose their device themselves."""
+
+
+def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "kernmill", *arguments],
+        cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^  LLVM  .*\(default\)$", text, re.MULTILINE)
+    assert re.search(r"^  PYTHON .*the reference", text, re.MULTILINE)
+    for part in ("features used:", "threads", "MiB", "CACHE_DIR="):
+        assert part in text
+
+
+def test_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "info"]) == 0
+    assert main(["cache", "verify"]) == 0
+    assert "0 were damaged" in capsys.readouterr().out
+
+
+def test_cache_clear_empties_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    code = "from kernmill import Tensor; (Tensor([1.0, 2.0]) * 3).realize()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "CACHE_DIR": str(folder)}, check=True)
+    status, out, _ = run("cache", "clear", CACHE_DIR=str(folder))
+    assert status == 0
+    assert re.fullmatch(rf"[1-9] kernels deleted from {re.escape(str(folder))}\n", out)
+    assert run("cache", "clear", CACHE_DIR=str(folder))[1].startswith("0 kernels deleted")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "text"),
+    [
+        (("info",), {"DEBUG": "seven"}, "kernmill: environment: 'seven' is not a value of DEBUG. Valid: 0 to 6."),
+        (("info",), {"DEVICE": "NO"}, "kernmill: device 'NO': there is no such device. Devices here: "),
+        (("demo", "--device", "NO"), {}, "kernmill: device 'NO': there is no such device. Devices here: "),
+        (("conformance", "--device", "a:b"), {}, "kernmill: device 'a:b': a device is named like LLVM or LLVM:1."),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: tuple[str, ...], environment: dict[str, str], text: str) -> None:
+    status, _, error = run(*arguments, **environment)
+    assert status == 2
+    assert error.startswith(text)
+    assert "Traceback" not in error
+
+
+def test_debug_shows_where_a_mistake_was_made() -> None:
+    status, _, error = run("info", DEVICE="NO", DEBUG="1")
+    assert status == 1
+    assert "Traceback" in error
+
+
+def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["demo", "--steps", "0"], ["no"], []):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+    assert "usage: kernmill" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernmill.cli.check_environment", interrupted)
+    assert main(["info"]) == 130
+    assert capsys.readouterr().err == "\nkernmill: stopped.\n"

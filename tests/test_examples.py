@@ -1,0 +1,49 @@
+"""The examples run: on a part of the real data where it is there, and with a clear sentence where it is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_mnist_on_a_part(shared_data: Callable[[str], Path]) -> None:
+    done = run(
+        "examples/mnist.py", "--data", str(shared_data("mnist")), "--epochs", "1", "--limit", "3200", "--batch", "64"
+    )
+    assert done.returncode == 0, done.stderr
+    (accuracy,) = re.findall(r"^accuracy (\S+) %$", done.stdout, re.MULTILINE)
+    assert float(accuracy) > 75
+    assert done.stderr == ""  # no bar where there is no terminal
+
+
+def test_mnist_without_its_files(tmp_path: Path) -> None:
+    done = run("examples/mnist.py", "--data", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"mnist: {tmp_path} lacks train-images-idx3-ubyte.gz, ")
+    assert "Traceback" not in done.stderr
+
+
+def test_mnist_with_a_damaged_file(tmp_path: Path) -> None:
+    for name in (
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ):
+        (tmp_path / f"{name}.gz").write_bytes(b"no gzip")
+    done = run("examples/mnist.py", "--data", str(tmp_path))
+    assert done.returncode == 1
+    assert "Fetch the file again." in done.stderr
+    assert "Traceback" not in done.stderr
