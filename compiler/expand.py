@@ -11,6 +11,8 @@ from itertools import product
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, substitute
 
+from .split_reduce import neutral_element
+
 __all__ = ["expand_loops"]
 
 
@@ -68,7 +70,9 @@ def _close(node: UOp) -> UOp:
 
 def _reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
     op = node.arg[0]
-    if loops:
+    neutral = neutral_element(op, node)
+    values = [value for value in values if value is not neutral] or [neutral]  # copies outside of a masked loop
+    if loops and values != [neutral]:
         return UOp(Ops.REDUCE, node.dtype, (*values, *loops), (op, len(values)))
     total = values[0]
     for value in values[1:]:

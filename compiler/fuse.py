@@ -45,6 +45,8 @@ _COST: dict[Op, int] = {
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
+_TILED = 4  # a reduction that reads its data this many times over wants a register tile
+_REPEATS = 3  # a sum inside a sum may do so much work again, where the alternative is to store all its terms
 _SMALL = 1 << 15  # ... or when the whole consumer is this small
 _LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.SINK})
 
@@ -83,12 +85,18 @@ class Fusion:
 
 @dataclass(slots=True)
 class _Facts:
-    """What a node is made of down to data and reductions: cost per element, buffers read, a reduction at full size."""
+    """What a node is made of down to data and reductions.
+
+    Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one buffer,
+    and whether that reduction reads each of its data several times: then it wants a register tile, and a kernel to itself.
+    """
 
     cost: int
     reads: int
     is_heavy: bool
     depth: int
+    widest: int
+    is_tiled: bool
 
 
 def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
@@ -130,13 +138,17 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
         below = [facts[s] for s in node.src]
         depth = max((f.depth for f in below), default=0)
         if node.op in _LEAVES or node in forced:
-            facts[node] = _Facts(0, int(node.op is not Ops.CONST and node.op is not Ops.IOTA), False, 0)
+            is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
+            facts[node] = _Facts(0, int(is_data), False, 0, _elements(node.shape) if is_data else 0, False)
         elif node.op is Ops.REDUCE:
-            facts[node] = _Facts(0, 1, True, depth + 1)
+            is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
+            facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled)
         else:
             cost = sum(f.cost for f in below) + (_COST.get(node.op, 1) if node.op.is_elementwise else 0)
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
-            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth)
+            tiled = heavy and any(f.is_tiled for f in below)
+            widest = max((f.widest for f in below), default=0)
+            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth, widest, tiled)
     return facts
 
 
@@ -169,7 +181,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
             _evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses
         )
     if node.op is Ops.REDUCE or (fact.is_heavy and node.op.is_elementwise):
-        return len(uses) > 1 or not _melts(node, uses[0], fusion)
+        return len(uses) > 1 or not _melts(node, uses[0], fact.is_tiled, fusion)
     if fact.cost == 0:
         return False
     kernels = {use.kernel for use in uses}
@@ -201,23 +213,20 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
     return False
 
 
-def _melts(node: UOp, use: Use, fusion: Fusion) -> bool:
+def _melts(node: UOp, use: Use, is_tiled: bool, fusion: Fusion) -> bool:
     """A reduction is computed inside its consumer: nothing is computed twice, and rows enough remain."""
     kernel = fusion.roots[use.kernel]
     needed = _needed(use)
-    if not needed <= set(
-        kernel.loops
-    ):  # inside another reduction's loop: fine where the two are one sum over more loops
-        return (
-            node.op is Ops.REDUCE
-            and _continues(node, fusion)
-            and _evaluations(use, kernel) <= 2 * _elements(node.shape)
-        )
+    if not needed <= set(kernel.loops):  # inside another reduction's loop: fine if the two are one sum over more loops
+        repeats = _evaluations(use, kernel) / max(1, _elements(node.shape))
+        return node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS
     if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):
         return False
     rows = _product(r for r in kernel.loops if r in needed)
     total = _product(kernel.loops)
-    return rows == total or rows >= _FEW_ROWS or total * _reduced(node) <= _SMALL
+    if rows == total or total * _reduced(node) <= _SMALL:
+        return True
+    return rows >= _FEW_ROWS and not is_tiled
 
 
 def _continues(node: UOp, fusion: Fusion) -> bool:

@@ -68,7 +68,11 @@ def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, 
     uops = linearize(ast)
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
     uops = [  # an argument that turned out to be unused is still passed
-        *(u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype) for u in arguments if (u.op, u.arg) not in named),
+        *(
+            u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype)
+            for u in arguments
+            if (u.op, u.arg) not in named
+        ),
         *uops,
     ]
     if is_checked:

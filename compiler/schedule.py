@@ -222,7 +222,9 @@ class _Builder:
             )  # a cycle is a clash, found later
             pending.remove(ready)
             done.add(ready)
-            if not any(loop.src[0].is_const and loop.src[0].arg == 0 for loop in fusion.roots[fusion.kernel_of[ready]].loops):
+            if not any(
+                loop.src[0].is_const and loop.src[0].arg == 0 for loop in fusion.roots[fusion.kernel_of[ready]].loops
+            ):
                 self.plan.items.append(self._item(ready))
 
     def _item(self, node: UOp) -> Item:

@@ -181,7 +181,11 @@ class _Evaluator:
 
     def run(self) -> Array:
         for node in self.order:
-            self.values[node] = self.buffers[node] if node in self.buffers else _settle(node.dtype, self.value(node))
+            if node in self.buffers:
+                self.values[node] = self.buffers[node]
+            else:  # an INDEX has the dtype of what lies there, and a place as its value
+                dtype = dtypes.index if node.op is Ops.INDEX else node.dtype
+                self.values[node] = _settle(dtype, self.value(node))
         return self.values[self.root]
 
     def value(self, u: UOp) -> Any:

@@ -133,7 +133,9 @@ def _reduce_in_double(x: UOp) -> tuple[UOp, UOp]:
     size = magnitude(x)
     wide = size.cast(dtypes.float64)
     half = x.op is Ops.CAST and x.src[0].dtype.scalar is dtypes.float16  # never large
-    (_, *words), *others = [(start, literal(wide, a), literal(wide, b)) for start, a, b in TWO_OVER_PI[: 1 if half else 4]]
+    (_, *words), *others = [
+        (start, literal(wide, a), literal(wide, b)) for start, a, b in TWO_OVER_PI[: 1 if half else 4]
+    ]
     for start, *choice in others:
         near = size < literal(size, start)
         words = [near.where(*pair) for pair in zip(words, choice, strict=True)]

@@ -81,6 +81,7 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
     for action in actions:
         try:
             ast = _VERBS[action.verb](ast, action.args)
+            _check_lanes(ast)
         except (ValueError, IndexError, KeyError) as error:
             names = ", ".join(f"{r.arg[0]}({r.src[0].arg})" for r in ast.toposort() if r.op is Ops.RANGE)
             raise CompileError(
@@ -89,6 +90,16 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
         info: KernelInfo = ast.arg
         ast = ast.replace(arg=replace(info, actions=(*info.actions, str(action))))
     return ast
+
+
+def _check_lanes(ast: UOp) -> None:
+    """A value has the lanes of one loop, and memory of the kernel's own is not made anew for each lane."""
+    for node in ast.toposort():
+        lanes = sum(r.arg[1] == AxisKind.VECTOR for r in node.ranges)
+        if lanes > 1:
+            raise ValueError("a value would have the lanes of two loops")
+        if lanes and node.op is Ops.LOCAL:
+            raise ValueError("each lane would need memory of its own; name the loop of the lanes in `stage`")
 
 
 def find_loop(ast: UOp, name: str) -> UOp:
@@ -111,6 +122,8 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
+        if verb == "vectorize" and amount & (amount - 1):
+            raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
         kind = {"split": AxisKind.REDUCE if is_reduce else AxisKind.LOOP, "unroll": AxisKind.UNROLL,
                 "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP}[verb]  # fmt: skip
         taken = {str(node.arg[0]) for node in ast.toposort() if node.op is Ops.RANGE}
@@ -154,6 +167,8 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
             continue
         src = tuple(done[s] for s in node.src)
         closed = closed_ranges(node)
+        if node.op is Ops.LOCAL and loop in node.src:  # made anew for the same iterations
+            src = tuple(new for s in node.src for new in (loops if s is loop else (done[s],)))
         if loop in closed:
             first = len(node.src) - len(closed)
             place = first + closed.index(loop)
@@ -172,6 +187,8 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     info: KernelInfo = ast.arg
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
+    if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
+        raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
     order = (args[0], *(name for name in info.order if name != args[0]))
     return ast.replace(arg=replace(info, order=order))
