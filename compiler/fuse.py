@@ -88,7 +88,8 @@ class _Facts:
     """What a node is made of down to data and reductions.
 
     Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one buffer,
-    and whether that reduction reads each of its data several times: then it wants a register tile, and a kernel to itself.
+    and whether that reduction reads each of its data several times: then it wants a register tile,
+    and a kernel to itself.
     """
 
     cost: int

@@ -99,7 +99,7 @@ class _Builder:
     def _inputs(self, order: list[UOp]) -> None:
         for node in order:
             if node.op is Ops.PARAM:
-                slot, count = node.arg
+                slot, count = int(node.arg[0]), node.arg[1]
                 self.buffer_of[node] = self._new(node, int(static((count,))[0]), self.devices[slot], slot)
                 self.device_of[node] = self.devices[slot]
             elif node.op is Ops.COPY:
@@ -257,7 +257,7 @@ class _Builder:
 
 
 def _divisor(a: UOp, b: UOp) -> UOp:
-    """`b` where the divide instruction takes it, else 1: idle lanes hold 0, and a WHERE computes both of its branches."""
+    """`b` where the divide instruction takes it, else 1: idle lanes hold 0, and a WHERE computes both branches."""
     bad = b.eq(0)
     if a.dtype.min:
         bad = bad | (b.eq(-1) & a.eq(int(a.dtype.min)))

@@ -68,7 +68,7 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
 def _every_second(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
     """A load of every second place: two vectors of which only the wanted lanes are touched, then a shuffle."""
     place = load.src[0]
-    loop = _lanes_of(place)
+    memory, loop = done[place.src[0]], _lanes_of(place)
     if loop is None or load.dtype.is_bool:
         return None
     terms, _ = linear(place.src[1])
@@ -86,7 +86,7 @@ def _every_second(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
             mask = spread(done[place.src[2]], lanes)
             gate = even & UOp(Ops.SHUFFLE, dtypes.bool.vec(lanes), (mask, mask), picked)
         at = first if half == 0 else simplify(first + lanes)
-        index = UOp(Ops.INDEX, load.dtype.vec(lanes), (done[place.src[0]], at, gate))
+        index = UOp(Ops.INDEX, load.dtype.vec(lanes), (memory, at, gate))
         halves.append(UOp(Ops.LOAD, load.dtype.vec(lanes), (index,)))
     return UOp(Ops.SHUFFLE, load.dtype.vec(lanes), (halves[0], halves[1]), tuple(2 * n for n in range(lanes)))
 

@@ -15,11 +15,11 @@ from .graph import *
 from .ops import *
 from .pattern import *
 from .rewrite import *
-from .scalar import *
 from .settings import *
 from .settings import debug as debug
 from .shape import *
 from .target import *
 from .text import *
 from .uop import *
+from .values import *
 from .verify import *

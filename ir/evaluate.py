@@ -294,7 +294,7 @@ class _Evaluator:
     def reduce(reducer: Any, x: Array, axes: tuple[int, ...]) -> Array:
         import numpy as np
 
-        wide = x.astype(np.float64) if x.dtype in (np.float16, np.float32) else x
+        wide = x.astype(np.float64) if x.dtype.name in ("float16", "float32") else x
         initial = {} if all(x.shape[a] for a in axes) or reducer.identity is not None else {"initial": -np.inf}
         return np.asarray(reducer.reduce(wide, axis=axes, keepdims=True, **initial)).astype(x.dtype)
 

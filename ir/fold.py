@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .ops import Ops
-from .scalar import bits_of, from_bits, to_dtype
 from .uop import UOp, const
+from .values import bits_of, from_bits, to_dtype
 
 __all__ = ["apply_op", "fold_constant"]
 

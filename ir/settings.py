@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextvars
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -127,7 +127,7 @@ def debug() -> int:
 
 
 @contextmanager
-def Context(**values: Value) -> Iterator[None]:  # reads as a noun in `with Context(DEBUG=2):`
+def Context(**values: Value) -> Generator[None]:  # reads as a noun in `with Context(DEBUG=2):`
     """Override settings for a block: `with Context(DEBUG=2, THREADS=1): ...`.
 
     Raises:

@@ -20,9 +20,9 @@ from .bounds import Bounds, bounds_of
 from .dtype import DType, dtypes
 from .errors import InternalError
 from .ops import AxisKind, Group, Op, Ops
-from .scalar import to_dtype
 from .shape import Shape
 from .shape_rules import shape_of
+from .values import to_dtype
 
 __all__ = ["UOp", "closed_ranges", "const", "index_const", "make_range", "substitute"]
 

@@ -256,7 +256,8 @@ class Guard:
         source = f"def check():\n try:\n  if ({condition}):\n   return ({found})\n except GONE:\n  pass\n return None\n"
         scope = {**walk.scope, "GONE": (AttributeError, LookupError, ValueError, TypeError)}
         exec(compile(source, "<guards of a captured function>", "exec"), scope)
-        self.check: Callable[[], tuple[Lazy, ...] | None] = scope["check"]
+        check: Any = scope["check"]
+        self.check: Callable[[], tuple[Lazy, ...] | None] = check
 
     def explain(self) -> str:
         """What changed, in the user's words; empty: nothing."""

@@ -157,7 +157,8 @@ class Jit(Generic[P, R]):
 
     def _first(self, args: Any, kwargs: Any, call: _Call) -> R:
         """Run plainly; afterwards nothing that the function made is lazy."""
-        result = self.__kernmill_captured__(*args, **kwargs)
+        plain: Callable[..., R] = self.__kernmill_captured__
+        result = plain(*args, **kwargs)
         found: list[Leaf] = []
         take_apart(result, found, [])
         places = self._walk(call.objects).tensors.values()
@@ -174,7 +175,8 @@ class Jit(Generic[P, R]):
             known = Tensors(call.leaves, before.tensors.values(), alive_tensors())
             renewed = refresh(known.reachable())
             with recording() as recorded:
-                result = self.__kernmill_captured__(*args, **kwargs)
+                plain: Callable[..., R] = self.__kernmill_captured__
+                result = plain(*args, **kwargs)
                 found: list[Leaf] = []
                 take_apart(result, found, [])
                 after = self._walk(call.objects, before)

@@ -20,7 +20,7 @@ import contextvars
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
@@ -52,7 +52,7 @@ _training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", def
 
 
 @contextlib.contextmanager
-def no_grad() -> Iterator[None]:
+def no_grad() -> Generator[None]:
     """Results made in this block, or in a function it decorates, lead to no gradient."""
     token = _grad_enabled.set(False)
     try:
@@ -62,7 +62,7 @@ def no_grad() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def train(mode: bool = True) -> Iterator[None]:
+def train(mode: bool = True) -> Generator[None]:
     """In this block layers behave as in training: dropout drops, batch norm measures its batch."""
     token = _training.set(mode)
     try:

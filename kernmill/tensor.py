@@ -88,7 +88,10 @@ class Conversions(Casting):
                 UOp.current_origin = origin
             for t in lazy:
                 t._settle()
-            for t, node in constant:  # a node that any other tensor of this value has too: the memory is this tensor's alone
+            for (
+                t,
+                node,
+            ) in constant:  # other tensors share the node, not the memory
                 if t.uop is not node:
                     node.storage = None
         return self

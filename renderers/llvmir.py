@@ -198,13 +198,13 @@ class _Function:
 
     def _place(self, u: UOp) -> None:
         """INDEX: an address, or a vector of them. A scalar gate moves a closed place to the start of the buffer."""
-        index = u.src[1]
+        memory, index = self.values[u.src[0]], u.src[1]
         value = self.values[index]
         if len(u.src) > 2 and u.src[2].dtype.lanes == 1:
             value = self._define(f"select i1 {self.values[u.src[2]]}, i64 {value}, i64 0")
         kind = f"i64 {value}" if index.dtype.lanes == 1 else f"<{index.dtype.lanes} x i64> {value}"
         element = llvm_type(u.dtype.scalar, True)
-        self.values[u] = self._define(f"getelementptr inbounds {element}, ptr {self.values[u.src[0]]}, {kind}")
+        self.values[u] = self._define(f"getelementptr inbounds {element}, ptr {memory}, {kind}")
 
     def _gate(self, place: UOp) -> UOp | None:
         return place.src[2] if len(place.src) > 2 else None

@@ -13,6 +13,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -101,7 +102,7 @@ class Device(ABC):
         self.index = index
 
     # --- must
-    @property
+    @cached_property
     @abstractmethod
     def renderer(self) -> Renderer:
         """Turns linear UOps into this device's language; its `target` says what the code may use."""

@@ -8,7 +8,7 @@ constants) it keeps.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -112,7 +112,7 @@ def current_recording() -> Recording | None:
 
 
 @contextmanager
-def recording() -> Iterator[Recording]:
+def recording() -> Generator[Recording]:
     """Record everything that this thread launches inside the block.
 
     Raises:

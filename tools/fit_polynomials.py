@@ -186,11 +186,14 @@ def text() -> str:
                 lines.append("        ),\n")
         lines.append("    },\n")
         print(spec.name, file=sys.stderr)
-    lines.append("}\n\n# 2/pi in two words, from which |x|, and without the multiples of 4 in the product with such a float32\n")
+    lines.append(
+        "}\n\n# 2/pi in two words, from which |x|, and without the multiples of 4 in the product with such a float32\n"
+    )
     lines.append("TWO_OVER_PI: Final[tuple[tuple[float, float, float], ...]] = (\n")
     for start in STARTS:
         high, low = two_over_pi(start)
-        lines.append(f"    ({0.0 if start < 0 else 2.0**start!r}, {high!r}, {low!r}),\n")
+        place = repr(0.0 if start < 0 else 2.0**start).replace("e+", "e")  # as ruff writes it
+        lines.append(f"    ({place}, {high!r}, {low!r}),\n")
     lines.append(")\n\n# 1/(2*pi) is the sum of TURN_DIGITS[i] * 2**(-53*i)\n")
     lines.append("TURN_DIGITS: Final[tuple[float, ...]] = (\n")
     lines += [f"    {digit!r},\n" for digit in turn_digits()]

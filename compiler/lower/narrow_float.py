@@ -44,7 +44,7 @@ def _to_bfloat16(u: UOp) -> UOp:
 
 
 def _float64_to_float16(u: UOp) -> UOp:
-    """By way of a float32 rounded to odd: its last bit says that something was cut off, so that the second rounding is right."""
+    """By way of a float32 rounded to odd: its last bit says that something was cut off, so the second rounding is right."""
     x = u.src[0]
     near = x.cast(dtypes.float32)
     back = near.cast(dtypes.float64)

@@ -3,9 +3,10 @@
 When: in lowering, for the ops a target does not have. Why here: dtypes are settled; what comes out is plain arithmetic.
 Assumes: FMA rounds once. Where it rounds twice, SIN, COS and POW lose bits and the rest one or two ulp.
 Guarantees: no branches, no tables in memory, no loops, no conversion between ints and floats, int lanes as wide as the
-float lanes; scalars and vectors alike. nan, inf and -0 as NumPy. float16 and bfloat16 go through float32.
+float lanes; scalars and vectors alike. nan, inf and -0 as NumPy. float16 and bfloat16 go through float32. SIN and COS
+of float32 reduce their argument in float64 lanes: a target without float64 must bring its own.
 Mathematics: at each function; the numbers come from tools/fit_polynomials.py. The errors stated (in ulp: the distance
-of neighbours at the exact value) are what tests/compiler/test_transcendental.py measures and holds.
+of neighbours at the exact value) are what tests/compiler/lower/test_transcendental.py measures and holds.
 """
 
 from __future__ import annotations
@@ -97,9 +98,10 @@ def _log_special(x: UOp, result: UOp) -> UOp:
 
 
 def sin_to_polynomial(x: UOp) -> UOp:
-    """sin x from |x| = n*pi/2 + r.
+    """sin x from |x| = n*pi/2 + r, any finite x.
 
-    Error: float32 1.6 ulp for every x; float64 1.6 ulp for |x| < 2**50, beyond that 1e-15 absolute.
+    Error: float32 1.6 ulp. float64 1.6 ulp for |x| < 2**50 (neighbouring floats lie a quarter of a radian apart there);
+    beyond, 1e-15 absolute, which is many ulp next to the zeros: 2 ulp would take a fourth word for every argument.
     """
     f = format_of(x)
     sine, cosine, quadrant = _quarter(x)
@@ -125,21 +127,19 @@ def _quarter(x: UOp) -> tuple[UOp, UOp, UOp]:
 
 
 def _reduce_in_double(x: UOp) -> tuple[UOp, UOp]:
-    """r and n of a float32, in float64: n + r*2/pi = |x| * 2/pi, less multiples of 4.
+    """r and n of a float32, by float64: n + r*2/pi = |x| * 2/pi, less multiples of 4.
 
     A large float is a multiple of a large power of two, so the upper bits of 2/pi only add multiples of 4. Without them
-    two words are enough: the product with the first has 77 bits, of which n takes up to 50, and FMA leaves the rest.
+    two words are enough in each of four ranges: the product with the first is less than 2**50.5, and of its 77 bits FMA
+    leaves those below 1.
     """
     size = magnitude(x)
     wide = size.cast(dtypes.float64)
-    half = x.op is Ops.CAST and x.src[0].dtype.scalar is dtypes.float16  # never large
-    (_, *words), *others = [
-        (start, literal(wide, a), literal(wide, b)) for start, a, b in TWO_OVER_PI[: 1 if half else 4]
-    ]
-    for start, *choice in others:
+    half = x.op is Ops.CAST and x.src[0].dtype.scalar is dtypes.float16  # always in the first range
+    high, low = (literal(wide, word) for word in TWO_OVER_PI[0][1:])
+    for start, next_high, next_low in () if half else TWO_OVER_PI[1:]:
         near = size < literal(size, start)
-        words = [near.where(*pair) for pair in zip(words, choice, strict=True)]
-    high, low = words
+        high, low = near.where(high, literal(wide, next_high)), near.where(low, literal(wide, next_low))
     magic = literal(wide, format_of(wide).magic)
     total = fma(wide, high, magic)
     y = fma(wide, low, fma(wide, high, magic - total))
@@ -147,7 +147,7 @@ def _reduce_in_double(x: UOp) -> tuple[UOp, UOp]:
 
 
 def _reduce(size: UOp) -> tuple[UOp, UOp]:
-    """r and n of a float64 that is not negative: Cody and Waite's below 2**50, Payne and Hanek's beyond."""
+    """r and n of a float64, at least 0: Cody and Waite's three words of pi/2 below 2**50, Payne and Hanek's beyond."""
     n, quadrant = nearest(size, 2 / math.pi, 0)
     r = size
     for word in _HALF_PI:
@@ -158,29 +158,28 @@ def _reduce(size: UOp) -> tuple[UOp, UOp]:
 
 
 def _reduce_far(size: UOp) -> tuple[UOp, UOp]:
-    """r and n from the digits of 1/(2*pi) that matter for the exponent; n is -2..2.
+    """r and n from the three digits of 1/(2*pi), base 2**53, that matter for the exponent.
 
-    A float64 from 2**(52 + 53*i) is a multiple of 2**(53*i), so the first i digits only add whole turns. The three
-    digits after them are found by five shifts of the list, by 16, 8, 4, 2 and 1. What follows is less than 2**-54 turns.
+    A float64 from 2**(52 + 53*i) is a multiple of 2**(53*i): the first i digits add whole turns, and what follows the
+    next three adds less than 2**-53 turns. They get to the front of the list in five steps, by 16, 8, 4, 2 and 1.
     """
 
     def word(digit: int, place: int) -> UOp:
         return literal(size, math.ldexp(TURN_DIGITS[digit], -53 * place))
 
     near = size < literal(size, 2.0 ** (52 + 53 * 16))
-    x = place = near.where(size, size * literal(size, 2.0 ** (-53 * 16)))  # so that no word is too small for a float
+    x = rest = near.where(size, size * literal(size, 2.0 ** (-53 * 16)))  # or the words would be too small for a float
     last = len(TURN_DIGITS) - 16
     words = [near.where(word(i, i), word(i + 16, i)) if i < last else word(i, i) for i in range(18)]
     for by in (8, 4, 2, 1):
-        near = place < literal(size, 2.0 ** (52 + 53 * by))
+        near = rest < literal(size, 2.0 ** (52 + 53 * by))
         words = [near.where(words[i], words[i + by]) for i in range(by + 2)]
-        place = near.where(place, place * literal(size, 2.0 ** (-53 * by)))
-    turns = (x * words[0]).alu(Ops.ROUND)
-    t = fma(x, words[0], -turns)
-    turns = fma(x, words[1], t).alu(Ops.ROUND)
-    t = fma(x, words[2], fma(x, words[1], t - turns))
+        rest = near.where(rest, rest * literal(size, 2.0 ** (-53 * by)))
+    t = fma(x, words[0], -(x * words[0]).alu(Ops.ROUND))
+    t = fma(x, words[1], t - fma(x, words[1], t).alu(Ops.ROUND))
+    t = fma(x, words[2], t)
     magic = literal(size, format_of(size).magic / 4)
-    total = t + magic  # to the nearest quarter
+    total = t + magic  # to a quarter of a turn
     return (t - (total - magic)) * literal(size, 2 * math.pi), total.bitcast(dtypes.uint64)
 
 
@@ -266,7 +265,7 @@ def decompose(op: Op, x: UOp, *rest: UOp) -> UOp | None:
 
 def _rule(name: str, op: Op) -> Rule:
     x, y = var("x"), var("y")
-    why = "float rounding; measured by tests/compiler/test_transcendental.py"
+    why = "float rounding; measured by tests/compiler/lower/test_transcendental.py"
     if op is Ops.POW:
         return Rule(name, node(op, x, y), lambda x, y: decompose(op, x, y), kind="float", unproven=why)
     return Rule(name, node(op, x), lambda x: decompose(op, x), kind="float", unproven=why)

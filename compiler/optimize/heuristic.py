@@ -258,7 +258,7 @@ def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: in
         and any(a.step(name) == 0 and name not in a.steps for a in main.loads)
     ]  # fmt: skip
     reusing = _best_pair(shape, main, reusing, lane_loop)
-    if is_lane_output and lane_loop is not None:
+    if lane_loop is not None and is_lane_output:
         blocks = -(-shape.sizes[lane_loop] // width)
         if reusing:
             tiles[lane_loop] = 2 if blocks > 1 and (blocks % 2 == 0 or blocks > 6) else 1
@@ -337,7 +337,7 @@ def _packing(
     shape: _Shape, main: _Group, lane_loop: str | None, width: int, tiles: dict[str, int], target: Target
 ) -> list[Action]:
     """Panels of a large operand that many tiles read again are copied side by side first."""
-    if lane_loop not in shape.outputs or len(main.loops) != 1 or lane_loop is None:
+    if lane_loop is None or lane_loop not in shape.outputs or len(main.loops) != 1:
         return []
     (reduce_loop,) = main.loops
     others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]
