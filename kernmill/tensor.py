@@ -80,7 +80,7 @@ class Conversions(Casting):
         tensors: list[Any] = [self, *others, *self._states()]
         lazy = [t for t in {id(t): t for t in tensors}.values() if _stored(t.uop) is None]
         if lazy:
-            constant = [(t, t.uop) for t in lazy if device_of(t.uop) is None]
+            constant = [(t, t.uop) for t in lazy if _is_shared(t.uop)]
             origin, UOp.current_origin = UOp.current_origin, None
             try:
                 realize(list(dict.fromkeys(t.uop for t in lazy)), expressions)
@@ -92,8 +92,9 @@ class Conversions(Casting):
                 t,
                 node,
             ) in constant:  # other tensors share the node, not the memory
-                if t.uop is not node:
-                    node.storage = None
+                if t.uop is node:
+                    t.uop = reshape(buffer_node(node.storage), node.shape)
+                node.storage = None
         return self
 
     def _settle(self) -> None:
@@ -232,6 +233,11 @@ class Conversions(Casting):
 def _register(leaf: Conversions) -> None:
     with _lock:
         _leaves[leaf.uop] = weakref.ref(leaf)
+
+
+def _is_shared(node: UOp) -> bool:
+    """Whether the expression is of constants only: then every other tensor of the same value has the same node."""
+    return device_of(node) is None and all(u.op is not Ops.DETACH for u in node.toposort())
 
 
 def _stored(node: UOp) -> UOp | None:

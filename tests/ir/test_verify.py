@@ -198,7 +198,7 @@ ILLEGAL: list[tuple[UOp, Stage, str]] = [
     (raw("CARRY", F32, (ONE, LOOP)), L, "CARRY is of a REG, in its dtype, and of loops"),
     (raw("AFTER", F32, (ONE, SET, K), 1), L, "AFTER is of a REG or a LOCAL, in its dtype"),
     (raw("AFTER", F32, (REG, SET, ONE), 1), L, "AFTER of 1 effects needs them after its memory, and then its loops"),
-    (raw("LOCAL", F32, (ONE,), ("t", 4)), L, "LOCAL ('t', 4) needs a size, and loops as sources"),
+    (raw("LOCAL", F32, (LOOP,), ("t", 0)), L, "LOCAL ('t', 0) needs a size, and loops as sources"),
     # vectors
     (raw("BROADCAST", F32.vec(4), (WIDE,)), V, "BROADCAST None gives float32x4 from float32x4"),
     (raw("LANES", F32.vec(4), (ONE, ONE)), V, "LANES None gives float32x4 from float32, float32"),

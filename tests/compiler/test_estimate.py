@@ -1,0 +1,34 @@
+"""Operations and bytes of a kernel."""
+
+from __future__ import annotations
+
+from kernmill.compiler import estimate
+from kernmill.ir import Ops, dtypes, elementwise
+from tests.compiler.kernels import data, matmul, only, softmax, total
+
+
+def test_a_map_counts_each_element() -> None:
+    cost = estimate(only(elementwise(Ops.MUL, data(0, 10, 10), data(1, 10, 10)) + 1.0))
+    assert (cost.flops, cost.bytes_moved) == (200, 1200)
+
+
+def test_a_product_is_two_operations_a_step() -> None:
+    cost = estimate(only(matmul(data(0, 8, 16), data(1, 16, 32))))
+    assert cost.flops == 2 * 8 * 16 * 32
+    assert cost.bytes_moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)
+
+
+def test_a_buffer_read_twice_counts_once() -> None:
+    assert estimate(only(softmax(data(0, 8, 16)))).bytes_moved == 2 * 4 * 8 * 16
+
+
+def test_only_floats_are_flops() -> None:
+    cost = estimate(only(total(data(0, 8, 16, dtype=dtypes.int32), 1)))
+    assert cost.flops == 0
+    assert cost.work_ns > 0
+
+
+def test_what_takes_longer_is_estimated_longer() -> None:
+    x = data(0, 64, 64)
+    plain, costly = estimate(only(x + 1.0)), estimate(only(x.alu(Ops.EXP).alu(Ops.SIN).alu(Ops.EXP).alu(Ops.SIN)))
+    assert costly.work_ns > plain.work_ns

@@ -1,0 +1,95 @@
+"""From a graph to a list: loops nest, everything stands before its use and outside every loop it does not need."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from kernmill.compiler import linearize, loop_depths, loop_paths, lower, parse_schedule
+from kernmill.ir import Ops, Stage, UOp, elementwise, verify
+from tests.compiler.kernels import SCALARS, VECTORS, data, matmul, only, small_kernels, softmax, total
+from tests.compiler.passes import after
+
+KERNELS = small_kernels()
+
+
+def depths(uops: list[UOp]) -> dict[UOp, int]:
+    depth, found = 0, {}
+    for u in uops:
+        if u.op is Ops.END:
+            depth -= 1
+        found[u] = depth
+        if u.op is Ops.RANGE:
+            depth += 1
+    assert depth == 0
+    return found
+
+
+@pytest.mark.parametrize("target", [SCALARS, VECTORS], ids=["scalars", "vectors"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_list_is_legal(name: str, target: object) -> None:
+    uops = lower(KERNELS[name], SCALARS if target is SCALARS else VECTORS, is_checked=True)
+    verify(uops, Stage.LINEAR, "linearize")
+    place = {u: n for n, u in enumerate(uops)}
+    open_loops: list[UOp] = []
+    for u in uops:
+        assert all(place[s] < place[u] for s in u.src)
+        if u.op is Ops.RANGE:
+            open_loops.append(u)
+        elif u.op is Ops.END:
+            assert open_loops.pop() is u.src[0]
+        else:
+            assert u.ranges <= set(open_loops), f"{u} stands outside of a loop that it changes with"
+            assert not u.ranges or open_loops[-1] in u.ranges, f"{u} stands in a loop that it does not need"
+
+
+def test_what_does_not_change_with_the_inner_loop_stands_outside() -> None:
+    ast = only(elementwise(Ops.MUL, data(0, 6, 8), data(1, 6, 1).alu(Ops.EXP).alu(Ops.SQRT)))
+    found = depths(lower(ast, SCALARS))
+    assert {found[u] for u in found if u.op in (Ops.EXP, Ops.SQRT)} == {1}
+    assert {found[u] for u in found if u.op is Ops.MUL and u.dtype.is_float} == {2}
+
+
+def test_accumulators_start_outside_their_loop_and_end_behind_it() -> None:
+    uops = lower(only(total(data(0, 6, 8), 1)), SCALARS)
+    found = depths(uops)
+    order = [u.op for u in uops if u.op in (Ops.REG, Ops.RANGE, Ops.SET, Ops.END, Ops.STORE)]
+    assert order == [Ops.RANGE, Ops.REG, Ops.RANGE, Ops.SET, Ops.END, Ops.STORE, Ops.END]
+    assert {found[u] for u in uops if u.op is Ops.STORE} == {1}
+
+
+def test_reductions_over_the_same_loop_share_it() -> None:
+    x = data(0, 6, 8)
+    uops = lower(only(elementwise(Ops.ADD, total(x, 1), total(elementwise(Ops.MUL, x, x), 1))), SCALARS)
+    assert sum(u.op is Ops.RANGE for u in uops) == 2
+    assert sum(u.op is Ops.LOAD for u in uops) == 1
+
+
+def test_a_reduction_that_needs_another_comes_behind_it() -> None:
+    loops = [str(u.arg[0]) for u in lower(only(softmax(data(0, 6, 8))), SCALARS) if u.op is Ops.RANGE]
+    assert loops == ["i0", "k0", "k1", "i1"] or len(loops) == 4
+
+
+def test_output_loops_are_nested_as_ordered() -> None:
+    ast = after("index", only(matmul(data(0, 6, 9), data(1, 9, 8))), "order i1 i0", SCALARS)
+    assert [u.arg[0] for u in linearize(ast) if u.op is Ops.RANGE] == ["i1", "i0", "k0"]
+    paths = loop_paths(ast)
+    assert sorted(loop_depths(ast).values()) == [1, 2, 3]
+    for outer, inner in pairwise(sorted(paths.values(), key=len)):
+        assert inner[: len(outer)] == outer
+
+
+def test_addresses_are_computed_in_outer_loops() -> None:
+    """In the innermost loop at most one step is added to each address."""
+    found = depths(lower(only(matmul(data(0, 6, 9), data(1, 9, 8))), SCALARS))
+    inner = [u for u in found if found[u] == 3 and u.op in (Ops.ADD, Ops.MUL) and u.dtype.is_int]
+    assert len(inner) <= 4
+
+
+def test_a_tile_loads_before_it_computes() -> None:
+    uops = lower(only(matmul(data(0, 8, 9), data(1, 9, 32))), VECTORS, parse_schedule("vectorize i1 16; unroll i1 2; unroll i0 4"))
+    ops = [u.op for u in uops if u.op in (Ops.LOAD, Ops.FMA)]
+    assert ops[0] is Ops.LOAD
+    assert ops.count(Ops.LOAD) == 6
+    assert ops.count(Ops.FMA) == 8
