@@ -1,7 +1,7 @@
 """Ops that the target does not print become ops that it prints.
 
 When: after accumulators exist. Why there: then vectors are final, and a polynomial is written once for all lanes.
-Guarantees: every elementwise op left is in target.ops. Tests: tests/compiler/test_decompose.py.
+Guarantees: every elementwise op left is in target.ops. Tests: tests/compiler/lower/test_decompose.py.
 """
 
 from __future__ import annotations

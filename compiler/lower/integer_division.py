@@ -4,7 +4,7 @@ When: in lowering, before a renderer sees the ops. Why here: bounds are known an
 machines have, but it traps (or is undefined) for a divisor of 0 and for the smallest int by -1.
 Assumes: nothing of the operands. Guarantees: no CDIV or CMOD is made that could meet a divisor of 0 or smallest // -1.
 Mathematics: floor(a/b) is a/b towards zero, less 1 where there is a remainder and the signs differ.
-Tests: tests/compiler/test_integer_division.py.
+Tests: tests/compiler/lower/test_integer_division.py.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 When: during decomposition. Guarantees: no arithmetic on a 16-bit float is left unless the target lists it; bfloat16
 is converted by shifts and one rounding step (to nearest, ties to even, nan stays nan), so every target gives the same
-bits. Tests: tests/compiler/test_narrow_float.py.
+bits. Tests: tests/compiler/lower/test_narrow_float.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 When: in lowering, through transcendental.py. Why here: it is the longest of them. Assumes: FMA rounds once; where it
 rounds twice, the second word is lost and the error grows with the exponent. Guarantees: IEEE 754's special cases.
 Mathematics: with s = (m-1)/(m+1), log2(m) = 2/log(2) * s * (1 + s**2/3 + s**4*A(s**2)); s**2 <= 0.03, so that only the
-first terms need the second word. Tests: tests/compiler/test_transcendental.py.
+first terms need the second word. Tests: tests/compiler/lower/test_transcendental.py.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
-which of them make it fast is the business of heuristic.py or of a search. Tests: tests/compiler/test_actions.py.
+which of them make it fast is the business of heuristic.py or of a search. Tests: tests/compiler/optimize/test_actions.py.
 """
 
 from __future__ import annotations
