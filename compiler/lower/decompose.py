@@ -47,11 +47,8 @@ _BASICS: list[tuple[Op, Rule]] = [
     (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), lambda u: _max(Ops.MAX, u))),
     (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), lambda u: _max(Ops.MIN, u))),
     (Ops.FMA, Rule("fma_to_mul_add", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z)),
-    (
-        Ops.NEG,
-        Rule("neg_to_sub", node(Ops.NEG, x), lambda x: x.like(-0.0 if x.dtype.is_float else 0) - x, kind="exact"),
-    ),
-    (Ops.ABS, Rule("abs_to_where", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x))),
+    (Ops.NEG, Rule("neg_to_sub", node(Ops.NEG, x), lambda x: x.like(-0.0 if x.dtype.is_float else 0) - x)),
+    (Ops.ABS, Rule("abs_to_where", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x + 0 if x.dtype.is_float else x))),
 ]
 
 _FMA_OF_INTS = Rule(

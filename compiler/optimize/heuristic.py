@@ -22,7 +22,8 @@ _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
-_AHEAD = 2048  # bytes
+_AHEAD = 2048  # bytes to prefetch ahead while also writing
+_AHEAD_ONCE = 8192  # while only reading
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
 
@@ -244,7 +245,16 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
         actions += _packing(shape, main, lane_loop, width, tiles, target)
+        if lane_loop in main.loops and count == 1 and len(shape.groups) == 1:
+            actions += _read_once(main, target)
     return actions
+
+
+def _read_once(main: _Group, target: Target) -> list[Action]:
+    """A sum that goes once over more than the caches hold asks for its data ahead."""
+    params = {a.node.src[0].src[0] for a in main.loads}
+    size = sum(p.arg[1] * p.dtype.size_bytes for p in params)
+    return [Action("prefetch", (str(_AHEAD_ONCE),))] if size > 8 * target.l2_bytes else []
 
 
 def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:

@@ -12,9 +12,11 @@ POLYNOMIALS = importlib.import_module("kernmill.compiler.lower.coefficients").PO
 
 @pytest.mark.parametrize("name", POLYNOMIALS)
 def test_both_precisions_describe_one_function(name: str) -> None:
+    assert all(math.isfinite(c) for row in POLYNOMIALS[name].values() for c in row)
+    if len(POLYNOMIALS[name]) < 2:
+        return
     short, long = POLYNOMIALS[name][32], POLYNOMIALS[name][64]
     assert len(long) > len(short)
-    assert all(math.isfinite(c) for c in (*short, *long))
     assert short[0] == pytest.approx(long[0], rel=1e-5)
     assert short[1] == pytest.approx(long[1], rel=1e-3)
 

@@ -48,6 +48,7 @@ def test_float32_is_rounded_to_the_nearest_bfloat16() -> None:
 def test_float64_to_float16_is_rounded_once() -> None:
     rng = np.random.default_rng(2)
     halves = all_bits().view(np.float16).astype(np.float64)
+    halves = halves[np.isfinite(halves)]
     near = np.concatenate([halves * (1 + s * 2.0**-k) for k in (11, 12, 24, 25, 40, 50) for s in (-1, 1)])
     values = np.concatenate([near, rng.normal(0, 1e-5, 20_000), np.array([65519.999999, 65520.0, 1e300, -1e-300, np.inf, np.nan])])
     root = decompose(leaf(dtypes.float64).cast(dtypes.float16), VECTORS)

@@ -21,7 +21,7 @@ def test_by_a_constant(exponent: float) -> None:
     if found is None:
         return
     with np.errstate(all="ignore"):
-        want = np.power(VALUES.astype(np.float64), exponent).astype(np.float32)
+        want = np.power(VALUES.astype(np.float64), np.full(len(VALUES), exponent)).astype(np.float32)
     np.testing.assert_allclose(evaluate(found, {X: VALUES}), want, rtol=3e-7)
 
 

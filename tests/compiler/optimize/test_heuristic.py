@@ -1,0 +1,100 @@
+"""What the heuristic chooses for the shapes that matter; never which machine code comes out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
+from kernmill.ir import Ops, Target, UOp, elementwise, permute
+from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
+
+NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
+
+
+def chosen(root: UOp, target: Target = VECTORS) -> dict[str, list[tuple[str, ...]]]:
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for action in choose_actions(merge_loops(only(root)), target):
+        found.setdefault(action.verb, []).append(action.args)
+    return found
+
+
+def test_without_vectors_and_threads_nothing_is_done() -> None:
+    for ast in small_kernels().values():
+        assert choose_actions(merge_loops(ast), SCALARS) == []
+
+
+def test_with_threads_alone_the_outermost_loop_is_shared() -> None:
+    found = choose_actions(merge_loops(only(data(0, 64, 64) + 1.0)), replace(SCALARS, has_threads=True))
+    assert show_schedule(found) == "thread i0"
+
+
+def test_a_map_is_vectors_and_threads() -> None:
+    found = chosen(data(0, 512, 512) + 1.0)
+    assert found["vectorize"] == [("i0", "16")]
+    assert found["thread"] == [("i0",)]
+    assert int(found["unroll"][0][1]) in (2, 4)
+
+
+def test_a_product_is_a_register_tile() -> None:
+    found = chosen(matmul(data(0, 512, 512), data(1, 512, 512)))
+    assert ("i1", "16") in found["vectorize"]
+    tile = dict(found["unroll"])
+    assert int(tile["i0"]) * int(tile.get("i1", "1")) in range(8, 25), "accumulators enough to hide latency, few enough to fit"
+
+
+def test_a_row_sum_has_lanes_and_groups_of_its_own() -> None:
+    found = chosen(total(data(0, 512, 4096), 1))
+    assert found["vectorize"] == [("k0", "16")]
+    assert found["group"] == [("k0", "4")]
+
+
+def test_a_column_sum_has_its_lanes_side_by_side() -> None:
+    found = chosen(total(data(0, 4096, 512), 0))
+    assert found["vectorize"] == [("i0", "16")]
+
+
+def test_softmax_vectorizes_all_three_passes() -> None:
+    found = chosen(softmax(data(0, 512, 1024)))
+    assert {name for name, _ in found["vectorize"]} >= {"k0", "i1"}
+    assert len(found["vectorize"]) == 3
+
+
+def test_a_convolution_is_vectorized_over_places_or_channels() -> None:
+    found = chosen(convolution(data(0, 8, 16, 18, 18), data(1, 32, 16, 3, 3)))
+    assert found["vectorize"]
+    assert found["unroll"]
+
+
+def test_large_results_go_around_the_caches() -> None:
+    assert "stream" in chosen(data(0, 4096, 4096) + 1.0)
+    assert "stream" not in chosen(data(0, 64, 64) + 1.0)
+
+
+def test_without_masks_lanes_divide_the_loop() -> None:
+    for size in (3, 5, 12, 17, 70, 96):
+        for _, lanes in chosen(data(0, size) + 1.0, NO_MASKS).get("vectorize", []):
+            assert size % int(lanes) == 0
+
+
+def test_eight_bytes_have_half_the_lanes() -> None:
+    from kernmill.ir import dtypes
+
+    assert chosen(data(0, 512, 512, dtype=dtypes.float64) + 1.0)["vectorize"] == [("i0", "8")]
+
+
+def test_a_transpose_is_no_reason_to_give_up() -> None:
+    assert chosen(permute(data(0, 256, 256), (1, 0)) + 1.0)["vectorize"]
+
+
+@pytest.mark.parametrize("target", [VECTORS, NO_MASKS, replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)], ids=lambda t: t.name)
+@pytest.mark.parametrize("name", small_kernels())
+def test_every_choice_can_be_lowered(name: str, target: Target) -> None:
+    lower(small_kernels()[name], target, is_checked=True)
+
+
+def test_the_choice_depends_on_the_shape_alone() -> None:
+    x = data(0, 33, 65)
+    ast = only(total(elementwise(Ops.MUL, x, x), 1))
+    assert choose_actions(ast, VECTORS) == choose_actions(ast, VECTORS)

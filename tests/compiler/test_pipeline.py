@@ -1,0 +1,51 @@
+"""The pass list: names, order and stages, and the same meaning after each pass that the evaluator reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernmill.compiler import PIPELINE, lower
+from kernmill.ir import InternalError, Ops, Stage, UOp, dtypes
+from tests.compiler.kernels import SCALARS, close, inputs, run_ast, run_on, small_kernels
+from tests.compiler.passes import after
+
+
+def test_names_are_unique_and_known() -> None:
+    names = [step.name for step in PIPELINE]
+    assert len(set(names)) == len(names)
+    assert {name for step in PIPELINE for name in step.after} <= set(names)
+
+
+def test_every_pass_stands_behind_those_it_needs() -> None:
+    seen: set[str] = set()
+    for step in PIPELINE:
+        assert set(step.after) <= seen, f"{step.name} needs {step.after}"
+        seen.add(step.name)
+
+
+def test_each_pass_takes_what_the_one_before_made() -> None:
+    stages = [Stage.OPTIMIZED, *(step.stage_out for step in PIPELINE)]
+    for step, before in zip(PIPELINE, stages, strict=False):
+        assert step.stage_in == before
+    assert stages[-1] is Stage.LOWERED
+
+
+def test_every_pass_says_why_it_stands_there() -> None:
+    for step in PIPELINE:
+        assert len(step.why.split()) > 5
+        assert not step.why.endswith(".")
+
+
+@pytest.mark.parametrize("name", small_kernels())
+def test_the_reference_device_runs_every_kernel(name: str) -> None:
+    ast = small_kernels()[name]
+    arrays = inputs(ast)
+    close(run_on("PYTHON", ast, arrays), run_ast(ast, arrays))
+    expanded = after("expand", ast, "", SCALARS)
+    close(run_ast(expanded, arrays), run_ast(ast, arrays))
+
+
+def test_a_pass_that_leaves_something_illegal_is_named() -> None:
+    broken = UOp(Ops.SINK, dtypes.void, (UOp(Ops.IOTA, dtypes.int64, (), 4),), small_kernels()["map"].arg)
+    with pytest.raises(InternalError, match="optimize: IOTA is not legal in a optimized graph"):
+        lower(broken, SCALARS, [], is_checked=True)
