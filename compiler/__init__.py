@@ -11,4 +11,5 @@ from .memory_plan import *
 from .merge_loops import *
 from .optimize import *
 from .pipeline import *
+from .reduce_loops import *
 from .schedule import *

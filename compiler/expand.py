@@ -11,6 +11,7 @@ from itertools import product
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, substitute
 
+from .reduce_loops import separate_loops
 from .split_reduce import neutral_element
 
 __all__ = ["expand_loops"]
@@ -27,7 +28,7 @@ def expand_loops(ast: UOp) -> UOp:
         done[node] = node_new
     root = done[ast]
     stores = [copy for store in root.src for copy in _copies(store, _kind(store.ranges, AxisKind.UNROLL))]
-    return simplify(root.replace(src=tuple(stores)))
+    return separate_loops(simplify(root.replace(src=tuple(stores))))
 
 
 def _kind(ranges: object, kind: AxisKind) -> list[UOp]:

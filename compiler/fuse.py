@@ -43,6 +43,7 @@ _COST: dict[Op, int] = {
     **dict.fromkeys((Ops.CAST, Ops.BITCAST, Ops.DETACH, Ops.CONTIGUOUS), 0),
 }
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
+_MOST_PLACES = 6  # read at more places than this it is stored in any case: each place is a copy of the expression
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
@@ -186,6 +187,8 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if fact.cost == 0:
         return False
     kernels = {use.kernel for use in uses}
+    if len(uses) > _MOST_PLACES:
+        return True
     if len(kernels) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
         return True
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
@@ -193,7 +196,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Cheap steps from one thing that others read as well, so that it gets memory anyway: better computed again."""
-    if facts[node].cost > 2 * _CHEAP or facts[node].reads > _CHEAP:
+    if facts[node].cost > 2 * _CHEAP or facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
         return False
     between = {node}
     below = {s for s in node.src if facts[s].is_heavy}

@@ -65,8 +65,10 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
             around = _place(node, paths)
             for loop in closed_ranges(node):
                 around = (*around, loop)
-                if len(paths.get(loop, ())) < len(around):
-                    paths[loop] = around
+                if paths.setdefault(loop, around) != around:
+                    raise InternalError(
+                        f"linearize: two sums of {ast.arg.name} share {loop.arg[0]} but stand in different loops"
+                    )
         if len(later) == len(waiting):
             raise InternalError(f"linearize: loops of {ast.arg.name} are closed inside each other")
         waiting = later

@@ -7,9 +7,11 @@ same loops, so that one pass over it can serve both. Tests: tests/compiler/test_
 
 from __future__ import annotations
 
+from itertools import count
+
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, make_range, simplify, substitute
 
-__all__ = ["tidy_reduce_loops"]
+__all__ = ["separate_loops", "tidy_reduce_loops"]
 
 _IDEMPOTENT = frozenset({Ops.MAX, Ops.MIN, Ops.AND, Ops.OR})
 
@@ -17,19 +19,31 @@ _IDEMPOTENT = frozenset({Ops.MAX, Ops.MIN, Ops.AND, Ops.OR})
 def tidy_reduce_loops(ast: UOp) -> UOp:
     """The kernel with only those loops, and only that sharing, which make sense."""
     done: dict[UOp, UOp] = {}
-    owners: dict[UOp, tuple[tuple[UOp, ...], frozenset[UOp]]] = {}  # loop -> its sum's loops, and those around it
-    names = sum(node.op is Ops.RANGE for node in ast.toposort())
     for node in ast.toposort():
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.replace(src=src)
-        if new.op is Ops.REDUCE:
-            new = _without_idle(new)
+        done[node] = _without_idle(new) if new.op is Ops.REDUCE else new
+    return separate_loops(simplify(done[ast]))
+
+
+def separate_loops(ast: UOp) -> UOp:
+    """Loops of their own for reductions that share some with one in another place.
+
+    Also needed after loops were copied out: in one of the copies a value may have lost a loop around it.
+    """
+    done: dict[UOp, UOp] = {}
+    owners: dict[UOp, tuple[tuple[UOp, ...], frozenset[UOp]]] = {}  # loop -> its sum's loops, and those around it
+    order = ast.toposort()
+    names = {str(node.arg[0]) for node in order if node.op is Ops.RANGE}
+    for node in order:
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.replace(src=src)
         if new.op is Ops.REDUCE:
             mine = (closed_ranges(new), new.ranges)
             if any(owners.setdefault(loop, mine) != mine for loop in closed_ranges(new)):
-                new, names = _with_own_loops(new, names)
+                new = _with_own_loops(new, names)
         done[node] = new
-    return simplify(done[ast])
+    return done[ast]
 
 
 def _without_idle(node: UOp) -> UOp:
@@ -45,9 +59,10 @@ def _without_idle(node: UOp) -> UOp:
     return UOp(Ops.REDUCE, node.dtype, (value, *rest), node.arg) if rest else value
 
 
-def _with_own_loops(node: UOp, names: int) -> tuple[UOp, int]:
+def _with_own_loops(node: UOp, names: set[str]) -> UOp:
     table: dict[UOp, UOp] = {}
     for loop in closed_ranges(node):
-        table[loop] = make_range(f"k{names}", loop.src[0], AxisKind.REDUCE)
-        names += 1
-    return substitute(node, table), names
+        number = next(n for n in count() if f"k{n}" not in names)
+        names.add(f"k{number}")
+        table[loop] = make_range(f"k{number}", loop.src[0], AxisKind(loop.arg[1]))
+    return substitute(node, table)

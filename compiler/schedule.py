@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import Group, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
+from kernmill.ir import Group, InternalError, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
 
 from .fuse import Fusion, KernelRoot, fuse, region_gate
 from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
@@ -68,6 +68,10 @@ class _Builder:
     values: dict[tuple[UOp, Use], UOp] = field(default_factory=dict[tuple[UOp, Use], UOp])
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
     device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
+    reads: dict[UOp, set[UOp]] = field(
+        default_factory=dict["UOp", "set[UOp]"]
+    )  # root -> nodes it reads
+    is_stuck: bool = False
 
     def run(self) -> Schedule:
         sink = UOp(Ops.SINK, dtypes.void, tuple(self.roots))
@@ -213,13 +217,14 @@ class _Builder:
     # --- order
     def _order(self, fusion: Fusion) -> None:
         """Producers before readers, readers of an old value before the kernel that overwrites it."""
-        waits = self._waits(fusion)
+        self.reads = {k.node: _data_below(k.node, self.buffer_of) for k in fusion.roots}
+        waits = self._waits()
         done: set[UOp] = set()
         pending = [k.node for k in reversed(fusion.roots)]
         while pending:
-            ready = next(
-                (node for node in pending if waits[node] <= done), pending[0]
-            )  # a cycle is a clash, found later
+            ready = next((node for node in pending if waits[node] <= done), None)
+            if ready is None:  # a clash, which clashes() names
+                self.is_stuck, ready = True, pending[0]
             pending.remove(ready)
             done.add(ready)
             if not any(
@@ -232,12 +237,11 @@ class _Builder:
             return Copy(self.buffer_of[node.src[0]], self.buffer_of[node])
         return self.kernels[node]
 
-    def _waits(self, fusion: Fusion) -> dict[UOp, set[UOp]]:
-        reads = {k.node: _data_below(k.node, self.buffer_of) for k in fusion.roots}
-        waits = {node: {s for s in below if s in reads} for node, below in reads.items()}
+    def _waits(self) -> dict[UOp, set[UOp]]:
+        waits = {node: {s for s in below if s in self.reads} for node, below in self.reads.items()}
         for node in self.targets:
             old = _base(node.src[0])
-            for reader, below in reads.items():
+            for reader, below in self.reads.items():
                 if reader is not node and old in below:
                     waits[node].add(reader)
         return waits
@@ -245,14 +249,15 @@ class _Builder:
     def clashes(self) -> set[UOp]:
         """In-place assignments that somebody would notice: an old value read afterwards, or elsewhere by itself."""
         clash: set[UOp] = set()
-        reads = {node: _data_below(node, self.buffer_of) for node in self.kernels}
         for node, target in self.targets.items():
             old = _base(node.src[0])
             if node in self.kernels and not _reads_only_its_place(self.kernels[node], target):
                 clash.add(node)
-            for reader, below in reads.items():
-                if reader is not node and old in below and _depends(reader, node, reads):
+            for reader, below in self.reads.items():
+                if reader is not node and old in below and _depends(reader, node, self.reads):
                     clash.add(node)
+        if self.is_stuck and not clash:
+            raise InternalError("schedule: kernels wait for each other, and no assignment is the reason")
         return clash
 
 

@@ -18,7 +18,7 @@ class Target:
     vector_bytes: int = 0  # widest vector register; 0: scalars only
     vector_registers: int = 16
     ops: frozenset[Op] = frozenset()  # elementwise ops that the renderer prints itself; the rest is decomposed
-    storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be loaded and stored
+    storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
     compute_dtypes: frozenset[DType] = frozenset(
         dtypes.data
     )  # what may be added and multiplied; others go through float32

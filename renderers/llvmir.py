@@ -204,7 +204,8 @@ class _Function:
             value = self._define(f"select i1 {self.values[u.src[2]]}, i64 {value}, i64 0")
         kind = f"i64 {value}" if index.dtype.lanes == 1 else f"<{index.dtype.lanes} x i64> {value}"
         element = llvm_type(u.dtype.scalar, True)
-        self.values[u] = self._define(f"getelementptr inbounds {element}, ptr {memory}, {kind}")
+        inside = "" if len(u.src) > 2 and u.src[2].dtype.lanes > 1 else "inbounds "  # masked lanes may lie anywhere
+        self.values[u] = self._define(f"getelementptr {inside}{element}, ptr {memory}, {kind}")
 
     def _gate(self, place: UOp) -> UOp | None:
         return place.src[2] if len(place.src) > 2 else None

@@ -12,8 +12,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from kernmill.compiler import Action, Kernel, estimate, lower, parse_schedule
-from kernmill.ir import UOp, setting
+from kernmill.compiler import (
+    Action,
+    Kernel,
+    choose_actions,
+    estimate,
+    lower,
+    merge_loops,
+    parse_schedule,
+    show_schedule,
+)
+from kernmill.ir import InternalError, UOp, print_uops, setting
 from kernmill.renderers import signature
 
 from .compile_cache import cache_key, default_cache
@@ -81,12 +90,21 @@ def symbol(kernel: Kernel) -> str:
 
 
 def render(device: Device, kernel: Kernel) -> Rendered:
-    """Lower and render, from scratch."""
-    written = _written_schedule(kernel)
-    actions: list[Action] | None = None if written is None else parse_schedule(written)
-    uops = lower(kernel.ast, device.target, actions, is_checked=bool(setting("CHECK")))
+    """Lower and render, from scratch. A bug on the way is reported with the kernel's UOps and schedule."""
+    actions = schedule_of(device, kernel)
+    try:
+        uops = lower(kernel.ast, device.target, actions, is_checked=bool(setting("CHECK")))
+    except InternalError as error:
+        error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
+        raise
     threads = signature(uops).threads
     return Rendered(uops, device.renderer.render(symbol(kernel), uops), threads if isinstance(threads, int) else 1)
+
+
+def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
+    """The actions in force: those written in OVERRIDE, else the heuristic's."""
+    written = _written_schedule(kernel)
+    return choose_actions(merge_loops(kernel.ast), device.target) if written is None else parse_schedule(written)
 
 
 def _written_schedule(kernel: Kernel) -> str | None:
@@ -94,7 +112,8 @@ def _written_schedule(kernel: Kernel) -> str | None:
     folder = str(setting("OVERRIDE"))
     if not folder:
         return None
-    path = Path(folder) / f"{symbol(kernel)}.schedule"
+    exact = Path(folder) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}.schedule"  # as DUMP names its folders
+    path = exact if exact.exists() else Path(folder) / f"{symbol(kernel)}.schedule"
     return path.read_text() if path.exists() else None
 
 

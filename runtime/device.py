@@ -222,12 +222,13 @@ def get_device(name: str | None = None) -> Device:
         DeviceError: no such device, or it cannot be opened; the message lists those that can.
     """
     name = canonical_name(name if name is not None else str(setting("DEVICE")))
-    device = _open.get(name)
+    key = f"{name} {setting('TARGET')}"
+    device = _open.get(key)
     if device is None:
         with _lock:
-            device = _open.get(name)
+            device = _open.get(key)
             if device is None:
-                device = _open[name] = _open_device(name)
+                device = _open[key] = _open_device(name)
     return device
 
 
@@ -241,7 +242,12 @@ def _open_device(name: str) -> Device:
         if base not in known:
             raise DeviceError(f"device {name!r}: there is no such device. Devices here: {', '.join(known)}.")
         module, _, attribute = known[base].partition(":")
-    loaded = importlib.import_module(module)
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError as error:
+        raise DeviceError(
+            f"device {name!r}: {module} cannot be imported ({error}). Install what it needs, or choose another device."
+        ) from error
     cls = next((v for k, v in vars(loaded).items() if k.lower() == attribute.lower()), None)
     if not (isinstance(cls, type) and issubclass(cls, Device)):
         raise DeviceError(f"device {name!r}: {module} has no class {attribute} that is a Device.")

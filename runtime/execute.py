@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernmill.compiler import Copy, Kernel, MemoryPlan, Schedule, make_schedule, plan_memory
-from kernmill.ir import DType, IndexRangeError, KernmillError, Ops, UOp, dtypes, numel, reshape, setting, substitute
+from kernmill.ir import (
+    DType,
+    IndexRangeError,
+    KernmillError,
+    Ops,
+    ShapeError,
+    UOp,
+    dtypes,
+    numel,
+    reshape,
+    setting,
+    substitute,
+)
 
 from .buffer import Buffer, buffer_node
 from .build import build
@@ -100,6 +112,7 @@ class _Plan:
     memory: MemoryPlan
     programs: list[Program | None]
     variables: list[tuple[str, ...]]
+    bounds: dict[str, tuple[int, int]]  # what each variable may be
 
 
 _plans: OrderedDict[Any, _Plan] = OrderedDict()
@@ -177,10 +190,17 @@ class _Run:
             programs = [
                 build(get_device(item.device), item) if isinstance(item, Kernel) else None for item in schedule.items
             ]
-            names = [variable_names(item.ast) if isinstance(item, Kernel) else () for item in schedule.items]
-            plan = _plans[key] = _Plan(schedule, plan_memory(schedule), programs, names)
+            found = [variables_of(item.ast) if isinstance(item, Kernel) else [] for item in schedule.items]
+            bounds = {str(v.arg[0]): (int(v.arg[1]), int(v.arg[2])) for variables in found for v in variables}
+            names = [tuple(str(v.arg[0]) for v in variables) for variables in found]
+            plan = _plans[key] = _Plan(schedule, plan_memory(schedule), programs, names, bounds)
             if len(_plans) > _PLANS_KEPT:
                 _plans.popitem(last=False)
+        _plans.move_to_end(key)
+        for name, (least, greatest) in plan.bounds.items():
+            if not least <= self.variables.get(name, least - 1) <= greatest:
+                given = self.variables.get(name, "nothing")
+                raise ShapeError(f"realize: the size {name} is {given}. Give it a value from {least} to {greatest}.")
         return plan
 
     def memory(self, plan: _Plan) -> list[Buffer]:
@@ -238,9 +258,9 @@ class _Run:
             raise IndexRangeError(failed[0])
 
 
-def variable_names(ast: UOp) -> tuple[str, ...]:
+def variables_of(ast: UOp) -> list[UOp]:
     """The variables of a kernel in the order of its arguments."""
-    return tuple(sorted({str(node.arg[0]) for node in ast.toposort() if node.op is Ops.VARIABLE}))
+    return sorted((node for node in ast.toposort() if node.op is Ops.VARIABLE), key=lambda v: str(v.arg[0]))
 
 
 def run_batch(batch: list[tuple[Kernel, Call]]) -> None:

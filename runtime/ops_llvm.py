@@ -122,6 +122,8 @@ def host_target(host: Host) -> Target:
         vector_bytes=vector,
         vector_registers=32 if wide or host.arch == "aarch64" else 16,
         ops=ops,
+        storage_dtypes=frozenset(dtypes.data)
+        - (set() if host.arch != "x86_64" or host.has("f16c") else {dtypes.float16}),
         compute_dtypes=compute_dtypes(host.has("avx512fp16")),
         has_threads=True,
         has_masks=wide,

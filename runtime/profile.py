@@ -10,10 +10,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernmill.compiler import Estimate, Kernel, choose_actions, estimate, merge_loops, show_schedule
+from kernmill.compiler import Estimate, Kernel, estimate, show_schedule
 from kernmill.ir import UOp, debug, print_uops, setting
 
-from .build import describe, render, symbol
+from .build import describe, render, schedule_of, symbol
 
 if TYPE_CHECKING:
     from .device import Device
@@ -76,10 +76,7 @@ def show_kernel(device: Device, kernel: Kernel) -> None:
     if key in _dumped:
         return
     _dumped.add(key)
-    print(
-        f"--- schedule of {kernel.name}\n{show_schedule(choose_actions(merge_loops(kernel.ast), device.target))}",
-        file=sys.stderr,
-    )
+    print(f"--- schedule of {kernel.name}\n{show_schedule(schedule_of(device, kernel))}", file=sys.stderr)
     if debug() >= 4:
         print(f"--- uops of {kernel.name}\n{print_uops(kernel.ast)}", file=sys.stderr)
     if debug() >= 5:
@@ -94,7 +91,7 @@ def dump_kernel(device: Device, kernel: Kernel, time_ns: int) -> None:
     folder = Path(str(setting("DUMP"))) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}"
     if folder.exists():
         return
-    folder.mkdir(parents=True, mode=0o700)
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # another process may be as far
     rendered = render(device, kernel)
     (folder / "kernel.uops").write_text(print_uops(kernel.ast))
     (folder / "linear.uops").write_text(print_uops(rendered.uops))

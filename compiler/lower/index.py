@@ -68,7 +68,7 @@ def _lane_compare(node: UOp) -> UOp:
         scalar = base.like(limit.arg)
     else:
         return node
-    if not isinstance(lanes.arg, tuple):
+    if not isinstance(lanes.arg, tuple) or max(lanes.arg) >= 2**31 - 1 or min(lanes.arg) < -(2**31):
         return node
     room, least, most = scalar - base, min(lanes.arg), max(lanes.arg) + 1
     narrow = (room < least).where(least, (room < most).where(room, most)).cast(dtypes.int32)

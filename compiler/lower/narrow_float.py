@@ -44,13 +44,35 @@ def _to_bfloat16(u: UOp) -> UOp:
 
 
 def _float64_to_float16(u: UOp) -> UOp:
-    """By way of a float32 rounded to odd: its last bit says that something was cut off, so the second rounding is right."""
+    """By way of a float32 rounded to odd: its last bit tells that bits were cut off; the second rounding is right."""
     x = u.src[0]
     near = x.cast(dtypes.float32)
     back = near.cast(dtypes.float64)
     bits = near.bitcast(dtypes.uint32)
     cut = (x.alu(Ops.ABS) < back.alu(Ops.ABS)).where(bits - 1, bits) | 1
     return back.ne(x).where(cut, bits).bitcast(dtypes.float32).cast(dtypes.float16)
+
+
+def _from_float16_bits(u: UOp) -> UOp:
+    """float16 to float32 by shifts and one exact product, which also gives denormals their exponent."""
+    bits = u.src[0].bitcast(dtypes.uint16).cast(dtypes.uint32)
+    size = (bits & 0x7FFF) << 13
+    scaled = (size.bitcast(dtypes.float32) * 2.0**112).bitcast(dtypes.uint32)
+    special = size | 0x7F800000  # inf and nan
+    wide = ((bits & 0x7FFF) < 0x7C00).where(scaled, special) | ((bits & 0x8000) << 16)
+    return wide.bitcast(dtypes.float32).cast(u.dtype.scalar)
+
+
+def _to_float16_bits(u: UOp) -> UOp:
+    """float32 to float16, to nearest even; adding 0.5 leaves a denormal's bits in the last places."""
+    bits = u.src[0].bitcast(dtypes.uint32)
+    size = bits & 0x7FFFFFFF
+    normal = (size + (((size >> 13) & 1) + 0xFFF) - (112 << 23)) >> 13
+    denormal = (size.bitcast(dtypes.float32) + 0.5).bitcast(dtypes.uint32) - 0x3F000000
+    small = (size < 0x38800000).where(denormal, normal)
+    finite = (size < 0x47800000).where(small, small.like(0x7C00))
+    half = (size <= 0x7F800000).where(finite, finite.like(0x7E00)) | ((bits >> 16) & 0x8000)
+    return half.cast(dtypes.uint16).bitcast(dtypes.float16)
 
 
 def _through_float32(u: UOp) -> UOp:
@@ -79,6 +101,16 @@ def narrow_float_rules(target: Target) -> RuleSet:
             ),
         ),
     ]
+    if dtypes.float16 not in target.storage_dtypes:
+        pairs += [
+            Rule(
+                "cast_from_float16_bits",
+                any_cast,
+                _from_float16_bits,
+                when=lambda u: u.src[0].dtype.scalar is dtypes.float16,
+            ),
+            Rule("cast_to_float16_bits", any_cast, _to_float16_bits, when=lambda u: u.dtype.scalar is dtypes.float16),
+        ]
     widen = [
         Rule(f"widen_{op.name.lower()}", node(op, name="u"), _widen, when=lambda u: _is_narrow_math(u, target))
         for op in Ops.rows()

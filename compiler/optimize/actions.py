@@ -11,7 +11,8 @@
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
-which of them make it fast is the business of heuristic.py or of a search. Tests: tests/compiler/optimize/test_actions.py.
+which of them make it fast is the business of heuristic.py or of a search.
+Tests: tests/compiler/optimize/test_actions.py.
 """
 
 from __future__ import annotations
@@ -187,6 +188,8 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     info: KernelInfo = ast.arg
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
+    if not loop.src[0].is_const:
+        raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
         raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})

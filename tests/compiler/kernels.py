@@ -30,8 +30,17 @@ from kernmill.runtime import Buffer, Call, get_device
 Array = np.ndarray[Any, Any]
 F32 = dtypes.float32
 
-VECTORS = Target("vectors", vector_bytes=64, vector_registers=32, ops=LLVM_OPS, has_threads=True, has_masks=True,
-                 compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16}, l1_bytes=32 << 10, l2_bytes=1 << 20)  # fmt: skip
+VECTORS = Target(
+    "vectors",
+    vector_bytes=64,
+    vector_registers=32,
+    ops=LLVM_OPS,
+    compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
+    has_threads=True,
+    has_masks=True,
+    l1_bytes=32 << 10,
+    l2_bytes=1 << 20,
+)
 SCALARS = Target("scalars", ops=PYTHON_OPS)
 
 
@@ -73,7 +82,7 @@ def layer_norm(x: UOp) -> UOp:
 
 def convolution(x: UOp, w: UOp) -> UOp:
     """Channels first: x (n, c, h, w), w (o, c, k, k)."""
-    n, c, h, wide = x.shape
+    n, c = x.shape[:2]
     o, _, k, _ = w.shape
     views = window(window(x, 2, k), 3, k)  # type: ignore[arg-type]
     oh, ow = views.shape[2], views.shape[3]
@@ -117,7 +126,9 @@ def inputs(program: UOp | Schedule, seed: int = 0) -> list[Array]:
     else:
         wanted = [(param.dtype, int(param.arg[1])) for param in params(program)]
     return [
-        rng.uniform(-2, 2, count).astype(numpy_name(dtype)) if dtype.is_float else rng.integers(0, 2, count).astype(dtype.name)
+        rng.uniform(-2, 2, count).astype(numpy_name(dtype))
+        if dtype.is_float
+        else rng.integers(0, 2, count).astype(dtype.name)
         for dtype, count in wanted
     ]
 
@@ -193,6 +204,8 @@ def small_kernels() -> dict[str, UOp]:
         "broadcast": only(elementwise(Ops.MUL, x, broadcast_to(data(1, 19), (6, 19)))),
         "int_sum": only(reduce_axes(data(0, 5, 21, dtype=i32), Ops.ADD, (1,))),
         "xor": only(reduce_axes(data(0, 5, 21, dtype=dtypes.uint8), Ops.XOR, (1,))),
-        "double": only(total(elementwise(Ops.MUL, data(0, 4, 17, dtype=dtypes.float64), data(1, 4, 17, dtype=dtypes.float64)), 1)),
+        "double": only(
+            total(elementwise(Ops.MUL, data(0, 4, 17, dtype=dtypes.float64), data(1, 4, 17, dtype=dtypes.float64)), 1)
+        ),
         "any": only(reduce_axes(data(0, 3, 18, dtype=dtypes.bool), Ops.OR, (1,))),
     }

@@ -10,7 +10,15 @@ from tests.compiler.passes import after
 
 KERNELS = small_kernels()
 SCHEDULES = ["unroll i0 2", "unroll i0 4", "unroll i0 32", "split i0 3; unroll i0.s 3"]
-REDUCED = ["unroll k0 3", "group k0 2", "group k0 3", "group k0 4; unroll k0 2", "unroll i0 2; group k0 5", "group k0 32", "group k0 7"]
+REDUCED = [
+    "unroll k0 3",
+    "group k0 2",
+    "group k0 3",
+    "group k0 4; unroll k0 2",
+    "unroll i0 2; group k0 5",
+    "group k0 32",
+    "group k0 7",
+]
 
 
 def count(ast: UOp, op: object) -> int:

@@ -55,8 +55,9 @@ ONE = {
     "two sums over the same rows": elementwise(Ops.ADD, total(X, 1), total(elementwise(Ops.MUL, X, X), 1)),
     "a sum of sums": total(total(X, 1), 0),
     "movement alone": permute(pad(X, ((1, 1), (0, 0))), (1, 0)) * 2.0,
-    "convolution, bias, relu": relu(elementwise(Ops.ADD, convolution(data(0, 2, 3, 10, 10), data(1, 4, 3, 3, 3)), data(2, 1, 4, 1, 1))),
-    "cheap steps read twice by one kernel": elementwise(Ops.MUL, X + 1.0, permute(permute(X + 1.0, (1, 0)), (1, 0)) * 3.0),
+    "convolution, bias, relu": relu(
+        elementwise(Ops.ADD, convolution(data(0, 2, 3, 10, 10), data(1, 4, 3, 3, 3)), data(2, 1, 4, 1, 1))),
+    "cheap steps read twice": elementwise(Ops.MUL, X + 1.0, permute(permute(X + 1.0, (1, 0)), (1, 0)) * 3.0),
 }  # fmt: skip
 
 
@@ -68,7 +69,7 @@ def test_one_kernel(name: str) -> None:
 MORE = {
     "matmul, then softmax": (softmax(matmul(A, B)), 2),
     "matmul, then matmul": (matmul(matmul(A, B), data(2, 64, 8)), 2),
-    "the columns of a wide matrix, used by every row": (elementwise(Ops.SUB, data(0, 512, 512), total(data(0, 512, 512), 0)), 2),
+    "column sums, used by every row": (elementwise(Ops.SUB, data(0, 512, 512), total(data(0, 512, 512), 0)), 2),
     "convolution, then pooling": (pooled(relu(convolution(data(0, 2, 3, 10, 10), data(1, 4, 3, 3, 3)))), 2),
     "a value stored on purpose": (UOp(Ops.CONTIGUOUS, F32, (X + 1.0,)) * 2.0, 2),
 }  # fmt: skip

@@ -88,7 +88,11 @@ def test_addresses_are_computed_in_outer_loops() -> None:
 
 
 def test_a_tile_loads_before_it_computes() -> None:
-    uops = lower(only(matmul(data(0, 8, 9), data(1, 9, 32))), VECTORS, parse_schedule("vectorize i1 16; unroll i1 2; unroll i0 4"))
+    uops = lower(
+        only(matmul(data(0, 8, 9), data(1, 9, 32))),
+        VECTORS,
+        parse_schedule("vectorize i1 16; unroll i1 2; unroll i0 4"),
+    )
     ops = [u.op for u in uops if u.op in (Ops.LOAD, Ops.FMA)]
     assert ops[0] is Ops.LOAD
     assert ops.count(Ops.LOAD) == 6

@@ -34,7 +34,9 @@ def test_what_is_merged(name: str) -> None:
     root, left = MERGED[name]
     merged = merge_loops(only(root))
     assert sorted(sizes(merged)) == left
-    assert set(merged.arg.order) == {str(n.arg[0]) for n in merged.toposort() if n.op is Ops.RANGE and n.arg[1] == "loop"}
+    assert set(merged.arg.order) == {
+        str(n.arg[0]) for n in merged.toposort() if n.op is Ops.RANGE and n.arg[1] == "loop"
+    }
 
 
 @pytest.mark.parametrize("name", KERNELS)

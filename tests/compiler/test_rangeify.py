@@ -7,8 +7,24 @@ import random
 
 import pytest
 
-from kernmill.ir import AxisKind, Ops, UOp, broadcast_to, elementwise, evaluate, linear, make_range, pad, permute, reshape, shrink, strided, unwindow, window
-from tests.compiler.kernels import F32, close, data, inputs, only, run_ast, run_graph, scheduled, run_schedule
+from kernmill.ir import (
+    AxisKind,
+    Ops,
+    UOp,
+    broadcast_to,
+    elementwise,
+    evaluate,
+    linear,
+    make_range,
+    pad,
+    permute,
+    reshape,
+    shrink,
+    strided,
+    unwindow,
+    window,
+)
+from tests.compiler.kernels import F32, close, data, inputs, only, run_ast, run_graph, run_schedule, scheduled
 
 rangeify = importlib.import_module("kernmill.compiler.rangeify")  # inside the compiler: nobody else calls it
 

@@ -95,7 +95,8 @@ def test_assignments_give_the_same_in_place_or_not(name: str, in_place: tuple[in
     want = {
         "at its own place": x + 1, "from elsewhere": y * 2, "a number": x * 0 + 3, "flipped": x[::-1],
         "a region": np.concatenate([x[:1], y[1:]]), "the same region of itself": np.concatenate([x[:1], x[1:] * 2]),
-        "every second row": x * (np.arange(6) % 2)[:, None], "transposed": x.T, "a row sum of itself": x + x.sum(1, keepdims=True),
+        "every second row": x * (np.arange(6) % 2)[:, None], "transposed": x.T,
+        "a row sum of itself": x + x.sum(1, keepdims=True),
         "one row further": np.concatenate([x[:1], x[:5]]),
     }[name]  # fmt: skip
     close(run_schedule(schedule, given)[schedule.results[0]], want)

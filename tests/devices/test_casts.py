@@ -12,6 +12,7 @@ from kernmill.ir import DType, UOp, dtypes, reshape
 from kernmill.runtime import download, realize, upload
 
 Array = np.ndarray[Any, Any]
+finfo: Any = ml_dtypes.finfo
 
 
 def numpy_dtype(dtype: DType) -> Any:
@@ -39,14 +40,24 @@ def values(dtype: DType) -> Array:
     rng = np.random.default_rng(dtype.bits)
     if dtype.is_int:
         low, high = int(dtype.min), int(dtype.max)
-        corners = [low, low + 1, 0, 1, 2, 127, high - 1, high, *(min(high, v) for v in (255, 2049, 2051, 16777217, 2**53 + 1))]
+        corners = [
+            low,
+            low + 1,
+            0,
+            1,
+            2,
+            127,
+            high - 1,
+            high,
+            *(min(high, v) for v in (255, 2049, 2051, 16777217, 2**53 + 1)),
+        ]
         return np.concatenate([np.array(corners, dtype.name), rng.integers(low, high, 60, dtype.name, endpoint=True)])
-    info = ml_dtypes.finfo(numpy_dtype(dtype))
-    tiny = float(info.smallest_subnormal)
-    corners = [0.0, 0.4, 0.5, 1.0, 1.5, 2.5, 127.9, 255.0, 2049.0, 65504.0, 65519.0, 65520.0, 3e38, 1e300, 6e-8, 2.98e-8, 1e-40,
-               tiny, float(info.max), np.inf, np.nan, 1.00048828125, 1.0004882812500002, 1.0004882812499998]  # fmt: skip
+    info = finfo(numpy_dtype(dtype))
+    tiny, most = float(info.smallest_subnormal), float(info.max)
+    points = [0.0, 0.4, 0.5, 1.0, 1.5, 2.5, 127.9, 255.0, 2049.0, 65504.0, 65519.0, 65520.0, 3e38, 1e300, 6e-8, 2.98e-8,
+              1e-40, tiny, most, np.inf, np.nan, 1.00048828125, 1.0004882812500002, 1.0004882812499998]  # fmt: skip
     with np.errstate(over="ignore"):
-        all_ = np.array([*corners, *(-c for c in corners), *rng.normal(0, 100, 60), *rng.normal(0, 1e-6, 20)])
+        all_ = np.array([*points, *(-p for p in points), *rng.normal(0, 100, 60), *rng.normal(0, 1e-6, 20)])
         return all_.astype(numpy_dtype(dtype))
 
 
@@ -112,7 +123,9 @@ def test_cast_in_the_middle_of_a_kernel(device: str) -> None:
     """Lanes of different width side by side in one kernel."""
     array = np.arange(-40, 41, dtype=np.int8)
     x = leaf(array, dtypes.int8, device)
-    root = (x.cast(dtypes.float64) * 0.5).cast(dtypes.float32).cast(dtypes.int16).cast(dtypes.int64) + x.cast(dtypes.int64)
+    root = (x.cast(dtypes.float64) * 0.5).cast(dtypes.float32).cast(dtypes.int16).cast(dtypes.int64) + x.cast(
+        dtypes.int64
+    )
     realize([reshape(root, (3, 27))])
     realize([root])
     np.testing.assert_array_equal(read(root), (array * 0.5).astype(np.int16).astype(np.int64) + array)

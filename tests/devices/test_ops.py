@@ -20,6 +20,7 @@ from kernmill.ir import DType, Op, Ops, UOp, dtypes, elementwise, reduce_axes, r
 from kernmill.runtime import download, get_device, realize, upload
 
 Array = np.ndarray[Any, Any]
+finfo: Any = ml_dtypes.finfo
 Exact = Callable[..., Any]
 
 FLOATS = (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64)
@@ -50,13 +51,15 @@ def values_of(root: UOp, device: str) -> Array | None:
     found: Array = np.array(download(root))
     if root.dtype is dtypes.bfloat16:
         found = found.view(ml_dtypes.bfloat16)
-    return found.reshape(tuple(int(s) for s in root.shape))  # type: ignore[arg-type]
+    shaped: Array = found.reshape(root.shape)
+    return shaped
 
 
 def same(got: Array, want: Array) -> Array:
     """Equal in every bit that means something: nan is nan, -0 is not 0."""
     equal = (got == want) & (np.signbit(got) == np.signbit(want)) if got.dtype.kind in "fV" else got == want
-    return equal | ((got != got) & (want != want))
+    equal |= (got != got) & (want != want)
+    return np.asarray(equal)
 
 
 def check_same(got: Array | None, want: Array, *inputs: Array) -> None:
@@ -69,7 +72,9 @@ def check_same(got: Array | None, want: Array, *inputs: Array) -> None:
     if len(wrong):
         place = tuple(wrong[0])
         given = [a[place] if a.shape == got.shape else a for a in inputs]
-        pytest.fail(f"{len(wrong)} of {got.size} wrong, first at {place}: of {given} got {got[place]}, not {want[place]}")
+        pytest.fail(
+            f"{len(wrong)} of {got.size} wrong, first at {place}: of {given} got {got[place]}, not {want[place]}"
+        )
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------
@@ -80,7 +85,7 @@ def specials(dtype: DType) -> list[Any]:
     if dtype.is_int:
         found = [dtype.min, dtype.min + 1, 0, 1, 2, 3, 7, dtype.max // 2, dtype.max - 1, dtype.max]
         return found + ([-1, -2, -7] if dtype.min else [])
-    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    info = finfo(numpy_dtype(dtype))
     tiny, least, most = float(info.tiny), float(info.smallest_subnormal), float(info.max)
     positive = [0.0, least, tiny, 0.5, 1.0, 1.5, 2.5, 3.0, 60.0, most, math.inf]
     return [math.nan, *positive, *(-x for x in positive)]
@@ -134,8 +139,14 @@ class Case:
 
 
 def divide(fn: Exact) -> Exact:
-    """An int division of NumPy: 0 for a divisor of 0."""
-    return lambda a, b: np.where(b == 0, 0, fn(a, np.where(b == 0, 1, b))).astype(a.dtype)
+    """A division of NumPy: of ints 0 for a divisor of 0."""
+
+    def safe(a: Array, b: Array) -> Any:
+        return (
+            fn(a, b) if a.dtype.kind not in "iu" else np.where(b == 0, 0, fn(a, np.where(b == 0, 1, b))).astype(a.dtype)
+        )
+
+    return safe
 
 
 def toward_zero(a: Array, b: Array) -> Array:
@@ -144,19 +155,25 @@ def toward_zero(a: Array, b: Array) -> Array:
 
 
 def left_over(a: Array, b: Array) -> Array:
-    return np.array([math.copysign(1, x) * (abs(x) % abs(y)) for x, y in zip(a.tolist(), b.tolist(), strict=True)]).astype(a.dtype)
+    return np.array(
+        [math.copysign(1, x) * (abs(x) % abs(y)) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    ).astype(a.dtype)
 
 
 def no_trap(a: Array, b: Array) -> Array:
     """Divisors that a divide instruction takes."""
-    return (b != 0) & ~((a == np.iinfo(a.dtype).min) & (a < 0) & (b.astype(np.float64) == -1)) & (abs(a.astype(float)) < 2**53)
+    overflows = (a == np.iinfo(a.dtype).min) & (a < 0) & (b.astype(np.float64) == -1)
+    return np.asarray((b != 0) & ~overflows & (abs(a.astype(np.float64)) < 2**53))
 
 
 def shifted(left: bool) -> Exact:
     def fn(a: Array, b: Array) -> Array:
         bits = a.dtype.itemsize * 8
         by = [int(v) if 0 <= int(v) < bits else None for v in b]
-        whole = [(0 if left or v >= 0 else -1) if s is None else v << s if left else v >> s for v, s in zip(a.tolist(), by, strict=True)]
+        whole = [
+            (0 if left or v >= 0 else -1) if s is None else v << s if left else v >> s
+            for v, s in zip(a.tolist(), by, strict=True)
+        ]
         return np.array([v & ((1 << bits) - 1) for v in whole], np.uint64).astype(f"uint{bits}").view(a.dtype)
 
     return fn
@@ -168,7 +185,7 @@ def int_power(a: Array, b: Array) -> Array:
     def one(x: int, y: int) -> int:
         if y < 0:
             return x ** (y % 2) if x in (1, -1) else 0
-        return pow(x, y, 1 << bits)
+        return int(pow(x, y, 1 << bits))
 
     whole = [one(x, y) & ((1 << bits) - 1) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     return np.array(whole, np.uint64).astype(f"uint{bits}").view(a.dtype)
@@ -180,9 +197,11 @@ def power(a: Array, b: Array) -> Array:
 
 def in_reach(a: Array, b: Array) -> Array:
     """Where NumPy's own remainder is worth comparing with: |a / b| below what the dtype counts exactly."""
+    if a.dtype.kind in "iu":
+        return np.ones(len(a), bool)
     a, b = a.astype(np.float64), b.astype(np.float64)
     ordinary = (np.abs(a) < 1e4) & ((np.abs(b) > 1e-3) & (np.abs(b) < 1e4))
-    return ordinary | np.isnan(a) | np.isnan(b)
+    return np.asarray(ordinary | np.isnan(a) | np.isnan(b))
 
 
 def fused(a: Array, b: Array, c: Array) -> Array:
@@ -220,10 +239,8 @@ CASES = {
         Case(Ops.SUB, np.subtract, NUMBERS),
         Case(Ops.MUL, np.multiply, ALL),
         Case(Ops.DIV, np.divide, FLOATS),
-        Case(Ops.FLOORDIV, lambda a, b: divide(np.floor_divide)(a, b) if a.dtype.kind in "iu" else np.floor_divide(a, b), NUMBERS,
-             domain=lambda a, b: in_reach(a, b) if a.dtype.kind not in "iu" else np.ones(len(a), bool)),
-        Case(Ops.MOD, lambda a, b: divide(np.mod)(a, b) if a.dtype.kind in "iu" else np.mod(a, b), NUMBERS,
-             domain=lambda a, b: in_reach(a, b) if a.dtype.kind not in "iu" else np.ones(len(a), bool)),
+        Case(Ops.FLOORDIV, divide(np.floor_divide), NUMBERS, domain=in_reach),
+        Case(Ops.MOD, divide(np.mod), NUMBERS, domain=in_reach),
         Case(Ops.CDIV, toward_zero, INTS, domain=no_trap),
         Case(Ops.CMOD, left_over, INTS, domain=no_trap),
         Case(Ops.POW, power, NUMBERS, 1.6, mpmath.power),
@@ -243,25 +260,30 @@ CASES = {
     ]
 }  # fmt: skip
 
+SHAPED = (Ops.REDUCE, Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.STRIDE, Ops.WINDOW, Ops.UNWINDOW,
+          Ops.TAKE, Ops.ASSIGN, Ops.CONTIGUOUS, Ops.COPY, Ops.DETACH, Ops.CHECK, Ops.IOTA, Ops.CONST, Ops.BUFFER,
+          Ops.VARIABLE)  # fmt: skip
+OF_KERNELS = (Ops.PARAM, Ops.SINK, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL, Ops.REG, Ops.CARRY, Ops.SET, Ops.AFTER,
+              Ops.BROADCAST, Ops.LANES, Ops.LANE, Ops.FOLD, Ops.SHUFFLE, Ops.RANGE, Ops.END)  # fmt: skip
 OTHERS: dict[Op, str] = {
     **dict.fromkeys((Ops.CAST, Ops.BITCAST), "tests/devices/test_casts.py"),
-    **dict.fromkeys((Ops.REDUCE,), "tests/devices/test_shapes.py"),
-    **dict.fromkeys((Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK, Ops.STRIDE, Ops.WINDOW, Ops.UNWINDOW, Ops.TAKE,
-                     Ops.ASSIGN, Ops.CONTIGUOUS, Ops.COPY, Ops.DETACH, Ops.CHECK, Ops.IOTA, Ops.CONST, Ops.BUFFER,
-                     Ops.VARIABLE), "tests/devices/test_shapes.py"),
-    **dict.fromkeys((Ops.PARAM, Ops.SINK, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL, Ops.REG, Ops.CARRY, Ops.SET, Ops.AFTER,
-                     Ops.BROADCAST, Ops.LANES, Ops.LANE, Ops.FOLD, Ops.SHUFFLE, Ops.RANGE, Ops.END), "what kernels are made of: tests/compiler/"),
+    **dict.fromkeys(SHAPED, "tests/devices/test_shapes.py"),
+    **dict.fromkeys(OF_KERNELS, "what kernels are made of: tests/compiler/"),
     Ops.TILE: "matrix units: no device has them yet",
 }  # fmt: skip
 
 
 def test_every_op_has_a_case() -> None:
     for op in Ops.rows():
-        assert op in CASES or op in OTHERS, f"no case for op {op.name}: add a row to CASES or OTHERS of tests/devices/test_ops.py"
+        assert op in CASES or op in OTHERS, (
+            f"no case for op {op.name}: add a row to CASES or OTHERS of tests/devices/test_ops.py"
+        )
         assert not op.is_elementwise or op in CASES or op in (Ops.CAST, Ops.BITCAST), f"no case for op {op.name}"
 
 
-ROWS = [pytest.param(case, dtype, id=f"{case.op.name}-{dtype.name}") for case in CASES.values() for dtype in case.dtypes]
+ROWS = [
+    pytest.param(case, dtype, id=f"{case.op.name}-{dtype.name}") for case in CASES.values() for dtype in case.dtypes
+]
 
 
 @pytest.mark.parametrize(("case", "dtype"), ROWS)
@@ -289,7 +311,7 @@ def check_close(case: Case, dtype: DType, got: Array, given: list[Array]) -> Non
     """Special results as NumPy has them; the others within the bound of the exact value."""
     wide = [g.astype(np.float64) for g in given]
     plain = np.asarray(case.numpy(*wide)).astype(np.float64)
-    limit = float(ml_dtypes.finfo(numpy_dtype(dtype)).max)
+    limit = float(finfo(numpy_dtype(dtype)).max)
     bound = ULP.get(dtype, case.ulp or 0.5) if case.op is not Ops.FMA else 0.51
     for place, (mine, like) in enumerate(zip(got.astype(np.float64).tolist(), plain.tolist(), strict=True)):
         at = [float(w[place]) for w in wide]
@@ -321,7 +343,7 @@ def ulps_off(dtype: DType, mine: float, real: Exact | None, at: Sequence[float],
 
 def spacing(dtype: DType, value: float) -> float:
     """The distance of neighbours at a value."""
-    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    info = finfo(numpy_dtype(dtype))
     exponent = max(math.frexp(value)[1] - 1, int(info.minexp)) if value else int(info.minexp)
     return math.ldexp(1.0, exponent - int(info.nmant))
 
@@ -336,14 +358,18 @@ def fma_is_right(dtype: DType, mine: float, at: Sequence[float], limit: float) -
     twice = float(kind(a) * kind(b) + kind(c))
     once = rounded(dtype, Fraction(a) * Fraction(b) + Fraction(c))
     in_float32 = float(kind(np.float32(a) * np.float32(b) + np.float32(c)))
-    return mine in (twice, once, in_float32) or (mine != mine and twice != twice) or (abs(float(once)) >= limit and abs(mine) >= limit)
+    return (
+        mine in (twice, once, in_float32)
+        or (mine != mine and twice != twice)
+        or (abs(float(once)) >= limit and abs(mine) >= limit)
+    )
 
 
 def rounded(dtype: DType, value: Fraction) -> float:
     """The nearest value of the dtype, ties to even."""
     if value == 0:
         return 0.0
-    info = ml_dtypes.finfo(numpy_dtype(dtype))
+    info = finfo(numpy_dtype(dtype))
     exponent = abs(value.numerator).bit_length() - value.denominator.bit_length()
     if abs(value) < Fraction(2) ** exponent:
         exponent -= 1
@@ -381,14 +407,24 @@ def test_shape(shape: tuple[int, ...], dtype: DType, device: str) -> None:
     check_same(values_of(root, device), np.asarray(a * b).reshape(shape))
 
 
-PAIRS = [((3, 1), (1, 4)), ((), (5,)), ((2, 1, 3), (4, 1)), ((1,), (0,)), ((0, 1), (1, 3)), ((5, 33), (33,)), ((33, 5), (33, 1))]
+PAIRS = [
+    ((3, 1), (1, 4)),
+    ((), (5,)),
+    ((2, 1, 3), (4, 1)),
+    ((1,), (0,)),
+    ((0, 1), (1, 3)),
+    ((5, 33), (33,)),
+    ((33, 5), (33, 1)),
+]
 
 
 @pytest.mark.parametrize(("left", "right"), PAIRS, ids=str)
 def test_broadcast(left: tuple[int, ...], right: tuple[int, ...], device: str) -> None:
     rng = np.random.default_rng(3)
     a, b = rng.integers(-9, 9, left), rng.integers(-9, 9, right)
-    root = elementwise(Ops.SUB, tensor(np.asarray(a), dtypes.int64, device), tensor(np.asarray(b), dtypes.int64, device))
+    root = elementwise(
+        Ops.SUB, tensor(np.asarray(a), dtypes.int64, device), tensor(np.asarray(b), dtypes.int64, device)
+    )
     check_same(values_of(root, device), np.asarray(a - b))
 
 

@@ -72,7 +72,12 @@ def check(root: UOp, want: Array) -> None:
 FOLDS = {Ops.ADD: np.add, Ops.MUL: np.multiply, Ops.MAX: np.maximum, Ops.MIN: np.minimum, Ops.AND: np.bitwise_and,
          Ops.OR: np.bitwise_or, Ops.XOR: np.bitwise_xor}  # fmt: skip
 BITS_ONLY = (Ops.AND, Ops.OR, Ops.XOR)
-ROWS = [pytest.param(op, d, id=f"{op.name}-{d.name}") for op in FOLDS for d in dtypes.data if not (d.is_float and op in BITS_ONLY)]
+ROWS = [
+    pytest.param(op, d, id=f"{op.name}-{d.name}")
+    for op in FOLDS
+    for d in dtypes.data
+    if not (d.is_float and op in BITS_ONLY)
+]
 
 
 def test_every_reducing_op_is_here() -> None:
@@ -145,7 +150,8 @@ def windows(x: Array, axis: int, size: int, stride: int, dilation: int) -> Array
 
 MOVES = {
     "reshape": (lambda x: reshape(x, (5, 12)), lambda a: a.reshape(5, 12)),
-    "reshape of a permute": (lambda x: reshape(permute(x, (2, 0, 1)), (6, 10)), lambda a: a.transpose(2, 0, 1).reshape(6, 10)),
+    "reshape of a permute": (
+        lambda x: reshape(permute(x, (2, 0, 1)), (6, 10)), lambda a: a.transpose(2, 0, 1).reshape(6, 10)),
     "expand": (lambda x: broadcast_to(reshape(x, (3, 4, 5, 1)), (3, 4, 5, 3)), lambda a: np.repeat(a[..., None], 3, 3)),
     "permute": (lambda x: permute(x, (1, 2, 0)), lambda a: a.transpose(1, 2, 0)),
     "pad": (lambda x: pad(x, ((1, 0), (0, 2), (3, 1))), lambda a: np.pad(a, ((1, 0), (0, 2), (3, 1)))),
@@ -160,7 +166,8 @@ MOVES = {
     "detach": (lambda x: UOp(Ops.DETACH, x.dtype, (x,)), lambda a: a),
     "contiguous": (lambda x: UOp(Ops.CONTIGUOUS, x.dtype, (permute(x, (2, 1, 0)),)), lambda a: a.T),
     "a long chain": (
-        lambda x: strided(pad(reshape(permute(shrink(x, ((0, 2), (1, 4), (0, 5))), (2, 1, 0)), (6, 5)), ((1, 1), (2, 0))), (2, -3)),
+        lambda x: strided(pad(reshape(permute(shrink(x, ((0, 2), (1, 4), (0, 5))), (2, 1, 0)), (6, 5)),
+                              ((1, 1), (2, 0))), (2, -3)),
         lambda a: np.pad(a[:2, 1:4].transpose(2, 1, 0).reshape(6, 5), ((1, 1), (2, 0)))[::2, ::-3],
     ),
 }  # fmt: skip

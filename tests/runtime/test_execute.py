@@ -1,8 +1,18 @@
-"""Assignments write in place only where nobody else reads that memory."""
+"""Realizing: assignments in place, several threads, forks, lower levels of the CPU, checks."""
 
 from __future__ import annotations
 
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
 from kernmill import Context, Tensor
+from kernmill.ir import IndexRangeError, Ops, SettingError, UOp, dtypes, elementwise, reduce_axes, reshape, scalar
+from kernmill.runtime import download, host, realize, upload
+from tests.runtime.processes import run
 
 
 def test_equal_expressions_realized_apart_do_not_share_changes(device: str) -> None:
@@ -20,3 +30,107 @@ def test_an_expression_computed_before_keeps_its_value(device: str) -> None:
         changed.realize()
         changed.assign(changed + 1).realize()
         assert (changed.tolist(), waiting.tolist(), (x * 3).tolist()) == ([4, 7], [3, 6], [3, 6])
+
+
+# --- threads, forks, targets -----------------------------------------------------------------------------------------
+def test_several_threads_at_once(device: str) -> None:
+    """New graphs, equal graphs and shared inputs, in eight threads."""
+    rng = np.random.default_rng(0)
+    array = rng.normal(size=(9, 17)).astype(np.float32)
+    shared = reshape(upload(array.reshape(-1), dtypes.float32, device), array.shape)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(6):
+                factor = float((number + turn) % 3 + 1)
+                root = reduce_axes(elementwise(Ops.MUL, shared, shared) * factor + float(turn), Ops.ADD, (1,))
+                realize([root])
+                want = (array.astype(np.float64) ** 2 * factor + turn).sum(1)
+                np.testing.assert_allclose(download(root), want, rtol=1e-5)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+FORK = """
+import os
+a = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
+def work():
+    return float(value(reduce_axes(leaf(a) * 2.0, Ops.ADD, (0, 1))).sum())
+first = work()
+child = os.fork()
+if child == 0:
+    os._exit(0 if work() == first and float(value(leaf(a) + 1.0).sum()) else 3)
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), work() == first)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_works(tmp_path: Path) -> None:
+    """The pool's threads are not copied by a fork; a child makes its own."""
+    assert run(FORK, tmp_path / "cache")[0].split() == ["0", "True"]
+
+
+KERNELS = """
+rng = np.random.default_rng(0)
+a, b = rng.normal(size=(2, 37, 37)).astype(np.float32)
+h = a.astype(np.float16)
+x, y = leaf(a), leaf(b)
+def near(got, want):
+    assert np.allclose(got.reshape(want.shape), want, rtol=1e-4, atol=1e-4), np.abs(got - want).max()
+near(value(elementwise(Ops.MUL, x, y) + 1.0), a * b + 1)
+near(value(reduce_axes(x, Ops.ADD, (1,))), a.sum(1, keepdims=True))
+near(value(reduce_axes(x, Ops.MAX, (0,))), a.max(0, keepdims=True))
+left, right = reshape(x, (37, 1, 37)), reshape(permute(y, (1, 0)), (1, 37, 37))
+near(value(reduce_axes(elementwise(Ops.MUL, left, right), Ops.ADD, (2,))), (a @ b)[..., None])
+e = elementwise(Ops.SUB, x, reduce_axes(x, Ops.MAX, (1,))).alu(Ops.EXP)
+w = np.exp(a - a.max(1, keepdims=True))
+near(value(elementwise(Ops.DIV, e, reduce_axes(e, Ops.ADD, (1,)))), w / w.sum(1, keepdims=True))
+near(value(pad(x, ((1, 2), (3, 0))).alu(Ops.FLOOR)), np.floor(np.pad(a, ((1, 2), (3, 0)))))
+near(value(strided(x, (-1, 2)).alu(Ops.SIN)), np.sin(a[::-1, ::2]))
+i = leaf((a * 100).astype(np.int32))
+near(value(i.alu(Ops.FLOORDIV, 7).cast(dtypes.float32)), ((a * 100).astype(np.int32) // 7).astype(np.float32))
+near(value(leaf(h).alu(Ops.ADD, leaf(h)).cast(dtypes.float32)), (h + h).astype(np.float32))
+near(value(x.cast(dtypes.float64).cast(dtypes.float16).cast(dtypes.float32)), h.astype(np.float32))
+print("ok", get_device().target.vector_bytes)
+"""
+
+
+@pytest.mark.parametrize(("level", "vector_bytes"), [("sse", 16), ("avx2", 32), ("avx512", 64)])
+def test_lower_levels_of_the_cpu(level: str, vector_bytes: int, tmp_path: Path) -> None:
+    with Context(TARGET=level):
+        try:
+            host.this_host()
+        except SettingError as error:
+            pytest.skip(str(error))
+    out, _ = run(KERNELS, tmp_path / "cache", TARGET=level, CHECK="0")
+    assert out.split() == ["ok", str(vector_bytes)]
+
+
+def test_stages_are_verified_and_kernels_compared(tmp_path: Path) -> None:
+    assert run(KERNELS, tmp_path / "cache", CHECK="1", DUMP=str(tmp_path / "dump"))[0].startswith("ok")
+
+
+def test_checks_are_raised_after_the_run(device: str) -> None:
+    x = upload(np.array([1.0, -2.0], np.float32), dtypes.float32, device)
+    bad = reshape(reduce_axes(elementwise(Ops.LT, x, scalar(dtypes.float32, 0.0)), Ops.OR, (0,)), ())
+    root = UOp(Ops.CHECK, dtypes.float32, (x * 2.0, bad), "a value is negative")
+    with pytest.raises(IndexRangeError, match="a value is negative"):
+        realize([root])
+    assert root.storage is None
+
+
+def test_realizing_again_costs_nothing(device: str) -> None:
+    root = upload(np.ones(4, np.float32), dtypes.float32, device) + 1.0
+    realize([root])
+    storage = root.storage
+    realize([root, root])
+    assert root.storage is storage

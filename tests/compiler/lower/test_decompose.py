@@ -58,7 +58,7 @@ def test_basics(op: Op, dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", [d for d in dtypes.data if d.is_int], ids=str)
 @pytest.mark.parametrize("op", [Ops.SHL, Ops.SHR], ids=str)
 def test_shifts_outside_of_the_word(op: Op, dtype: DType) -> None:
-    """They once were decomposed for ever; and a negative number shifted right by a negative amount is -1, as in NumPy."""
+    """They once were decomposed for ever. A negative number shifted right by a negative amount is -1, as in NumPy."""
     check(op, dtype, HERE)
 
 
@@ -72,7 +72,10 @@ def test_a_shift_that_stays_inside_is_left_alone() -> None:
 def test_fma_of_ints_is_two_ops() -> None:
     x = leaf(dtypes.int32, 0)
     assert decompose(x.alu(Ops.FMA, x, x), HERE) is x * x + x
-    assert decompose(x.cast(dtypes.float32).alu(Ops.FMA, x.cast(dtypes.float32), x.cast(dtypes.float32)), POOR).op is Ops.ADD
+    assert (
+        decompose(x.cast(dtypes.float32).alu(Ops.FMA, x.cast(dtypes.float32), x.cast(dtypes.float32)), POOR).op
+        is Ops.ADD
+    )
 
 
 @pytest.mark.parametrize("op", [op for op in Ops.rows() if op.is_elementwise], ids=str)
@@ -96,6 +99,8 @@ def test_nothing_is_left_that_the_target_lacks(op: Op, dtype: DType) -> None:
 
 
 def test_vectors_are_decomposed_like_scalars() -> None:
-    x = UOp(Ops.LOAD, dtypes.float32.vec(8), (UOp(Ops.INDEX, dtypes.float32.vec(8), (UOp(Ops.PARAM, dtypes.float32, (), (0, 8)), UOp(Ops.CONST, dtypes.index, (), 0))),))  # fmt: skip
+    wide = dtypes.float32.vec(8)
+    memory = UOp(Ops.PARAM, dtypes.float32, (), (0, 8))
+    x = UOp(Ops.LOAD, wide, (UOp(Ops.INDEX, wide, (memory, UOp(Ops.CONST, dtypes.index, (), 0))),))
     lowered = decompose(x.alu(Ops.MAX, x.alu(Ops.EXP)), VECTORS)
     assert {n.dtype.lanes for n in lowered.toposort() if n.op.is_elementwise} == {8}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -50,7 +51,9 @@ def test_float64_to_float16_is_rounded_once() -> None:
     halves = all_bits().view(np.float16).astype(np.float64)
     halves = halves[np.isfinite(halves)]
     near = np.concatenate([halves * (1 + s * 2.0**-k) for k in (11, 12, 24, 25, 40, 50) for s in (-1, 1)])
-    values = np.concatenate([near, rng.normal(0, 1e-5, 20_000), np.array([65519.999999, 65520.0, 1e300, -1e-300, np.inf, np.nan])])
+    values = np.concatenate(
+        [near, rng.normal(0, 1e-5, 20_000), np.array([65519.999999, 65520.0, 1e300, -1e-300, np.inf, np.nan])]
+    )
     root = decompose(leaf(dtypes.float64).cast(dtypes.float16), VECTORS)
     with np.errstate(all="ignore"):
         want = values.astype(np.float16)
@@ -77,5 +80,31 @@ def test_comparisons_and_choices(dtype: DType) -> None:
     x = leaf(dtype)
     root = decompose((x < 0).where(x, x * 2), VECTORS)
     assert root.dtype is dtype
-    values = np.array([-1.5, 0.0, 2.0, np.nan], np.float16 if dtype is dtypes.float16 else np.float32)
+    values: Array = np.array([-1.5, 0.0, 2.0, np.nan], np.float16 if dtype is dtypes.float16 else np.float32)
     np.testing.assert_array_equal(evaluate(root, {x: values}), np.where(values < 0, values, values * 2))
+
+
+BY_BITS = replace(VECTORS, storage_dtypes=frozenset(dtypes.data) - {dtypes.float16})
+
+
+def test_every_float16_by_its_bits() -> None:
+    """A CPU without the instruction would call a function that is not there (TARGET=sse)."""
+    halves = all_bits().view(np.float16)
+    root = decompose(leaf(dtypes.float16).cast(dtypes.float32), BY_BITS)
+    assert not [n for n in root.toposort() if n.op is Ops.CAST and n.src[0].dtype is dtypes.float16]
+    np.testing.assert_array_equal(evaluate(root, {leaf(dtypes.float16): halves}), halves.astype(np.float32))
+
+
+def test_float32_to_float16_by_its_bits() -> None:
+    rng = np.random.default_rng(3)
+    halves = all_bits().view(np.float16).astype(np.float32)
+    with np.errstate(all="ignore"):
+        between = ((halves[:-1].astype(np.float64) + halves[1:]) / 2).astype(np.float32)
+        values = np.concatenate([halves, between, np.nextafter(between, np.float32(np.inf)),
+                                 rng.integers(0, 1 << 32, 100_000, np.uint32).view(np.float32)])  # fmt: skip
+        want = values.astype(np.float16)
+    root = decompose(leaf(dtypes.float32).cast(dtypes.float16), BY_BITS)
+    got = evaluate(root, {leaf(dtypes.float32): values})
+    np.testing.assert_array_equal(got, want)
+    number = want == want
+    np.testing.assert_array_equal(np.signbit(got)[number], np.signbit(want)[number])

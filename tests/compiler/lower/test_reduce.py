@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmill.ir import Op, Ops, UOp, elementwise, pad, reduce_axes
-from tests.compiler.kernels import SCALARS, VECTORS, data, matmul, only, small_kernels, total
+from tests.compiler.kernels import SCALARS, data, matmul, only, small_kernels, total
 from tests.compiler.passes import after
 
 X = data(0, 6, 32)
@@ -41,7 +41,7 @@ def test_what_the_user_wrote_as_two_ops_stays_two() -> None:
 
 def test_a_masked_product_stays_fused() -> None:
     """Both factors are 0 outside of the mask, and so is the product: no select is needed around the sum."""
-    ast = after("reduce", only(matmul(data(0, 6, 9), data(1, 9, 20))), "vectorize k0 16")
+    ast = after("reduce", only(matmul(data(0, 6, 40), data(1, 40, 20))), "vectorize k0 16")
     assert count(ast, Ops.FMA) > 0
 
 

@@ -21,7 +21,9 @@ def loops(ast: UOp) -> dict[str, UOp]:
 def random_action(ast: UOp, rng: random.Random) -> Action:
     found = loops(ast)
     info: KernelInfo = ast.arg
-    verb = rng.choice(["split", "split", "unroll", "unroll", "vectorize", "vectorize", "group", "thread", "order", "stage", "stream"])
+    verb = rng.choice(
+        ["split", "split", "unroll", "unroll", "vectorize", "vectorize", "group", "thread", "order", "stage", "stream"]
+    )
     name = rng.choice(sorted(found))
     if verb == "thread":
         return Action(verb, (rng.choice(info.order),) if info.order else (name,))
@@ -71,13 +73,12 @@ def test_random_schedules_keep_the_meaning(name: str, seed: int) -> None:
     ast = KERNELS[name]
     arrays = inputs(ast, seed)
     actions = random_schedule(merge_loops(ast), seed * 1000 + len(name))
+    refused = ""
     try:
-        got = run_on("LLVM", ast, arrays, actions)
+        close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
     except InternalError as error:  # an order of loops that a staged load cannot have: refused, though late
-        assert "do not nest" in str(error)
-        assert any(action.verb == "stage" for action in actions)
-        return
-    close(got, run_ast(ast, arrays))
+        refused = str(error)
+    assert not refused or ("do not nest" in refused and "stage" in show_schedule(actions))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -101,7 +102,12 @@ def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["vectorize i0 16\nunroll i0 4\nthread i0", "split k0 8; group k0.s 4; order i1 i0", "stage 1 k0 i1.u i1.v", "stream"],
+    [
+        "vectorize i0 16\nunroll i0 4\nthread i0",
+        "split k0 8; group k0.s 4; order i1 i0",
+        "stage 1 k0 i1.u i1.v",
+        "stream",
+    ],
 )
 def test_print_and_parse(text: str) -> None:
     actions = parse_schedule(text)
@@ -145,7 +151,15 @@ def test_what_does_not_fit_is_said(text: str) -> None:
 def test_an_amount_that_does_not_divide_is_masked() -> None:
     ast = KERNELS["row_sum"]
     arrays = inputs(ast)
-    for text in ("split i0 4", "unroll i0 4", "vectorize i0 4", "split k0 5", "group k0 8", "vectorize k0 16", "unroll k0 32"):
+    for text in (
+        "split i0 4",
+        "unroll i0 4",
+        "vectorize i0 4",
+        "split k0 5",
+        "group k0 8",
+        "vectorize k0 16",
+        "unroll k0 32",
+    ):
         close(run_on("LLVM", ast, arrays, parse_schedule(text)), run_ast(ast, arrays))
 
 
@@ -155,4 +169,7 @@ def test_stage_copies_a_panel_first() -> None:
     actions = parse_schedule("vectorize i1 4; unroll i1 5; unroll i0 3; order i1 i0; stage 2 k0 i1.u i1.v")
     staged = apply_actions(merge_loops(ast), [a for a in actions if a.verb != "order"])
     assert any(node.op is Ops.LOCAL for node in staged.toposort())
-    close(run_on("LLVM", ast, arrays, parse_schedule("vectorize i1 4; unroll i1 5; unroll i0 3; stage 2 k0 i1.u i1.v")), run_ast(ast, arrays))
+    close(
+        run_on("LLVM", ast, arrays, parse_schedule("vectorize i1 4; unroll i1 5; unroll i0 3; stage 2 k0 i1.u i1.v")),
+        run_ast(ast, arrays),
+    )

@@ -40,8 +40,10 @@ def test_a_map_is_vectors_and_threads() -> None:
 def test_a_product_is_a_register_tile() -> None:
     found = chosen(matmul(data(0, 512, 512), data(1, 512, 512)))
     assert ("i1", "16") in found["vectorize"]
-    tile = dict(found["unroll"])
-    assert int(tile["i0"]) * int(tile.get("i1", "1")) in range(8, 25), "accumulators enough to hide latency, few enough to fit"
+    tile = {args[0]: args[1] for args in found["unroll"]}
+    assert int(tile["i0"]) * int(tile.get("i1", "1")) in range(8, 25), (
+        "accumulators enough to hide latency, few enough to fit"
+    )
 
 
 def test_a_row_sum_has_lanes_and_groups_of_its_own() -> None:
@@ -88,7 +90,11 @@ def test_a_transpose_is_no_reason_to_give_up() -> None:
     assert chosen(permute(data(0, 256, 256), (1, 0)) + 1.0)["vectorize"]
 
 
-@pytest.mark.parametrize("target", [VECTORS, NO_MASKS, replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)], ids=lambda t: t.name)
+@pytest.mark.parametrize(
+    "target",
+    [VECTORS, NO_MASKS, replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)],
+    ids=lambda t: t.name,
+)
 @pytest.mark.parametrize("name", small_kernels())
 def test_every_choice_can_be_lowered(name: str, target: Target) -> None:
     lower(small_kernels()[name], target, is_checked=True)

@@ -1,0 +1,177 @@
+"""LLVM IR: golden files of small kernels, and what must or must not be in the text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernmill.compiler import lower, parse_schedule
+from kernmill.ir import DType, InternalError, Ops, Target, UOp, dtypes, elementwise, permute, reduce_axes
+from kernmill.renderers import LLVM_OPS, LLVMRenderer
+from kernmill.runtime import host, llvm_codegen
+from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels, softmax, total
+
+if TYPE_CHECKING:
+    from tests.conftest import Golden
+
+X = data(0, 6, 32)
+
+
+def render(root: UOp, schedule: str | None = None, target: Target = VECTORS) -> str:
+    uops = lower(only(root), target, None if schedule is None else parse_schedule(schedule), is_checked=True)
+    return LLVMRenderer(target).render("kernel", uops)
+
+
+def has(text: str, *parts: str) -> None:
+    for part in parts:
+        assert part in text, f"{part!r} is not in\n{text}"
+
+
+def lacks(text: str, *parts: str) -> None:
+    for part in parts:
+        assert part not in text, f"{part!r} is in\n{text}"
+
+
+# --- golden files ----------------------------------------------------------------------------------------------------
+def test_add(golden: Golden) -> None:
+    assert (
+        render(elementwise(Ops.ADD, data(0, 4096), data(1, 4096)), "vectorize i0 16; unroll i0 2; thread i0") == golden
+    )
+
+
+def test_row_sum(golden: Golden) -> None:
+    assert render(total(data(0, 8, 256), 1), "vectorize k0 16; group k0 2; thread i0") == golden
+
+
+def test_matmul_tile(golden: Golden) -> None:
+    assert render(matmul(data(0, 16, 32), data(1, 32, 64)), "vectorize i1 16; unroll i0 4; thread i0") == golden
+
+
+def test_masked_tail(golden: Golden) -> None:
+    assert render(data(0, 37) * 2.0, "vectorize i0 16") == golden
+
+
+def test_softmax_row(golden: Golden) -> None:
+    assert render(softmax(data(0, 4, 64)), "vectorize k0 16; vectorize k1 16; vectorize i1 16; thread i0") == golden
+
+
+def test_scalars(golden: Golden) -> None:
+    assert render(permute(X, (1, 0)) + 1.0, "") == golden
+
+
+# --- what must be there, and what must not ---------------------------------------------------------------------------
+def test_products_are_fused_into_sums() -> None:
+    text = render(matmul(data(0, 64, 64), data(1, 64, 64)))
+    has(text, "call <16 x float> @llvm.fma.v16f32(")
+    lacks(text, "fmul", "fadd <16")
+
+
+def test_what_the_user_wrote_keeps_its_two_roundings() -> None:
+    text = render(elementwise(Ops.ADD, elementwise(Ops.MUL, X, data(1, 6, 32)), data(2, 6, 32)))
+    has(text, "fmul <16 x float>", "fadd <16 x float>")
+    lacks(text, "llvm.fma", "fmuladd", " fast ", "contract", "reassoc")
+
+
+def test_without_the_instruction_there_is_no_fma() -> None:
+    text = render(matmul(data(0, 64, 64), data(1, 64, 64)), None, replace(VECTORS, ops=LLVM_OPS - {Ops.FMA}))
+    lacks(text, "llvm.fma")
+
+
+def test_large_streams_go_around_the_caches() -> None:
+    text = render(data(0, 4096, 4096) + 1.0)
+    has(text, "!nontemporal !0", "@llvm.x86.sse.sfence")
+    lacks(render(X + 1.0), "!nontemporal", "sfence")
+
+
+def test_tails_are_masked_and_bodies_are_not() -> None:
+    has(render(data(0, 37) * 2.0, "vectorize i0 16"), "@llvm.masked.load.v16f32.p0(", "@llvm.masked.store.v16f32.p0(")
+    lacks(render(data(0, 64) * 2.0, "vectorize i0 16"), "masked")
+
+
+def test_far_apart_is_gathered() -> None:
+    has(render(permute(X, (1, 0)) + 1.0, "vectorize i1 2"), "@llvm.masked.gather.v2f32.v2p0")
+
+
+def test_every_second_is_shuffled() -> None:
+    from kernmill.ir import strided
+
+    text = render(strided(X, (1, 2)) + 1.0, "vectorize i0 16")
+    has(text, "shufflevector")
+    lacks(text, "gather")
+
+
+FUNCTIONS = [
+    Ops.EXP,
+    Ops.EXP2,
+    Ops.LOG,
+    Ops.LOG2,
+    Ops.SIN,
+    Ops.COS,
+    Ops.TANH,
+    Ops.ERF,
+    Ops.SQRT,
+    Ops.FLOOR,
+    Ops.CEIL,
+    Ops.ROUND,
+]
+OURS = {"fma", "sqrt", "floor", "ceil", "trunc", "roundeven", "fabs", "abs", "masked", "x86", "prefetch"}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("op", FUNCTIONS, ids=str)
+def test_no_function_of_a_library_is_called(op: object, dtype: DType) -> None:
+    text = render(data(0, 64, dtype=dtype).alu(op))  # type: ignore[arg-type]
+    called = set(re.findall(r"@llvm\.(\w+)", text))
+    assert called <= OURS
+    assert not re.findall(r"@(?!llvm\.|kernel)", text)
+
+
+def test_no_fast_math_flag_is_ever_used() -> None:
+    for ast in small_kernels().values():
+        text = LLVMRenderer(VECTORS).render("k", lower(ast, VECTORS))
+        assert not re.search(r"\b(fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)\b", text)
+
+
+def test_bools_are_bytes_in_memory() -> None:
+    text = render(elementwise(Ops.LT, X, data(1, 6, 32)))
+    has(text, "fcmp olt <16 x float>", "zext <16 x i1>", "<16 x i8>")
+
+
+def test_unsigned_ints_have_their_own_instructions() -> None:
+    u, v = data(0, 64, dtype=dtypes.uint32), data(1, 64, dtype=dtypes.uint32)
+    has(render(elementwise(Ops.MAX, u, v)), "icmp ult")
+    has(render(reduce_axes(u, Ops.MAX, (0,)), "vectorize k0 16"), "icmp ugt <8 x i32>")
+    has(render(u.alu(Ops.SHR, 3)), "lshr")
+    lacks(render(u.alu(Ops.ABS)), "llvm.abs")  # |x| of 254 was once 2
+    has(render(u.cast(dtypes.float32)), "uitofp")
+
+
+def test_bfloat16_is_never_added_as_a_number() -> None:
+    b = data(0, 64, dtype=dtypes.bfloat16)
+    text = render(elementwise(Ops.MUL, b, b))
+    has(text, "i16", "fmul <")
+    lacks(text, "bfloat", "fmul <16 x i16>", "fmul <32 x i16>")
+
+
+def test_float64_becomes_float16_without_a_call() -> None:
+    """fptrunc from double to half is a call of __truncdfhf2 on most machines."""
+    text = render(data(0, 64, dtype=dtypes.float64).cast(dtypes.float16))
+    assert not re.search(r"fptrunc <?\d* ?x? ?double>? .* to .*half", text)
+
+
+def test_an_op_without_an_instruction_is_a_bug_of_ours() -> None:
+    uops = lower(only(X + 1.0), replace(VECTORS, ops=VECTORS.ops | {Ops.EXP}))
+    broken = [u.replace(op=Ops.EXP, src=u.src[:1]) if u.op is Ops.ADD and u.dtype.is_float else u for u in uops]
+    with pytest.raises((InternalError, KeyError)):
+        LLVMRenderer(VECTORS).render("kernel", broken)
+
+
+@pytest.mark.parametrize("name", small_kernels())
+def test_llvm_accepts_every_kernel(name: str) -> None:
+    text = LLVMRenderer(VECTORS).render("kernel", lower(small_kernels()[name], VECTORS))
+    assert "define void @kernel(ptr noundef %args" in text
+    if host.this_host().has("avx512f"):
+        assert llvm_codegen.compile_ir(text, host.this_host())[:4] == b"\x7fELF"

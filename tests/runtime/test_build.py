@@ -1,0 +1,119 @@
+"""From a kernel to a program: memory, disk, compiler; damage; several processes; written schedules."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernmill.ir import CompileError, Context, Ops, elementwise, reduce_axes, reshape
+from kernmill.runtime import build, counters, download, get_device, realize, render, upload
+from tests.compiler.kernels import data, kernels, scheduled, total
+from tests.runtime.processes import run, start
+
+WORK = """
+a = leaf(np.arange(48, dtype=np.float32).reshape(6, 8))
+print(float(value(reduce_axes(a * 2.0 + 1.0, Ops.ADD, (0, 1))).sum()), counters.compiled, counters.from_disk)
+print("llvmlite" in sys.modules)
+"""
+
+
+def entries(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.is_file() and len(path.name) == 64]
+
+
+def test_the_second_run_compiles_nothing_and_never_imports_llvm(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert run(WORK, cache)[0].split() == ["2304.0", "1", "0", "True"]
+    assert run(WORK, cache)[0].split() == ["2304.0", "0", "1", "False"]
+
+
+def test_a_damaged_entry_is_compiled_again_and_repaired(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run(WORK, cache)
+    for entry in entries(cache):
+        raw = bytearray(entry.read_bytes())
+        raw[len(raw) // 2] ^= 0xFF
+        entry.write_bytes(raw)
+    assert run(WORK, cache)[0].split()[:3] == ["2304.0", "1", "0"]
+    assert run(WORK, cache)[0].split()[:3] == ["2304.0", "0", "1"]
+    for entry in entries(cache):
+        entry.write_bytes(b"")
+    assert run(WORK, cache)[0].split()[:3] == ["2304.0", "1", "0"]
+
+
+def test_two_processes_at_once_fill_one_cache(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    both = [start(WORK, cache) for _ in range(2)]
+    for process in both:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert out.split()[0] == "2304.0"
+    assert len(entries(cache)) == 2, "the pool's code and the kernel"
+    assert run(WORK, cache)[0].split()[1] == "0"
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_folder_is_no_obstacle(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(0o500)
+    assert run(WORK, cache / "deeper")[0].split()[0] == "2304.0"
+
+
+def test_a_file_in_the_folders_place_is_no_obstacle(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.write_text("no folder")
+    out, err = run(WORK, cache)
+    assert out.split()[:2] == ["2304.0", "1"]
+    assert "CACHE_DIR" in err
+    assert cache.read_text() == "no folder"
+
+
+def test_without_a_cache_nothing_is_written(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run(WORK, cache, CACHE="0")
+    assert not entries(cache)
+
+
+# --- in this process -------------------------------------------------------------------------------------------------
+
+
+def test_a_program_is_built_once(device: str) -> None:
+    (kernel,) = kernels(scheduled(total(data(0, 3, 11), 1) * 7.25))
+    first = build(get_device(device), kernel)
+    before = counters.compiled, counters.from_disk, counters.from_memory
+    assert build(get_device(device), kernel) is first
+    assert (counters.compiled, counters.from_disk, counters.from_memory) == (before[0], before[1], before[2] + 1)
+
+
+def test_equal_graphs_of_other_data_compile_nothing(device: str) -> None:
+    def run_it(seed: int) -> None:
+        x = reshape(upload(np.full(21, seed, np.float32), data(0, 1).dtype, device), (3, 7))
+        root = reduce_axes(elementwise(Ops.MUL, x, x) + 3.5, Ops.ADD, (1,))
+        realize([root])
+        np.testing.assert_array_equal(download(root), np.full(3, 7 * (seed * seed + 3.5), np.float32))
+
+    run_it(1)
+    before = counters.compiled
+    for seed in range(2, 6):
+        run_it(seed)
+    assert counters.compiled == before
+
+
+def test_a_written_schedule_replaces_the_heuristic(tmp_path: Path) -> None:
+    (kernel,) = kernels(scheduled(data(0, 64, 64) * 3.75))
+    llvm = get_device("LLVM")
+    (tmp_path / f"{kernel.name}.schedule").write_text("# mine\nsplit i0 8; thread i0\n")
+    with Context(OVERRIDE=str(tmp_path)):
+        written = render(llvm, kernel)
+    assert written.threads == 512
+    assert written.source != render(llvm, kernel).source
+
+
+def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    (kernel,) = kernels(scheduled(data(0, 8, 8) * 3.75))
+    (tmp_path / f"{kernel.name}.schedule").write_text("split z9 8")
+    with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match="there is no loop 'z9'"):
+        render(get_device("LLVM"), kernel)

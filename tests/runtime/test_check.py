@@ -1,0 +1,32 @@
+"""CHECK=1: every kernel is compared with the reference, and a difference stops the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernmill.ir import Context, InternalError, dtypes
+from kernmill.runtime import download, get_device, realize, upload
+
+
+def test_a_right_kernel_passes(device: str) -> None:
+    with Context(CHECK=1):
+        root = upload(np.arange(37, dtype=np.float32), dtypes.float32, device) * 3.125
+        realize([root])
+    np.testing.assert_array_equal(download(root), np.arange(37) * 3.125)
+
+
+def test_a_wrong_result_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that does nothing stands in for one that computes wrongly."""
+    x = upload(np.arange(37, dtype=np.float32), dtypes.float32, "LLVM")
+    monkeypatch.setattr(get_device("LLVM"), "run", lambda calls, **_: [0] * len(calls))
+    with Context(CHECK=1, DUMP=str(tmp_path)), pytest.raises(InternalError, match="on LLVM differs from PYTHON at"):
+        realize([x * 1000.0 + 12345.0])
+    assert len(list(tmp_path.glob("mismatch_*.uops"))) == 1
+
+
+def test_a_device_that_runs_nothing_is_not_compared() -> None:
+    with Context(CHECK=1):
+        realize([upload(np.ones(5, np.float32), dtypes.float32, "NULL") + 41.0])

@@ -1,0 +1,161 @@
+"""Finding devices: by name, by number, from outside of the tree; and what the contract promises by default."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import struct
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill.ir import Context, DeviceError, Ops, Target, dtypes, elementwise, reduce_axes, reshape
+from kernmill.renderers import PYTHON_OPS, PythonRenderer, Renderer
+from kernmill.runtime import Call, Device, Program, canonical_name, device_names, download, get_device, realize, upload
+
+
+class AbacusDevice(Device):
+    """A device from outside of the tree: scalars, one thread, lists for memory."""
+
+    description = "beads"
+    opened = 0
+
+    def __init__(self, name: str, index: int = 0) -> None:
+        super().__init__(name, index)
+        AbacusDevice.opened += 1
+        self.calls = 0
+
+    @property
+    def renderer(self) -> Renderer:
+        return PythonRenderer(Target("abacus", ops=PYTHON_OPS))
+
+    def compile(self, name: str, source: str) -> bytes:
+        return source.encode()
+
+    def load(self, name: str, binary: bytes) -> Program:
+        scope: dict[str, Any] = {"f32": lambda v: struct.unpack("f", struct.pack("f", v))[0]}
+        exec(binary.decode(), scope)
+        return Program(name, scope[name])
+
+    def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
+        for call in calls:
+            arrays = [buffer.host_array() for buffer in call.buffers]
+            lists = [array.tolist() for array in arrays]
+            call.program.handle(*lists, *call.variables, 0, call.threads)
+            for array, values in zip(arrays, lists, strict=True):
+                array[:] = values
+            self.calls += 1
+        return [1] * len(calls) if is_timed else []
+
+    @classmethod
+    def devices(cls) -> list[int]:
+        return [0, 1]
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[AbacusDevice]]:
+    """An installed package that announces the device."""
+    module = types.ModuleType("beads")
+    module.AbacusDevice = AbacusDevice  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "beads", module)
+    entry = importlib.metadata.EntryPoint("ABACUS", "beads:AbacusDevice", "kernmill.devices")
+    real: Callable[..., Any] = importlib.metadata.entry_points
+    monkeypatch.setattr(
+        importlib.metadata,
+        "entry_points",
+        lambda **given: (
+            importlib.metadata.EntryPoints([entry]) if given.get("group") == "kernmill.devices" else real(**given)
+        ),
+    )
+    yield AbacusDevice
+    from_device = sys.modules["kernmill.runtime.device"]
+    for name in ("ABACUS", "ABACUS:1"):
+        from_device._open.pop(name, None)
+
+
+def test_a_device_from_outside_runs_kernels(outside: type[AbacusDevice]) -> None:
+    assert "ABACUS" in device_names()
+    x = reshape(upload(np.arange(12, dtype=np.float32), dtypes.float32, "ABACUS"), (3, 4))
+    root = reduce_axes(elementwise(Ops.MUL, x, x) + 1.0, Ops.ADD, (1,))
+    realize([root])
+    np.testing.assert_array_equal(download(root), (np.arange(12).reshape(3, 4) ** 2 + 1.0).sum(1))
+    machine = get_device("abacus")
+    assert isinstance(machine, outside)
+    assert machine.calls == 1
+
+
+def test_it_can_be_the_default(outside: type[AbacusDevice]) -> None:
+    with Context(DEVICE="ABACUS"):
+        assert isinstance(get_device(), outside)
+
+
+def test_nothing_is_opened_before_it_is_used(outside: type[AbacusDevice]) -> None:
+    before = outside.opened
+    device_names()
+    assert outside.opened == before
+    assert get_device("ABACUS") is get_device("abacus:0")
+    assert outside.opened == before + 1
+    assert get_device("ABACUS:1").index == 1
+
+
+def test_a_number_that_is_not_there(outside: type[AbacusDevice]) -> None:
+    with pytest.raises(DeviceError, match=r"device 'ABACUS:9': there are only 2 of this kind, numbered from 0"):
+        get_device("ABACUS:9")
+    with pytest.raises(DeviceError, match=r"device 'LLVM:9': there are only 1 of this kind"):
+        get_device("LLVM:9")
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(DeviceError, match=r"device 'TPU': there is no such device\. Devices here: LLVM, NULL, PYTHON"):
+        get_device("tpu")
+
+
+@pytest.mark.parametrize("name", ["", ":", ":1", "LLVM:x", "LLVM:-1", "LLVM:1:2"])
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(DeviceError, match="a device is named like LLVM or LLVM:1"):
+        canonical_name(name)
+
+
+@pytest.mark.parametrize("name", ["../ops", "llvm/../llvm", "LLVM ", "ops_llvm", "*"])
+def test_names_are_no_paths(name: str) -> None:
+    with pytest.raises(DeviceError):
+        get_device(name)
+
+
+def test_a_package_without_such_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "empty", types.ModuleType("empty"))
+    entry = importlib.metadata.EntryPoint("HOLLOW", "empty:Hollow", "kernmill.devices")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints([entry]))
+    with pytest.raises(DeviceError, match="empty has no class Hollow that is a Device"):
+        get_device("HOLLOW")
+
+
+def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("GONE", "no_such_module_here:Gone", "kernmill.devices")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints([entry]))
+    with pytest.raises(DeviceError, match="no_such_module_here"):
+        get_device("GONE")
+
+
+def test_one_name_is_one_device() -> None:
+    assert canonical_name("llvm:0") == canonical_name("LLVM") == "LLVM"
+    assert canonical_name("llvm:01") == "LLVM:1"
+    assert get_device("llvm") is get_device("LLVM:0")
+
+
+def test_the_defaults_of_the_contract(device: str) -> None:
+    machine = get_device(device)
+    props = machine.props()
+    assert props.alignment >= 16
+    assert props.is_host_visible
+    assert machine.cache_tag()
+    assert machine.target is machine.renderer.target
+    event = machine.event()
+    event.record()
+    event.wait()
+    node = upload(np.zeros(3, np.float32), dtypes.float32, device)
+    assert machine.supports(Ops.ADD, node)
+    assert not machine.wants(node)
