@@ -68,9 +68,7 @@ class _Builder:
     values: dict[tuple[UOp, Use], UOp] = field(default_factory=dict[tuple[UOp, Use], UOp])
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
     device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
-    reads: dict[UOp, set[UOp]] = field(
-        default_factory=dict["UOp", "set[UOp]"]
-    )  # root -> nodes it reads
+    reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> nodes it reads
     is_stuck: bool = False
 
     def run(self) -> Schedule:
@@ -146,26 +144,32 @@ class _Builder:
 
     # --- bodies
     def _bodies(self, fusion: Fusion) -> None:
-        for node in fusion.order:
-            if node.op is Ops.SINK:
-                continue
-            number = fusion.kernel_of.get(node)
-            if number is not None:
-                self._finish(node, number, fusion)
-            for use in fusion.uses.get(node, ()):
-                key = (node, use)
-                if node in self.buffer_of:
-                    self.values[key] = self._load(node, use)
-                elif key in fusion.below or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
-                    self.values[key] = self._value(node, use, fusion)
+        outer = UOp.current_origin
+        try:
+            for node in fusion.order:
+                if node.op is not Ops.SINK:
+                    UOp.current_origin = node.origin  # what is built for a node comes from the node's line
+                    self._body(node, fusion)
+        finally:
+            UOp.current_origin = outer
+
+    def _body(self, node: UOp, fusion: Fusion) -> None:
+        number = fusion.kernel_of.get(node)
+        if number is not None:
+            self._finish(node, number, fusion)
+        for use in fusion.uses.get(node, ()):
+            key = (node, use)
+            if node in self.buffer_of:
+                self.values[key] = self._load(node, use)
+            elif key in fusion.below or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
+                self.values[key] = self._value(node, use, fusion)
 
     def _load(self, node: UOp, use: Use) -> UOp:
         count = _count(node)
         place = (_memory(node, self.buffer_of[node], count), flat_index(use.index, node.shape))
         low, high = place[1].bounds
-        gate = (
-            () if use.gate is TRUE or (low >= 0 and high < count) else (use.gate,)
-        )  # what is read outside is not used
+        is_inside = use.gate is TRUE or (low >= 0 and high < count)  # what is read outside is not used
+        gate = () if is_inside else (use.gate,)
         return UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (*place, *gate)),))
 
     def _value(self, node: UOp, use: Use, fusion: Fusion) -> UOp:

@@ -15,6 +15,8 @@ __all__ = ["split_reduces"]
 
 _PARTS = 64  # partial results per output
 _MIN_INNER = 2048  # elements folded into one partial result, at least
+_MOST_INNER = 1 << 20  # and at most, while the parts do not become too many: float32 counts to 2**24
+_MOST_PARTS = 1 << 14
 _MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
 
 
@@ -38,10 +40,11 @@ def _split(node: UOp, source: UOp) -> UOp | None:
         return None
     kept = [axis for axis in range(len(source.shape)) if axis not in axes]
     flat = reshape(permute(source, [*kept, *axes]), (outputs, length))
-    inner = -(-length // _PARTS)
-    if inner * _PARTS != length:
-        flat = _padded(flat, op, length, inner * _PARTS)
-    partial = reduce_axes(reshape(flat, (outputs, _PARTS, inner)), op, (2,))
+    parts = min(_MOST_PARTS, max(_PARTS, length // _MOST_INNER))
+    inner = -(-length // parts)
+    if inner * parts != length:
+        flat = _padded(flat, op, length, inner * parts)
+    partial = reduce_axes(reshape(flat, (outputs, parts, inner)), op, (2,))
     stored = UOp(Ops.CONTIGUOUS, partial.dtype, (partial,))
     return reshape(reduce_axes(stored, op, (1,)), node.shape)
 

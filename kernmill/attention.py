@@ -23,10 +23,10 @@ class Attention(Random):
         `training` None asks whether this is inside `with train():`.
 
         Raises:
-            ValueError: p outside 0..1.
+            SettingError: p outside 0..1.
         """
         if not 0 <= p <= 1:
-            raise ValueError(f"dropout: p={p} is no probability. Give a number from 0 to 1.")
+            raise SettingError(f"dropout: p={p} is no probability. Give a number from 0 to 1.")
         if not (is_training() if training is None else training) or p == 0:
             return self
         if p == 1:

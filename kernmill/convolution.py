@@ -181,10 +181,10 @@ class Convolution(Contraction):
         """The spatial axes at another size, each output taking the entry floor(i * in / out).
 
         Raises:
-            ValueError: a mode other than nearest, or neither or both of size and scale_factor.
+            SettingError: a mode other than nearest, or neither or both of size and scale_factor.
         """
         if mode != "nearest" or (size is None) == (scale_factor is None):
-            raise ValueError("interpolate: mode is 'nearest', and exactly one of size and scale_factor is given.")
+            raise SettingError("interpolate: mode is 'nearest', and exactly one of size and scale_factor is given.")
         rank = self.ndim - 2
         old = self.shape[2:]
         new = each(size, rank, "size") if size is not None else tuple(s * (scale_factor or 1) for s in old)

@@ -222,8 +222,11 @@ class Arithmetic(Bitwise):
         return self._whole()._binary(Ops.MOD, other, reverse)
 
     def fmod(self, other: Operand) -> Self:
-        """The remainder with the sign of self."""
+        """The remainder with the sign of self; ints by 0 give 0, as in NumPy."""
         a, b = self._whole()._join(other)
+        if a.dtype.is_int:  # the smallest int has no abs
+            floor = a._apply(Ops.MOD, b)
+            return choose(floor.ne(0).logical_and(floor.lt(0).ne(a.lt(0))), floor.sub(b), floor)
         rest = a.abs()._apply(Ops.MOD, b.abs())
         return choose(a.lt(0), rest.neg(), rest)
 

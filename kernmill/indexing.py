@@ -326,7 +326,7 @@ class Indexing(Reduce, Creation):
             total = total.pad(self._missing(total), value=unit)
             return self.add(total) if op is Ops.ADD else self.mul(total)
         if reduce is not None:
-            raise ValueError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
+            raise SettingError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
         count = index.uop.shape[axis]
         order = choose(hit, self._make(iota(count)), self._make(iota(count))._filled(-1))._reduce(
             Ops.MAX, -1, True, "scatter"

@@ -17,7 +17,7 @@ class Losses(Attention):
 
     def _reduced(self, reduction: str) -> Self:
         if reduction not in ("mean", "sum", "none"):
-            raise ValueError(f"reduction={reduction!r} is none of 'mean', 'sum', 'none'.")
+            raise SettingError(f"reduction={reduction!r} is none of 'mean', 'sum', 'none'.")
         return self.mean() if reduction == "mean" else self.sum() if reduction == "sum" else self
 
     def mse_loss(self, target: Self, reduction: str = "mean") -> Self:

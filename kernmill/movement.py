@@ -192,7 +192,7 @@ class Movement(Arithmetic):
             size = self.shape[axis]
             most = {"reflect": size - 1, "circular": size}.get(mode, before + after if size else 0)
             if mode not in ("reflect", "replicate", "circular"):
-                raise ValueError(f"pad: mode={mode!r} is none of constant, reflect, replicate, circular.")
+                raise SettingError(f"pad: mode={mode!r} is none of constant, reflect, replicate, circular.")
             if min(before, after) < 0 or max(before, after) > most:
                 raise ShapeError(
                     f"pad: mode {mode} by ({before}, {after}) on axis {axis} of size {size}: at most {most}."

@@ -129,8 +129,10 @@ class Reduce(Activations, Joining):
         return numel(tuple(self.shape[a] for a in self._axes(axis, call)))
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The mean; ints give float32. Half types are added in float32."""
-        x = self._floating()
+        """The mean; ints are added exactly, in int64, and give float32. Half types are added in float32."""
+        if not self.dtype.is_float:
+            return self.sum(axis, keepdim)._floating()._divided(self._count(axis, "mean"))
+        x = self
         wide = x.cast(accumulator(x.dtype))
         return wide.sum(axis, keepdim)._divided(self._count(axis, "mean")).cast(x.dtype)
 
@@ -141,16 +143,20 @@ class Reduce(Activations, Joining):
 
     def var(self, axis: Axes = None, keepdim: bool = False, *, correction: float = 1) -> Self:
         """The variance, over count - correction; nan where that is 0."""
+        return self._variance(axis, keepdim, correction).cast(self._floating().dtype)
+
+    def _variance(self, axis: Axes, keepdim: bool, correction: float) -> Self:
+        """The variance, not yet rounded to a half type."""
         x = self._floating()
         wide = x.cast(accumulator(x.dtype))
         count = self._count(axis, "var")
         squares = wide.sub(wide.mean(axis, keepdim=True)).square().sum(axis, keepdim)
         left = count - correction if isinstance(count, UOp) else max(0.0, count - correction)
-        return squares._divided(left).cast(x.dtype)  # type: ignore[arg-type]
+        return squares._divided(left)  # type: ignore[arg-type]
 
     def std(self, axis: Axes = None, keepdim: bool = False, *, correction: float = 1) -> Self:
         """The standard deviation, the square root of `var`."""
-        return self.var(axis, keepdim, correction=correction).sqrt()
+        return self._variance(axis, keepdim, correction).sqrt().cast(self._floating().dtype)
 
     def var_mean(self, axis: Axes = None, keepdim: bool = False, *, correction: float = 1) -> tuple[Self, Self]:
         """The variance and the mean."""

@@ -6,7 +6,6 @@ a warm start neither optimizes nor renders anything, and never imports LLVM.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +21,7 @@ from kernmill.compiler import (
     parse_schedule,
     show_schedule,
 )
-from kernmill.ir import InternalError, UOp, print_uops, setting
+from kernmill.ir import InternalError, Ops, SettingError, UOp, print_uops, setting
 from kernmill.renderers import signature
 
 from .compile_cache import cache_key, default_cache
@@ -114,7 +113,10 @@ def _written_schedule(kernel: Kernel) -> str | None:
         return None
     exact = Path(folder) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}.schedule"  # as DUMP names its folders
     path = exact if exact.exists() else Path(folder) / f"{symbol(kernel)}.schedule"
-    return path.read_text() if path.exists() else None
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
 
 
 @cache
@@ -131,8 +133,27 @@ def _stamp() -> str:
     return "\n".join(facts)
 
 
-def describe(kernel: Kernel, device: Device) -> str:
-    """Sizes and cost of a kernel as JSON, for DUMP."""
+def describe(kernel: Kernel, device: Device) -> dict[str, object]:
+    """What DUMP writes of a kernel besides its texts: sizes, cost, schedule, and where it comes from."""
     cost = estimate(kernel.ast)
-    return json.dumps({"name": kernel.name, "device": device.name, "flops": cost.flops, "bytes": cost.bytes_moved,
-                       "origin": kernel.origin, "uops": len(kernel.ast.toposort())}, indent=1)  # fmt: skip
+    nodes = kernel.ast.toposort()
+    return {
+        "name": kernel.name,
+        "key": kernel.ast.key.hex(),
+        "device": device.name,
+        "target": device.target.name,
+        "compiled_for": device.cache_tag(),
+        "flops": cost.flops,
+        "bytes": cost.bytes_moved,
+        "loops": {str(r.arg[0]): str(r.src[0].arg) for r in nodes if r.op is Ops.RANGE},
+        "buffers": [f"{p.dtype.name}[{p.arg[1]}]" for p in sorted_params(nodes)],
+        "schedule": [str(action) for action in schedule_of(device, kernel)],
+        "uops": len(nodes),
+        "origin": kernel.origin,
+        "origins": sorted({node.origin for node in nodes if node.origin}),
+    }
+
+
+def sorted_params(nodes: list[UOp]) -> list[UOp]:
+    """The buffers of a kernel by slot."""
+    return sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda p: int(p.arg[0]))

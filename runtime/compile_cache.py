@@ -313,10 +313,10 @@ def _claim(folder: str, create: bool) -> bool:
     if not stat.S_ISDIR(status.st_mode):
         _warn(folder, f"no kernel cache: {folder} is no folder; set CACHE_DIR to one")
         return False
-    if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o077):
+    if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
         _warn(
             folder,
-            f"no kernel cache: {folder} is open to other users, who could plant code in it; "
+            f"no kernel cache: {folder} can be written by other users, who could plant code in it; "
             f"run: chmod 700 {folder} (and own it), or set CACHE_DIR",
         )
         return False

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernmill.compiler import Estimate, Kernel, estimate, show_schedule
-from kernmill.ir import UOp, debug, print_uops, setting
+from kernmill.ir import SettingError, UOp, debug, print_uops, setting
 
 from .build import describe, render, schedule_of, symbol
 
@@ -91,13 +91,16 @@ def dump_kernel(device: Device, kernel: Kernel, time_ns: int) -> None:
     folder = Path(str(setting("DUMP"))) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}"
     if folder.exists():
         return
-    folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # another process may be as far
+    try:
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)  # another process may be as far
+    except OSError as error:
+        raise SettingError(
+            f"DUMP: {folder} cannot be made ({error.strerror}). Give a folder that can be written."
+        ) from None
     rendered = render(device, kernel)
     (folder / "kernel.uops").write_text(print_uops(kernel.ast))
     (folder / "linear.uops").write_text(print_uops(rendered.uops))
     (folder / f"source.{device.name.partition(':')[0].lower()}").write_text(rendered.source)
     (folder / "kernel.s").write_text(device.assembly(rendered.source))
-    facts = json.loads(describe(kernel, device))
-    (folder / "kernel.json").write_text(
-        json.dumps({**facts, "time_ns": time_ns, "device": device.name}, indent=1) + "\n"
-    )
+    (folder / "kernel.schedule").write_text(show_schedule(schedule_of(device, kernel)) + "\n")
+    (folder / "kernel.json").write_text(json.dumps({**describe(kernel, device), "time_ns": time_ns}, indent=1) + "\n")

@@ -83,7 +83,9 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
         try:
             ast = _VERBS[action.verb](ast, action.args)
             _check_lanes(ast)
-        except (ValueError, IndexError, KeyError) as error:
+        except IndexError:
+            raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
+        except (ValueError, KeyError) as error:
             names = ", ".join(f"{r.arg[0]}({r.src[0].arg})" for r in ast.toposort() if r.op is Ops.RANGE)
             raise CompileError(
                 f"schedule of {ast.arg.name}: {action} does not fit: {error}. Its loops are {names}."

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kernmill.ir import DType, SettingError, ShapeError, dtypes, show_shape
+from kernmill.ir import DType, SettingError, ShapeError, dtypes, promote, show_shape
 
+from ..lazy import accumulator
 from ..tensor import Tensor
 from .module import Module
 
@@ -160,6 +161,7 @@ class BatchNorm(Module):
             raise ShapeError(
                 f"BatchNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_features} channels."
             )
+        x, dtype = _widened(x, self.weight, self.bias, self.running_mean)
         axes = tuple(axis for axis in range(x.ndim) if axis != 1)
         shape = (1, self.num_features, *(1 for _ in axes[1:]))
         if self.training or self.running_mean is None or self.running_var is None:
@@ -169,11 +171,11 @@ class BatchNorm(Module):
             if self.training:
                 self._follow(mean.detach(), variance.detach(), x.numel() // self.num_features)
         else:
-            centred, variance = x - self.running_mean.reshape(shape), self.running_var
+            centred, variance = x - self.running_mean.reshape(shape), self.running_var.cast(x.dtype)
         scale = (variance + self.eps).rsqrt()
         scale = scale if self.weight is None else scale * self.weight
         result = centred * scale.reshape(shape)
-        return result if self.bias is None else result + self.bias.reshape(shape)
+        return (result if self.bias is None else result + self.bias.reshape(shape)).cast(dtype)
 
     def _follow(self, mean: Tensor, variance: Tensor, count: int) -> None:
         if self.running_mean is None or self.running_var is None:
@@ -206,10 +208,11 @@ class LayerNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (..., *normalized_shape) -> the same."""
         axes = _fitting("LayerNorm", x, self.shape)
+        x, dtype = _widened(x, self.weight, self.bias)
         centred = x - x.mean(axes, keepdim=True)
         result = centred * (centred.square().mean(axes, keepdim=True) + self.eps).rsqrt()
         result = result if self.weight is None else result * self.weight
-        return result if self.bias is None else result + self.bias
+        return (result if self.bias is None else result + self.bias).cast(dtype)
 
 
 class RMSNorm(Module):
@@ -225,8 +228,9 @@ class RMSNorm(Module):
         """Shapes: (..., *normalized_shape) -> the same."""
         axes = _fitting("RMSNorm", x, self.shape)
         eps = _EPSILON[x.dtype.name] if self.eps is None else self.eps
+        x, dtype = _widened(x, self.weight)
         result = x * (x.square().mean(axes, keepdim=True) + eps).rsqrt()
-        return result if self.weight is None else result * self.weight
+        return (result if self.weight is None else result * self.weight).cast(dtype)
 
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
@@ -237,6 +241,15 @@ def _last_axes(layer: str, sizes: Each) -> tuple[int, ...]:
     if not shape or any(size < 1 for size in shape):
         raise ShapeError(f"{layer}: normalized_shape={sizes!r}. Give the sizes of the last axes, each 1 or more.")
     return shape
+
+
+def _widened(x: Tensor, *states: Tensor | None) -> tuple[Tensor, DType]:
+    """x as a norm computes with it, half types in float32; and the dtype of what it gives."""
+    x = x if x.dtype.is_float else x.float()
+    dtype = x.dtype
+    for state in states:
+        dtype = dtype if state is None else promote(dtype, state.dtype)
+    return x.cast(accumulator(x.dtype)), dtype
 
 
 def _fitting(layer: str, x: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -266,12 +279,13 @@ class GroupNorm(Module):
             raise ShapeError(
                 f"GroupNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_channels} channels."
             )
+        x, dtype = _widened(x, self.weight, self.bias)
         grouped = x.reshape((x.shape[0], self.num_groups, -1))
         centred = grouped - grouped.mean(-1, keepdim=True)
         result = (centred * (centred.square().mean(-1, keepdim=True) + self.eps).rsqrt()).reshape(x.shape)
         shape = (1, self.num_channels, *(1 for _ in x.shape[2:]))
         result = result if self.weight is None else result * self.weight.reshape(shape)
-        return result if self.bias is None else result + self.bias.reshape(shape)
+        return (result if self.bias is None else result + self.bias.reshape(shape)).cast(dtype)
 
 
 class Embedding(Module):

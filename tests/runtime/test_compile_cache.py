@@ -61,8 +61,8 @@ def test_folder_and_files_are_private(cache: compile_cache.CompileCache) -> None
 @is_posix
 def test_folder_open_to_others_is_ignored_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "open"
-    folder.mkdir(mode=0o755)
-    folder.chmod(0o755)
+    folder.mkdir()
+    folder.chmod(0o775)
     with caplog.at_level(logging.WARNING, "kernmill"):
         for _ in range(3):
             cache = compile_cache.CompileCache(str(folder))

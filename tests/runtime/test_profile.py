@@ -65,10 +65,20 @@ def test_a_folder_per_kernel(device: str, tmp_path: Path) -> None:
         work(device, 45)
     (folder,) = (tmp_path / "deep" / "folder").iterdir()
     names = {path.name for path in folder.iterdir()}
-    assert names == {"kernel.uops", "linear.uops", f"source.{device.lower()}", "kernel.s", "kernel.json"}
+    assert names == {
+        "kernel.uops",
+        "linear.uops",
+        f"source.{device.lower()}",
+        "kernel.s",
+        "kernel.json",
+        "kernel.schedule",
+    }
     facts = json.loads((folder / "kernel.json").read_text())
     assert facts["name"] == "sum_5_k45"
     assert facts["device"] == device
+    assert facts["loops"] == {"i0": "5", "k0": "45"}
+    assert facts["buffers"] == ["float32[5]", "float32[225]"]
+    assert facts["schedule"] == (folder / "kernel.schedule").read_text().splitlines() or not facts["schedule"]
     assert facts["bytes"] == 4 * (5 * 45 + 5)
     assert facts["time_ns"] > 0
     assert "REDUCE" in (folder / "kernel.uops").read_text()

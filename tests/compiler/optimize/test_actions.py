@@ -127,7 +127,7 @@ def test_the_actions_applied_are_kept() -> None:
 WRONG = {
     "fold i0 2": "schedule: there is no action 'fold'. Actions: split, unroll,",
     "split i9 2": "split i9 2 does not fit: there is no loop 'i9'. Its loops are ",
-    "split i0": "split i0 does not fit",
+    "split i0": "split i0: a loop or an amount is missing",
     "split i0 two": "split i0 two does not fit",
     "unroll i0 1": "the amount must be 2 or more",
     "group i0 2": "i0 is a loop of kind loop",
