@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Self
 
+from kernmill.ir import SettingError
+
 from .elementwise import choose
 from .functions import Functions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Self
 
-from kernmill.ir import ShapeError, show_shape
+from kernmill.ir import SettingError, ShapeError, show_shape
 
 from .elementwise import choose
 from .lazy import accumulator, is_training

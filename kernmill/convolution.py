@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from kernmill.ir import ShapeError, UOp, permute, reshape, show_shape, window
+from kernmill.ir import SettingError, ShapeError, UOp, permute, reshape, show_shape, window
 
 from .contraction import Contraction
 

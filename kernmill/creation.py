@@ -11,12 +11,14 @@ from kernmill.ir import (
     IndexRangeError,
     Ops,
     ShapeError,
+    Size,
     UOp,
     as_dtype,
     dtypes,
     expand,
     iota,
     promote,
+    reduce_axes,
     reshape,
     scalar,
 )
@@ -219,13 +221,30 @@ class Creation(Lazy):
     empty_like = zeros_like
 
     def one_hot(self, num_classes: int) -> Self:
-        """int64 ones at the places that this int tensor names, along a new last axis, zeros elsewhere."""
+        """int64 ones at the places that this int tensor names, along a new last axis, zeros elsewhere.
+
+        A class outside 0..num_classes-1 fails when realized.
+        """
         if not self.dtype.is_int:
             raise DTypeError(f"one_hot: of a {self.dtype.name} tensor. Class numbers are ints.")
         if num_classes < 1:
             raise IndexRangeError(f"one_hot: {num_classes} classes. Give at least 1.")
         places = self._make(iota(num_classes))
-        return self._result(reshape(self.uop, (*self.uop.shape, 1)))._binary(Ops.EQ, places).cast(dtypes.int64)
+        classes = self._classes("one_hot", num_classes)
+        return self._result(reshape(classes.uop, (*self.uop.shape, 1)))._binary(Ops.EQ, places).cast(dtypes.int64)
+
+    def _classes(self, call: str, count: Size, axis: int | None = None) -> Self:
+        """This int tensor in int64; an entry outside 0..count-1 fails when realized, a constant at once."""
+        own = self.cast(dtypes.int64)
+        where = f"0 to {count - 1}" if isinstance(count, int) else "the classes"
+        if axis is not None and isinstance(count, int):
+            where = f"axis {axis} of size {count}, 0 to {count - 1}"
+        message = f"{call}: a class outside {where}. Clamp it, or give more classes."
+        if own.uop.op is Ops.CONST and isinstance(count, int) and not 0 <= own.uop.arg < count:
+            raise IndexRangeError(message)
+        bad = own._binary(Ops.LT, 0)._binary(Ops.OR, own._tensor(count)._binary(Ops.LE, own))
+        flag = reshape(reduce_axes(bad.uop, Ops.OR, range(bad.ndim)), ())
+        return own._result(UOp(Ops.CHECK, own.dtype, (own.uop, flag), message))
 
 
 def _whole(*values: float) -> bool:

@@ -3,6 +3,7 @@
 The walk starts at a function: its closure cells, the globals its code names, its defaults, the object of a method; and
 goes on into containers, attributes of objects, and functions called from there. Plain values are compared with `==` and
 type, objects with `is`. Library code is not entered. What lies deeper than DEPTH steps, or behind C code, is not seen.
+What is seen but too large to be compared at each call is listed in `Walk.unwatched`, for a warning.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import functools
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +23,11 @@ from .lazy import Lazy
 __all__ = ["Guard", "Walk"]
 
 DEPTH = 10
-MOST_CHECKS = 5000
-_WIDE = 256  # longer containers are compared by identity and length
-_SMALL_BYTES = 4096  # NumPy arrays up to here are compared by value
+MOST_CHECKS = 20_000
+MOST_ENTRIES = 4096  # longer containers are compared by identity and length only
+MOST_BYTES = 1 << 20  # larger NumPy arrays are compared by identity and shape only
+_WIDE = 256  # longer containers of plain values are compared in one step
+_SMALL_BYTES = 4096  # NumPy arrays up to here are compared by value, larger ones by checksum
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OPEN = ("types.SimpleNamespace", "argparse.Namespace")  # of the standard library, but data of the user
 _LIBRARY = (os.path.dirname(os.__file__), "<frozen")
@@ -83,6 +88,9 @@ class Walk:
         self.checks: dict[str, str] = {}  # condition: what the user calls it
         self.tensors: dict[str, Lazy] = {}
         self.labels: dict[str, str] = {}
+        self.unwatched: dict[str, str] = {}  # what the user calls it: why changes of it are not noticed
+        self.generators: dict[str, Any] = {}  # random generators of Python and NumPy, by what the user calls them
+        self._is_full = False
         self.owners: dict[str, str] = {}  # of a place in a tuple: the place that can be assigned to
 
     def name(self, value: object) -> str:
@@ -95,7 +103,11 @@ class Walk:
     # --- one value
     def visit(self, place: str, value: Any, label: str, depth: int = 0) -> None:
         """Note what must stay as it is at a place."""
-        if depth > DEPTH or len(self.checks) + len(self.tensors) > MOST_CHECKS:
+        if depth > DEPTH or self._is_full:
+            return
+        if len(self.checks) + len(self.tensors) > MOST_CHECKS:
+            self._is_full = True
+            self.unwatched[label] = f"it comes after {MOST_CHECKS:,} other values, as may more"
             return
         if isinstance(value, Lazy):
             self._tensor(place, value, label)
@@ -112,6 +124,8 @@ class Walk:
             self.visit(f"{place}.__self__", value.__self__, f"{label}.__self__", depth + 1)
         else:
             self.checks[f"{place} is {self.name(value)}"] = label
+            if type(value).__module__ == "random" or type(value).__module__.startswith("numpy.random"):
+                self.generators[label] = value
             self.object(value, label, depth)
 
     def _tensor(self, place: str, value: Lazy, label: str) -> None:
@@ -129,12 +143,16 @@ class Walk:
         self._owner = outer
 
     def _container(self, place: str, value: Any, label: str, depth: int) -> None:
-        if id(value) in self._inside or len(value) > _WIDE:
+        if id(value) in self._inside or len(value) > MOST_ENTRIES:
             self.checks[f"{place} is {self.name(value)} and len({place}) == {len(value)}"] = label
+            if id(value) not in self._inside:
+                self.unwatched[label] = f"a {type(value).__name__} of {len(value):,} entries"
             return
         kind = type(value)
         kind_name = kind.__name__ if kind in (list, tuple, dict) else self.name(kind)
         self.checks[f"type({place}) is {kind_name} and len({place}) == {len(value)}"] = label
+        if len(value) > _WIDE and self._snapshot(place, value, label):
+            return
         items = value.items() if isinstance(value, dict) else enumerate(value)
         outer = self._owner
         self._inside.add(id(value))
@@ -148,10 +166,26 @@ class Walk:
         self._owner = outer
         self._inside.discard(id(value))
 
+    def _snapshot(self, place: str, value: Any, label: str) -> bool:
+        """One check for all entries; False: they are not all plain."""
+        parts = {f"tuple({place})": tuple(value)}
+        if isinstance(value, dict):
+            parts[f"tuple({place}.values())"] = tuple(value.values())
+        if not all(type(item) in _PLAIN for part in parts.values() for item in part):
+            return False
+        for now, then in parts.items():
+            self.checks[f"{self.name(_same)}({now}, {self.name(then)})"] = label
+        return True
+
     def _array(self, place: str, value: Any, label: str) -> None:
-        self.checks[f"{place} is {self.name(value)}"] = label
-        if value.nbytes <= _SMALL_BYTES and not value.dtype.hasobject:
+        self.checks[f"{place} is {self.name(value)} and {place}.shape == {value.shape}"] = label
+        if value.dtype.hasobject or value.nbytes > MOST_BYTES:
+            self.unwatched[label] = f"a NumPy array of {value.dtype}, {value.nbytes:,} bytes"
+        elif value.nbytes <= _SMALL_BYTES:
             self.checks[f"{place}.tobytes() == {self.name(value.tobytes())}"] = label
+        else:
+            checksum = zlib.crc32(value.tobytes())
+            self.checks[f"{self.name(zlib.crc32)}({place}.tobytes()) == {checksum}"] = label
 
     # --- one object, once
     def object(self, value: Any, label: str, depth: int) -> None:
@@ -243,6 +277,16 @@ def _equal(walk: Walk, place: str, value: Any) -> str:
         return f"type({place}) is float and repr({place}) == {repr(value)!r}"
     name = walk.name(value)
     return f"({place} is {name} or {place} == {name} and type({place}) is {walk.name(type(value))})"
+
+
+def _same(now: Collection[Any], then: Collection[Any]) -> bool:
+    """Plain values of equal types; 0.0 is not -0.0, and nan is nan. As quick as can be where nothing was changed."""
+    if len(now) != len(then):
+        return False
+    return all(map(is_, now, then)) or all(
+        a is b or type(a) is type(b) and (repr(a) == repr(b) if isinstance(a, (float, complex)) else a == b)
+        for a, b in zip(now, then, strict=True)
+    )
 
 
 class Guard:

@@ -16,6 +16,7 @@ from kernmill.ir import (
     DTypeError,
     IndexRangeError,
     Ops,
+    SettingError,
     ShapeError,
     Size,
     UOp,
@@ -54,10 +55,51 @@ class Indexing(Reduce, Creation):
 
     # --- reading
     def __getitem__(self, index: Index) -> Self:
-        """NumPy's indexing: ints, slices, None, `...`, int tensors and lists. Every result is a tensor of its own."""
-        items, region, kept = self._parse(index)
-        basic = self._region(region)
+        """NumPy's indexing: ints, slices, None, `...`, int tensors and lists, and masks known on the host.
+
+        Every result is a tensor of its own.
+        """
+        source, known = self._unmasked(index)
+        items, region, kept = source._parse(known)
+        basic = source._region(region)
         return basic._arranged(items, kept)
+
+    def _unmasked(self, index: Index) -> tuple[Self, Index]:
+        """Masks known on the host as the int arrays of their places; True and False index an axis of their own."""
+        import numpy as np
+
+        given = list(index) if isinstance(index, tuple) else [index]
+        try:
+            masks = [np.asarray(i) if _is_known_mask(i) else None for i in given]
+        except ValueError:
+            raise ShapeError("t[mask]: the mask's rows differ in length. Give rows of one length.") from None
+        if all(mask is None for mask in masks):
+            return self, index
+        uses = [
+            0 if i is None or i is Ellipsis else 1 if m is None else m.ndim for i, m in zip(given, masks, strict=True)
+        ]
+        shape, axis = list(self.uop.shape), 0  # of the source, with the axes of True and False
+        items: list[Any] = []
+        for item, mask, use in zip(given, masks, uses, strict=True):
+            if mask is None:
+                items.append(item)
+                axis += max(0, self.ndim - sum(uses)) if item is Ellipsis else use
+                if item is Ellipsis:  # in full: an axis of True and False counts, too
+                    items[-1:] = [slice(None)] * max(0, self.ndim - sum(uses))
+                continue
+            if not mask.ndim:
+                shape.insert(axis, 1)
+                mask = mask.reshape(1)
+                use = 1
+            sizes = tuple(shape[axis : axis + use])
+            if len(sizes) != use or any(isinstance(s, int) and s != m for s, m in zip(sizes, mask.shape, strict=True)):
+                raise IndexRangeError(
+                    f"t[mask]: a mask of shape {show_shape(mask.shape)} for axes of shape {show_shape(sizes)} of a "
+                    f"tensor of shape {show_shape(self.uop.shape)}. Give a mask of their sizes."
+                )
+            items.extend(np.nonzero(mask))
+            axis += use
+        return self._result(reshape(self.uop, shape)), tuple(items)
 
     def _parse(self, index: Index) -> tuple[list[Any], list[tuple[Size, Size, int]], list[int]]:
         """An index in three: items without `...`; (start, stop, step) per axis; the axes that advanced items index."""
@@ -383,6 +425,13 @@ def _is_mask(item: Any) -> bool:
     if isinstance(item, (list, tuple)):
         return len(item) > 0 and all(_is_mask(i) for i in item)
     return isinstance(item, bool) or getattr(getattr(item, "dtype", None), "kind", "") == "b"
+
+
+def _is_known_mask(item: Any) -> bool:
+    """A mask of bools or NumPy bools, no tensor among them."""
+    if isinstance(item, (list, tuple)):
+        return len(item) > 0 and all(_is_known_mask(i) for i in item)
+    return not isinstance(item, Lazy) and _is_mask(item)
 
 
 def _refuse_mask(item: Any, shape: Sequence[Size]) -> None:

@@ -15,6 +15,7 @@ How a replay keeps the meaning of plain execution:
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections import OrderedDict
@@ -176,7 +177,9 @@ class Jit(Generic[P, R]):
             renewed = refresh(known.reachable())
             with recording() as recorded:
                 plain: Callable[..., R] = self.__kernmill_captured__
+                states = _random_states(before)
                 result = plain(*args, **kwargs)
+                self._warn_of_constants(before, states)
                 found: list[Leaf] = []
                 take_apart(result, found, [])
                 after = self._walk(call.objects, before)
@@ -199,7 +202,8 @@ class Jit(Generic[P, R]):
             changed = next((label for old in variants if (label := old.guard.explain())), "a tensor it works on")
             self._warn(
                 "values",
-                f"was captured {times} times for the same arguments, since {changed!r} changes. Make it a Tensor",
+                f"was captured {times} times for the same arguments, since {changed!r} changes. Make it a Tensor; "
+                "each capture costs as much as many replays.",
             )
         variants.insert(0, entry)
         del variants[MOST_VARIANTS:]
@@ -209,7 +213,23 @@ class Jit(Generic[P, R]):
             self._warn(
                 "keys",
                 f"was called with more than {MOST_KEYS} combinations of shapes and plain values. "
-                "Use fewer: pad the shapes, or make the values tensors",
+                "Use fewer: pad the shapes, or make the values tensors; each capture costs as much as many replays.",
+            )
+
+    def _warn_of_constants(self, walk: Walk, states: dict[str, bytes]) -> None:
+        """What stays in the replays as it is in this capture, although it may change."""
+        for label, reason in walk.unwatched.items():
+            self._warn(
+                f"unwatched {label}",
+                f"reads {label!r} ({reason}): changes of it are not noticed. Make it a Tensor argument.",
+            )
+        now = _random_states(walk)
+        drawn = [label for label, state in states.items() if now.get(label) != state]
+        if drawn:
+            self._warn(
+                "random",
+                f"drew random numbers from {', '.join(drawn)} while it was captured: they are constants of the replay. "
+                "Use Tensor.rand and its like, or draw them outside and make them a Tensor argument.",
             )
 
     def _warn(self, kind: str, text: str) -> None:
@@ -217,8 +237,7 @@ class Jit(Generic[P, R]):
             import logging  # takes a few milliseconds, and most programs are not warned
 
             self._warned.add(kind)
-            text = f"jit: {self._name} {text}; each capture costs as much as many replays."
-            logging.getLogger(__name__).warning(text)
+            logging.getLogger("kernmill").warning(f"jit: {self._name} {text}")
 
 
 @overload
@@ -232,8 +251,31 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
     shapes, dtypes, devices or plain arguments capture anew, and so does a change of a Python value that it reads from
     its closure, its globals, or the attributes of objects it reaches from there. What it does besides computing
     tensors, such as printing, happens in captures only.
+
+    Changes in place are noticed in NumPy arrays of up to 1 MB and in lists, tuples and dicts of up to 4096 entries. A
+    larger one is taken as it was in the capture, which a warning of the logger "kernmill" says, once for each value:
+    make it a Tensor argument. Numbers from `random` or `numpy.random` are constants of the replay, with a warning as
+    well; those of `Tensor.rand` and its like are new each time.
     """
     return jit if function is None else Jit(function)
+
+
+def _random_states(walk: Walk) -> dict[str, bytes]:
+    """The states of Python's and NumPy's random generators: the global ones, and those that the walk met."""
+    import pickle
+
+    found: dict[str, bytes] = {}
+    python, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
+    if python is not None:
+        found["random"] = pickle.dumps(python.getstate())
+    if numpy is not None:
+        found["numpy.random"] = pickle.dumps(numpy.get_state(legacy=False))
+    for label, generator in walk.generators.items():
+        try:
+            found[repr(label)] = pickle.dumps(generator)
+        except Exception:  # it has no state of its own, as random.SystemRandom
+            continue
+    return found
 
 
 def _without_history(tensor: Lazy) -> None:

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Self
+import functools
+from collections.abc import Callable
+from typing import Any, Self, TypeVar, cast
 
-from kernmill.ir import DTypeError, ShapeError, show_shape
+from kernmill.ir import DTypeError, SettingError, ShapeError, promote, show_shape
 
 from .attention import Attention
 from .elementwise import choose
+from .lazy import Lazy, accumulator
 
 __all__ = ["Losses"]
+
+
+Loss = TypeVar("Loss", bound=Callable[..., Any])
+
+
+def in_float32(loss: Loss) -> Loss:
+    """The loss of half types computed in float32 and rounded once."""
+
+    @functools.wraps(loss)
+    def wide(self: Any, *given: Any, **named: Any) -> Any:
+        floating = self._floating()
+        tensors = [t for t in (*given, *named.values()) if isinstance(t, Lazy)]
+        if all(accumulator(t.dtype) is t.dtype for t in (floating, *tensors)):
+            return loss(self, *given, **named)
+        dtype = functools.reduce(promote, (t.dtype for t in tensors), floating.dtype)
+        result = loss(_wide(floating), *(_wide(v) for v in given), **{k: _wide(v) for k, v in named.items()})
+        return result.cast(dtype)
+
+    return cast("Loss", wide)
+
+
+def _wide(value: Any) -> Any:
+    return value.cast(accumulator(value.dtype)) if isinstance(value, Lazy) else value
 
 
 class Losses(Attention):
@@ -20,23 +46,28 @@ class Losses(Attention):
             raise SettingError(f"reduction={reduction!r} is none of 'mean', 'sum', 'none'.")
         return self.mean() if reduction == "mean" else self.sum() if reduction == "sum" else self
 
+    @in_float32
     def mse_loss(self, target: Self, reduction: str = "mean") -> Self:
         """The square of the difference."""
         return self._floating().sub(target).square()._reduced(reduction)
 
+    @in_float32
     def l1_loss(self, target: Self, reduction: str = "mean") -> Self:
         """The size of the difference."""
         return self._floating().sub(target).abs()._reduced(reduction)
 
+    @in_float32
     def huber_loss(self, target: Self, reduction: str = "mean", delta: float = 1.0) -> Self:
         """Half the square of the difference up to delta, linear beyond."""
         size = self._floating().sub(target).abs()
         return choose(size.le(delta), size.square().mul(0.5), size.sub(0.5 * delta).mul(delta))._reduced(reduction)
 
+    @in_float32
     def smooth_l1_loss(self, target: Self, reduction: str = "mean", beta: float = 1.0) -> Self:
         """The Huber loss divided by its delta."""
         return self.huber_loss(target, reduction, beta).div(beta)
 
+    @in_float32
     def binary_cross_entropy(self, target: Self, weight: Self | None = None, reduction: str = "mean") -> Self:
         """-(y log p + (1-y) log(1-p)) of probabilities p (self); logarithms are cut at -100, as in PyTorch."""
         p = self._floating()
@@ -44,6 +75,7 @@ class Losses(Attention):
         loss = target.mul(yes).add(target.sub(1.0, reverse=True).mul(no)).neg()
         return (loss if weight is None else loss.mul(weight))._reduced(reduction)
 
+    @in_float32
     def binary_cross_entropy_with_logits(
         self, target: Self, weight: Self | None = None, reduction: str = "mean", pos_weight: Self | None = None
     ) -> Self:
@@ -53,6 +85,7 @@ class Losses(Attention):
         loss = positive.add(target.sub(1.0, reverse=True).mul(log_q)).neg()
         return (loss if weight is None else loss.mul(weight))._reduced(reduction)
 
+    @in_float32
     def kl_div(self, target: Self, reduction: str = "mean", log_target: bool = False) -> Self:
         """target * (log(target) - self), self being log-probabilities; 0 where the target is 0. Also "batchmean"."""
         if log_target:
@@ -65,12 +98,13 @@ class Losses(Attention):
             return loss.sum().div(self.shape[0])
         return loss._reduced(reduction)
 
+    @in_float32
     def nll_loss(
         self, target: Self, weight: Self | None = None, ignore_index: int = -100, reduction: str = "mean"
     ) -> Self:
         """The negative log-probability of the target classes; self (batch, classes, ..) holds log-probabilities.
 
-        Targets equal to ignore_index count for nothing. Any other target outside the classes fails when realized.
+        Targets equal to ignore_index count for nothing. Any other target outside 0..classes-1 fails when realized.
 
         Raises:
             ShapeError: target's shape is not that of self without the class axis.
@@ -79,7 +113,7 @@ class Losses(Attention):
         axis = self._class_axis(target, "nll_loss")
         kept = target.ne(ignore_index)
         classes = choose(kept, target, target._filled(0))
-        hit = self._hit(classes, axis)
+        hit = self._hit(classes, axis, "nll_loss")
         picked = choose(hit, self, self._filled(0)).sum(axis)
         factor = kept.cast(self.dtype)
         if weight is not None:
@@ -102,12 +136,13 @@ class Losses(Attention):
             )
         return axis
 
-    def _hit(self, classes: Self, axis: int) -> Self:
+    def _hit(self, classes: Self, axis: int, call: str) -> Self:
         """True at the place of each class along the axis; a class that does not exist fails when realized."""
         size = self.shape[axis]
         places = self._positions(axis).reshape([size if a == axis else 1 for a in range(self.ndim)])
-        return self._index(classes, axis, self.uop.shape[axis]).unsqueeze(axis).eq(places)
+        return classes._classes(call, self.uop.shape[axis], axis).unsqueeze(axis).eq(places)
 
+    @in_float32
     def cross_entropy(
         self,
         target: Self,
@@ -137,7 +172,7 @@ class Losses(Attention):
         if reduction == "mean":
             factor = kept.cast(self.dtype)
             if shaped is not None:
-                hit = self._hit(choose(kept, target, target._filled(0)), axis)
+                hit = self._hit(choose(kept, target, target._filled(0)), axis, "cross_entropy")
                 factor = factor.mul(choose(hit, shaped, shaped._filled(0)).sum(axis))
             even = even.sum().div(factor.sum())
         else:

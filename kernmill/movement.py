@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Self, TypeVar
 
 from kernmill.ir import (
     IndexRangeError,
     Ops,
+    SettingError,
     ShapeError,
     Size,
     UOp,
@@ -36,8 +37,11 @@ Axes = int | Sequence[int] | None
 
 def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     """reshape(2, 3) and reshape((2, 3)) are the same call."""
-    if len(sizes) == 1 and not isinstance(sizes[0], (int, UOp)):
+    if len(sizes) == 1 and isinstance(sizes[0], Iterable) and not isinstance(sizes[0], (UOp, str, bytes)):
         sizes = tuple(sizes[0])
+    for size in sizes:
+        if not isinstance(size, UOp) and not hasattr(size, "__index__"):
+            raise ShapeError(f"{size!r} as a size or an axis: a {type(size).__name__} is none. Give whole numbers.")
     return tuple(s if isinstance(s, UOp) else operator.index(s) for s in sizes)  # type: ignore[misc, arg-type]
 
 

@@ -266,9 +266,9 @@ class Tensor(Conversions):
         dtype = None if dtype is None else as_dtype(dtype)
         self.grad = None
         self.requires_grad = False
-        keep_track(self)
         made = self._of(data, dtype, device, requires_grad)
         self.uop, self._device = made.uop, made._device
+        keep_track(self)  # last: other threads look at every tensor there is
         if requires_grad:
             self.requires_grad_()
 

@@ -32,7 +32,7 @@ from .buffer import Buffer, buffer_node
 from .build import build
 from .check import run_checked, wants_check
 from .device import Call, Device, Program, canonical_name, get_device
-from .profile import report, wants_report
+from .profile import report, report_memory, wants_report
 from .replay import copy_between, current_recording, download_scalar
 
 __all__ = ["STALE", "allocate_buffer", "download", "realize", "upload"]
@@ -196,6 +196,8 @@ class _Run:
             plan = _plans[key] = _Plan(schedule, plan_memory(schedule), programs, names, bounds)
             if len(_plans) > _PLANS_KEPT:
                 _plans.popitem(last=False)
+            if wants_report():
+                report_memory(plan.memory)
         _plans.move_to_end(key)
         for name, (least, greatest) in plan.bounds.items():
             if not least <= self.variables.get(name, least - 1) <= greatest:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernmill.compiler import Estimate, Kernel, estimate, show_schedule
+from kernmill.compiler import Estimate, Kernel, MemoryPlan, estimate, show_schedule
 from kernmill.ir import SettingError, UOp, debug, print_uops, setting
 
 from .build import describe, render, schedule_of, symbol
@@ -18,7 +18,7 @@ from .build import describe, render, schedule_of, symbol
 if TYPE_CHECKING:
     from .device import Device
 
-__all__ = ["KernelTotal", "report", "totals", "wants_report"]
+__all__ = ["KernelTotal", "report", "report_memory", "totals", "wants_report"]
 
 
 @dataclass(slots=True)
@@ -68,6 +68,17 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> N
             show_kernel(device, kernel)
         if setting("DUMP"):
             dump_kernel(device, kernel, time_ns)
+
+
+def report_memory(plan: MemoryPlan) -> None:
+    """DEBUG=2: what the intermediates of a new graph take, and how much less than apart from each other."""
+    if debug() >= 2 and plan.arena_bytes:
+        planned = sum(plan.arena_bytes.values())
+        print(
+            f"memory: {planned} bytes for intermediates (alive at the worst moment: {plan.lower_bound_bytes}; "
+            f"without sharing: {plan.unplanned_bytes})",
+            file=sys.stderr,
+        )
 
 
 def show_kernel(device: Device, kernel: Kernel) -> None:

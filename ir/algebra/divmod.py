@@ -4,7 +4,7 @@ When: in every call of `simplify`. Why here: a reshape followed by its inverse m
 Assumes: floor semantics (the remainder has the sign of the divisor), a constant divisor > 0 unless said.
 Guarantees: terms that the divisor divides are taken out; a remainder of something already in range is gone.
 Mathematics: x = c*q + r gives x//c = q + r//c and x%c = r%c. Cases: 1 in range, 2 split off multiples, 3 common factor,
-4 nested, 5 a symbolic divisor. Tests: tests/laws/, tests/ir/test_algebra.py.
+4 nested, 5 a symbolic divisor. Tests: tests/laws/test_rules.py, tests/laws/test_index.py.
 """
 
 from __future__ import annotations

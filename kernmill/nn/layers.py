@@ -161,7 +161,7 @@ class BatchNorm(Module):
             raise ShapeError(
                 f"BatchNorm: x of shape {show_shape(x.uop.shape)}: axis 1 is to have {self.num_features} channels."
             )
-        x, dtype = _widened(x, self.weight, self.bias, self.running_mean)
+        x, dtype = _widened(x, self.weight, self.bias)
         axes = tuple(axis for axis in range(x.ndim) if axis != 1)
         shape = (1, self.num_features, *(1 for _ in axes[1:]))
         if self.training or self.running_mean is None or self.running_var is None:
@@ -188,8 +188,8 @@ class BatchNorm(Module):
         if left:  # two forward passes in a row: do not build a chain
             left[0].realize(*left[1:])
         keep = 1 - self.momentum
-        self._update(self.running_mean, self.running_mean * keep + mean * self.momentum)
-        self._update(self.running_var, self.running_var * keep + variance * (self.momentum * count / (count - 1)))
+        for state, new in ((self.running_mean, mean), (self.running_var, variance * (count / (count - 1)))):
+            self._update(state, (state.cast(new.dtype) * keep + new * self.momentum).cast(state.dtype))
 
 
 BatchNorm1d = BatchNorm2d = BatchNorm

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor, dtypes
+from kernmill import IndexRangeError, ShapeError, Tensor, dtypes
 from tests.kernmill.against import close, same
 
 DATA: list[tuple[Any, str]] = [
@@ -74,3 +74,16 @@ def test_values_are_converted_on_the_way_in() -> None:
     same(Tensor(np.array([1, 0], np.int64), dtype=dtypes.bool), np.array([True, False]))
     same(Tensor([1, 2], dtype=dtypes.float16), np.array([1, 2], np.float16))
     same(Tensor(Tensor([1.5]), dtype=dtypes.int32), np.array([1], np.int32))
+
+
+@pytest.mark.parametrize("classes", [[1, 3], [0, -1]])
+def test_one_hot_of_a_class_outside(classes: list[int]) -> None:
+    with pytest.raises(IndexRangeError, match="one_hot: a class outside 0 to 2"):
+        Tensor(classes).one_hot(3).realize()
+
+
+def test_a_size_that_is_no_whole_number() -> None:
+    size: Any
+    for size in (2.5, "a", (1, 2.5)):
+        with pytest.raises(ShapeError, match="Give whole numbers"):
+            Tensor.zeros(size)

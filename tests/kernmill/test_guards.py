@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 import types
 from typing import Any
 
@@ -96,3 +97,72 @@ def test_circles_end() -> None:
     thing = space(ring=ring)
     thing.me = thing
     assert guard(thing).check() == ()
+
+
+# --- large values
+@pytest.mark.parametrize("entries", [257, 4096])
+@pytest.mark.parametrize("kind", [list, tuple, lambda n: dict.fromkeys(n, 0.0), lambda n: [[k] for k in n]])
+def test_wide_containers_are_watched(kind: Any, entries: int) -> None:
+    thing = space(many=kind(range(entries)))
+    found = guard(thing)
+    assert found.check() == ()
+    assert found.walk.unwatched == {}
+    key = entries - 1
+    if isinstance(thing.many, tuple):
+        thing.many = (*thing.many[:-1], float(key))
+    elif isinstance(thing.many, dict):
+        thing.many[key] = -0.0
+    elif isinstance(thing.many[key], list):
+        thing.many[key][0] = 0
+    else:
+        thing.many[key] = float(key)
+    assert found.check() is None
+    assert found.explain().startswith("it.many")
+
+
+def test_wide_containers_of_equal_values_are_no_change() -> None:
+    values = [float("nan"), -0.0, "text", None, 10**30, *map(float, range(300))]
+    thing = space(many=list(values), named={str(i): v for i, v in enumerate(values)})
+    found = guard(thing)
+    thing.many = [eval(repr(v), {"nan": float("nan")}) for v in values]
+    assert found.check() == ()
+    thing.named["0"] = thing.named.pop("0")  # at another place in the order
+    assert found.check() is None
+
+
+def test_tensors_in_wide_containers_are_found() -> None:
+    many = [Tensor([1.0])] * 4096
+    found = guard(space(many=many))
+    assert found.walk.unwatched == {}
+    assert len(found.check() or ()) == 4096
+
+
+@pytest.mark.parametrize("numel", [1, 512, 513, 1 << 17])
+def test_arrays_are_watched_up_to_their_limit(numel: int) -> None:
+    array = np.zeros((2, numel))[:, ::2] if numel == 512 else np.zeros(numel)
+    found = guard(space(array=array))
+    assert found.check() == ()
+    assert found.walk.unwatched == {}
+    array[-1] = 1
+    assert found.check() is None
+    assert found.explain() == "it.array"
+
+
+def test_what_is_too_large_is_listed() -> None:
+    thing = space(array=np.zeros((1 << 17) + 1), objects=np.array([[]], object), many=[0] * 4097, few=[0] * 9)
+    found = guard(thing)
+    assert found.walk.unwatched == {
+        "it.array": "a NumPy array of float64, 1,048,584 bytes",
+        "it.many": "a list of 4,097 entries",
+        "it.objects": "a NumPy array of object, 0 bytes",
+    }
+    assert found.check() == ()
+    thing.many.append(1)
+    assert found.check() is None
+    deep = guard(space(many=[list(range(200))] * 4096))
+    assert list(deep.walk.unwatched.values()) == ["it comes after 20,000 other values, as may more"]
+
+
+def test_random_generators_are_listed() -> None:
+    own, numpys = random.Random(1), np.random.default_rng(1)
+    assert guard(space(own=own, numpys=numpys)).walk.generators == {"it.own": own, "it.numpys": numpys}

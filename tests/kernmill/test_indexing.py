@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import IndexRangeError, Tensor, dtypes
+from kernmill import IndexRangeError, ShapeError, Tensor, dtypes
 from kernmill.ir import Ops, UOp, evaluate
 from kernmill.runtime import download
 from tests.kernmill.against import same, values, with_torch
@@ -219,3 +219,23 @@ def test_sizes_that_are_known_at_launch_only() -> None:
     want = x.copy()
     want[1] = 0
     np.testing.assert_array_equal(run(cache, 2), want)
+
+
+M4, M5 = np.array([1, 0, 1, 1], bool), np.array([0, 1, 1, 0, 1], bool)
+MASKS: list[Any] = [
+    M4, [True, False, True, True], (slice(None), M5), X[:, :, 0] > 0, (X[:, :, 0] > 0, slice(None, None, 2)), X > 0,
+    (M4, slice(None), [0, 2, 3]), (M4, None, [0, 1, 2]), (slice(1, 3), M5), (..., X[0, 0] > 0), np.zeros(4, bool),
+    True, False, np.True_, (0, True), (True, slice(None), [0, 1]), (..., True), (None, M4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_reading_by_a_mask_known_on_the_host_is_numpys(mask: Any) -> None:
+    same(Tensor(X)[mask], X[mask])
+
+
+def test_a_mask_of_the_wrong_length() -> None:
+    with pytest.raises(IndexRangeError, match=r"a mask of shape \(2,\) for axes of shape \(4,\)"):
+        Tensor(X)[[True, False]]
+    with pytest.raises(ShapeError, match="rows differ in length"):
+        Tensor(X)[[[True], [True, False]]]

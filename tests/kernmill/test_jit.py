@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -446,6 +447,50 @@ def test_changes_at_every_call_are_answered_right_and_warned_about(caplog: pytes
             np.testing.assert_array_equal(work(tensor(3)).numpy(), numbers(3) * i)
     assert [r.message.count("rate") for r in caplog.records] == [1]
     assert "Make it a Tensor" in caplog.text
+
+
+def test_changes_in_place_of_large_values_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
+    array, many = np.zeros(1 << 18, np.float32), list(range(4096))
+
+    @jit
+    def work(x: Tensor) -> Tensor:
+        return x + Tensor(array.copy()).sum() + many[-1]
+
+    with caplog.at_level(logging.WARNING):
+        for i in range(9):
+            array[7], many[-1] = i // 3, i // 6
+            np.testing.assert_array_equal(work(tensor(3)).numpy(), numbers(3) + i // 3 + i // 6)
+    assert work.cache_info()[:2] == (3, 5)
+    assert caplog.records == []
+
+
+def test_values_too_large_to_watch_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    array, many = np.zeros((1 << 18) + 1, np.float32), list(range(4097))
+    work = jit(lambda x: x + many[-1] + float(array[0]))
+    with caplog.at_level(logging.WARNING):
+        for n in (1, 1, 2, 2, 3):
+            work(tensor(n))
+    assert [("'array'" in r.message, "'many'" in r.message) for r in caplog.records] == [(True, False), (False, True)]
+    assert {r.name for r in caplog.records} == {"kernmill"}
+    assert caplog.text.count("changes of it are not noticed. Make it a Tensor argument") == 2
+
+
+own_random, own_numpy = random.Random(1), np.random.default_rng(1)
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [(lambda: random.random(), "random"), (lambda: np.random.rand(), "numpy.random"),  # noqa: NPY002
+     (lambda: own_random.random(), "own_random"), (lambda: own_numpy.random(), "own_numpy"), (lambda: 0.5, "")],
+)  # fmt: skip
+def test_numbers_drawn_in_a_capture_are_warned_about(
+    draw: Callable[[], float], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = jit(lambda x: x + Tensor.rand(1) + draw())
+    with caplog.at_level(logging.WARNING):
+        for n in (1, 1, 1, 2, 2):
+            work(tensor(n))
+    assert [name in r.message and "constants of the replay" in r.message for r in caplog.records] == [True][: len(name)]
 
 
 def test_too_many_shapes_are_warned_about(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import IndexRangeError, Tensor
+from kernmill import IndexRangeError, Tensor, dtypes
 from tests.kernmill.against import values, with_torch
 
 REDUCTIONS = ["mean", "sum", "none"]
@@ -86,3 +86,22 @@ def test_a_class_that_does_not_exist_is_an_error() -> None:
 
 def test_minus_infinity_elsewhere_does_not_leak() -> None:
     assert Tensor([[0.0, -np.inf]]).cross_entropy(Tensor([0])).item() == 0
+
+
+@pytest.mark.parametrize("target", [[-1], [-100]])
+def test_a_negative_class_does_not_wrap(target: list[int]) -> None:
+    for computed in (Tensor(target), Tensor(target) + 0):
+        with pytest.raises(IndexRangeError, match="outside axis 1 of size 2, 0 to 1"):
+            Tensor([[1.0, 2.0]]).cross_entropy(computed, ignore_index=-7).realize()
+        with pytest.raises(IndexRangeError, match="nll_loss: a class"):
+            Tensor([[1.0, 2.0]]).nll_loss(computed, ignore_index=-7).realize()
+
+
+def test_losses_of_halves_are_computed_in_float32() -> None:
+    x, y = Tensor(np.full(4, 300, np.float16)), Tensor(np.zeros(4, np.float16))
+    assert x.smooth_l1_loss(y, beta=0.5).item() == 299.75 // 0.25 * 0.25
+    assert x.huber_loss(y, delta=300.0).dtype is dtypes.float16
+    assert x.mul(0.5).huber_loss(y, delta=300.0).item() == 11248  # 150 * 150 / 2, rounded
+    assert x.mse_loss(y, "mean").item() == np.inf  # 90000 is no half
+    wide = Tensor(np.array([300, 0, 0, 0], np.float16))
+    assert wide.mse_loss(y).item() == 22496  # 22500, rounded; the square alone is no half

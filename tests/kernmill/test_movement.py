@@ -136,3 +136,10 @@ def test_shrink() -> None:
     same(Tensor(X).shrink([(0, 1), None, (1, 3)]), X[0:1, :, 1:3])
     with pytest.raises(ShapeError, match="0 <= start <= stop <= size"):
         Tensor(X).shrink([(0, 3), None, None])
+
+
+def test_reshape_to_what_is_no_size() -> None:
+    size: Any
+    for size in ("a", 2.5, (1, "a")):
+        with pytest.raises(ShapeError, match="Give whole numbers"):
+            Tensor.zeros(2).reshape(size)

@@ -140,3 +140,13 @@ def test_counting_and_normalizing() -> None:
     var, mean = Tensor(y).var_mean(1)
     close(var, y.var(1, ddof=1))
     close(mean, y.mean(1))
+
+
+def test_std_of_halves_takes_the_root_before_it_rounds() -> None:
+    x = np.array([0, 600, -600, 1], np.float16)
+    close(Tensor(x).std(), np.std(x.astype(np.float32), ddof=1).astype(np.float16), 1e-3)
+
+
+def test_mean_of_ints_adds_exactly() -> None:
+    x = np.array([2**40, 1, -(2**40), 2], np.int64)
+    same(Tensor(x).mean(), np.array(0.75, np.float32))

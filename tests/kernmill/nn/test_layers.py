@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor, manual_seed, nn, train
+from kernmill import DType, Tensor, dtypes, manual_seed, nn, train
 from tests.kernmill.against import close, values
 
 torch = pytest.importorskip("torch")
@@ -125,3 +125,18 @@ def test_weights_start_as_in_pytorch() -> None:
             assert float(own.abs().max()) < 1.1 * most
             assert float(own.abs().max()) > (0.5 if own.ndim == 1 else 0.9) * most
             assert abs(float(own.mean())) < most / 2
+
+
+@pytest.mark.parametrize("dtype", [None, dtypes.float16])
+def test_norms_of_halves_are_computed_in_float32(dtype: DType | None) -> None:
+    x = np.array([[0, 600, -600, 1], [700, 2, 3, -800]], np.float16)
+    options: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+    made: list[tuple[Any, Any]] = [(nn.LayerNorm(4, **options), torch.nn.LayerNorm(4)),
+                                   (nn.RMSNorm(4, 1e-5, **options), torch.nn.RMSNorm(4, 1e-5)),
+                                   (nn.GroupNorm(2, 4, **options), torch.nn.GroupNorm(2, 4)),
+                                   (nn.BatchNorm(4, **options), torch.nn.BatchNorm1d(4))]  # fmt: skip
+    for ours, theirs in made:
+        with train():
+            got = ours(Tensor(x))
+        assert got.dtype is (dtype or dtypes.float32)
+        close(got.detach().float(), theirs(torch.tensor(x).float()).detach().numpy(), 1e-3, 1e-3)
