@@ -284,7 +284,7 @@ def _same(now: Collection[Any], then: Collection[Any]) -> bool:
     if len(now) != len(then):
         return False
     return all(map(is_, now, then)) or all(
-        a is b or type(a) is type(b) and (repr(a) == repr(b) if isinstance(a, (float, complex)) else a == b)
+        a is b or (type(a) is type(b) and (repr(a) == repr(b) if isinstance(a, (float, complex)) else a == b))
         for a, b in zip(now, then, strict=True)
     )
 

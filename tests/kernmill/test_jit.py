@@ -451,17 +451,11 @@ def test_changes_at_every_call_are_answered_right_and_warned_about(caplog: pytes
 
 def test_changes_in_place_of_large_values_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
     array, many = np.zeros(1 << 18, np.float32), list(range(4096))
-
-    @jit
-    def work(x: Tensor) -> Tensor:
-        return x + Tensor(array.copy()).sum() + many[-1]
-
-    with caplog.at_level(logging.WARNING):
-        for i in range(9):
-            array[7], many[-1] = i // 3, i // 6
-            np.testing.assert_array_equal(work(tensor(3)).numpy(), numbers(3) + i // 3 + i // 6)
-    assert work.cache_info()[:2] == (3, 5)
-    assert caplog.records == []
+    work = jit(lambda x: x + Tensor(array.copy()).sum() + many[-1])
+    for i in range(9):
+        array[7], many[-1] = i // 3, i // 6
+        np.testing.assert_array_equal(work(tensor(3)).numpy(), numbers(3) + i // 3 + i // 6)
+    assert (work.cache_info()[:2], caplog.records) == ((3, 5), [])
 
 
 def test_values_too_large_to_watch_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -471,8 +465,7 @@ def test_values_too_large_to_watch_are_warned_about_once(caplog: pytest.LogCaptu
         for n in (1, 1, 2, 2, 3):
             work(tensor(n))
     assert [("'array'" in r.message, "'many'" in r.message) for r in caplog.records] == [(True, False), (False, True)]
-    assert {r.name for r in caplog.records} == {"kernmill"}
-    assert caplog.text.count("changes of it are not noticed. Make it a Tensor argument") == 2
+    assert all(r.name == "kernmill" and "not noticed. Make it a Tensor argument" in r.message for r in caplog.records)
 
 
 own_random, own_numpy = random.Random(1), np.random.default_rng(1)
@@ -480,12 +473,10 @@ own_random, own_numpy = random.Random(1), np.random.default_rng(1)
 
 @pytest.mark.parametrize(
     ("draw", "name"),
-    [(lambda: random.random(), "random"), (lambda: np.random.rand(), "numpy.random"),  # noqa: NPY002
+    [(lambda: random.random(), "random"), (lambda: np.random.rand(), "numpy.random"),
      (lambda: own_random.random(), "own_random"), (lambda: own_numpy.random(), "own_numpy"), (lambda: 0.5, "")],
 )  # fmt: skip
-def test_numbers_drawn_in_a_capture_are_warned_about(
-    draw: Callable[[], float], name: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_drawn_numbers_are_warned_about(draw: Any, name: str, caplog: pytest.LogCaptureFixture) -> None:
     work = jit(lambda x: x + Tensor.rand(1) + draw())
     with caplog.at_level(logging.WARNING):
         for n in (1, 1, 1, 2, 2):
