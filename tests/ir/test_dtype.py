@@ -51,7 +51,9 @@ def test_other_names() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["float99", "float32xx", "x4", "", "complex64", object()], ids=lambda name: repr(name).split(" at ")[0])
+@pytest.mark.parametrize(
+    "name", ["float99", "float32xx", "x4", "", "complex64", object()], ids=lambda name: repr(name).split(" at ")[0]
+)
 def test_an_unknown_name_lists_the_known_ones(name: object) -> None:
     with pytest.raises(DTypeError, match=r"kernmill has no such dtype\. Use one of bool, int8"):
         as_dtype(name)
