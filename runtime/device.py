@@ -14,16 +14,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from kernmill.ir import DeviceError, Op, Target, UOp, debug, setting
+from kernmill.ir import DeviceError, DType, Op, Target, UOp, debug, setting
 from kernmill.renderers import Renderer
 
 from .allocator import Block, HostAllocator
 from .buffer import Buffer
 
-__all__ = ["Batch", "Call", "Device", "Event", "Program", "Properties", "canonical_name", "device_names", "get_device"]
+__all__ = [
+    "Batch",
+    "BufferType",
+    "Call",
+    "Device",
+    "Event",
+    "Program",
+    "Properties",
+    "canonical_name",
+    "device_names",
+    "get_device",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,19 @@ class Properties:
     has_events: bool = False
     is_host_visible: bool = True  # the host can address its memory
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
+
+
+@dataclass(frozen=True, slots=True)
+class BufferType:
+    """One way a device keeps tensors. That the host can see the memory and that its layout is plain are two facts."""
+
+    name: str = "plain"
+    is_host_visible: bool = True
+    is_plain_layout: bool = True  # row-major, as every kernel expects that was not told otherwise
+
+    def size_bytes(self, dtype: DType, shape: Sequence[int]) -> int:
+        """(default: the plain layout's) Bytes that a tensor takes in this type."""
+        return prod(shape) * dtype.size_bytes
 
 
 @dataclass(slots=True)
@@ -137,6 +162,10 @@ class Device(ABC):
     def props(self) -> Properties:
         """(default: host memory) Limits and capabilities."""
         return Properties()
+
+    def buffer_types(self) -> tuple[BufferType, ...]:
+        """(default: the plain one) How tensors may lie in this device's memory; the first is what it prefers."""
+        return (BufferType(is_host_visible=self.props().is_host_visible),)
 
     def allocate(self, size_bytes: int) -> Block:
         """(default: host memory) A block. Raises OutOfMemoryError."""

@@ -159,3 +159,10 @@ def test_the_defaults_of_the_contract(device: str) -> None:
     node = upload(np.zeros(3, np.float32), dtypes.float32, device)
     assert machine.supports(Ops.ADD, node)
     assert not machine.wants(node)
+
+
+def test_every_device_has_a_plain_buffer_type(device: str) -> None:
+    (plain,) = get_device(device).buffer_types()
+    assert plain.name == "plain"
+    assert plain.is_plain_layout
+    assert plain.size_bytes(dtypes.float16, (3, 5)) == 30
