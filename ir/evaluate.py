@@ -85,28 +85,38 @@ def _odd_sum(a: Array, b: Array) -> Array:
     return np.where((error != 0) & even, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
 
 
-def _functions() -> Functions:
+def _shifted(by: Any, fill: int) -> Callable[[Array, Array], Array]:
+    """A shift whose amount may lie outside the word; `fill` is what a negative value becomes then."""
     import numpy as np
 
-    def shift(by: Any) -> Callable[[Array, Array], Array]:
-        def fn(a: Array, b: Array) -> Array:
-            ok = (b >= 0) & (b < a.dtype.itemsize * 8)
-            fill = np.where(a < 0, -1, 0).astype(a.dtype) if by is np.right_shift else np.zeros_like(a)
-            return np.where(ok, by(a, np.where(ok, b, 0).astype(b.dtype)), fill)
+    def fn(a: Array, b: Array) -> Array:
+        ok = (b >= 0) & (b < a.dtype.itemsize * 8)
+        outside = np.where(a < 0, fill, 0).astype(a.dtype)
+        return np.where(ok, by(a, np.where(ok, b, 0).astype(b.dtype)), outside)
 
-        return fn
+    return fn
 
-    def cdiv(a: Array, b: Array) -> Array:
-        safe = np.where(b == 0, 1, b)
-        quotient: Array = a // safe
-        adjusted: Array = quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))
-        return adjusted
 
-    def erf(x: Array) -> Array:
-        import math
+def _cdiv(a: Array, b: Array) -> Array:
+    import numpy as np
 
-        result: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
-        return result.astype(x.dtype)
+    safe = np.where(b == 0, 1, b)
+    quotient: Array = a // safe
+    adjusted: Array = quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))
+    return adjusted
+
+
+def _erf(x: Array) -> Array:
+    import math
+
+    import numpy as np
+
+    result: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
+    return result.astype(x.dtype)
+
+
+def _functions() -> Functions:
+    import numpy as np
 
     table: Functions = {
         Ops.NEG: lambda a: np.logical_not(a) if a.dtype == bool else -a,
@@ -118,7 +128,7 @@ def _functions() -> Functions:
         Ops.SIN: np.sin,
         Ops.COS: np.cos,
         Ops.TANH: np.tanh,
-        Ops.ERF: erf,
+        Ops.ERF: _erf,
         Ops.SQRT: np.sqrt,
         Ops.TRUNC: np.trunc,
         Ops.FLOOR: np.floor,
@@ -130,16 +140,16 @@ def _functions() -> Functions:
         Ops.DIV: np.divide,
         Ops.FLOORDIV: np.floor_divide,
         Ops.MOD: np.mod,
-        Ops.CDIV: cdiv,
-        Ops.CMOD: lambda a, b: a - cdiv(a, b) * b,
+        Ops.CDIV: _cdiv,
+        Ops.CMOD: lambda a, b: a - _cdiv(a, b) * b,
         Ops.POW: np.power,
         Ops.MAX: np.maximum,
         Ops.MIN: np.minimum,
         Ops.AND: np.bitwise_and,
         Ops.OR: np.bitwise_or,
         Ops.XOR: np.bitwise_xor,
-        Ops.SHL: shift(np.left_shift),
-        Ops.SHR: shift(np.right_shift),
+        Ops.SHL: _shifted(np.left_shift, 0),
+        Ops.SHR: _shifted(np.right_shift, -1),
         Ops.LT: np.less,
         Ops.LE: np.less_equal,
         Ops.EQ: np.equal,

@@ -70,7 +70,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024)),
         Setting("SPIN", 2000, "pauses a waiting worker spins before it sleeps", "0 to 10000000", _between(0, 10_000_000)),
         Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1)),
-        Setting("DETERMINISTIC", 0, "1: the same bits for any number of threads", "0 or 1", _between(0, 1)),
+        Setting("DETERMINISTIC", 0, "1: the same bits for any number of threads (sums are cut by shape, so always true today)", "0 or 1", _between(0, 1)),
         Setting("TARGET", "", "force a lower CPU level", "empty, sse, avx2 or avx512", _one_of("", "sse", "avx2", "avx512")),
         Setting("SEED", 0, "seed of the random numbers", "0 to 4294967295", _between(0, 2**32 - 1)),
     ]

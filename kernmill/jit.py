@@ -41,7 +41,7 @@ R = TypeVar("R")
 MOST_KEYS = 16
 MOST_VARIANTS = 4  # of one key: they differ in what the guards see
 PATIENCE = 3  # captures of one key before a warning
-_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK", "DETERMINISTIC")
+_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK")
 _capturing = threading.RLock()
 
 

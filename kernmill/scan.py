@@ -25,27 +25,17 @@ class Scan(Indexing):
     # --- running values
     def cumsum(self, axis: int = 0) -> Self:
         """Running sums along an axis; ints in int64, half types added in float32."""
-        wide = (
-            accumulator(self.dtype)
-            if self.dtype.is_float
-            else dtypes.uint64
-            if self.dtype is dtypes.uint64
-            else dtypes.int64
-        )
-        result = self.cast(wide)._scan(Ops.ADD, axis, "cumsum")
-        return result.cast(self.dtype) if self.dtype.is_float else result
+        return self._running(Ops.ADD, axis, "cumsum")
 
     def cumprod(self, axis: int = 0) -> Self:
-        """Running products along an axis; ints in int64."""
-        wide = (
-            accumulator(self.dtype)
-            if self.dtype.is_float
-            else dtypes.uint64
-            if self.dtype is dtypes.uint64
-            else dtypes.int64
-        )
-        result = self.cast(wide)._scan(Ops.MUL, axis, "cumprod")
-        return result.cast(self.dtype) if self.dtype.is_float else result
+        """Running products along an axis; ints in int64, half types multiplied in float32."""
+        return self._running(Ops.MUL, axis, "cumprod")
+
+    def _running(self, op: Op, axis: int, call: str) -> Self:
+        if self.dtype.is_float:
+            return self.cast(accumulator(self.dtype))._scan(op, axis, call).cast(self.dtype)
+        wide = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int64
+        return self.cast(wide)._scan(op, axis, call)
 
     def cummax(self, axis: int = 0) -> Self:
         """The largest value so far along an axis; nan from the first nan on. Values only."""

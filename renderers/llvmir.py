@@ -25,7 +25,7 @@ _BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
     Ops.MUL: ("fmul", "mul", "mul"),
     Ops.DIV: ("fdiv", "", ""),
     Ops.CDIV: ("", "sdiv", "udiv"),
-    Ops.CMOD: ("frem", "srem", "urem"),
+    Ops.CMOD: ("", "srem", "urem"),
     Ops.AND: ("", "and", "and"),
     Ops.OR: ("", "or", "or"),
     Ops.XOR: ("", "xor", "xor"),

@@ -1,4 +1,4 @@
-"""Laws that follow from the facts in the op table: folding of constants, units, idempotence, involutions.
+"""Laws of single ops, written by hand: folding of constants, units, idempotence, involutions, conversions.
 
 When: in every call of `simplify`. Assumes nothing. Guarantees: no elementwise op with only constant sources is left.
 Mathematics: the rows of ir/ops.py. Floats: only what IEEE 754 keeps exact, so x+0, x*0, x-x and x/x stay (nan, inf,
