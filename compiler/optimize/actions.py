@@ -162,11 +162,18 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
 
 
 def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid: UOp | None) -> UOp:
-    """`index` in place of the loop variable; where `valid` is false nothing is read or written."""
+    """`index` in place of the loop variable; where `valid` is false nothing is written.
+
+    Nothing is read either where a reduce loop or lanes end early. Past the end of an output loop the last iteration is
+    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate.
+    """
+    order = ast.toposort()
+    is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
+    last = None if valid is None or not is_output or not loop.src[0].is_const else loop.src[0].arg - 1
     done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
+    for node in order:
         if node is loop:
-            done[node] = index
+            done[node] = index if last is None else index.alu(Ops.MIN, last)
             continue
         src = tuple(done[s] for s in node.src)
         closed = closed_ranges(node)
@@ -178,11 +185,19 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
             src = (*src[:place], *loops, *src[place + 1 :])
             if valid is not None and node.op is Ops.REDUCE:
                 src = (*(valid.where(v, neutral_element(node.arg[0], v)) for v in src[:first]), *src[first:])
-        if valid is not None and node.op is Ops.INDEX and loop in node.ranges:
-            gate = src[2] & valid if len(src) > 2 else valid
-            src = (*src[:2], gate)
+        if last is not None and node.op is Ops.STORE and loop in node.src[0].ranges:
+            src = (_gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+        elif last is None and node.op is Ops.INDEX and loop in node.ranges:
+            src = _gated(node.replace(src=src), valid).src
         done[node] = node if src == node.src else node.replace(src=src)
     return simplify(done[ast])
+
+
+def _gated(place: UOp, valid: UOp | None) -> UOp:
+    """The INDEX, touched only where `valid` holds."""
+    if valid is None:
+        return place
+    return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
 
 
 def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
