@@ -18,6 +18,7 @@ from .lower.index import lower_index
 from .lower.reduce import lower_reduces
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
+from .trim import trim_loops
 from .vectorize import vectorize
 
 __all__ = ["PIPELINE", "Pass", "lower"]
@@ -36,7 +37,9 @@ class Pass:
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+    Pass("trim", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+         "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
+    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with one vector loop at most"),
