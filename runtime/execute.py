@@ -38,6 +38,7 @@ from .replay import copy_between, current_recording, download_scalar
 __all__ = ["STALE", "allocate_buffer", "download", "realize", "upload"]
 
 _PLANS_KEPT = 4096
+_PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
 _lock = threading.RLock()
 
 
@@ -183,7 +184,7 @@ class _Run:
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
         devices = tuple(storage.device for storage in self.storages)
         default = canonical_name(str(setting("DEVICE")))
-        key = (closed, devices, self.in_place, default, setting("OVERRIDE"), setting("TARGET"), setting("CHECK"))
+        key = (closed, devices, self.in_place, default, *(setting(name) for name in _PART_OF_A_PLAN))
         plan = _plans.get(key)
         if plan is None:
             schedule = make_schedule(closed.src, devices, self.in_place, default)

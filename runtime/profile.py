@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from kernmill.compiler import Estimate, Kernel, MemoryPlan, estimate, show_schedule
 from kernmill.ir import SettingError, UOp, debug, print_uops, setting
 
-from .build import describe, render, schedule_of, symbol
+from .build import describe, render, schedule_of
+from .schedules import symbol
 
 if TYPE_CHECKING:
     from .device import Device
