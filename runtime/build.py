@@ -6,8 +6,6 @@ a warm start neither optimizes nor renders anything, and never imports LLVM.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kernmill.compiler import Action, Kernel, estimate, lower, show_schedule
@@ -19,7 +17,7 @@ from .device import Device, Program
 from .schedules import given_schedule, parsed, stamp, symbol, written_schedule
 from .tune import search
 
-__all__ = ["Rendered", "build", "collecting_kernels", "compile_with", "counters", "render"]
+__all__ = ["Rendered", "build", "compile_with", "counters", "render"]
 
 
 @dataclass(slots=True)
@@ -33,7 +31,6 @@ class Counters:
 
 counters = Counters()
 _programs: dict[tuple[str, str, UOp, str, int | str], Program] = {}
-_collections: list[dict[tuple[str, UOp], Kernel]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +54,6 @@ def build(device: Device, kernel: Kernel) -> Program:
         program = _programs[memory_key] = _build(device, kernel)
     else:
         counters.from_memory += 1
-    for seen in _collections:
-        seen.setdefault((device.name, kernel.ast), kernel)
     return program
 
 
@@ -95,17 +90,6 @@ def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Progr
     program = device.load(symbol(kernel), device.compile(symbol(kernel), rendered.source))
     program.threads, program.work_ns = rendered.threads, estimate(kernel.ast).work_ns
     return program
-
-
-@contextmanager
-def collecting_kernels() -> Generator[dict[tuple[str, UOp], Kernel]]:
-    """Every kernel that is asked for inside the block, once, by device and UOps."""
-    seen: dict[tuple[str, UOp], Kernel] = {}
-    _collections.append(seen)
-    try:
-        yield seen
-    finally:
-        _collections.remove(seen)
 
 
 def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) -> Rendered:

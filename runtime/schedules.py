@@ -8,6 +8,7 @@ part of the key: it must not change the bits of a result.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def stored_schedule(device: Device, kernel: Kernel) -> str | None:
     return None if entry is None else entry.payload.decode()
 
 
-def store_schedule(device: Device, kernel: Kernel, actions: list[Action], facts: dict[str, object]) -> None:
+def store_schedule(device: Device, kernel: Kernel, actions: Sequence[Action], facts: Mapping[str, object]) -> None:
     """Keep what a search has found; `facts` is what a person may want to know of it."""
     text = show_schedule(actions)
     default_cache("schedules").put(_key(device, kernel), text.encode(), {"name": kernel.name, **facts})

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from kernmill.compiler import Action, Kernel, merge_loops, neighbours, optimized, parse_schedule, show_schedule
 from kernmill.ir import SETTINGS, CompileError, InternalError, KernmillError, UOp, setting
@@ -34,6 +34,7 @@ __all__ = ["CandidateLost", "Tuned", "Worker", "search", "tune"]
 
 _CANDIDATE_S: Final = 10.0  # building and timing of one
 _START_S: Final = 120.0  # imports, the data, the reference's first run
+_FARTHER: Final = (6, 3, 1)  # how often 0, 1 or 2 more steps are taken before anything is measured
 _BETTER: Final = 0.98  # a ratio of times above this may be noise
 _WORKER: Final = "from kernmill.runtime.tune_worker import main; main()"
 _HERE: Final = {"BEAM": "0", "OVERRIDE": "", "DEBUG": "0", "DUMP": "", "CHECK": "0"}  # settings of the worker
@@ -65,10 +66,11 @@ class CandidateLost(KernmillError):
 
 
 class Worker:
-    """The other process: started when asked for the first time, ended when it does not answer."""
+    """The other process: started when asked for the first time, ended when it does not answer or its input ends."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self.knows: Kernel | None = None  # which kernel it was told of
         self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def ask(self, request: dict[str, str], limit_s: float) -> dict[str, Any]:
@@ -83,15 +85,17 @@ class Worker:
             process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
             line = self._answers.get(timeout=limit_s)
-        except (queue.Empty, OSError):
+        except queue.Empty:
+            self.close()
+            raise CandidateLost(f"not done in {limit_s:g} s") from None
+        except OSError:  # the other end of the pipe is gone
             line = ""
         except BaseException:  # Ctrl-C: an answer that comes later belongs to no question
             self.close()
             raise
         if not line:
-            status = process.poll()
             self.close()
-            raise CandidateLost(f"the process ended ({status})" if status is not None else f"not done in {limit_s:g} s")
+            raise CandidateLost(f"the process ended ({process.returncode})")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
@@ -124,33 +128,32 @@ class Worker:
                 with contextlib.suppress(OSError):
                     assert pipe is not None
                     pipe.close()
-            self._process = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a process that knows the kernel."""
-        return self._process is not None
+            self._process = self.knows = None
 
 
-Progress = Callable[[Tuned], None]
+_shared: Final = Worker()  # for BEAM=n; it ends with us, when its input does
+Progress: TypeAlias = Callable[[Tuned], None]
 
 
-def tune(
-    device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0, progress: Progress | None = None
-) -> Tuned:
+def tune(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0, progress: Progress | None = None,
+         worker: Worker | None = None) -> Tuned:  # fmt: skip
     """Search for a schedule for at most about `seconds`, and store the best one; also what Ctrl-C interrupts.
+
+    A `worker` that is given serves several searches and is closed by who gave it.
 
     Raises:
         CandidateLost, CompileError: the heuristic's own choice cannot be run in another process.
     """
     run = _Search(device, kernel, width, time.monotonic() + seconds)
+    run.worker = worker or run.worker
     try:
         run.begin()
         for _ in run.steps():
             if progress is not None:
                 progress(run.found)
     finally:
-        run.worker.close()
+        if worker is None:
+            run.worker.close()
         if run.found.time_ns:
             found = run.found
             facts = {"time_ns": round(found.time_ns), "heuristic_ns": round(found.heuristic_ns), "tried": found.tried}
@@ -161,7 +164,7 @@ def tune(
 def search(device: Device, kernel: Kernel, width: int, seconds: float) -> list[Action]:
     """BEAM=n while a kernel is built: the schedule that `tune` finds; the heuristic's where nothing can be tried."""
     try:
-        return tune(device, kernel, width=width, seconds=seconds).schedule
+        return tune(device, kernel, width=width, seconds=seconds, worker=_shared).schedule
     except (CandidateLost, CompileError) as error:
         _log.warning("BEAM: %s is not searched: %s", kernel.name, error)
         return heuristic_schedule(device, kernel)
@@ -212,23 +215,32 @@ class _Search:
             if step is None:
                 member.left = _NOTHING
                 continue
-            self.attempt(*step)
-            yield
+            for _ in range(self.random.choices(range(len(_FARTHER)), _FARTHER)[0]):
+                step = next(neighbours(self.ast, step[0], self.device.target, self.random), step)
+            if step[1] not in self.seen:
+                self.attempt(*step)
+                yield
 
     def meet(self, limit_s: float) -> float:
         """Tell the worker the kernel and the schedule to beat; the time of that. The reference is the heuristic's."""
-        given = {"kernel": kernel_to_text(self.kernel), "device": self.device.name,
-                 "reference": show_schedule(self.heuristic), "schedule": show_schedule(self.found.schedule)}  # fmt: skip
+        right, best = show_schedule(self.heuristic), show_schedule(self.found.schedule)
+        given = {
+            "kernel": kernel_to_text(self.kernel),
+            "device": self.device.name,
+            "reference": right,
+            "schedule": best,
+        }
         answer = self.worker.ask(given, limit_s)
         if "refused" in answer:
             raise CompileError(f"tune: {self.kernel.name}: {answer['refused']}")
+        self.worker.knows = self.kernel
         return float(answer["time_ns"])
 
     def attempt(self, schedule: list[Action], done: UOp) -> None:
         """Build and time one candidate."""
         self.seen.add(done)
         try:
-            if not self.worker.is_running:
+            if self.worker.knows is not self.kernel:
                 self.meet(_START_S)
             answer = self.worker.ask({"try": show_schedule(schedule)}, _CANDIDATE_S)
         except CandidateLost:
@@ -258,8 +270,8 @@ class _Search:
         """A schedule that changes what a kernel means is a bug of the compiler."""
         text = "; ".join(str(action) for action in schedule)
         error = InternalError(
-            f"tune: {self.kernel.name} ({self.kernel.ast.key.hex()[:8]}) on {self.device.name} gives other results with "
-            f"the schedule {text!r}: {what}. It is not used. Please report it with the program that was tuned."
+            f"tune: {self.kernel.name} ({self.kernel.ast.key.hex()[:8]}) on {self.device.name} gives other results "
+            f"with the schedule {text!r}: {what}. It is not used. Please report it with the program that was tuned."
         )
         _log.error("%s", error)
         return error

@@ -1,8 +1,8 @@
 """The process in which tune.py has candidates built and timed: one request a line, one answer a line, both JSON.
 
 Whatever a candidate does - never finish, crash, write where it should not - happens here and not in the user's process.
-Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, whose results are right and whose time is to
-be beaten; {"try"}: build a candidate, compare its results with the right ones, time it in turn with the one to beat;
+Requests: {"kernel", "device", "reference", "schedule"} first: two schedules, whose results are right and whose time is
+to be beaten; {"try"}: build a candidate, compare its results with the right ones, time it in turn with the one to beat;
 {"keep"}: the last candidate is now the one to beat.
 """
 
@@ -32,6 +32,7 @@ _SAMPLE_NS: Final = 500_000  # a sample repeats the kernel for so long
 _ROUNDS: Final = 7
 _FIRST_ROUNDS: Final = 2  # after which a candidate that is clearly slower is left
 _CLEARLY: Final = 1.1
+_HOPELESS: Final = 2  # slower by this in one launch, after one that was not timed
 
 
 class Bench:
@@ -41,6 +42,7 @@ class Bench:
         import numpy as np
 
         self.kernel = kernel
+        self.outputs = list(dict.fromkeys(int(store.src[0].src[0].arg[0]) for store in kernel.ast.src))
         self.device = get_device(kernel.device)
         nodes = kernel.ast.toposort()
         params = sorted((n for n in nodes if n.op is Ops.PARAM), key=lambda p: int(p.arg[0]))
@@ -48,7 +50,7 @@ class Bench:
         rng = np.random.default_rng(1)
         self.data: dict[int, Any] = {p.arg[0]: _values(p, _greatest_index(p, nodes), rng) for p in params if p in read}
         self.buffers = {int(p.arg[0]): allocate_buffer(kernel.device, p.dtype, p.arg[1]) for p in params}
-        self.in_place = [slot for slot in kernel.outputs if slot in self.data]
+        self.in_place = [slot for slot in self.outputs if slot in self.data]
         self.variables = tuple(int(v.arg[2]) for v in variables_of(kernel.ast))
         for slot in self.data:
             self.fill(slot, self.data[slot])
@@ -75,7 +77,7 @@ class Bench:
     def call(self, schedule: str) -> Call:
         """A launch of the kernel as cut by this schedule."""
         program = compile_with(self.device, self.kernel, parse_schedule(schedule))
-        buffers: tuple[Buffer, ...] = tuple(self.buffers[slot] for slot in self.kernel.buffers)
+        buffers: tuple[Buffer, ...] = tuple(self.buffers.values())
         return Call(program, buffers, self.variables, program.threads)
 
     def run_checked(self, call: Call) -> None:
@@ -84,11 +86,11 @@ class Bench:
         Raises:
             KernmillError: they differ.
         """
-        for slot in self.kernel.outputs:
+        for slot in self.outputs:
             size = self.buffers[slot].nbytes
             self.fill(slot, self.data.get(slot, _nonsense(size)))
         self.device.run([call])
-        for slot in self.kernel.outputs:
+        for slot in self.outputs:
             got = self.results(slot)
             wanted = self.reference.setdefault(slot, got)
             if wanted is not got and not agree(got, wanted, self.buffers[slot].dtype.name):
@@ -110,7 +112,10 @@ class Bench:
 
     def compare(self, one: Call, other: Call) -> tuple[list[float], list[float]]:
         """Ratios of `one` to `other`, taken in turn, and the times of `one`."""
-        sample_one, sample_other = self.sampler(one), self.sampler(other)
+        single, other_single = (self.timed(self.device.prepare([call])) for call in (one, other))
+        if single > _HOPELESS * other_single and single > _SAMPLE_NS:
+            return [single / other_single], [single]
+        sample_one, sample_other = self.sampler(one, single), self.sampler(other, other_single)
         ratios: list[float] = []
         times: list[float] = []
         for number in range(_ROUNDS):
@@ -121,9 +126,8 @@ class Bench:
                 break
         return ratios, times
 
-    def sampler(self, call: Call) -> Callable[[], float]:
-        """A function that times some launches: nanoseconds of one."""
-        single = self.timed(self.device.prepare([call]))
+    def sampler(self, call: Call, single: int) -> Callable[[], float]:
+        """A function that times some launches: nanoseconds of one, which takes about `single`."""
         count = 1 if self.in_place else int(min(1000, max(1, _SAMPLE_NS // max(1, single))))
         batch = self.device.prepare([call] * count)
         return lambda: self.timed(batch) / count

@@ -8,18 +8,18 @@ Tests: tests/compiler/optimize/test_search.py.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kernmill.ir import AxisKind, CompileError, Ops, Target, UOp
+from kernmill.ir import AxisKind, CompileError, Ops, Target, UOp, closed_ranges
 
 from ..kernel import KernelInfo
 from .actions import VERBS, Action, apply_actions
 
-__all__ = ["LARGEST_BODY", "body_size", "neighbours", "optimized"]
+__all__ = ["body_size", "is_reasonable", "neighbours", "optimized"]
 
-LARGEST_BODY: Final = 4000  # operations after loops are copied out; more of them compile for seconds
+LARGEST_BODY: Final = 1000  # operations after loops are copied out; more of them compile for seconds
 
 
 def optimized(ast: UOp, actions: Sequence[Action]) -> UOp | None:
@@ -30,22 +30,36 @@ def optimized(ast: UOp, actions: Sequence[Action]) -> UOp | None:
         return None
 
 
-def body_size(ast: UOp, target: Target) -> int:
-    """About how many operations are left when loops are copied out."""
-    total = 0
+def body_size(ast: UOp, target: Target) -> tuple[int, int]:
+    """About how many operations are left when loops are copied out, and how many registers accumulators take."""
+    total = accumulators = 0
     for node in ast.toposort():
         value = node.src[1] if node.op is Ops.STORE else node
         is_work = node.op.is_elementwise or node.op in (Ops.LOAD, Ops.STORE, Ops.REDUCE)
         if not is_work or value.dtype.kind.value == "index":
             continue
-        copies, lanes = 1, target.lanes(value.dtype)
-        for loop in node.ranges:
-            if loop.arg[1] in (AxisKind.UNROLL, AxisKind.GROUP):
-                copies *= int(loop.src[0].arg)
-            elif loop.arg[1] == AxisKind.VECTOR:
-                copies *= -(-int(loop.src[0].arg) // lanes)
-        total += copies
-    return total
+        total += _copies(node.ranges, target.lanes(value.dtype))
+        if node.op is Ops.REDUCE:
+            kept = [loop for loop in closed_ranges(node) if loop.arg[1] in (AxisKind.GROUP, AxisKind.VECTOR)]
+            accumulators = max(accumulators, _copies(node.ranges.union(kept), target.lanes(value.dtype)))
+    return total, accumulators
+
+
+def _copies(loops: Iterable[UOp], lanes: int) -> int:
+    """Registers of `lanes` lanes for the values of these loops."""
+    copies = 1
+    for loop in loops:
+        if loop.arg[1] in (AxisKind.UNROLL, AxisKind.GROUP):
+            copies *= int(loop.src[0].arg)
+        elif loop.arg[1] == AxisKind.VECTOR:
+            copies *= -(-int(loop.src[0].arg) // lanes)
+    return copies
+
+
+def is_reasonable(ast: UOp, target: Target) -> bool:
+    """Whether it is worth a measurement: it compiles soon, and its accumulators stay in registers or nearly so."""
+    size, accumulators = body_size(ast, target)
+    return size <= LARGEST_BODY and accumulators <= max(8, target.vector_registers)
 
 
 def neighbours(
@@ -60,7 +74,7 @@ def neighbours(
     seen = {optimized(ast, actions)}
     for step in steps:
         found = _fitted(ast, step)
-        if found is not None and found[1] not in seen and body_size(found[1], target) <= LARGEST_BODY:
+        if found is not None and found[1] not in seen and is_reasonable(found[1], target):
             seen.add(found[1])
             yield found
 
