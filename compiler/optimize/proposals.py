@@ -15,6 +15,7 @@ from kernmill.ir import AxisKind, Ops, Target, UOp
 from ..kernel import KernelInfo
 
 __all__ = [
+    "accumulations",
     "fit_order",
     "fit_stage",
     "fit_thread",
@@ -33,6 +34,7 @@ Args: TypeAlias = "tuple[str, ...]"
 
 _BLOCKS: Final = (4, 8, 16, 32, 64, 128, 256)
 _TILES: Final = (2, 3, 4, 5, 6, 8, 12, 16)
+_PARTS: Final = (64, 128, 256, 512, 1024)
 _GROUPS: Final = (2, 3, 4, 8)
 _AHEAD: Final = (1024, 2048, 4096, 8192, 16384)  # bytes
 _ORDERED: Final = 6  # more output loops than that are not moved about
@@ -74,6 +76,12 @@ def vectors(ast: UOp, target: Target) -> Iterable[Args]:
     full = {target.vector_bytes // size for size in sizes if size}
     widths = sorted({w for n in full for w in (n // 2, n, 2 * n) if w >= 2})
     return _amounts(ast, widths, AxisKind.LOOP, AxisKind.REDUCE) if widths else []
+
+
+def accumulations(ast: UOp, target: Target) -> Iterable[Args]:
+    """Long sums in parts that fit a cache."""
+    sizes = {str(r.arg[0]): r.src[0].bounds[1] for r in _loops(ast, AxisKind.REDUCE)}
+    return [args for args in _amounts(ast, _PARTS, AxisKind.REDUCE) if int(args[1]) < sizes[args[0]]]
 
 
 def threads(ast: UOp, target: Target) -> Iterable[Args]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from kernmill.ir import AxisKind, CompileError, Ops, Target, UOp, closed_ranges
+from kernmill.ir import AxisKind, KernmillError, Ops, Target, UOp, closed_ranges
 
 from ..kernel import KernelInfo
 from .actions import VERBS, Action, apply_actions
@@ -26,7 +26,7 @@ def optimized(ast: UOp, actions: Sequence[Action]) -> UOp | None:
     """The kernel cut by these actions; None where one does not fit. Schedules that do the same give the same node."""
     try:
         return _bare(apply_actions(ast, actions))
-    except CompileError:
+    except KernmillError:
         return None
 
 
@@ -111,7 +111,7 @@ def _fitted(ast: UOp, actions: Sequence[Action]) -> tuple[list[Action], UOp] | N
             done.append(Action(action.verb, args))
             try:
                 ast = apply_actions(ast, done[-1:])
-            except CompileError:
+            except KernmillError:
                 return None
     return done, _bare(ast)
 
