@@ -151,6 +151,7 @@ def tune(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.
         for _ in run.steps():
             if progress is not None:
                 progress(run.found)
+        run.confirm()
     finally:
         if worker is None:
             run.worker.close()
@@ -253,6 +254,18 @@ class _Search:
         else:
             self.found.tried += 1
             self.consider(schedule, done, float(answer["ratio"]))
+
+    def confirm(self) -> None:
+        """Time the best once more in turn with the heuristic's: the best of many tries is in part the luckiest."""
+        found = self.found
+        if found.schedule != self.heuristic:
+            with contextlib.suppress(CandidateLost, CompileError):
+                self.meet(_START_S)
+                answer = self.worker.ask({"try": show_schedule(self.heuristic), "to_the_end": ""}, _START_S)
+                found.heuristic_ns = float(answer["time_ns"])
+                found.time_ns = found.heuristic_ns / float(answer["ratio"])
+                if found.time_ns >= found.heuristic_ns:
+                    found.schedule, found.time_ns = self.heuristic, found.heuristic_ns
 
     def consider(self, schedule: list[Action], done: UOp | None, ratio: float) -> None:
         """Keep a schedule if it is one of the fastest; `ratio` is its time by the best one's."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernmill.compiler import Kernel
+from kernmill.compiler import Kernel, show_schedule
 from kernmill.ir import CompileError, Context, InternalError
 from kernmill.runtime import CandidateLost, Tuned, Worker, build, get_device, schedules, search, tune
 from tests.compiler.kernels import data, kernels, matmul, scheduled
@@ -100,6 +100,20 @@ def test_the_fastest_is_kept_and_stored(kernel: Kernel, tmp_path: Path) -> None:
 def test_noise_alone_changes_nothing(kernel: Kernel, tmp_path: Path) -> None:
     found = looked(kernel, Answers(lambda text: {"ratio": 0.99}), tmp_path)
     assert found.schedule == schedules.heuristic_schedule(get_device("LLVM"), kernel)
+
+
+def test_luck_is_found_out(kernel: Kernel, tmp_path: Path) -> None:
+    """What won by chance loses when it is timed with the heuristic's once more."""
+    llvm = get_device("LLVM")
+    first = show_schedule(schedules.heuristic_schedule(llvm, kernel))
+
+    def answer(text: str) -> dict[str, Any]:
+        return {"ratio": 0.8 if text == first else 0.9, "time_ns": 500.0}
+
+    with Context(CACHE_DIR=str(tmp_path)):
+        found = tune(llvm, kernel, seconds=0.2, worker=Answers(answer))
+        assert found.tried > 1
+        assert show_schedule(found.schedule) == first == schedules.stored_schedule(llvm, kernel)
 
 
 def test_a_wrong_candidate_is_reported_and_not_chosen(
