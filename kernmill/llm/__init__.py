@@ -1,0 +1,1 @@
+"""Language models: tokens, chat templates, sampling, architectures, and the model that generates."""
