@@ -66,9 +66,10 @@ class Tokenizer:
             raise FormatError("tokenizer.ggml.tokens is empty or missing: the file has no vocabulary.")
         self.kinds = self._kinds()
         self.row = pre_tokenizer(str(self._key("pre", "default"))) if self.kind == "gpt2" else PreTokenizer(())
-        is_bert = self.kind == "bert"
-        self.bos_id = self._id("cls" if is_bert else "bos")
-        self.eos_id = self._id("seperator" if is_bert else "eos")  # the key is spelled so
+        self.bos_id, self.eos_id = self._id("bos"), self._id("eos")
+        if self.kind == "bert":  # [CLS] and [SEP]; the key is spelled so
+            self.bos_id = self.bos_id if (cls := self._id("cls")) is None else cls
+            self.eos_id = self.eos_id if (separator := self._id("seperator")) is None else separator
         self.unknown_id = self._id("unknown")
         self.add_bos = bool(self._key("add_bos_token", self.kind in ("llama", "bert") or self.row.adds_bos))
         self.add_eos = bool(self._key("add_eos_token", self.kind in ("bert", "t5")))
