@@ -108,4 +108,5 @@ _RANGES = (
 
 def _softmax(scores: Array) -> Array:
     weights: Array = np.exp(scores - scores.max())
-    return np.divide(weights, weights.sum())
+    total: Array = weights / weights.sum()
+    return total
