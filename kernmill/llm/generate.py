@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from kernmill import FormatError, IndexRangeError, SettingError, Tensor, jit, no_grad
+from kernmill import DType, FormatError, IndexRangeError, SettingError, Tensor, dtypes, jit, no_grad
 
 from .arch import ARCHITECTURES, Architecture, Cache, Config
 from .sampling import Sampler
@@ -23,9 +23,14 @@ DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 class Model:
     """A language model that is ready to run.
 
-    `weights` gives the tensor of a name, or None where there is none. `capacity` is how many tokens the cache holds, by
-    default what the model was trained on, at most 4096. `block` is how many tokens of a prompt are computed together.
-    One call at a time: the cache is state.
+    `weights` gives the tensor of a name, or None where there is none.
+
+    capacity      how many tokens of a sequence the cache holds; by default what the model was trained on, at most 4096
+    sequences     how many sequences can be generated at once
+    block         how many tokens of a prompt are computed together
+    cache_dtype   float32, or float16 for half the memory
+
+    One call at a time: the cache is state. What a call has in common with the one before is not computed again.
 
     Raises:
         FormatError: an unknown architecture, or tensors and metadata that do not fit together.
@@ -38,7 +43,9 @@ class Model:
         tokenizer: Tokenizer | None = None,
         *,
         capacity: int | None = None,
+        sequences: int = 1,
         block: int = 64,
+        cache_dtype: DType = dtypes.float32,
     ) -> None:
         if config.name not in ARCHITECTURES:
             raise FormatError(
@@ -46,21 +53,22 @@ class Model:
                 f"It runs {', '.join(sorted(ARCHITECTURES))}."
             )
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
-        if capacity < 1 or block < 1:
-            raise SettingError(f"Model: capacity={capacity}, block={block}. Give whole numbers, 1 or more.")
-        self.config, self.tokenizer = config, tokenizer
+        if min(capacity, sequences, block) < 1:
+            raise SettingError(
+                f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
+            )
+        self.config, self.tokenizer, self.capacity, self.block = config, tokenizer, capacity, min(block, capacity)
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
-            self._cache = Cache.empty(self.architecture.config, capacity)
-        self.capacity, self.block = capacity, min(block, capacity)
+            self._cache = Cache.empty(config, capacity, sequences, cache_dtype)
         if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
             raise FormatError(
                 f"tokenizer.ggml.tokens has {len(tokenizer)} tokens, and token_embd.weight has rows for "
                 f"{self.architecture.vocabulary}. The file's vocabulary does not belong to its tensors."
             )
-        self._seen: list[int] = []  # the tokens whose keys and values are in the cache
+        self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
         self._last = jit(self._last_logits)
-        self._hidden = jit(self._hidden_states)
+        self._all = jit(self._all_states)
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], weights: Weights, **options: Any) -> Model:
@@ -69,10 +77,12 @@ class Model:
 
     # --- what is captured: a position is data, so that one graph serves them all
     def _last_logits(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
+        """The logits after token `last` of each sequence. Shapes: (sequences, vocabulary)."""
         hidden = self.architecture.forward(tokens, position, cache)
-        return self.architecture.logits(hidden.index_select(0, last)).squeeze(0)
+        return self.architecture.logits(hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1).squeeze(1))
 
-    def _hidden_states(self, tokens: Tensor, position: Tensor, cache: Cache) -> Tensor:
+    def _all_states(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
+        """The hidden state of every token. Shapes: (sequences, tokens, width)."""
         return self.architecture.forward(tokens, position, cache)
 
     # --- tokens into the cache
@@ -92,56 +102,57 @@ class Model:
             )
         return known
 
-    def _blocks(self, ids: list[int]) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """New tokens in blocks: how many there are, the tokens, the position; a block that is not full is padded."""
-        start = len(self._seen)
-        while start < len(ids):
-            size = 1 if len(ids) - start == 1 else self.block
-            part = ids[start : start + size]
-            padded = np.zeros(size, np.int32)
-            padded[: len(part)] = part
-            yield len(part), Tensor(padded), Tensor(np.int32(start))
-            self._seen = ids[: start + len(part)]  # after the caller has computed them
-            start += len(part)
+    def _rewind(self, texts: Sequence[list[int]]) -> None:
+        """Keep what the cache and these texts have in common at the front; the last token is computed again."""
+        for n, ids in enumerate(texts):
+            pairs = zip(self._seen[n], ids[:-1], strict=False)
+            same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
+            self._seen[n] = self._seen[n][: max(0, len(ids) - 1) if same is None else same]
 
-    def _rewind(self, ids: list[int]) -> None:
-        """Keep what the cache and these tokens have in common at the front; the last one is computed again."""
-        same = 0
-        for old, new in zip(self._seen, ids[:-1], strict=False):
-            if old != new:
-                break
-            same += 1
-        self._seen = self._seen[:same]
+    def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[int], Array]]:
+        """Compute what is not in the cache, block by block: how many tokens of each sequence, and the results.
+
+        A sequence with fewer tokens left than the others is padded. What padding writes into the cache lies behind its
+        tokens, where nothing sees it before it is written again.
+        """
+        while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
+            size = 1 if max(left) == 1 else self.block
+            counts = [min(count, size) for count in left]
+            tokens = np.zeros((len(self._seen), size), np.int32)
+            for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
+                start = len(self._seen[n])
+                tokens[n, :count] = ids[start : start + count]
+            position = np.array([len(seen) for seen in self._seen], np.int32)
+            last = np.array([max(0, count - 1) for count in counts] + [0] * (len(self._seen) - len(texts)), np.int32)
+            with no_grad():
+                result = function(Tensor(tokens), Tensor(position), Tensor(last), self._cache).numpy()
+            for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
+                self._seen[n] = ids[: len(self._seen[n]) + count]
+            yield counts, result
+
+    def _next(self, texts: Sequence[list[int]]) -> list[Array]:
+        """The logits after each text. A text without new tokens since the last call gets an empty array."""
+        self._rewind(texts)
+        found = [np.zeros(0, np.float32) for _ in texts]
+        for counts, logits in self._run(texts, self._last):
+            for n, count in enumerate(counts):
+                if count:
+                    found[n] = logits[n]
+        return found
+
+    def _states(self, ids: Sequence[int], call: str) -> Tensor:
+        known = self._checked(ids, call)
+        self._seen[0] = []
+        return Tensor(np.concatenate([states[0, : counts[0]] for counts, states in self._run([known], self._all)]))
 
     # --- results
     def next_logits(self, ids: Sequence[int]) -> Array:
-        """The logits of the token after these. Shapes: (vocabulary,).
-
-        What the last call has computed for the same first tokens is used again.
-        """
-        known = self._checked(ids, "logits")
-        self._rewind(known)
-        result: Array | None = None
-        with no_grad():
-            for count, tokens, position in self._blocks(known):
-                last = Tensor(np.array([count - 1], np.int32))
-                result = self._last(tokens, position, last, self._cache).numpy()
-        assert result is not None
-        return result
+        """The logits of the token after these. Shapes: (vocabulary,)."""
+        return self._next([self._checked(ids, "logits")])[0]
 
     def hidden(self, ids: Sequence[int]) -> Tensor:
         """The last hidden state of each token. Shapes: (tokens, width)."""
         return self._states(ids, "hidden")
-
-    def _states(self, ids: Sequence[int], call: str) -> Tensor:
-        known = self._checked(ids, call)
-        self._seen = []
-        with no_grad():
-            parts = [
-                self._hidden(tokens, position, self._cache).numpy()[:count]
-                for count, tokens, position in self._blocks(known)
-            ]
-        return Tensor(np.concatenate(parts))
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """The logits of the token after each of these. Shapes: (tokens, vocabulary)."""
@@ -159,17 +170,39 @@ class Model:
 
         The token that ends the text is not among them. Greedy without a sampler.
         """
-        sampler = Sampler(temperature=0) if sampler is None else sampler
-        known = self._checked(ids, "generate")
-        ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
-        left = self.capacity - len(known) + 1 if max_tokens is None else max_tokens
-        while left > 0 and len(known) <= self.capacity:
-            token = sampler.choose(self.next_logits(known), known)
-            if token in ends:
-                return
+        for (token,) in self.generate_all([ids], sampler, max_tokens):
+            assert token is not None
             yield token
-            known.append(token)
-            left -= 1
+
+    def generate_all(
+        self, prompts: Sequence[Sequence[int]], sampler: Sampler | None = None, max_tokens: int | None = None
+    ) -> Generator[list[int | None]]:
+        """As generate, for several prompts together: at each step a token for each, None for those that have ended.
+
+        Raises:
+            SettingError: more prompts than the model has sequences, or one that is too long.
+        """
+        if not 0 < len(prompts) <= len(self._seen):
+            raise SettingError(
+                f"generate: {len(prompts)} prompts, and the model was built for {len(self._seen)} at once. "
+                "Give fewer, or build it with more sequences."
+            )
+        sampler = Sampler(temperature=0) if sampler is None else sampler
+        texts = [self._checked(ids, "generate") for ids in prompts]
+        limits = [self.capacity + 1 if max_tokens is None else len(text) + max_tokens for text in texts]
+        ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
+        is_open = [len(text) < limit for text, limit in zip(texts, limits, strict=True)]
+        while any(is_open):
+            step: list[int | None] = []
+            for n, logits in enumerate(self._next([t if o else [] for t, o in zip(texts, is_open, strict=True)])):
+                token = sampler.choose(logits, texts[n]) if is_open[n] else None
+                token = None if token in ends else token
+                step.append(token)
+                if token is not None:
+                    texts[n].append(token)
+                is_open[n] = token is not None and len(texts[n]) < min(limits[n], self.capacity + 1)
+            if any(token is not None for token in step):
+                yield step
 
     def complete(self, text: str, sampler: Sampler | None = None, max_tokens: int | None = None) -> Generator[str]:
         """The text that follows, piece by piece.

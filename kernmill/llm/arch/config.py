@@ -37,7 +37,7 @@ class Rope:
 class Config:
     """What a model is. Sizes are numbers of entries; `window` 0 means that all layers see everything.
 
-    `window_pattern` n: of every n layers the last one sees everything.
+    `window_pattern` n: of every n layers the last one sees everything; 0: the file does not say.
     """
 
     name: str
@@ -140,7 +140,7 @@ class _Keys:
             if len(value) != layers:
                 raise FormatError(f"{self.name}.{key} has {len(value)} entries for {layers} layers.")
             return tuple(bool(entry) for entry in value)
-        return self.size(key, 1)
+        return self.size(key, 0, least=0)
 
 
 def _rope(keys: _Keys, head_width: int) -> Rope:

@@ -12,19 +12,16 @@ __all__ = ["Phi3"]
 class Phi3(Architecture):
     """One product for queries, keys and values, one for gate and up; short and long contexts have their own factors."""
 
-    def layer(self, n: int) -> dict[str, Tensor]:
-        """The joined products in place of their parts."""
+    needs = ("attn_qkv.weight",)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """With the joined products."""
         c = self.config
         rows = (c.heads + c.kv_heads) * c.head_width + c.kv_heads * c.value_width
-        shapes: dict[str, tuple[int, ...]] = {
-            "attn_norm.weight": (c.width,),
+        return super().shapes() | {
             "attn_qkv.weight": (rows, c.width),
-            "attn_output.weight": (c.width, c.heads * c.value_width),
-            "ffn_norm.weight": (c.width,),
             "ffn_up.weight": (2 * c.feed_forward, c.width),
-            "ffn_down.weight": (c.width, c.feed_forward),
         }
-        return {name: self.tensor(f"blk.{n}.{name}", *shape) for name, shape in shapes.items()}
 
     def has_window(self, n: int) -> bool:
         """All layers, where the file has a window."""

@@ -61,7 +61,7 @@ def _pair_that_turns(rope: Rope, turns: float) -> float:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor, *, by_halves: bool) -> Tensor:
-    """Heads with their first entries rotated. Shapes: x (heads, tokens, width), cosine and sine (tokens, size / 2).
+    """Heads with their first entries rotated. Shapes: x (.., tokens, width), cosine and sine (.., tokens, size / 2).
 
     Pair i is (i, i + size / 2) with `by_halves`, else (2i, 2i + 1), which is how llama's files order them.
     """

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import FormatError, IndexRangeError, SettingError, Tensor
+from kernmill import FormatError, IndexRangeError, SettingError, Tensor, dtypes
 from kernmill.llm.arch import Config
 from kernmill.llm.generate import Model
 from kernmill.llm.sampling import Sampler
@@ -117,7 +117,7 @@ def test_perplexity_is_that_of_plain_numpy(gguf: Callable[[str], Any]) -> None:
 
 
 # --- a random model --------------------------------------------------------------------------------------------------
-def random_model(capacity: int = 12, block: int = 4, arch: str = "llama") -> Model:
+def random_model(capacity: int = 12, block: int = 4, arch: str = "llama", **options: Any) -> Model:
     chance = np.random.default_rng(5)
     keys = {
         "context_length": 12,
@@ -132,7 +132,7 @@ def random_model(capacity: int = 12, block: int = 4, arch: str = "llama") -> Mod
     shapes |= {f"blk.0.attn_{name}": (8, 8) for name in ("q", "k", "v", "output")}
     shapes |= {"blk.0.ffn_gate": (12, 8), "blk.0.ffn_up": (12, 8), "blk.0.ffn_down": (8, 12)}
     tensors = {f"{n}.weight": Tensor(chance.standard_normal(s).astype(np.float32)) for n, s in shapes.items()}
-    return Model(Config.of(metadata), tensors.get, capacity=capacity, block=block)
+    return Model(Config.of(metadata), tensors.get, capacity=capacity, block=block, **options)
 
 
 def test_the_cache_is_used_again_for_what_is_the_same() -> None:
@@ -172,6 +172,25 @@ def test_a_stopped_generation_leaves_the_model_usable() -> None:
     assert list(model.generate([1, 2, 3], max_tokens=5)) == expected
 
 
+def test_several_sequences_are_what_each_is_alone() -> None:
+    alone, together = random_model(), random_model(sequences=3)
+    prompts = [[1], [2, 3, 4, 5, 6, 1, 2, 3, 4], [3, 3, 2]]
+    for given in (prompts, prompts[::-1], prompts[:2], prompts):  # the cache of one call is there in the next
+        steps = list(together.generate_all(given, max_tokens=6))
+        for n, prompt in enumerate(given):
+            made = [token for step in steps if (token := step[n]) is not None]
+            assert made == list(alone.generate(prompt, max_tokens=6))
+    assert len(list(alone.generate(prompts[1]))) == 4
+    assert [step[1] for step in together.generate_all(prompts, max_tokens=6)][4:] == [None, None]
+
+
+def test_a_cache_of_halves() -> None:
+    logits = random_model(cache_dtype=dtypes.float16).logits([1, 2, 3, 4, 5]).numpy()
+    expected = random_model().logits([1, 2, 3, 4, 5]).numpy()
+    np.testing.assert_allclose(logits, expected, atol=0.02)
+    assert np.abs(logits - expected).max() > 0
+
+
 def test_a_seed_repeats() -> None:
     model = random_model()
     texts = [list(model.generate([1], Sampler(temperature=2, min_p=0, seed=s), 8)) for s in (3, 3, 4)]
@@ -195,7 +214,7 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: random_model(capacity=0),
         SettingError,
-        "Model: capacity=0, block=4. Give whole numbers, 1 or more.",
+        "Model: capacity=0, sequences=1, block=4. Give whole numbers, 1 or more.",
     ),
     (
         lambda: random_model().next_logits([]),
@@ -212,6 +231,11 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
         lambda: random_model().logits([1, 7]),
         IndexRangeError,
         "logits: no token has the id 7. The model knows 0 to 6.",
+    ),
+    (
+        lambda: list(random_model().generate_all([[1], [2]])),
+        SettingError,
+        "generate: 2 prompts, and the model was built for 1 at once. Give fewer, or build it with more sequences.",
     ),
     (
         lambda: list(random_model().complete("x")),
@@ -233,7 +257,8 @@ def test_an_unknown_architecture() -> None:
     with pytest.raises(FormatError) as caught:
         Model(replace(known, name="mamba"), lambda name: None)
     assert str(caught.value) == (
-        "general.architecture is 'mamba', which kernmill cannot run yet. It runs gemma3, llama, phi3, qwen2, qwen3."
+        "general.architecture is 'mamba', which kernmill cannot run yet. "
+        "It runs gemma2, gemma3, llama, phi3, qwen2, qwen3."
     )
 
 

@@ -120,7 +120,7 @@ class Reference:
         self.layers = [plain] * tiny.key("block_count") if layers is None else layers
 
     def logits(self, ids: list[int]) -> Array:
-        gemma = self.tiny.arch == "gemma3"
+        gemma = self.tiny.arch in ("gemma2", "gemma3")
         x = self.w["token_embd.weight"][ids] * (np.sqrt(self.width) if gemma else 1.0)
         for n, layer in enumerate(self.layers):
             w = {k.removeprefix(f"blk.{n}."): v for k, v in self.w.items() if k.startswith(f"blk.{n}.")}
@@ -167,7 +167,7 @@ class Reference:
             gate, up = x @ w["ffn_gate.weight"].T, x @ w["ffn_up.weight"].T
         else:
             gate, up = np.split(x @ w["ffn_up.weight"].T, 2, axis=1)
-        if self.tiny.arch == "gemma3":
+        if self.tiny.arch in ("gemma2", "gemma3"):
             gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
         else:
             gate = gate / (1 + np.exp(-gate))

@@ -38,7 +38,7 @@ def test_numbers_may_come_from_numpy_and_as_one_for_each_layer() -> None:
 
 
 def test_a_pattern_is_a_period_or_a_list() -> None:
-    assert Config.of(keys()).window_pattern == 1
+    assert Config.of(keys()).window_pattern == 0
     assert Config.of(keys(attention__sliding_window_pattern=6)).window_pattern == 6
     assert Config.of(keys(attention__sliding_window_pattern=[1, 0])).window_pattern == (True, False)
 
