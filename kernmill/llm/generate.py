@@ -79,7 +79,8 @@ class Model:
     def _last_logits(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
         """The logits after token `last` of each sequence. Shapes: (sequences, vocabulary)."""
         hidden = self.architecture.forward(tokens, position, cache)
-        return self.architecture.logits(hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1).squeeze(1))
+        rows = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1).squeeze(1)
+        return self.architecture.logits(rows.contiguous())  # a product that gathers as it goes reads weights in columns
 
     def _all_states(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""

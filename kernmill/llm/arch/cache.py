@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from kernmill import DType, Tensor, dtypes, where
 
 from .config import Config
@@ -25,9 +27,12 @@ class Cache(NamedTuple):
     @classmethod
     def empty(cls, config: Config, capacity: int, sequences: int = 1, dtype: DType = dtypes.float32) -> Cache:
         """Zeros: places that were never written are masked, but 0 times nan would be nan."""
-        sizes = [(sequences, config.kv_heads, capacity, width) for width in (config.head_width, config.value_width)]
         keys, values = (
-            [Tensor.zeros(size, dtype=dtype).clone().realize() for _ in range(config.layers)] for size in sizes
+            [
+                Tensor(np.zeros((sequences, config.kv_heads, capacity, width), np.float32), dtype)
+                for _ in range(config.layers)
+            ]
+            for width in (config.head_width, config.value_width)
         )
         return cls(keys, values)
 
