@@ -186,7 +186,7 @@ class Architecture:
         if c.attention_cap:
             scores = (scores / c.attention_cap).tanh() * c.attention_cap
         weights = where(mask, scores, -math.inf).softmax(-1)
-        mixed = weights.matmul(values).flatten(1, 2).transpose(1, 2).flatten(2)
+        mixed = weights.matmul(values).flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # heads side by side
         return mixed.linear(layer["attn_output.weight"], layer.get("attn_output.bias"))
 
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
