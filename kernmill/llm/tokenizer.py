@@ -15,8 +15,10 @@ Source: the key names of the GGUF specification (github.com/ggml-org/ggml, docs/
 from __future__ import annotations
 
 import codecs
+import contextlib
+import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -61,19 +63,19 @@ class Tokenizer:
         self.kind = str(self._key("model", "llama"))
         if self.kind not in _BUILDERS:
             raise FormatError(f"tokenizer.ggml.model is {self.kind!r}. kernmill builds {', '.join(sorted(_BUILDERS))}.")
-        self.tokens = [str(token) for token in self._list("tokens")]
+        self.tokens: list[str] = self._list("tokens", str, "text")
         if not self.tokens:
             raise FormatError("tokenizer.ggml.tokens is empty or missing: the file has no vocabulary.")
-        self.kinds = self._kinds()
+        self.kinds: list[int] = self._parallel("token_type", int, "whole numbers") or [1] * len(self.tokens)
         self.row = pre_tokenizer(str(self._key("pre", "default"))) if self.kind == "gpt2" else PreTokenizer(())
         self.bos_id, self.eos_id = self._id("bos"), self._id("eos")
         if self.kind == "bert":  # [CLS] and [SEP]; the key is spelled so
             self.bos_id = self.bos_id if (cls := self._id("cls")) is None else cls
             self.eos_id = self.eos_id if (separator := self._id("seperator")) is None else separator
         self.unknown_id = self._id("unknown")
-        self.add_bos = bool(self._key("add_bos_token", self.kind in ("llama", "bert") or self.row.adds_bos))
-        self.add_eos = bool(self._key("add_eos_token", self.kind in ("bert", "t5")))
-        self.add_space_prefix = bool(self._key("add_space_prefix", self.kind in ("llama", "t5")))
+        self.add_bos = self._flag("add_bos_token", self.kind in ("llama", "bert") or self.row.adds_bos)
+        self.add_eos = self._flag("add_eos_token", self.kind in ("bert", "t5"))
+        self.add_space_prefix = self._flag("add_space_prefix", self.kind in ("llama", "t5"))
         self.end_ids = self._ends()
         self._lock = threading.Lock()  # `encode_special_tokens` below is state of the library's object
         self._built = self._build()
@@ -82,15 +84,19 @@ class Tokenizer:
     def _key(self, name: str, default: Any = None) -> Any:
         return self._keys.get(f"tokenizer.ggml.{name}", default)
 
-    def _list(self, name: str) -> Sequence[Any]:
+    def _list(self, name: str, kind: type, words: str) -> list[Any]:
+        """A list with entries of one type; `words` says which to the user."""
         value = self._key(name, ())
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(value, (list, tuple)):
             raise FormatError(f"tokenizer.ggml.{name} is a {type(value).__name__}, not an array.")
-        return value.tolist() if hasattr(value, "tolist") else value  # type: ignore[no-any-return]
+        if not all(type(entry) is kind for entry in value):
+            raise FormatError(f"tokenizer.ggml.{name} holds something else than {words}.")
+        return list(value)
 
-    def _parallel(self, name: str) -> Sequence[Any]:
+    def _parallel(self, name: str, kind: type, words: str) -> list[Any]:
         """A list with an entry for each token, or an empty one."""
-        values = self._list(name)
+        values = self._list(name, kind, words)
         if len(values) not in (0, len(self.tokens)):
             raise FormatError(
                 f"tokenizer.ggml.{name} has {len(values)} entries for {len(self.tokens)} tokens. "
@@ -98,13 +104,26 @@ class Tokenizer:
             )
         return values
 
-    def _kinds(self) -> list[int]:
-        return [int(kind) for kind in self._parallel("token_type")] or [TokenKind.NORMAL.value] * len(self.tokens)
+    def _scores(self) -> list[float]:
+        scores: list[float] = self._parallel("scores", float, "numbers")
+        if not all(map(math.isfinite, scores)):
+            raise FormatError("tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them.")
+        return scores
+
+    def _flag(self, name: str, default: bool) -> bool:
+        value = self._key(name, default)
+        if not hasattr(value, "__index__") or hasattr(value, "__len__"):
+            raise FormatError(f"tokenizer.ggml.{name} is {value!r}, not true or false.")
+        return bool(value)
 
     def _id(self, name: str) -> int | None:
         """The id of a role; writers without one put in the largest number."""
         value = self._key(f"{name}_token_id")
-        return int(value) if value is not None and 0 <= int(value) < len(self.tokens) else None
+        if value is None:
+            return None
+        if not hasattr(value, "__index__") or hasattr(value, "__len__"):
+            raise FormatError(f"tokenizer.ggml.{name}_token_id is {value!r}, not a whole number.")
+        return int(value) if 0 <= int(value) < len(self.tokens) else None
 
     def _ends(self) -> frozenset[int]:
         """The ids that end a generation: what the file says, and control tokens known for it."""
@@ -122,13 +141,9 @@ class Tokenizer:
     # --- building
     def _build(self) -> Any:
         library = package("tokenizers", "a tokenizer")
-        try:
+        with _faults(f"tokenizer.ggml.tokens and its like make no {self.kind} tokenizer"):
             built = _BUILDERS[self.kind](self, library)
-        except FormatError:
-            raise
-        except Exception as error:  # the library raises plain Exception, with a sentence
-            raise FormatError(f"tokenizer.ggml.tokens and its like make no {self.kind} tokenizer: {error}") from error
-        self._add_special(built, library)
+            self._add_special(built, library)
         return built
 
     def _add_special(self, built: Any, library: Any) -> None:
@@ -153,7 +168,7 @@ class Tokenizer:
 
     def _byte_pairs(self, library: Any) -> Any:
         """gpt2: BPE with merges in the order of the file."""
-        merges = [_pair(line) for line in self._list("merges")]
+        merges = [_pair(line) for line in self._list("merges", str, "text")]
         raw = not self.row.is_byte_level
         model = library.models.BPE(
             vocab=self._ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
@@ -171,7 +186,7 @@ class Tokenizer:
 
     def _sentence_pieces(self, library: Any) -> Any:
         """llama: the pair whose union has the best score is merged first."""
-        scores = [float(score) for score in self._parallel("scores")]
+        scores = self._scores()
         if not scores:
             raise FormatError("tokenizer.ggml.scores is missing, and a llama vocabulary merges by them.")
         has_bytes = "<0x00>" in self._ids
@@ -201,9 +216,10 @@ class Tokenizer:
         if self.unknown_id is None:
             raise FormatError("tokenizer.ggml.unknown_token_id is missing, and a bert vocabulary needs one.")
         unknown = self.tokens[self.unknown_id]
+        words[unknown] = self.unknown_id
         built = library.Tokenizer(library.models.WordPiece(words, unk_token=unknown))
-        lower = bool(self._key("normalizer.lowercase", True))
-        accents = bool(self._key("normalizer.strip_accents", lower))
+        lower = self._flag("normalizer.lowercase", True)
+        accents = self._flag("normalizer.strip_accents", lower)
         built.normalizer = library.normalizers.BertNormalizer(lowercase=lower, strip_accents=accents)
         built.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
         return built
@@ -216,7 +232,7 @@ class Tokenizer:
 
     def _unigrams(self, library: Any) -> Any:
         """t5: the cut with the best sum of scores."""
-        scores = [float(score) for score in self._parallel("scores")]
+        scores = self._scores()
         if not scores or self.unknown_id is None:
             raise FormatError("tokenizer.ggml.scores or unknown_token_id is missing, and a t5 vocabulary needs both.")
         vocabulary = [  # a name that no text has, so that control tokens are never made from text
@@ -225,9 +241,10 @@ class Tokenizer:
         model = library.models.Unigram(vocabulary, unk_id=self.unknown_id, byte_fallback="<0x00>" in self._ids)
         built = library.Tokenizer(model)
         steps = []
-        if charsmap := self._key("precompiled_charsmap"):
+        charsmap = self._key("precompiled_charsmap")
+        if charsmap is not None and len(charsmap):
             steps.append(library.normalizers.Precompiled(bytes(charsmap)))
-        if self._key("remove_extra_whitespaces", False):
+        if self._flag("remove_extra_whitespaces", False):
             steps += [library.normalizers.Strip(), library.normalizers.Replace(library.Regex(" {2,}"), " ")]
         built.normalizer = library.normalizers.Sequence([*steps, self._spaces(library)])
         return built
@@ -243,7 +260,7 @@ class Tokenizer:
             FormatError: the text has a lone surrogate, which is no character.
         """
         _check_unicode(text)
-        with self._lock:
+        with self._lock, _faults(f"encode: the {self.kind} tokenizer of this file fails on this text"):
             self._built.encode_special_tokens = not parse_special
             ids: list[int] = self._built.encode(text, add_special_tokens=False).ids
         if not add_special:
@@ -316,6 +333,19 @@ _BUILDERS = {
     "bert": Tokenizer._word_pieces,
     "t5": Tokenizer._unigrams,
 }
+
+
+@contextlib.contextmanager
+def _faults(what: str) -> Generator[None]:
+    """What the library raises as a sentence: plain Exception, or a panic, which is not even that."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise FormatError(f"{what}: {error}") from error
 
 
 def _pair(line: object) -> tuple[str, str]:

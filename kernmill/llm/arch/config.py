@@ -122,10 +122,9 @@ class _Keys:
         """A whole number; a list of one number for each layer only if they are equal."""
         value = self.get(key)
         if isinstance(value, (list, tuple)):
-            values = set(value)
-            if len(values) != 1:
+            if not value or any(entry != value[0] for entry in value):
                 raise FormatError(f"{self.name}.{key} differs from layer to layer, which is not supported yet.")
-            (value,) = values
+            value = value[0]
         value = default if value is None else value
         if value is None:
             raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")

@@ -203,6 +203,10 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "tokenizer.ggml.scores has 1 entries for 260 tokens. The file is damaged, or was written by a faulty "
         "converter.",
     ),
+    ({"tokens": [b"a"]}, "tokenizer.ggml.tokens holds something else than text."),
+    ({"scores": [float("nan")] * 260}, "tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them."),
+    ({"bos_token_id": "x"}, "tokenizer.ggml.bos_token_id is 'x', not a whole number."),
+    ({"add_bos_token": [1]}, "tokenizer.ggml.add_bos_token is [1], not true or false."),
     ({"scores": []}, "tokenizer.ggml.scores is missing, and a llama vocabulary merges by them."),
     (
         {"model": "gpt2", "merges": ["ab"]},
@@ -225,6 +229,14 @@ def test_a_damaged_vocabulary_is_a_sentence(change: dict[str, Any], message: str
     with pytest.raises(FormatError) as caught:
         Tokenizer(pieces("a") | {f"tokenizer.ggml.{name}": value for name, value in change.items()})
     assert str(caught.value) == message
+
+
+def test_a_damaged_table_of_characters(capfd: pytest.CaptureFixture[str]) -> None:
+    """The library panics on it, at once or when it is used, and says so on stderr."""
+    changes = {"model": "t5", "precompiled_charsmap": bytes(50)}
+    with pytest.raises(FormatError, match=r"^(tokenizer\.ggml\.tokens and its like make no|encode: the) t5 tokenizer"):
+        Tokenizer(pieces("a") | {f"tokenizer.ggml.{name}": value for name, value in changes.items()}).encode("a\u00e9")
+    capfd.readouterr()
 
 
 def test_an_id_outside_the_vocabulary() -> None:
