@@ -243,7 +243,7 @@ class Tokenizer:
         steps = []
         charsmap = self._key("precompiled_charsmap")
         if charsmap is not None and len(charsmap):
-            steps.append(library.normalizers.Precompiled(bytes(charsmap)))
+            steps.append(library.normalizers.Precompiled(bytes(value & 255 for value in charsmap)))
         if self._flag("remove_extra_whitespaces", False):
             steps += [library.normalizers.Strip(), library.normalizers.Replace(library.Regex(" {2,}"), " ")]
         built.normalizer = library.normalizers.Sequence([*steps, self._spaces(library)])
