@@ -18,6 +18,7 @@ from .lower.index import lower_index
 from .lower.reduce import lower_reduces
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
+from .turn import turn
 from .vectorize import vectorize
 
 __all__ = ["PIPELINE", "Pass", "lower"]
@@ -40,6 +41,8 @@ PIPELINE: tuple[Pass, ...] = (
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with one vector loop at most"),
+    Pass("turn", turn, Stage.VECTORIZED, Stage.VECTORIZED, ("vectorize",),
+         "gathers and scatters are there, and not yet the addresses as machine numbers, whose steps nobody can read"),
     Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize",),
          "an accumulator must have its final dtype, lanes included"),
     Pass("decompose", decompose, Stage.LOWERED, Stage.LOWERED, ("reduce",),
