@@ -14,6 +14,7 @@ from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 from .expand import expand_loops
 from .linearize import linearize, loop_depths
 from .lower.decompose import decompose
+from .lower.dot import find_dots
 from .lower.index import lower_index
 from .lower.reduce import lower_reduces
 from .merge_loops import merge_loops
@@ -43,7 +44,9 @@ PIPELINE: tuple[Pass, ...] = (
          "with loops copied out, a value changes with one vector loop at most"),
     Pass("turn", turn, Stage.VECTORIZED, Stage.VECTORIZED, ("vectorize",),
          "gathers and scatters are there, and not yet the addresses as machine numbers, whose steps nobody can read"),
-    Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize",),
+    Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
+         "four products of bytes are values of one sum, and what was packed for them is one load"),
+    Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize", "dot"),
          "an accumulator must have its final dtype, lanes included"),
     Pass("decompose", decompose, Stage.LOWERED, Stage.LOWERED, ("reduce",),
          "after accumulators, so that a combining op which the target lacks is decomposed as well"),
