@@ -113,9 +113,8 @@ def compute_dtypes(has_half: bool) -> frozenset[DType]:
 def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
     """Operands of the dot product instructions: AVX512-VNNI and AVX-VNNI take unsigned by signed bytes."""
     wide = host.has("avx512f")
-    if host.has("avx512vnni") and host.has("avx512vl") or host.has("avxvnni") and not wide:
-        return frozenset({(dtypes.uint8, dtypes.int8)})
-    return frozenset()
+    has_it = host.has("avx512vnni") and host.has("avx512vl") if wide else host.has("avxvnni")
+    return frozenset({(dtypes.uint8, dtypes.int8)}) if has_it else frozenset()
 
 
 def host_target(host: Host) -> Target:

@@ -2,7 +2,8 @@
 
 When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
 left; a sum of products is a chain of FMAs where the target has them (the only place where a product and a sum are
-contracted: what a user writes as a*b + c keeps its two roundings), and a sum of DOTs one of DOTs. Tests: tests/compiler/lower/test_reduce.py.
+contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs is a chain of DOTs. Tests:
+tests/compiler/lower/test_reduce.py.
 """
 
 from __future__ import annotations
