@@ -11,7 +11,7 @@ tests/compiler/test_turn.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, linear, simplify
@@ -137,6 +137,20 @@ def _runs(starts: Sequence[int], most: int, size_bytes: int) -> Iterator[list[in
         rest = rest[length:]
 
 
+def _stretches(family: Iterable[_Access]) -> Iterator[list[_Access]]:
+    """Accesses whose places reach into each other or follow each other."""
+    part: list[_Access] = []
+    end = 0
+    for access in sorted(family, key=lambda access: min(access.places())):
+        if part and min(access.places()) > end:
+            yield part
+            part = []
+        end = max(end if part else 0, 1 + max(access.places()))
+        part.append(access)
+    if part:
+        yield part
+
+
 def _is_block(family: list[_Access]) -> bool:
     steps = family[0].steps
     return len(steps) & (len(steps) - 1) == 0 and max(steps) - min(steps) >= _MOST_VECTORS * len(steps)
@@ -148,9 +162,7 @@ def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
     one = family[0]
     by_start = {access.start: access for access in family}
     if not _is_block(family):
-        is_simple = one.gate is None or len(_touched(family)) == len(one.steps) * len(by_start)
-        groups = [list(by_start.values())] if is_simple else [[access] for access in by_start.values()]
-        return {start: vector for group in groups for start, vector in _picked(group, target).items()}
+        return {start: v for part in _stretches(by_start.values()) for start, v in _picked(part, target).items()}
     turned: dict[int, UOp] = {}
     for run in _runs(list(by_start), len(one.steps), one.scalar.size_bytes):
         rows = [_row(one, run[0], lane, len(run)) for lane in range(len(one.steps))]
@@ -177,8 +189,8 @@ def _touched(family: list[_Access]) -> dict[int, int]:
 def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
     """A weave read as whole vectors, from which each gather picks its lanes."""
     one, touched = family[0], _touched(family)
-    if one.gate is not None and len(touched) < len(family) * len(one.steps):
-        return {}
+    if one.gate is not None and len(touched) < len(family) * len(one.steps):  # a place behind several gates
+        return {} if len(family) == 1 else {s: v for access in family for s, v in _picked([access], target).items()}
     low, high = min(touched), max(touched)
     width = min(target.lanes(one.scalar), 1 << (high - low).bit_length())
     if width < 2 or (max(one.steps) - min(one.steps)) // width >= _MOST_VECTORS:
@@ -239,7 +251,7 @@ def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     if len(touched) < len(family) * len(one.steps):  # some place is written twice: the order matters
         return {}
     if not _is_block(family):
-        return _woven(family, target)
+        return {old: new for part in _stretches(family) for old, new in _woven(part, target).items()}
     turned: dict[UOp, list[UOp]] = {}
     for run in _runs(list(by_start), len(one.steps), one.scalar.size_bytes):
         rows = _transposed([by_start[start].node.src[1] for start in run])
