@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
+from .convert import convert_packed
 from .expand import expand_loops
 from .linearize import linearize, loop_depths
 from .lower.decompose import decompose
@@ -38,6 +39,8 @@ class Pass:
 
 
 PIPELINE: tuple[Pass, ...] = (
+    Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+         "a panel is still one store and one load"),
     Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),

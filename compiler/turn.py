@@ -52,6 +52,8 @@ class _Access:
 def turn(ast: UOp, target: Target) -> UOp:
     """The kernel with contiguous accesses and shuffles in place of gathers and scatters, where they pay."""
     order = ast.toposort()
+    if not any(node.op is Ops.INDEX and node.src[1].dtype.lanes > 1 for node in order):
+        return ast
     families: dict[UOp, list[_Access]] = {}
     for family in _families([node for node in order if node.op is Ops.LOAD]):
         families.update({access.node: family for access in family})

@@ -31,10 +31,11 @@ _GROUP = 4  # products that one lane of the result adds up
 
 def find_dots(ast: UOp, target: Target) -> UOp:
     """The kernel with DOT where sums of products allow it."""
-    if not target.dots:
+    order = ast.toposort() if target.dots else []
+    if not any(_is_sum(node, target) for node in order):
         return ast
     done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
+    for node in order:
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.replace(src=src)
         done[node] = _with_dots(new, target) if _is_sum(new, target) else new
