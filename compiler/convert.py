@@ -1,7 +1,7 @@
 """What every reader of a kernel's own memory converts to one float type is converted when it is stored.
 
-When: before loops are copied out. Why there: each panel is still one STORE and one LOAD. A packed operand in bfloat16 or
-float16 is read again by many rows; converted while packing it costs once, and the inner loop reads what it multiplies.
+When: before loops are copied out. Why there: each panel is still one STORE and one LOAD. A packed bfloat16 or
+float16 operand is read again by many rows; converted while packing it costs once, and inner loops just read it.
 Guarantees: the same values, since a float that is widened later is the float that is widened now; memory that nobody
 converts, or not everybody in the same way, stays. Tests: tests/compiler/test_convert.py.
 """
