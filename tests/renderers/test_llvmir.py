@@ -63,7 +63,7 @@ def test_transposed_block(golden: Golden) -> None:
 
 
 def test_int8_product(golden: Golden) -> None:
-    left, right = (data(slot, 16, 16, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
+    left, right = (data(slot, 32, 32, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
     target = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     schedule = "vectorize i1 16; unroll i0 2; unroll k0 4; order i1 i0; stage 2 k0 i1.v k0.u"
     assert render(matmul(left, right), schedule, target) == golden
