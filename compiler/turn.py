@@ -285,6 +285,9 @@ def _woven(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
 # --- shuffles
 def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
     """The vector of these lanes of vectors of one dtype."""
+    whole = _whole_vectors([_origin(vector, lane) for vector, lane in lanes])
+    if whole:
+        return _laid_out(whole)
     sources = list(dict.fromkeys(vector for vector, _ in lanes))
     width, own = len(lanes), sources[0].dtype.lanes
     place = {vector: (number, 0) for number, vector in enumerate(sources)}
@@ -328,6 +331,33 @@ def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
     return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (sources[0], sources[-1]), places)
 
 
+def _origin(vector: UOp, lane: int) -> tuple[UOp, int]:
+    """Where a lane of a shuffle comes from."""
+    while vector.op is Ops.SHUFFLE:
+        lane = vector.arg[lane]
+        count = vector.src[0].dtype.lanes
+        vector, lane = (vector.src[0], lane) if lane < count else (vector.src[1], lane - count)
+    return vector, lane
+
+
+def _whole_vectors(lanes: Sequence[tuple[UOp, int]]) -> list[UOp]:
+    """The vectors that these lanes are, laid side by side; none if they are not."""
+    own = lanes[0][0].dtype.lanes
+    count = len(lanes) // own
+    vectors = [vector for vector, _ in lanes[::own]]
+    is_whole = own > 1 and count * own == len(lanes) and not count & (count - 1)
+    is_whole = is_whole and all(lanes[n] == (vectors[n // own], n % own) for n in range(len(lanes)))
+    return vectors if is_whole and all(vector.dtype.lanes == own for vector in vectors) else []
+
+
+def _laid_out(vectors: Sequence[UOp]) -> UOp:
+    """Vectors side by side in one; their count is a power of two."""
+    parts = list(vectors)
+    while len(parts) > 1:
+        parts = [_joined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
 def _joined(a: UOp, b: UOp) -> UOp:
     return shuffle(a, b, tuple(range(2 * a.dtype.lanes)))
 
@@ -342,10 +372,7 @@ def _transposed(rows: Sequence[UOp]) -> list[UOp]:
     side = min(count, lanes)
     vectors: list[UOp] = []
     for number in range(side):  # vectors of whole rows, so that side by side they make squares
-        parts = list(rows[number::side])
-        while len(parts) > 1:
-            parts = [_joined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        vectors += parts
+        vectors.append(_laid_out(rows[number::side]))
     width = vectors[0].dtype.lanes
     step = 1
     while step < side:
