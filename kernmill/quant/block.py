@@ -1,4 +1,4 @@
-"""class BlockType: how some values of a row are stored together: a layout of bytes, an expression that reads them, one that writes them."""
+"""class BlockType: how values are stored together: a layout of bytes, an expression to read it, one to write it."""
 
 from __future__ import annotations
 

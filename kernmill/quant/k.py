@@ -1,8 +1,8 @@
 """Blocks of 256 values in groups with small scales of their own, which share a float16 scale: Q2_K to Q6_K.
 
 Q2_K, Q4_K and Q5_K are scale * code - least, Q3_K and Q6_K scale * code with codes around 0. Writing tries some scales
-for each group, computes the best real scale (and least value) for the codes that each of them leads to, by weighted least
-squares, and takes the one with the smallest error; then the scales of all groups are rounded, and the codes made again.
+for each group, computes the best real scale (and least value) for the codes that each of them leads to, by weighted
+least squares, and takes the one with the smallest error. Then the scales are rounded, and the codes made again.
 Source: github.com/ggml-org/ggml, src/ggml-common.h (layouts) and src/ggml-quants.c (how many scales, which weights).
 Tests: tests/kernmill/quant/test_k.py.
 """
@@ -49,27 +49,27 @@ def _scaled(scale: Tensor, codes: Tensor, least: Tensor | None = None) -> Tensor
     return (values if least is None else values - least.unsqueeze(-1)).flatten(-2)
 
 
-def read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> Tensor:
+def _read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> Tensor:
     scale, least = (scales & 15).float(), (scales >> 4).float()
     return _scaled(half(d) * scale, unpack(qs, 2, 32), half(dmin) * least)
 
 
-def read_q3_k(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> Tensor:
+def _read_q3_k(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> Tensor:
     codes = (unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2).float() - 4
     return _scaled(half(d) * _signed_scales(scales), codes)
 
 
-def read_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Tensor:
+def _read_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Tensor:
     scale, least = _scales_and_leasts(scales)
     return _scaled(half(d) * scale, unpack(qs, 4, 32), half(dmin) * least)
 
 
-def read_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
+def _read_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
     scale, least = _scales_and_leasts(scales)
     return _scaled(half(d) * scale, unpack(qs, 4, 32) | unpack(qh, 1, 32) << 4, half(dmin) * least)
 
 
-def read_q6_k(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> Tensor:
+def _read_q6_k(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> Tensor:
     codes = (unpack(ql, 4, 64) | unpack(qh, 2, 32) << 4).float() - 32
     return _scaled(half(d) * scales.bitcast(dtypes.int8).float(), codes)
 
@@ -125,26 +125,28 @@ def _write_from_least(x: Tensor, groups: int, most: int, tries: int, most_scale:
     x = x.unflatten(-1, (groups, 256 // groups))
     size = x.abs()
     weights = size if most == 3 else x.square().mean(-1, keepdim=True).sqrt() + size
-    scale, least = (v.squeeze(-1).contiguous() for v in fit_from_least(x, weights, most, tries, -1 if most == 15 else -0.5))
+    scale, least = (
+        v.squeeze(-1).contiguous() for v in fit_from_least(x, weights, most, tries, -1 if most == 15 else -0.5)
+    )
     (scales, d), (leasts, dmin) = _shared(scale, most_scale), _shared(least, most_scale)
     unit, offset = (half(d) * scales).unsqueeze(-1), (half(dmin) * leasts).unsqueeze(-1)
     codes = ((x + offset) * inverse(unit)).round().clamp(0, most).cast(dtypes.uint8).flatten(-2)
     return {"d": d, "dmin": dmin, "scale": scales, "least": leasts, "codes": codes}
 
 
-def write_q2_k(x: Tensor) -> dict[str, Tensor]:
+def _write_q2_k(x: Tensor) -> dict[str, Tensor]:
     parts = _write_from_least(x, 16, 3, 16, 15)
     scales = parts["scale"].cast(dtypes.uint8) | parts["least"].cast(dtypes.uint8) << 4
     return {"d": parts["d"], "dmin": parts["dmin"], "scales": scales, "qs": pack(parts["codes"], 2, 32)}
 
 
-def write_q4_k(x: Tensor) -> dict[str, Tensor]:
+def _write_q4_k(x: Tensor) -> dict[str, Tensor]:
     parts = _write_from_least(x, 8, 15, 21, 63)
     scales = _packed_scales(parts["scale"], parts["least"])
     return {"d": parts["d"], "dmin": parts["dmin"], "scales": scales, "qs": pack(parts["codes"], 4, 32)}
 
 
-def write_q5_k(x: Tensor) -> dict[str, Tensor]:
+def _write_q5_k(x: Tensor) -> dict[str, Tensor]:
     parts = _write_from_least(x, 8, 31, 16, 63)
     scales, codes = _packed_scales(parts["scale"], parts["least"]), parts["codes"]
     low, high = pack(codes & 15, 4, 32), pack(codes >> 4, 1, 32)
@@ -163,23 +165,23 @@ def _write_around_zero(x: Tensor, half_range: int, most_scale: int) -> tuple[Ten
     return d, scales, codes.cast(dtypes.uint8).flatten(-2)
 
 
-def write_q3_k(x: Tensor) -> dict[str, Tensor]:
+def _write_q3_k(x: Tensor) -> dict[str, Tensor]:
     d, scales, codes = _write_around_zero(x, 4, 32)
     six = (scales + 32).cast(dtypes.uint8)
     packed = cat([pack(six & 15, 4, 8), pack(six >> 4, 2, 4)], axis=-1)
     return {"d": d, "scales": packed, "hmask": pack(codes >> 2, 1, 32), "qs": pack(codes & 3, 2, 32)}
 
 
-def write_q6_k(x: Tensor) -> dict[str, Tensor]:
+def _write_q6_k(x: Tensor) -> dict[str, Tensor]:
     d, scales, codes = _write_around_zero(x, 32, 128)
     bytes_ = scales.cast(dtypes.int8).bitcast(dtypes.uint8)
     return {"d": d, "scales": bytes_, "ql": pack(codes & 15, 4, 64), "qh": pack(codes >> 4, 2, 32)}
 
 
 BLOCKS = (
-    BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, read_q2_k, write_q2_k),
-    BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, read_q3_k, write_q3_k),
-    BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, read_q4_k, write_q4_k),
-    BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, read_q5_k, write_q5_k),
-    BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, read_q6_k, write_q6_k),
+    BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k),
+    BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k),
+    BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k),
+    BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k),
+    BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, _read_q6_k, _write_q6_k),
 )

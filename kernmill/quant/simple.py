@@ -43,40 +43,40 @@ def _truncated(x: Tensor, most: int) -> Tensor:
 
 
 # --- scale * code ----------------------------------------------------------------------------------------------------
-def read_q4_0(d: Tensor, qs: Tensor) -> Tensor:
+def _read_q4_0(d: Tensor, qs: Tensor) -> Tensor:
     return half(d) * (unpack(qs, 4, 16).float() - 8)
 
 
-def write_q4_0(x: Tensor) -> dict[str, Tensor]:
+def _write_q4_0(x: Tensor) -> dict[str, Tensor]:
     d = largest(x) / -8
     return {"d": half_bytes(d), "qs": pack(_truncated(x * inverse(d) + 8.5, 15), 4, 16)}
 
 
-def read_q5_0(d: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
+def _read_q5_0(d: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
     return half(d) * ((unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4).float() - 16)
 
 
-def write_q5_0(x: Tensor) -> dict[str, Tensor]:
+def _write_q5_0(x: Tensor) -> dict[str, Tensor]:
     d = largest(x) / -16
     codes = _truncated(x * inverse(d) + 16.5, 31)
     return {"d": half_bytes(d), "qh": pack(codes >> 4, 1, 1), "qs": pack(codes & 15, 4, 16)}
 
 
-def read_q8_0(d: Tensor, qs: Tensor) -> Tensor:
+def _read_q8_0(d: Tensor, qs: Tensor) -> Tensor:
     return half(d) * qs.bitcast(dtypes.int8).float()
 
 
-def write_q8_0(x: Tensor) -> dict[str, Tensor]:
+def _write_q8_0(x: Tensor) -> dict[str, Tensor]:
     d = x.abs().max(-1, keepdim=True) / 127
     return {"d": half_bytes(d), "qs": rounded(x * inverse(d)).cast(dtypes.int8).bitcast(dtypes.uint8)}
 
 
 # --- scale * code + least --------------------------------------------------------------------------------------------
-def read_q4_1(d: Tensor, m: Tensor, qs: Tensor) -> Tensor:
+def _read_q4_1(d: Tensor, m: Tensor, qs: Tensor) -> Tensor:
     return half(d) * unpack(qs, 4, 16).float() + half(m)
 
 
-def read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
+def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
     return half(d) * (unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4).float() + half(m)
 
 
@@ -87,20 +87,20 @@ def _from_least(x: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     return half_bytes(d), half_bytes(least), _truncated((x - least) * inverse(d) + 0.5, most)
 
 
-def write_q4_1(x: Tensor) -> dict[str, Tensor]:
+def _write_q4_1(x: Tensor) -> dict[str, Tensor]:
     d, m, codes = _from_least(x, 15)
     return {"d": d, "m": m, "qs": pack(codes, 4, 16)}
 
 
-def write_q5_1(x: Tensor) -> dict[str, Tensor]:
+def _write_q5_1(x: Tensor) -> dict[str, Tensor]:
     d, m, codes = _from_least(x, 31)
     return {"d": d, "m": m, "qh": pack(codes >> 4, 1, 1), "qs": pack(codes & 15, 4, 16)}
 
 
 BLOCKS = (
-    BlockType("Q4_0", {"d": 2, "qs": 16}, read_q4_0, write_q4_0),
-    BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, read_q4_1, write_q4_1),
-    BlockType("Q5_0", {"d": 2, "qh": 4, "qs": 16}, read_q5_0, write_q5_0),
-    BlockType("Q5_1", {"d": 2, "m": 2, "qh": 4, "qs": 16}, read_q5_1, write_q5_1),
-    BlockType("Q8_0", {"d": 2, "qs": 32}, read_q8_0, write_q8_0),
+    BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0),
+    BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1),
+    BlockType("Q5_0", {"d": 2, "qh": 4, "qs": 16}, _read_q5_0, _write_q5_0),
+    BlockType("Q5_1", {"d": 2, "m": 2, "qh": 4, "qs": 16}, _read_q5_1, _write_q5_1),
+    BlockType("Q8_0", {"d": 2, "qs": 32}, _read_q8_0, _write_q8_0),
 )
