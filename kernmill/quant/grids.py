@@ -31,7 +31,8 @@ def _table(name: str, device: str) -> Tensor:
         from gguf import quants
     except ImportError:
         raise FormatError(
-            f"{name}: the tables of this type are in the package gguf, which is not installed. Run: pip install gguf"
+            f"{name}: the tables of this type are in the package gguf, which is not installed. "
+            "Run: pip install 'kernmill[iq]'"
         ) from None
     traits = getattr(quants, name)
     traits.init_grid()

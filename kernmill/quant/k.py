@@ -86,19 +86,20 @@ def fit_from_least(x: Tensor, weights: Tensor, most: int, tries: int, first: flo
 
     Tried are `tries` scales that take the range of x to most + first, most + first + 0.1, ..
     """
-    least = x.min(-1, keepdim=True).clamp(max=0)
-    reach = inverse(x.max(-1, keepdim=True) - least)
+    least, top = x.min(-1, keepdim=True).clamp(max=0), x.max(-1, keepdim=True)
+    reach = inverse(top - least)
     factors = (Tensor.arange(tries).float() * 0.1 + (most + first)).reshape(tries, 1)
     codes = ((x - least).unsqueeze(-2) * (factors * reach.unsqueeze(-2))).round().clamp(0, most)
     w, wx = weights.unsqueeze(-2), (weights * x).unsqueeze(-2)
     sum_w, sum_x = weights.sum(-1, keepdim=True), (weights * x).sum(-1, keepdim=True)
     sum_l, sum_l2, sum_xl = (w * codes).sum(-1), (w * codes * codes).sum(-1), (wx * codes).sum(-1)
-    inverse_det = inverse(sum_w * sum_l2 - sum_l * sum_l)
-    scale = (sum_w * sum_xl - sum_x * sum_l) * inverse_det
-    offset = (sum_l2 * sum_x - sum_l * sum_xl) * inverse_det
-    above = offset.gt(0)
-    scale = where(above, sum_xl * inverse(sum_l2), scale)
-    offset = where(above, offset._filled(0.0), offset)
+    determinant = sum_w * sum_l2 - sum_l * sum_l
+    is_line = determinant.gt(1e-6 * sum_w * sum_l2)  # else all codes are equal, or nearly
+    scale = where(is_line, (sum_w * sum_xl - sum_x * sum_l) / determinant, (top - least) / most)
+    offset = where(is_line, (sum_l2 * sum_x - sum_l * sum_xl) / determinant, least)
+    is_above = offset.gt(0)
+    scale = where(is_above, sum_xl * inverse(sum_l2), scale)
+    offset = where(is_above, offset._filled(0.0), offset)
     gain = scale * (2 * sum_xl - scale * sum_l2 - 2 * offset * sum_l) + offset * (2 * sum_x - offset * sum_w)
     scale, offset = _chosen(gain, scale, offset)
     return scale, -offset
