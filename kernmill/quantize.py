@@ -108,24 +108,26 @@ def _converted(file: gguf.File, name: str, kind: TensorType, number: int, report
             piece = memoryview(bytes(piece) + bytes(step - len(piece)))
         made = _encoded(piece, entry.type, kind)
         if made is None:
-            raise FormatError(f"{file.where}: tensor {name!r} holds values that are inf or nan. The model is damaged; "
-                              "convert it again.")  # fmt: skip
+            raise FormatError(f"{file.where}: tensor {name!r} holds values that are inf or nan, or too large for "
+                              f"{kind.name}. Choose another mix, or convert the model again.")  # fmt: skip
         yield made[:left]
         left -= len(made[:left])
 
 
 @no_grad()
 def _encoded(piece: memoryview, old: TensorType, new: TensorType) -> memoryview | None:
-    """The bytes of a piece in another type; None if it holds what is no finite number."""
+    """The bytes of a piece in another type; None if it holds what is no finite number, before or after."""
     if old.dtype is not None:
         values = tensor_over(piece, old.dtype, (len(piece) // old.size_bytes,)).float()
     else:
         data = tensor_over(piece, dtypes.uint8, (len(piece) // old.size_bytes, old.size_bytes))
         values = BLOCKS[old.name].decode(data).flatten()
-    is_finite = values.isfinite().all()
+    were_finite = values.isfinite().all()
     if new.dtype is not None:
-        result: Tensor = values.cast(new.dtype)
+        result = back = values.cast(new.dtype)
     else:
         result = BLOCKS[new.name].encode(values.reshape(-1, new.values))
-    result.realize(is_finite)
-    return bytes_of(result) if is_finite.item() else None
+        back = BLOCKS[new.name].decode(result.realize(were_finite))
+    are_finite = back.isfinite().all()
+    result.realize(were_finite, are_finite)
+    return bytes_of(result) if were_finite.item() and are_finite.item() else None

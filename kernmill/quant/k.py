@@ -89,20 +89,21 @@ def fit_from_least(x: Tensor, weights: Tensor, most: int, tries: int, first: flo
     least, top = x.min(-1, keepdim=True).clamp(max=0), x.max(-1, keepdim=True)
     reach = inverse(top - least)
     factors = (Tensor.arange(tries).float() * 0.1 + (most + first)).reshape(tries, 1)
-    codes = ((x - least).unsqueeze(-2) * (factors * reach.unsqueeze(-2))).round().clamp(0, most)
-    w, wx = weights.unsqueeze(-2), (weights * x).unsqueeze(-2)
-    sum_w, sum_x = weights.sum(-1, keepdim=True), (weights * x).sum(-1, keepdim=True)
+    above = x - least  # sums of it lose fewer bits than those of x
+    codes = (above.unsqueeze(-2) * (factors * reach.unsqueeze(-2))).round().clamp(0, most)
+    w, wx = weights.unsqueeze(-2), (weights * above).unsqueeze(-2)
+    sum_w, sum_x = w.sum(-1), wx.sum(-1)
     sum_l, sum_l2, sum_xl = (w * codes).sum(-1), (w * codes * codes).sum(-1), (wx * codes).sum(-1)
     determinant = sum_w * sum_l2 - sum_l * sum_l
     is_line = determinant.gt(1e-6 * sum_w * sum_l2)  # else all codes are equal, or nearly
     scale = where(is_line, (sum_w * sum_xl - sum_x * sum_l) / determinant, (top - least) / most)
-    offset = where(is_line, (sum_l2 * sum_x - sum_l * sum_xl) / determinant, least)
-    is_above = offset.gt(0)
-    scale = where(is_above, sum_xl * inverse(sum_l2), scale)
-    offset = where(is_above, offset._filled(0.0), offset)
+    offset = where(is_line, (sum_l2 * sum_x - sum_l * sum_xl) / determinant, scale._filled(0.0))
+    is_high = offset.gt(-least)  # the least value is at most 0
+    offset = where(is_high, -least, offset)
+    scale = where(is_high, (sum_xl + least * sum_l) * inverse(sum_l2), scale)
     gain = scale * (2 * sum_xl - scale * sum_l2 - 2 * offset * sum_l) + offset * (2 * sum_x - offset * sum_w)
     scale, offset = _chosen(gain, scale, offset)
-    return scale, -offset
+    return scale, -least - offset
 
 
 def fit_around_zero(x: Tensor, weights: Tensor, half_range: int, tries: int) -> Tensor:

@@ -120,12 +120,14 @@ def test_a_file_may_replace_itself_and_a_split_one_becomes_one(tmp_path: Path) -
     assert not any(key.startswith("split") for key in gguf.read(paths[0]).metadata)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])
 def test_values_that_are_no_numbers(tmp_path: Path, value: float) -> None:
     bad = weight(3, 256)
     bad[2, 255] = value
     model(tmp_path / "in", **{"output.weight": Tensor(bad)})  # type: ignore[arg-type]
-    with pytest.raises(FormatError, match=r"tensor 'output\.weight' holds values that are inf or nan\. The model"):
+    with pytest.raises(
+        FormatError, match=r"tensor 'output\.weight' holds values that are inf or nan, or too large for Q6_K\."
+    ):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", report=quiet)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
