@@ -17,12 +17,11 @@ from .formats.gguf_types import TensorType, ValueType
 from .lazy import no_grad
 from .quant import BLOCKS
 from .quant.mixes import Mix, mix_named
-from .tensor import Tensor
 from .tensor_bytes import bytes_of, tensor_over
 
 __all__ = ["run"]
 
-PIECE = 1 << 20  # values that are converted at a time: a multiple of every block, so that one kernel serves all pieces
+PIECE = 1 << 22  # values that are converted at a time: a multiple of every block, so that one kernel serves all pieces
 _OF_PARTS = re.compile(r"split\.|general\.(file_type|quantization_version|alignment)$")
 _VERSION = 2  # of the block layouts, as the reference counts
 

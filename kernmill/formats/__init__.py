@@ -1,7 +1,9 @@
-"""File formats: bytes on disk to named tensors and back."""
+"""File formats: bytes on disk to named tensors and back.
 
-from . import gguf as gguf
-from . import gguf_write as gguf_write
+`gguf` and `gguf_write` are loaded when they are asked for (`from kernmill.formats import gguf`), so that importing
+kernmill does not wait for them.
+"""
+
 from . import safetensors as safetensors
 
-__all__ = ["gguf", "gguf_write", "safetensors"]
+__all__ = ["safetensors"]

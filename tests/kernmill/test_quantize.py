@@ -125,9 +125,7 @@ def test_values_that_are_no_numbers(tmp_path: Path, value: float) -> None:
     bad = weight(3, 256)
     bad[2, 255] = value
     model(tmp_path / "in", **{"output.weight": Tensor(bad)})  # type: ignore[arg-type]
-    with pytest.raises(
-        FormatError, match=r"tensor 'output\.weight' holds values that are inf or nan, or too large for Q6_K\."
-    ):
+    with pytest.raises(FormatError, match=r"tensor 'output\.weight' holds values that are inf or nan, or too large"):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", report=quiet)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
