@@ -1,4 +1,4 @@
-"""The command line: `kernmill info | demo | cache | tune | bench | conformance`."""
+"""The command line: `kernmill info | demo | quantize | cache | tune | bench | conformance`."""
 
 from __future__ import annotations
 
@@ -60,6 +60,13 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
+    quantize = commands.add_parser("quantize", help="write a GGUF file with its weights in fewer bits")
+    quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
+    quantize.add_argument("target", metavar="OUT", help="the file to write; it may replace IN")
+    quantize.add_argument("mix", metavar="MIX", help="such as Q4_K_M, Q8_0 or Q4_0")
+    quantize.add_argument("--requantize", action="store_true", help="also weights that are quantised already")
+    quantize.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
+    quantize.set_defaults(command=run_quantize)
     cache = commands.add_parser("cache", help="the kernels on disk")
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
@@ -145,12 +152,20 @@ def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-# --- demo, cache, tune, bench, conformance ---------------------------------------------------------------------------
+# --- demo, quantize, cache, tune, bench, conformance -----------------------------------------------------------------
 def run_demo(given: argparse.Namespace) -> int:
     """Train the character model."""
     from .demo import run
 
     run(given.steps, given.seed)
+    return 0
+
+
+def run_quantize(given: argparse.Namespace) -> int:
+    """Write a GGUF file in fewer bits."""
+    from .quantize import run
+
+    run(given.source, given.target, given.mix, requantize=given.requantize)
     return 0
 
 
