@@ -132,7 +132,7 @@ class CLikeBody(ABC):
         self.values[u] = f"a{self.fresh()[1:]}"
         self.emit(f"{self.type_name(u.dtype, memory=True)} {self.values[u]}[{u.arg[1]}];")
 
-    def place(self, u: UOp) -> None:
+    def place(self, u: UOp) -> None:  # noqa: B027 - nothing to do, not a forgotten method
         """INDEX: only its loads and stores are written."""
 
     def open(self, u: UOp) -> None:
@@ -181,12 +181,14 @@ class CLikeBody(ABC):
     def arithmetic(self, op: Op, dtype: DType, operands: Sequence[str], *, wraps: bool = True) -> str:
         """An op on operands of one dtype."""
         if op in _FUNCTIONS and dtype.is_float:
-            return f"{_FUNCTIONS[op]}({', '.join(operands)})"
+            return self.call(_FUNCTIONS[op], dtype, *((dtype, operand) for operand in operands))
         if op in _FUNCTIONS and op is not Ops.FMA:
             signed = op is Ops.ABS and dtype.kind is Kind.INT  # else: rounding an int, |x| of an unsigned one
             return self.int_abs(dtype, operands[0]) if signed else operands[0]
         if op is Ops.NEG:
-            return f"-{operands[0]}" if dtype.is_float else self.wrapped(Ops.SUB, dtype, self.literal(dtype, 0), *operands)
+            if dtype.is_float:
+                return f"-{operands[0]}"
+            return self.wrapped(Ops.SUB, dtype, self.literal(dtype, 0), *operands)
         if op not in _INFIX:
             raise InternalError(f"{self.name}: {op.name} of {dtype.name} has no expression; it should be decomposed")
         if dtype.is_int and op in _WRAPPING and (wraps or dtype.bits < 64):
@@ -200,6 +202,10 @@ class CLikeBody(ABC):
             return f"{a} {_INFIX[op]} {b}"
         wide = self.type_name(dtypes.uint64 if dtype.bits == 64 else dtypes.uint32)
         return f"({self.type_name(dtype)})(({wide}){a} {_INFIX[op]} ({wide}){b})"
+
+    def call(self, name: str, result: DType, *operands: tuple[DType, str]) -> str:
+        """A call of one of the language's own functions."""
+        return f"{name}({', '.join(text for _, text in operands)})"
 
     def int_abs(self, dtype: DType, a: str) -> str:
         """|x| of a signed int; wraps for the smallest."""

@@ -1,8 +1,12 @@
 """OpenCL C 1.2: vectors of 2 to 16 lanes, masks as ints, nothing that depends on a driver's fast-math.
 
-A kernel is `name(buffer, offset, .., variables.., chunk)`: every buffer comes with the number of values that lie before
-its first one, and work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop. A vector of bools is
-a vector of ints, -1 for true, as wide as what it was compared from: the language selects lanes by masks of equal width.
+A kernel is `name(buffer, offset, .., variables.., chunk)`: every buffer comes with the number of values that lie
+before its first one, and work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop. A vector of
+bools is a vector of ints, -1 for true, as wide as what it was compared from: the language selects lanes by masks of
+equal width.
+
+With LEAN defined the text declares the functions that it calls: drivers made from clang read a header of a megabyte
+before every kernel, which takes longer than all the rest, and a device may leave it out (runtime/ops_cl.py).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from kernmill.ir import AxisKind, DType, DTypeError, InternalError, Kind, Op, Ops, UOp, dtypes
 
-from .base import Renderer, multiple_of
+from .base import Renderer
 from .clike import C_OPS, CLikeBody, float_text
 
 __all__ = ["OPENCL_OPS", "OpenCLRenderer"]
@@ -27,6 +31,8 @@ _INTS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 _WIDTHS = (2, 4, 8, 16)
 _MASK_WIDTH = 32  # bits of a lane of a mask that was not made by comparing vectors
 _LANE = "0123456789abcdef"
+_CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvector(x, type)", "#else",
+            "#define CONVERT(type, x) convert_##type(x)", "#endif")  # fmt: skip
 
 
 class OpenCLRenderer(Renderer):
@@ -48,6 +54,8 @@ class _Body(CLikeBody):
         super().__init__(*args)  # type: ignore[arg-type]
         self.masks: dict[UOp, int] = {}  # vectors of bools: bits of a lane
         self.helpers: dict[str, None] = {}
+        self.prototypes: dict[str, None] = {}
+        self.converts = False
         self.vectors: dict[Op, Callable[[UOp], None]] = {
             Ops.CAST: self.cast_vector, Ops.WHERE: self.select, Ops.BROADCAST: self.broadcast, Ops.LANE: self.lane,
             Ops.LANES: self.lanes, Ops.SHUFFLE: self.shuffle, Ops.FOLD: self.fold,
@@ -67,7 +75,35 @@ class _Body(CLikeBody):
         head = "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))"
         start = f"void {self.name}({', '.join([*params, *names, 'long chunk'])}) {{"
         moved = [f"  b{p.arg[0]} += o{p.arg[0]};" for p in self.signature.params]
-        return [*lines, *self.helpers, head, start, *moved]
+        declared = [f"{text};" for text in self.prototypes]
+        lean = ["#ifdef LEAN", "#define F __attribute__((overloadable))", "size_t F get_global_id(uint);", *declared, "#endif"]
+        return [*lines, *lean, *(_CONVERT if self.converts else ()), *self.helpers, head, start, *moved]
+
+    def call(self, name: str, result: DType, *operands: tuple[DType, str]) -> str:
+        self.declare(name, self.type_name(result), *(self.type_name(dtype) for dtype, _ in operands))
+        return super().call(name, result, *operands)
+
+    def declare(self, name: str, result: str, *types: str) -> None:
+        """A function of the language that the text calls."""
+        self.prototypes[f"{result} F {name}({', '.join(types)})"] = None
+
+    def convert(self, kind: str, text: str) -> str:
+        """A vector in lanes of another type."""
+        self.converts = True
+        return f"CONVERT({kind}, {text})"
+
+    def load_lanes(self, dtype: DType, space: str, address: str) -> str:
+        """Lanes that lie side by side."""
+        scalar = self.type_name(dtype.scalar, memory=True)
+        self.declare(f"vload{dtype.lanes}", self.type_name(dtype, memory=True), "size_t", f"const {space} {scalar} *")
+        return f"vload{dtype.lanes}(0, {address})"
+
+    def store_lanes(self, dtype: DType, space: str, address: str, value: str) -> str:
+        """Lanes that will lie side by side."""
+        scalar = self.type_name(dtype.scalar, memory=True)
+        vector = self.type_name(dtype, memory=True)
+        self.declare(f"vstore{dtype.lanes}", "void", vector, "size_t", f"{space} {scalar} *")
+        return f"vstore{dtype.lanes}({value}, 0, {address});"
 
     def type_name(self, dtype: DType, *, memory: bool = False) -> str:
         scalar = dtype.scalar
@@ -102,7 +138,9 @@ class _Body(CLikeBody):
         if dtype.is_float:
             return self.float_literal(dtype, value)
         if dtype.bits == 64:
-            return "(-0x7fffffffffffffffL - 1)" if value == dtype.min != 0 else _signed(f"{value}L" if dtype.min else f"{value}UL")
+            if value == dtype.min != 0:
+                return "(-0x7fffffffffffffffL - 1)"
+            return _signed(f"{value}L" if dtype.min else f"{value}UL")
         if dtype is dtypes.int32 and value == dtype.min:
             return "(-0x7fffffff - 1)"
         return _signed(f"{value}u" if dtype is dtypes.uint32 else f"{value}")
@@ -119,7 +157,8 @@ class _Body(CLikeBody):
         if u.arg[1] != AxisKind.THREAD:
             return "0", self.values[u.src[0]]
         self.emit("long first = get_global_id(0) * chunk;")
-        self.emit(f"long last = min(first + chunk, (long){self.values[u.src[0]]});")
+        limit = self.values[u.src[0]]
+        self.emit(f"long last = first + chunk < {limit} ? first + chunk : {limit};")
         return "first", "last"
 
     def bitcast(self, to: DType, of: DType, a: str) -> str:
@@ -141,7 +180,7 @@ class _Body(CLikeBody):
     def mask(self, u: UOp, bits: int) -> str:
         """A vector of bools as lanes of so many bits."""
         have = self.masks[u]
-        return self.values[u] if have == bits else f"convert_{self.mask_type(u.dtype.lanes, bits)}({self.values[u]})"
+        return self.values[u] if have == bits else self.convert(self.mask_type(u.dtype.lanes, bits), self.values[u])
 
     def define_mask(self, u: UOp, bits: int, text: str) -> None:
         self.masks[u] = bits
@@ -199,7 +238,7 @@ class _Body(CLikeBody):
             text = self.masked_load(u, place, gate)
             gate = None
         else:
-            text = f"vload{lanes}(0, {self.at(place)})"
+            text = self.load_lanes(u.dtype, self.space(place), self.at(place))
         if gate is not None:
             text = f"{self.values[gate]} ? {text} : {zero}"
         if not u.dtype.is_bool:
@@ -238,6 +277,8 @@ class _Body(CLikeBody):
         """A scalar condition under which every lane of the mask is true."""
         if gate.op is Ops.LT and isinstance(gate.src[0].arg, tuple) and gate.src[1].op is Ops.BROADCAST:
             return f"{max(gate.src[0].arg)} < {self.values[gate.src[1].src[0]]}"
+        kind = self.mask_type(gate.dtype.lanes, self.masks[gate])
+        self.declare("all", "int", kind)
         return f"all({self.values[gate]})"
 
     def masked_load(self, u: UOp, place: UOp, gate: UOp) -> str:
@@ -249,7 +290,7 @@ class _Body(CLikeBody):
         each = " ".join(f"if (m.s{_LANE[n]}) r.s{_LANE[n]} = p[{n}];" for n in range(lanes))
         self.helpers[
             f"static {memory} {name}(const {space} {scalar} *p, {mask} m, bool whole) {{\n"
-            f"  if (whole) return vload{lanes}(0, p);\n  {memory} r = ({memory})(0);\n  {each}\n  return r;\n}}"
+            f"  if (whole) return {self.load_lanes(u.dtype, space, 'p')};\n  {memory} r = ({memory})(0);\n  {each}\n  return r;\n}}"
         ] = None
         return f"{name}({self.at(place)}, {self.values[gate]}, {self.whole(gate)})"
 
@@ -280,7 +321,7 @@ class _Body(CLikeBody):
         self.emit(text if gate is None else f"if ({self.values[gate]}) {text}")
 
     def plain_store(self, u: UOp, place: UOp, value: str, dtype: DType) -> str:
-        return f"vstore{dtype.lanes}({value}, 0, {self.at(place)});"
+        return self.store_lanes(dtype, self.space(place), self.at(place), value)
 
     def scatter(self, place: UOp, gate: UOp | None, value: str, dtype: DType) -> None:
         index, name = self.named(place.src[1]), self.fresh()
@@ -298,7 +339,7 @@ class _Body(CLikeBody):
         each = " ".join(f"if (m.s{_LANE[n]}) p[{n}] = x.s{_LANE[n]};" for n in range(lanes))
         self.helpers[
             f"static void {name}({space} {scalar} *p, {memory} x, {mask} m, bool whole) {{\n"
-            f"  if (whole) {{ vstore{lanes}(x, 0, p); return; }}\n  {each}\n}}"
+            f"  if (whole) {{ {self.store_lanes(dtype, space, 'p', 'x')} return; }}\n  {each}\n}}"
         ] = None
         self.emit(f"{name}({self.at(place)}, {value}, {self.values[gate]}, {self.whole(gate)});")
 
@@ -313,7 +354,8 @@ class _Body(CLikeBody):
             bits = self.masks[u.src[0]]
             self.define_mask(u, bits, _mask_op(u.op, *(self.mask(s, bits) for s in u.src)))
         elif u.dtype.is_bool:
-            self.define_mask(u, u.src[0].dtype.bits, self.arithmetic(u.op, u.src[0].dtype, [self.values[s] for s in u.src]))
+            of = u.src[0].dtype
+            self.define_mask(u, of.bits, self.arithmetic(u.op, of, [self.values[s] for s in u.src]))
         else:
             self.define(u, self.arithmetic(u.op, u.dtype, [self.values[s] for s in u.src]))
 
@@ -327,7 +369,9 @@ class _Body(CLikeBody):
         return f"as_{self.type_name(dtype)}({unsigned}({a}) {sign} {unsigned}({b}))"
 
     def int_abs(self, dtype: DType, a: str) -> str:
-        return f"as_{self.type_name(dtype)}(abs({a}))"
+        kind = self.type_name(dtype)
+        self.declare("abs", f"u{kind}", kind)
+        return f"as_{kind}(abs({a}))"
 
     def cast_vector(self, u: UOp) -> None:
         (x,) = u.src
@@ -338,7 +382,7 @@ class _Body(CLikeBody):
             one, zero = (self.literal(u.dtype, float(n) if u.dtype.is_float else n) for n in (1, 0))
             self.define(u, f"{self.mask(x, u.dtype.bits)} ? {one} : {zero}")
         else:
-            self.define(u, f"convert_{self.type_name(u.dtype)}({self.values[x]})")
+            self.define(u, self.convert(self.type_name(u.dtype), self.values[x]))
 
     def select(self, u: UOp) -> None:
         condition, yes, no = u.src
@@ -412,7 +456,7 @@ class _Body(CLikeBody):
         if op not in (Ops.MAX, Ops.MIN):
             return self.arithmetic(op, dtype, [a, b])
         better = f"{a} {'>' if op is Ops.MAX else '<'} {b}"
-        return f"({better}) | ({a} != {a}) ? {a} : {b}" if dtype.is_float else f"({better}) ? {a} : {b}"
+        return f"(({better}) | ({a} != {a})) ? {a} : {b}" if dtype.is_float else f"({better}) ? {a} : {b}"
 
 
 def _mask_op(op: Op, a: str, b: str) -> str:

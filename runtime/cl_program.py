@@ -10,12 +10,13 @@ import contextlib
 import re
 import struct
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kernmill.ir import CompileError
 
-__all__ = ["build_program", "pack_program", "unpack_program"]
+__all__ = ["build_program", "pack_program", "quietly", "unpack_program"]
 
 _HEAD = struct.Struct("<Q")  # bytes of the source
 _SAVED = re.compile(r"\(source saved as (.*)\)")
@@ -23,19 +24,26 @@ _PLACE = re.compile(r":(\d+):(\d+):\s*(?:fatal )?error:\s*(.*)")
 _LOG_LINES = 12
 
 
-def build_program(cl: Any, context: Any, source: str, options: str, name: str) -> Any:
-    """A built program. Raises CompileError with the log and the line that it speaks of."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # drivers with much to say are not drivers that failed
-            return cl.Program(context, source).build(options)
-    except cl.Error as error:
-        text = str(error)
-        saved = _SAVED.search(text)
-        if saved is not None:  # the binding leaves a copy of the source behind
-            with contextlib.suppress(OSError):
-                Path(saved.group(1)).unlink()
-        raise CompileError(explain_build(name, source, options, text, str(context.devices[0].name))) from None
+def build_program(cl: Any, context: Any, source: str, options: Sequence[str], name: str) -> Any:
+    """A built program, with the first options that the driver takes. Raises CompileError with the log and its line."""
+    text = ""
+    for choice in options:
+        try:
+            return quietly(cl.Program(context, source), choice)
+        except cl.Error as error:
+            text = str(error)
+            saved = _SAVED.search(text)
+            if saved is not None:  # the binding leaves a copy of the source behind
+                with contextlib.suppress(OSError):
+                    Path(saved.group(1)).unlink()
+    raise CompileError(explain_build(name, source, options[-1], text, str(context.devices[0].name)))
+
+
+def quietly(program: Any, options: str) -> Any:
+    """Build without the binding's warnings: drivers with much to say are not drivers that failed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return program.build(options)
 
 
 def explain_build(name: str, source: str, options: str, log: str, device: str) -> str:
