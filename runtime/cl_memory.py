@@ -90,8 +90,8 @@ class ClAllocator:
     def figures(self) -> str:
         """What is held, for an error's text."""
         return (
-            f"Live buffers: {self.live_bytes / 2**20:.0f} MiB; kept for reuse: {self.cached_bytes / 2**20:.0f} MiB; the "
-            f"device has {self.facts.total_bytes / 2**20:.0f} MiB."
+            f"Live buffers: {self.live_bytes / 2**20:.0f} MiB; kept for reuse: {self.cached_bytes / 2**20:.0f} MiB; "
+            f"the device has {self.facts.total_bytes / 2**20:.0f} MiB."
         )
 
     def write(self, memory: Any, offset_bytes: int, source: memoryview) -> None:
@@ -131,8 +131,8 @@ class ClAllocator:
             if error.code not in _NO_ROOM:
                 raise
             raise OutOfMemoryError(
-                f"{self.device}: no room for a buffer of {nbytes / 2**20:.1f} MiB ({error}). {self.figures()} Use smaller "
-                "batches or a smaller dtype, or drop tensors that are no longer needed."
+                f"{self.device}: no room for a buffer of {nbytes / 2**20:.1f} MiB ({error}). {self.figures()} "
+                "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
             ) from None
 
     def _buffer(self, capacity: int) -> Any:

@@ -58,7 +58,9 @@ def explain_build(name: str, source: str, options: str, log: str, device: str) -
         return f"{head}: {message}\n{number:5} | {line}\n{' ' * (5 + 3 + max(0, column - 1))}^"
     shown = [line for line in log.splitlines() if line.strip()][:_LOG_LINES]
     if len(shown) < 2:
-        return f"{head} and left no log. On NVIDIA that means that libnvidia-nvvm is missing. It said: {' '.join(shown)}"
+        return (
+            f"{head} and left no log. On NVIDIA that means that libnvidia-nvvm is missing. It said: {' '.join(shown)}"
+        )
     return "\n".join([f"{head}:", *shown])
 
 

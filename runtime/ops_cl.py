@@ -217,7 +217,9 @@ class ClDevice(Device):
     def launch_error(self, error: Any) -> DeviceError:
         """A driver's error as a sentence."""
         if getattr(error, "code", 0) in (-4, -5, -61):
-            return OutOfMemoryError(f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()}")
+            return OutOfMemoryError(
+                f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()}"
+            )
         return DeviceError(
             f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
             "choose another device if it happens again."
@@ -315,7 +317,9 @@ def chunk_size(work_ns: float, threads: int) -> int:
 def cl_target(facts: ClFacts) -> Target:
     """What generated code may use on the device."""
     lanes = min(16, facts.float_lanes) if facts.kind == "cpu" and facts.float_lanes > 1 else 4
-    missing = ({dtypes.float64} if not facts.has_float64 else set()) | ({dtypes.float16} if not facts.has_float16 else set())
+    missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
+        {dtypes.float16} if not facts.has_float16 else set()
+    )
     ops = OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA}
     return Target(
         name=f"opencl-{facts.kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
