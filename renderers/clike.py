@@ -119,7 +119,7 @@ class CLikeBody(ABC):
 
     def variable(self, u: UOp) -> None:
         """VARIABLE."""
-        self.values[u] = c_identifier(str(u.arg[0]))
+        self.values[u] = f"n_{c_identifier(str(u.arg[0]))}"  # the user's word, which may be one of the language's
         self.places.add(u)
 
     def constant(self, u: UOp) -> None:

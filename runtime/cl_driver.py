@@ -178,8 +178,8 @@ def _refuse_pocl_without_linker(facts: ClFacts, name: str) -> None:
     linker = shutil.which("ld")
     if linker is None:
         raise DeviceError(
-            f"{name}: this PoCL ({facts.version.partition(';')[0]}) needs the linker `ld`, which is not on PATH; without "
-            "it the process would end. Install the package binutils, or Debian's pocl-opencl-icd of version 7 or later."
+            f"{name}: this PoCL ({facts.version.partition(';')[0]}) needs the linker `ld`, which is not on PATH; "
+            "without it the process would end. Install the package binutils, or Debian's pocl-opencl-icd of version 7."
         )
     status = os.stat(linker)
     key = cache_key("PoCL self-test", facts.version, sys.executable, linker, f"{status.st_size} {status.st_mtime_ns}")

@@ -20,7 +20,7 @@ __all__ = ["build_program", "pack_program", "quietly", "unpack_program"]
 
 _HEAD = struct.Struct("<Q")  # bytes of the source
 _SAVED = re.compile(r"\(source saved as (.*)\)")
-_PLACE = re.compile(r":(\d+):(\d+):\s*(?:fatal )?error:\s*(.*)")
+_PLACES = (re.compile(r":(\d+):(\d+):\s*(?:fatal )?error:\s*(.*)"), re.compile(r"error:.*?:(\d+):(\d+):\s*(.*)"))
 _LOG_LINES = 12
 
 
@@ -49,7 +49,7 @@ def quietly(program: Any, options: str) -> Any:
 def explain_build(name: str, source: str, options: str, log: str, device: str) -> str:
     """The sentence for a build that failed: what the driver said, and the line of ours that it names."""
     log = _SAVED.sub("", log).strip()
-    place = _PLACE.search(log)
+    place = next((found for pattern in _PLACES if (found := pattern.search(log))), None)
     head = f"kernel {name}: the driver of {device} refused the source (options: {options or 'none'})"
     if place is not None:
         number, column, message = int(place.group(1)), int(place.group(2)), place.group(3)

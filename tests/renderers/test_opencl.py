@@ -23,7 +23,7 @@ X = data(0, 6, 32)
 
 def render(root: UOp, schedule: str | None = None, target: Target = CPU) -> str:
     uops = lower(only(root), target, None if schedule is None else parse_schedule(schedule), is_checked=True)
-    return OpenCLRenderer(target).render("kernel", uops)
+    return OpenCLRenderer(target).render("k", uops)
 
 
 def has(text: str, *parts: str) -> None:
@@ -113,7 +113,7 @@ def test_without_halves_they_are_moved_as_bits() -> None:
 
 def test_without_float64_the_kernel_is_refused_by_name() -> None:
     target = replace(CPU, storage_dtypes=frozenset(dtypes.data) - {dtypes.float64})
-    with pytest.raises(DTypeError, match=r"kernel kernel: the device has no float64\. Compute in float32"):
+    with pytest.raises(DTypeError, match=r"kernel k: the device has no float64\. Compute in float32"):
         render(data(0, 64, dtype=dtypes.float64) * 2.0, None, target)
 
 
@@ -143,7 +143,7 @@ def test_unsigned_ints() -> None:
 def test_no_function_of_the_language_decides_a_result(op: object, dtype: DType) -> None:
     text = render(data(0, 64, dtype=dtype).alu(op))  # type: ignore[arg-type]
     called = set(re.findall(r"\b([a-z]\w*)\(", text.partition("__kernel")[2]))
-    ours = {"fma", "sqrt", "floor", "ceil", "trunc", "rint", "fabs", "abs", "kernel", "reqd_work_group_size"}
+    ours = {"fma", "sqrt", "floor", "ceil", "trunc", "rint", "fabs", "abs", "k", "reqd_work_group_size"}
     assert {c for c in called if not re.match(r"as_|vload|vstore|get_global_id|for", c)} <= ours
 
 
@@ -158,7 +158,7 @@ def test_an_op_without_an_expression_is_a_bug_of_ours() -> None:
     uops = lower(only(X + 1.0), replace(CPU, ops=CPU.ops | {Ops.EXP}))
     broken = [u.replace(op=Ops.EXP, src=u.src[:1]) if u.op is Ops.ADD and u.dtype.is_float else u for u in uops]
     with pytest.raises((InternalError, KeyError)):
-        OpenCLRenderer(CPU).render("kernel", broken)
+        OpenCLRenderer(CPU).render("k", broken)
 
 
 @pytest.mark.parametrize("name", small_kernels())
@@ -166,5 +166,5 @@ def test_a_driver_accepts_every_kernel(name: str, opencl: str) -> None:
     from kernmill.runtime import get_device
 
     device = get_device(opencl)
-    text = device.renderer.render("kernel", lower(small_kernels()[name], device.target))
-    assert device.compile("kernel", text)
+    text = device.renderer.render("k", lower(small_kernels()[name], device.target))
+    assert device.compile("k", text)
