@@ -73,8 +73,8 @@ class _Body(VectorBody):
     # --- loads
     def load(self, u: UOp) -> None:
         place, lanes = u.src[0], u.dtype.lanes
-        gate = place.src[2] if len(place.src) > 2 else None
-        index = place.src[1]
+        _, index, *gates = place.src
+        gate = gates[0] if gates else None
         memory = self.type_name(u.dtype, memory=True)
         zero = self.literal(dtypes.uint8.vec(lanes), 0) if u.dtype.is_bool else self.zero(u.dtype)
         if lanes == 1:
@@ -138,13 +138,14 @@ class _Body(VectorBody):
     def store(self, u: UOp) -> None:
         place, stored = u.src
         lanes = stored.dtype.lanes
-        gate = place.src[2] if len(place.src) > 2 else None
+        _, index, *gates = place.src
+        gate = gates[0] if gates else None
         value = self.values[stored]
         if stored.dtype.is_bool and lanes > 1:
             value = f"as_uchar{lanes}({self.mask(stored, 8)} & (char{lanes})(1))"
         if lanes == 1:
-            text = f"{self.element(place, self.values[place.src[1]])} = {value};"
-        elif place.src[1].dtype.lanes > 1:
+            text = f"{self.element(place, self.values[index])} = {value};"
+        elif index.dtype.lanes > 1:
             self.scatter(place, gate, value, stored.dtype)
             return
         elif gate is not None and gate.dtype.lanes > 1:

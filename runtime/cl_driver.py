@@ -7,7 +7,6 @@ Drivers differ in how they fail: some return an error, some end the process (PoC
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import shutil
 import subprocess
