@@ -186,8 +186,11 @@ class ClDevice(Device):
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
         self.check_process()
-        with self.lock:
-            events = [call.program.handle.shared.bound(call).enqueue() for call in calls]
+        try:
+            with self.lock:
+                events = [call.program.handle.shared.bound(call).enqueue() for call in calls]
+        except self.cl.Error as error:
+            raise self.launch_error(error) from error
         return self.finish(events, is_timed=is_timed)
 
     def finish(self, events: list[Any], *, is_timed: bool) -> list[int]:
@@ -269,11 +272,7 @@ class _Launch:
 
     def enqueue(self) -> Any:
         """Into the queue; the event."""
-        device = self.device
-        try:
-            return device.cl.enqueue_nd_range_kernel(device.queue, self.kernel, self.size, _ONE)
-        except device.cl.Error as error:
-            raise device.launch_error(error) from error
+        return self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, _ONE)
 
 
 class _Kernel:
@@ -287,12 +286,13 @@ class _Kernel:
 
 
 class _Prepared(Batch):
-    """Launches with their arguments set."""
+    """Launches with their arguments set; a run is the enqueues and nothing else."""
 
     def __init__(self, device: ClDevice, calls: Sequence[Call]) -> None:
         super().__init__(device, calls)
         self.cl_device = device
         self.launches = [_Launch(call.program.handle).bound(call) for call in calls]
+        self.entries = [(launch.kernel, launch.size) for launch in self.launches]
         self.lock = threading.Lock()
 
     def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
@@ -301,8 +301,16 @@ class _Prepared(Batch):
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device
         device.check_process()
-        with self.lock:
-            events = [launch.enqueue() for launch in self.launches]
+        events: list[Any] = []
+        enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
+        try:
+            with self.lock:
+                for kernel, size in self.entries:
+                    event = enqueue(queue, kernel, size, _ONE)
+                    if is_timed:
+                        events.append(event)
+        except device.cl.Error as error:
+            raise device.launch_error(error) from error
         return device.finish(events, is_timed=is_timed)
 
 
