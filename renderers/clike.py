@@ -15,7 +15,7 @@ from kernmill.ir import DType, InternalError, Kind, Op, Ops, Target, UOp, dtypes
 
 from .base import signature
 
-__all__ = ["C_OPS", "CLikeBody", "c_identifier"]
+__all__ = ["C_OPS", "CLikeBody", "c_identifier", "float_text"]
 
 _INFIX = {
     Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.DIV: "/", Ops.CDIV: "/", Ops.CMOD: "%", Ops.AND: "&", Ops.OR: "|",

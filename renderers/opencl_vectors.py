@@ -14,7 +14,7 @@ from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target,
 
 from .clike import CLikeBody, float_text
 
-__all__ = ["VectorBody"]
+__all__ = ["VectorBody", "mask_op", "runs"]
 
 _TYPES = {
     "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
@@ -37,8 +37,8 @@ class VectorBody(CLikeBody, ABC):
         self.prototypes: dict[str, None] = {}
         self.converts = False
         self.vectors: dict[Op, Callable[[UOp], None]] = {
-            Ops.CAST: self.cast_vector, Ops.WHERE: self.select, Ops.BROADCAST: self.broadcast, Ops.LANE: self.lane,
-            Ops.LANES: self.lanes, Ops.SHUFFLE: self.shuffle, Ops.FOLD: self.fold,
+            Ops.CAST: self._cast_vector, Ops.WHERE: self._select, Ops.BROADCAST: self._broadcast, Ops.LANE: self._lane,
+            Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle, Ops.FOLD: self._fold,
         }  # fmt: skip
 
     def type_name(self, dtype: DType, *, memory: bool = False) -> str:
@@ -147,7 +147,7 @@ class VectorBody(CLikeBody, ABC):
         have = self.masks[u]
         return self.values[u] if have == bits else self.convert(self.mask_type(u.dtype.lanes, bits), self.values[u])
 
-    def as_mask(self, u: UOp, bits: int) -> str:
+    def _as_mask(self, u: UOp, bits: int) -> str:
         """A mask of so many bits, under a name."""
         name = self.fresh()
         self.emit(f"{self.mask_type(u.dtype.lanes, bits)} {name} = {self.mask(u, bits)};")
@@ -199,7 +199,7 @@ class VectorBody(CLikeBody, ABC):
             self.define(u, self.bitcast(u.dtype, u.src[0].dtype, self.values[u.src[0]]))
         elif u.dtype.is_bool and u.src[0].dtype.is_bool:
             bits = self.masks[u.src[0]]
-            self.define_mask(u, bits, _mask_op(u.op, *(self.mask(s, bits) for s in u.src)))
+            self.define_mask(u, bits, mask_op(u.op, *(self.mask(s, bits) for s in u.src)))
         elif u.dtype.is_bool:
             of = u.src[0].dtype
             self.define_mask(u, of.bits, self.arithmetic(u.op, of, [self.values[s] for s in u.src]))
@@ -222,7 +222,7 @@ class VectorBody(CLikeBody, ABC):
         self.declare("abs", f"u{kind}", kind)
         return f"as_{kind}(abs({a}))"
 
-    def cast_vector(self, u: UOp) -> None:
+    def _cast_vector(self, u: UOp) -> None:
         """CAST."""
         (x,) = u.src
         if u.dtype.is_bool:
@@ -234,7 +234,7 @@ class VectorBody(CLikeBody, ABC):
         else:
             self.define(u, self.convert(self.type_name(u.dtype), self.values[x]))
 
-    def select(self, u: UOp) -> None:
+    def _select(self, u: UOp) -> None:
         """WHERE."""
         condition, yes, no = u.src
         if u.dtype.is_bool:
@@ -244,7 +244,7 @@ class VectorBody(CLikeBody, ABC):
         else:
             self.define(u, f"{self.mask(condition, u.dtype.bits)} ? {self.values[yes]} : {self.values[no]}")
 
-    def broadcast(self, u: UOp) -> None:
+    def _broadcast(self, u: UOp) -> None:
         """BROADCAST."""
         value = self.values[u.src[0]]
         if u.dtype.is_bool:
@@ -252,12 +252,12 @@ class VectorBody(CLikeBody, ABC):
         else:
             self.define(u, f"({self.type_name(u.dtype)})({value})")
 
-    def lane(self, u: UOp) -> None:
+    def _lane(self, u: UOp) -> None:
         """LANE."""
         text = self.lane_of(self.named(u.src[0]), u.arg)
         self.define(u, f"{text} != 0" if u.dtype.is_bool else text)
 
-    def lanes(self, u: UOp) -> None:
+    def _lanes(self, u: UOp) -> None:
         """LANES."""
         if u.dtype.is_bool:
             parts = ", ".join(f"-(int){self.values[s]}" for s in u.src)
@@ -265,14 +265,14 @@ class VectorBody(CLikeBody, ABC):
         else:
             self.define(u, f"({self.type_name(u.dtype)})({', '.join(self.values[s] for s in u.src)})")
 
-    def shuffle(self, u: UOp) -> None:
+    def _shuffle(self, u: UOp) -> None:
         """Lanes of two vectors, runs out of one of them as a vector of their own."""
         a, b = u.src
         is_mask = u.dtype.is_bool
         bits = self.masks[a] if is_mask else 0
-        names = [self.named(a), self.named(b)] if not is_mask else [self.as_mask(s, bits) for s in (a, b)]
+        names = [self.named(a), self.named(b)] if not is_mask else [self._as_mask(s, bits) for s in (a, b)]
         parts: list[str] = []
-        for first, picked in _runs([int(n) for n in u.arg], a.dtype.lanes):
+        for first, picked in runs([int(n) for n in u.arg], a.dtype.lanes):
             parts.append(f"{names[first]}.s{''.join(LANE[n] for n in picked)}")
         kind = self.mask_type(u.dtype.lanes, bits) if is_mask else self.type_name(u.dtype)
         text = f"({kind})({', '.join(parts)})" if len(parts) > 1 else parts[0]
@@ -281,7 +281,7 @@ class VectorBody(CLikeBody, ABC):
         else:
             self.define(u, text)
 
-    def fold(self, u: UOp) -> None:
+    def _fold(self, u: UOp) -> None:
         """Halves onto each other until one lane is left."""
         vector = u.src[0]
         is_mask = u.dtype.is_bool
@@ -290,7 +290,7 @@ class VectorBody(CLikeBody, ABC):
             lanes //= 2
             low, high = (f"{name}.lo", f"{name}.hi")
             if is_mask:
-                text, kind = _mask_op(u.arg, low, high), self.mask_type(lanes, self.masks[vector]) if lanes > 1 else ""
+                text, kind = mask_op(u.arg, low, high), self.mask_type(lanes, self.masks[vector]) if lanes > 1 else ""
                 kind = kind or self.type_name(_INTS[self.masks[vector]])
             else:
                 text, kind = self.combine(u.arg, u.dtype.vec(lanes), low, high), self.type_name(u.dtype.vec(lanes))
@@ -309,7 +309,7 @@ class VectorBody(CLikeBody, ABC):
         return f"(({better}) | ({a} != {a})) ? {a} : {b}" if dtype.is_float else f"({better}) ? {a} : {b}"
 
 
-def _mask_op(op: Op, a: str, b: str) -> str:
+def mask_op(op: Op, a: str, b: str) -> str:
     """An op on bools that are -1 or 0."""
     match op:
         case Ops.ADD | Ops.OR | Ops.MAX:
@@ -327,7 +327,7 @@ def _mask_op(op: Op, a: str, b: str) -> str:
     raise InternalError(f"opencl: {op.name} of bools has no expression")
 
 
-def _runs(order: list[int], lanes: int) -> list[tuple[int, list[int]]]:
+def runs(order: list[int], lanes: int) -> list[tuple[int, list[int]]]:
     """The lanes cut into pieces of 1, 2, 4, 8 or 16 that come from one of the two vectors."""
     pieces: list[tuple[int, list[int]]] = []
     at = 0
