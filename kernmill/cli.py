@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from kernmill.ir import SETTINGS, Context, KernmillError, check_environment, setting
-from kernmill.runtime import canonical_name, compile_cache, device_names, get_device, host
+from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
 
 __all__ = ["main"]
 
@@ -111,7 +111,7 @@ def show_info(given: argparse.Namespace) -> int:
     default = canonical_name(str(setting("DEVICE")))
     get_device(default)  # an unknown DEVICE is a mistake, not a line of the table
     for name in device_names():
-        for line in _device_lines(name, is_default=name == default.partition(":")[0]):
+        for line in _device_lines(name, default):
             print(f"  {line}")
     cpu = host.this_host()
     print(f"\nCPU {cpu.cpu} ({cpu.arch}), {cpu.threads()} threads; caches {cpu.l1 >> 10} KiB, {cpu.l2 >> 10} KiB, "
@@ -127,20 +127,28 @@ def show_info(given: argparse.Namespace) -> int:
     return 0
 
 
-def _device_lines(name: str, *, is_default: bool) -> list[str]:
-    """A device: kind, description, target and memory; or why it cannot be used."""
+def _device_lines(base: str, default: str) -> list[str]:
+    """The devices of a kind: what each is, target, memory and details; or why it cannot be used."""
     try:
-        device = get_device(name)
-        props, target = device.props(), device.target
-    except Exception as error:  # a device that cannot be opened must not hide the others
-        return [f"{name:10} cannot be used: {error}"]
-    memory = (
-        f"{props.free_bytes / 2**30:.1f} of {props.total_bytes / 2**30:.1f} GiB free"
-        if props.total_bytes
-        else "host memory"
-    )
-    mark = "  (default)" if is_default else ""
-    return [f"{name:10} {device.kind:6} {device.description}; {target.name}; {memory}{mark}"]
+        indices = device_indices(base)
+    except Exception as error:  # a kind that cannot be listed must not hide the others
+        return [f"{base:10} cannot be used: {error}"]
+    lines: list[str] = []
+    for index in indices:
+        name = f"{base}:{index}" if index else base
+        try:
+            device = get_device(name)
+            props, target = device.props(), device.target
+        except Exception as error:  # nor a device that cannot be opened
+            lines.append(f"{name:10} cannot be used: {error}")
+            continue
+        memory = f"{props.total_bytes / 2**30:.1f} GiB" if props.total_bytes else "host memory"
+        memory = f"{props.free_bytes / 2**30:.1f} of {memory} free" if props.free_bytes else memory
+        mark = "  (default)" if name == default else ""
+        lines.append(f"{name:10} {device.kind:6} {device.description}; {target.name}; {memory}{mark}")
+        for detail in device.details():
+            lines += [f"{'':10} {part}" for part in _wrapped("", detail.split()).splitlines()]
+    return lines
 
 
 def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
