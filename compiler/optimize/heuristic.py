@@ -22,6 +22,7 @@ __all__ = ["choose_actions"]
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
+_BLOCKS_ACROSS = 4  # blocks of a transpose side by side
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
 _AHEAD_ONCE = 8192  # while only reading
@@ -83,7 +84,10 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         else:
             actions += _stream(shape, lane_loop, target)
     left = _loops_left(shape, actions)
-    ordered = [Action(a.verb, tuple(n for n in a.args if n in left)) if a.verb == "order" else a for a in actions]
+    ordered = [
+        Action(a.verb, tuple(n for n in a.args if n in left or n.endswith(".s"))) if a.verb == "order" else a
+        for a in actions
+    ]
     return ordered + (_threads(shape, ordered, left) if target.has_threads else [])
 
 
@@ -221,12 +225,39 @@ def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action
         return []
     actions = [Action("vectorize", (lane_loop, str(width)))]
     blocks = shape.sizes[lane_loop] // width
+    across = _across(shape, lane_loop, width)
+    if across is not None:
+        return actions + _turned(shape, lane_loop, across, width) + _around_caches(shape, lane_loop, target)
     tile = _STREAM_TILE if shape.work <= _LIGHT else 2
     while tile > 1 and (blocks < 2 * tile or blocks % tile):
         tile //= 2
     if tile > 1:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
+
+
+def _across(shape: _Shape, lane_loop: str, width: int) -> str | None:
+    """A loop over which lies side by side what the lanes would gather: a transpose."""
+    for name in reversed(shape.outputs):
+        if name != lane_loop and shape.sizes[name] >= width:
+            crossed = [a for a in shape.loads if a.step(name) == 1 and a.step(lane_loop) not in (0, 1)]
+            if crossed and all(name in a.steps for a in shape.loads):
+                return name
+    return None
+
+
+def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Action]:
+    """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
+    actions = [Action("unroll", (across, str(width)))]
+    if shape.sizes[lane_loop] < 2 * _BLOCKS_ACROSS * width:
+        return actions
+    outer = [name for name in shape.outputs if name not in (lane_loop, across)]
+    inside = f"{lane_loop}.s"
+    return [
+        *actions,
+        Action("split", (lane_loop, str(_BLOCKS_ACROSS))),
+        Action("order", (*outer, lane_loop, across, inside)),
+    ]
 
 
 def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
