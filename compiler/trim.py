@@ -76,8 +76,8 @@ def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
 
 def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], order: list[UOp]) -> UOp | None:
     """How many iterations fill what somebody reads."""
-    place = node.src[1].src[0].src[1]
-    step = linear(place)[0].get(loop, 0)
+    filled = linear(node.src[1].src[0].src[1])[0]
+    step = filled.get(loop, 0)
     reads = [u.src[1] for u in order if u.op is Ops.INDEX and u.src[0] is node]
     if node.arg != 1 or step <= 0 or not reads:
         return None
@@ -86,6 +86,7 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
         terms, offset = linear(read)
         if not any(atom in limits for atom in terms):
             return None
+        terms = {atom: k for atom, k in terms.items() if filled.get(atom) != k}  # copies and lanes, the same for both
         most = _greatest(terms, offset, around, limits)
         if most is None:
             return None

@@ -203,7 +203,9 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
                 src = (_gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
             case Ops.INDEX if widened and loop in memory_of(node).src:
-                src = (src[0], _side_by_side(src[1], loops[-1], widened), *src[2:])
+                is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
+                inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]
+                src = (src[0], inner, *src[2:])
             case Ops.INDEX if last is None and _place_changes(node, loop):
                 src = _gated(node.replace(src=src), valid).src
         done[node] = node if src == node.src else node.replace(src=src)
@@ -213,12 +215,6 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
 def _copied_out(loop: UOp) -> int:
     """The copies or lanes of a loop that will be gone; 0 for a loop that stays one."""
     return int(loop.src[0].arg) if loop.arg[1] in (AxisKind.UNROLL, AxisKind.VECTOR) else 0
-
-
-def _side_by_side(place: UOp, inner: UOp, count: int) -> UOp:
-    """A place in memory widened by `count` copies or lanes; lanes stay innermost."""
-    lanes = next((int(r.src[0].arg) for r in place.ranges if r.arg[1] == AxisKind.VECTOR), 1)
-    return simplify((place // lanes * count + inner) * lanes + place % lanes)
 
 
 def memory_of(node: UOp) -> UOp:

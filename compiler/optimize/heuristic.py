@@ -67,6 +67,7 @@ class _Shape:
     groups: list[_Group] = field(default_factory=list[_Group])
     work: int = 0  # elementwise ops per element
     lanes: int = 1
+    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which rows are kept
 
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
@@ -74,9 +75,10 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     shape = _look(ast, target)
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
-        rows = rows_as_lanes(ast, shape.lanes) if kept_loops(ast) else None
+        rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
         if rows is not None:
-            return rows + (_threads(shape, rows, kept_loops(ast)) if target.has_threads else [])
+            left = [name for name in _loops_left(shape, rows) if name in shape.kept]
+            return rows + (_threads(shape, rows, left) if target.has_threads else [])
         main = _main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
@@ -100,6 +102,7 @@ def _look(ast: UOp, target: Target) -> _Shape:
     loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
+    shape.kept = kept_loops(ast)
     for node in order:
         if node.op is Ops.REDUCE:
             _add_group(shape, node, loads)
@@ -176,7 +179,7 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
     for place, name in enumerate(candidates):
         size = shape.sizes[name]
         is_output = name in shape.outputs
-        if size < 2 or (not target.has_masks and size < shape.lanes):
+        if size < 2 or name in shape.kept or (not target.has_masks and size < shape.lanes):
             continue
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle

@@ -6,7 +6,18 @@ import pytest
 
 from kernmill.compiler import choose_actions, kept_loops, merge_loops, rows_as_lanes
 from kernmill.ir import UOp
-from tests.compiler.kernels import VECTORS, attention, close, data, inputs, matmul, only, run_ast, run_on, softmax
+from tests.compiler.kernels import (
+    VECTORS,
+    attention,
+    close,
+    data,
+    inputs,
+    matmul,
+    only,
+    run_ast,
+    run_on,
+    softmax,
+)
 
 CASES = {
     "softmax": softmax(data(0, 24, 50)),
@@ -25,6 +36,19 @@ def test_a_kernel_that_keeps_rows_is_right(name: str) -> None:
     assert kept_loops(ast)
     close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
     close(run_on("PYTHON", ast, arrays), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "width"),
+    [(t, w) for t in (8, 9, 10, 14, 16, 17, 24, 31, 33, 48) for w in (1, 2, 3, 8) if t >= 4 * w],  # one kernel
+)
+def test_attention_of_every_small_size(tokens: int, width: int, is_causal: bool) -> None:
+    """Once wrong: copies of a kept row lay where its own lanes were; rows or their lanes were used up by the tile."""
+    sizes = ((0, tokens, width), (1, tokens, width), (2, tokens, width))
+    ast = merge_loops(only(attention(*(data(*size) for size in sizes), is_causal=is_causal)))
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
 
 
 def verbs(root: UOp) -> dict[str, str]:
