@@ -1,11 +1,11 @@
-"""Where kernmill's own time goes: a first matrix product, a transformer block forward and with gradients, cold and warm.
+"""Where kernmill's own time goes: a matrix product, a transformer block forward and with gradients, cold and warm.
 
     python tools/profile_compile.py                    # the table of docs/compile-time.md
     python tools/profile_compile.py block_gradients --functions 25
 
 Every case is a process of its own on one thread, with an empty cache (cold) or a filled one (warm). Times are CPU time
 of the process: on a shared machine they say more than the clock. A phase's time does not hold that of the phases
-inside it; what a process spends on starting Python and importing is left out, running the kernels has a line of its own.
+inside it; what a process spends on starting Python and importing is left out; running the kernels has its own line.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Phases:
 def watch(phases: Phases) -> None:
     """Put the phases into the compiler."""
     phases.wrap("kernmill.runtime.execute", {
-        "make_schedule": "schedule", "plan_memory": "plan memory", "build": "look up", "substitute": "close the graph",
-        "run_batch": "run",
+        "make_schedule": "schedule", "plan_memory": "plan memory", "build_all": "look up", "run_batch": "run",
+        "substitute": "close the graph",
     })  # fmt: skip
     phases.wrap("kernmill.compiler.schedule", {"fuse": "fuse"} if _has("kernmill.compiler.schedule", "fuse") else {})
     phases.wrap("kernmill.runtime.schedules", {"choose_actions": "choose actions", "merge_loops": "merge loops"})
@@ -95,6 +95,7 @@ def watch(phases: Phases) -> None:
     device = importlib.import_module("kernmill.runtime").get_device("LLVM")
     device.renderer.render = phases.timed("render", device.renderer.render)
     device.compile = phases.timed("LLVM", device.compile)
+    device.compile_later = phases.timed("LLVM", device.compile_later)
     device.load = phases.timed("load", device.load)
     cache = sys.modules["kernmill.runtime.compile_cache"].CompileCache  # type: ignore[attr-defined]
     cache.get, cache.put = phases.timed("disk", cache.get), phases.timed("disk", cache.put)
@@ -216,7 +217,7 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
     lines = [f"| ms of CPU | {' | '.join(f'{case}, {state}' for case, state in columns)} |",
              f"| --- | {' | '.join('--:' for _ in columns)} |",
              line("**all but running**", lambda found: f"**{cpu_of(found) * 1e3:.0f}**"),
-             line("kernels compiled / from disk", lambda found: f"{found['compiled']} / {found['from_disk']}")]  # fmt: skip
+             line("compiled / from disk", lambda found: f"{found['compiled']} / {found['from_disk']}")]  # fmt: skip
     lines += [line(name, lambda found, name=name: milliseconds(found["phases"].get(name, 0.0))) for name in names]  # type: ignore[misc]
     lines.append(line("running the kernels", lambda found: milliseconds(found["phases"].get("run", 0.0))))
     lines.append(line("wall, running included", lambda found: milliseconds(found["wall_s"])))
