@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, UOp, dtypes
 
-from .base import Renderer, signature
+from .base import Renderer, multiple_of, signature
 
 __all__ = ["LLVM_OPS", "LLVMRenderer"]
 
@@ -41,7 +41,6 @@ _COMPARE = {
 }
 _INTRINSICS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL: "ceil", Ops.ROUND: "roundeven",
                Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
-
 LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST})
 
 
@@ -78,20 +77,6 @@ def _constant(dtype: DType, arg: object) -> str:
     assert isinstance(arg, bool | int | float)
     text = _literal(dtype, arg)
     return text if dtype.lanes == 1 else f"splat ({llvm_type(dtype.scalar)} {text})"
-
-
-def multiple_of(u: UOp) -> int:
-    """A number that certainly divides the int expression."""
-    match u.op:
-        case Ops.CONST if not isinstance(u.arg, tuple):
-            return abs(int(u.arg)) or 1 << 30
-        case Ops.MUL:
-            return multiple_of(u.src[0]) * multiple_of(u.src[1])
-        case Ops.SHL if u.src[1].is_const:
-            return multiple_of(u.src[0]) << int(u.src[1].arg)
-        case Ops.ADD | Ops.SUB:
-            return math.gcd(multiple_of(u.src[0]), multiple_of(u.src[1]))
-    return 1
 
 
 class LLVMRenderer(Renderer):
@@ -135,7 +120,7 @@ class _Function:
             Ops.REG: self._register, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
-            Ops.SHUFFLE: self._shuffle,
+            Ops.SHUFFLE: self._shuffle, Ops.DOT: self._dot,
         }  # fmt: skip
 
     def text(self) -> str:
@@ -442,6 +427,15 @@ class _Function:
         self.values[u] = self._define(
             f"shufflevector {self._typed(u.src[0])}, {self._typed(u.src[1])}, <{len(u.arg)} x i32> <{mask}>"
         )
+
+    def _dot(self, u: UOp) -> None:
+        """x86 (AVX512-VNNI, AVX-VNNI): unsigned by signed bytes, given as words of four."""
+        kind = llvm_type(u.dtype)
+        name = f"llvm.x86.avx512.vpdpbusd.{u.dtype.bits * u.dtype.lanes}"
+        words = [self._define(f"bitcast {self._typed(s)} to {kind}") for s in u.src[:2]]
+        self._declare(f"{kind} @{name}({kind}, {kind}, {kind})")
+        args = ", ".join(f"{kind} {value}" for value in (self.values[u.src[2]], *words))
+        self.values[u] = self._define(f"call {kind} @{name}({args})")
 
     def _fold(self, u: UOp) -> None:
         """Halves onto each other until one lane is left."""
