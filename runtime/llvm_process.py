@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import json
 import os
 import queue
@@ -28,9 +29,7 @@ class Emitter:
     """llvmlite, ready for this machine; target machines are kept."""
 
     def __init__(self) -> None:
-        import llvmlite.binding
-
-        self.binding: Any = llvmlite.binding
+        self.binding: Any = importlib.import_module("llvmlite.binding")  # it carries no types
         self.binding.initialize_native_target()
         self.binding.initialize_native_asmprinter()
         self.machines: dict[tuple[str, str, int], Any] = {}
