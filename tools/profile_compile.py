@@ -44,15 +44,18 @@ class Phases:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.wall_s: dict[str, float] = {}
+        self.wall_since = time.perf_counter()
         self.stack: list[str] = ["front"]
         self.since = time.process_time()
 
     def switch(self) -> None:
         """Book the time since the last switch on the phase that ran."""
-        now = time.process_time()
+        now, wall = time.process_time(), time.perf_counter()
         name = self.stack[-1]
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self.since
-        self.since = now
+        self.wall_s[name] = self.wall_s.get(name, 0.0) + wall - self.wall_since
+        self.since, self.wall_since = now, wall
 
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as a phase."""
@@ -164,11 +167,11 @@ def measure(case: str, functions: int) -> dict[str, Any]:
         return {}
     phases = Phases()
     watch(phases)
-    phases.since = time.process_time()
-    begun = time.perf_counter()
+    phases.since, phases.wall_since = time.process_time(), time.perf_counter()
     run()
     phases.switch()
-    return {"case": case, "wall_s": time.perf_counter() - begun, "phases": phases.seconds,
+    wall_s = sum(time_s for name, time_s in phases.wall_s.items() if name != "run")
+    return {"case": case, "wall_s": wall_s, "phases": phases.seconds,
             "compiled": counters.compiled - before[0], "from_disk": counters.from_disk - before[1]}  # fmt: skip
 
 
@@ -203,7 +206,7 @@ def both(case: str, runs: int) -> dict[str, dict[str, Any]]:
                     best[state] = found
         with tempfile.TemporaryDirectory(prefix="kernmill-profile-") as folder:
             found = child(case, folder, 0, process=1)
-            beside = min(found["wall_s"] - found["phases"].get("run", 0.0), best["cold"].get("beside_s", 1e9))
+            beside = min(found["wall_s"], best["cold"].get("beside_s", 1e9))
             best["cold"]["beside_s"] = beside
     return best
 
@@ -227,7 +230,7 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
              line("compiled / from disk", lambda found: f"{found['compiled']} / {found['from_disk']}")]  # fmt: skip
     lines += [line(name, lambda found, name=name: milliseconds(found["phases"].get(name, 0.0))) for name in names]  # type: ignore[misc]
     lines.append(line("running the kernels", lambda found: milliseconds(found["phases"].get("run", 0.0))))
-    lines.append(line("wall, without running", lambda f: milliseconds(f["wall_s"] - f["phases"].get("run", 0.0))))
+    lines.append(line("on the clock, without running", lambda found: milliseconds(found["wall_s"])))
     lines.append(line("the same, with a second process that compiles", lambda f: milliseconds(f.get("beside_s", 0.0))))
     return "\n".join(lines)
 
