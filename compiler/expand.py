@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, with_sources
 
 from .reduce_loops import separate_loops
 from .split_reduce import neutral_element
@@ -54,20 +54,13 @@ def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:
             done[below] = own, {(place,): index_const(place) for place in sizes[own[0]]}
         else:
             sources = [(done[s][1], [own.index(number) for number in done[s][0]]) for s in below.src]
-            done[below] = own, {
-                places: _inherit(below, tuple([copies[*(places[at] for at in picked)] for copies, picked in sources]))
-                for places in product(*(sizes[number] for number in own))
-            }
+            every: dict[tuple[int, ...], UOp] = {}
+            for places in product(*(sizes[number] for number in own)):
+                src = tuple([copies[*(places[at] for at in picked)] for copies, picked in sources])
+                every[places] = with_sources(below, src)
+            done[below] = own, every
     own, copies = done[node]
     return [simplify(copies[*(places[number] for number in own)]) for places in product(*sizes)]
-
-
-def _inherit(node: UOp, src: tuple[UOp, ...]) -> UOp:
-    """The node with other sources; it comes from the same line of the user's."""
-    new = UOp(node.op, node.dtype, src, node.arg)
-    if new.origin is None:
-        new.origin = node.origin
-    return new
 
 
 def _close(node: UOp) -> UOp:

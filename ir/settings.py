@@ -76,6 +76,7 @@ SETTINGS: dict[str, Setting] = {
                 _between(1, 1_000_000)),
         Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024)),
         Setting("SPIN", 2000, "pauses a waiting worker spins before it sleeps", "0 to 10000000", _between(0, 10_000_000)),
+        Setting("COMPILER_PROCESS", 1, "1: graphs of many new kernels are compiled by a second process beside this one", "0 or 1", _between(0, 1)),
         Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1)),
         Setting("DETERMINISTIC", 0, "1: the same bits for any number of threads (sums are cut by shape, so always true today)", "0 or 1", _between(0, 1)),
         Setting("TARGET", "", "force a lower CPU level", "empty, sse, avx2 or avx512", _one_of("", "sse", "avx2", "avx512")),

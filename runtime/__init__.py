@@ -11,6 +11,7 @@ from . import elf as elf
 from . import host as host
 from . import kernel_text as kernel_text
 from . import llvm_codegen as llvm_codegen
+from . import llvm_process as llvm_process
 from . import loader as loader
 from . import pool as pool
 from . import pool_ir as pool_ir

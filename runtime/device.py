@@ -11,7 +11,7 @@ import importlib
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -200,6 +200,10 @@ class Device(ABC):
     def assembly(self, source: str) -> str:
         """(default: none) What the machine executes, as text."""
         return ""
+
+    def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
+        """(default: `compile`, when called for) One of several compilations: begin it, and return what waits for it."""
+        return lambda: self.compile(name, source)
 
     def supports(self, op: Op, node: UOp) -> bool:
         """(default: what the target can express) Whether this node may be placed here."""

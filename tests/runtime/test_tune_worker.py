@@ -31,9 +31,14 @@ def test_what_does_not_fit_is_refused(device: str) -> None:
     assert "there is no loop 'z9'" in made.attempt("split z9 4")["refused"]
 
 
-def test_a_wrong_result_is_no_candidate(device: str) -> None:
+def test_a_wrong_result_is_no_candidate(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = bench(softmax(data(0, 6, 8)), device)
     made.reference[0] = made.reference[0] + 1
+    with pytest.raises(KernmillError, match="is right"):
+        made.run_checked(made.call("split i0 3"))
+    monkeypatch.setattr(tune_worker.Bench, "compare", lambda *_, **__: ([2.0], [1.0]))
+    assert made.attempt("split i0 3")["ratio"] == 2.0, "slow: nobody will choose it"
+    monkeypatch.setattr(tune_worker.Bench, "compare", lambda *_, **__: ([0.5], [1.0]))
     assert "is right" in made.attempt("split i0 3")["wrong"]
 
 
