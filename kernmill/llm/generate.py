@@ -9,13 +9,13 @@ import numpy as np
 
 from kernmill import DType, FormatError, IndexRangeError, SettingError, Tensor, dtypes, jit, no_grad
 
-from .arch import ARCHITECTURES, Architecture, Cache, Config
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Weight
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
 __all__ = ["Model"]
 
-Weights = Callable[[str], Tensor | None]
+Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
@@ -23,7 +23,8 @@ DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 class Model:
     """A language model that is ready to run.
 
-    `weights` gives the tensor of a name, or None where there is none.
+    `weights` gives the tensor of a name, or None where there is none; a matrix may also be in a form of its own
+    (`arch.Matrix`).
 
     capacity      how many tokens of a sequence the cache holds; by default what the model was trained on, at most 4096
     sequences     how many sequences can be generated at once
