@@ -193,11 +193,12 @@ class Model:
         texts = [self._checked(ids, "generate") for ids in prompts]
         limits = [self.capacity + 1 if max_tokens is None else len(text) + max_tokens for text in texts]
         ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
+        known = None if self.tokenizer is None else len(self.tokenizer)  # embeddings may be padded past the vocabulary
         is_open = [len(text) < limit for text, limit in zip(texts, limits, strict=True)]
         while any(is_open):
             step: list[int | None] = []
             for n, logits in enumerate(self._next([t if o else [] for t, o in zip(texts, is_open, strict=True)])):
-                token = sampler.choose(logits, texts[n]) if is_open[n] else None
+                token = sampler.choose(logits[:known], texts[n]) if is_open[n] else None
                 token = None if token in ends else token
                 step.append(token)
                 if token is not None:

@@ -231,7 +231,7 @@ class Tokenizer:
         return "##" + token
 
     def _unigrams(self, library: Any) -> Any:
-        """t5: the cut with the best sum of scores."""
+        """t5: the cut with the best sum of scores. Behind a user-defined token text starts anew, with a space."""
         scores = self._scores()
         if not scores or self.unknown_id is None:
             raise FormatError("tokenizer.ggml.scores or unknown_token_id is missing, and a t5 vocabulary needs both.")
