@@ -9,13 +9,13 @@ import numpy as np
 
 from kernmill import DType, FormatError, IndexRangeError, SettingError, Tensor, dtypes, jit, no_grad
 
-from .arch import ARCHITECTURES, Architecture, Cache, Config
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Weight
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
 __all__ = ["Model"]
 
-Weights = Callable[[str], Tensor | None]
+Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
@@ -23,7 +23,8 @@ DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 class Model:
     """A language model that is ready to run.
 
-    `weights` gives the tensor of a name, or None where there is none.
+    `weights` gives the tensor of a name, or None where there is none; a matrix may also be in a form of its own
+    (`arch.Matrix`).
 
     capacity      how many tokens of a sequence the cache holds; by default what the model was trained on, at most 4096
     sequences     how many sequences can be generated at once
@@ -192,11 +193,12 @@ class Model:
         texts = [self._checked(ids, "generate") for ids in prompts]
         limits = [self.capacity + 1 if max_tokens is None else len(text) + max_tokens for text in texts]
         ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
+        known = None if self.tokenizer is None else len(self.tokenizer)  # embeddings may be padded past the vocabulary
         is_open = [len(text) < limit for text, limit in zip(texts, limits, strict=True)]
         while any(is_open):
             step: list[int | None] = []
             for n, logits in enumerate(self._next([t if o else [] for t, o in zip(texts, is_open, strict=True)])):
-                token = sampler.choose(logits, texts[n]) if is_open[n] else None
+                token = sampler.choose(logits[:known], texts[n]) if is_open[n] else None
                 token = None if token in ends else token
                 step.append(token)
                 if token is not None:

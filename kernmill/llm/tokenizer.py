@@ -49,6 +49,9 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
+_FOUND_FIRST = frozenset((TokenKind.UNKNOWN.value, TokenKind.CONTROL.value, TokenKind.USER_DEFINED.value))
+
+
 class Tokenizer:
     """Encodes text to token ids and decodes them, as the model was trained.
 
@@ -90,7 +93,7 @@ class Tokenizer:
         value = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(value, (list, tuple)):
             raise FormatError(f"tokenizer.ggml.{name} is a {type(value).__name__}, not an array.")
-        if not all(type(entry) is kind for entry in value):
+        if set(map(type, value)) - {kind}:
             raise FormatError(f"tokenizer.ggml.{name} holds something else than {words}.")
         return list(value)
 
@@ -151,10 +154,11 @@ class Tokenizer:
         strips = any(name in str(self._keys.get("general.name", "")).lower() for name in ("phi-3", "phi3"))
         special: list[Any] = []
         always: list[Any] = []
-        for i, token in enumerate(self.tokens):
-            is_lines = not self.row.is_byte_level and token.strip("\n") == "" != token
-            is_always = self.kinds[i] == TokenKind.USER_DEFINED or is_lines
-            if token and (is_always or self._is_special(i)):
+        found = {i for i, kind in enumerate(self.kinds) if kind in _FOUND_FIRST}
+        lines = set() if self.row.is_byte_level else {i for i, t in enumerate(self.tokens) if t.strip("\n") == "" != t}
+        for i in sorted(found | lines):
+            token, is_always = self.tokens[i], self.kinds[i] == TokenKind.USER_DEFINED or i in lines
+            if token:
                 strip = strips and token not in ("<unk>", "<s>", "<|endoftext|>")
                 added = library.AddedToken(token, normalized=False, special=not is_always, rstrip=strip)
                 (always if is_always else special).append(added)
@@ -168,7 +172,7 @@ class Tokenizer:
 
     def _byte_pairs(self, library: Any) -> Any:
         """gpt2: BPE with merges in the order of the file."""
-        merges = [_pair(line) for line in self._list("merges", str, "text")]
+        merges = _pairs(self._list("merges", str, "text"))
         raw = not self.row.is_byte_level
         model = library.models.BPE(
             vocab=self._ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
@@ -231,7 +235,7 @@ class Tokenizer:
         return "##" + token
 
     def _unigrams(self, library: Any) -> Any:
-        """t5: the cut with the best sum of scores."""
+        """t5: the cut with the best sum of scores. Behind a user-defined token text starts anew, with a space."""
         scores = self._scores()
         if not scores or self.unknown_id is None:
             raise FormatError("tokenizer.ggml.scores or unknown_token_id is missing, and a t5 vocabulary needs both.")
@@ -348,13 +352,19 @@ def _faults(what: str) -> Generator[None]:
         raise FormatError(f"{what}: {error}") from error
 
 
-def _pair(line: object) -> tuple[str, str]:
-    """A merge: two tokens with a space between them; the first has at least one character."""
-    text = str(line)
-    cut = text.find(" ", 1)
-    if cut < 0 or cut + 1 == len(text):
-        raise FormatError(f"tokenizer.ggml.merges has {text!r}, which is no pair of tokens with a space between them.")
-    return text[:cut], text[cut + 1 :]
+def _pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Merges: two tokens with a space between them; the first has at least one character."""
+    pairs: list[Any] = [tuple(line.split(" ")) for line in lines]
+    if not set(map(len, pairs)) - {2} and all(map(all, pairs)):
+        return pairs
+    return [_pair(line) for line in lines]  # tokens that hold spaces, or a fault
+
+
+def _pair(line: str) -> tuple[str, str]:
+    cut = line.find(" ", 1)
+    if cut < 0 or cut + 1 == len(line):
+        raise FormatError(f"tokenizer.ggml.merges has {line!r}, which is no pair of tokens with a space between them.")
+    return line[:cut], line[cut + 1 :]
 
 
 def _check_unicode(text: str) -> None:

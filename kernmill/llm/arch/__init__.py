@@ -9,8 +9,9 @@ from .llama import Llama
 from .phi3 import Phi3
 from .qwen2 import Qwen2
 from .qwen3 import Qwen3
+from .weight import Matrix, Weight
 
-__all__ = ["ARCHITECTURES", "Architecture", "Cache", "Config"]
+__all__ = ["ARCHITECTURES", "Architecture", "Cache", "Config", "Matrix", "Weight"]
 
 ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GGUF file
     "gemma2": Gemma2,

@@ -19,10 +19,11 @@ from kernmill import FormatError, Tensor, where
 from .cache import Cache
 from .config import Config
 from .rope import rotate, tables
+from .weight import Weight, linear, rows
 
 __all__ = ["Architecture", "Weights"]
 
-Weights = Callable[[str], Tensor | None]  # the tensor of a name, or None where the file has none
+Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
 
 
 class Architecture:
@@ -38,36 +39,49 @@ class Architecture:
 
     def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
         self.config, self.capacity, self._weights = config, capacity, weights
-        self.embedding = self.tensor("token_embd.weight", None, config.width)
+        self.embedding = self.needed("token_embd.weight", None, config.width)
         self.vocabulary = self.embedding.shape[0]
-        output = self.optional("output.weight", self.vocabulary, config.width)
+        output = self.found("output.weight", self.vocabulary, config.width)
         self.output = self.embedding if output is None else output
-        self.output_norm = self.tensor("output_norm.weight", config.width)
-        self.layers = [self.layer(n) for n in range(config.layers)]
+        self.output_norm = self.vector("output_norm.weight", config.width)
+        self.matrices: list[dict[str, Weight]] = []
+        self.vectors: list[dict[str, Tensor]] = []  # norms and biases
+        for n in range(config.layers):
+            self.add_layer(n)
         self.is_local = [self.has_window(n) for n in range(config.layers)]
         self.rope = {is_local: self.rope_tables(is_local) for is_local in set(self.is_local)}
 
     # --- weights
-    def optional(self, name: str, *shape: int | None) -> Tensor | None:
-        """A tensor that some models have; None in a shape stands for any size."""
-        found = self._weights(name)
-        if found is None:
+    def found(self, name: str, *shape: int | None) -> Weight | None:
+        """What the file has under a name, if it has; None in a shape stands for any size."""
+        weight = self._weights(name)
+        if weight is None:
             return None
-        fits = len(shape) == found.ndim and all(s in (None, o) for s, o in zip(shape, found.shape, strict=True))
+        fits = len(shape) == len(weight.shape) and all(
+            wanted in (None, size) for wanted, size in zip(shape, weight.shape, strict=True)
+        )
+        if len(shape) == 1 and not isinstance(weight, Tensor):
+            raise FormatError(f"{name} is in a packed form, and norms and biases are plain. Convert the file again.")
         if not fits:
             wanted = ", ".join("any" if size is None else str(size) for size in shape)
             raise FormatError(
-                f"{name} has shape {found.shape}, and a {self.config.name} model of these sizes needs ({wanted}). "
+                f"{name} has shape {weight.shape}, and a {self.config.name} model of these sizes needs ({wanted}). "
                 "The file's metadata and its tensors do not belong together."
             )
-        return found
+        return weight
 
-    def tensor(self, name: str, *shape: int | None) -> Tensor:
+    def needed(self, name: str, *shape: int | None) -> Weight:
         """A tensor that the model needs."""
-        found = self.optional(name, *shape)
-        if found is None:
+        weight = self.found(name, *shape)
+        if weight is None:
             raise FormatError(f"the file has no tensor {name}, which a {self.config.name} model needs.")
-        return found
+        return weight
+
+    def vector(self, name: str, *shape: int | None) -> Tensor:
+        """A vector that the model needs."""
+        weight = self.needed(name, *shape)
+        assert isinstance(weight, Tensor)
+        return weight
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor that a layer can have, by its name in the layer."""
@@ -93,17 +107,20 @@ class Architecture:
             "post_ffw_norm.weight": (c.width,),
         }
 
-    def layer(self, n: int) -> dict[str, Tensor]:
-        """The tensors that a layer has, by their names in it."""
+    def add_layer(self, n: int) -> None:
+        """Take the tensors that a layer has, by their names in it."""
         always = ("attn_norm.weight", "attn_output.weight", "ffn_norm.weight", "ffn_up.weight", "ffn_down.weight")
-        needed = (*always, *self.needs, *self.needs_besides)
-        found: dict[str, Tensor] = {}
+        wanted = (*always, *self.needs, *self.needs_besides)
+        matrices: dict[str, Weight] = {}
+        vectors: dict[str, Tensor] = {}
         for name, shape in self.shapes().items():
-            find = self.tensor if name in needed else self.optional
-            tensor = find(f"blk.{n}.{name}", *shape)
-            if tensor is not None:
-                found[name] = tensor
-        return found
+            weight = (self.needed if name in wanted else self.found)(f"blk.{n}.{name}", *shape)
+            if len(shape) == 1 and isinstance(weight, Tensor):
+                vectors[name] = weight
+            elif weight is not None:
+                matrices[name] = weight
+        self.matrices.append(matrices)
+        self.vectors.append(vectors)
 
     # --- what differs
     def has_window(self, n: int) -> bool:
@@ -112,7 +129,12 @@ class Architecture:
 
     def rope_factors(self) -> Tensor | None:
         """Divisors of the frequencies, where the file has some."""
-        return self.optional("rope_freqs.weight", self.config.rope.size // 2)
+        return self.factors("rope_freqs.weight")
+
+    def factors(self, name: str) -> Tensor | None:
+        """A divisor for each frequency, if the file has them."""
+        found = self.found(name, self.config.rope.size // 2)
+        return found if isinstance(found, Tensor) else None
 
     def rope_tables(self, is_local: bool) -> tuple[Tensor, Tensor]:
         """Cosine and sine for layers with or without a window."""
@@ -128,7 +150,7 @@ class Architecture:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Shapes: (sequences, tokens) -> (sequences, tokens, width)."""
-        return self.embedding[tokens].float()
+        return rows(self.embedding, tokens)
 
     # --- the parts
     def forward(self, tokens: Tensor, position: Tensor, cache: Cache) -> Tensor:
@@ -144,7 +166,7 @@ class Architecture:
             for is_local, (cosine, sine) in self.rope.items()
         }
         x = self.embed(tokens)
-        for n, layer in enumerate(self.layers):
+        for n, layer in enumerate(self.vectors):
             part = self.attention(n, self.norm(x, layer["attn_norm.weight"]), position, around[self.is_local[n]], cache)
             x = x + self.norm(part, layer.get("post_attention_norm.weight"))
             part = self.feed_forward(n, self.norm(x, layer["ffn_norm.weight"]))
@@ -165,15 +187,18 @@ class Architecture:
 
     def queries_keys_values(self, n: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shapes: (sequences, tokens, width) -> (sequences, tokens, heads * width) each."""
-        layer = self.layers[n]
-        q, k, v = (x.linear(layer[f"attn_{name}.weight"], layer.get(f"attn_{name}.bias")) for name in "qkv")
+        q, k, v = (self.product(n, x, f"attn_{letter}") for letter in "qkv")
         return q, k, v
+
+    def product(self, n: int, x: Tensor, name: str) -> Tensor:
+        """With a matrix of a layer, and its bias where there is one."""
+        return linear(x, self.matrices[n][f"{name}.weight"], self.vectors[n].get(f"{name}.bias"))
 
     def attention(
         self, n: int, x: Tensor, position: Tensor, around: tuple[Tensor, Tensor, Tensor], cache: Cache
     ) -> Tensor:
         """Each token looks at those before it; several query heads share a key head. `around`: cosine, sine, mask."""
-        c, (cosine, sine, mask), layer = self.config, around, self.layers[n]
+        c, (cosine, sine, mask), layer = self.config, around, self.vectors[n]
         q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part, width in zip(
             self.queries_keys_values(n, x), (c.head_width, c.head_width, c.value_width), strict=True
         ))  # fmt: skip
@@ -187,19 +212,18 @@ class Architecture:
             scores = (scores / c.attention_cap).tanh() * c.attention_cap
         weights = where(mask, scores, -math.inf).softmax(-1)
         mixed = weights.matmul(values).flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # heads side by side
-        return mixed.linear(layer["attn_output.weight"], layer.get("attn_output.bias"))
+        return self.product(n, mixed, "attn_output")
 
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
         """Up, gated, and down again."""
         gate, up = self.gate_and_up(n, x)
-        return (self.activation(gate) * up).linear(self.layers[n]["ffn_down.weight"])
+        return self.product(n, self.activation(gate) * up, "ffn_down")
 
     def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shapes: (sequences, tokens, width) -> (sequences, tokens, feed forward) each."""
-        layer = self.layers[n]
-        return x.linear(layer["ffn_gate.weight"]), x.linear(layer["ffn_up.weight"])
+        return self.product(n, x, "ffn_gate"), self.product(n, x, "ffn_up")
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Shapes: (.., width) -> (.., vocabulary)."""
-        logits, cap = hidden.linear(self.output), self.config.logit_cap
+        logits, cap = linear(hidden, self.output), self.config.logit_cap
         return (logits / cap).tanh() * cap if cap else logits

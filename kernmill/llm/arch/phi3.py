@@ -30,17 +30,17 @@ class Phi3(Architecture):
     def rope_factors(self) -> Tensor | None:
         """Long ones where there is room for more tokens than the model was first trained on."""
         kind = "long" if self.capacity > self.config.rope.trained_context else "short"
-        return self.optional(f"rope_factors_{kind}.weight", self.config.rope.size // 2)
+        return self.factors(f"rope_factors_{kind}.weight")
 
     def queries_keys_values(self, n: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of one product."""
         c = self.config
-        q, k, v = x.linear(self.layers[n]["attn_qkv.weight"]).split(
+        q, k, v = self.product(n, x, "attn_qkv").split(
             [c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width], -1
         )
         return q, k, v
 
     def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """The parts of one product: the gate comes first."""
-        gate, up = x.linear(self.layers[n]["ffn_up.weight"]).chunk(2, -1)
+        gate, up = self.product(n, x, "ffn_up").chunk(2, -1)
         return gate, up

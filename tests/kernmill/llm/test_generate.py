@@ -149,6 +149,16 @@ def test_one_captured_graph_serves_every_position() -> None:
     assert model._last.cache_info()[:2] == (1, 8)
 
 
+class Vocabulary:
+    """What generation asks of a tokenizer."""
+
+    def __init__(self, end_ids: frozenset[int], size: int) -> None:
+        self.end_ids, self.size = end_ids, size
+
+    def __len__(self) -> int:
+        return self.size
+
+
 def test_generation_ends() -> None:
     model = random_model()
     assert len(list(model.generate([1, 2, 3], max_tokens=4))) == 4
@@ -156,11 +166,15 @@ def test_generation_ends() -> None:
     assert len(list(model.generate([1, 2, 3]))) == 10  # the last one needs no place
     everything = list(model.generate([1, 2, 3]))
 
-    class Ends:
-        end_ids = frozenset({everything[2]})
-
-    model.tokenizer = Ends()  # type: ignore[assignment]
+    model.tokenizer = Vocabulary(frozenset({everything[2]}), 7)  # type: ignore[assignment]
     assert list(model.generate([1, 2, 3])) == everything[: everything.index(everything[2])]
+
+
+def test_rows_past_the_vocabulary_are_never_chosen() -> None:
+    model = random_model()
+    best = int(np.argmax(model.next_logits([1, 2, 3])))
+    model.tokenizer = Vocabulary(frozenset(), best)  # type: ignore[assignment]
+    assert max(model.generate([1, 2, 3])) < best
 
 
 def test_a_stopped_generation_leaves_the_model_usable() -> None:
