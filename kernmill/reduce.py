@@ -98,6 +98,22 @@ class Reduce(Activations, Joining):
         return self._truth().sum(axis)
 
     # --- places
+    def _ordered(self) -> Self:
+        """Whole numbers that stand in the order of the values: int64, for dtypes up to 32 bits between -2**31 and 2**31.
+
+        nan counts as the largest, -0 as 0.
+        """
+        if not self.dtype.is_float:
+            sign = 0 if self.dtype.is_bool or self.dtype.min else int(self.dtype.max) // 2 + 1
+            if self.dtype.bits == 64:
+                return self.bitwise_xor(sign).bitcast(dtypes.int64) if sign else self
+            return self.cast(dtypes.int64).sub(sign if self.dtype.bits == 32 else 0)
+        x = self if self.dtype.bits == 64 else self.cast(dtypes.float32)
+        whole = dtypes.int64 if x.dtype.bits == 64 else dtypes.int32
+        bits = x.add(0.0).bitcast(whole)
+        upwards = bits.bitwise_xor(bits.bitwise_right_shift(whole.bits - 1).bitwise_and(int(whole.max)))
+        return choose(x.isnan(), upwards._filled(int(whole.max)), upwards).cast(dtypes.int64)
+
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The place of the first largest value, int64; nan counts as the largest. No axis: in the flat tensor."""
         return self._place(Ops.MAX, axis, keepdim, "argmax")
