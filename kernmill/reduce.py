@@ -99,18 +99,18 @@ class Reduce(Activations, Joining):
 
     # --- places
     def _ordered(self, *, nan_first: bool = False) -> Self:
-        """Whole numbers that stand in the order of the values: int64, for dtypes up to 32 bits between -2**31 and 2**31.
+        """Whole numbers in the order of the values, int64; for dtypes up to 32 bits between -2**31 and 2**31.
 
         nan counts as the largest, or with `nan_first` as the smallest; -0 as 0.
         """
         if not self.dtype.is_float:
             sign = 0 if self.dtype.is_bool or self.dtype.min else int(self.dtype.max) // 2 + 1
             if self.dtype.bits == 64:
-                return self.bitwise_xor(sign).bitcast(dtypes.int64) if sign else self
+                return self._result(self.bitwise_xor(sign).uop.bitcast(dtypes.int64)) if sign else self
             return self.cast(dtypes.int64).sub(sign if self.dtype.bits == 32 else 0)
         x = self if self.dtype.bits == 64 else self.cast(dtypes.float32)
         whole = dtypes.int64 if x.dtype.bits == 64 else dtypes.int32
-        bits = x.add(0.0).bitcast(whole)
+        bits = self._result(x.add(0.0).uop.bitcast(whole))
         upwards = bits.bitwise_xor(bits.bitwise_right_shift(whole.bits - 1).bitwise_and(int(whole.max)))
         end = upwards._filled(int(whole.min if nan_first else whole.max))
         return choose(x.isnan(), end, upwards).cast(dtypes.int64)
@@ -140,7 +140,7 @@ class Reduce(Activations, Joining):
         return kept if self.ndim else kept.reshape(())
 
     def _first_by_key(self, op: Op, call: str) -> Self:
-        """Along the last axis, in one pass: the smallest key of value and place. Half of the lanes, but also of the memory."""
+        """Along the last axis, in one pass: the smallest key of value and place."""
         ordered = self._ordered().bitwise_not() if op is Ops.MAX else self._ordered(nan_first=True)
         keys = ordered.bitwise_left_shift(32).bitwise_or(self._make(iota(self.uop.shape[-1])))
         return keys._reduce(Ops.MIN, -1, True, call).bitwise_and(0xFFFFFFFF)

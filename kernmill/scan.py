@@ -1,10 +1,10 @@
 """Tensor methods: running sums and sorting.
 
-Running values over more than 16 entries are made of blocks: what each adds up to, what stands before it, and both joined.
+Running values over more than 16 entries are made of blocks: what each adds up to, what stands before it, both joined.
 
-Sorting orders int64 keys, the value above its place, so that no two are equal and the order is stable; values of 64 bits
-are sorted by their lower halves, then by their upper ones. Blocks of 32 count ranks: a key's place is the number of
-smaller ones. They are merged two by two by the bitonic network, whose every stage is one minimum and one maximum of
+Sorting orders int64 keys, the value above its place, so that no two are equal and the order is stable; values of 64
+bits are sorted by their lower halves, then by their upper ones. Blocks of 32 count ranks: a key's place is the number
+of smaller ones. They are merged two by two by the bitonic network, whose every stage is one minimum and one maximum of
 each key and its partner: n log(n)**2 / 2 of both, with memory for a few times n. Source: Batcher, Sorting networks and
 their applications (1968).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from kernmill.ir import Op, Ops, ShapeError, dtypes, iota
+from kernmill.ir import Op, Ops, ShapeError, UOp, dtypes, iota
 
 from .elementwise import choose
 from .indexing import Indexing
@@ -100,6 +100,9 @@ class Scan(Indexing):
         return joined.shrink([*(None for _ in self.shape[:-1]), (0, size)])
 
     # --- sorting
+    def _stored(self) -> Self:
+        return self._result(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+
     def _order(self, axis: int, descending: bool, count: int | None, call: str) -> Self:
         """The places of the first `count` elements in sorted order."""
         axis = self._axis(axis, call)
@@ -148,14 +151,14 @@ class Scan(Indexing):
         """The first of these keys in order, at least `count`: sorted blocks, merged two by two."""
         width, lead = _BLOCK_SORTED, self.shape[:-1]
         blocks = self.shape[-1] // width
-        keys = self.reshape((*lead, blocks, width))._ranked().contiguous()
+        keys = self.reshape((*lead, blocks, width))._ranked()._stored()
         while blocks > 1:
             blocks //= 2
             pairs = keys.reshape((*lead, blocks, 2, width))
             low, high = (pairs.shrink([*(None for _ in pairs.shape[:-2]), (n, n + 1), None]) for n in (0, 1))
             low, high = low.squeeze(-2), high.squeeze(-2).flip(-1)
             if width >= count:
-                keys = low.minimum(high).contiguous()
+                keys = low.minimum(high)._stored()
             else:
                 width *= 2
                 whole = keys.reshape((*lead, blocks, width))
@@ -171,14 +174,14 @@ class Scan(Indexing):
             halves = keys.reshape((*shape[:-1], -1, 2, half))
             keys = halves._exchanged(halves.flip(-2), -2, 1)
             half //= 2
-        return keys.reshape((*shape[:-1], -1, 2 * half))._ranked().contiguous().reshape(shape)
+        return keys.reshape((*shape[:-1], -1, 2 * half))._ranked()._stored().reshape(shape)
 
     def _exchanged(self, other: Self, axis: int, half: int) -> Self:
         """The smaller of each and its partner in the first half of an axis, the larger one in the second."""
         size = self.shape[axis]
         place = self._make(iota(size, dtypes.int64)).reshape((size, *(1 for _ in range(-1 - axis))))
         first = place.expand(self.shape).lt(half)
-        return choose(first, self.minimum(other), self.maximum(other)).contiguous()
+        return choose(first, self.minimum(other), self.maximum(other))._stored()
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Self:
         """The places of the elements in sorted order, int64. Stable; nan counts as the largest."""

@@ -162,8 +162,8 @@ def test_the_first_place_of_equal_values(dtype: str) -> None:
     else:
         limits = np.iinfo(dtype)
         sets = [[limits.min, limits.max, 0, 1], [limits.min], [limits.max]]
-    for values in sets:
-        x = np.random.default_rng(0).choice(np.array(values, dtype), (3, 40))
+    for numbers in sets:
+        x = np.random.default_rng(0).choice(np.array(numbers, dtype), (3, 40))
         for name in ("argmax", "argmin"):
             for axis in (None, 0, 1):
                 same(getattr(Tensor(x), name)(axis), np.asarray(getattr(np, name)(x, axis)))
