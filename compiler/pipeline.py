@@ -77,7 +77,7 @@ def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, 
         ast = step.run(ast, target)
         if is_checked:
             verify(ast, step.stage_out, step.name)
-    uops = linearize(ast)
+    uops = linearize(ast, target.vector_registers // 2)
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
     uops = [  # an argument that turned out to be unused is still passed
         *(

@@ -81,7 +81,7 @@ def log_to_polynomial(x: UOp) -> UOp:
     high, low = high_low(x, *_LN2, short=True)
     t = m - 1
     z = t * t
-    tail = fma(z, -0.5, fma(t * z, polynomial(t, "LOG"), e * literal(x, low)))
+    tail = fma(z, fma(t, polynomial(t, "LOG"), -0.5), e * literal(x, low))
     return _log_special(x, fma(e, high, t + tail))
 
 
