@@ -78,17 +78,42 @@ def _tiled(
     actions.append(Action("unroll", (inner, str(_GROUP))))
     if sizes[rows] < _PACKED_ROWS * tile:
         return actions
-    left_over = [name for name in order if name not in (rows, columns)]
-    left_over += [columns] if sizes[columns] > lanes * vectors else []
-    actions.append(Action("order", (*left_over, *([rows] if sizes[rows] > tile else []))))
-    wide = [f"{columns}.u"] if vectors > 1 else []
+    packs_rows = _is_moved(left, right) and left.steps.get(inner) == 1 and sizes[inner] % (_GROUP * lanes) == 0
+    many = _block(-(-sizes[rows] // tile), tile * sizes[inner], target)
+    wide_block = _block(-(-sizes[columns] // (lanes * vectors)), lanes * vectors * sizes[inner], target)
+    if many[0] == 1:  # all rows are one block, and each panel is packed for them where it is used
+        wide_block = (wide_block[0] * wide_block[1], 1)
+    outer, inside = [name for name in order if name not in (rows, columns)], list[str]()
+    for name, (count, each) in ((columns, wide_block), (rows, many)):
+        if count > 1 and each > 1:
+            actions.append(Action("split", (name, str(each))))
+        if count > 1:
+            outer.append(name)
+        if each > 1:
+            inside.append(f"{name}.s" if count > 1 else name)
+    actions.append(Action("order", (*outer, *inside)))
+    held = {name: [n for n in inside if n.partition(".")[0] == name] for name in (rows, columns)}
     own = [inner] if sizes[inner] > _GROUP else []
-    actions.append(Action("stage", (str(right.slot), *own, *wide, f"{columns}.v", f"{inner}.u")))
-    is_moved = left.is_signed is right.is_signed and sizes[inner] % (_GROUP * lanes) == 0
-    if is_moved and left.steps.get(inner) == 1 and tile > 1:  # adding 128 in the inner loop costs a fifth of the time
-        actions.append(Action("stage", (str(left.slot), f"{rows}.u", inner, f"{inner}.u")))
+    wide = [f"{columns}.u"] if vectors > 1 else []
+    panel = (*held[columns], *own, *wide, f"{columns}.v", f"{inner}.u")
+    actions.append(Action("stage", (str(right.slot), *panel)))
+    if packs_rows:  # adding 128 in the inner loop would cost a fifth of the time
+        actions.append(
+            Action("stage", (str(left.slot), *held[rows], *([f"{rows}.u"] if tile > 1 else []), *own, f"{inner}.u"))
+        )
         actions.append(Action("vectorize", (f"{inner}''", str(lanes))))
     return actions
+
+
+def _block(tiles: int, size_bytes: int, target: Target) -> tuple[int, int]:
+    """How many blocks, and tiles in each, so that one of them takes at most a third of L2."""
+    count = -(-tiles // max(1, target.l2_bytes // 3 // size_bytes))
+    each = -(-tiles // count)
+    return -(-tiles // each), each
+
+
+def _is_moved(left: _Operand, right: _Operand) -> bool:
+    return left.is_signed is right.is_signed
 
 
 def _operands(total: UOp) -> tuple[_Operand, _Operand] | None:

@@ -35,7 +35,12 @@ def test_panels_are_woven() -> None:
 
 
 def test_rows_that_are_moved_are_packed_as_well() -> None:
-    assert schedule(product(512, 512, 512)).endswith("stage 1 i0.u k0 k0.u; vectorize k0'' 16")
+    assert schedule(product(512, 512, 512)).endswith("stage 1 i0 i0.u k0 k0.u; vectorize k0'' 16")
+
+
+def test_what_is_packed_stays_in_the_cache() -> None:
+    found = schedule(product(1024, 1024, 1024))
+    assert "split i1 4; split i0 43; order i1 i0 i1.s i0.s; stage 2 i1.s k0 i1.u i1.v k0.u; stage 1 i0.s i0.u" in found
 
 
 def test_few_rows_are_not_worth_a_panel() -> None:
@@ -58,9 +63,12 @@ def test_other_kernels_are_not_its_business() -> None:
 
 
 @pytest.mark.parametrize("pair", [(I8, I8), (U8, I8), (U8, U8)])
-@pytest.mark.parametrize("shape", [(24, 64, 64), (50, 128, 70), (3, 64, 20), (1, 256, 33), (25, 30, 17), (64, 8, 4)])
+@pytest.mark.parametrize(
+    "shape", [(24, 64, 64), (50, 128, 70), (3, 64, 20), (1, 256, 33), (25, 30, 17), (64, 8, 4), (100, 128, 300)]
+)
 @pytest.mark.parametrize("turned", [False, True])
-def test_values_are_exact(shape: tuple[int, int, int], pair: tuple[DType, DType], turned: bool) -> None:
+@pytest.mark.parametrize("l2_bytes", [1 << 20, 8 << 10])
+def test_values_are_exact(shape: tuple[int, int, int], pair: tuple[DType, DType], turned: bool, l2_bytes: int) -> None:
     ast = product(*shape, pair, turned)
     arrays = inputs(ast)
     for number, array in enumerate(arrays[1:], 1):
@@ -68,7 +76,7 @@ def test_values_are_exact(shape: tuple[int, int, int], pair: tuple[DType, DType]
         arrays[number] = (
             np.random.default_rng(number).integers(limits.min, limits.max + 1, array.size).astype(array.dtype)
         )
-    actions = dot_actions(ast, VNNI)
+    actions = dot_actions(ast, replace(VNNI, l2_bytes=l2_bytes))
     assert actions is not None or min(shape) < 2 or shape[1] == 8
     np.testing.assert_array_equal(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
 
