@@ -98,9 +98,9 @@ def _write_q5_1(x: Tensor) -> dict[str, Tensor]:
 
 
 BLOCKS = (
-    BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0),
-    BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1),
-    BlockType("Q5_0", {"d": 2, "qh": 4, "qs": 16}, _read_q5_0, _write_q5_0),
-    BlockType("Q5_1", {"d": 2, "m": 2, "qh": 4, "qs": 16}, _read_q5_1, _write_q5_1),
+    BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0, (2, 16)),
+    BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1, (2, 16)),
+    BlockType("Q5_0", {"d": 2, "qh": 4, "qs": 16}, _read_q5_0, _write_q5_0, (2, 16)),
+    BlockType("Q5_1", {"d": 2, "m": 2, "qh": 4, "qs": 16}, _read_q5_1, _write_q5_1, (2, 16)),
     BlockType("Q8_0", {"d": 2, "qs": 32}, _read_q8_0, _write_q8_0),
 )
