@@ -12,7 +12,7 @@ from kernmill.ir import dtypes
 
 from ..elementwise import where
 from ..tensor import Tensor
-from .bits import half, half_bytes, pack, unpack
+from .bits import flags, half, half_bytes, pack, unpack
 from .block import BlockType
 
 __all__ = ["BLOCKS", "inverse", "largest", "rounded"]
@@ -53,7 +53,7 @@ def _write_q4_0(x: Tensor) -> dict[str, Tensor]:
 
 
 def _read_q5_0(d: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * ((unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4).float() - 16)
+    return half(d) * ((unpack(qs, 4, 16) | flags(qh) << 4).float() - 16)
 
 
 def _write_q5_0(x: Tensor) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ def _read_q4_1(d: Tensor, m: Tensor, qs: Tensor) -> Tensor:
 
 
 def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * (unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4).float() + half(m)
+    return half(d) * (unpack(qs, 4, 16) | flags(qh) << 4).float() + half(m)
 
 
 def _from_least(x: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
