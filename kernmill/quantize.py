@@ -94,7 +94,8 @@ def _converted(file: gguf.File, name: str, kind: TensorType, number: int, report
     """The bytes of a tensor in its new type."""
     entry, values = file.entries[name], file.values(name)
     shape = " x ".join(str(size) for size in entry.shape)
-    count = f"[{number:4}/{len(file.entries):4}] {name:36} {shape:>16}"
+    shown = name if name.isprintable() and name.isascii() else ascii(name)  # a file from elsewhere talks to a terminal
+    count = f"[{number:4}/{len(file.entries):4}] {shown:36} {shape:>16}"
     if kind is entry.type:
         report(f"{count}  {kind.name}")
         yield values

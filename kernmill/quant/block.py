@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -20,18 +21,22 @@ class BlockType:
 
     `layout` names the parts of a block in their order, each with its size in bytes. `read` takes the parts as uint8
     tensors [.., size] by name and gives the values, float32 [.., values]; `write` is its inverse, as near as it goes.
-    Leading axes are free. Both are written in ordinary Tensor calls and are compiled like anything else.
+    Leading axes are free. Both are written in ordinary Tensor calls and are compiled like anything else. `axes` are the
+    sizes that the values of a block fall into, such as groups with one scale: what runs over them reads plain strides.
     """
 
     name: str
     layout: Mapping[str, int]
     read: Callable[..., Tensor]
     write: Callable[[Tensor], dict[str, Tensor]] | None = None
+    axes: tuple[int, ...] = ()
     type: TensorType = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", tensor_type(self.name))
+        object.__setattr__(self, "axes", self.axes or (self.type.values,))
         assert sum(self.layout.values()) == self.type.size_bytes, self.name
+        assert math.prod(self.axes) == self.type.values, self.name
 
     @property
     def values(self) -> int:

@@ -9,6 +9,8 @@ Tests: tests/kernmill/quant/test_grids.py.
 from __future__ import annotations
 
 import functools
+import importlib
+from typing import Any
 
 from kernmill.ir import FormatError, dtypes, take
 
@@ -28,7 +30,7 @@ def _table(name: str, device: str) -> Tensor:
         FormatError: the package gguf is not here.
     """
     try:
-        from gguf import quants
+        quants: Any = importlib.import_module("gguf.quants")
     except ImportError:
         raise FormatError(
             f"{name}: the tables of this type are in the package gguf, which is not installed. "

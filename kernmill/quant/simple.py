@@ -12,7 +12,7 @@ from kernmill.ir import dtypes
 
 from ..elementwise import where
 from ..tensor import Tensor
-from .bits import half, half_bytes, pack, unpack
+from .bits import flags, half, half_bytes, pack, unpack
 from .block import BlockType
 
 __all__ = ["BLOCKS", "inverse", "largest", "rounded"]
@@ -53,7 +53,7 @@ def _write_q4_0(x: Tensor) -> dict[str, Tensor]:
 
 
 def _read_q5_0(d: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * ((unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4).float() - 16)
+    return half(d) * ((unpack(qs, 4, 16) | flags(qh) << 4).float() - 16)
 
 
 def _write_q5_0(x: Tensor) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ def _read_q4_1(d: Tensor, m: Tensor, qs: Tensor) -> Tensor:
 
 
 def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * (unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4).float() + half(m)
+    return half(d) * (unpack(qs, 4, 16) | flags(qh) << 4).float() + half(m)
 
 
 def _from_least(x: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,9 +98,9 @@ def _write_q5_1(x: Tensor) -> dict[str, Tensor]:
 
 
 BLOCKS = (
-    BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0),
-    BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1),
-    BlockType("Q5_0", {"d": 2, "qh": 4, "qs": 16}, _read_q5_0, _write_q5_0),
-    BlockType("Q5_1", {"d": 2, "m": 2, "qh": 4, "qs": 16}, _read_q5_1, _write_q5_1),
+    BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0, (2, 16)),
+    BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1, (2, 16)),
+    BlockType("Q5_0", {"d": 2, "qh": 4, "qs": 16}, _read_q5_0, _write_q5_0, (2, 16)),
+    BlockType("Q5_1", {"d": 2, "m": 2, "qh": 4, "qs": 16}, _read_q5_1, _write_q5_1, (2, 16)),
     BlockType("Q8_0", {"d": 2, "qs": 32}, _read_q8_0, _write_q8_0),
 )

@@ -76,6 +76,25 @@ class QuantizedTensor:
         """The values, float32 of `shape`."""
         return self.type.decode(self.data).flatten(-2)
 
+    def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """x @ values.T + bias, the sums taken block by block, in float32 (float64 for a float64 x).
+
+        Shapes: x [.., n] and this [m, n] give [.., m]; bias [m].
+
+        Raises:
+            ShapeError: this has not two axes, or their last axes differ.
+        """
+        if self.ndim != 2 or not x.ndim or x.shape[-1] != self.shape[-1]:
+            raise ShapeError(
+                f"linear: x of shape {show_shape(x.uop.shape)} with {self.type.name} of shape {show_shape(self.shape)}: "
+                "the last axis of x is to be that of the weight, which has two axes. Reshape one."
+            )
+        axes = (self._row_blocks("linear"), *self.type.axes)
+        last = tuple(range(-len(axes), 0))
+        values = self.type.decode(self.data).unflatten(-1, self.type.axes)
+        result = (x.unflatten(-1, axes).unsqueeze(-1 - len(axes)) * values).sum(last)
+        return result if bias is None else result + bias
+
     def rows(self, index: Tensor) -> Self:
         """Entries of the first axis by an int tensor, as an embedding takes them: only their blocks are read."""
         data = self.data[index]

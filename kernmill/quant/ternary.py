@@ -72,7 +72,7 @@ def _write_tq1_0(x: Tensor) -> dict[str, Tensor]:
 
 BLOCKS = (
     BlockType("TQ1_0", {"qs": 48, "qh": 4, "d": 2}, _read_tq1_0, _write_tq1_0),
-    BlockType("TQ2_0", {"qs": 64, "d": 2}, _read_tq2_0, _write_tq2_0),
+    BlockType("TQ2_0", {"qs": 64, "d": 2}, _read_tq2_0, _write_tq2_0, (2, 4, 32)),
     BlockType("Q1_0", {"d": 2, "qs": 16}, _read_q1_0),
     BlockType("Q2_0", {"d": 2, "qs": 16}, _read_q2_0),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,32 @@ def test_values_that_are_no_numbers(tmp_path: Path, value: float) -> None:
     with pytest.raises(FormatError, match=r"tensor 'output\.weight' holds values that are inf or nan, or too large"):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", report=quiet)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_names_that_would_steer_a_terminal(tmp_path: Path) -> None:
+    lines = list[str]()
+    save(tmp_path / "in", {"\x1b[2J.weight": Tensor(weight(2, 32))}, {})
+    quantize.run(tmp_path / "in", tmp_path / "out", "Q8_0", report=lines.append)
+    assert "'\\x1b[2J.weight'" in lines[0]
+    assert all(line.isprintable() for line in lines)
+
+
+def test_damaged_files_are_quantised_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the header says: a file that can be read, or one sentence and nothing written."""
+    monkeypatch.setattr(quantize, "_encoded", lambda piece, old, new: memoryview(bytes(1 << 16)))
+    model(tmp_path / "good", 32)
+    good, rng = (tmp_path / "good").read_bytes(), np.random.default_rng(9)
+    head = min(entry.start for entry in gguf.read(tmp_path / "good").entries.values())
+    for _ in range(300):
+        bad = bytearray(good)
+        for place in rng.integers(0, head, 3):
+            bad[place] = rng.integers(0, 256)
+        (tmp_path / "bad").write_bytes(bad)
+        with contextlib.suppress(FormatError):
+            quantize.run(tmp_path / "bad", tmp_path / "out", "Q8_0", report=quiet)
+            gguf.read(tmp_path / "out")
+            (tmp_path / "out").unlink()
+        assert not {path.name for path in tmp_path.iterdir()} - {"good", "bad"}
 
 
 def test_stopped(tmp_path: Path) -> None:

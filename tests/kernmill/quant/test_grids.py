@@ -18,7 +18,8 @@ def test_read(name: str) -> None:
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gguf", None)
+    for name in ("gguf", "gguf.quants"):
+        monkeypatch.setitem(sys.modules, name, None)
     grids._table.cache_clear()
     block = grids.BLOCKS[0]
     with pytest.raises(FormatError, match=r"IQ2_XXS: the tables of this type are in the package gguf, .*install"):

@@ -25,6 +25,19 @@ def test_there_and_back() -> None:
     np.testing.assert_array_equal(again.dequantize().numpy(), values.numpy())
 
 
+@pytest.mark.parametrize("name", ["Q4_0", "Q5_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "TQ2_0"])
+def test_linear(name: str) -> None:
+    """As the product of the values, in whatever order the sums are taken."""
+    width = block_type(name).values * 2
+    rng = np.random.default_rng(width)
+    weight = QuantizedTensor.quantize(Tensor(rng.standard_normal((3, width)).astype(np.float32)), name).realize()
+    values, x = weight.dequantize().numpy(), rng.standard_normal((2, 1, width)).astype(np.float32)
+    np.testing.assert_allclose(weight.linear(Tensor(x)).numpy(), x @ values.T, rtol=1e-4, atol=1e-4)
+    bias = Tensor([1.0, 2.0, 3.0])
+    got = weight.linear(Tensor(x[0, 0]), bias).numpy()
+    np.testing.assert_allclose(got, x[0, 0] @ values.T + bias.numpy(), rtol=1e-4, atol=1e-4)
+
+
 def test_rows() -> None:
     weight = QuantizedTensor.quantize(Tensor(X), "Q4_1")
     picked = weight.rows(Tensor([[2, 0], [1, 1]]))
@@ -55,6 +68,9 @@ def test_no_values() -> None:
 
 
 def test_mistakes() -> None:
+    weight = QuantizedTensor.quantize(Tensor.zeros(3, 64), "Q4_0")
+    with pytest.raises(ShapeError, match=r"linear: x of shape \(2, 32\) with Q4_0 of shape \(3, 64\): the last axis"):
+        weight.linear(Tensor.zeros(2, 32))
     data = Tensor.zeros(36, dtype=dtypes.uint8)
     with pytest.raises(ShapeError, match=r"QuantizedTensor: Q4_0 of shape \(2, 33\): rows of 33 values are no"):
         QuantizedTensor(data, "Q4_0", (2, 33))
