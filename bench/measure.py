@@ -6,9 +6,14 @@ import gc
 import sys
 from collections.abc import Mapping, Sequence
 
-from .figures import digits, ratios, show_bytes, show_seconds, spread
+from .figures import digits, ratios_to, show_bytes, show_seconds, spread
+from .attention_rows import ATTENTION_ROWS
+from .block_rows import BLOCK_ROWS
+from .conv_rows import CONV_ROWS
 from .fresh_rows import FRESH_ROWS
+from .hog_rows import HOG_ROWS
 from .launch import LAUNCH_ROWS
+from .matmul_rows import MATMUL_ROWS
 from .peers import peer
 from .row import Goal, Outcome, Prepared, Row, Setup, take_off
 from .tensor_rows import TENSOR_ROWS
@@ -17,7 +22,10 @@ from .train_rows import TRAIN_ROWS
 
 __all__ = ["ROWS", "measure_all", "measure_row"]
 
-ROWS: list[Row] = [*TENSOR_ROWS, *LAUNCH_ROWS, *TRAIN_ROWS, *FRESH_ROWS]
+ROWS: list[Row] = [
+    *MATMUL_ROWS, *ATTENTION_ROWS, *CONV_ROWS, *TENSOR_ROWS, *LAUNCH_ROWS, *TRAIN_ROWS, *HOG_ROWS, *FRESH_ROWS,
+    *BLOCK_ROWS,
+]  # fmt: skip
 
 
 def measure_all(rows: Sequence[Row], setup: Setup) -> list[Outcome]:
@@ -36,37 +44,51 @@ def measure_all(rows: Sequence[Row], setup: Setup) -> list[Outcome]:
 def measure_row(row: Row, setup: Setup) -> Outcome:
     """One row. Whatever goes wrong in it becomes its text: nothing of it is timed then."""
     outcome = Outcome(row.name, row.about, setup.threads, row.rate, row.quantity)
+    prepared = None
     try:
         prepared = row.prepare(setup)
         samples = interleave(prepared.samplers, min(setup.rounds, row.most_rounds))
         outcome.samples = take_off(samples, row.baseline) if row.baseline in samples else samples
         outcome.work = prepared.work
         outcome.notes = prepared.notes()
-        outcome.goal = goal_text(row, setup.threads, prepared, outcome.samples)
+        outcome.goals = judged_goals(row, setup.threads, prepared, outcome.samples)
     except Exception as error:  # the other rows can still be measured
         outcome.samples = {}
         outcome.failed = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    finally:
+        if prepared and prepared.close:
+            prepared.close()
     return outcome
 
 
-def goal_text(row: Row, threads: int, prepared: Prepared, samples: Mapping[str, list[float]]) -> str:
-    """Each goal, and whether it was reached."""
-    if threads != row.goal_threads and not row.once:
-        return ""
-    return "; ".join(text for goal in row.goals if (text := judged(goal, row, prepared, samples)))
+def judged_goals(
+    row: Row, threads: int, prepared: Prepared, samples: Mapping[str, list[float]]
+) -> list[list[str]]:
+    """Each goal that could be judged, and whether it was met."""
+    if threads not in row.goal_threads and not row.once:
+        return []
+    return [found for goal in row.goals if (found := judged(goal, row, prepared, samples))]
 
 
-def judged(goal: Goal, row: Row, prepared: Prepared, samples: Mapping[str, list[float]]) -> str:
+def judged(goal: Goal, row: Row, prepared: Prepared, samples: Mapping[str, list[float]]) -> list[str]:
     """One goal; nothing where a side of it was not measured."""
     ours = samples.get("kernmill")
-    if not ours or (goal.peer and goal.peer not in samples):
-        return ""
-    if goal.peer:
-        found = ratios(samples[goal.peer], ours).median
-        return f"{goal.ratio:g}x {goal.peer}: {'reached' if found >= goal.ratio else 'short'} ({digits(found)})"
+    name = goal.peer
+    others = {peer: values for peer, values in samples.items() if peer not in ("kernmill", "ceiling") and values}
+    if not ours or (name and not others if name == "best" else name and not samples.get(name)):
+        return []
+    if name:
+        if name == "best":
+            name = min(others, key=lambda peer: ratios_to(others[peer], ours).median)
+        found = ratios_to(samples[name], ours).median
+        shown = f"{goal.ratio:.0%} of the ceiling" if name == "ceiling" else f"{goal.ratio:g}x {goal.peer}"
+        who = f", {name}" if goal.peer == "best" else ""
+        missing = f"short by {1 - found / goal.ratio:.0%}"
+        return [shown, f"{'met' if found >= goal.ratio else missing} ({digits(found)}{who})"]
     show = show_bytes if row.quantity == "B" else show_seconds
     found = prepared.measured(samples) if prepared.measured else spread(ours).median
-    return f"under {show(goal.limit)}: {'reached' if found < goal.limit else 'short'} ({show(found)})"
+    missing = f"short: {digits(found / goal.limit)}x as long"
+    return [f"under {show(goal.limit)}", f"{'met' if found < goal.limit else missing} ({show(found)})"]
 
 
 def in_short(outcome: Outcome) -> str:
@@ -74,5 +96,5 @@ def in_short(outcome: Outcome) -> str:
     if outcome.failed:
         return f"FAILED {outcome.failed}"
     show = show_bytes if outcome.quantity == "B" else show_seconds
-    parts = [f"{name} {show(spread(values).median)}" for name, values in outcome.samples.items()]
-    return "  ".join([*parts, *([f"[{outcome.goal}]"] if outcome.goal else [])])
+    parts = [f"{name} {show(spread(values).median)}" for name, values in outcome.samples.items() if values]
+    return "  ".join([*parts, *(f"[{what}: {found}]" for what, found in outcome.goals)])

@@ -17,6 +17,7 @@ from .row import Sampler
 __all__ = ["call_sampler", "interleave"]
 
 _SETTLE_S = 0.03
+_LONG_S, _VERY_LONG_S = 1.5, 10.0  # of a warm-up sample: kept to 3 rounds, to 1
 
 
 def timed(call: Callable[[], object], count: int) -> float:
@@ -59,11 +60,20 @@ def call_sampler(call: Callable[[], object], sample_s: float, threads: int, unit
 
 
 def interleave(samplers: Mapping[str, Sampler], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """One sample of each in turn, `rounds` times, after `warm_up` rounds that do not count."""
+    """One sample of each in turn, `rounds` times, after `warm_up` rounds that do not count.
+
+    A sampler that took long in the warm-up takes part in the first rounds only, one that took very long in the first
+    one: its list is shorter.
+    """
     samples: dict[str, list[float]] = {name: [] for name in samplers}
+    left = dict.fromkeys(samplers, rounds)
     for number in range(warm_up + rounds):
         for name, sample in samplers.items():
-            value = sample()
-            if number >= warm_up:
-                samples[name].append(value)
+            start = time.perf_counter()
+            if number < warm_up:
+                sample()
+                spent = time.perf_counter() - start
+                left[name] = min(rounds, 1 if spent > _VERY_LONG_S else 3 if spent > _LONG_S else rounds)
+            elif number - warm_up < left[name]:
+                samples[name].append(sample())
     return samples
