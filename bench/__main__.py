@@ -16,7 +16,7 @@ from typing import Any
 
 from .machine import machine
 from .measure import ROWS, measure_all
-from .peers import PEERS, has_jit, installed, thread_environment
+from .peers import PEERS, has_jit, installed, missing, thread_environment
 from .row import Outcome, Row, Setup
 from .table import markdown, write_readme
 
@@ -26,11 +26,14 @@ _QUICK = Setup(rounds=5, sample_s=0.003)
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    made.add_argument("rows", nargs="*", metavar="ROW", help="names or patterns (matmul_*); all without any")
+    made.add_argument("given", nargs="*", metavar="ROW", help="names or patterns (matmul_*); all without any")
+    made.add_argument("--rows", default="", metavar="PATTERNS", help="the same, with commas: matmul_*,softmax")
     made.add_argument("--threads", default="1", help="numbers of threads, one run each: 1,2 (default 1)")
     made.add_argument(
         "--peers", default=",".join(PEERS), help="those of them that are installed (default: %(default)s)"
     )
+    made.add_argument("--limit", type=float, default=720, metavar="SECONDS",
+                      help="for each number of threads; rows left over are named (default: %(default)s)")  # fmt: skip
     made.add_argument("--quick", action="store_true", help="fewer and shorter samples: a look, no measurement")
     made.add_argument("--json", metavar="FILE", help="every sample, for keeping")
     made.add_argument("--write-readme", action="store_true", help="put the table into bench/README.md")
@@ -54,7 +57,7 @@ def chosen_peers(text: str) -> tuple[str, ...]:
         if name not in PEERS:
             raise SystemExit(f"bench: there is no peer {name!r}. Peers: {', '.join(PEERS)}.")
         if not installed(name):
-            print(f"bench: {name} is not installed and left out", file=sys.stderr)
+            print(f"bench: {name} is left out: not installed: {missing(name)}", file=sys.stderr)
     return tuple(dict.fromkeys(["kernmill", *(name for name in names if installed(name))]))
 
 
@@ -72,7 +75,7 @@ def run_child(rows: Sequence[Row], setup: Setup, arguments: argparse.Namespace) 
         file = Path(folder) / "outcomes.json"
         command = [sys.executable, "-m", "bench", *(row.name for row in rows), "--threads", str(setup.threads),
                    "--peers", ",".join(setup.peers), "--child", str(file)]  # fmt: skip
-        command += ["--quick"] if arguments.quick else []
+        command += ["--limit", str(arguments.limit), *(["--quick"] if arguments.quick else [])]
         done = subprocess.run(command, env=thread_environment(setup.threads), check=False)
         if done.returncode:
             raise SystemExit(f"bench: the run with {setup.threads} threads ended with {done.returncode}")
@@ -86,21 +89,23 @@ def as_json(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
 def main(given: Sequence[str] | None = None) -> int:
     """1 when a row failed, else 0."""
     arguments = parser().parse_args(given)
-    rows, peers = chosen_rows(arguments.rows), chosen_peers(arguments.peers)
+    patterns = [*arguments.given, *filter(None, arguments.rows.split(","))]
+    rows, peers = chosen_rows(patterns), chosen_peers(arguments.peers)
     if arguments.list:
-        print("\n".join(f"{row.name:16} {row.about}" for row in rows))
+        print("\n".join(f"{row.name:22} {row.about}" for row in rows))
         return 0
     base = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=peers)
     counts = thread_counts(arguments.threads)
     if arguments.child:
-        found = measure_all(rows, dataclasses.replace(base, threads=counts[0]))
+        found = measure_all(rows, dataclasses.replace(base, threads=counts[0]), arguments.limit)
         Path(arguments.child).write_text(json.dumps([dataclasses.asdict(one) for one in found]))
         return 0
     facts = {**machine(), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": base.rounds}
     facts["jit"] = has_jit()
+    facts["missing"] = {name: missing(name) for name in arguments.peers.split(",") if name in PEERS and missing(name)}
     outcomes: list[Outcome] = []
     for place, threads in enumerate(counts):
-        these = [row for row in rows if place == 0 or not row.once]
+        these = [row for row in rows if row.only_threads in (0, threads) and (place == 0 or not row.once)]
         if these:
             outcomes += run_child(these, dataclasses.replace(base, threads=threads), arguments)
     order = {row.name: place for place, row in enumerate(rows)}

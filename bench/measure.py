@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 
 from .figures import digits, ratios_to, show_bytes, show_seconds, spread
@@ -28,15 +30,19 @@ ROWS: list[Row] = [
 ]  # fmt: skip
 
 
-def measure_all(rows: Sequence[Row], setup: Setup) -> list[Outcome]:
-    """Every row, with a line on stderr for each."""
+def measure_all(rows: Sequence[Row], setup: Setup, limit_s: float = math.inf) -> list[Outcome]:
+    """Every row, with a line on stderr for each; none is begun after so many seconds."""
+    deadline = time.monotonic() + limit_s
     for name in setup.peers:
         peer(name).use_threads(setup.threads)
     outcomes = []
     for row in rows:
-        outcome = measure_row(row, setup)
+        if time.monotonic() < deadline:
+            outcome = measure_row(row, setup)
+        else:
+            outcome = Outcome(row.name, row.about, setup.threads, failed=f"not begun within {limit_s:g} s")
         outcomes.append(outcome)
-        print(f"{row.name:16} {setup.threads}T  {in_short(outcome)}", file=sys.stderr, flush=True)
+        print(f"{row.name:22} {setup.threads}T  {in_short(outcome)}", file=sys.stderr, flush=True)
         gc.collect()
     return outcomes
 

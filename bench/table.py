@@ -23,6 +23,9 @@ def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     lines = [f"{machine_line(facts)}.", ""]
     lines += [f"Medians of {facts['rounds']} interleaved rounds, the middle half in brackets. "
               "x: the peer's time by kernmill's, round by round; above 1 kernmill is faster.", ""]  # fmt: skip
+    if facts.get("missing"):
+        absent = "; ".join(f"{name} ({what})" for name, what in facts["missing"].items())
+        lines += [f"Left out, because something is not installed: {absent}.", ""]
     lines += [] if facts["jit"] else ["**kernmill without jit**: every call builds its graph anew.", ""]
     lines += [as_row(heads), as_row(["---", *["--:"] * (len(heads) - 3), "---", "---"])]
     lines += [as_row(cells(outcome, others)) for outcome in outcomes if not outcome.failed]
