@@ -1,4 +1,4 @@
-"""Rows: attention of 16 heads over 1024 places of width 64, with and without the causal mask, in float32 and bfloat16."""
+"""Rows: attention of 16 heads over 1024 places of width 64, full and causal, in float32 and bfloat16."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .expression import Expression, Form, contiguous_bf16, prepare_expression
+from .expression import Expression, contiguous_bf16, prepare_expression
 from .row import Goal, Row
 
 __all__ = ["ATTENTION_ROWS", "attention"]
@@ -27,7 +27,7 @@ def attention(is_causal: bool, q: Array, k: Array, v: Array) -> Array:
     """The reference."""
     scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
     if is_causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights @ v / weights.sum(-1, keepdims=True)  # type: ignore[no-any-return]
 
@@ -38,11 +38,6 @@ def flops(is_causal: bool, size: Size) -> float:
 
 
 def jax_attention(is_causal: bool, jax: Any, q: Any, k: Any, v: Any) -> Any:
-    """Its layout is (batch, places, heads, width)."""
-    return jax.nn.dot_product_attention(q, k, v, is_causal=is_causal)
-
-
-def jax_written(is_causal: bool, jax: Any, q: Any, k: Any, v: Any) -> Any:
     scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
     if is_causal:
         scores = jax.numpy.where(jax.numpy.tri(*scores.shape[-2:], dtype=bool), scores, -math.inf)
@@ -55,14 +50,16 @@ def row(dtype: str, is_causal: bool, ratio: float) -> Row:
         "kernmill": lambda _, q, k, v: q.scaled_dot_product_attention(k, v, is_causal=is_causal),
         "numpy": lambda _, q, k, v: attention(is_causal, q, k, v),
         "torch": lambda torch, q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal),
-        "jax": (partial(jax_written, is_causal),),
+        "jax": partial(jax_attention, is_causal),
         "onnxruntime": lambda g, q, k, v: g.Attention(q, k, v, is_causal=int(is_causal)),
         "tinygrad": lambda _, q, k, v: q.scaled_dot_product_attention(k, v, is_causal=is_causal),
     }
     if is_half:
         run = {name: run[name] for name in ("kernmill", "torch", "jax")}
-    work = Expression((1, 16, 1024, 64), (1, 2, 19, 8), partial(heads, is_half), partial(attention, is_causal), run,
-                      partial(flops, is_causal), 2e-2 if is_half else 2e-5, "fma", dtype="bfloat16" if is_half else "")  # fmt: skip
+    work = Expression(
+        (1, 16, 1024, 64), (1, 2, 19, 8), partial(heads, is_half), partial(attention, is_causal), run,
+        partial(flops, is_causal), 2e-2 if is_half else 2e-5, "fma", dtype="bfloat16" if is_half else "",
+    )  # fmt: skip
     name = f"attention_{'bf16' if is_half else 'f32'}{'_causal' if is_causal else ''}"
     about = f"{dtype} attention 1 x 16 x 1024 x 64{', causal' if is_causal else ''}; torch: its fused one"
     return Row(name, about, partial(prepare_expression, work), "GFLOP/s", goals=(Goal("torch", ratio),))

@@ -128,7 +128,7 @@ def jax_block(params: list[Array], x: Array, is_gradient: bool) -> Call:
             return [value, *grads]
         return [with_arrays(jax.numpy, weights, given)]
 
-    return lambda: jax.block_until_ready(jax.jit(run)(weights, given))  # type: ignore[no-any-return]
+    return lambda: jax.block_until_ready(jax.jit(run)(weights, given))
 
 
 def tinygrad_block(params: list[Array], x: Array, is_gradient: bool) -> Call:
@@ -173,7 +173,7 @@ def is_right(params: list[Array], x: Array, found: list[Array], is_gradient: boo
 
 
 def block_child(name: str, is_gradient: bool, is_tiny: bool) -> None:
-    """In a process of its own, imports and weights done: seconds of the first call, and whether it is right, as JSON."""
+    """In a process of its own, imports and weights done: seconds of the first call, and whether it is right: JSON."""
     params, x = problem(8, 32) if is_tiny else problem(_TOKENS, _WIDTH)
     call = BLOCKS[name](params, x, is_gradient)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Rows: the first call of a transformer block of width 1024 in a fresh process, forward and with gradients, cold and warm."""
+"""Rows: the first call of a transformer block in a fresh process, forward and with gradients, cold and warm."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class BlockRuns(FreshRuns):
 def row(is_gradient: bool, is_warm: bool, limit: float) -> Row:
     name = f"block_{'backward' if is_gradient else 'forward'}_{'warm' if is_warm else 'cold'}"
     what = "forward and backward" if is_gradient else "forward"
-    about = f"first {what} of a transformer block, width 1024, 256 tokens, {'kernels in the cache' if is_warm else 'cold'}"
+    how = "kernels in the cache" if is_warm else "cold"
+    about = f"first {what} of a transformer block, width 1024, 256 tokens, {how}"
     return Row(name, about, partial(prepare, is_gradient, is_warm), goals=(Goal(limit=limit),), most_rounds=3)
 
 

@@ -91,7 +91,8 @@ def tile_text(kind: str, lanes: int) -> str:
     for i in range(rows):
         inner += [f"  %a{i}p = getelementptr {scalar}, ptr %a, i64 {i}", f"  %a{i}s = load {scalar}, ptr %a{i}p",
                   f"  %a{i}i = insertelement {vector} poison, {scalar} %a{i}s, i32 0",
-                  f"  %a{i} = shufflevector {vector} %a{i}i, {vector} poison, <{lanes} x i32> zeroinitializer"]  # fmt: skip
+                  f"  %a{i} = shufflevector {vector} %a{i}i, {vector} poison, <{lanes} x i32> zeroinitializer",
+                  ]  # fmt: skip
     if kind == "fma":
         name, order = f"@llvm.fma.v{lanes}f32", "{v} %a{i}, {v} %b{j}, {v} %c{i}_{j}"
     else:
@@ -99,7 +100,8 @@ def tile_text(kind: str, lanes: int) -> str:
     inner += [f"  %n{i}_{j} = call {vector} {name}({order.format(v=vector, i=i, j=j)})" for i, j in cells]
     words = {
         "DECLARE": f"declare {vector} {name}({vector}, {vector}, {vector})",
-        "OUTER": "\n".join(f"  %s{i}_{j} = phi {vector} [zeroinitializer, %entry], [%n{i}_{j}, %after]" for i, j in cells),
+        "OUTER": "\n".join(f"  %s{i}_{j} = phi {vector} [zeroinitializer, %entry], [%n{i}_{j}, %after]"
+                           for i, j in cells),
         "INNER": "\n".join(inner),
         "STORES": "\n".join(f"  %o{i}_{j} = getelementptr {vector}, ptr %result, i64 {i * columns + j}\n"
                             f"  store {vector} %n{i}_{j}, ptr %o{i}_{j}, align 64" for i, j in cells),
@@ -119,7 +121,8 @@ def pass_text(kind: str, lanes: int, streams: int, ahead: int, is_streaming: boo
     for s, v in parts:
         n = f"{s}_{v}"
         body += [f"  %o{n} = add i64 %i, OFFSET{s}", f"  %q{n} = add i64 %o{n}, {v * width}",
-                 f"  %p{n} = getelementptr i8, ptr %source, i64 %q{n}", f"  %x{n} = load {vector}, ptr %p{n}, align 64"]  # fmt: skip
+                 f"  %p{n} = getelementptr i8, ptr %source, i64 %q{n}",
+                 f"  %x{n} = load {vector}, ptr %p{n}, align 64"]  # fmt: skip
         if ahead and not v:
             body += [f"  %f{n} = getelementptr i8, ptr %p{n}, i64 {ahead}",
                      f"  call void @llvm.prefetch(ptr %f{n}, i32 0, i32 3, i32 1)"]  # fmt: skip

@@ -63,27 +63,32 @@ class Conv:
 
 
 def torch_forms(conv: Conv) -> tuple[Any, ...]:
-    """Channels first; channels last in memory; with oneDNN's own layout of the weight."""
+    """Channels first and last in memory."""
 
     def run(torch: Any, x: Any, weight: Any) -> Any:
         return torch.nn.functional.conv2d(x, weight, None, conv.stride, conv.padding, 1, conv.groups(x))
 
-    def last(torch: Any, x: Any, weight: Any) -> tuple[Any, Any]:
-        return tuple(t.contiguous(memory_format=torch.channels_last) for t in (x, weight))  # type: ignore[return-value]
+    def last(torch: Any, x: Any, weight: Any) -> tuple[Any, ...]:
+        return tuple(t.contiguous(memory_format=torch.channels_last) for t in (x, weight))
 
     return run, Form(run, last)
 
 
 def jax_forms(conv: Conv) -> tuple[Any, ...]:
-    """Channels first and last; the weight is turned beforehand, the result in the call."""
+    """Channels first and last; XLA turns what comes out of the second back, as the row asks for."""
 
-    def run(names: tuple[str, str, str], groups: int, jax: Any, x: Any, weight: Any) -> Any:
+    def run(is_last: bool, jax: Any, x: Any, weight: Any) -> Any:
+        names = ("NHWC", "HWIO", "NHWC") if is_last else ("NCHW", "OIHW", "NCHW")
+        groups = x.shape[3 if is_last else 1] if conv.is_depthwise else 1
         pads = ((conv.padding, conv.padding),) * 2
-        return jax.lax.conv_general_dilated(x, weight, (conv.stride,) * 2, pads, dimension_numbers=names,
-                                            feature_group_count=groups or x.shape[1])  # fmt: skip
+        found = jax.lax.conv_general_dilated(x, weight, (conv.stride,) * 2, pads, dimension_numbers=names,
+                                             feature_group_count=groups)  # fmt: skip
+        return found.transpose(0, 3, 1, 2) if is_last else found
 
-    groups = 0 if conv.is_depthwise else 1
-    return (partial(run, ("NCHW", "OIHW", "NCHW"), groups),)
+    def last(_: Any, x: Any, weight: Any) -> tuple[Any, ...]:
+        return x.transpose(0, 2, 3, 1), weight.transpose(2, 3, 1, 0)
+
+    return partial(run, False), Form(partial(run, True), last)
 
 
 def row(name: str, about: str, size: Size, conv: Conv, *goals: Goal) -> Row:

@@ -1,4 +1,4 @@
-"""Rows: two threads while another process holds one core. The other process is ours: it spins for as long as a row runs."""
+"""Rows: two threads while another process holds one core: a process of ours that counts for as long as a row runs."""
 
 from __future__ import annotations
 
@@ -61,8 +61,7 @@ def prepare_product(n: int, setup: Setup) -> Prepared:
         library = peer(name)
         call = library.bind(lambda _, a, b: a @ b, [library.tensor(a) for a in arrays])
         for _ in range(3):
-            result = library.array(call())
-        check(name, result, reference, 2e-5)
+            check(name, library.array(call()), reference, 2e-5)
         return call
 
     return with_hog(call_of, setup, [name for name in setup.peers if name in _PEERS])

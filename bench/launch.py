@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from .expression import check
 from .figures import show_seconds, spread
 from .peers import peer
 from .row import Goal, Prepared, Row, Sampler, Setup, WrongResult
-from .expression import check
 from .timing import call_sampler, interleave
 
 __all__ = ["LAUNCH_ROWS"]
@@ -158,9 +158,7 @@ def prepare_arguments(setup: Setup) -> Prepared:
 
 
 def in_turn(step: Any, made: list[list[Any]]) -> Any:
-    for given in made:
-        result = step(*given)
-    return result
+    return [step(*given) for given in made]
 
 
 LAUNCH_ROWS = [

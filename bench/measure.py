@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from .figures import digits, ratios_to, show_bytes, show_seconds, spread
 from .attention_rows import ATTENTION_ROWS
 from .block_rows import BLOCK_ROWS
 from .conv_rows import CONV_ROWS
+from .figures import digits, ratios_to, show_bytes, show_seconds, spread
 from .fresh_rows import FRESH_ROWS
 from .hog_rows import HOG_ROWS
 from .launch import LAUNCH_ROWS
@@ -67,9 +67,7 @@ def measure_row(row: Row, setup: Setup) -> Outcome:
     return outcome
 
 
-def judged_goals(
-    row: Row, threads: int, prepared: Prepared, samples: Mapping[str, list[float]]
-) -> list[list[str]]:
+def judged_goals(row: Row, threads: int, prepared: Prepared, samples: Mapping[str, list[float]]) -> list[list[str]]:
     """Each goal that could be judged, and whether it was met."""
     if threads not in row.goal_threads and not row.once:
         return []

@@ -1,4 +1,4 @@
-"""The two networks that are trained: start values, one forward pass in each peer's words, and the gradients in NumPy."""
+"""The two networks that are trained: start values, a forward pass in each peer's words, and the gradients in NumPy."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ def reference_losses(model: Model, batch: int, steps: int) -> list[float]:
 # --- the models ------------------------------------------------------------------------------------------------------
 CONVNET = Model(
     "convnet", "conv5x5(1-16), relu, pool, conv3x3(16-32), relu, pool, linear",
-    (((16, 1, 5, 5), 25), ((16,), 25), ((32, 16, 3, 3), 144), ((32,), 144), ((10, 800), 800), ((10,), 800)), (1, 28, 28),
+    (((16, 1, 5, 5), 25), ((16,), 25), ((32, 16, 3, 3), 144), ((32,), 144), ((10, 800), 800), ((10,), 800)),
+    (1, 28, 28),
     {"kernmill": methods_convnet, "torch": torch_convnet, "jax": jax_convnet, "tinygrad": methods_convnet},
     convnet_gradients,
 )  # fmt: skip

@@ -149,7 +149,8 @@ class TorchCompile(Torch):
         lib = self.lib
         lib._dynamo.reset()
         if constants:
-            importlib.import_module("torch._inductor.config").freezing = True
+            config: Any = importlib.import_module("torch._inductor.config")
+            config.freezing = True
 
         class Module(lib.nn.Module):  # type: ignore[misc,name-defined]
             def __init__(self) -> None:
@@ -285,7 +286,7 @@ def installed(name: str) -> bool:
 def thread_environment(threads: int) -> dict[str, str]:
     """The environment in which every peer uses that many threads. It counts before the first import only."""
     names = ("THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-             "NPROC", "NUM_CPU_THREADS")  # fmt: skip - the last two: jax (XLA), tinygrad
+             "NPROC", "NUM_CPU_THREADS")  # fmt: skip
     settings = dict.fromkeys(names, str(threads))
     settings |= {"JAX_PLATFORMS": "cpu", "DEV": "CPU"}
     settings["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"

@@ -44,7 +44,7 @@ def calls_for(call: Callable[[], object], sample_s: float) -> int:
         count = max(count + 1, min(count * 10, int(count * 1.2 * sample_s / max(spent, 1e-9))))
 
 
-def call_sampler(call: Callable[[], object], sample_s: float, threads: int, units: int = 1) -> Sampler:
+def call_sampler(call: Callable[[], object], sample_s: float, threads: int, units: float = 1) -> Sampler:
     """A sampler of seconds per unit of work, `units` of them in a call. Warms up and calibrates at its first sample."""
     counts: list[int] = []
 

@@ -1,6 +1,6 @@
 """Rows: one training step of two small networks on batches of 128 images, its time and its memory; memory of inference.
 
-Every side does the whole step: forward, cross entropy, gradients, Adam. The reference is written out in NumPy in float64.
+Every side does the whole step: forward, cross entropy, gradients, Adam. The reference is NumPy in float64.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from bench.hog_rows import Hog
 from bench.machine import machine, machine_line
 from bench.measure import ROWS, judged, measure_all, measure_row
 from bench.models import MODELS, Model, reference_losses
-from bench.peers import PEERS, installed, missing, thread_environment
+from bench.peers import PEERS, installed, missing
 from bench.row import Goal, Outcome, Prepared, Row, Setup, WrongResult, take_off
 from bench.table import BEGIN, END, markdown, write_readme
 from bench.timing import call_sampler, calls_for, interleave
@@ -148,7 +148,8 @@ def test_the_copying_loops_copy(text: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_ceiling_is_seconds_of_the_given_work() -> None:
     sampler, note = ceiling_sampler("fma", 1e9, 0.001, 2)
-    assert sampler is not None and note == ""
+    assert sampler is not None
+    assert note == ""
     assert 1e-4 < sampler() < 10
 
 
@@ -301,7 +302,8 @@ def test_limits_are_judged_after_the_baseline_is_taken_off() -> None:
     row = fixed({"python": 0.25, "kernmill": 0.375}, baseline="python", goals=(Goal(limit=0.15),))
     assert measure_row(row, TINY).goals == [["under 150 ms", "met (125 ms)"]]
     prepared = Prepared({}, measured=lambda samples: 0.2)
-    assert judged(Goal(limit=0.15), row, prepared, {"kernmill": [0.1]}) == ["under 150 ms", "short: 1.33x as long (200 ms)"]
+    found = judged(Goal(limit=0.15), row, prepared, {"kernmill": [0.1]})
+    assert found == ["under 150 ms", "short: 1.33x as long (200 ms)"]
 
 
 def test_a_row_that_fails_has_no_times() -> None:
@@ -314,8 +316,17 @@ def test_a_row_that_fails_has_no_times() -> None:
 
 # --- table -----------------------------------------------------------------------------------------------------------
 OUTCOMES = [
-    Outcome("a", "the first", 1, "GFLOP/s", "s", 2e9, {"kernmill": [0.5, 0.5], "torch": [1.0, 1.0]}, ["1 kernel"],
-            goals=[["1x torch", "met (2.00)"], ["3x best", "short by 33% (2.00, torch)"]]),
+    Outcome(
+        "a",
+        "the first",
+        1,
+        "GFLOP/s",
+        "s",
+        2e9,
+        {"kernmill": [0.5, 0.5], "torch": [1.0, 1.0]},
+        ["1 kernel"],
+        goals=[["1x torch", "met (2.00)"], ["3x best", "short by 33% (2.00, torch)"]],
+    ),
     Outcome("a", "the first", 2, "GFLOP/s", "s", 2e9, {"kernmill": [0.25, 0.25], "numpy": [0.5, 0.5]}),
     Outcome("b", "the second", 1, failed="WrongResult: no"),
 ]
@@ -331,7 +342,7 @@ TABLE = """
 Failed, hence not timed:
 
 * **b**, 1 thread: WrongResult: no
-"""
+"""  # noqa: E501
 
 
 def test_the_table() -> None:
