@@ -21,7 +21,7 @@ from .row import Outcome, Row, Setup
 from .table import markdown, write_readme
 
 _FULL = Setup()
-_QUICK = Setup(rounds=5, sample_s=0.003)
+_QUICK = Setup(rounds=5, sample_s=0.003, row_s=3.0)
 
 
 def parser() -> argparse.ArgumentParser:

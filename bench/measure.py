@@ -53,7 +53,7 @@ def measure_row(row: Row, setup: Setup) -> Outcome:
     prepared = None
     try:
         prepared = row.prepare(setup)
-        samples = interleave(prepared.samplers, min(setup.rounds, row.most_rounds))
+        samples = interleave(prepared.samplers, min(setup.rounds, row.most_rounds), most_s=setup.row_s)
         outcome.samples = take_off(samples, row.baseline) if row.baseline in samples else samples
         outcome.work = prepared.work
         outcome.notes = prepared.notes()

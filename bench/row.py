@@ -22,6 +22,7 @@ class Setup:
     threads: int = 1
     rounds: int = 15
     sample_s: float = 0.02
+    row_s: float = 8.0  # of sampling, after which a row ends early
     tiny: bool = False
 
 

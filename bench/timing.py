@@ -8,6 +8,7 @@ then wakes the peer's own.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Mapping
 from itertools import repeat
@@ -17,6 +18,7 @@ from .row import Sampler
 __all__ = ["call_sampler", "interleave"]
 
 _SETTLE_S = 0.03
+_LEAST_ROUNDS = 5
 _LONG_S, _VERY_LONG_S = 1.5, 10.0  # of a warm-up sample: kept to 3 rounds, to 1
 
 
@@ -59,15 +61,21 @@ def call_sampler(call: Callable[[], object], sample_s: float, threads: int, unit
     return sample
 
 
-def interleave(samplers: Mapping[str, Sampler], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+def interleave(
+    samplers: Mapping[str, Sampler], rounds: int, warm_up: int = 1, most_s: float = math.inf
+) -> dict[str, list[float]]:
     """One sample of each in turn, `rounds` times, after `warm_up` rounds that do not count.
 
+    After `most_s` seconds no other round is begun, if there were five.
     A sampler that took long in the warm-up takes part in the first rounds only, one that took very long in the first
     one: its list is shorter.
     """
     samples: dict[str, list[float]] = {name: [] for name in samplers}
     left = dict.fromkeys(samplers, rounds)
+    begun = time.perf_counter()
     for number in range(warm_up + rounds):
+        if number - warm_up >= _LEAST_ROUNDS and time.perf_counter() - begun > most_s:
+            break
         for name, sample in samplers.items():
             start = time.perf_counter()
             if number < warm_up:

@@ -114,6 +114,11 @@ def test_who_is_slow_takes_part_in_fewer_rounds(monkeypatch: pytest.MonkeyPatch)
     assert {name: len(values) for name, values in found.items()} == {"quick": 5, "slow": 3, "very slow": 1}
 
 
+def test_a_row_that_takes_long_ends_after_five_rounds() -> None:
+    assert len(interleave({"a": lambda: 1.0}, rounds=9, most_s=-1.0)["a"]) == 5
+    assert len(interleave({"a": lambda: 1.0}, rounds=3, most_s=-1.0)["a"]) == 3
+
+
 def test_short_calls_are_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.timing.timed", lambda call, count: count * 1e-6)
     assert 1000 <= calls_for(lambda: None, 1e-3) <= 1500
