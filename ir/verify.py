@@ -39,17 +39,16 @@ class Stage(StrEnum):
 _ELEMENTWISE: Final = frozenset(op for op in Ops.rows() if op.is_elementwise)
 _VECTOR: Final = frozenset(op for op in Ops.rows() if op.group is Group.VECTOR)
 _KERNEL: Final = _ELEMENTWISE | {
-    Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.SINK,
+    Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.SINK, Ops.LOCAL, Ops.AFTER,
 }  # fmt: skip
-_STAGED: Final = _KERNEL | {Ops.LOCAL, Ops.AFTER}
-_LOWERED: Final = (_STAGED | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET}) - {Ops.REDUCE}
+_LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     Stage.TENSOR: _ELEMENTWISE
     | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
     Stage.KERNEL: _KERNEL,
-    Stage.OPTIMIZED: _STAGED,
-    Stage.VECTORIZED: _STAGED | _VECTOR,
+    Stage.OPTIMIZED: _KERNEL,
+    Stage.VECTORIZED: _KERNEL | _VECTOR,
     Stage.LOWERED: _LOWERED,
     Stage.LINEAR: (_LOWERED | {Ops.END}) - {Ops.SINK},
 }

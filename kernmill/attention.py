@@ -65,8 +65,10 @@ class Attention(Random):
                 scores = choose(attn_mask, scores, scores._filled(-math.inf))
             else:
                 scores = scores.add(attn_mask)
-        weights = scores.softmax(-1).dropout(dropout_p, training=dropout_p > 0)
-        return weights.matmul(value.cast(wide)).cast(query.dtype)
+        weights = scores.sub(scores.max(-1, keepdim=True).detach()).exp()
+        total = weights.sum(-1, keepdim=True)  # divided by at the end: once for each result, not for each weight
+        weights = weights.dropout(dropout_p, training=dropout_p > 0)
+        return weights.matmul(value.cast(wide)).div(total).cast(query.dtype)
 
     def _grouped(
         self, key: Self, value: Self, mask: Self | None, dropout_p: float, is_causal: bool, scale: float | None

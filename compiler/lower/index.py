@@ -32,6 +32,10 @@ def _typed(node: UOp, done: dict[UOp, UOp]) -> UOp:
         return done[node]
     src = tuple(_typed(s, done) for s in node.src)
     dtype: DType = dtypes.int64.vec(node.dtype.lanes) if node.dtype.kind.value == "index" else node.dtype
+    if node.op in (Ops.MAX, Ops.MIN) and dtype is not node.dtype:  # until here its bounds were those of a clamp
+        a, b = src
+        done[node] = (b < a if node.op is Ops.MAX else a < b).where(a, b)
+        return done[node]
     done[node] = node if src == node.src and dtype is node.dtype else UOp(node.op, dtype, src, node.arg)
     return done[node]
 

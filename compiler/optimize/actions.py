@@ -6,6 +6,7 @@
     group k0 4         the inner 4 iterations of a reduce loop get accumulators of their own
     thread i0          the loop is cut into chunks for the threads of the device
     order i1 i0        the order of the output loops, outermost first
+    accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 from kernmill.ir import (
@@ -162,27 +164,79 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
 
 
 def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid: UOp | None) -> UOp:
-    """`index` in place of the loop variable; where `valid` is false nothing is read or written."""
+    """`index` in place of the loop variable; where `valid` is false nothing is written.
+
+    Nothing is read either where a reduce loop or lanes end early. Past the end of an output loop the last iteration is
+    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate.
+    """
+    order = ast.toposort()
+    is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
+    last = None if valid is None or not is_output or not loop.src[0].is_const else loop.src[0].arg - 1
+    widened = _copied_out(loops[-1])
     done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
+    for node in order:
         if node is loop:
-            done[node] = index
+            done[node] = index if last is None else index.alu(Ops.MIN, last)
             continue
         src = tuple(done[s] for s in node.src)
         closed = closed_ranges(node)
-        if node.op is Ops.LOCAL and loop in node.src:  # made anew for the same iterations
-            src = tuple(new for s in node.src for new in (loops if s is loop else (done[s],)))
         if loop in closed:
             first = len(node.src) - len(closed)
             place = first + closed.index(loop)
             src = (*src[:place], *loops, *src[place + 1 :])
             if valid is not None and node.op is Ops.REDUCE:
                 src = (*(valid.where(v, neutral_element(node.arg[0], v)) for v in src[:first]), *src[first:])
-        if valid is not None and node.op is Ops.INDEX and loop in node.ranges:
-            gate = src[2] & valid if len(src) > 2 else valid
-            src = (*src[:2], gate)
+        match node.op:
+            case Ops.LOCAL if loop in node.src:
+                done[node] = _own_memory(node, loop, loops, widened)
+                continue
+            case Ops.AFTER if widened and loop in memory_of(node).src:
+                src = (*src, loops[-1])
+            case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
+                src = (_gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+            case Ops.INDEX if widened and loop in memory_of(node).src:
+                src = (src[0], _side_by_side(src[1], loops[-1], widened), *src[2:])
+            case Ops.INDEX if last is None and _place_changes(node, loop):
+                src = _gated(node.replace(src=src), valid).src
         done[node] = node if src == node.src else node.replace(src=src)
     return simplify(done[ast])
+
+
+def _copied_out(loop: UOp) -> int:
+    """The copies or lanes of a loop that will be gone; 0 for a loop that stays one."""
+    return int(loop.src[0].arg) if loop.arg[1] in (AxisKind.UNROLL, AxisKind.VECTOR) else 0
+
+
+def _side_by_side(place: UOp, inner: UOp, count: int) -> UOp:
+    """A place in memory widened by `count` copies or lanes; lanes stay innermost."""
+    lanes = next((int(r.src[0].arg) for r in place.ranges if r.arg[1] == AxisKind.VECTOR), 1)
+    return simplify((place // lanes * count + inner) * lanes + place % lanes)
+
+
+def memory_of(node: UOp) -> UOp:
+    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
+    while node.op in (Ops.INDEX, Ops.AFTER):
+        node = node.src[0]
+    return node
+
+
+def _own_memory(local: UOp, loop: UOp, loops: tuple[UOp, ...], widened: int) -> UOp:
+    """A LOCAL made anew for the cut loop: for its blocks, with room for all copies or lanes of one."""
+    outer = loops[:-1] if widened else loops
+    name, count = local.arg
+    src = tuple(new for s in local.src for new in (outer if s is loop else (s,)))
+    return local.replace(src=src, arg=(name, count * max(1, widened)))
+
+
+def _place_changes(place: UOp, loop: UOp) -> bool:
+    return any(loop in s.ranges for s in place.src[1:])
+
+
+def _gated(place: UOp, valid: UOp | None) -> UOp:
+    """The INDEX, touched only where `valid` holds."""
+    if valid is None:
+        return place
+    return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
 
 
 def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
@@ -206,6 +260,34 @@ def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(arg=replace(info, order=args))
 
 
+def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
+    name = args[0]
+    size = find_loop(ast, name).src[0]
+    if not size.is_const or size.arg <= int(args[1]):
+        raise ValueError(f"{name} has no second block")
+    ast = _cut("split")(ast, args)
+    outer = find_loop(ast, name)
+    sums = [node for node in ast.toposort() if outer in closed_ranges(node)]
+    store = ast.src[0]
+    if len(ast.src) > 1 or len(sums) > 1 or sums[0].op is not Ops.REDUCE or sums[0].dtype is not store.src[1].dtype:
+        raise ValueError("only one sum, of the dtype of the only output, can go on there")
+    (total,) = sums
+    if total.arg != (Ops.ADD, 1) or total.dtype.is_bool or total.ranges != store.ranges:
+        raise ValueError("only a sum for each element of the output can go on there")
+    if any(node.op is Ops.LOAD and node.src[0].src[0] is store.src[0].src[0] for node in ast.toposort()):
+        raise ValueError("the kernel reads the old values of its output")
+    block = outer.replace(arg=(name, AxisKind.LOOP))
+    loops = tuple(r for r in closed_ranges(total) if r is not outer)
+    part = UOp(Ops.REDUCE, total.dtype, (substitute(total.src[0], {outer: block}), *loops), total.arg)
+    so_far = UOp(Ops.LOAD, total.dtype, (_gated(store.src[0], block > 0),))
+    value = so_far + part
+    if total is not store.src[1]:
+        value = block.eq(outer.src[0].arg - 1).where(substitute(store.src[1], {total: value}), value)
+    info: KernelInfo = ast.arg
+    new = UOp(Ops.STORE, dtypes.void, (store.src[0], value), store.arg)
+    return simplify(ast.replace(src=(new,), arg=replace(info, order=(*info.order, name))))
+
+
 def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     slot, names = int(args[0]), args[1:]
     loads = [
@@ -217,23 +299,25 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     if not loads:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
     table: dict[UOp, UOp] = {}
+    taken = {str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE}
+    mark = next("'" * n for n in count(1) if not taken & {name + "'" * n for name in names})
     for number, load in enumerate(loads):
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
-        table[load] = _staged(load, loops, f"stage{slot}_{number}")
+        table[load] = _staged(load, loops, f"stage{slot}_{number}", mark)
     return simplify(substitute(ast, table))
 
 
-def _staged(load: UOp, loops: list[UOp], name: str) -> UOp:
+def _staged(load: UOp, loops: list[UOp], name: str, mark: str) -> UOp:
     """The load, read from memory of the kernel's own that loops over copies of `loops` have filled."""
-    copies = {loop: make_range(f"{loop.arg[0]}'", loop.src[0], _copy_kind(loop)) for loop in loops}
+    copies = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], _copy_kind(loop)) for loop in loops}
     place, here = index_const(0), index_const(0)
-    count = 1
+    size = 1
     for loop in loops:
         place, here = place * loop.src[0].arg + copies[loop], here * loop.src[0].arg + loop
-        count *= loop.src[0].arg
+        size *= loop.src[0].arg
     value = substitute(load, copies)
     around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
-    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, count))
+    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, size))
     store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
     filled = UOp(Ops.AFTER, load.dtype, (memory, store, *(copies[loop] for loop in loops)), 1)
     return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
@@ -267,6 +351,7 @@ _VERBS: Final[dict[str, Callable[[UOp, tuple[str, ...]], UOp]]] = {
     "group": _cut("group"),
     "thread": _thread,
     "order": _order,
+    "accumulate": _accumulate,
     "stage": _stage,
     "stream": _stream,
     "prefetch": _prefetch,
