@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="fewer and shorter samples: a look, no measurement")
     made.add_argument("--json", metavar="FILE", help="every sample, for keeping")
     made.add_argument("--write-readme", action="store_true", help="put the table into bench/README.md")
+    made.add_argument("--show", nargs="+", metavar="FILE", help="nothing is run: the table of what --json kept")
     made.add_argument("--list", action="store_true", help="name the rows and stop")
     made.add_argument("--child", metavar="FILE", help=argparse.SUPPRESS)
     return made
@@ -86,30 +87,49 @@ def as_json(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     return json.dumps({"machine": facts, "rows": [dataclasses.asdict(o) for o in outcomes]}, indent=1) + "\n"
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """1 when a row failed, else 0."""
-    arguments = parser().parse_args(given)
-    patterns = [*arguments.given, *filter(None, arguments.rows.split(","))]
-    rows, peers = chosen_rows(patterns), chosen_peers(arguments.peers)
-    if arguments.list:
-        print("\n".join(f"{row.name:22} {row.about}" for row in rows))
-        return 0
+def kept(files: Sequence[str]) -> tuple[dict[str, Any], list[Outcome]]:
+    """The machine and all rows of what --json wrote; of a row that was measured more than once, the last."""
+    facts: dict[str, Any] = {}
+    outcomes: dict[tuple[str, int], Outcome] = {}
+    for file in files:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        facts = facts or {**content["machine"], "runs": len(files)}
+        for one in content["rows"]:
+            outcomes[one["name"], one["threads"]] = Outcome(**one)
+    return facts, list(outcomes.values())
+
+
+def measured(arguments: argparse.Namespace, rows: Sequence[Row]) -> tuple[dict[str, Any], list[Outcome]]:
+    """The machine and every row: a run for each number of threads."""
+    peers = chosen_peers(arguments.peers)
     base = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=peers)
-    counts = thread_counts(arguments.threads)
-    if arguments.child:
-        found = measure_all(rows, dataclasses.replace(base, threads=counts[0]), arguments.limit)
-        Path(arguments.child).write_text(json.dumps([dataclasses.asdict(one) for one in found]))
-        return 0
     facts = {**machine(), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": base.rounds}
     facts["jit"] = has_jit()
     facts["missing"] = {name: missing(name) for name in arguments.peers.split(",") if name in PEERS and missing(name)}
     outcomes: list[Outcome] = []
-    for place, threads in enumerate(counts):
+    for place, threads in enumerate(thread_counts(arguments.threads)):
         these = [row for row in rows if row.only_threads in (0, threads) and (place == 0 or not row.once)]
         if these:
             outcomes += run_child(these, dataclasses.replace(base, threads=threads), arguments)
-    order = {row.name: place for place, row in enumerate(rows)}
-    outcomes.sort(key=lambda outcome: (order[outcome.name], outcome.threads))
+    return facts, outcomes
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a row failed, else 0."""
+    arguments = parser().parse_args(given)
+    rows = chosen_rows([*arguments.given, *filter(None, arguments.rows.split(","))])
+    if arguments.list:
+        print("\n".join(f"{row.name:22} {row.about}" for row in rows))
+        return 0
+    if arguments.child:
+        setup = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=chosen_peers(arguments.peers))
+        setup = dataclasses.replace(setup, threads=thread_counts(arguments.threads)[0])
+        found = measure_all(rows, setup, arguments.limit)
+        Path(arguments.child).write_text(json.dumps([dataclasses.asdict(one) for one in found]))
+        return 0
+    facts, outcomes = kept(arguments.show) if arguments.show else measured(arguments, rows)
+    order = {row.name: place for place, row in enumerate(ROWS)}
+    outcomes.sort(key=lambda outcome: (order.get(outcome.name, len(order)), outcome.threads))
     text = markdown(facts, outcomes)
     print(text, end="")
     if arguments.json:

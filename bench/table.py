@@ -23,6 +23,8 @@ def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     lines = [f"{machine_line(facts)}.", ""]
     lines += [f"Medians of {facts['rounds']} interleaved rounds, the middle half in brackets. "
               "x: the peer's time by kernmill's, round by round; above 1 kernmill is faster.", ""]  # fmt: skip
+    if facts.get("runs", 1) > 1:
+        lines += [f"Put together from {facts['runs']} runs; the peers of a row always share one.", ""]
     if facts.get("missing"):
         absent = "; ".join(f"{name} ({what})" for name, what in facts["missing"].items())
         lines += [f"Left out, because something is not installed: {absent}.", ""]

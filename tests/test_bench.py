@@ -399,6 +399,15 @@ def test_choosing() -> None:
             call()
 
 
+def test_what_was_kept_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, outcomes in (("a", OUTCOMES[:2]), ("b", OUTCOMES[1:])):
+        (tmp_path / name).write_text(as_json(FACTS, outcomes))
+    assert main(["--show", str(tmp_path / "a"), str(tmp_path / "b")]) == 1  # a row of it failed
+    shown = capsys.readouterr().out
+    assert "Put together from 2 runs" in shown
+    assert shown.endswith(TABLE)
+
+
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--rows", "sum"]) == 0
     assert capsys.readouterr().out == "sum                    sum of all, 4096 x 4096 float32\n"
