@@ -78,9 +78,15 @@ def run_child(rows: Sequence[Row], setup: Setup, arguments: argparse.Namespace) 
                    "--peers", ",".join(setup.peers), "--child", str(file)]  # fmt: skip
         command += ["--limit", str(arguments.limit), *(["--quick"] if arguments.quick else [])]
         done = subprocess.run(command, env=thread_environment(setup.threads), check=False)
-        if done.returncode:
-            raise SystemExit(f"bench: the run with {setup.threads} threads ended with {done.returncode}")
-        return [Outcome(**one) for one in json.loads(file.read_text())]
+        found = [Outcome(**one) for one in json.loads(file.read_text())] if file.exists() else []
+        why = f"the process ended with {done.returncode}"
+        return found + [Outcome(r.name, r.about, setup.threads, failed=why) for r in rows[len(found) :]]
+
+
+def keep(file: Path, outcomes: Sequence[Outcome]) -> None:
+    """For the parent, after each row: a library that ends the process takes no other row along."""
+    file.with_suffix(".part").write_text(json.dumps([dataclasses.asdict(one) for one in outcomes]))
+    file.with_suffix(".part").replace(file)
 
 
 def as_json(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
@@ -124,8 +130,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if arguments.child:
         setup = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=chosen_peers(arguments.peers))
         setup = dataclasses.replace(setup, threads=thread_counts(arguments.threads)[0])
-        found = measure_all(rows, setup, arguments.limit)
-        Path(arguments.child).write_text(json.dumps([dataclasses.asdict(one) for one in found]))
+        file = Path(arguments.child)
+        measure_all(rows, setup, arguments.limit, lambda found: keep(file, found))
         return 0
     facts, outcomes = kept(arguments.show) if arguments.show else measured(arguments, rows)
     order = {row.name: place for place, row in enumerate(ROWS)}

@@ -6,7 +6,7 @@ import gc
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .attention_rows import ATTENTION_ROWS
 from .block_rows import BLOCK_ROWS
@@ -30,8 +30,10 @@ ROWS: list[Row] = [
 ]  # fmt: skip
 
 
-def measure_all(rows: Sequence[Row], setup: Setup, limit_s: float = math.inf) -> list[Outcome]:
-    """Every row, with a line on stderr for each; none is begun after so many seconds."""
+def measure_all(
+    rows: Sequence[Row], setup: Setup, limit_s: float = math.inf, keep: Callable[[list[Outcome]], None] | None = None
+) -> list[Outcome]:
+    """Every row, with a line on stderr for each; none is begun after so many seconds. `keep` gets what is there so far."""
     deadline = time.monotonic() + limit_s
     for name in setup.peers:
         peer(name).use_threads(setup.threads)
@@ -42,6 +44,8 @@ def measure_all(rows: Sequence[Row], setup: Setup, limit_s: float = math.inf) ->
         else:
             outcome = Outcome(row.name, row.about, setup.threads, failed=f"not begun within {limit_s:g} s")
         outcomes.append(outcome)
+        if keep:
+            keep(outcomes)
         print(f"{row.name:22} {setup.threads}T  {in_short(outcome)}", file=sys.stderr, flush=True)
         gc.collect()
     return outcomes

@@ -19,7 +19,8 @@ __all__ = ["call_sampler", "interleave"]
 
 _SETTLE_S = 0.03
 _LEAST_ROUNDS = 5
-_LONG_S, _VERY_LONG_S = 1.5, 10.0  # of a warm-up sample: kept to 3 rounds, to 1
+_LONG_CALL_S = 0.2
+_LONG_S, _VERY_LONG_S = 1.5, 4.0  # of a first sample, its warm-up included: kept to 3 rounds, to 1
 
 
 def timed(call: Callable[[], object], count: int) -> float:
@@ -36,27 +37,33 @@ def timed(call: Callable[[], object], count: int) -> float:
             gc.enable()
 
 
-def calls_for(call: Callable[[], object], sample_s: float) -> int:
-    """How many calls make a sample of that length."""
+def calls_for(call: Callable[[], object], sample_s: float) -> tuple[int, float]:
+    """How many calls make a sample of that length, and the seconds that they took."""
     count = 1
     while True:
         spent = timed(call, count)
         if spent >= sample_s:
-            return count
+            return count, spent
         count = max(count + 1, min(count * 10, int(count * 1.2 * sample_s / max(spent, 1e-9))))
 
 
 def call_sampler(call: Callable[[], object], sample_s: float, threads: int, units: float = 1) -> Sampler:
     """A sampler of seconds per unit of work, `units` of them in a call. Warms up and calibrates at its first sample."""
     counts: list[int] = []
+    is_long = False  # compared with a sample: no call outside the clock
 
     def sample() -> float:
+        nonlocal is_long
         if threads > 1:
             time.sleep(_SETTLE_S)
-        call()
-        if not counts:
-            counts.append(calls_for(call, sample_s))
-        return timed(call, counts[0]) / counts[0] / units
+        if not is_long:
+            call()
+        if counts:
+            return timed(call, counts[0]) / counts[0] / units
+        count, spent = calls_for(call, sample_s)
+        counts.append(count)
+        is_long = spent > _LONG_CALL_S
+        return spent / count / units
 
     return sample
 
