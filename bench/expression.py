@@ -7,6 +7,7 @@ transposed, channels first or last) it gets all of them, and the fastest here is
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ Array = np.ndarray[Any, Any]
 Size = tuple[int, ...]
 Run = Callable[..., Any]
 _BLOCK = 1 << 16
+_ONCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,18 @@ def prepare_expression(work: Expression, setup: Setup) -> Prepared:
         if not forms_of(work, name):
             continue
         try:
-            call = best_call(work, name, arrays, reference, setup)
+            call, spent = best_call(work, name, arrays, reference, setup)
         except Exception as error:
             if name == "kernmill" or setup.tiny:
                 raise
             notes.append(f"{name} left out: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}")
             continue
-        samplers[name] = call_sampler(call, setup.sample_s, setup.threads)
+        if name != "kernmill" and spent > _ONCE_S:  # so slow that this one call says enough
+            samplers[name] = partial(float, spent)
+            notes.append(f"{name}: one call only, before the rounds")
+            del call
+        else:
+            samplers[name] = call_sampler(call, setup.sample_s, setup.threads)
         if name == "kernmill":
             notes.append(kernels_note(work, arrays))
     if work.ceiling and not setup.tiny:
@@ -138,22 +145,25 @@ def bound(work: Expression, name: str, form: Form, arrays: Sequence[Array]) -> C
 
 def best_call(
     work: Expression, name: str, arrays: Sequence[Array], reference: Array, setup: Setup
-) -> Callable[[], Any]:
-    """The fastest of a peer's forms, each of them checked. jit: run, capture, replay."""
+) -> tuple[Callable[[], Any], float]:
+    """The fastest of a peer's forms, each of them checked, and the seconds of a call. jit: run, capture, replay."""
     best, least = None, math.inf
     forms = forms_of(work, name)
     for form in forms:
         call = bound(work, name, form, arrays)
         for turn in range(3):
+            start = time.perf_counter()
             result = call()
+            spent = time.perf_counter() - start
             if turn == 2 or name == "kernmill":
                 check(name, peer(name).array(result), reference, work.tolerance)
             del result
-        spent = min(timed(call, 1) for _ in range(3)) if len(forms) > 1 and not setup.tiny else 0.0
+        if len(forms) > 1 and not setup.tiny and spent < _ONCE_S:
+            spent = min(timed(call, 1) for _ in range(3))
         if spent < least:
             best, least = call, spent
     assert best is not None
-    return best
+    return best, least
 
 
 def kernels_note(work: Expression, arrays: Sequence[Array]) -> str:

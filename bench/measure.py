@@ -33,7 +33,7 @@ ROWS: list[Row] = [
 def measure_all(
     rows: Sequence[Row], setup: Setup, limit_s: float = math.inf, keep: Callable[[list[Outcome]], None] | None = None
 ) -> list[Outcome]:
-    """Every row, with a line on stderr for each; none is begun after so many seconds. `keep` gets what is there so far."""
+    """Every row, with a line on stderr for each; none is begun after so many seconds. `keep` gets those so far."""
     deadline = time.monotonic() + limit_s
     for name in setup.peers:
         peer(name).use_threads(setup.threads)

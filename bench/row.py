@@ -20,9 +20,9 @@ class Setup:
 
     peers: tuple[str, ...] = ("kernmill", "numpy", "torch", "torch.compile", "jax", "onnxruntime", "tinygrad")
     threads: int = 1
-    rounds: int = 15
+    rounds: int = 11
     sample_s: float = 0.02
-    row_s: float = 8.0  # of sampling, after which a row ends early
+    row_s: float = 4.0  # of sampling, after which a row ends early
     tiny: bool = False
 
 
