@@ -22,10 +22,11 @@ from .tensor_rows import TENSOR_ROWS
 from .timing import interleave
 from .train_rows import TRAIN_ROWS
 
-__all__ = ["ROWS", "measure_all", "measure_row"]
+__all__ = ["EXPRESSION_ROWS", "ROWS", "measure_all", "measure_row"]
 
+EXPRESSION_ROWS: list[Row] = [*MATMUL_ROWS, *ATTENTION_ROWS, *CONV_ROWS, *TENSOR_ROWS]
 ROWS: list[Row] = [
-    *MATMUL_ROWS, *ATTENTION_ROWS, *CONV_ROWS, *TENSOR_ROWS, *LAUNCH_ROWS, *TRAIN_ROWS, *HOG_ROWS, *FRESH_ROWS,
+    *EXPRESSION_ROWS, *LAUNCH_ROWS, *TRAIN_ROWS, *HOG_ROWS, *FRESH_ROWS,
     *BLOCK_ROWS,
 ]  # fmt: skip
 

@@ -204,7 +204,9 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     fact = facts[node]
     if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH):
         return False
-    if fact.is_heavy and node.op.is_elementwise and len(uses) > 1 and _rests_on_stored(node, facts, fusion):
+    if not fact.reads and fact.cost <= _CHEAP:  # made of nothing that is in memory: places and constants
+        return False
+    if fact.is_heavy and node.op.is_elementwise and _rests_on_stored(node, facts, fusion):
         return any(
             _evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses
         )
@@ -264,7 +266,7 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Cheap steps from one thing that others read as well, so that it gets memory anyway: better computed again."""
-    if facts[node].cost > 2 * _CHEAP or facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
+    if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
         return False
     between = {node}
     below = {s for s in node.src if facts[s].is_heavy}
@@ -273,7 +275,7 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
             (anchor,) = below
             inner = (anchor, *(n for n in between if n is not node))
             if any(reader not in between for n in inner for reader in fusion.readers[n]):
-                return True
+                return sum(_COST.get(n.op, 1) for n in between if n.op.is_elementwise) <= 2 * _CHEAP
             if anchor.op is Ops.REDUCE:
                 return False
         latest = max(below, key=fusion.position.__getitem__)

@@ -70,6 +70,7 @@ _FLOAT_ONLY: Final = frozenset({
 _INT_ONLY: Final = frozenset({Ops.SHL, Ops.SHR, Ops.CDIV, Ops.CMOD})
 _NOT_BOOL: Final = frozenset({Ops.NEG, Ops.ABS, Ops.SUB})  # a bool has no sign
 _BITS_ONLY: Final = frozenset({Ops.AND, Ops.OR, Ops.XOR})
+_BYTES: Final = frozenset({dtypes.int8, dtypes.uint8})
 _PLACES: Final = frozenset({Ops.PARAM, Ops.LOCAL})  # what an INDEX points into, behind any number of AFTERs
 
 Complaint: TypeAlias = "str | None"
@@ -355,11 +356,20 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
         case Ops.SHUFFLE:
             picked = node.arg if isinstance(node.arg, tuple) else ()
             is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
+        case Ops.DOT:
+            return _dot(node)
         case _:
             return None
     if any(s.dtype.scalar is not node.dtype.scalar for s in node.src):
         return f"{node.op.name} gives {node.dtype.name} from {_names(node.src)}: the scalars differ"
     return None if is_legal else f"{node.op.name} {node.arg} gives {node.dtype.name} from {_names(node.src)}"
+
+
+def _dot(node: UOp) -> Complaint:
+    a, b, c = (s.dtype for s in node.src)
+    is_legal = {a.scalar, b.scalar} <= _BYTES and c is node.dtype is dtypes.int32.vec(c.lanes)
+    is_legal = is_legal and a.lanes == b.lanes == 4 * c.lanes
+    return None if is_legal else f"DOT gives {node.dtype.name} from {_names(node.src)}"
 
 
 def _take(node: UOp, stage: Stage) -> Complaint:

@@ -25,6 +25,8 @@ from bench.peers import PEERS, installed, missing
 from bench.row import Goal, Outcome, Prepared, Row, Setup, WrongResult, take_off
 from bench.table import BEGIN, END, markdown, write_readme
 from bench.timing import call_sampler, calls_for, interleave
+from bench.tuned import Line, lines_of
+from bench.tuned import markdown as tuned_markdown
 
 TINY = Setup(peers=("kernmill",), rounds=2, sample_s=0.0, tiny=True)
 FACTS = {**machine(), "rounds": 2, "jit": True}
@@ -413,3 +415,18 @@ def test_what_was_kept_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "--rows", "sum"]) == 0
     assert capsys.readouterr().out == "sum                    sum of all, 4096 x 4096 float32\n"
+
+
+# --- the heuristic against the search --------------------------------------------------------------------------------
+def test_a_tuned_row_and_its_table(tmp_path: Path) -> None:
+    from kernmill.ir import Context
+
+    (row,) = chosen_rows(["rms_norm"])
+    with Context(CACHE_DIR=str(tmp_path)):
+        lines = lines_of(row, 0.2, 2, tiny=True)
+    assert [line.row for line in lines] == ["rms_norm"]
+    assert lines[0].ratio >= 1
+    slow = Line("a", "b", 2e-3, 1e-3, 5, 1, "thread i0")
+    text = tuned_markdown(FACTS, [*lines, slow], 0.2, "1")
+    assert "| a | b | 2.00 ms | 1.00 ms | 2.00 | 5, 1 WRONG | `thread i0` |" in text
+    assert text.index("| a |") < text.index("| rms_norm |")

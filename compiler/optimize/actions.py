@@ -18,7 +18,7 @@ Tests: tests/compiler/optimize/test_actions.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
@@ -27,6 +27,7 @@ from kernmill.ir import (
     AxisKind,
     CompileError,
     Ops,
+    Target,
     UOp,
     closed_ranges,
     dtypes,
@@ -38,8 +39,9 @@ from kernmill.ir import (
 
 from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
+from . import proposals as propose
 
-__all__ = ["Action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
+__all__ = ["VERBS", "Action", "Verb", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,8 @@ def parse_schedule(text: str) -> list[Action]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if words[0] not in _VERBS:
-            raise CompileError(f"schedule: there is no action {words[0]!r}. Actions: {', '.join(_VERBS)}.")
+        if words[0] not in VERBS:
+            raise CompileError(f"schedule: there is no action {words[0]!r}. Actions: {', '.join(VERBS)}.")
         actions.append(Action(words[0], tuple(words[1:])))
     return actions
 
@@ -83,7 +85,7 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
     """
     for action in actions:
         try:
-            ast = _VERBS[action.verb](ast, action.args)
+            ast = VERBS[action.verb].act(ast, action.args)
             _check_lanes(ast)
         except IndexError:
             raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
@@ -344,15 +346,28 @@ def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     return substitute(ast, table)
 
 
-_VERBS: Final[dict[str, Callable[[UOp, tuple[str, ...]], UOp]]] = {
-    "split": _cut("split"),
-    "unroll": _cut("unroll"),
-    "vectorize": _cut("vectorize"),
-    "group": _cut("group"),
-    "thread": _thread,
-    "order": _order,
-    "accumulate": _accumulate,
-    "stage": _stage,
-    "stream": _stream,
-    "prefetch": _prefetch,
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
+
+    `place`: a schedule is sorted by it. A cut goes before whatever names the loops that cuts make.
+    """
+
+    act: Callable[[UOp, tuple[str, ...]], UOp]
+    proposals: Callable[[UOp, Target], Iterable[tuple[str, ...]]]
+    place: int = 0
+    fit: Callable[[UOp, tuple[str, ...]], tuple[str, ...] | None] = lambda ast, args: args  # None: drop the action
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "split": Verb(_cut("split"), propose.splits),
+    "unroll": Verb(_cut("unroll"), propose.unrolls),
+    "vectorize": Verb(_cut("vectorize"), propose.vectors),
+    "group": Verb(_cut("group"), propose.groups),
+    "accumulate": Verb(_accumulate, propose.accumulations, 1),
+    "order": Verb(_order, propose.orders, 2, propose.fit_order),
+    "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
+    "stream": Verb(_stream, propose.streams, 4),
+    "prefetch": Verb(_prefetch, propose.prefetches, 4),
+    "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
 }

@@ -180,7 +180,9 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
         if not any(a.step(name) == 1 for a in (*touched, *shape.stores)):
             continue
         waste = -(-size // shape.lanes) * shape.lanes / size
-        score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (2.0 * _cost(shape.stores, name) if is_output and main else 0.0)
+        score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (
+            2.0 * _cost(shape.stores, name) if is_output and main else 0.0
+        )
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
             score += 0.25 + _FOLD_COST / _iterations(shape, main.loops)  # lanes are folded once per result
