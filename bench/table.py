@@ -19,6 +19,7 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     """The machine, the table, what each row is, and what failed."""
     others = list(dict.fromkeys(p for o in outcomes for p in o.samples if p != "kernmill"))
+    others.sort(key=lambda name: name == "ceiling")  # last
     heads = ["row", "threads", "kernmill", "rate", *(f"{name}: time, x" for name in others), "goal", "met"]
     lines = [f"{machine_line(facts)}.", ""]
     lines += [f"Medians of {facts['rounds']} interleaved rounds, the middle half in brackets. "
