@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rows", default="", metavar="PATTERNS", help="the same, with commas: matmul_*,softmax")
     made.add_argument("--threads", default="1", help="numbers of threads, one run each: 1,2 (default 1)")
     made.add_argument(
-        "--peers", default=",".join(PEERS), help="those of them that are installed (default: %(default)s)"
+        "--peers", default=",".join(Setup().peers), help=f"of {', '.join(PEERS)}, if installed (default: %(default)s)"
     )
     made.add_argument("--limit", type=float, default=720, metavar="SECONDS",
                       help="for each number of threads; rows left over are named (default: %(default)s)")  # fmt: skip

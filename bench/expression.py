@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .ceilings import ceiling_sampler
-from .peers import peer
+from .peers import PEERS, peer
 from .row import Prepared, Sampler, Setup, WrongResult
 from .timing import call_sampler, timed
 
@@ -124,7 +124,7 @@ def prepare_expression(work: Expression, setup: Setup) -> Prepared:
 
 def forms_of(work: Expression, name: str) -> list[Form]:
     """The forms of a peer."""
-    found = work.run.get(name)
+    found = work.run.get(PEERS[name].column or name)
     if name == "torch.compile" and name not in work.run:
         first = work.run.get("torch")
         found = (first[0],) if isinstance(first, tuple) else first

@@ -22,6 +22,8 @@ from .tensor_rows import TENSOR_ROWS
 from .timing import interleave
 from .train_rows import TRAIN_ROWS
 
+_NO_PEERS = ("kernmill", "opencl", "ceiling")  # us, and what is nobody's
+
 __all__ = ["EXPRESSION_ROWS", "ROWS", "measure_all", "measure_row"]
 
 EXPRESSION_ROWS: list[Row] = [*MATMUL_ROWS, *ATTENTION_ROWS, *CONV_ROWS, *TENSOR_ROWS]
@@ -83,7 +85,7 @@ def judged(goal: Goal, row: Row, prepared: Prepared, samples: Mapping[str, list[
     """One goal; nothing where a side of it was not measured."""
     ours = samples.get("kernmill")
     name = goal.peer
-    others = {peer: values for peer, values in samples.items() if peer not in ("kernmill", "ceiling") and values}
+    others = {peer: values for peer, values in samples.items() if peer not in _NO_PEERS and values}
     if not ours or (name and not others if name == "best" else name and not samples.get(name)):
         return []
     if name:

@@ -27,6 +27,7 @@ class Peer(ABC):
 
     name: str
     module: str
+    column: str = ""  # the column of the rows whose expressions it runs, where that is another's
     programs: tuple[str, ...] = ()  # what it needs on PATH
     modules: tuple[str, ...] = ()  # what it needs besides its own module
 
@@ -78,6 +79,21 @@ class Kernmill(Peer):
     def array(self, result: Any) -> Array:
         is_half = result.dtype in (self.lib.dtypes.bfloat16, self.lib.dtypes.float16)
         return (result.float() if is_half else result).numpy()
+
+
+class Opencl(Kernmill):
+    """kernmill again, on the first OpenCL device: what its code loses or gains against LLVM's on the same machine."""
+
+    name, module = "opencl", "pyopencl"
+    column = "kernmill"
+
+    @cached_property
+    def lib(self) -> Any:
+        return importlib.import_module("kernmill")
+
+    def tensor(self, array: Array, dtype: str = "") -> Any:
+        made = self.lib.Tensor(array, device="CL")
+        return made.cast(getattr(self.lib.dtypes, dtype)).realize() if dtype else made
 
 
 def captured(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,7 +278,7 @@ class Tinygrad(Peer):
 
 
 PEERS: dict[str, Peer] = {
-    one.name: one for one in (Kernmill(), Numpy(), Torch(), TorchCompile(), Jax(), Onnxruntime(), Tinygrad())
+    one.name: one for one in (Kernmill(), Opencl(), Numpy(), Torch(), TorchCompile(), Jax(), Onnxruntime(), Tinygrad())
 }
 
 
@@ -286,7 +302,7 @@ def installed(name: str) -> bool:
 def thread_environment(threads: int) -> dict[str, str]:
     """The environment in which every peer uses that many threads. It counts before the first import only."""
     names = ("THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-             "NPROC", "NUM_CPU_THREADS")  # fmt: skip
+             "NPROC", "NUM_CPU_THREADS", "POCL_MAX_PTHREAD_COUNT")  # fmt: skip
     settings = dict.fromkeys(names, str(threads))
     settings |= {"JAX_PLATFORMS": "cpu", "DEV": "CPU"}
     settings["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"

@@ -247,9 +247,10 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
     around = _path(Use(first.kernel, fixed, TRUE), kernel)
     sizes = [node.shape[axis] for axis in axes]
     length = _elements(tuple(sizes))
-    if not axes or len(axes) == len(node.shape) or not _FEW_ROWS <= _product(around) or not 2 <= length <= _MOST_KEPT:
+    rows = _product(around)
+    if not axes or len(axes) == len(node.shape) or rows < _FEW_ROWS or not 2 <= length <= _MOST_KEPT:
         return False
-    if _product(around) * length > _elements(node.shape):
+    if rows * length > _elements(node.shape):
         return False
     if facts[node].is_tiled and _elements(node.shape) < _KEPT_GAIN * facts[node].data:
         return False

@@ -8,6 +8,8 @@ Tests: tests/compiler/test_trim.py.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, from_linear, index_const, linear, simplify, substitute
 
 from .linearize import loop_paths
@@ -56,6 +58,7 @@ def _gate(node: UOp) -> UOp | None:
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     """How many iterations can still have an open gate, seen from the loops around."""
     gate = _gate(node) if node.op is Ops.REDUCE else None
+    least: UOp | None = None
     for part in _conjuncts(gate) if gate is not None else ():
         if part.op not in (Ops.LT, Ops.LE) or part.src[0].dtype.kind.value != "index":
             continue
@@ -66,8 +69,9 @@ def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
             continue
         rest = _greatest({atom: -k for atom, k in terms.items() if atom is not loop}, -offset, around, {})
         if rest is not None:  # step * loop < rest
-            return simplify(rest + (step - 1)) // step
-    return None
+            limit = simplify((rest + (step - 1)) // step)
+            least = limit if least is None else least.alu(Ops.MIN, limit)
+    return least
 
 
 def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], order: list[UOp]) -> UOp | None:
@@ -82,7 +86,7 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
         terms, offset = linear(read)
         if not any(atom in limits for atom in terms):
             return None
-        most = _greatest(dict(terms), offset, around, limits)
+        most = _greatest(terms, offset, around, limits)
         if most is None:
             return None
         last = most if last is None or most is last else last.alu(Ops.MAX, most)
@@ -90,12 +94,17 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
     return simplify(last // step + 1)
 
 
-def _greatest(terms: dict[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
+def _greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
     """The most that a sum can be, as an expression in the loops around."""
     total = index_const(offset)
     kept: dict[UOp, int] = {}
     for atom, factor in terms.items():
-        if atom in around and atom not in limits:
+        if atom.op is Ops.MIN and factor > 0 and atom.src[1].is_const:  # past its end an output loop is clamped
+            most = _greatest(*linear(atom.src[0]), around, limits)
+            if most is None:
+                return None
+            total = total + most.alu(Ops.MIN, atom.src[1]) * factor
+        elif atom in around and atom not in limits:
             kept[atom] = factor
         elif atom in limits:
             if factor < 0:

@@ -63,7 +63,7 @@ def _text(text: str) -> str:
 SETTINGS: dict[str, Setting] = {
     row.name: row
     for row in [
-        Setting("DEVICE", "LLVM", "default device of new tensors", "a device name: LLVM, PYTHON, NULL, NAME:1", _text),
+        Setting("DEVICE", "LLVM", "default device of new tensors", "a device name: LLVM, CL, PYTHON, NULL, NAME:1", _text),
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
         Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", _text),
         Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", _text),

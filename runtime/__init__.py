@@ -24,7 +24,11 @@ from .profile import *
 from .replay import *
 from .tune import *
 
-if TYPE_CHECKING:  # loaded when first used; announced here for type checkers
+if TYPE_CHECKING:  # loaded by name when first used; announced here for type checkers
+    from . import cl_driver as cl_driver
+    from . import cl_memory as cl_memory
+    from . import cl_program as cl_program
+    from . import ops_cl as ops_cl
     from . import ops_llvm as ops_llvm
     from . import ops_null as ops_null
     from . import ops_python as ops_python

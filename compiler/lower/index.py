@@ -60,11 +60,13 @@ def _lane_compare(node: UOp) -> UOp:
     """lanes + base < limit as narrow lanes against one scalar: lanes < limit - base, in 32 bits; so with <= and >."""
     if node.op not in (Ops.LT, Ops.LE) or node.src[0].dtype.lanes == 1 or node.src[0].dtype.kind.value != "index":
         return node
-    sides = [_lanes_and_rest(s) for s in node.src]
-    if None in sides or (sides[0][0] is None) == (sides[1][0] is None):  # type: ignore[index]
+    first, second = (_lanes_and_rest(s) for s in node.src)
+    if first is None or second is None:
         return node
-    (left, a), (right, b) = sides  # type: ignore[misc]
-    lanes = left if left is not None else right
+    (left, a), (right, b) = first, second
+    lanes = left or right
+    if lanes is None or (left is not None and right is not None):
+        return node
     if max(lanes.arg) >= 2**31 - 1 or min(lanes.arg) <= -(2**31):
         return node
     closed = node.op is Ops.LE

@@ -8,6 +8,8 @@ from .actions import parse_schedule as parse_schedule
 from .actions import show_schedule as show_schedule
 from .dots import dot_actions as dot_actions
 from .heuristic import choose_actions as choose_actions
+from .rows import kept_loops as kept_loops
+from .rows import rows_as_lanes as rows_as_lanes
 from .search import body_size as body_size
 from .search import is_reasonable as is_reasonable
 from .search import neighbours as neighbours

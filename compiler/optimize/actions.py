@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Final
 
 from kernmill.ir import (
@@ -129,6 +128,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
+        _check_changes_output(ast, loop)
         if verb == "vectorize" and amount & (amount - 1):
             raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
         kind = {"split": AxisKind.REDUCE if is_reduce else AxisKind.LOOP, "unroll": AxisKind.UNROLL,
@@ -140,6 +140,12 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount)
 
     return act
+
+
+def _check_changes_output(ast: UOp, loop: UOp) -> None:
+    """A sum that goes on in the output has its iterations one after another, each once."""
+    if loop.arg[1] == AxisKind.LOOP and not any(loop in store.src[0].ranges for store in ast.src):
+        raise ValueError(f"the output accumulates over {loop.arg[0]}")
 
 
 def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
@@ -246,6 +252,7 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     info: KernelInfo = ast.arg
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
+    _check_changes_output(ast, loop)
     if not loop.src[0].is_const:
         raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
@@ -302,8 +309,9 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
     table: dict[UOp, UOp] = {}
     taken = {str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE}
-    mark = next("'" * n for n in count(1) if not taken & {name + "'" * n for name in names})
+    first = 1 + max((len(name) - len(name.rstrip("'")) for name in taken if name.rstrip("'") in names), default=0)
     for number, load in enumerate(loads):
+        mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
         table[load] = _staged(load, loops, f"stage{slot}_{number}", mark)
     return simplify(substitute(ast, table))

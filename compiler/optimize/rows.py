@@ -2,8 +2,8 @@
 
 Such a kernel works on one row after another, in several passes. Two shapes of it are known:
 - along the row: each pass takes its lanes from its own loop, as if it stood alone (`passes_along_rows`);
-- across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is then
-  elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_as_lanes`).
+- across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is
+  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_as_lanes`).
 
 Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
 """
