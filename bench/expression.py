@@ -150,7 +150,7 @@ def best_call(
     best, least = None, math.inf
     forms = forms_of(work, name)
     for form in forms:
-        call = bound(work, name, form, arrays)
+        call, spent = bound(work, name, form, arrays), 0.0
         for turn in range(3):
             start = time.perf_counter()
             result = call()
