@@ -23,6 +23,7 @@ class Target:
         dtypes.data
     )  # what may be added and multiplied; others go through float32
     has_threads: bool = False  # the outermost loop may be cut into chunks
+    has_grid: bool = False  # all outer loops may be spread over work-items, each of which runs one iteration of them
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024

@@ -59,6 +59,11 @@ class ClFacts:
         return self.kind == "cpu" and self.is_unified
 
     @property
+    def is_checker(self) -> bool:
+        """Whether this is Oclgrind, which looks at every access of a kernel."""
+        return self.platform == "Oclgrind"
+
+    @property
     def is_pocl(self) -> bool:
         """Whether the driver is PoCL."""
         return self.platform.startswith("Portable Computing Language")
@@ -144,7 +149,7 @@ def facts_of(device: Any) -> ClFacts:
         has_float64="cl_khr_fp64" in extensions or bool(_info(device, "double_fp_config", 0)),
         has_float16="cl_khr_fp16" in extensions,
         divides_correctly=bool(single & _FP_CORRECT_DIVIDE),
-        has_fma=bool(single & _FP_FMA),
+        has_fma=bool(single & _FP_FMA) or str(platform.name) == "Oclgrind",  # fma() is always exact, here never fast
     )
 
 

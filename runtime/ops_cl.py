@@ -27,7 +27,6 @@ __all__ = ["ClDevice"]
 
 _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
-_ONE = (1,)
 
 
 class ClDevice(Device):
@@ -96,6 +95,8 @@ class ClDevice(Device):
         out, and with LEAN the source declares what it calls.
         """
         exact = "-cl-fp32-correctly-rounded-divide-sqrt" if self.facts.divides_correctly else ""
+        if self.facts.is_checker:  # of the code as it is written; it misreads what LLVM makes of masks
+            return (f"{exact} -cl-opt-disable",)
         return (f"{exact} -D_OPENCL_H_ -DLEAN", exact) if self.facts.is_pocl else (exact,)
 
     def cache_tag(self) -> str:
@@ -237,6 +238,7 @@ class _Launch:
         self.kernel = kernel.device.cl.Kernel(kernel.program, kernel.name)
         self.values: dict[int, Any] = {}
         self.size: tuple[int] = (1,)
+        self.group: tuple[int] = kernel.group
 
     def bound(self, call: Call) -> _Launch:
         """With the arguments of a call."""
@@ -247,7 +249,8 @@ class _Launch:
             self.set_number(first + number, value)
         chunk = self.device_chunk(call)
         self.set_number(first + len(call.variables), chunk)
-        self.size = (-(-call.threads // chunk),)
+        items, group = -(-call.threads // chunk), self.group[0]
+        self.size = (-(-items // group) * group,)
         return self
 
     def device_chunk(self, call: Call) -> int:
@@ -272,7 +275,7 @@ class _Launch:
 
     def enqueue(self) -> Any:
         """Into the queue; the event."""
-        return self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, _ONE)
+        return self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, self.group)
 
 
 class _Kernel:
@@ -282,6 +285,9 @@ class _Kernel:
         self.device = device
         self.program = program
         self.name = name
+        kernel = device.cl.Kernel(program, name)
+        asked = kernel.get_work_group_info(device.cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device.handle)
+        self.group = (max(1, int(asked[0])),)
         self.shared = _Launch(self)  # for calls that are not repeated, under the device's lock
 
 
@@ -292,7 +298,7 @@ class _Prepared(Batch):
         super().__init__(device, calls)
         self.cl_device = device
         self.launches = [_Launch(call.program.handle).bound(call) for call in calls]
-        self.entries = [(launch.kernel, launch.size) for launch in self.launches]
+        self.entries = [(launch.kernel, launch.size, launch.group) for launch in self.launches]
         self.lock = threading.Lock()
 
     def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
@@ -305,8 +311,8 @@ class _Prepared(Batch):
         enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
         try:
             with self.lock:
-                for kernel, size in self.entries:
-                    event = enqueue(queue, kernel, size, _ONE)
+                for kernel, size, group in self.entries:
+                    event = enqueue(queue, kernel, size, group)
                     if is_timed:
                         events.append(event)
         except device.cl.Error as error:
@@ -332,11 +338,12 @@ def cl_target(facts: ClFacts) -> Target:
     return Target(
         name=f"opencl-{facts.kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
         vector_bytes=4 * lanes,
-        vector_registers=32 if lanes == 16 else 16,
+        vector_registers=32 if lanes in (4, 16) else 16,
         ops=ops,
         storage_dtypes=frozenset(dtypes.data) - missing,
         compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
-        has_threads=True,
+        has_threads=facts.kind == "cpu",
+        has_grid=facts.kind != "cpu",
         has_masks=True,
         l2_bytes=1 << 20,
     )
