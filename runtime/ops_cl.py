@@ -6,7 +6,6 @@ and the memory is the host's own, without copies. Other devices keep buffers of 
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import Block
 from .buffer import Buffer
-from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_unusable
+from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
 from .cl_memory import ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, Program, Properties
@@ -27,6 +26,18 @@ __all__ = ["ClDevice"]
 
 _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
+
+
+_sessions: dict[int, tuple[Any, Any]] = {}
+
+
+def _session(cl: Any, handle: Any, index: int) -> tuple[Any, Any]:
+    """Context and queue: one for each device, also where it is opened again for another TARGET."""
+    if index not in _sessions:
+        context = cl.Context([handle])
+        queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        _sessions[index] = context, queue
+    return _sessions[index]
 
 
 class ClDevice(Device):
@@ -38,9 +49,7 @@ class ClDevice(Device):
         self.handle = found_devices()[index]
         self.facts = facts_of(self.handle)
         refuse_unusable(self.handle, self.facts, name)
-        self.process = os.getpid()
-        self.context = self.cl.Context([self.handle])
-        self.queue = self.cl.CommandQueue(self.context, properties=self.cl.command_queue_properties.PROFILING_ENABLE)
+        self.context, self.queue = _session(self.cl, self.handle, index)
         self.lock = threading.Lock()
         self.memory = ClAllocator(self.cl, self.context, self.queue, self.facts, name)
         self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
@@ -106,7 +115,7 @@ class ClDevice(Device):
     # --- programs
     def compile(self, name: str, source: str) -> bytes:
         """The source and the driver's binary."""
-        self.check_process()
+        refuse_after_fork(self.name)
         program = build_program(self.cl, self.context, source, self.options, name)
         try:
             binary = bytes(program.get_info(self.cl.program_info.BINARIES)[0])
@@ -116,7 +125,7 @@ class ClDevice(Device):
 
     def load(self, name: str, binary: bytes) -> Program:
         """A kernel from the driver's binary, or from the source where the driver refuses it."""
-        self.check_process()
+        refuse_after_fork(self.name)
         source, stored = unpack_program(binary)
         program = None
         if stored:
@@ -131,7 +140,7 @@ class ClDevice(Device):
     # --- memory
     def allocate(self, size_bytes: int) -> Any:
         """Host memory where the device works on it, else a buffer of the driver."""
-        self.check_process()
+        refuse_after_fork(self.name)
         if size_bytes > self.facts.max_alloc_bytes:
             raise OutOfMemoryError(
                 f"{self.name}: a buffer of {size_bytes / 2**30:.2f} GiB is larger than {self.facts.name} takes in one "
@@ -171,8 +180,8 @@ class ClDevice(Device):
         if isinstance(block, ClBlock):
             return block.memory, (buffer.address - block.address) // buffer.dtype.size_bytes
         if isinstance(block, Block):
-            if block.wrapped is None or block.wrapped[0] != self.name:
-                block.wrapped = self.name, host_memory(self.cl, self.context, block.address, block.capacity_bytes)
+            if block.wrapped is None or block.wrapped[0] is not self.context:
+                block.wrapped = self.context, host_memory(self.cl, self.context, block.address, block.capacity_bytes)
             return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
         memory = self.borrowed.get(buffer)
         if memory is None:
@@ -186,7 +195,7 @@ class ClDevice(Device):
 
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
-        self.check_process()
+        refuse_after_fork(self.name)
         try:
             with self.lock:
                 events = [call.program.handle.shared.bound(call).enqueue() for call in calls]
@@ -209,14 +218,6 @@ class ClDevice(Device):
         """Return when the queue is empty."""
         if not self.facts.is_host_memory:
             self.queue.finish()
-
-    def check_process(self) -> None:
-        """A driver's threads are not there in a forked child: it would wait for them forever."""
-        if os.getpid() != self.process:
-            raise DeviceError(
-                f"{self.name}: this process was forked after the device was opened, and OpenCL drivers do not survive "
-                'that. Start processes with multiprocessing.set_start_method("spawn"), or open the device in the child.'
-            )
 
     def launch_error(self, error: Any) -> DeviceError:
         """A driver's error as a sentence."""
@@ -306,7 +307,7 @@ class _Prepared(Batch):
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device
-        device.check_process()
+        refuse_after_fork(device.name)
         events: list[Any] = []
         enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
         try:
