@@ -92,8 +92,8 @@ def refuse_after_fork(name: str) -> None:
     """Raise DeviceError in a forked child: a driver's threads are not there, and it would wait for them forever."""
     if os.getpid() not in _started[:1]:
         raise DeviceError(
-            f"{name}: this process was forked after OpenCL was opened, and drivers do not survive that. Start processes "
-            'with multiprocessing.set_start_method("spawn"), or open the device in the child only.'
+            f"{name}: this process was forked after OpenCL was opened, and drivers do not survive that. Start "
+            'processes with multiprocessing.set_start_method("spawn"), or open the device in the child only.'
         )
 
 
