@@ -152,7 +152,7 @@ def test_pocl_that_fails_in_a_process_of_its_own_is_refused(
 
 def test_a_forked_child_is_refused(binding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cl_driver, "_started", [os.getpid() + 1])
-    with pytest.raises(DeviceError, match="was forked after OpenCL was opened.*spawn"):
+    with pytest.raises(DeviceError, match=r"was forked after OpenCL was opened.*spawn"):
         cl_driver.found_devices()
 
 
