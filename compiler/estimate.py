@@ -36,6 +36,8 @@ def estimate(ast: UOp) -> Estimate:
             times *= int(loop.src[0].bounds[1])
         if node.op in (Ops.LOAD, Ops.STORE):
             param = node.src[0].src[0]
+            if param.op is not Ops.PARAM:
+                continue
             touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
             flops += times if node.dtype.is_float else 0

@@ -8,6 +8,8 @@ The walk goes from the roots to the data, consumers first, so that when a node i
 known:
 - read at one place by one kernel: it melts into that kernel;
 - a cheap node read at several places: computed again at each;
+- read over and over by one kernel, which could keep it for as long as it works on a row: it is kept there, in memory of
+  the kernel's own (Kept): the exponentials of a softmax, the scores of attention;
 - otherwise it gets memory.
 A reduction melts into a consumer only when that costs no extra evaluation (its loops are the outermost ones of the
 consumer) and leaves enough independent rows. Tests: tests/compiler/test_fuse.py.
@@ -48,6 +50,8 @@ _REUSE = 3  # an expression with any cost, read this many times by one kernel, i
 _FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
 _REPEATS = 3  # a sum inside a sum may do so much work again, where the alternative is to store all its terms
+_MOST_KEPT = 1 << 14  # elements of a row that a kernel keeps for itself
+_KEPT_GAIN = 4  # a reduction is kept if storing it would move this many times more than the data it is made of
 _SMALL = 1 << 15  # ... or when the whole consumer is this small
 _LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.SINK})
 
@@ -61,7 +65,18 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
+    kept_loops: set[UOp] = field(default_factory=set[UOp])
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A node kept inside a kernel: computed at `use`, over loops of its own, anew for each iteration of `around`."""
+
+    use: Use
+    loops: tuple[UOp, ...]
+    axes: tuple[int, ...]  # the axes of the node that its loops run over
+    around: tuple[UOp, ...]
 
 
 Below: TypeAlias = "tuple[Use | None, ...]"
@@ -75,6 +90,7 @@ class Fusion:
     roots: list[KernelRoot] = field(default_factory=list[KernelRoot])
     kernel_of: dict[UOp, int] = field(default_factory=dict[UOp, int])
     uses: dict[UOp, list[Use]] = field(default_factory=dict[UOp, list[Use]])
+    kept: dict[UOp, Kept] = field(default_factory=dict[UOp, Kept])
     below: dict[tuple[UOp, Use], Below] = field(default_factory=dict[tuple[UOp, Use], "Below"])
     reduce_loops: dict[tuple[UOp, Use], tuple[UOp, ...]] = field(
         default_factory=dict[tuple[UOp, Use], "tuple[UOp, ...]"]
@@ -90,7 +106,7 @@ class _Facts:
 
     Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one buffer,
     and whether that reduction reads each of its data several times: then it wants a register tile,
-    and a kernel to itself.
+    and a kernel to itself. `data`: the most elements of one buffer, beneath the reductions as well.
     """
 
     cost: int
@@ -99,6 +115,7 @@ class _Facts:
     depth: int
     widest: int
     is_tiled: bool
+    data: int
 
 
 def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
@@ -116,7 +133,14 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
         if node.op in _LEAVES and node not in forced:
             continue
         uses = fusion.uses.get(node, [])
-        if node in forced or (uses and _needs_memory(node, uses, facts, fusion)):
+        is_kept = False
+        is_stored = node in forced or (bool(uses) and _needs_memory(node, uses, facts, fusion))
+        if node not in forced and uses and (is_stored or _is_repeated(node, uses, facts, fusion)):
+            is_kept = _keep(node, uses, facts, fusion)
+        if is_kept:
+            fusion.uses[node] = uses
+            uses = [fusion.kept[node].use]
+        elif is_stored:
             uses = [_open_kernel(node, fusion, node in in_place)]
         for use in uses:
             below = (None, use) if node in in_place else _sources(node, use, fusion, facts)
@@ -129,7 +153,7 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
                 known = fusion.uses.setdefault(source, [])
                 if source_use not in known:
                     known.append(source_use)
-        if node not in fusion.kernel_of:
+        if node not in fusion.kernel_of and not is_kept:
             fusion.uses[node] = uses
     return fusion
 
@@ -139,18 +163,20 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
     for node in order:
         below = [facts[s] for s in node.src]
         depth = max((f.depth for f in below), default=0)
+        data = max((f.data for f in below), default=0)
         if node.op in _LEAVES or node in forced:
             is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
-            facts[node] = _Facts(0, int(is_data), False, 0, _elements(node.shape) if is_data else 0, False)
+            size = _elements(node.shape) if is_data else 0
+            facts[node] = _Facts(0, int(is_data), False, 0, size, False, size)
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
-            facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled)
+            facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data)
         else:
             cost = sum(f.cost for f in below) + (_COST.get(node.op, 1) if node.op.is_elementwise else 0)
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
             widest = max((f.widest for f in below), default=0)
-            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth, widest, tiled)
+            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth, widest, tiled, data)
     return facts
 
 
@@ -178,7 +204,9 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     fact = facts[node]
     if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH):
         return False
-    if fact.is_heavy and node.op.is_elementwise and len(uses) > 1 and _rests_on_stored(node, facts, fusion):
+    if not fact.reads and fact.cost <= _CHEAP:  # made of nothing that is in memory: places and constants
+        return False
+    if fact.is_heavy and node.op.is_elementwise and _rests_on_stored(node, facts, fusion):
         return any(
             _evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses
         )
@@ -194,9 +222,52 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
 
 
+def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+    """Dear, and computed several times for each element if nothing is done about it."""
+    if not (node.op.is_elementwise and facts[node].cost > _CHEAP):
+        return False
+    times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses)
+    return times >= 2 * max(1, _elements(node.shape))
+
+
+def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
+    """Keep the node in its only kernel, if its rows there are many, short, and each computed once."""
+    first = uses[0]
+    kernel = fusion.roots[first.kernel]
+    if not facts[node].depth:  # made of data alone: a kernel of its own is as good, and shorter
+        return False
+    if any(use.kernel != first.kernel or use.gate is not TRUE for use in uses):
+        return False
+    axes = tuple(
+        axis
+        for axis, place in enumerate(first.index)
+        if any(use.index[axis] is not place for use in uses) or not place.ranges <= set(kernel.loops)
+    )
+    fixed = tuple(i for axis, i in enumerate(first.index) if axis not in axes)
+    around = _path(Use(first.kernel, fixed, TRUE), kernel)
+    sizes = [node.shape[axis] for axis in axes]
+    length = _elements(tuple(sizes))
+    rows = _product(around)
+    if not axes or len(axes) == len(node.shape) or rows < _FEW_ROWS or not 2 <= length <= _MOST_KEPT:
+        return False
+    if rows * length > _elements(node.shape):
+        return False
+    if facts[node].is_tiled and _elements(node.shape) < _KEPT_GAIN * facts[node].data:
+        return False
+    number = len(fusion.kept)
+    loops = tuple(make_range(f"t{number}_{n}", size, AxisKind.REDUCE) for n, size in enumerate(sizes))
+    kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
+    kernel.kept_loops.update(loops)
+    index = list(first.index)
+    for axis, loop in zip(axes, loops, strict=True):
+        index[axis] = loop
+    fusion.kept[node] = Kept(Use(first.kernel, tuple(index), TRUE), loops, axes, around)
+    return True
+
+
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Cheap steps from one thing that others read as well, so that it gets memory anyway: better computed again."""
-    if facts[node].cost > 2 * _CHEAP or facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
+    if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
         return False
     between = {node}
     below = {s for s in node.src if facts[s].is_heavy}
@@ -205,7 +276,7 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
             (anchor,) = below
             inner = (anchor, *(n for n in between if n is not node))
             if any(reader not in between for n in inner for reader in fusion.readers[n]):
-                return True
+                return sum(_COST.get(n.op, 1) for n in between if n.op.is_elementwise) <= 2 * _CHEAP
             if anchor.op is Ops.REDUCE:
                 return False
         latest = max(below, key=fusion.position.__getitem__)
@@ -223,6 +294,8 @@ def _melts(node: UOp, use: Use, is_tiled: bool, fusion: Fusion) -> bool:
     needed = _needed(use)
     if not needed <= set(kernel.loops):  # inside another reduction's loop: fine if the two are one sum over more loops
         repeats = _evaluations(use, kernel) / max(1, _elements(node.shape))
+        if needed <= {*kernel.loops, *kernel.kept_loops}:  # inside what is kept: computed as often as that is
+            return use.gate is TRUE and repeats <= 1
         return node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS
     if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):
         return False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from kernmill.ir import InternalError, Ops, UOp, closed_ranges, dtypes
+from kernmill.ir import AxisKind, InternalError, Ops, UOp, closed_ranges, dtypes
 
 from .kernel import KernelInfo
 
@@ -59,11 +59,11 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     while waiting:  # a closer may stand in the loops of another closer that comes later in the order
         later: list[UOp] = []
         for node in waiting:
-            if any(r in closed_somewhere and r not in paths for r in node.ranges):
+            if any(r in closed_somewhere and r not in paths for r in _walked(node.ranges)):
                 later.append(node)
                 continue
             around = _place(node, paths)
-            for loop in closed_ranges(node):
+            for loop in _walked(closed_ranges(node)):
                 around = (*around, loop)
                 if paths.setdefault(loop, around) != around:
                     raise InternalError(
@@ -75,15 +75,21 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     return paths
 
 
+def _walked(loops: Iterable[UOp]) -> list[UOp]:
+    """Those that are walked: copies and lanes, before they are made, are none."""
+    return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP)]
+
+
 def _place(node: UOp, paths: dict[UOp, Path]) -> Path:
     deepest: Path = ()
-    for loop in node.ranges:
+    around = _walked(node.ranges)
+    for loop in around:
         path = paths.get(loop)
         if path is None:
             raise InternalError(f"linearize: {node!r} stands in the loop {loop.arg}, which nothing opens")
         if len(path) > len(deepest):
             deepest = path
-    for loop in node.ranges:
+    for loop in around:
         if paths[loop] != deepest[: len(paths[loop])]:
             raise InternalError(f"linearize: {node!r} needs loops that do not nest: {[r.arg[0] for r in node.ranges]}")
     return deepest

@@ -49,7 +49,10 @@ def _mergeable(ast: UOp, a: UOp, b: UOp) -> bool:
         return False
     pair = {a, b}
     for node in ast.toposort():
-        if node.op is Ops.INDEX:
+        if node.op is Ops.LOCAL:
+            if (a in node.src) != (b in node.src):
+                return False
+        elif node.op is Ops.INDEX:
             terms, _ = linear(node.src[1])
             if any(atom not in pair and pair & atom.ranges for atom in terms):
                 return False
@@ -76,7 +79,7 @@ def _merge(ast: UOp, a: UOp, b: UOp) -> UOp:
                 terms[loop] = step
             index = from_linear({done.get(atom, atom): k for atom, k in terms.items()}, offset, node.src[1].dtype)
             src = (src[0], index, *src[2:])
-        elif closed_ranges(node) and a in node.src:
+        elif a in node.src and (closed_ranges(node) or node.op is Ops.LOCAL):
             src = tuple(loop if s is a else done.get(s, s) for s in node.src if s is not b)
         done[node] = node if src == node.src else node.replace(src=src)
     info: KernelInfo = ast.arg

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
+from .convert import convert_packed
 from .expand import expand_loops
 from .linearize import linearize, loop_depths
 from .lower.decompose import decompose
+from .lower.dot import find_dots
 from .lower.index import lower_index
 from .lower.reduce import lower_reduces
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
+from .trim import trim_loops
+from .turn import turn
 from .vectorize import vectorize
 
 __all__ = ["PIPELINE", "Pass", "lower"]
@@ -36,11 +40,19 @@ class Pass:
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+    Pass("trim", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+         "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
+    Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+         "a panel is still one store and one load"),
+    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim", "convert"),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with one vector loop at most"),
-    Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize",),
+    Pass("turn", turn, Stage.VECTORIZED, Stage.VECTORIZED, ("vectorize",),
+         "gathers and scatters are there, and not yet the addresses as machine numbers, whose steps nobody can read"),
+    Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
+         "four products of bytes are values of one sum, and what was packed for them is one load"),
+    Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize", "dot"),
          "an accumulator must have its final dtype, lanes included"),
     Pass("decompose", decompose, Stage.LOWERED, Stage.LOWERED, ("reduce",),
          "after accumulators, so that a combining op which the target lacks is decomposed as well"),

@@ -33,6 +33,7 @@ def separate_loops(ast: UOp) -> UOp:
     """
     done: dict[UOp, UOp] = {}
     owners: dict[UOp, tuple[tuple[UOp, ...], frozenset[UOp]]] = {}  # loop -> its sum's loops, and those around it
+    own: dict[tuple[tuple[UOp, ...], frozenset[UOp]], dict[UOp, UOp]] = {}  # a place -> what its loops become
     order = ast.toposort()
     names = {str(node.arg[0]) for node in order if node.op is Ops.RANGE}
     for node in order:
@@ -41,7 +42,9 @@ def separate_loops(ast: UOp) -> UOp:
         if new.op is Ops.REDUCE:
             mine = (closed_ranges(new), new.ranges)
             if any(owners.setdefault(loop, mine) != mine for loop in closed_ranges(new)):
-                new = _with_own_loops(new, names)
+                if mine not in own:
+                    own[mine] = _own_loops(new, names)
+                new = substitute(new, own[mine])
         done[node] = new
     return done[ast]
 
@@ -59,10 +62,10 @@ def _without_idle(node: UOp) -> UOp:
     return UOp(Ops.REDUCE, node.dtype, (value, *rest), node.arg) if rest else value
 
 
-def _with_own_loops(node: UOp, names: set[str]) -> UOp:
+def _own_loops(node: UOp, names: set[str]) -> dict[UOp, UOp]:
     table: dict[UOp, UOp] = {}
     for loop in closed_ranges(node):
         number = next(n for n in count() if f"k{n}" not in names)
         names.add(f"k{number}")
         table[loop] = make_range(f"k{number}", loop.src[0], AxisKind(loop.arg[1]))
-    return substitute(node, table)
+    return table

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import Group, InternalError, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
 
-from .fuse import Fusion, KernelRoot, fuse, region_gate
+from .fuse import Fusion, Kept, KernelRoot, fuse, region_gate
 from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
 from .rangeify import TRUE, Use, flat_index
 from .reduce_loops import tidy_reduce_loops
@@ -157,12 +157,26 @@ class _Builder:
         number = fusion.kernel_of.get(node)
         if number is not None:
             self._finish(node, number, fusion)
+        elif node in fusion.kept:
+            self._keep(node, fusion.kept[node], fusion)
+            return
         for use in fusion.uses.get(node, ()):
             key = (node, use)
             if node in self.buffer_of:
                 self.values[key] = self._load(node, use)
             elif key in fusion.below or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
                 self.values[key] = self._value(node, use, fusion)
+
+    def _keep(self, node: UOp, kept: Kept, fusion: Fusion) -> None:
+        """Memory of the kernel's own, filled by loops of its own; every use reads it from there."""
+        sizes = tuple(node.shape[axis] for axis in kept.axes)
+        memory = UOp(Ops.LOCAL, node.dtype, kept.around, (str(kept.loops[0].arg[0]), int(static((numel(sizes),))[0])))
+        place = UOp(Ops.INDEX, node.dtype, (memory, flat_index(kept.loops, sizes)))
+        store = UOp(Ops.STORE, dtypes.void, (place, self._value(node, kept.use, fusion)))
+        filled = UOp(Ops.AFTER, node.dtype, (memory, store, *kept.loops), 1)
+        for use in fusion.uses[node]:
+            here = flat_index(tuple(use.index[axis] for axis in kept.axes), sizes)
+            self.values[node, use] = UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (filled, here)),))
 
     def _load(self, node: UOp, use: Use) -> UOp:
         count = _count(node)

@@ -3,7 +3,7 @@
 When: after expand. Why there: after the copies are made each index names one place per lane, so that its step from
 lane to lane can be read off. Assumes: a value changes with at most one VECTOR loop. Guarantees: no VECTOR range is
 left; loads and stores whose places are side by side have a vector dtype and a scalar index (of lane 0); others have a
-vector of indices. Tests: tests/compiler/test_vectorize.py.
+vector of indices (turn.py looks for what those have in common). Tests: tests/compiler/test_vectorize.py.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     if src == node.src:
         return node
     lanes = max(s.dtype.lanes for s in src)
-    if node.op is Ops.LOAD and (paired := _every_second(node, done)) is not None:
-        return paired
     if node.op is Ops.LOAD:
         lanes = max(lanes, src[0].src[1].dtype.lanes)
         return node.replace(dtype=node.dtype.vec(lanes), src=src)
@@ -63,32 +61,6 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     if lanes > 1 and (node.op.is_elementwise or node.op.group is Group.VECTOR):
         return UOp(node.op, node.dtype.vec(lanes), tuple(spread(s, lanes) for s in src), node.arg)
     return node.replace(src=src)
-
-
-def _every_second(load: UOp, done: dict[UOp, UOp]) -> UOp | None:
-    """A load of every second place: two vectors of which only the wanted lanes are touched, then a shuffle."""
-    place = load.src[0]
-    memory, loop = done[place.src[0]], _lanes_of(place)
-    if loop is None or load.dtype.is_bool:
-        return None
-    terms, _ = linear(place.src[1])
-    if {atom for atom in terms if loop in atom.ranges} != {loop} or terms[loop] != 2:
-        return None
-    lanes = int(loop.src[0].arg)
-    first = simplify(substitute(place.src[1], {loop: index_const(0)}))
-    first = done.get(first, first)
-    even = const(dtypes.bool.vec(lanes), tuple(n % 2 == 0 for n in range(lanes)))
-    halves = []
-    for half in (0, 1):
-        gate = even
-        if len(place.src) > 2:
-            picked = tuple((half * lanes + n) // 2 for n in range(lanes))
-            mask = spread(done[place.src[2]], lanes)
-            gate = even & UOp(Ops.SHUFFLE, dtypes.bool.vec(lanes), (mask, mask), picked)
-        at = first if half == 0 else simplify(first + lanes)
-        index = UOp(Ops.INDEX, load.dtype.vec(lanes), (memory, at, gate))
-        halves.append(UOp(Ops.LOAD, load.dtype.vec(lanes), (index,)))
-    return UOp(Ops.SHUFFLE, load.dtype.vec(lanes), (halves[0], halves[1]), tuple(2 * n for n in range(lanes)))
 
 
 def spread(u: UOp, lanes: int) -> UOp:

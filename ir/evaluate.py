@@ -329,15 +329,34 @@ class _Evaluator:
         if u.op is Ops.INDEX:
             gate = src[2] if len(src) > 2 else np.array(True)
             return np.where(gate, src[1], -1)
+        if u.op is Ops.LOCAL:  # an axis for each loop it is made anew for, and one for its elements
+            shape = [self.size(r.src[0]) if r in u.src else 1 for r in self.axes]
+            return np.zeros((*shape, u.arg[1]), _numpy_name(u.dtype))
+        if u.op is Ops.AFTER:
+            return src[0]
         place = u.src[0]
         memory, index = self.values[place.src[0]], self.values[place].astype(np.int64)
         if u.op is Ops.LOAD:
-            return np.where(index < 0, np.zeros((), memory.dtype), memory.reshape(-1)[np.maximum(index, 0)])
+            at, _ = self.places(memory, np.maximum(index, 0))
+            return np.where(index < 0, np.zeros((), memory.dtype), memory[at])
         if u.op is Ops.STORE:
-            at, value = np.broadcast_arrays(index, src[1])
-            memory.reshape(-1)[at[at >= 0]] = value[at >= 0]
+            index, value = np.broadcast_arrays(index, src[1])
+            at, shape = self.places(memory, index)
+            value = np.broadcast_to(value, shape)
+            inside = np.broadcast_to(index >= 0, shape)
+            memory[tuple(np.broadcast_to(a, shape)[inside] for a in at)] = value[inside]
             return np.zeros(())
         raise InternalError(f"evaluate: {u.op.name} is of a later stage")
+
+    def places(self, memory: Array, index: Array) -> tuple[tuple[Array, ...], tuple[int, ...]]:
+        """What to index memory with: a buffer has one axis, a LOCAL one more for every loop."""
+        import numpy as np
+
+        if memory.ndim == 1:
+            return (index,), index.shape
+        axes = np.ogrid[tuple(slice(size) for size in memory.shape[:-1])]
+        at = (*axes, index)
+        return at, np.broadcast_shapes(*(a.shape for a in at))
 
     def _control(self, u: UOp, src: list[Array]) -> Any:
         import numpy as np

@@ -301,6 +301,8 @@ class Ops:
     LANE     = Op(Group.VECTOR, "lane arg of the vector", 1)
     SHUFFLE  = Op(Group.VECTOR, "src=(a, b): lanes arg of a and b laid side by side", 2)
     FOLD     = Op(Group.VECTOR, "all lanes folded with op arg to a scalar, halves first", 1)
+    DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of 4 neighbouring products; a, b of bytes, c of int32 with a quarter of "
+                                "their lanes; exact, but for the int32 sum, which wraps", 3)
     TILE     = Op(Group.VECTOR, "arg=(m, n, k): c + a@b on a matrix unit; src=(a, b, c)", 3)
 
     # --- control, in kernels

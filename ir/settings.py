@@ -52,6 +52,10 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
+def _or_empty(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    return lambda text: parse(text) if text else ""
+
+
 def _text(text: str) -> str:
     return text
 
@@ -63,6 +67,9 @@ SETTINGS: dict[str, Setting] = {
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
         Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", _text),
         Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", _text),
+        Setting("BEAM", "", "search: 1 or more tries schedules for kernels without a stored result, keeping so many; empty: stored results are used; 0: not even those", "empty, or 0 to 64",
+                _or_empty(_between(0, 64))),
+        Setting("BEAM_SECONDS", 10, "how long the search for one kernel may take", "1 to 86400", _between(1, 86_400)),
         Setting("CACHE", "1", "compiled kernels on disk: off, on, read only", "0, 1 or ro", _one_of("0", "1", "ro")),
         Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", _text),
         Setting("CACHE_MAX_MB", 1024, "size cap of the kernel cache; the least recently used go first", "1 to 1000000",

@@ -22,6 +22,9 @@ class Target:
     compute_dtypes: frozenset[DType] = frozenset(
         dtypes.data
     )  # what may be added and multiplied; others go through float32
+    dots: frozenset[tuple[DType, DType]] = (
+        frozenset()
+    )  # types of a and b that DOT takes, for vectors up to vector_bytes
     has_threads: bool = False  # the outermost loop may be cut into chunks
     has_grid: bool = False  # all outer loops may be spread over work-items, each of which runs one iteration of them
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap

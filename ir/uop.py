@@ -61,6 +61,9 @@ def _derive(node: UOp, slot: str, rule: Callable[[UOp], Derived]) -> Derived:
     recursion."""
     for s in node.src:
         if getattr(s, slot) is MISSING:
+            if all([getattr(below, slot) is not MISSING for below in s.src]):  # by far the most
+                setattr(s, slot, rule(s))
+                continue
             for below in s.toposort(stop=lambda u: getattr(u, slot) is not MISSING) if s.src else (s,):
                 if getattr(below, slot) is MISSING:
                     setattr(below, slot, rule(below))
@@ -192,16 +195,20 @@ class UOp(metaclass=_Nodes):
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
         order: dict[UOp, None] = {}
-        stack: list[tuple[UOp, bool]] = [(self, False)]
+        waiting: list[UOp] = []  # for their sources, which end at a None in the stack
+        stack: list[UOp | None] = [self]
         while stack:
-            node, done = stack.pop()
-            if node in order:
+            node = stack.pop()
+            if node is None:
+                order[waiting.pop()] = None
+            elif node in order:
                 continue
-            if done or not node.src or (stop is not None and stop(node)):
+            elif not node.src or (stop is not None and stop(node)):
                 order[node] = None
-                continue
-            stack.append((node, True))
-            stack.extend((s, False) for s in reversed(node.src) if s not in order)
+            else:
+                waiting.append(node)
+                stack.append(None)
+                stack += node.src[::-1]
         return list(order)
 
     # --- building: same dtype on both sides, Python numbers become constants of it

@@ -39,17 +39,17 @@ class Stage(StrEnum):
 _ELEMENTWISE: Final = frozenset(op for op in Ops.rows() if op.is_elementwise)
 _VECTOR: Final = frozenset(op for op in Ops.rows() if op.group is Group.VECTOR)
 _KERNEL: Final = _ELEMENTWISE | {
-    Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.SINK,
+    Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL,
+    Ops.AFTER, Ops.SINK,
 }  # fmt: skip
-_STAGED: Final = _KERNEL | {Ops.LOCAL, Ops.AFTER}
-_LOWERED: Final = (_STAGED | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET}) - {Ops.REDUCE}
+_LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     Stage.TENSOR: _ELEMENTWISE
     | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
     Stage.KERNEL: _KERNEL,
-    Stage.OPTIMIZED: _STAGED,
-    Stage.VECTORIZED: _STAGED | _VECTOR,
+    Stage.OPTIMIZED: _KERNEL,
+    Stage.VECTORIZED: _KERNEL | _VECTOR,
     Stage.LOWERED: _LOWERED,
     Stage.LINEAR: (_LOWERED | {Ops.END}) - {Ops.SINK},
 }
@@ -71,6 +71,7 @@ _FLOAT_ONLY: Final = frozenset({
 _INT_ONLY: Final = frozenset({Ops.SHL, Ops.SHR, Ops.CDIV, Ops.CMOD})
 _NOT_BOOL: Final = frozenset({Ops.NEG, Ops.ABS, Ops.SUB})  # a bool has no sign
 _BITS_ONLY: Final = frozenset({Ops.AND, Ops.OR, Ops.XOR})
+_BYTES: Final = frozenset({dtypes.int8, dtypes.uint8})
 _PLACES: Final = frozenset({Ops.PARAM, Ops.LOCAL})  # what an INDEX points into, behind any number of AFTERs
 
 Complaint: TypeAlias = "str | None"
@@ -356,11 +357,20 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
         case Ops.SHUFFLE:
             picked = node.arg if isinstance(node.arg, tuple) else ()
             is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
+        case Ops.DOT:
+            return _dot(node)
         case _:
             return None
     if any(s.dtype.scalar is not node.dtype.scalar for s in node.src):
         return f"{node.op.name} gives {node.dtype.name} from {_names(node.src)}: the scalars differ"
     return None if is_legal else f"{node.op.name} {node.arg} gives {node.dtype.name} from {_names(node.src)}"
+
+
+def _dot(node: UOp) -> Complaint:
+    a, b, c = (s.dtype for s in node.src)
+    is_legal = {a.scalar, b.scalar} <= _BYTES and c is node.dtype is dtypes.int32.vec(c.lanes)
+    is_legal = is_legal and a.lanes == b.lanes == 4 * c.lanes
+    return None if is_legal else f"DOT gives {node.dtype.name} from {_names(node.src)}"
 
 
 def _take(node: UOp, stage: Stage) -> Complaint:

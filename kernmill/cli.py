@@ -1,4 +1,4 @@
-"""The command line: `kernmill info | demo | cache | bench | conformance`."""
+"""The command line: `kernmill info | demo | quantize | cache | tune | bench | conformance`."""
 
 from __future__ import annotations
 
@@ -60,9 +60,25 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
+    quantize = commands.add_parser("quantize", help="write a GGUF file with its weights in fewer bits")
+    quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
+    quantize.add_argument("target", metavar="OUT", help="the file to write; it may replace IN")
+    quantize.add_argument("mix", metavar="MIX", help="such as Q4_K_M, Q8_0 or Q4_0")
+    quantize.add_argument("--requantize", action="store_true", help="also weights that are quantised already")
+    quantize.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
+    quantize.set_defaults(command=run_quantize)
     cache = commands.add_parser("cache", help="the kernels on disk")
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
+    tuning = commands.add_parser("tune", help="search for faster schedules of a program's kernels and store them")
+    tuning.add_argument(
+        "--seconds", type=_at_least_one, default=60, help="for all kernels together (default %(default)s)"
+    )
+    tuning.add_argument("--beam", type=_at_least_one, default=4, help="schedules kept at a time (default %(default)s)")
+    tuning.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
+    tuning.add_argument("program", help="a script, or the name of a module; it is run first, to see its kernels")
+    tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    tuning.set_defaults(command=run_tune)
     bench = commands.add_parser("bench", help="time kernmill against the peers installed beside it", add_help=False)
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="arguments of the benchmark")
     bench.set_defaults(command=run_bench)
@@ -144,12 +160,20 @@ def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-# --- demo, cache, bench, conformance ---------------------------------------------------------------------------------
+# --- demo, quantize, cache, tune, bench, conformance -----------------------------------------------------------------
 def run_demo(given: argparse.Namespace) -> int:
     """Train the character model."""
     from .demo import run
 
     run(given.steps, given.seed)
+    return 0
+
+
+def run_quantize(given: argparse.Namespace) -> int:
+    """Write a GGUF file in fewer bits."""
+    from .quantize import run
+
+    run(given.source, given.target, given.mix, requantize=given.requantize)
     return 0
 
 
@@ -177,6 +201,13 @@ def run_cache(given: argparse.Namespace) -> int:
     whole, damaged = cache.verify()
     print(f"{whole} kernels are whole, {damaged} were damaged{' and are deleted' if damaged else ''}")
     return 1 if damaged else 0
+
+
+def run_tune(given: argparse.Namespace) -> int:
+    """Search for schedules; 1 when one gave wrong results."""
+    from .tuning import run
+
+    return run(given.program, given.arguments, given.seconds, given.beam)
 
 
 def run_bench(given: argparse.Namespace) -> int:

@@ -201,7 +201,7 @@ class Reduce(Activations, Joining):
     def softmax(self, axis: int = -1, dtype: DType | None = None) -> Self:
         """exp(x) / sum(exp(x)) along an axis; half types in float32."""
         e = self._shifted(axis, dtype, "softmax").exp()
-        return e.div(e.sum(self._lone(axis), keepdim=True)).cast(dtype or self._floating().dtype)
+        return e.mul(e.sum(self._lone(axis), keepdim=True).reciprocal()).cast(dtype or self._floating().dtype)
 
     def log_softmax(self, axis: int = -1, dtype: DType | None = None) -> Self:
         """log(softmax(x)), without overflow."""

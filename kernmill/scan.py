@@ -16,7 +16,7 @@ from .lazy import accumulator
 
 __all__ = ["Scan"]
 
-_BLOCK = 256
+_BLOCK = 16
 
 
 class Scan(Indexing):
@@ -68,11 +68,17 @@ class Scan(Indexing):
         return 0 if op is Ops.ADD else 1
 
     def _lower(self) -> Self:
-        """True where column <= row, as many of both as the last axis has entries."""
-        place = self._make(iota(self.uop.shape[-1]))
-        return place.unsqueeze(-1).ge(place)
+        """True where column <= row, as many of both as the last axis has entries, for every row of the tensor.
+
+        Places are repeated before they are compared: what is compared at full size is computed where it is used.
+        """
+        size = self.shape[-1]
+        shape = (*self.shape, size)
+        place = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
+        return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
 
     def _scan_last(self, op: Op) -> Self:
+        """Blocks folded, what stands before each block, and every place in its block joined with that."""
         size = self.shape[-1]
         unit = self._unit_of(op)
         if size <= _BLOCK:
@@ -80,11 +86,11 @@ class Scan(Indexing):
             return choose(self._lower(), wide, wide._filled(unit))._reduce(op, -1, False, "scan")
         rows = -(-size // _BLOCK)
         padded = self.pad([*((0, 0) for _ in self.shape[:-1]), (0, rows * _BLOCK - size)], value=unit)
-        inner = padded.reshape((*self.shape[:-1], rows, _BLOCK))._scan_last(op)
-        last = inner.shrink([*(None for _ in inner.shape[:-1]), (_BLOCK - 1, _BLOCK)]).squeeze(-1)
+        blocks = padded.reshape((*self.shape[:-1], rows, _BLOCK))
+        last = blocks._reduce(op, -1, False, "scan")
         before = last.pad([*((0, 0) for _ in last.shape[:-1]), (1, 0)], value=unit)
         before = before.shrink([*(None for _ in last.shape[:-1]), (0, rows)])._scan_last(op)
-        joined = inner._apply(op, before.unsqueeze(-1)).reshape(padded.shape)
+        joined = blocks._scan_last(op)._apply(op, before.unsqueeze(-1)).reshape(padded.shape)
         return joined.shrink([*(None for _ in self.shape[:-1]), (0, size)])
 
     # --- sorting

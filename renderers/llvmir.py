@@ -41,7 +41,6 @@ _COMPARE = {
 }
 _INTRINSICS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL: "ceil", Ops.ROUND: "roundeven",
                Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
-
 LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST})
 
 
@@ -121,7 +120,7 @@ class _Function:
             Ops.REG: self._register, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
-            Ops.SHUFFLE: self._shuffle,
+            Ops.SHUFFLE: self._shuffle, Ops.DOT: self._dot,
         }  # fmt: skip
 
     def text(self) -> str:
@@ -428,6 +427,15 @@ class _Function:
         self.values[u] = self._define(
             f"shufflevector {self._typed(u.src[0])}, {self._typed(u.src[1])}, <{len(u.arg)} x i32> <{mask}>"
         )
+
+    def _dot(self, u: UOp) -> None:
+        """x86 (AVX512-VNNI, AVX-VNNI): unsigned by signed bytes, given as words of four."""
+        kind = llvm_type(u.dtype)
+        name = f"llvm.x86.avx512.vpdpbusd.{u.dtype.bits * u.dtype.lanes}"
+        words = [self._define(f"bitcast {self._typed(s)} to {kind}") for s in u.src[:2]]
+        self._declare(f"{kind} @{name}({kind}, {kind}, {kind})")
+        args = ", ".join(f"{kind} {value}" for value in (self.values[u.src[2]], *words))
+        self.values[u] = self._define(f"call {kind} @{name}({args})")
 
     def _fold(self, u: UOp) -> None:
         """Halves onto each other until one lane is left."""

@@ -6,28 +6,18 @@ a warm start neither optimizes nor renders anything, and never imports LLVM.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-from kernmill.compiler import (
-    Action,
-    Kernel,
-    choose_actions,
-    estimate,
-    lower,
-    merge_loops,
-    parse_schedule,
-    show_schedule,
-)
-from kernmill.ir import AxisKind, CompileError, InternalError, Ops, SettingError, UOp, print_uops, setting
+from kernmill.compiler import Action, Kernel, estimate, lower, show_schedule
+from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, print_uops, setting
 from kernmill.renderers import signature
 
 from .compile_cache import cache_key, default_cache
 from .device import Device, Program
+from .schedules import given_schedule, parsed, stamp, symbol, written_schedule
+from .tune import search
 
-__all__ = ["Rendered", "build", "counters", "render"]
+__all__ = ["Rendered", "build", "compile_with", "counters", "render"]
 
 
 @dataclass(slots=True)
@@ -40,7 +30,7 @@ class Counters:
 
 
 counters = Counters()
-_programs: dict[tuple[str, str, UOp, str], Program] = {}
+_programs: dict[tuple[str, str, UOp, str, int | str], Program] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +48,53 @@ def build(device: Device, kernel: Kernel) -> Program:
     Raises:
         CompileError: the device's compiler refused the source; the message shows where.
     """
-    written = _written_schedule(kernel)
-    memory_key = (device.name, device.cache_tag(), kernel.ast, written or "")
+    memory_key = (device.name, device.cache_tag(), kernel.ast, written_schedule(kernel) or "", setting("BEAM"))
     program = _programs.get(memory_key)
-    if program is not None:
+    if program is None:
+        program = _programs[memory_key] = _build(device, kernel)
+    else:
         counters.from_memory += 1
-        return program
-    key = cache_key(kernel.ast.key, device.cache_tag(), _stamp(), written or "")
+    return program
+
+
+def _build(device: Device, kernel: Kernel) -> Program:
+    given = given_schedule(device, kernel)
+    width = setting("BEAM")
+    if given is None and width:
+        given = show_schedule(search(device, kernel, int(width), float(setting("BEAM_SECONDS"))))
+    key = cache_key(kernel.ast.key, device.cache_tag(), stamp(), given or "")
     entry = default_cache().get(key)
     if entry is not None:
         counters.from_disk += 1
         program = device.load(symbol(kernel), entry.payload)
         header = entry.header
         program.threads, program.work_ns = int(str(header["threads"])), float(str(header["work_ns"]))
-    else:
-        counters.compiled += 1
-        rendered = render(device, kernel)
-        binary = device.compile(symbol(kernel), rendered.source)
-        work = estimate(kernel.ast).work_ns
-        default_cache().put(key, binary, {"name": kernel.name, "threads": rendered.threads, "work_ns": work})
-        program = device.load(symbol(kernel), binary)
-        program.threads, program.work_ns = rendered.threads, work
-    _programs[memory_key] = program
+        return program
+    counters.compiled += 1
+    rendered = render(device, kernel, parsed(given, device, kernel))
+    binary = device.compile(symbol(kernel), rendered.source)
+    work = estimate(kernel.ast).work_ns
+    default_cache().put(key, binary, {"name": kernel.name, "threads": rendered.threads, "work_ns": work})
+    program = device.load(symbol(kernel), binary)
+    program.threads, program.work_ns = rendered.threads, work
     return program
 
 
-def symbol(kernel: Kernel) -> str:
-    """The kernel's name as an identifier; the same for equal kernels."""
-    return "".join(c if c.isalnum() else "_" for c in kernel.name)
+def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Program:
+    """The program of a kernel as cut by these actions; it is kept nowhere.
+
+    Raises:
+        CompileError, InternalError: the actions do not fit, or the compiler cannot do what they ask.
+    """
+    rendered = render(device, kernel, actions)
+    program = device.load(symbol(kernel), device.compile(symbol(kernel), rendered.source))
+    program.threads, program.work_ns = rendered.threads, estimate(kernel.ast).work_ns
+    return program
 
 
-def render(device: Device, kernel: Kernel) -> Rendered:
+def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) -> Rendered:
     """Lower and render, from scratch. A bug on the way is reported with the kernel's UOps and schedule."""
-    actions = schedule_of(device, kernel)
+    actions = schedule_of(device, kernel) if actions is None else actions
     try:
         uops = lower(kernel.ast, device.target, actions, is_checked=bool(setting("CHECK")))
     except InternalError as error:
@@ -105,36 +109,8 @@ def render(device: Device, kernel: Kernel) -> Rendered:
 
 
 def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
-    """The actions in force: those written in OVERRIDE, else the heuristic's."""
-    written = _written_schedule(kernel)
-    return choose_actions(merge_loops(kernel.ast), device.target) if written is None else parse_schedule(written)
-
-
-def _written_schedule(kernel: Kernel) -> str | None:
-    """The text of OVERRIDE/<kernel>.schedule, if there is one."""
-    folder = str(setting("OVERRIDE"))
-    if not folder:
-        return None
-    exact = Path(folder) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}.schedule"  # as DUMP names its folders
-    path = exact if exact.exists() else Path(folder) / f"{symbol(kernel)}.schedule"
-    try:
-        return path.read_text(encoding="utf-8") if path.exists() else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
-
-
-@cache
-def _stamp() -> str:
-    """Changes when the compiler's own files do: name, size and time of each."""
-    root = Path(__file__).resolve().parent.parent
-    facts = []
-    for folder in ("ir", "compiler", "renderers", "runtime"):
-        for where, _, files in os.walk(root / folder):
-            for name in sorted(files):
-                if name.endswith(".py"):
-                    status = os.stat(os.path.join(where, name))
-                    facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
-    return "\n".join(facts)
+    """The actions in force: those written in OVERRIDE, else those that a search has stored, else the heuristic's."""
+    return parsed(given_schedule(device, kernel), device, kernel)
 
 
 def describe(kernel: Kernel, device: Device) -> dict[str, object]:

@@ -110,6 +110,13 @@ def compute_dtypes(has_half: bool) -> frozenset[DType]:
     return frozenset(dtypes.data) - ({dtypes.bfloat16} if has_half else {dtypes.bfloat16, dtypes.float16})
 
 
+def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
+    """Operands of the dot product instructions: AVX512-VNNI and AVX-VNNI take unsigned by signed bytes."""
+    wide = host.has("avx512f")
+    has_it = host.has("avx512vnni") and host.has("avx512vl") if wide else host.has("avxvnni")
+    return frozenset({(dtypes.uint8, dtypes.int8)}) if has_it else frozenset()
+
+
 def host_target(host: Host) -> Target:
     """What generated code may use on this CPU."""
     wide = host.has("avx512f")
@@ -125,6 +132,7 @@ def host_target(host: Host) -> Target:
         storage_dtypes=frozenset(dtypes.data)
         - (set() if host.arch != "x86_64" or host.has("f16c") else {dtypes.float16}),
         compute_dtypes=compute_dtypes(host.has("avx512fp16")),
+        dots=dot_types(host),
         has_threads=True,
         has_masks=wide,
         l1_bytes=host.l1,

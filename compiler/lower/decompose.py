@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kernmill.ir import Op, Ops, Rule, RuleSet, Target, UOp, node, rewrite, var
+from kernmill.ir import Kind, Op, Ops, Rule, RuleSet, Target, UOp, node, rewrite, var
 
 from .integer_division import INTEGER_DIVISION
 from .narrow_float import narrow_float_rules
@@ -19,9 +19,11 @@ __all__ = ["decompose"]
 x, y, z = var("x"), var("y"), var("z")
 
 
-def _max(op: Op, u: UOp) -> UOp:
-    """max or min that keeps a nan of either side: a if a is nan or a > b, else b."""
+def _max(op: Op, u: UOp) -> UOp | None:
+    """max or min that keeps a nan of either side: a if a is nan or a > b, else b. Of places: see lower/index.py."""
     a, b = u.src
+    if u.dtype.kind is Kind.INDEX:
+        return None
     better = b < a if op is Ops.MAX else a < b
     if not a.dtype.is_float:
         return better.where(a, b)

@@ -2,7 +2,8 @@
 
 When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
 left; a sum of products is a chain of FMAs where the target has them (the only place where a product and a sum are
-contracted: what a user writes as a*b + c keeps its two roundings). Tests: tests/compiler/lower/test_reduce.py.
+contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs is a chain of DOTs. Tests:
+tests/compiler/lower/test_reduce.py.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes
 
 from ..split_reduce import neutral_element
 
-__all__ = ["lower_reduces"]
+__all__ = ["lower_reduces", "without_mask"]
 
 
 def lower_reduces(ast: UOp, target: Target) -> UOp:
@@ -40,11 +41,13 @@ def _accumulate(node: UOp, name: str, target: Target) -> UOp:
 
 
 def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
-    if op is Ops.ADD and (product := _masked_product(value)) is not None:
-        value = product
+    if op is Ops.ADD:
+        value = without_mask(value)
     if value.op is Ops.WHERE and _is_neutral(value.src[2], op):  # one masked instruction where the target has masks
         gate = value.src[0]
         return gate.where(_add(total, value.src[1], op, target), total)
+    if value.op is Ops.DOT and value.src[2].is_const and value.src[2].arg == 0:
+        return value.replace(src=(*value.src[:2], total))
     if op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float and Ops.FMA in target.ops:
         return value.src[0].alu(Ops.FMA, value.src[1], total)
     return total.alu(op, value)
@@ -54,13 +57,13 @@ def _is_neutral(u: UOp, op: Op) -> bool:
     return u.op is Ops.CONST and u is neutral_element(op, u)
 
 
-def _masked_product(value: UOp) -> UOp | None:
-    """where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b."""
+def without_mask(value: UOp) -> UOp:
+    """a*b for where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b."""
     if value.op is not Ops.WHERE or not (value.src[2].is_const and value.src[2].arg == 0):
-        return None
+        return value
     gate, product = value.src[0], value.src[1]
     gated = product.op is Ops.MUL and all(_is_zero_outside(s, gate) for s in product.src)
-    return product if gated else None
+    return product if gated else value
 
 
 def _is_zero_outside(u: UOp, gate: UOp) -> bool:

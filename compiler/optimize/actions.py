@@ -7,6 +7,7 @@
     thread i0          the loop is cut into chunks for the threads of the device
     grid i0 i1         the loops are spread over the work-items of a GPU, the last one over neighbours
     order i1 i0        the order of the output loops, outermost first
+    accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
@@ -18,7 +19,7 @@ Tests: tests/compiler/optimize/test_actions.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -26,6 +27,7 @@ from kernmill.ir import (
     AxisKind,
     CompileError,
     Ops,
+    Target,
     UOp,
     closed_ranges,
     dtypes,
@@ -37,8 +39,9 @@ from kernmill.ir import (
 
 from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
+from . import proposals as propose
 
-__all__ = ["Action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
+__all__ = ["VERBS", "Action", "Verb", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,8 @@ def parse_schedule(text: str) -> list[Action]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if words[0] not in _VERBS:
-            raise CompileError(f"schedule: there is no action {words[0]!r}. Actions: {', '.join(_VERBS)}.")
+        if words[0] not in VERBS:
+            raise CompileError(f"schedule: there is no action {words[0]!r}. Actions: {', '.join(VERBS)}.")
         actions.append(Action(words[0], tuple(words[1:])))
     return actions
 
@@ -82,7 +85,7 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
     """
     for action in actions:
         try:
-            ast = _VERBS[action.verb](ast, action.args)
+            ast = VERBS[action.verb].act(ast, action.args)
             _check_lanes(ast)
         except IndexError:
             raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
@@ -126,6 +129,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
+        _check_changes_output(ast, loop)
         if verb == "vectorize" and amount & (amount - 1):
             raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
         kind = {"split": AxisKind.REDUCE if is_reduce else AxisKind.LOOP, "unroll": AxisKind.UNROLL,
@@ -137,6 +141,12 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount)
 
     return act
+
+
+def _check_changes_output(ast: UOp, loop: UOp) -> None:
+    """A sum that goes on in the output has its iterations one after another, each once."""
+    if loop.arg[1] == AxisKind.LOOP and not any(loop in store.src[0].ranges for store in ast.src):
+        raise ValueError(f"the output accumulates over {loop.arg[0]}")
 
 
 def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
@@ -163,27 +173,79 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
 
 
 def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid: UOp | None) -> UOp:
-    """`index` in place of the loop variable; where `valid` is false nothing is read or written."""
+    """`index` in place of the loop variable; where `valid` is false nothing is written.
+
+    Nothing is read either where a reduce loop or lanes end early. Past the end of an output loop the last iteration is
+    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate.
+    """
+    order = ast.toposort()
+    is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
+    last = None if valid is None or not is_output or not loop.src[0].is_const else loop.src[0].arg - 1
+    widened = _copied_out(loops[-1])
     done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
+    for node in order:
         if node is loop:
-            done[node] = index
+            done[node] = index if last is None else index.alu(Ops.MIN, last)
             continue
         src = tuple(done[s] for s in node.src)
         closed = closed_ranges(node)
-        if node.op is Ops.LOCAL and loop in node.src:  # made anew for the same iterations
-            src = tuple(new for s in node.src for new in (loops if s is loop else (done[s],)))
         if loop in closed:
             first = len(node.src) - len(closed)
             place = first + closed.index(loop)
             src = (*src[:place], *loops, *src[place + 1 :])
             if valid is not None and node.op is Ops.REDUCE:
                 src = (*(valid.where(v, neutral_element(node.arg[0], v)) for v in src[:first]), *src[first:])
-        if valid is not None and node.op is Ops.INDEX and loop in node.ranges:
-            gate = src[2] & valid if len(src) > 2 else valid
-            src = (*src[:2], gate)
+        match node.op:
+            case Ops.LOCAL if loop in node.src:
+                done[node] = _own_memory(node, loop, loops, widened)
+                continue
+            case Ops.AFTER if widened and loop in memory_of(node).src:
+                src = (*src, loops[-1])
+            case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
+                src = (_gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+            case Ops.INDEX if widened and loop in memory_of(node).src:
+                src = (src[0], _side_by_side(src[1], loops[-1], widened), *src[2:])
+            case Ops.INDEX if last is None and _place_changes(node, loop):
+                src = _gated(node.replace(src=src), valid).src
         done[node] = node if src == node.src else node.replace(src=src)
     return simplify(done[ast])
+
+
+def _copied_out(loop: UOp) -> int:
+    """The copies or lanes of a loop that will be gone; 0 for a loop that stays one."""
+    return int(loop.src[0].arg) if loop.arg[1] in (AxisKind.UNROLL, AxisKind.VECTOR) else 0
+
+
+def _side_by_side(place: UOp, inner: UOp, count: int) -> UOp:
+    """A place in memory widened by `count` copies or lanes; lanes stay innermost."""
+    lanes = next((int(r.src[0].arg) for r in place.ranges if r.arg[1] == AxisKind.VECTOR), 1)
+    return simplify((place // lanes * count + inner) * lanes + place % lanes)
+
+
+def memory_of(node: UOp) -> UOp:
+    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
+    while node.op in (Ops.INDEX, Ops.AFTER):
+        node = node.src[0]
+    return node
+
+
+def _own_memory(local: UOp, loop: UOp, loops: tuple[UOp, ...], widened: int) -> UOp:
+    """A LOCAL made anew for the cut loop: for its blocks, with room for all copies or lanes of one."""
+    outer = loops[:-1] if widened else loops
+    name, count = local.arg
+    src = tuple(new for s in local.src for new in (outer if s is loop else (s,)))
+    return local.replace(src=src, arg=(name, count * max(1, widened)))
+
+
+def _place_changes(place: UOp, loop: UOp) -> bool:
+    return any(loop in s.ranges for s in place.src[1:])
+
+
+def _gated(place: UOp, valid: UOp | None) -> UOp:
+    """The INDEX, touched only where `valid` holds."""
+    if valid is None:
+        return place
+    return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
 
 
 def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
@@ -191,6 +253,7 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     info: KernelInfo = ast.arg
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
+    _check_changes_output(ast, loop)
     if not loop.src[0].is_const:
         raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
@@ -221,6 +284,34 @@ def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(arg=replace(info, order=args))
 
 
+def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
+    name = args[0]
+    size = find_loop(ast, name).src[0]
+    if not size.is_const or size.arg <= int(args[1]):
+        raise ValueError(f"{name} has no second block")
+    ast = _cut("split")(ast, args)
+    outer = find_loop(ast, name)
+    sums = [node for node in ast.toposort() if outer in closed_ranges(node)]
+    store = ast.src[0]
+    if len(ast.src) > 1 or len(sums) > 1 or sums[0].op is not Ops.REDUCE or sums[0].dtype is not store.src[1].dtype:
+        raise ValueError("only one sum, of the dtype of the only output, can go on there")
+    (total,) = sums
+    if total.arg != (Ops.ADD, 1) or total.dtype.is_bool or total.ranges != store.ranges:
+        raise ValueError("only a sum for each element of the output can go on there")
+    if any(node.op is Ops.LOAD and node.src[0].src[0] is store.src[0].src[0] for node in ast.toposort()):
+        raise ValueError("the kernel reads the old values of its output")
+    block = outer.replace(arg=(name, AxisKind.LOOP))
+    loops = tuple(r for r in closed_ranges(total) if r is not outer)
+    part = UOp(Ops.REDUCE, total.dtype, (substitute(total.src[0], {outer: block}), *loops), total.arg)
+    so_far = UOp(Ops.LOAD, total.dtype, (_gated(store.src[0], block > 0),))
+    value = so_far + part
+    if total is not store.src[1]:
+        value = block.eq(outer.src[0].arg - 1).where(substitute(store.src[1], {total: value}), value)
+    info: KernelInfo = ast.arg
+    new = UOp(Ops.STORE, dtypes.void, (store.src[0], value), store.arg)
+    return simplify(ast.replace(src=(new,), arg=replace(info, order=(*info.order, name))))
+
+
 def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     slot, names = int(args[0]), args[1:]
     loads = [
@@ -232,23 +323,26 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     if not loads:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
     table: dict[UOp, UOp] = {}
+    taken = {str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE}
+    first = 1 + max((len(name) - len(name.rstrip("'")) for name in taken if name.rstrip("'") in names), default=0)
     for number, load in enumerate(loads):
+        mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
-        table[load] = _staged(load, loops, f"stage{slot}_{number}")
+        table[load] = _staged(load, loops, f"stage{slot}_{number}", mark)
     return simplify(substitute(ast, table))
 
 
-def _staged(load: UOp, loops: list[UOp], name: str) -> UOp:
+def _staged(load: UOp, loops: list[UOp], name: str, mark: str) -> UOp:
     """The load, read from memory of the kernel's own that loops over copies of `loops` have filled."""
-    copies = {loop: make_range(f"{loop.arg[0]}'", loop.src[0], _copy_kind(loop)) for loop in loops}
+    copies = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], _copy_kind(loop)) for loop in loops}
     place, here = index_const(0), index_const(0)
-    count = 1
+    size = 1
     for loop in loops:
         place, here = place * loop.src[0].arg + copies[loop], here * loop.src[0].arg + loop
-        count *= loop.src[0].arg
+        size *= loop.src[0].arg
     value = substitute(load, copies)
     around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
-    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, count))
+    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, size))
     store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
     filled = UOp(Ops.AFTER, load.dtype, (memory, store, *(copies[loop] for loop in loops)), 1)
     return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
@@ -275,15 +369,29 @@ def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     return substitute(ast, table)
 
 
-_VERBS: Final[dict[str, Callable[[UOp, tuple[str, ...]], UOp]]] = {
-    "split": _cut("split"),
-    "unroll": _cut("unroll"),
-    "vectorize": _cut("vectorize"),
-    "group": _cut("group"),
-    "thread": _thread,
-    "grid": _grid,
-    "order": _order,
-    "stage": _stage,
-    "stream": _stream,
-    "prefetch": _prefetch,
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
+
+    `place`: a schedule is sorted by it. A cut goes before whatever names the loops that cuts make.
+    """
+
+    act: Callable[[UOp, tuple[str, ...]], UOp]
+    proposals: Callable[[UOp, Target], Iterable[tuple[str, ...]]]
+    place: int = 0
+    fit: Callable[[UOp, tuple[str, ...]], tuple[str, ...] | None] = lambda ast, args: args  # None: drop the action
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "split": Verb(_cut("split"), propose.splits),
+    "unroll": Verb(_cut("unroll"), propose.unrolls),
+    "vectorize": Verb(_cut("vectorize"), propose.vectors),
+    "group": Verb(_cut("group"), propose.groups),
+    "accumulate": Verb(_accumulate, propose.accumulations, 1),
+    "order": Verb(_order, propose.orders, 2, propose.fit_order),
+    "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
+    "stream": Verb(_stream, propose.streams, 4),
+    "prefetch": Verb(_prefetch, propose.prefetches, 4),
+    "grid": Verb(_grid, propose.grids, 5, propose.fit_grid),
+    "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
 }

@@ -15,16 +15,23 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
 from ..kernel import KernelInfo
 from .actions import Action
+from .rows import kept_loops, passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
 
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
+_BLOCKS_ACROSS = 4  # blocks of a transpose side by side
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
 _AHEAD_ONCE = 8192  # while only reading
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
+_BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
+_SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
+_LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
+_PACKING_COST = 4.0  # of gathering a value into a panel, in uses of it from there
+_TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 _SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
 
 
@@ -67,14 +74,22 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     shape = _look(ast, target)
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
+        rows = rows_as_lanes(ast, shape.lanes) if kept_loops(ast) else None
+        if rows is not None and target.has_grid:
+            return rows + _grid(shape, kept_loops(ast))
+        if rows is not None:
+            return rows + (_threads(shape, rows, kept_loops(ast)) if target.has_threads else [])
         main = _main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
-            actions += _reduction(shape, main, lane_loop, target)
+            actions += [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
         else:
             actions += _stream(shape, lane_loop, target)
     left = _loops_left(shape, actions)
-    ordered = [Action(a.verb, tuple(n for n in a.args if n in left)) if a.verb == "order" else a for a in actions]
+    ordered = [
+        Action(a.verb, tuple(n for n in a.args if n in left or n.endswith(".s"))) if a.verb == "order" else a
+        for a in actions
+    ]
     if target.has_grid:
         return ordered + _grid(shape, left)
     return ordered + (_threads(shape, ordered, left) if target.has_threads else [])
@@ -144,6 +159,20 @@ def _cost(accesses: list[_Access], loop: str) -> float:
     return sum({0: 0.0, 1: 0.0, 2: 0.25}.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
+def _packed_cost(shape: _Shape, main: _Group, loop: str) -> float:
+    """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
+    total = 0.0
+    for a in main.loads:
+        again = _iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
+        is_panel = len(main.loops) == 1 and loop in shape.outputs and not _is_gated(a)
+        total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
+    return total
+
+
+def _is_gated(a: _Access) -> bool:
+    return a.node.op is Ops.LOAD and len(a.node.src[0].src) > 2
+
+
 def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None:
     """The loop whose iterations lie side by side in the most places that matter."""
     best: tuple[float, str] | None = None
@@ -159,7 +188,9 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
         if not any(a.step(name) == 1 for a in (*touched, *shape.stores)):
             continue
         waste = -(-size // shape.lanes) * shape.lanes / size
-        score = 4.0 * _cost(touched, name) + (2.0 * _cost(shape.stores, name) if is_output and main else 0.0)
+        score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (
+            2.0 * _cost(shape.stores, name) if is_output and main else 0.0
+        )
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
             score += 0.25 + _FOLD_COST / _iterations(shape, main.loops)  # lanes are folded once per result
@@ -198,12 +229,39 @@ def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action
         return []
     actions = [Action("vectorize", (lane_loop, str(width)))]
     blocks = shape.sizes[lane_loop] // width
+    across = _across(shape, lane_loop, width)
+    if across is not None and not target.has_grid:
+        return actions + _turned(shape, lane_loop, across, width) + _around_caches(shape, lane_loop, target)
     tile = _STREAM_TILE if shape.work <= _LIGHT else 2
     while tile > 1 and (blocks < 2 * tile or blocks % tile):
         tile //= 2
     if tile > 1 and not target.has_grid:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
+
+
+def _across(shape: _Shape, lane_loop: str, width: int) -> str | None:
+    """A loop over which lies side by side what the lanes would gather: a transpose."""
+    for name in reversed(shape.outputs):
+        if name != lane_loop and shape.sizes[name] >= width:
+            crossed = [a for a in shape.loads if a.step(name) == 1 and a.step(lane_loop) not in (0, 1)]
+            if crossed and all(name in a.steps for a in shape.loads):
+                return name
+    return None
+
+
+def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Action]:
+    """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
+    actions = [Action("unroll", (across, str(width)))]
+    if shape.sizes[lane_loop] < 2 * _BLOCKS_ACROSS * width:
+        return actions
+    outer = [name for name in shape.outputs if name not in (lane_loop, across)]
+    inside = f"{lane_loop}.s"
+    return [
+        *actions,
+        Action("split", (lane_loop, str(_BLOCKS_ACROSS))),
+        Action("order", (*outer, lane_loop, across, inside)),
+    ]
 
 
 def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
@@ -275,10 +333,9 @@ def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: in
     if lane_loop is not None and is_lane_output:
         blocks = -(-shape.sizes[lane_loop] // width)
         if reusing:
-            tiles[lane_loop] = 2 if blocks > 1 and (blocks % 2 == 0 or blocks > 6) else 1
-            room = (16 if many else 8) // tiles[lane_loop]
-            tiles[reusing[0]] = _tile(shape.sizes[reusing[0]], min(room, 8 if many else 4))
-            left = (16 if many else 8) // (tiles[lane_loop] * tiles[reusing[0]])
+            columns, rows = _best_block(blocks, shape.sizes[reusing[0]], many)
+            tiles[lane_loop], tiles[reusing[0]] = columns, rows
+            left = (16 if many else 8) // (columns * rows)
             if len(reusing) > 1 and left > 1:
                 tiles[reusing[1]] = _tile(shape.sizes[reusing[1]], left)
         else:
@@ -288,6 +345,19 @@ def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: in
         for name, most in zip(reusing[:2], wanted, strict=False):
             tiles[name] = _tile(shape.sizes[name], most)
     return tiles
+
+
+def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
+    """Vectors and rows of a register tile: the shape that keeps the most multipliers busy, given the sizes."""
+
+    def worth(shape: tuple[int, int]) -> float:
+        columns, most = shape
+        tile = _tile(rows, most)
+        used = blocks / (-(-blocks // columns) * columns) * rows / (-(-rows // tile) * tile)
+        return used * columns * tile / (columns * tile + _LOAD_COST * (columns + tile) + _TILE_COST)
+
+    columns, most = max(_BLOCKS if many else _SMALL_BLOCKS, key=worth)
+    return columns, _tile(rows, most)
 
 
 def _best_pair(shape: _Shape, main: _Group, names: list[str], lane_loop: str | None) -> list[str]:
@@ -358,17 +428,19 @@ def _packing(
     if len(others) != 1 or shape.sizes[reduce_loop] <= 2 * _SMALL_REDUCE:
         return []
     rows = others[0]
-    panel = [a for a in main.loads if a.step(lane_loop) == 1 and rows not in a.steps and a.node.op is Ops.LOAD]
-    if len(panel) != 1 or len(panel[0].node.src[0].src) > 2:
+    panel = [a for a in main.loads if lane_loop in a.steps and rows not in a.steps and a.node.op is Ops.LOAD]
+    if len(panel) != 1 or _is_gated(panel[0]):
         return []
     operand = panel[0]
-    actions = [Action("order", tuple([n for n in shape.outputs if n not in (rows, lane_loop)] + [lane_loop, rows]))]
     columns = width * tiles.get(lane_loop, 1)
     size = shape.sizes[reduce_loop] * columns * operand.size_bytes
     whole = int(operand.node.src[0].src[0].arg[1]) * operand.size_bytes
     blocks = shape.sizes[rows] // tiles[rows]
     is_aligned = shape.sizes[lane_loop] % width == 0
-    if (whole < target.l2_bytes // 2 and is_aligned) or size > target.l2_bytes // 2 or blocks < 8:
+    if operand.step(lane_loop) == 1 and whole < target.l2_bytes // 2 and is_aligned:
+        return []
+    actions = [Action("order", tuple([n for n in shape.outputs if n not in (rows, lane_loop)] + [lane_loop, rows]))]
+    if size > target.l2_bytes // 2 or blocks < (8 if operand.step(lane_loop) == 1 else 4):
         return actions
     unrolled = [f"{reduce_loop}.u"] if shape.sizes[reduce_loop] % 2 == 0 and shape.sizes[reduce_loop] > 2 else []
     if tiles.get(lane_loop, 1) > 1:

@@ -52,6 +52,13 @@ def test_sums_in_different_places_do_not() -> None:
     assert loops[0] != loops[1]
 
 
+def test_sums_that_move_to_one_place_share_their_new_loop() -> None:
+    three = reduce(Ops.ADD, load(I * 5 + K)) + reduce(Ops.ADD, load(K)) + reduce(Ops.MAX, load(K))
+    loops = [closed_ranges(n) for n in tidy_reduce_loops(kernel(three)).toposort() if n.op is Ops.REDUCE]
+    assert len(loops) == 3
+    assert len(set(loops)) == 2
+
+
 def test_a_constant_sum_beside_another_one(device: str) -> None:
     """Named regression: the constant sum stood outside the loop that it shared, and the block waited for itself."""
     x = Tensor(np.arange(12, dtype=np.float32).reshape(3, 4), device=device)

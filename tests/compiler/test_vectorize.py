@@ -1,10 +1,10 @@
-"""VECTOR loops become vector values: plain, gathered, every second, masked, folded."""
+"""VECTOR loops become vector values: plain, gathered, masked, folded."""
 
 from __future__ import annotations
 
 import pytest
 
-from kernmill.ir import AxisKind, Ops, UOp, broadcast_to, elementwise, permute, reduce_axes, strided
+from kernmill.ir import AxisKind, Ops, UOp, broadcast_to, elementwise, permute, reduce_axes
 from tests.compiler.kernels import data, only, total
 from tests.compiler.passes import after
 
@@ -36,13 +36,6 @@ def test_far_apart_is_gathered() -> None:
     ast = after("vectorize", only(permute(X, (1, 0)) + 1.0), "vectorize i1 2")
     (load,) = nodes(ast, Ops.LOAD)
     assert load.src[0].src[1].dtype.lanes == 2
-
-
-def test_every_second_is_two_loads_and_a_shuffle() -> None:
-    ast = after("vectorize", only(strided(X, (1, 2)) + 1.0), "vectorize i0 16")
-    assert lanes(ast, Ops.LOAD) == [16, 16]
-    (shuffle,) = nodes(ast, Ops.SHUFFLE)
-    assert shuffle.arg == tuple(range(0, 32, 2))
 
 
 def test_a_sum_over_lanes_is_folded_at_the_end() -> None:

@@ -103,6 +103,10 @@ LEGAL: list[tuple[UOp | list[UOp], Stage]] = [
     ),
     (UOp(Ops.LANES, F32.vec(2), (ONE, ONE)), Stage.LOWERED),
     (UOp(Ops.SHUFFLE, F32.vec(2), (WIDE, WIDE), (0, 7)), Stage.LOWERED),
+    (
+        UOp(Ops.DOT, d.int32.vec(4), (const(d.uint8.vec(16), 1), const(d.int8.vec(16), 1), const(d.int32.vec(4), 0))),
+        Stage.LOWERED,
+    ),
     (sink(STORE, store(place(LOCAL, const(d.index, 3)), ONE)), Stage.LOWERED),
     (listed(), Stage.LINEAR),
 ]
@@ -205,6 +209,11 @@ ILLEGAL: list[tuple[UOp, Stage, str]] = [
     (raw("LANE", F32, (WIDE,), 4), V, "LANE 4 gives float32 from float32x4"),
     (raw("FOLD", F32, (WIDE,), Ops.SUB), V, "FOLD SUB gives float32 from float32x4"),
     (raw("SHUFFLE", F32.vec(2), (WIDE, WIDE), (0, 8)), V, "SHUFFLE (0, 8) gives float32x2 from float32x4, float32x4"),
+    (
+        raw("DOT", d.int32.vec(4), (const(d.int8.vec(4), 1), const(d.int8.vec(4), 1), const(d.int32.vec(4), 0))),
+        V,
+        "DOT gives int32x4 from int8x4, int8x4, int32x4",
+    ),
     (raw("LANE", d.int8, (WIDE,), 0), V, "LANE gives int8 from float32x4: the scalars differ"),
     (raw("MAX", d.void, (sink(), sink())), T, "an elementwise op has no value of dtype void"),
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kernmill.compiler import lower, parse_schedule
-from kernmill.ir import DType, InternalError, Ops, Target, UOp, dtypes, elementwise, permute, reduce_axes
+from kernmill.ir import DType, InternalError, Ops, Target, UOp, const, dtypes, elementwise, permute, reduce_axes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer
 from kernmill.runtime import host, llvm_codegen
 from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels, softmax, total
@@ -58,6 +58,17 @@ def test_softmax_row(golden: Golden) -> None:
     assert render(softmax(data(0, 4, 64)), "vectorize k0 16; vectorize k1 16; vectorize i1 16; thread i0") == golden
 
 
+def test_transposed_block(golden: Golden) -> None:
+    assert render(permute(data(0, 16, 16), (1, 0)) + 1.0, "vectorize i1 4; unroll i0 4") == golden
+
+
+def test_int8_product(golden: Golden) -> None:
+    left, right = (data(slot, 32, 32, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
+    target = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
+    schedule = "vectorize i1 16; unroll i0 2; unroll k0 4; order i1 i0; stage 2 k0 i1.v k0.u"
+    assert render(matmul(left, right), schedule, target) == golden
+
+
 def test_scalars(golden: Golden) -> None:
     assert render(permute(X, (1, 0)) + 1.0, "") == golden
 
@@ -101,6 +112,14 @@ def test_every_second_is_shuffled() -> None:
     text = render(strided(X, (1, 2)) + 1.0, "vectorize i0 16")
     has(text, "shufflevector")
     lacks(text, "gather")
+
+
+def test_a_dot_takes_words_of_four_bytes() -> None:
+    ints = dtypes.int32
+    a, b = (const(dtype.vec(64), 1) for dtype in (dtypes.uint8, dtypes.int8))
+    uops = [a, b, c := const(ints.vec(16), 0), UOp(Ops.DOT, ints.vec(16), (a, b, c))]
+    text = LLVMRenderer(VECTORS).render("kernel", uops)
+    has(text, "bitcast <64 x i8>", "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32>")
 
 
 FUNCTIONS = [

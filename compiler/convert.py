@@ -1,0 +1,45 @@
+"""What every reader of a kernel's own memory converts to one float type is converted when it is stored.
+
+When: before loops are copied out. Why there: each panel is still one STORE and one LOAD. A packed bfloat16 or
+float16 operand is read again by many rows; converted while packing it costs once, and inner loops just read it.
+Guarantees: the same values, since a float that is widened later is the float that is widened now; memory that nobody
+converts, or not everybody in the same way, stays. Tests: tests/compiler/test_convert.py.
+"""
+
+from __future__ import annotations
+
+from kernmill.ir import DType, Ops, UOp
+
+from .optimize.actions import memory_of
+
+__all__ = ["convert_packed"]
+
+
+def convert_packed(ast: UOp) -> UOp:
+    """The kernel with panels in the type they are used in."""
+    order = ast.toposort()
+    wanted = _wanted(order)
+    if not wanted:
+        return ast
+    done: dict[UOp, UOp] = {}
+    for node in order:
+        src = tuple(done[s] for s in node.src)
+        dtype = wanted.get(memory_of(node.src[0] if node.op in (Ops.LOAD, Ops.STORE) else node))
+        if node.op is Ops.STORE and dtype is not None:
+            done[node] = node.replace(src=(src[0], src[1].cast(dtype)))
+        elif node.op is Ops.CAST and src[0].dtype is node.dtype:
+            done[node] = src[0]
+        else:
+            done[node] = UOp(node.op, dtype or node.dtype, src, node.arg)
+    return done[ast]
+
+
+def _wanted(order: list[UOp]) -> dict[UOp, DType]:
+    """The type that all readers of a LOCAL convert to."""
+    found: dict[UOp, set[DType | None]] = {}
+    for node in order:
+        for s in node.src:
+            if s.op is Ops.LOAD and memory_of(s.src[0]).op is Ops.LOCAL:
+                is_float = node.op is Ops.CAST and node.dtype.is_float
+                found.setdefault(memory_of(s.src[0]), set()).add(node.dtype if is_float else None)
+    return {memory: dtype for memory, (dtype, *more) in found.items() if dtype is not None and not more}

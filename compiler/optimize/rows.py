@@ -1,0 +1,148 @@
+"""Schedules of kernels that keep rows of intermediate values for themselves: softmax, attention.
+
+Such a kernel works on one row after another, in several passes. Two shapes of it are known:
+- along the row: each pass takes its lanes from its own loop, as if it stood alone (`passes_along_rows`);
+- across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is
+  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_as_lanes`).
+
+Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernmill.ir import Ops, UOp, closed_ranges, linear
+
+from ..kernel import KernelInfo
+from .actions import Action, memory_of
+
+__all__ = ["kept_loops", "passes_along_rows", "rows_as_lanes"]
+
+_ROW_VECTORS = 2  # vectors of rows worked on together
+_TILE = 8  # results of a product for each of them
+_SPREAD = 2  # iterations of a pass that is no product, taken together
+
+
+@dataclass(slots=True)
+class _Pass:
+    """A REDUCE or AFTER: its loops, the loops around it, and the loads inside its loops."""
+
+    node: UOp
+    loops: list[str]
+    around: set[str]
+    loads: list[UOp]
+
+    def shared(self, loop: str) -> bool:
+        """Whether some loads change with the loop and others serve all its iterations."""
+        changing = [loop in _names(load) for load in self.loads]
+        return any(changing) and not all(changing)
+
+
+def kept_loops(ast: UOp) -> list[str]:
+    """The output loops, outermost first, for each iteration of which rows are kept; none if no row is."""
+    memories = [node for node in ast.toposort() if node.op is Ops.LOCAL]
+    info: KernelInfo = ast.arg
+    common = set.intersection(*({str(r.arg[0]) for r in m.src} for m in memories)) if memories else set[str]()
+    return [name for name in info.order if name in common]
+
+
+def passes_along_rows(ast: UOp, lanes: int) -> list[Action]:
+    """Lanes for the loops that fill the rows; the reductions and the output get theirs as in any kernel."""
+    actions: list[Action] = []
+    for one in _passes(ast):
+        name = one.loops[-1]
+        size = _size(ast, name)
+        if one.node.op is not Ops.AFTER or size < lanes or any(_step(load, name) not in (0, 1) for load in one.loads):
+            continue
+        if any(r.loops[-1] != name and name in r.around for r in _passes(ast)):
+            continue  # a reduction for each element of the row: its own loop has the lanes
+        actions.append(Action("vectorize", (name, str(lanes))))
+        if size // lanes >= 2 * _SPREAD:
+            actions.append(Action("unroll", (name, str(_SPREAD))))
+    return actions
+
+
+def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
+    """The schedule across rows; None where it does not fit."""
+    passes = _passes(ast)
+    fixed = kept_loops(ast)
+    rows = next((name for name in reversed(fixed) if _size(ast, name) >= lanes), None)
+    if rows is None:
+        return None
+    products = {id(one): loop for one in passes if (loop := _product_loop(one, fixed)) is not None}
+    if not products or not all(any(rows not in _names(load) for load in one.loads) for one in passes
+                               if id(one) in products):  # fmt: skip
+        return None
+    actions = [Action("vectorize", (rows, str(lanes)))]
+    vectors = _ROW_VECTORS if _size(ast, rows) >= _ROW_VECTORS * lanes else 1
+    if vectors > 1:
+        actions.append(Action("unroll", (rows, str(vectors))))
+    tiled = set(products.values())
+    actions += [Action("unroll", (loop, str(min(_TILE, _size(ast, loop))))) for loop in sorted(tiled)]
+    for one in passes:
+        name = one.loops[-1]
+        if id(one) in products or name in tiled or _size(ast, name) < 2 * _SPREAD:
+            continue
+        actions.append(Action("group" if one.node.op is Ops.REDUCE else "unroll", (name, str(_SPREAD))))
+    own = [f"{rows}.u"] if vectors > 1 else []
+    for one in passes:
+        if id(one) in products:
+            actions += _transposed(one, rows, [*own, f"{rows}.v"], products[id(one)])
+    return actions
+
+
+def _transposed(one: _Pass, rows: str, lanes: list[str], tile: str) -> list[Action]:
+    """What the lanes of a product would gather in each iteration is laid side by side first."""
+    slots = {
+        str(memory_of(load.src[0]).arg[0])
+        for load in one.loads
+        if _step(load, rows) not in (0, 1) and tile not in _names(load) and memory_of(load.src[0]).op is Ops.PARAM
+    }
+    return [Action("stage", (slot, *one.loops, *lanes)) for slot in sorted(slots)]
+
+
+def _passes(ast: UOp) -> list[_Pass]:
+    passes: list[_Pass] = []
+    for node in ast.toposort():
+        loops = [str(r.arg[0]) for r in closed_ranges(node)]
+        if loops:
+            inside = [n for n in _inside(node) if n.op is Ops.LOAD and _names(n) & set(loops)]
+            passes.append(_Pass(node, loops, {str(r.arg[0]) for r in node.ranges}, inside))
+    return passes
+
+
+def _inside(node: UOp) -> list[UOp]:
+    """What a pass computes itself: not what earlier passes left in memory or in a sum."""
+    found: dict[UOp, None] = {}
+    stack = [s for s in node.src if s.op is not Ops.RANGE and s.op is not Ops.LOCAL]
+    while stack:
+        u = stack.pop()
+        if u not in found:
+            found[u] = None
+            stack += [s for s in u.src if not closed_ranges(s)]
+    return list(found)
+
+
+def _product_loop(one: _Pass, fixed: list[str]) -> str | None:
+    """The loop over results of a product which share what is loaded for the row."""
+    if one.node.op is not Ops.REDUCE:
+        return None
+    around = sorted(one.around - set(fixed))
+    return next((name for name in around if one.shared(name)), None)
+
+
+def _names(node: UOp) -> set[str]:
+    return {str(r.arg[0]) for r in (node.src[0].src[1].ranges if node.op is Ops.LOAD else node.ranges)}
+
+
+def _step(load: UOp, loop: str) -> int | None:
+    terms, _ = linear(load.src[0].src[1])
+    if any(atom.op is not Ops.RANGE and any(r.arg[0] == loop for r in atom.ranges) for atom in terms):
+        return None
+    return next((factor for atom, factor in terms.items() if atom.op is Ops.RANGE and atom.arg[0] == loop), 0)
+
+
+def _size(ast: UOp, name: str) -> int:
+    loop = next(node for node in ast.toposort() if node.op is Ops.RANGE and node.arg[0] == name)
+    return int(loop.src[0].arg) if loop.src[0].is_const else -1

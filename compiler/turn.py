@@ -1,0 +1,389 @@
+"""Lanes that lie apart are read and written side by side, and turned in registers.
+
+When: after vectorize. Why there: gathers and scatters exist, each with one vector of places. Two families are found
+among them. A *block*: places that follow each other from one vector to the next, lanes far apart (a transposed
+operand): the row of a lane is one contiguous access, and log2(n) steps of shuffles make columns of rows. A *weave*:
+lanes a few places apart (every second, the colors of a picture, the four bytes of an int8 dot product): whole vectors
+of the memory between the first and the last place, from which shuffles pick. Guarantees: the same values at the same
+places; a place that nobody asked for is read only where it lies inside of the buffer, and never written. Tests:
+tests/compiler/test_turn.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, linear, simplify
+
+from .vectorize import spread
+
+__all__ = ["turn"]
+
+_MOST_VECTORS = 4  # of contiguous memory that one gather is picked from
+_LEAST_ROWS = 4  # a block of fewer rows costs as much as gathers
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """A gather or scatter: lane n is at place `terms` + start + steps[n]."""
+
+    node: UOp
+    memory: UOp
+    terms: tuple[tuple[UOp, int], ...]
+    start: int
+    steps: tuple[int, ...]
+    gate: UOp | None
+
+    def at(self, offset: int) -> UOp:
+        """The scalar place so far behind the common part of the family."""
+        return simplify(from_linear(dict(self.terms), offset, dtypes.index))
+
+    def places(self) -> list[int]:
+        """Of each lane, behind the common part of the family."""
+        return [self.start + step for step in self.steps]
+
+    @property
+    def scalar(self) -> DType:
+        """Of one lane."""
+        return self.node.src[0].dtype.scalar
+
+
+def turn(ast: UOp, target: Target) -> UOp:
+    """The kernel with contiguous accesses and shuffles in place of gathers and scatters, where they pay."""
+    order = ast.toposort()
+    if not any(node.op is Ops.INDEX and node.src[1].dtype.lanes > 1 for node in order):
+        return ast
+    families: dict[UOp, list[_Access]] = {}
+    for family in _families([node for node in order if node.op is Ops.LOAD]):
+        families.update({access.node: family for access in family})
+    done: dict[UOp, UOp] = {}
+    for node in order:
+        if node in families:  # the sources of one are done, and what matters of them is the same for all
+            family = [_moved(access, done) for access in families[node]]
+            turned = _loads(family, target)
+            for access in family:
+                families.pop(access.node)
+                if access.start in turned:
+                    done[access.node] = turned[access.start]
+        if node in done:
+            continue
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.replace(src=src)
+        done[node] = _with_stores(new, target) if node.op in (Ops.SINK, Ops.AFTER) else new
+    return done[ast]
+
+
+# --- looking
+def _families(nodes: Sequence[UOp]) -> Iterator[list[_Access]]:
+    """Accesses of the same memory, behind the same gate, that differ by a constant."""
+    found: dict[object, list[_Access]] = {}
+    for node in nodes:
+        access = _access(node)
+        if access is not None:
+            key = (access.memory, access.terms, access.steps, access.gate, node.arg)
+            found.setdefault(key, []).append(access)
+    yield from found.values()
+
+
+def _access(node: UOp) -> _Access | None:
+    place = node.src[0]
+    if place.src[1].dtype.lanes == 1 or place.dtype.is_bool:
+        return None
+    read = _lane_places(place.src[1])
+    if read is None:
+        return None
+    terms, offsets = read
+    steps = tuple(offset - offsets[0] for offset in offsets)
+    gate = place.src[2] if len(place.src) > 2 else None
+    return _Access(node, place.src[0], tuple(terms.items()), offsets[0], steps, gate)
+
+
+def _lane_places(u: UOp) -> tuple[dict[UOp, int], list[int]] | None:
+    """A vector of places as one scalar sum and a constant for each lane."""
+    lanes = u.dtype.lanes
+    terms, offset = linear(u)
+    scalar: dict[UOp, int] = {}
+    offsets = [offset] * lanes
+    for atom, k in terms.items():
+        if atom.op is Ops.CONST:
+            offsets = [total + k * int(value) for total, value in zip(offsets, atom.arg, strict=True)]
+        elif atom.op is Ops.BROADCAST:
+            inner, more = linear(atom.src[0])
+            offsets = [total + k * more for total in offsets]
+            for part, count in inner.items():
+                scalar[part] = scalar.get(part, 0) + k * count
+        else:
+            return None
+    return {part: k for part, k in sorted(scalar.items(), key=lambda item: item[0].key) if k}, offsets
+
+
+def _moved(access: _Access, done: dict[UOp, UOp]) -> _Access:
+    """The same access on what its sources became."""
+    terms = tuple((done[atom], k) for atom, k in access.terms)
+    gate = None if access.gate is None else done[access.gate]
+    return replace(access, memory=done[access.memory], terms=terms, gate=gate)
+
+
+def _runs(starts: Sequence[int], most: int, size_bytes: int) -> Iterator[list[int]]:
+    """Blocks of 2, 4, 8, ... numbers that follow each other."""
+    rest = sorted(starts)
+    least = 2 if size_bytes < 4 else _LEAST_ROWS
+    while rest:
+        length = 1
+        while length < min(len(rest), most) and rest[length] == rest[0] + length:
+            length += 1
+        length = 1 << (length.bit_length() - 1)
+        if length >= least:
+            yield rest[:length]
+        rest = rest[length:]
+
+
+def _stretches(family: Iterable[_Access]) -> Iterator[list[_Access]]:
+    """Accesses whose places reach into each other or follow each other."""
+    part: list[_Access] = []
+    end = 0
+    for access in sorted(family, key=lambda access: min(access.places())):
+        if part and min(access.places()) > end:
+            yield part
+            part = []
+        end = max(end if part else 0, 1 + max(access.places()))
+        part.append(access)
+    if part:
+        yield part
+
+
+def _is_block(family: list[_Access]) -> bool:
+    steps = family[0].steps
+    return len(steps) & (len(steps) - 1) == 0 and max(steps) - min(steps) >= _MOST_VECTORS * len(steps)
+
+
+# --- loads
+def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
+    """What to use instead of the gathers of a family, by their starts."""
+    one = family[0]
+    by_start = {access.start: access for access in family}
+    if not _is_block(family):
+        return {start: v for part in _stretches(by_start.values()) for start, v in _picked(part, target).items()}
+    turned: dict[int, UOp] = {}
+    for run in _runs(list(by_start), len(one.steps), one.scalar.size_bytes):
+        rows = [_row(one, run[0], lane, len(run)) for lane in range(len(one.steps))]
+        turned.update(
+            zip(run, _transposed([UOp(Ops.LOAD, row.dtype, (row,), one.node.arg) for row in rows]), strict=True)
+        )
+    return turned
+
+
+def _row(one: _Access, start: int, lane: int, count: int) -> UOp:
+    """INDEX of the `count` places that one lane of a block goes over."""
+    gate: tuple[UOp, ...] = ()
+    if one.gate is not None:
+        is_vector = one.gate.dtype.lanes > 1
+        gate = (simplify(UOp(Ops.LANE, dtypes.bool, (one.gate,), lane)) if is_vector else one.gate,)
+    return UOp(Ops.INDEX, one.scalar.vec(count), (one.memory, one.at(start + one.steps[lane]), *gate))
+
+
+def _touched(family: list[_Access]) -> dict[int, int]:
+    """Each place, and the lane that reads it."""
+    return {place: lane for access in family for lane, place in enumerate(access.places())}
+
+
+def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
+    """A weave read as whole vectors, from which each gather picks its lanes."""
+    one, touched = family[0], _touched(family)
+    if one.gate is not None and len(touched) < len(family) * len(one.steps):  # a place behind several gates
+        return {} if len(family) == 1 else {s: v for access in family for s, v in _picked([access], target).items()}
+    low, high = min(touched), max(touched)
+    width = min(target.lanes(one.scalar), 1 << (high - low).bit_length())
+    if width < 2 or (max(one.steps) - min(one.steps)) // width >= _MOST_VECTORS:
+        return {}
+    vectors: dict[int, UOp] = {}
+    for number in {(place - low) // width for place in touched}:
+        first = low + number * width
+        lanes = [touched.get(first + n) for n in range(width)]
+        index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *_mask(one, first, lanes)))
+        vectors[number] = UOp(Ops.LOAD, index.dtype, (index,), one.node.arg)
+    return {
+        access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.places()])
+        for access in family
+    }
+
+
+def _mask(one: _Access, first: int, lanes: Sequence[int | None]) -> tuple[UOp, ...]:
+    """The gate of a vector of which each lane belongs to a lane of the gather, or to none."""
+    bools = dtypes.bool.vec(len(lanes))
+    if one.gate is not None and one.gate.dtype.lanes > 1:
+        count = one.gate.dtype.lanes
+        picks = tuple(count if lane is None else lane for lane in lanes)
+        return (UOp(Ops.SHUFFLE, bools, (one.gate, const(one.gate.dtype, False)), picks),)
+    is_whole = None not in lanes
+    if one.gate is not None:
+        return (one.gate,) if is_whole else (spread(one.gate, len(lanes)) & _bools(lanes),)
+    memory = one.memory
+    while memory.op is Ops.AFTER:
+        memory = memory.src[0]
+    low, high = one.at(first).bounds
+    is_inside = isinstance(memory.arg[1], int) and low >= 0 and high + len(lanes) <= memory.arg[1]
+    return () if is_whole or is_inside else (_bools(lanes),)
+
+
+def _bools(lanes: Sequence[int | None]) -> UOp:
+    return const(dtypes.bool.vec(len(lanes)), tuple(lane is not None for lane in lanes))
+
+
+# --- stores
+def _with_stores(node: UOp, target: Target) -> UOp:
+    """SINK or AFTER with the scatters among its effects turned."""
+    first, last = (1, 1 + node.arg) if node.op is Ops.AFTER else (0, len(node.src))
+    effects = node.src[first:last]
+    instead: dict[UOp, list[UOp]] = {}
+    for family in _families([effect for effect in effects if effect.op is Ops.STORE]):
+        instead.update(_stores(family, target))
+    if not instead:
+        return node
+    turned = [new for effect in effects for new in instead.get(effect, [effect])]
+    arg = len(turned) if node.op is Ops.AFTER else node.arg
+    return node.replace(src=(*node.src[:first], *turned, *node.src[last:]), arg=arg)
+
+
+def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
+    """What to do instead of the scatters of a family: the first one does it all."""
+    one, touched = family[0], _touched(family)
+    by_start = {access.start: access for access in family}
+    if len(touched) < len(family) * len(one.steps):  # some place is written twice: the order matters
+        return {}
+    if not _is_block(family):
+        return {old: new for part in _stretches(family) for old, new in _woven(part, target).items()}
+    turned: dict[UOp, list[UOp]] = {}
+    for run in _runs(list(by_start), len(one.steps), one.scalar.size_bytes):
+        rows = _transposed([by_start[start].node.src[1] for start in run])
+        turned.update({by_start[start].node: [] for start in run})
+        turned[by_start[run[0]].node] = [
+            UOp(Ops.STORE, dtypes.void, (_row(one, run[0], lane, len(run)), row), one.node.arg)
+            for lane, row in enumerate(rows)
+        ]
+    return turned
+
+
+def _woven(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
+    """Scatters that fill a stretch of memory without a gap, as stores of whole vectors."""
+    one = family[0]
+    values = {p: (access.node.src[1], lane) for access in family for lane, p in enumerate(access.places())}
+    touched, low = _touched(family), min(values)
+    width = min(target.lanes(one.scalar), 1 << (len(values).bit_length() - 1))
+    if max(values) - low + 1 != len(values) or len(values) % width or width < 2:
+        return {}
+    stores: list[UOp] = []
+    for first in range(low, low + len(values), width):
+        mask = _mask(one, first, [touched[first + n] for n in range(width)])
+        index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *mask))
+        value = merged([values[first + n] for n in range(width)])
+        stores.append(UOp(Ops.STORE, dtypes.void, (index, value), one.node.arg))
+    return {access.node: stores if access is one else [] for access in family}
+
+
+# --- shuffles
+def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
+    """The vector of these lanes of vectors of one dtype."""
+    whole = _whole_vectors([_origin(vector, lane) for vector, lane in lanes])
+    if whole:
+        return _laid_out(whole)
+    sources = list(dict.fromkeys(vector for vector, _ in lanes))
+    width, own = len(lanes), sources[0].dtype.lanes
+    place = {vector: (number, 0) for number, vector in enumerate(sources)}
+    while own < width and len(sources) > 1:  # narrow ones are laid side by side first
+        place = {vector: (number // 2, at + number % 2 * own) for vector, (number, at) in place.items()}
+        if len(sources) % 2:
+            sources.append(sources[-1])
+        sources = [_joined(a, b) for a, b in zip(sources[::2], sources[1::2], strict=True)]
+        own *= 2
+    where = [(place[vector][0], place[vector][1] + lane) for vector, lane in lanes]
+    if len(sources) <= 2:
+        return shuffle(
+            sources[0], sources[-1], tuple((number * own if len(sources) > 1 else 0) + lane for number, lane in where)
+        )
+    total = sources[0]
+    steps = [(number, lane if not number else None, lane) for number, lane in where] + [(0, 0, 0)] * (own - width)
+    picks = [lane if number == 0 else n for n, (number, _, lane) in enumerate(steps)]
+    for count, source in enumerate(sources[1:], 1):
+        picks = [own + lane if number == count else pick for (number, _, lane), pick in zip(steps, picks, strict=True)]
+        total = shuffle(total, source, tuple(picks))
+        picks = list(range(own))
+    return total if own == width else shuffle(total, total, tuple(range(width)))
+
+
+def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
+    """Lanes of a and b laid side by side. A shuffle of shuffles of the same two vectors is one shuffle of those."""
+    origin: list[tuple[UOp, int]] = []
+    for pick in picks:
+        vector, lane = (a, pick) if pick < a.dtype.lanes else (b, pick - a.dtype.lanes)
+        if vector.op is Ops.SHUFFLE:
+            lane, inner = vector.arg[lane], vector.src
+            vector, lane = (inner[0], lane) if lane < inner[0].dtype.lanes else (inner[1], lane - inner[0].dtype.lanes)
+        origin.append((vector, lane))
+    sources = list(dict.fromkeys(vector for vector, _ in origin))
+    lanes = sources[0].dtype.lanes
+    if len(sources) > 2 or sources[-1].dtype.lanes != lanes:
+        return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (a, b), picks)
+    places = tuple(lane + (lanes if vector is not sources[0] else 0) for vector, lane in origin)
+    if places == tuple(range(lanes)):
+        return sources[0]
+    return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (sources[0], sources[-1]), places)
+
+
+def _origin(vector: UOp, lane: int) -> tuple[UOp, int]:
+    """Where a lane of a shuffle comes from."""
+    while vector.op is Ops.SHUFFLE:
+        lane = vector.arg[lane]
+        count = vector.src[0].dtype.lanes
+        vector, lane = (vector.src[0], lane) if lane < count else (vector.src[1], lane - count)
+    return vector, lane
+
+
+def _whole_vectors(lanes: Sequence[tuple[UOp, int]]) -> list[UOp]:
+    """The vectors that these lanes are, laid side by side; none if they are not."""
+    own = lanes[0][0].dtype.lanes
+    count = len(lanes) // own
+    vectors = [vector for vector, _ in lanes[::own]]
+    is_whole = own > 1 and count * own == len(lanes) and not count & (count - 1)
+    is_whole = is_whole and all(lanes[n] == (vectors[n // own], n % own) for n in range(len(lanes)))
+    return vectors if is_whole and all(vector.dtype.lanes == own for vector in vectors) else []
+
+
+def _laid_out(vectors: Sequence[UOp]) -> UOp:
+    """Vectors side by side in one; their count is a power of two."""
+    parts = list(vectors)
+    while len(parts) > 1:
+        parts = [_joined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _joined(a: UOp, b: UOp) -> UOp:
+    return shuffle(a, b, tuple(range(2 * a.dtype.lanes)))
+
+
+def _transposed(rows: Sequence[UOp]) -> list[UOp]:
+    """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two.
+
+    Source: J. O. Eklundh, A fast computer method for matrix transposing, IEEE Trans. Computers C-21 (1972): step d
+    exchanges bit d of the number of a vector with bit d of the lane.
+    """
+    count, lanes = len(rows), rows[0].dtype.lanes
+    side = min(count, lanes)
+    vectors: list[UOp] = []
+    for number in range(side):  # vectors of whole rows, so that side by side they make squares
+        vectors.append(_laid_out(rows[number::side]))
+    width = vectors[0].dtype.lanes
+    step = 1
+    while step < side:
+        low = tuple(n if not n & step else width + n - step for n in range(width))
+        high = tuple(n + step if not n & step else width + n for n in range(width))
+        for n in range(side):
+            if not n & step:
+                a, b = vectors[n], vectors[n + step]
+                vectors[n], vectors[n + step] = (UOp(Ops.SHUFFLE, a.dtype, (a, b), picks) for picks in (low, high))
+        step *= 2
+    if lanes <= count:
+        return vectors
+    starts = range(0, lanes, side)
+    return [shuffle(v, v, tuple(range(s, s + side))) for s in starts for v in vectors]

@@ -1,0 +1,80 @@
+"""Schedules of sums of products of bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernmill.compiler import dot_actions, lower, merge_loops, show_schedule
+from kernmill.ir import DType, Ops, UOp, dtypes, permute
+from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
+
+I8, U8 = dtypes.int8, dtypes.uint8
+VNNI = replace(VECTORS, dots=frozenset({(U8, I8)}))
+
+
+def product(rows: int, inner: int, columns: int, pair: tuple[DType, DType] = (I8, I8), turned: bool = False) -> UOp:
+    right = data(1, columns, inner, dtype=pair[1]) if turned else data(1, inner, columns, dtype=pair[1])
+    right = permute(right, (1, 0)) if turned else right
+    left = data(0, rows, inner, dtype=pair[0])
+    return merge_loops(only(matmul(left.cast(dtypes.int32), right.cast(dtypes.int32))))
+
+
+def schedule(ast: UOp) -> str:
+    actions = dot_actions(ast, VNNI)
+    assert actions is not None
+    return show_schedule(actions).replace("\n", "; ")
+
+
+def test_panels_are_woven() -> None:
+    assert schedule(product(512, 512, 512, (U8, I8))) == (
+        "vectorize i1 16; unroll i1 4; unroll i0 6; unroll k0 4; order i1 i0; stage 2 k0 i1.u i1.v k0.u"
+    )
+
+
+def test_rows_that_are_moved_are_packed_as_well() -> None:
+    assert schedule(product(512, 512, 512)).endswith("stage 1 i0.u k0 k0.u; vectorize k0'' 16")
+
+
+def test_few_rows_are_not_worth_a_panel() -> None:
+    assert "stage" not in schedule(product(8, 512, 512))
+
+
+def test_a_vector_takes_its_lanes_from_the_sum() -> None:
+    assert schedule(product(1, 512, 512, turned=True)) == "unroll k0 4; vectorize k0 16"
+
+
+@pytest.mark.parametrize("target", [VECTORS, replace(VNNI, vector_bytes=0, dots=frozenset())])
+def test_only_where_the_target_has_it(target: object) -> None:
+    assert dot_actions(product(64, 64, 64), target) is None  # type: ignore[arg-type]
+
+
+def test_other_kernels_are_not_its_business() -> None:
+    floats = merge_loops(only(matmul(data(0, 64, 64), data(1, 64, 64))))
+    assert dot_actions(floats, VNNI) is None
+    assert dot_actions(merge_loops(only(data(0, 64) + 1.0)), VNNI) is None
+
+
+@pytest.mark.parametrize("pair", [(I8, I8), (U8, I8), (U8, U8)])
+@pytest.mark.parametrize("shape", [(24, 64, 64), (50, 128, 70), (3, 64, 20), (1, 256, 33), (25, 30, 17), (64, 8, 4)])
+@pytest.mark.parametrize("turned", [False, True])
+def test_values_are_exact(shape: tuple[int, int, int], pair: tuple[DType, DType], turned: bool) -> None:
+    ast = product(*shape, pair, turned)
+    arrays = inputs(ast)
+    for number, array in enumerate(arrays[1:], 1):
+        limits = np.iinfo(array.dtype)
+        arrays[number] = (
+            np.random.default_rng(number).integers(limits.min, limits.max + 1, array.size).astype(array.dtype)
+        )
+    actions = dot_actions(ast, VNNI)
+    assert actions is not None or min(shape) < 2 or shape[1] == 8
+    np.testing.assert_array_equal(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
+
+
+def test_the_dot_is_there() -> None:
+    for shape in ((512, 512, 512), (8, 512, 512)):
+        uops = lower(product(*shape), VNNI, dot_actions(product(*shape), VNNI), is_checked=True)
+        assert any(u.op is Ops.DOT for u in uops)
+        assert not any(u.op is Ops.MUL and u.dtype.scalar is dtypes.int32 for u in uops)
