@@ -330,8 +330,8 @@ class _Evaluator:
             gate = src[2] if len(src) > 2 else np.array(True)
             return np.where(gate, src[1], -1)
         if u.op is Ops.LOCAL:  # an axis for each loop it is made anew for, and one for its elements
-            shape = [self.size(r.src[0]) if r in u.src else 1 for r in self.axes]
-            return np.zeros((*shape, u.arg[1]), _numpy_name(u.dtype))
+            axes = [self.size(r.src[0]) if r in u.src else 1 for r in self.axes]
+            return np.zeros((*axes, u.arg[1]), _numpy_name(u.dtype))
         if u.op is Ops.AFTER:
             return src[0]
         place = u.src[0]

@@ -76,11 +76,8 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
-        if rows is not None and target.has_grid:
-            return rows + _grid(shape, [name for name in _loops_left(shape, rows) if name in shape.kept])
         if rows is not None:
-            left = [name for name in _loops_left(shape, rows) if name in shape.kept]
-            return rows + (_threads(shape, rows, left) if target.has_threads else [])
+            return rows + _shared(shape, rows, [n for n in _loops_left(shape, rows) if n in shape.kept], target)
         main = _main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
@@ -92,9 +89,14 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         Action(a.verb, tuple(n for n in a.args if n in left or n.endswith(".s"))) if a.verb == "order" else a
         for a in actions
     ]
+    return ordered + _shared(shape, ordered, left, target)
+
+
+def _shared(shape: _Shape, actions: list[Action], left: list[str], target: Target) -> list[Action]:
+    """The loops that are left, among the work-items of a GPU or the threads of a CPU."""
     if target.has_grid:
-        return ordered + _grid(shape, left)
-    return ordered + (_threads(shape, ordered, left) if target.has_threads else [])
+        return _grid(shape, left)
+    return _threads(shape, actions, left) if target.has_threads else []
 
 
 # --- looking

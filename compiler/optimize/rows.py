@@ -89,7 +89,9 @@ def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
     for one in passes:
         if id(one) in products:
             actions += _transposed(one, rows, [*own, f"{rows}.v"], products[id(one)])
-            actions += _widened(one, rows, fixed, products[id(one)])
+            tile = products[id(one)]
+            blocks = [tile] if _size(ast, tile) > _TILE else []
+            actions += _widened(one, rows, {*fixed, tile}, [*blocks, f"{tile}.u"])
     return actions
 
 
@@ -103,14 +105,13 @@ def _transposed(one: _Pass, rows: str, lanes: list[str], tile: str) -> list[Acti
     return [Action("stage", (slot, *one.loops, *lanes)) for slot in sorted(slots)]
 
 
-def _widened(one: _Pass, rows: str, fixed: list[str], tile: str) -> list[Action]:
+def _widened(one: _Pass, rows: str, others: set[str], tile: list[str]) -> list[Action]:
     """Narrow floats that all rows share are copied once, so that they are converted once (compiler/convert.py)."""
     actions: list[Action] = []
     for load in one.loads:
         memory = memory_of(load.src[0])
         if memory.op is Ops.PARAM and load.dtype.is_float and load.dtype.size_bytes < 4 and rows not in _names(load):
-            loops = [name for name in (*sorted(_names(load) - {tile} - set(fixed)), tile, f"{tile}.u")]
-            actions.append(Action("stage", (str(memory.arg[0]), *loops)))
+            actions.append(Action("stage", (str(memory.arg[0]), *sorted(_names(load) - others), *tile)))
     return actions
 
 

@@ -86,8 +86,8 @@ class QuantizedTensor:
         """
         if self.ndim != 2 or not x.ndim or x.shape[-1] != self.shape[-1]:
             raise ShapeError(
-                f"linear: x of shape {show_shape(x.uop.shape)} with {self.type.name} of shape {show_shape(self.shape)}: "
-                "the last axis of x is to be that of the weight, which has two axes. Reshape one."
+                f"linear: x of shape {show_shape(x.uop.shape)} with {self.type.name} of shape {show_shape(self.shape)}:"
+                " the last axis of x is to be that of the weight, which has two axes. Reshape one."
             )
         axes = (self._row_blocks("linear"), *self.type.axes)
         last = tuple(range(-len(axes), 0))

@@ -12,6 +12,9 @@ from tests.compiler.kernels import close, inputs, run_ast, run_on, small_kernels
 
 KERNELS = small_kernels()
 SEEDS = 8
+VERBS = [
+    *("split", "unroll", "vectorize") * 2, "group", "thread", "order", "stage", "stream", "accumulate",
+]  # fmt: skip
 
 
 def loops(ast: UOp) -> dict[str, UOp]:
@@ -21,10 +24,7 @@ def loops(ast: UOp) -> dict[str, UOp]:
 def random_action(ast: UOp, rng: random.Random) -> Action:
     found = loops(ast)
     info: KernelInfo = ast.arg
-    verb = rng.choice(
-        ["split", "split", "unroll", "unroll", "vectorize", "vectorize", "group", "thread", "order", "stage", "stream"]
-        + ["accumulate"]
-    )
+    verb = rng.choice(VERBS)
     name = rng.choice(sorted(found))
     if verb == "thread":
         return Action(verb, (rng.choice(info.order),) if info.order else (name,))

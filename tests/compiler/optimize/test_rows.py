@@ -45,8 +45,8 @@ def test_a_kernel_that_keeps_rows_is_right(name: str) -> None:
 )
 def test_attention_of_every_small_size(tokens: int, width: int, is_causal: bool) -> None:
     """Once wrong: copies of a kept row lay where its own lanes were; rows or their lanes were used up by the tile."""
-    sizes = ((0, tokens, width), (1, tokens, width), (2, tokens, width))
-    ast = merge_loops(only(attention(*(data(*size) for size in sizes), is_causal=is_causal)))
+    q, k, v = (data(slot, tokens, width) for slot in range(3))
+    ast = merge_loops(only(attention(q, k, v, is_causal=is_causal)))
     arrays = inputs(ast)
     close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
 
