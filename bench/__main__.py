@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("rows", nargs="*", metavar="ROW", help="names or patterns (matmul_*); all without any")
     made.add_argument("--threads", default="1", help="numbers of threads, one run each: 1,2 (default 1)")
     made.add_argument(
-        "--peers", default=",".join(PEERS), help="those of them that are installed (default: %(default)s)"
+        "--peers", default=",".join(Setup().peers), help=f"of {', '.join(PEERS)}, if installed (default: %(default)s)"
     )
     made.add_argument("--quick", action="store_true", help="fewer and shorter samples: a look, no measurement")
     made.add_argument("--json", metavar="FILE", help="every sample, for keeping")

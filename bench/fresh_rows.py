@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .peers import thread_environment
+from .peers import peer, thread_environment
 from .row import Goal, Prepared, Row, Setup, WrongResult
 
 __all__ = ["FRESH_ROWS", "run_fresh"]
@@ -77,7 +77,7 @@ def prepare_import(setup: Setup) -> Prepared:
         seconds: float = run_fresh(statement + _END + _PRINT, setup)["seconds"]
         return seconds
 
-    statements = {"python": "", **{name: f"import {name}" for name in setup.peers}}
+    statements = {"python": "", **{name: f"import {peer(name).module}" for name in setup.peers}}
     if setup.tiny:
         sample("import kernmill")
     return Prepared({name: partial(sample, statement) for name, statement in statements.items()})

@@ -23,6 +23,7 @@ class Peer(ABC):
 
     name: str
     module: str
+    column: str = ""  # the column of the rows whose expressions it runs, where that is another's
 
     @cached_property
     def lib(self) -> Any:
@@ -74,6 +75,20 @@ def has_jit() -> bool:
     return callable(getattr(importlib.import_module("kernmill"), "jit", None))
 
 
+class Opencl(Kernmill):
+    """kernmill again, on the first OpenCL device: what its code loses or gains against LLVM's on the same machine."""
+
+    name, module = "opencl", "pyopencl"
+    column = "kernmill"
+
+    @cached_property
+    def lib(self) -> Any:
+        return importlib.import_module("kernmill")
+
+    def tensor(self, array: Array) -> Any:
+        return self.lib.Tensor(array, device="CL")
+
+
 class Numpy(Peer):
     """Plain NumPy expressions."""
 
@@ -118,7 +133,7 @@ class Torch(Peer):
         return result.numpy()
 
 
-PEERS: dict[str, Peer] = {one.name: one for one in (Kernmill(), Numpy(), Torch())}
+PEERS: dict[str, Peer] = {one.name: one for one in (Kernmill(), Opencl(), Numpy(), Torch())}
 
 
 def peer(name: str) -> Peer:
@@ -133,5 +148,6 @@ def installed(name: str) -> bool:
 
 def thread_environment(threads: int) -> dict[str, str]:
     """The environment in which every peer uses that many threads. It counts before the first import only."""
-    names = ("THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    names = ("THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
+             "POCL_MAX_PTHREAD_COUNT")  # fmt: skip
     return {**os.environ, **dict.fromkeys(names, str(threads))}

@@ -68,11 +68,12 @@ def prepare_expression(work: Expression, setup: Setup) -> Prepared:
     samplers = {}
     notes: list[str] = []
     for name in setup.peers:
-        if name not in work.run:
-            continue
         library = peer(name)
+        run = work.run.get(library.column or name)
+        if run is None:
+            continue
         tensors = [library.tensor(a) for a in arrays]
-        call = library.bind(work.run[name], tensors)
+        call = library.bind(run, tensors)
         for _ in range(3):  # jit: run, capture, replay
             check(name, library.array(call()), reference, work.tolerance)
         samplers[name] = call_sampler(call, setup.sample_s, setup.threads)

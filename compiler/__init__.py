@@ -13,3 +13,4 @@ from .optimize import *
 from .pipeline import *
 from .reduce_loops import *
 from .schedule import *
+from .trim import *

@@ -204,7 +204,9 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     fact = facts[node]
     if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH):
         return False
-    if fact.is_heavy and node.op.is_elementwise and len(uses) > 1 and _rests_on_stored(node, facts, fusion):
+    if not fact.reads and fact.cost <= _CHEAP:  # made of nothing that is in memory: places and constants
+        return False
+    if fact.is_heavy and node.op.is_elementwise and _rests_on_stored(node, facts, fusion):
         return any(
             _evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses
         )
@@ -245,9 +247,10 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
     around = _path(Use(first.kernel, fixed, TRUE), kernel)
     sizes = [node.shape[axis] for axis in axes]
     length = _elements(tuple(sizes))
-    if not axes or len(axes) == len(node.shape) or not _FEW_ROWS <= _product(around) or not 2 <= length <= _MOST_KEPT:
+    rows = _product(around)
+    if not axes or len(axes) == len(node.shape) or rows < _FEW_ROWS or not 2 <= length <= _MOST_KEPT:
         return False
-    if _product(around) * length > _elements(node.shape):
+    if rows * length > _elements(node.shape):
         return False
     if facts[node].is_tiled and _elements(node.shape) < _KEPT_GAIN * facts[node].data:
         return False
@@ -264,7 +267,7 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Cheap steps from one thing that others read as well, so that it gets memory anyway: better computed again."""
-    if facts[node].cost > 2 * _CHEAP or facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
+    if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
         return False
     between = {node}
     below = {s for s in node.src if facts[s].is_heavy}
@@ -273,7 +276,7 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
             (anchor,) = below
             inner = (anchor, *(n for n in between if n is not node))
             if any(reader not in between for n in inner for reader in fusion.readers[n]):
-                return True
+                return sum(_COST.get(n.op, 1) for n in between if n.op.is_elementwise) <= 2 * _CHEAP
             if anchor.op is Ops.REDUCE:
                 return False
         latest = max(below, key=fusion.position.__getitem__)

@@ -11,17 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from kernmill.ir import InternalError, Ops, UOp, closed_ranges, dtypes
+from kernmill.ir import AxisKind, InternalError, Ops, UOp, closed_ranges, dtypes
 
 from .kernel import KernelInfo
 
 __all__ = ["linearize", "loop_depths", "loop_paths"]
 
 Path = tuple[UOp, ...]
+_LONG_CHAIN = 8  # vector steps, one after the other
 
 
-def linearize(ast: UOp) -> list[UOp]:
-    """The kernel as an ordered list; the SINK is left out."""
+def linearize(ast: UOp, side_by_side: int = 0) -> list[UOp]:
+    """The kernel as an ordered list; the SINK is left out.
+
+    Copies of a long chain of vector steps stand beside each other, up to so many vectors.
+    """
     order = [node for node in ast.toposort() if node.op is not Ops.SINK]
     paths = loop_paths(ast)
     place = {node: _place(node, paths) for node in order}
@@ -33,7 +37,7 @@ def linearize(ast: UOp) -> list[UOp]:
     for path in {p[:n] for p in blocks for n in range(1, len(p) + 1)}:
         children.setdefault(path[:-1], []).append(path)
     out: list[UOp] = []
-    _emit((), blocks, children, place, out)
+    _emit((), blocks, children, out, side_by_side)
     return out
 
 
@@ -59,11 +63,11 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     while waiting:  # a closer may stand in the loops of another closer that comes later in the order
         later: list[UOp] = []
         for node in waiting:
-            if any(r in closed_somewhere and r not in paths for r in node.ranges):
+            if any(r in closed_somewhere and r not in paths for r in _walked(node.ranges)):
                 later.append(node)
                 continue
             around = _place(node, paths)
-            for loop in closed_ranges(node):
+            for loop in _walked(closed_ranges(node)):
                 around = (*around, loop)
                 if paths.setdefault(loop, around) != around:
                     raise InternalError(
@@ -75,22 +79,28 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     return paths
 
 
+def _walked(loops: Iterable[UOp]) -> list[UOp]:
+    """Those that are walked: copies and lanes, before they are made, are none."""
+    return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP)]
+
+
 def _place(node: UOp, paths: dict[UOp, Path]) -> Path:
     deepest: Path = ()
-    for loop in node.ranges:
+    around = _walked(node.ranges)
+    for loop in around:
         path = paths.get(loop)
         if path is None:
             raise InternalError(f"linearize: {node!r} stands in the loop {loop.arg}, which nothing opens")
         if len(path) > len(deepest):
             deepest = path
-    for loop in node.ranges:
+    for loop in around:
         if paths[loop] != deepest[: len(paths[loop])]:
             raise InternalError(f"linearize: {node!r} needs loops that do not nest: {[r.arg[0] for r in node.ranges]}")
     return deepest
 
 
 def _emit(
-    path: Path, blocks: dict[Path, list[UOp]], children: dict[Path, list[Path]], place: dict[UOp, Path], out: list[UOp]
+    path: Path, blocks: dict[Path, list[UOp]], children: dict[Path, list[Path]], out: list[UOp], side_by_side: int
 ) -> None:
     """One block: its nodes and inner loops, each after what it needs; nodes before loops where there is a choice."""
     members: list[UOp | Path] = [*blocks.get(path, []), *children.get(path, [])]
@@ -109,11 +119,12 @@ def _emit(
         for n in needed:
             users[n].append(number)
     missing = [len(needed) for needed in needs]
-    ready = [(_rank(members[n]), n) for n in range(len(members)) if not missing[n]]
+    level = _levels(members, needs, side_by_side)
+    ready = [(_rank(members[n]), level[n], n) for n in range(len(members)) if not missing[n]]
     ready.sort()
     done = 0
     while ready:
-        _, number = heappop(ready)
+        _, _, number = heappop(ready)
         done += 1
         member = members[number]
         if isinstance(member, UOp):
@@ -121,14 +132,38 @@ def _emit(
         else:
             loop = member[-1]
             out.append(loop)
-            _emit(member, blocks, children, place, out)
+            _emit(member, blocks, children, out, side_by_side)
             out.append(UOp(Ops.END, dtypes.void, (loop,)))
         for user in users[number]:
             missing[user] -= 1
             if not missing[user]:
-                heappush(ready, (_rank(members[user]), user))
+                heappush(ready, (_rank(members[user]), level[user], user))
     if done != len(members):
         raise InternalError(f"linearize: a block in {[r.arg[0] for r in path]} waits for itself")
+
+
+def _levels(members: list[UOp | Path], needs: list[set[int]], side_by_side: int) -> list[int]:
+    """Where copies of a long chain of vector steps stand in a block: how many steps stand before each; else zeros.
+
+    A machine looks some hundred instructions ahead. Of copies that follow each other it sees one or two, and waits for
+    their chains; side by side they fill its units. Short chains overlap by themselves, and the vectors of too many
+    copies would not fit the registers. Figures: docs/decisions/0005-math.md.
+    """
+    depth = [0] * len(members)
+    chain = [0] * len(members)  # vector steps that wait for no accumulator
+    width: dict[int, int] = {}
+    for number, member in enumerate(members):
+        if not isinstance(member, UOp) or any(n >= number for n in needs[number]):
+            return [0] * len(members)
+        depth[number] = 1 + max((depth[n] for n in needs[number]), default=0)
+        before = max((chain[n] for n in needs[number]), default=0)
+        if member.op in (Ops.CARRY, Ops.REG, Ops.AFTER) or any(chain[n] < 0 for n in needs[number]):
+            chain[number] = -1
+        elif member.dtype.lanes > 1 and member.op not in (Ops.CONST, Ops.LOAD, Ops.BITCAST):
+            chain[number] = before + 1
+            width[depth[number]] = width.get(depth[number], 0) + 1
+    is_deep = max(chain, default=0) >= _LONG_CHAIN and max(width.values()) <= side_by_side
+    return depth if is_deep else [0] * len(members)
 
 
 def _rank(member: UOp | Path) -> int:

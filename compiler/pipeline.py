@@ -20,6 +20,7 @@ from .lower.index import lower_index
 from .lower.reduce import lower_reduces
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
+from .trim import trim_loops
 from .turn import turn
 from .vectorize import vectorize
 
@@ -39,9 +40,11 @@ class Pass:
 
 
 PIPELINE: tuple[Pass, ...] = (
+    Pass("trim", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+         "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
     Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "a panel is still one store and one load"),
-    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim", "convert"),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with one vector loop at most"),
@@ -74,7 +77,7 @@ def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, 
         ast = step.run(ast, target)
         if is_checked:
             verify(ast, step.stage_out, step.name)
-    uops = linearize(ast)
+    uops = linearize(ast, target.vector_registers // 2)
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
     uops = [  # an argument that turned out to be unused is still passed
         *(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import Op, Ops, UOp, const, expand, iota, numel, pad, permute, reduce_axes, reshape, substitute
+from kernmill.ir import Op, Ops, UOp, const, expand, iota, numel, pad, permute, reduce_axes, reshape, with_sources
 
 __all__ = ["split_reduces"]
 
@@ -23,11 +23,12 @@ _MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
 def split_reduces(roots: Sequence[UOp]) -> list[UOp]:
     """The same graph, long reductions to few outputs in two steps."""
     sink = UOp(Ops.SINK, roots[0].dtype, tuple(roots))
-    table: dict[UOp, UOp] = {}
+    done: dict[UOp, UOp] = {}
     for node in sink.toposort():
-        if node.op is Ops.REDUCE and (parts := _split(node, substitute(node.src[0], table))) is not None:
-            table[node] = parts
-    return list(substitute(sink, table).src) if table else list(roots)
+        new = with_sources(node, tuple([done[s] for s in node.src]))
+        parts = _split(node, new.src[0]) if node.op is Ops.REDUCE else None
+        done[node] = new if parts is None else parts
+    return list(done[sink].src)
 
 
 def _split(node: UOp, source: UOp) -> UOp | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .errors import InternalError
 from .pattern import RuleSet
-from .uop import MISSING, UOp, origin
+from .uop import MISSING, UOp, origin, with_sources
 
 __all__ = ["rewrite", "rewrite_with"]
 
@@ -77,14 +77,8 @@ def _recall(node: UOp, memo: dict[UOp, UOp]) -> bool:
 
 
 def _rebuild(node: UOp, memo: dict[UOp, UOp]) -> UOp:
-    """The node with its rewritten sources; it comes from the same line of the user's."""
-    src = tuple([memo[s] for s in node.src])
-    if src == node.src:
-        return node
-    rebuilt = UOp(node.op, node.dtype, src, node.arg)
-    if rebuilt.origin is None:
-        rebuilt.origin = node.origin
-    return rebuilt
+    """The node with its rewritten sources."""
+    return with_sources(node, tuple([memo[s] for s in node.src]))
 
 
 def _step(node: UOp, rules: RuleSet) -> UOp | None:

@@ -24,7 +24,7 @@ from .shape import Shape
 from .shape_rules import shape_of
 from .values import to_dtype
 
-__all__ = ["UOp", "closed_ranges", "const", "index_const", "make_range", "substitute"]
+__all__ = ["UOp", "closed_ranges", "const", "index_const", "make_range", "substitute", "with_sources"]
 
 MISSING: Any = object()
 
@@ -61,6 +61,12 @@ def _derive(node: UOp, slot: str, rule: Callable[[UOp], Derived]) -> Derived:
     recursion."""
     for s in node.src:
         if getattr(s, slot) is MISSING:
+            for below in s.src:
+                if getattr(below, slot) is MISSING:
+                    break
+            else:  # by far the most
+                setattr(s, slot, rule(s))
+                continue
             for below in s.toposort(stop=lambda u: getattr(u, slot) is not MISSING) if s.src else (s,):
                 if getattr(below, slot) is MISSING:
                     setattr(below, slot, rule(below))
@@ -192,16 +198,20 @@ class UOp(metaclass=_Nodes):
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
         order: dict[UOp, None] = {}
-        stack: list[tuple[UOp, bool]] = [(self, False)]
+        waiting: list[UOp] = []  # for their sources, which end at a None in the stack
+        stack: list[UOp | None] = [self]
         while stack:
-            node, done = stack.pop()
-            if node in order:
+            node = stack.pop()
+            if node is None:
+                order[waiting.pop()] = None
+            elif node in order:
                 continue
-            if done or not node.src or (stop is not None and stop(node)):
+            elif not node.src or (stop is not None and stop(node)):
                 order[node] = None
-                continue
-            stack.append((node, True))
-            stack.extend((s, False) for s in reversed(node.src) if s not in order)
+            else:
+                waiting.append(node)
+                stack.append(None)
+                stack += node.src[::-1]
         return list(order)
 
     # --- building: same dtype on both sides, Python numbers become constants of it
@@ -365,12 +375,15 @@ def substitute(root: UOp, table: Mapping[UOp, UOp], order: Iterable[UOp] | None 
     for node in order or root.toposort(stop=lambda u: u in table):
         if node in done:
             continue
-        src = tuple(done[s] for s in node.src)
-        done[node] = node if src == node.src else _inherit(node, node.replace(src=src))
+        done[node] = with_sources(node, tuple([done[s] for s in node.src]))
     return done[root]
 
 
-def _inherit(old: UOp, new: UOp) -> UOp:
+def with_sources(node: UOp, src: tuple[UOp, ...]) -> UOp:
+    """The node with these sources instead of its own; it comes from the same line of the user's."""
+    if src == node.src:
+        return node
+    new = UOp(node.op, node.dtype, src, node.arg)
     if new.origin is None:
-        new.origin = old.origin
+        new.origin = node.origin
     return new

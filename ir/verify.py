@@ -39,7 +39,8 @@ class Stage(StrEnum):
 _ELEMENTWISE: Final = frozenset(op for op in Ops.rows() if op.is_elementwise)
 _VECTOR: Final = frozenset(op for op in Ops.rows() if op.group is Group.VECTOR)
 _KERNEL: Final = _ELEMENTWISE | {
-    Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.SINK, Ops.LOCAL, Ops.AFTER,
+    Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL,
+    Ops.AFTER, Ops.SINK,
 }  # fmt: skip
 _LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET}) - {Ops.REDUCE}
 

@@ -57,18 +57,31 @@ class Attention(Random):
         wide = accumulator(query.dtype)
         factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
         scores = query.cast(wide).matmul(key.cast(wide).mT).mul(factor)
-        if is_causal:
-            seen = scores._below(0)
-            scores = choose(seen, scores, scores._filled(-math.inf))
-        if attn_mask is not None:
-            if attn_mask.dtype.is_bool:
-                scores = choose(attn_mask, scores, scores._filled(-math.inf))
-            else:
-                scores = scores.add(attn_mask)
-        weights = scores.sub(scores.max(-1, keepdim=True).detach()).exp()
-        total = weights.sum(-1, keepdim=True)  # divided by at the end: once for each result, not for each weight
+        if attn_mask is not None and not attn_mask.dtype.is_bool:
+            scores = scores.add(attn_mask)
+        seen = scores._below(0) if is_causal else None
+        if attn_mask is not None and attn_mask.dtype.is_bool:
+            seen = attn_mask if seen is None else attn_mask.logical_and(seen)
+        return scores._attended(seen, value.cast(wide), dropout_p).cast(query.dtype)
+
+    def _attended(self, seen: Self | None, value: Self, dropout_p: float) -> Self:
+        """softmax(self) @ value where what is not seen does not count, divided once for each result.
+
+        Each sum says for itself what it leaves out, so that its loop can stop there.
+        """
+
+        def visible(x: Self, seen: Self | None, otherwise: float) -> Self:
+            return x if seen is None else choose(seen, x, x._filled(otherwise))
+
+        scores = visible(self, seen, -math.inf)
+        top = visible(scores, seen, -math.inf).max(-1, keepdim=True)
+        weights = scores.sub(top.detach()).exp()
+        total = visible(weights, seen, 0).sum(-1, keepdim=True)
         weights = weights.dropout(dropout_p, training=dropout_p > 0)
-        return weights.matmul(value.cast(wide)).div(total).cast(query.dtype)
+        if seen is None:
+            return weights.matmul(value).div(total)
+        terms = weights.unsqueeze(-1).mul(value.unsqueeze(-3))
+        return visible(terms, seen.unsqueeze(-1), 0).sum(-2).div(total)
 
     def _grouped(
         self, key: Self, value: Self, mask: Self | None, dropout_p: float, is_causal: bool, scale: float | None

@@ -72,7 +72,7 @@ class Casting(Losses):
 
     def contiguous(self) -> Self:
         """The values in memory of their own, row-major, when realized."""
-        return self._result(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+        return self._stored()
 
     def clone(self) -> Self:
         """A copy. Tensors never share what one of them can change, so this costs nothing."""

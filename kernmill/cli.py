@@ -1,4 +1,4 @@
-"""The command line: `kernmill info | demo | cache | bench | conformance`."""
+"""The command line: `kernmill info | demo | quantize | cache | tune | bench | conformance`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from kernmill.ir import SETTINGS, Context, KernmillError, check_environment, setting
-from kernmill.runtime import canonical_name, compile_cache, device_names, get_device, host
+from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
 
 __all__ = ["main"]
 
@@ -60,9 +60,25 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
+    quantize = commands.add_parser("quantize", help="write a GGUF file with its weights in fewer bits")
+    quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
+    quantize.add_argument("target", metavar="OUT", help="the file to write; it may replace IN")
+    quantize.add_argument("mix", metavar="MIX", help="such as Q4_K_M, Q8_0 or Q4_0")
+    quantize.add_argument("--requantize", action="store_true", help="also weights that are quantised already")
+    quantize.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
+    quantize.set_defaults(command=run_quantize)
     cache = commands.add_parser("cache", help="the kernels on disk")
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
+    tuning = commands.add_parser("tune", help="search for faster schedules of a program's kernels and store them")
+    tuning.add_argument(
+        "--seconds", type=_at_least_one, default=60, help="for all kernels together (default %(default)s)"
+    )
+    tuning.add_argument("--beam", type=_at_least_one, default=4, help="schedules kept at a time (default %(default)s)")
+    tuning.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
+    tuning.add_argument("program", help="a script, or the name of a module; it is run first, to see its kernels")
+    tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    tuning.set_defaults(command=run_tune)
     bench = commands.add_parser("bench", help="time kernmill against the peers installed beside it", add_help=False)
     bench.add_argument("rest", nargs=argparse.REMAINDER, help="arguments of the benchmark")
     bench.set_defaults(command=run_bench)
@@ -95,7 +111,7 @@ def show_info(given: argparse.Namespace) -> int:
     default = canonical_name(str(setting("DEVICE")))
     get_device(default)  # an unknown DEVICE is a mistake, not a line of the table
     for name in device_names():
-        for line in _device_lines(name, is_default=name == default.partition(":")[0]):
+        for line in _device_lines(name, default):
             print(f"  {line}")
     cpu = host.this_host()
     print(f"\nCPU {cpu.cpu} ({cpu.arch}), {cpu.threads()} threads; caches {cpu.l1 >> 10} KiB, {cpu.l2 >> 10} KiB, "
@@ -111,20 +127,28 @@ def show_info(given: argparse.Namespace) -> int:
     return 0
 
 
-def _device_lines(name: str, *, is_default: bool) -> list[str]:
-    """A device: kind, description, target and memory; or why it cannot be used."""
+def _device_lines(base: str, default: str) -> list[str]:
+    """The devices of a kind: what each is, target, memory and details; or why it cannot be used."""
     try:
-        device = get_device(name)
-        props, target = device.props(), device.target
-    except Exception as error:  # a device that cannot be opened must not hide the others
-        return [f"{name:10} cannot be used: {error}"]
-    memory = (
-        f"{props.free_bytes / 2**30:.1f} of {props.total_bytes / 2**30:.1f} GiB free"
-        if props.total_bytes
-        else "host memory"
-    )
-    mark = "  (default)" if is_default else ""
-    return [f"{name:10} {device.kind:6} {device.description}; {target.name}; {memory}{mark}"]
+        indices = device_indices(base)
+    except Exception as error:  # a kind that cannot be listed must not hide the others
+        return [f"{base:10} cannot be used: {error}"]
+    lines: list[str] = []
+    for index in indices:
+        name = f"{base}:{index}" if index else base
+        try:
+            device = get_device(name)
+            props, target = device.props(), device.target
+        except Exception as error:  # nor a device that cannot be opened
+            lines.append(f"{name:10} cannot be used: {error}")
+            continue
+        memory = f"{props.total_bytes / 2**30:.1f} GiB" if props.total_bytes else "host memory"
+        memory = f"{props.free_bytes / 2**30:.1f} of {memory} free" if props.free_bytes else memory
+        mark = "  (default)" if name == default else ""
+        lines.append(f"{name:10} {device.kind:6} {device.description}; {target.name}; {memory}{mark}")
+        for detail in device.details():
+            lines += [f"{'':10} {part}" for part in _wrapped("", detail.split()).splitlines()]
+    return lines
 
 
 def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
@@ -136,12 +160,20 @@ def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-# --- demo, cache, bench, conformance ---------------------------------------------------------------------------------
+# --- demo, quantize, cache, tune, bench, conformance -----------------------------------------------------------------
 def run_demo(given: argparse.Namespace) -> int:
     """Train the character model."""
     from .demo import run
 
     run(given.steps, given.seed)
+    return 0
+
+
+def run_quantize(given: argparse.Namespace) -> int:
+    """Write a GGUF file in fewer bits."""
+    from .quantize import run
+
+    run(given.source, given.target, given.mix, requantize=given.requantize)
     return 0
 
 
@@ -169,6 +201,13 @@ def run_cache(given: argparse.Namespace) -> int:
     whole, damaged = cache.verify()
     print(f"{whole} kernels are whole, {damaged} were damaged{' and are deleted' if damaged else ''}")
     return 1 if damaged else 0
+
+
+def run_tune(given: argparse.Namespace) -> int:
+    """Search for schedules; 1 when one gave wrong results."""
+    from .tuning import run
+
+    return run(given.program, given.arguments, given.seconds, given.beam)
 
 
 def run_bench(given: argparse.Namespace) -> int:

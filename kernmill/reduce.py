@@ -98,6 +98,23 @@ class Reduce(Activations, Joining):
         return self._truth().sum(axis)
 
     # --- places
+    def _ordered(self, *, nan_first: bool = False) -> Self:
+        """Whole numbers in the order of the values, int64; for dtypes up to 32 bits between -2**31 and 2**31.
+
+        nan counts as the largest, or with `nan_first` as the smallest; -0 as 0.
+        """
+        if not self.dtype.is_float:
+            sign = 0 if self.dtype.is_bool or self.dtype.min else int(self.dtype.max) // 2 + 1
+            if self.dtype.bits == 64:
+                return self._result(self.bitwise_xor(sign).uop.bitcast(dtypes.int64)) if sign else self
+            return self.cast(dtypes.int64).sub(sign if self.dtype.bits == 32 else 0)
+        x = self if self.dtype.bits == 64 else self.cast(dtypes.float32)
+        whole = dtypes.int64 if x.dtype.bits == 64 else dtypes.int32
+        bits = self._result(x.add(0.0).uop.bitcast(whole))
+        upwards = bits.bitwise_xor(bits.bitwise_right_shift(whole.bits - 1).bitwise_and(int(whole.max)))
+        end = upwards._filled(int(whole.min if nan_first else whole.max))
+        return choose(x.isnan(), end, upwards).cast(dtypes.int64)
+
     def argmax(self, axis: int | None = None, keepdim: bool = False) -> Self:
         """The place of the first largest value, int64; nan counts as the largest. No axis: in the flat tensor."""
         return self._place(Ops.MAX, axis, keepdim, "argmax")
@@ -113,16 +130,31 @@ class Reduce(Activations, Joining):
         self._nonempty(axis, call)
         axis = self._axis(axis, call)
         x = self.detach() if self.ndim else self.detach().reshape(1)
-        best = x._reduce(op, axis, True, call)
-        found = x.eq(best)
-        if self.dtype.is_float:
-            found = found.logical_or(x.isnan())
         size = x.shape[axis]
+        fits = self.dtype.bits == 32 or self.dtype in (dtypes.float16, dtypes.bfloat16)  # small ints: lanes weigh more
+        if fits and axis == x.ndim - 1 and (not isinstance(size, int) or size < 1 << 32):
+            first = x._first_by_key(op, call)
+        else:
+            first = x._first_by_value(op, axis, call)
+        kept = first if keepdim else first.squeeze(axis)
+        return kept if self.ndim else kept.reshape(())
+
+    def _first_by_key(self, op: Op, call: str) -> Self:
+        """Along the last axis, in one pass: the smallest key of value and place."""
+        ordered = self._ordered().bitwise_not() if op is Ops.MAX else self._ordered(nan_first=True)
+        keys = ordered.bitwise_left_shift(32).bitwise_or(self._make(iota(self.uop.shape[-1])))
+        return keys._reduce(Ops.MIN, -1, True, call).bitwise_and(0xFFFFFFFF)
+
+    def _first_by_value(self, op: Op, axis: int, call: str) -> Self:
+        """In two passes: the best value, then the first place that has it."""
+        found = self.eq(self._reduce(op, axis, True, call))
+        if self.dtype.is_float:
+            found = found.logical_or(self.isnan())
+        size = self.shape[axis]
         narrow = dtypes.int32 if isinstance(size, int) and size < 2**31 else dtypes.int64  # as many lanes as float32
-        places = self._make(reshape(iota(size, narrow), [size if a == axis else 1 for a in range(x.ndim)]))
-        first = choose(found, places, places._tensor(size).cast(narrow))._reduce(Ops.MIN, axis, keepdim, call)
-        first = first.cast(dtypes.int64)
-        return first if self.ndim else first.reshape(())
+        places = self._make(reshape(iota(size, narrow), [size if a == axis else 1 for a in range(self.ndim)]))
+        first = choose(found, places, places._tensor(size).cast(narrow))._reduce(Ops.MIN, axis, True, call)
+        return first.cast(dtypes.int64)
 
     # --- moments
     def _count(self, axis: Axes, call: str) -> int | UOp:
@@ -201,7 +233,7 @@ class Reduce(Activations, Joining):
     def softmax(self, axis: int = -1, dtype: DType | None = None) -> Self:
         """exp(x) / sum(exp(x)) along an axis; half types in float32."""
         e = self._shifted(axis, dtype, "softmax").exp()
-        return e.div(e.sum(self._lone(axis), keepdim=True)).cast(dtype or self._floating().dtype)
+        return e.mul(e.sum(self._lone(axis), keepdim=True).reciprocal()).cast(dtype or self._floating().dtype)
 
     def log_softmax(self, axis: int = -1, dtype: DType | None = None) -> Self:
         """log(softmax(x)), without overflow."""

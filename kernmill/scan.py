@@ -1,14 +1,19 @@
 """Tensor methods: running sums and sorting.
 
-Sorting counts ranks: an element's place is the number of elements that come before it. That is n * n comparisons, all
-independent, and stable by construction. Running values over more than 256 entries are made of blocks.
+Running values over more than 16 entries are made of blocks: what each adds up to, what stands before it, both joined.
+
+Sorting orders int64 keys, the value above its place, so that no two are equal and the order is stable; values of 64
+bits are sorted by their lower halves, then by their upper ones. Blocks of 32 count ranks: a key's place is the number
+of smaller ones. They are merged two by two by the bitonic network, whose every stage is one minimum and one maximum of
+each key and its partner: n log(n)**2 / 2 of both, with memory for a few times n. Source: Batcher, Sorting networks and
+their applications (1968).
 """
 
 from __future__ import annotations
 
 from typing import Self
 
-from kernmill.ir import Op, Ops, ShapeError, dtypes, iota
+from kernmill.ir import Op, Ops, ShapeError, UOp, dtypes, iota
 
 from .elementwise import choose
 from .indexing import Indexing
@@ -16,7 +21,8 @@ from .lazy import accumulator
 
 __all__ = ["Scan"]
 
-_BLOCK = 256
+_BLOCK = 16
+_BLOCK_SORTED = 32
 
 
 class Scan(Indexing):
@@ -68,11 +74,17 @@ class Scan(Indexing):
         return 0 if op is Ops.ADD else 1
 
     def _lower(self) -> Self:
-        """True where column <= row, as many of both as the last axis has entries."""
-        place = self._make(iota(self.uop.shape[-1]))
-        return place.unsqueeze(-1).ge(place)
+        """True where column <= row, as many of both as the last axis has entries, for every row of the tensor.
+
+        Places are repeated before they are compared: what is compared at full size is computed where it is used.
+        """
+        size = self.shape[-1]
+        shape = (*self.shape, size)
+        place = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
+        return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
 
     def _scan_last(self, op: Op) -> Self:
+        """Blocks folded, what stands before each block, and every place in its block joined with that."""
         size = self.shape[-1]
         unit = self._unit_of(op)
         if size <= _BLOCK:
@@ -80,34 +92,96 @@ class Scan(Indexing):
             return choose(self._lower(), wide, wide._filled(unit))._reduce(op, -1, False, "scan")
         rows = -(-size // _BLOCK)
         padded = self.pad([*((0, 0) for _ in self.shape[:-1]), (0, rows * _BLOCK - size)], value=unit)
-        inner = padded.reshape((*self.shape[:-1], rows, _BLOCK))._scan_last(op)
-        last = inner.shrink([*(None for _ in inner.shape[:-1]), (_BLOCK - 1, _BLOCK)]).squeeze(-1)
+        blocks = padded.reshape((*self.shape[:-1], rows, _BLOCK))
+        last = blocks._reduce(op, -1, False, "scan")
         before = last.pad([*((0, 0) for _ in last.shape[:-1]), (1, 0)], value=unit)
         before = before.shrink([*(None for _ in last.shape[:-1]), (0, rows)])._scan_last(op)
-        joined = inner._apply(op, before.unsqueeze(-1)).reshape(padded.shape)
+        joined = blocks._scan_last(op)._apply(op, before.unsqueeze(-1)).reshape(padded.shape)
         return joined.shrink([*(None for _ in self.shape[:-1]), (0, size)])
 
     # --- sorting
+    def _stored(self) -> Self:
+        return self._result(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+
     def _order(self, axis: int, descending: bool, count: int | None, call: str) -> Self:
         """The places of the first `count` elements in sorted order."""
         axis = self._axis(axis, call)
         x = self.detach().movedim(axis, -1) if self.ndim else self.detach().reshape(1)
-        size = x.shape[-1]
-        own, other = x.unsqueeze(-1), x.unsqueeze(-2)
-        less = own.lt(other) if descending else other.lt(own)
-        same = other.eq(own)
-        if self.dtype.is_float:
-            is_nan, other_nan = own.isnan(), other.isnan()
-            less = less.logical_or(other_nan.logical_and(is_nan.logical_not()) if descending else
-                                   is_nan.logical_and(other_nan.logical_not()))  # fmt: skip
-            same = same.logical_or(is_nan.logical_and(other_nan))
-        place = self._make(iota(size))
-        earlier = place.lt(place.unsqueeze(-1))
-        rank = less.logical_or(same.logical_and(earlier)).sum(-1)
-        wanted = self._make(iota(size if count is None else count)).unsqueeze(-1)
-        hit = rank.unsqueeze(-2).eq(wanted)
-        order = choose(hit, place, place._filled(0)).sum(-1)
+        order = x._sorted_places(descending, count)
         return order.movedim(-1, axis) if self.ndim else order.reshape(())
+
+    def _sorted_places(self, descending: bool, count: int | None) -> Self:
+        ordered = self._ordered()
+        if descending:
+            ordered = ordered.bitwise_not()
+        if self.dtype.bits < 64:
+            return ordered._sorted_by_part(count)
+        by_low = ordered.bitwise_and(0xFFFFFFFF).sub(1 << 31)._sorted_by_part(None)
+        by_high = ordered.bitwise_right_shift(32).gather(-1, by_low)._sorted_by_part(count)
+        return by_low.gather(-1, by_high)
+
+    def _sorted_by_part(self, count: int | None) -> Self:
+        """Places in the order of int64 values between -2**31 and 2**31, equal ones in the order of their places."""
+        size = self.shape[-1]
+        if not isinstance(size, int) or size <= _BLOCK_SORTED:
+            keys = self._numbered()._ranked()
+        else:
+            whole = _BLOCK_SORTED << (-(-size // _BLOCK_SORTED) - 1).bit_length()
+            padding = [*((0, 0) for _ in self.shape[:-1]), (0, whole - size)]
+            keys = self.pad(padding, value=(1 << 31) - 1)._numbered()._merged(count or size)
+        wanted = size if count is None else count
+        kept = keys._first(wanted) if isinstance(wanted, int) else keys
+        return kept.bitwise_and(0xFFFFFFFF)
+
+    def _numbered(self) -> Self:
+        """Each value with its place below it: keys that are all different."""
+        return self.bitwise_left_shift(32).bitwise_or(self._make(iota(self.uop.shape[-1])))
+
+    def _first(self, count: int) -> Self:
+        return self.shrink([*(None for _ in self.shape[:-1]), (0, count)])
+
+    def _ranked(self) -> Self:
+        """Keys, all different, in order: the place of one is the number of smaller ones."""
+        place = self._make(iota(self.uop.shape[-1]))
+        rank = self.unsqueeze(-2).lt(self.unsqueeze(-1)).sum(-1)
+        own = self.unsqueeze(-2)
+        return choose(rank.unsqueeze(-2).eq(place.unsqueeze(-1)), own, own._filled(0)).sum(-1)
+
+    def _merged(self, count: int) -> Self:
+        """The first of these keys in order, at least `count`: sorted blocks, merged two by two."""
+        width, lead = _BLOCK_SORTED, self.shape[:-1]
+        blocks = self.shape[-1] // width
+        keys = self.reshape((*lead, blocks, width))._ranked()._stored()
+        while blocks > 1:
+            blocks //= 2
+            pairs = keys.reshape((*lead, blocks, 2, width))
+            low, high = (pairs.shrink([*(None for _ in pairs.shape[:-2]), (n, n + 1), None]) for n in (0, 1))
+            low, high = low.squeeze(-2), high.squeeze(-2).flip(-1)
+            if width >= count:
+                keys = low.minimum(high)._stored()
+            else:
+                width *= 2
+                whole = keys.reshape((*lead, blocks, width))
+                keys = whole._exchanged(whole.flip(-1), -1, width // 2)
+            keys = keys.reshape((*lead, blocks, width))._untangled()
+        return keys.reshape((*lead, width))
+
+    def _untangled(self) -> Self:
+        """Rows, each of them rising and then falling or the other way, in order."""
+        shape, half = self.shape, self.shape[-1] // 2
+        keys = self
+        while half >= _BLOCK_SORTED:
+            halves = keys.reshape((*shape[:-1], -1, 2, half))
+            keys = halves._exchanged(halves.flip(-2), -2, 1)
+            half //= 2
+        return keys.reshape((*shape[:-1], -1, 2 * half))._ranked()._stored().reshape(shape)
+
+    def _exchanged(self, other: Self, axis: int, half: int) -> Self:
+        """The smaller of each and its partner in the first half of an axis, the larger one in the second."""
+        size = self.shape[axis]
+        place = self._make(iota(size, dtypes.int64)).reshape((size, *(1 for _ in range(-1 - axis))))
+        first = place.expand(self.shape).lt(half)
+        return choose(first, self.minimum(other), self.maximum(other))._stored()
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Self:
         """The places of the elements in sorted order, int64. Stable; nan counts as the largest."""

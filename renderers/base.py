@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,20 @@ def signature(uops: Sequence[UOp]) -> Signature:
     if loops:
         threads = int(loops[0].arg) if loops[0].op is Ops.CONST else loops[0]
     return Signature(tuple(params), tuple(variables), threads)
+
+
+def multiple_of(u: UOp) -> int:
+    """A number that certainly divides the int expression."""
+    match u.op:
+        case Ops.CONST if not isinstance(u.arg, tuple):
+            return abs(int(u.arg)) or 1 << 30
+        case Ops.MUL:
+            return multiple_of(u.src[0]) * multiple_of(u.src[1])
+        case Ops.SHL if u.src[1].is_const:
+            return multiple_of(u.src[0]) << int(u.src[1].arg)
+        case Ops.ADD | Ops.SUB:
+            return math.gcd(multiple_of(u.src[0]), multiple_of(u.src[1]))
+    return 1
 
 
 class Renderer(ABC):

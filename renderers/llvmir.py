@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, UOp, dtypes
 
-from .base import Renderer, signature
+from .base import Renderer, multiple_of, signature
 
 __all__ = ["LLVM_OPS", "LLVMRenderer"]
 
@@ -77,20 +77,6 @@ def _constant(dtype: DType, arg: object) -> str:
     assert isinstance(arg, bool | int | float)
     text = _literal(dtype, arg)
     return text if dtype.lanes == 1 else f"splat ({llvm_type(dtype.scalar)} {text})"
-
-
-def multiple_of(u: UOp) -> int:
-    """A number that certainly divides the int expression."""
-    match u.op:
-        case Ops.CONST if not isinstance(u.arg, tuple):
-            return abs(int(u.arg)) or 1 << 30
-        case Ops.MUL:
-            return multiple_of(u.src[0]) * multiple_of(u.src[1])
-        case Ops.SHL if u.src[1].is_const:
-            return multiple_of(u.src[0]) << int(u.src[1].arg)
-        case Ops.ADD | Ops.SUB:
-            return math.gcd(multiple_of(u.src[0]), multiple_of(u.src[1]))
-    return 1
 
 
 class LLVMRenderer(Renderer):

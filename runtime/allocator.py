@@ -15,6 +15,7 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
+from typing import Any
 
 from kernmill.ir import InternalError, OutOfMemoryError
 
@@ -30,7 +31,7 @@ _allocators: weakref.WeakSet[HostAllocator] = weakref.WeakSet()
 class Block:
     """Memory of one buffer. Contents are what the last user left there."""
 
-    __slots__ = ("_memory", "_offset", "address", "capacity_bytes", "is_live", "nbytes", "stamp")
+    __slots__ = ("_memory", "_offset", "address", "capacity_bytes", "is_live", "nbytes", "stamp", "wrapped")
 
     def __init__(self, memory: mmap.mmap | bytearray, capacity_bytes: int) -> None:
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -41,6 +42,7 @@ class Block:
         self.address = start + self._offset
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
+        self.wrapped: Any = None  # what a driver made of this memory: it lives as long
 
     def view(self) -> memoryview:
         """The bytes, writable. The view keeps the memory mapped, but after `free` another block may use it."""

@@ -6,28 +6,21 @@ a warm start neither optimizes nor renders anything, and never imports LLVM.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from functools import partial
+from typing import TypeAlias
 
-from kernmill.compiler import (
-    Action,
-    Kernel,
-    choose_actions,
-    estimate,
-    lower,
-    merge_loops,
-    parse_schedule,
-    show_schedule,
-)
-from kernmill.ir import InternalError, Ops, SettingError, UOp, print_uops, setting
+from kernmill.compiler import Action, Kernel, estimate, lower, show_schedule
+from kernmill.ir import InternalError, Ops, UOp, print_uops, setting
 from kernmill.renderers import signature
 
 from .compile_cache import cache_key, default_cache
 from .device import Device, Program
+from .schedules import given_schedule, parsed, stamp, symbol, written_schedule
+from .tune import search
 
-__all__ = ["Rendered", "build", "counters", "render"]
+__all__ = ["Rendered", "build", "build_all", "compile_with", "counters", "render"]
 
 
 @dataclass(slots=True)
@@ -40,7 +33,9 @@ class Counters:
 
 
 counters = Counters()
-_programs: dict[tuple[str, str, UOp, str], Program] = {}
+_MemoryKey: TypeAlias = "tuple[str, str, UOp, str, int | str]"
+_programs: dict[_MemoryKey, Program] = {}
+_MANY = 4  # new kernels at once: fewer are compiled before another process has started
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +53,92 @@ def build(device: Device, kernel: Kernel) -> Program:
     Raises:
         CompileError: the device's compiler refused the source; the message shows where.
     """
-    written = _written_schedule(kernel)
-    memory_key = (device.name, device.cache_tag(), kernel.ast, written or "")
-    program = _programs.get(memory_key)
-    if program is not None:
-        counters.from_memory += 1
-        return program
-    key = cache_key(kernel.ast.key, device.cache_tag(), _stamp(), written or "")
-    entry = default_cache().get(key)
-    if entry is not None:
+    return build_all([(device, kernel)])[0]
+
+
+def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
+    """The programs of kernels. Many new ones are compiled beside this process, if the device can do that.
+
+    Raises:
+        CompileError: a device's compiler refused a source; the message shows where.
+    """
+    keys = [_memory_key(device, kernel) for device, kernel in wanted]
+    new: dict[_MemoryKey, _Unfinished] = {}
+    for key, (device, kernel) in zip(keys, wanted, strict=True):
+        if key in _programs or key in new:
+            counters.from_memory += 1
+            continue
+        given = _schedule_text(device, kernel)
+        disk_key = cache_key(kernel.ast.key, device.cache_tag(), stamp(), given or "")
+        entry = default_cache().get(disk_key)
+        if entry is None:
+            new[key] = _Unfinished(device, kernel, disk_key, given)
+            continue
         counters.from_disk += 1
-        program = device.load(symbol(kernel), entry.payload)
-        header = entry.header
-        program.threads, program.work_ns = int(str(header["threads"])), float(str(header["work_ns"]))
-    else:
+        _programs[key] = program = device.load(symbol(kernel), entry.payload)
+        program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
+    for unfinished in new.values():
+        unfinished.begin(is_one_of_many=len(new) >= _MANY)
+    for key, unfinished in new.items():
+        _programs[key] = unfinished.finish()
+    return [_programs[key] for key in keys]
+
+
+def _memory_key(device: Device, kernel: Kernel) -> _MemoryKey:
+    return device.name, device.cache_tag(), kernel.ast, written_schedule(kernel) or "", setting("BEAM")
+
+
+def _schedule_text(device: Device, kernel: Kernel) -> str | None:
+    given = given_schedule(device, kernel)
+    width = setting("BEAM")
+    if given is None and width:
+        return show_schedule(search(device, kernel, int(width), float(setting("BEAM_SECONDS"))))
+    return given
+
+
+class _Unfinished:
+    """A kernel that is compiled now."""
+
+    def __init__(self, device: Device, kernel: Kernel, disk_key: str, given: str | None) -> None:
+        self.device, self.kernel, self.disk_key, self.given = device, kernel, disk_key, given
+
+    def begin(self, *, is_one_of_many: bool) -> None:
+        """Lower and render; hand the text to the compiler."""
         counters.compiled += 1
-        rendered = render(device, kernel)
-        binary = device.compile(symbol(kernel), rendered.source)
-        work = estimate(kernel.ast).work_ns
-        default_cache().put(key, binary, {"name": kernel.name, "threads": rendered.threads, "work_ns": work})
-        program = device.load(symbol(kernel), binary)
-        program.threads, program.work_ns = rendered.threads, work
-    _programs[memory_key] = program
+        rendered = render(self.device, self.kernel, parsed(self.given, self.device, self.kernel))
+        name = symbol(self.kernel)
+        self.threads = rendered.threads
+        if is_one_of_many:
+            self.binary = self.device.compile_later(name, rendered.source)
+        else:
+            self.binary = partial(self.device.compile, name, rendered.source)
+
+    def finish(self) -> Program:
+        """Wait for the binary, store and load it."""
+        binary = self.binary()
+        work = estimate(self.kernel.ast).work_ns
+        header = {"name": self.kernel.name, "threads": self.threads, "work_ns": work}
+        default_cache().put(self.disk_key, binary, header)
+        program = self.device.load(symbol(self.kernel), binary)
+        program.threads, program.work_ns = self.threads, work
+        return program
+
+
+def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Program:
+    """The program of a kernel as cut by these actions; it is kept nowhere.
+
+    Raises:
+        CompileError, InternalError: the actions do not fit, or the compiler cannot do what they ask.
+    """
+    rendered = render(device, kernel, actions)
+    program = device.load(symbol(kernel), device.compile(symbol(kernel), rendered.source))
+    program.threads, program.work_ns = rendered.threads, estimate(kernel.ast).work_ns
     return program
 
 
-def symbol(kernel: Kernel) -> str:
-    """The kernel's name as an identifier; the same for equal kernels."""
-    return "".join(c if c.isalnum() else "_" for c in kernel.name)
-
-
-def render(device: Device, kernel: Kernel) -> Rendered:
+def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) -> Rendered:
     """Lower and render, from scratch. A bug on the way is reported with the kernel's UOps and schedule."""
-    actions = schedule_of(device, kernel)
+    actions = schedule_of(device, kernel) if actions is None else actions
     try:
         uops = lower(kernel.ast, device.target, actions, is_checked=bool(setting("CHECK")))
     except InternalError as error:
@@ -101,36 +149,8 @@ def render(device: Device, kernel: Kernel) -> Rendered:
 
 
 def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
-    """The actions in force: those written in OVERRIDE, else the heuristic's."""
-    written = _written_schedule(kernel)
-    return choose_actions(merge_loops(kernel.ast), device.target) if written is None else parse_schedule(written)
-
-
-def _written_schedule(kernel: Kernel) -> str | None:
-    """The text of OVERRIDE/<kernel>.schedule, if there is one."""
-    folder = str(setting("OVERRIDE"))
-    if not folder:
-        return None
-    exact = Path(folder) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}.schedule"  # as DUMP names its folders
-    path = exact if exact.exists() else Path(folder) / f"{symbol(kernel)}.schedule"
-    try:
-        return path.read_text(encoding="utf-8") if path.exists() else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
-
-
-@cache
-def _stamp() -> str:
-    """Changes when the compiler's own files do: name, size and time of each."""
-    root = Path(__file__).resolve().parent.parent
-    facts = []
-    for folder in ("ir", "compiler", "renderers", "runtime"):
-        for where, _, files in os.walk(root / folder):
-            for name in sorted(files):
-                if name.endswith(".py"):
-                    status = os.stat(os.path.join(where, name))
-                    facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
-    return "\n".join(facts)
+    """The actions in force: those written in OVERRIDE, else those that a search has stored, else the heuristic's."""
+    return parsed(given_schedule(device, kernel), device, kernel)
 
 
 def describe(kernel: Kernel, device: Device) -> dict[str, object]:

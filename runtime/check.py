@@ -15,7 +15,7 @@ from kernmill.ir import InternalError, print_uops, setting
 from .buffer import Buffer
 from .device import Call, Device, get_device
 
-__all__ = ["run_checked", "wants_check"]
+__all__ = ["agree", "run_checked", "wants_check"]
 
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-9}
 
@@ -45,7 +45,7 @@ def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> 
     for number in kernel.outputs:
         slot = kernel.buffers.index(number)
         got, wanted = call.buffers[slot].host_array(), copies[slot]
-        if not _agree(got, wanted, call.buffers[slot].dtype.name):
+        if not agree(got, wanted, call.buffers[slot].dtype.name):
             worst = np.flatnonzero(got != wanted)[:5]
             raise InternalError(
                 f"CHECK: {kernel.name} on {device.name} differs from PYTHON at {worst.tolist()}: {got[worst]} against "
@@ -53,7 +53,8 @@ def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> 
             )
 
 
-def _agree(got: Any, wanted: Any, dtype: str) -> bool:
+def agree(got: Any, wanted: Any, dtype: str) -> bool:
+    """Equal up to the order of sums; ints exactly. bfloat16 comes as uint16."""
     import numpy as np
 
     if dtype == "bfloat16":

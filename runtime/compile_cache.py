@@ -213,15 +213,15 @@ def default_cache_folder() -> str:
     return str(platformdirs.user_cache_dir("kernmill", appauthor=False))
 
 
-def default_cache() -> CompileCache:
-    """The cache that the settings ask for: `CACHE`, `CACHE_DIR`, `CACHE_MAX_MB`."""
-    return _cache_for(str(setting("CACHE")), str(setting("CACHE_DIR")), int(setting("CACHE_MAX_MB")))
+def default_cache(kind: str = "llvm") -> CompileCache:
+    """The cache that the settings ask for: `CACHE`, `CACHE_DIR`, `CACHE_MAX_MB`; `kind` is the folder inside it."""
+    return _cache_for(str(setting("CACHE")), str(setting("CACHE_DIR")), int(setting("CACHE_MAX_MB")), kind)
 
 
 @functools.cache
-def _cache_for(mode: str, folder: str, max_mb: int) -> CompileCache:
+def _cache_for(mode: str, folder: str, max_mb: int, kind: str) -> CompileCache:
     where = None if mode == "0" else folder or default_cache_folder()
-    return CompileCache(where, max_mb << 20, read_only=mode == "ro")
+    return CompileCache(where, max_mb << 20, device=kind, read_only=mode == "ro")
 
 
 # --- one file ---------------------------------------------------------------------------------------------------------

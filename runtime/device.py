@@ -11,7 +11,7 @@ import importlib
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -33,6 +33,7 @@ __all__ = [
     "Program",
     "Properties",
     "canonical_name",
+    "device_indices",
     "device_names",
     "get_device",
 ]
@@ -159,6 +160,15 @@ class Device(ABC):
         """(default: one) The indices of the devices of this kind that are there."""
         return [0]
 
+    @classmethod
+    def index_of(cls, text: str) -> int | None:
+        """(default: none has a name of its own) The index of the device that `NAME:text` means."""
+        return None
+
+    def details(self) -> list[str]:
+        """(default: nothing) Further lines about this device, for `kernmill info`."""
+        return []
+
     def props(self) -> Properties:
         """(default: host memory) Limits and capabilities."""
         return Properties()
@@ -190,6 +200,10 @@ class Device(ABC):
     def assembly(self, source: str) -> str:
         """(default: none) What the machine executes, as text."""
         return ""
+
+    def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
+        """(default: `compile`, when called for) One of several compilations: begin it, and return what waits for it."""
+        return lambda: self.compile(name, source)
 
     def supports(self, op: Op, node: UOp) -> bool:
         """(default: what the target can express) Whether this node may be placed here."""
@@ -237,11 +251,19 @@ def device_names() -> dict[str, str]:
 
 
 def canonical_name(name: str) -> str:
-    """`llvm:0` -> `LLVM`. Raises DeviceError for a name that is not of the form NAME or NAME:number."""
+    """`llvm:0` -> `LLVM`, `cl:nvidia` -> `CL:1`. Raises DeviceError for a name that means no device."""
     base, _, index = name.upper().partition(":")
-    if not base or (index and not index.isdigit()):
+    number: int | None = int(index) if index.isdigit() else None
+    if index and number is None and base in device_names():
+        number = _device_class(base).index_of(name.partition(":")[2])
+    if not base or (index and number is None):
         raise DeviceError(f"device {name!r}: a device is named like LLVM or LLVM:1.")
-    return base if not index or int(index) == 0 else f"{base}:{int(index)}"
+    return f"{base}:{number}" if number else base
+
+
+def device_indices(base: str) -> list[int]:
+    """The devices of a kind that are there. Raises DeviceError where none can be found, with the reason."""
+    return _device_class(base).devices()
 
 
 def get_device(name: str | None = None) -> Device:
@@ -263,6 +285,20 @@ def get_device(name: str | None = None) -> Device:
 
 def _open_device(name: str) -> Device:
     base, _, index = name.partition(":")
+    cls = _device_class(base, name)
+    there = cls.devices()
+    if int(index or 0) not in there:
+        raise DeviceError(
+            f"device {name!r}: there are only {len(there)} of this kind, numbered from 0. `kernmill info` lists them."
+        )
+    device = cls(name, int(index or 0))
+    if debug() >= 1:
+        print(f"opened {name}: {device.description}, target {device.target.name}", file=sys.stderr)
+    return device
+
+
+def _device_class(base: str, name: str = "") -> type[Device]:
+    name = name or base
     builtin = Path(__file__).parent / f"ops_{base.lower()}.py"
     if builtin.exists():
         module, attribute = f"kernmill.runtime.{builtin.stem}", f"{base.capitalize()}Device"
@@ -280,9 +316,4 @@ def _open_device(name: str) -> Device:
     cls = next((v for k, v in vars(loaded).items() if k.lower() == attribute.lower()), None)
     if not (isinstance(cls, type) and issubclass(cls, Device)):
         raise DeviceError(f"device {name!r}: {module} has no class {attribute} that is a Device.")
-    if int(index or 0) not in cls.devices():
-        raise DeviceError(f"device {name!r}: there are only {len(cls.devices())} of this kind, numbered from 0.")
-    device = cls(name, int(index or 0))
-    if debug() >= 1:
-        print(f"opened {name}: {device.description}, target {device.target.name}", file=sys.stderr)
-    return device
+    return cls

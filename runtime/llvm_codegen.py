@@ -7,11 +7,10 @@ imported by the first compilation only: a process that finds all its kernels in 
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.util
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,22 @@ from kernmill.ir import CompileError
 
 from .compile_cache import CompileCache, cache_key, default_cache
 from .host import Host
+from .llvm_process import CompilerProcess, Emitter
 
-__all__ = ["assembly", "codegen_count", "compile_cached", "compile_ir", "llvm_binding", "llvm_version"]
+__all__ = [
+    "assembly",
+    "codegen_count",
+    "compile_cached",
+    "compile_ir",
+    "compile_ir_later",
+    "llvm_binding",
+    "llvm_version",
+]
 
 _FORMAT = 1  # raise it when the same text and host would give other bytes for a reason in this file
 _lock = threading.Lock()  # llvmlite has one global lock anyway; ours also guards the counter
 _count = 0
-_machines: dict[tuple[str, tuple[str, ...], int], Any] = {}
+_process: CompilerProcess | None = None
 
 
 def codegen_count() -> int:
@@ -44,6 +52,26 @@ def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
         machine, module = _parse(text, host, level)
         _count += 1
         return bytes(machine.emit_object(module))
+
+
+def compile_ir_later(text: str, host: Host, level: int = 2) -> Callable[[], bytes]:
+    """As `compile_ir`, in another process; calling what is returned waits for the bytes. Here, if that fails."""
+    global _process
+    with _lock:
+        if _process is None or not _process.is_usable:
+            _process = CompilerProcess()
+        asked = _process.submit(text, host.cpu, ",".join(host.features), level)
+
+    def result() -> bytes:
+        global _count
+        found = asked()
+        if found is None:  # lost, or refused: here the message is made
+            return compile_ir(text, host, level)
+        with _lock:
+            _count += 1
+        return found
+
+    return result
 
 
 def assembly(text: str, host: Host, level: int = 2) -> str:
@@ -92,29 +120,20 @@ def llvm_version() -> str:
 
 
 @functools.cache
+def _emitter() -> Emitter:
+    return Emitter()
+
+
 def llvm_binding() -> Any:
     """`llvmlite.binding`, loaded on first use and ready for this machine. It carries no types."""
-    binding: Any = importlib.import_module("llvmlite.binding")
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    return binding
+    return _emitter().binding
 
 
 def _parse(text: str, host: Host, level: int) -> tuple[Any, Any]:
-    binding = llvm_binding()
-    machine = _machines.get((host.cpu, host.features, level))
-    if machine is None:
-        target = binding.Target.from_triple(binding.get_process_triple())
-        machine = target.create_target_machine(host.cpu, ",".join(host.features), level, "pic", "default")
-        _machines[host.cpu, host.features, level] = machine
     try:
-        module = binding.parse_assembly(text)
-        module.verify()
+        return _emitter().parse(text, host.cpu, ",".join(host.features), level)
     except RuntimeError as error:
         raise CompileError(_explain(str(error), text)) from None
-    module.triple = machine.triple
-    module.data_layout = str(machine.target_data)
-    return machine, module
 
 
 def _explain(message: str, text: str) -> str:

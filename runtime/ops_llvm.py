@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from kernmill.ir import DType, Ops, Target, dtypes
+from kernmill.ir import DType, Ops, Target, dtypes, setting
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .buffer import Buffer
 from .device import Batch, Call, Device, Program, Properties
-from .host import Host, this_host
-from .llvm_codegen import assembly, compile_ir, llvm_version
+from .host import Host, this_host, usable_cpus
+from .llvm_codegen import assembly, compile_ir, compile_ir_later, llvm_version
 from .loader import load_object
 from .pool import Launch, LaunchTable, default_pool
 
@@ -48,6 +48,12 @@ class LlvmDevice(Device):
     def compile(self, name: str, source: str) -> bytes:
         """Object bytes."""
         return compile_ir(source, self.host)
+
+    def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
+        """Object bytes, compiled in another process while this one lowers the next kernel."""
+        if not setting("COMPILER_PROCESS") or usable_cpus() < 2:
+            return super().compile_later(name, source)
+        return compile_ir_later(source, self.host)
 
     def assembly(self, source: str) -> str:
         """The machine's instructions."""

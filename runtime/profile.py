@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING
 from kernmill.compiler import Estimate, Kernel, MemoryPlan, estimate, show_schedule
 from kernmill.ir import SettingError, UOp, debug, print_uops, setting
 
-from .build import describe, render, schedule_of, symbol
+from .build import describe, render, schedule_of
+from .schedules import symbol
 
 if TYPE_CHECKING:
     from .device import Device
 
-__all__ = ["KernelTotal", "report", "report_memory", "totals", "wants_report"]
+__all__ = ["KernelTotal", "collecting_kernels", "report", "report_memory", "totals", "wants_report"]
 
 
 @dataclass(slots=True)
@@ -36,11 +38,23 @@ class KernelTotal:
 totals: dict[str, KernelTotal] = {}
 collecting = False  # set by `kernmill demo` and the profiler: keep totals without printing
 _dumped: set[str] = set()
+_launched: dict[tuple[str, UOp], tuple[Kernel, int]] | None = None
 
 
 def wants_report() -> bool:
     """Whether kernels are timed one by one."""
-    return collecting or debug() >= 2 or bool(setting("DUMP"))
+    return collecting or _launched is not None or debug() >= 2 or bool(setting("DUMP"))
+
+
+@contextmanager
+def collecting_kernels() -> Generator[dict[tuple[str, UOp], tuple[Kernel, int]]]:
+    """Every kernel that is launched inside the block, by device and UOps, with the nanoseconds it took in all."""
+    global _launched
+    outside, _launched = _launched, {}
+    try:
+        yield _launched
+    finally:
+        _launched = outside
 
 
 @lru_cache(maxsize=4096)
@@ -53,6 +67,9 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> N
     """Add a batch to the totals; print and dump what DEBUG and DUMP ask for."""
     for kernel, time_ns in zip(kernels, times, strict=True):
         cost = cost_of(kernel.ast)
+        if _launched is not None:
+            before = _launched.get((device.name, kernel.ast), (kernel, 0))
+            _launched[device.name, kernel.ast] = kernel, before[1] + time_ns
         total = totals.setdefault(f"{device.name} {kernel.name}", KernelTotal(kernel.name, kernel.origin))
         total.calls += 1
         total.time_ns += time_ns

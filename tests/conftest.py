@@ -8,14 +8,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-DEVICES = ("LLVM", "PYTHON")  # a new device goes in here; PYTHON is the reference, so it stays the last
+DEVICES = ("LLVM", "CL", "PYTHON")  # a new device goes in here; PYTHON is the reference, so it stays the last
 
 
 # --- options and the session's own cache -----------------------------------------------------------------------------
@@ -31,6 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if name.upper() not in DEVICES:
             raise pytest.UsageError(f"--device {name}: the tests know no such device. Use one of {', '.join(DEVICES)}.")
     os.environ["CACHE_DIR"] = tempfile.mkdtemp(prefix="kernmill-test-cache-")  # an xdist worker replaces its parent's
+    os.environ["POCL_CACHE_DIR"] = os.path.join(os.environ["CACHE_DIR"], "pocl")
     config.add_cleanup(partial(shutil.rmtree, os.environ["CACHE_DIR"], ignore_errors=True))
 
 
@@ -55,10 +56,33 @@ def cache_dir() -> Path:
     return Path(os.environ["CACHE_DIR"])
 
 
+@cache
+def why_missing(device: str) -> str:
+    """Why the device cannot be used here; empty where it can."""
+    from kernmill.ir import DeviceError
+    from kernmill.runtime import get_device
+
+    try:
+        get_device(device)
+    except DeviceError as error:
+        return str(error)
+    return ""
+
+
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest) -> str:
-    """The test runs once on each device."""
+    """The test runs once on each device that is there."""
+    if why_missing(request.param):
+        pytest.skip(why_missing(request.param))
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def opencl() -> str:
+    """The name of an OpenCL device; the test is skipped where there is none."""
+    if why_missing("CL"):
+        pytest.skip(why_missing("CL"))
+    return "CL"
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ from bench.table import BEGIN, END, markdown, write_readme
 from bench.tensor_rows import check
 from bench.timing import call_sampler, calls_for, interleave
 from bench.train_rows import reference_losses
+from bench.tuned import Line, lines_of
+from bench.tuned import markdown as tuned_markdown
 
 TINY = Setup(peers=("kernmill",), rounds=2, sample_s=0.0, tiny=True)
 FACTS = {**machine(), "rounds": 2, "jit": True}
@@ -243,3 +245,18 @@ def test_choosing() -> None:
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list", "sum"]) == 0
     assert capsys.readouterr().out == "sum              sum of all, 4096 x 4096 float32\n"
+
+
+# --- the heuristic against the search --------------------------------------------------------------------------------
+def test_a_tuned_row_and_its_table(tmp_path: Path) -> None:
+    from kernmill.ir import Context
+
+    (row,) = chosen_rows(["rms_norm"])
+    with Context(CACHE_DIR=str(tmp_path)):
+        lines = lines_of(row, 0.2, 2, tiny=True)
+    assert [line.row for line in lines] == ["rms_norm"]
+    assert lines[0].ratio >= 1
+    slow = Line("a", "b", 2e-3, 1e-3, 5, 1, "thread i0")
+    text = tuned_markdown(FACTS, [*lines, slow], 0.2, "1")
+    assert "| a | b | 2.00 ms | 1.00 ms | 2.00 | 5, 1 WRONG | `thread i0` |" in text
+    assert text.index("| a |") < text.index("| rms_norm |")

@@ -40,8 +40,12 @@ def near_zero(value: Function, limit: Sequence[Real]) -> Function:
     return lambda t: value(t) if abs(t) > mpf("1e-12") else sum(c * t**i for i, c in enumerate(limit))
 
 
-def _log2_erfc(x: Real) -> Real:
-    return mp.log(mp.erfc(x), 2)
+def _log2_erfc(t: Real) -> Real:
+    return mp.log(mp.erfc(1 + t), 2)
+
+
+def _root_erfc(t: Real) -> Real:
+    return mp.sqrt(mp.sqrt(mp.erfc(t + ERF_CENTER)))
 
 
 STARTS = (-1, 47, 74, 102)  # exponents: the products stay below 2**50.5, the second word's below 2**-4
@@ -50,6 +54,7 @@ LN2 = mp.log(2)
 ROOT = mp.sqrt(2)
 TWO_ROOT_PI = 2 / mp.sqrt(mp.pi)
 QUARTER = mp.pi / 4
+ERF_JOINT, ERF_CENTER = mpf("1.13"), mpf("1.25")  # float32: rounding is then even on both sides
 ATANH_END = ((ROOT - 1) / (ROOT + 1)) ** 2
 
 FITS = [
@@ -75,13 +80,14 @@ FITS = [
     Fit("COS", "(cos(r) - 1 + t/2) / t**2 with t = r*r",
         near_zero(lambda t: (mp.cos(mp.sqrt(t)) - 1 + t / 2) / t**2, [mpf(1) / 24, -mpf(1) / 720, mpf(1) / 40320]),
         lambda t: t**2, mpf(0), QUARTER**2, (3, 7)),
-    Fit("ERF", "erf(x)/x - 1 with t = x*x",
-        near_zero(lambda t: mp.erf(mp.sqrt(t)) / mp.sqrt(t) - 1, [TWO_ROOT_PI - 1, -TWO_ROOT_PI / 3]),
-        lambda t: mpf(1), mpf(0), mpf(1), (7, 13)),
-    Fit("ERFC", "log2(erfc(1 + t)), weighted by erfc", lambda t: _log2_erfc(1 + t), lambda t: mp.erfc(1 + t) * LN2,
-        mpf(0), mpf(2.95), (8, 0)),
-    Fit("ERFC_LONG", "log2(erfc(1 + t)), weighted by erfc", lambda t: _log2_erfc(1 + t), lambda t: mp.erfc(1 + t) * LN2,
-        mpf(0), mpf(4.95), (0, 20)),
+    *(Fit(name, "erf(x)/x - 1 with t = x*x",
+          near_zero(lambda t: mp.erf(mp.sqrt(t)) / mp.sqrt(t) - 1, [TWO_ROOT_PI - 1, -TWO_ROOT_PI / 3]),
+          lambda t: mpf(1), mpf(0), high, terms)
+      for name, high, terms in (("ERF", ERF_JOINT**2, (7, 0)), ("ERF_LONG", mpf(1), (0, 13)))),
+    Fit("ERFC", "erfc(1.25 + t)**(1/4), weighted by the error of its fourth power", _root_erfc,
+        lambda t: 4 * _root_erfc(t) ** 3, ERF_JOINT - ERF_CENTER, mpf("3.95") - ERF_CENTER, (8, 0)),
+    Fit("ERFC_LONG", "log2(erfc(1 + t)), weighted by erfc", _log2_erfc, lambda t: mp.erfc(1 + t) * LN2,
+        mpf(0), mpf("4.95"), (0, 20)),
 ]  # fmt: skip
 
 

@@ -57,24 +57,41 @@ def _by_depth(node: UOp, depth: Mapping[UOp, int]) -> UOp:
 
 
 def _lane_compare(node: UOp) -> UOp:
-    """lanes + base < limit as narrow lanes against one scalar: lanes < limit - base, in 32 bits."""
-    if node.op is not Ops.LT or node.src[0].dtype.lanes == 1 or node.src[0].dtype.kind.value != "index":
+    """lanes + base < limit as narrow lanes against one scalar: lanes < limit - base, in 32 bits; so with <= and >."""
+    if node.op not in (Ops.LT, Ops.LE) or node.src[0].dtype.lanes == 1 or node.src[0].dtype.kind.value != "index":
         return node
-    total, limit = node.src
-    if total.op is Ops.CONST and limit.op is Ops.BROADCAST:
-        lanes, base = total, limit.src[0].like(0)
-        scalar = limit.src[0]
-    elif total.op is Ops.ADD and limit.op is Ops.CONST and not isinstance(limit.arg, tuple):
-        lanes, spread = (total.src[0], total.src[1]) if total.src[0].op is Ops.CONST else (total.src[1], total.src[0])
-        if lanes.op is not Ops.CONST or spread.op is not Ops.BROADCAST:
-            return node
-        base = spread.src[0]
-        scalar = base.like(limit.arg)
-    else:
+    first, second = (_lanes_and_rest(s) for s in node.src)
+    if first is None or second is None:
         return node
-    if not isinstance(lanes.arg, tuple) or max(lanes.arg) >= 2**31 - 1 or min(lanes.arg) < -(2**31):
+    (left, a), (right, b) = first, second
+    lanes = left or right
+    if lanes is None or (left is not None and right is not None):
         return node
-    room, least, most = scalar - base, min(lanes.arg), max(lanes.arg) + 1
-    narrow = (room < least).where(least, (room < most).where(room, most)).cast(dtypes.int32)
-    width = node.dtype.lanes
-    return const(dtypes.int32.vec(width), lanes.arg) < UOp(Ops.BROADCAST, dtypes.int32.vec(width), (narrow,))
+    if max(lanes.arg) >= 2**31 - 1 or min(lanes.arg) <= -(2**31):
+        return node
+    closed = node.op is Ops.LE
+    width, narrow = node.src[0].dtype.lanes, const(dtypes.int32.vec(node.src[0].dtype.lanes), lanes.arg)
+    if left is not None:
+        limit = _clamped(b - a + int(closed), min(lanes.arg), max(lanes.arg) + 1)
+        return narrow < UOp(Ops.BROADCAST, dtypes.int32.vec(width), (limit,))
+    limit = _clamped(a - b - int(closed), min(lanes.arg) - 1, max(lanes.arg))
+    return UOp(Ops.BROADCAST, dtypes.int32.vec(width), (limit,)) < narrow
+
+
+def _lanes_and_rest(u: UOp) -> tuple[UOp | None, UOp] | None:
+    """A vector of places as constant lanes (None: all equal) plus a scalar; None where it is something else."""
+    if u.op is Ops.BROADCAST:
+        return None, u.src[0]
+    if u.op is Ops.CONST:
+        scalar = const(u.dtype.scalar, 0)
+        return (u, scalar) if isinstance(u.arg, tuple) else (None, scalar.like(u.arg))
+    if u.op is not Ops.ADD:
+        return None
+    for lanes, rest in (u.src, u.src[::-1]):
+        if lanes.op is Ops.CONST and isinstance(lanes.arg, tuple) and rest.op is Ops.BROADCAST:
+            return lanes, rest.src[0]
+    return None
+
+
+def _clamped(u: UOp, least: int, most: int) -> UOp:
+    return (u < least).where(least, (u < most).where(u, most)).cast(dtypes.int32)

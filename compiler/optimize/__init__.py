@@ -1,8 +1,16 @@
 """How the loops of a kernel are cut: the actions, and who chooses them."""
 
+from . import proposals as proposals
+from .actions import VERBS as VERBS
 from .actions import Action as Action
 from .actions import apply_actions as apply_actions
 from .actions import parse_schedule as parse_schedule
 from .actions import show_schedule as show_schedule
 from .dots import dot_actions as dot_actions
 from .heuristic import choose_actions as choose_actions
+from .rows import kept_loops as kept_loops
+from .rows import rows_as_lanes as rows_as_lanes
+from .search import body_size as body_size
+from .search import is_reasonable as is_reasonable
+from .search import neighbours as neighbours
+from .search import optimized as optimized

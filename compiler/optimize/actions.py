@@ -18,15 +18,15 @@ Tests: tests/compiler/optimize/test_actions.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Final
 
 from kernmill.ir import (
     AxisKind,
     CompileError,
     Ops,
+    Target,
     UOp,
     closed_ranges,
     dtypes,
@@ -38,8 +38,9 @@ from kernmill.ir import (
 
 from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
+from . import proposals as propose
 
-__all__ = ["Action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
+__all__ = ["VERBS", "Action", "Verb", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ def parse_schedule(text: str) -> list[Action]:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if words[0] not in _VERBS:
-            raise CompileError(f"schedule: there is no action {words[0]!r}. Actions: {', '.join(_VERBS)}.")
+        if words[0] not in VERBS:
+            raise CompileError(f"schedule: there is no action {words[0]!r}. Actions: {', '.join(VERBS)}.")
         actions.append(Action(words[0], tuple(words[1:])))
     return actions
 
@@ -83,7 +84,7 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
     """
     for action in actions:
         try:
-            ast = _VERBS[action.verb](ast, action.args)
+            ast = VERBS[action.verb].act(ast, action.args)
             _check_lanes(ast)
         except IndexError:
             raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
@@ -127,6 +128,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
+        _check_changes_output(ast, loop)
         if verb == "vectorize" and amount & (amount - 1):
             raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
         kind = {"split": AxisKind.REDUCE if is_reduce else AxisKind.LOOP, "unroll": AxisKind.UNROLL,
@@ -138,6 +140,12 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount)
 
     return act
+
+
+def _check_changes_output(ast: UOp, loop: UOp) -> None:
+    """A sum that goes on in the output has its iterations one after another, each once."""
+    if loop.arg[1] == AxisKind.LOOP and not any(loop in store.src[0].ranges for store in ast.src):
+        raise ValueError(f"the output accumulates over {loop.arg[0]}")
 
 
 def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
@@ -195,7 +203,9 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
                 src = (_gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
             case Ops.INDEX if widened and loop in memory_of(node).src:
-                src = (src[0], _side_by_side(src[1], loops[-1], widened), *src[2:])
+                is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
+                inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]
+                src = (src[0], inner, *src[2:])
             case Ops.INDEX if last is None and _place_changes(node, loop):
                 src = _gated(node.replace(src=src), valid).src
         done[node] = node if src == node.src else node.replace(src=src)
@@ -205,12 +215,6 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
 def _copied_out(loop: UOp) -> int:
     """The copies or lanes of a loop that will be gone; 0 for a loop that stays one."""
     return int(loop.src[0].arg) if loop.arg[1] in (AxisKind.UNROLL, AxisKind.VECTOR) else 0
-
-
-def _side_by_side(place: UOp, inner: UOp, count: int) -> UOp:
-    """A place in memory widened by `count` copies or lanes; lanes stay innermost."""
-    lanes = next((int(r.src[0].arg) for r in place.ranges if r.arg[1] == AxisKind.VECTOR), 1)
-    return simplify((place // lanes * count + inner) * lanes + place % lanes)
 
 
 def memory_of(node: UOp) -> UOp:
@@ -244,6 +248,7 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     info: KernelInfo = ast.arg
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
+    _check_changes_output(ast, loop)
     if not loop.src[0].is_const:
         raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
@@ -300,8 +305,9 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
     table: dict[UOp, UOp] = {}
     taken = {str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE}
-    mark = next("'" * n for n in count(1) if not taken & {name + "'" * n for name in names})
+    first = 1 + max((len(name) - len(name.rstrip("'")) for name in taken if name.rstrip("'") in names), default=0)
     for number, load in enumerate(loads):
+        mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
         table[load] = _staged(load, loops, f"stage{slot}_{number}", mark)
     return simplify(substitute(ast, table))
@@ -344,15 +350,28 @@ def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     return substitute(ast, table)
 
 
-_VERBS: Final[dict[str, Callable[[UOp, tuple[str, ...]], UOp]]] = {
-    "split": _cut("split"),
-    "unroll": _cut("unroll"),
-    "vectorize": _cut("vectorize"),
-    "group": _cut("group"),
-    "thread": _thread,
-    "order": _order,
-    "accumulate": _accumulate,
-    "stage": _stage,
-    "stream": _stream,
-    "prefetch": _prefetch,
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
+
+    `place`: a schedule is sorted by it. A cut goes before whatever names the loops that cuts make.
+    """
+
+    act: Callable[[UOp, tuple[str, ...]], UOp]
+    proposals: Callable[[UOp, Target], Iterable[tuple[str, ...]]]
+    place: int = 0
+    fit: Callable[[UOp, tuple[str, ...]], tuple[str, ...] | None] = lambda ast, args: args  # None: drop the action
+
+
+VERBS: Final[dict[str, Verb]] = {
+    "split": Verb(_cut("split"), propose.splits),
+    "unroll": Verb(_cut("unroll"), propose.unrolls),
+    "vectorize": Verb(_cut("vectorize"), propose.vectors),
+    "group": Verb(_cut("group"), propose.groups),
+    "accumulate": Verb(_accumulate, propose.accumulations, 1),
+    "order": Verb(_order, propose.orders, 2, propose.fit_order),
+    "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
+    "stream": Verb(_stream, propose.streams, 4),
+    "prefetch": Verb(_prefetch, propose.prefetches, 4),
+    "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
 }

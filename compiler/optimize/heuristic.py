@@ -22,6 +22,7 @@ __all__ = ["choose_actions"]
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
+_BLOCKS_ACROSS = 4  # blocks of a transpose side by side
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
 _AHEAD_ONCE = 8192  # while only reading
@@ -66,6 +67,7 @@ class _Shape:
     groups: list[_Group] = field(default_factory=list[_Group])
     work: int = 0  # elementwise ops per element
     lanes: int = 1
+    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which rows are kept
 
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
@@ -73,9 +75,10 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     shape = _look(ast, target)
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
-        rows = rows_as_lanes(ast, shape.lanes) if kept_loops(ast) else None
+        rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
         if rows is not None:
-            return rows + (_threads(shape, rows, kept_loops(ast)) if target.has_threads else [])
+            left = [name for name in _loops_left(shape, rows) if name in shape.kept]
+            return rows + (_threads(shape, rows, left) if target.has_threads else [])
         main = _main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
@@ -83,7 +86,10 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         else:
             actions += _stream(shape, lane_loop, target)
     left = _loops_left(shape, actions)
-    ordered = [Action(a.verb, tuple(n for n in a.args if n in left)) if a.verb == "order" else a for a in actions]
+    ordered = [
+        Action(a.verb, tuple(n for n in a.args if n in left or n.endswith(".s"))) if a.verb == "order" else a
+        for a in actions
+    ]
     return ordered + (_threads(shape, ordered, left) if target.has_threads else [])
 
 
@@ -96,6 +102,7 @@ def _look(ast: UOp, target: Target) -> _Shape:
     loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
+    shape.kept = kept_loops(ast)
     for node in order:
         if node.op is Ops.REDUCE:
             _add_group(shape, node, loads)
@@ -172,7 +179,7 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
     for place, name in enumerate(candidates):
         size = shape.sizes[name]
         is_output = name in shape.outputs
-        if size < 2 or (not target.has_masks and size < shape.lanes):
+        if size < 2 or name in shape.kept or (not target.has_masks and size < shape.lanes):
             continue
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
@@ -180,7 +187,9 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
         if not any(a.step(name) == 1 for a in (*touched, *shape.stores)):
             continue
         waste = -(-size // shape.lanes) * shape.lanes / size
-        score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (2.0 * _cost(shape.stores, name) if is_output and main else 0.0)
+        score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (
+            2.0 * _cost(shape.stores, name) if is_output and main else 0.0
+        )
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
             score += 0.25 + _FOLD_COST / _iterations(shape, main.loops)  # lanes are folded once per result
@@ -219,12 +228,39 @@ def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action
         return []
     actions = [Action("vectorize", (lane_loop, str(width)))]
     blocks = shape.sizes[lane_loop] // width
+    across = _across(shape, lane_loop, width)
+    if across is not None:
+        return actions + _turned(shape, lane_loop, across, width) + _around_caches(shape, lane_loop, target)
     tile = _STREAM_TILE if shape.work <= _LIGHT else 2
     while tile > 1 and (blocks < 2 * tile or blocks % tile):
         tile //= 2
     if tile > 1:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
+
+
+def _across(shape: _Shape, lane_loop: str, width: int) -> str | None:
+    """A loop over which lies side by side what the lanes would gather: a transpose."""
+    for name in reversed(shape.outputs):
+        if name != lane_loop and shape.sizes[name] >= width:
+            crossed = [a for a in shape.loads if a.step(name) == 1 and a.step(lane_loop) not in (0, 1)]
+            if crossed and all(name in a.steps for a in shape.loads):
+                return name
+    return None
+
+
+def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Action]:
+    """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
+    actions = [Action("unroll", (across, str(width)))]
+    if shape.sizes[lane_loop] < 2 * _BLOCKS_ACROSS * width:
+        return actions
+    outer = [name for name in shape.outputs if name not in (lane_loop, across)]
+    inside = f"{lane_loop}.s"
+    return [
+        *actions,
+        Action("split", (lane_loop, str(_BLOCKS_ACROSS))),
+        Action("order", (*outer, lane_loop, across, inside)),
+    ]
 
 
 def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:

@@ -2,8 +2,8 @@
 
 Such a kernel works on one row after another, in several passes. Two shapes of it are known:
 - along the row: each pass takes its lanes from its own loop, as if it stood alone (`passes_along_rows`);
-- across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is then
-  elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_as_lanes`).
+- across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is
+  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_as_lanes`).
 
 Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
 """
@@ -89,6 +89,7 @@ def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
     for one in passes:
         if id(one) in products:
             actions += _transposed(one, rows, [*own, f"{rows}.v"], products[id(one)])
+            actions += _widened(one, rows, fixed, products[id(one)])
     return actions
 
 
@@ -100,6 +101,17 @@ def _transposed(one: _Pass, rows: str, lanes: list[str], tile: str) -> list[Acti
         if _step(load, rows) not in (0, 1) and tile not in _names(load) and memory_of(load.src[0]).op is Ops.PARAM
     }
     return [Action("stage", (slot, *one.loops, *lanes)) for slot in sorted(slots)]
+
+
+def _widened(one: _Pass, rows: str, fixed: list[str], tile: str) -> list[Action]:
+    """Narrow floats that all rows share are copied once, so that they are converted once (compiler/convert.py)."""
+    actions: list[Action] = []
+    for load in one.loads:
+        memory = memory_of(load.src[0])
+        if memory.op is Ops.PARAM and load.dtype.is_float and load.dtype.size_bytes < 4 and rows not in _names(load):
+            loops = [name for name in (*sorted(_names(load) - {tile} - set(fixed)), tile, f"{tile}.u")]
+            actions.append(Action("stage", (str(memory.arg[0]), *loops)))
+    return actions
 
 
 def _passes(ast: UOp) -> list[_Pass]:

@@ -19,6 +19,12 @@ x, y, z = var("x"), var("y"), var("z")
 b, c = var("b", "bool"), const_var("c")
 
 
+def _are_places(u: UOp, x: UOp, y: UOp) -> bool:
+    """Both are index expressions that the dtype they are cast to can hold."""
+    least, most = u.dtype.min, u.dtype.max
+    return u.dtype.is_int and all(_is_index(s) and least <= s.bounds[0] and s.bounds[1] <= most for s in (x, y))
+
+
 def _lt_divide(x: UOp, c: UOp) -> UOp | None:
     """g*x + k < c  ->  x < ceil((c - k) / g): the common factor goes, the constant moves right."""
     terms, offset = linear(x)
@@ -57,6 +63,8 @@ LOGIC = RuleSet(
         Rule("ne_self", x.ne(x), 0, when=lambda x: not x.dtype.is_float),
         Rule("ne_false", b.ne(0), b),
         Rule("eq_true", b.eq(1), b),
+        Rule("lt_of_places", node(Ops.CAST, x, name="u") < node(Ops.CAST, y), lambda x, y: x < y, when=_are_places),
+        Rule("le_of_places", node(Ops.CAST, x, name="u") <= node(Ops.CAST, y), lambda x, y: x <= y, when=_are_places),
         Rule("lt_divide", x < c, _lt_divide, when=_is_index),
         Rule("lt_divide_left", c < x, _lt_divide_left, when=_is_index),
         Rule("le_to_lt", x <= c, lambda x, c: x < (c.arg + 1), when=_is_index),

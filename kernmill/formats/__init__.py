@@ -1,4 +1,8 @@
-"""File formats: bytes on disk to named tensors and back."""
+"""File formats: bytes on disk to named tensors and back.
+
+`gguf` and `gguf_write` are loaded when they are asked for (`from kernmill.formats import gguf`), so that importing
+kernmill does not wait for them.
+"""
 
 from . import safetensors as safetensors
 

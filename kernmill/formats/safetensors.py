@@ -10,10 +10,8 @@ Source: github.com/huggingface/safetensors, README ("Format") and safetensors/sr
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import mmap
 import os
 import struct
 from collections.abc import Mapping, Sequence
@@ -21,6 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kernmill.ir import DType, FormatError, dtypes
+
+from .disk import mapped, replacing
 
 __all__ = ["MAX_HEADER_BYTES", "Entry", "File", "parse", "read", "write"]
 
@@ -69,16 +69,7 @@ def read(path: str | os.PathLike[str]) -> File:
     Raises:
         FormatError: the file is not there, cannot be read, or is not what the format asks for.
     """
-    where = os.fspath(path)
-    try:
-        with open(where, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
-    except OSError as error:
-        raise FormatError(f"{where}: cannot be read: {error.strerror}. Give the path of a safetensors file.") from None
-    except ValueError as error:  # a device, a pipe
-        raise FormatError(f"{where}: cannot be mapped: {error}. Give the path of a safetensors file.") from None
-    return parse(data, where)
+    return parse(mapped(path, "safetensors"), os.fspath(path))
 
 
 def parse(data: memoryview, where: str = "safetensors") -> File:
@@ -201,23 +192,11 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DType, Seque
     """
     where = os.fspath(path)
     header, parts = _laid_out(tensors, metadata or {}, where)
-    temporary = f"{where}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
-    try:
-        try:
-            with open(temporary, "xb") as file:
-                file.write(_LENGTH.pack(len(header)))
-                file.write(header)
-                for part in parts:
-                    file.write(part)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, where)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise FormatError(f"{where}: cannot be written: {error.strerror}. Choose another place.") from None
+    with replacing(where) as file:
+        file.write(_LENGTH.pack(len(header)))
+        file.write(header)
+        for part in parts:
+            file.write(part)
 
 
 def _laid_out(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
 
-from kernmill.ir import DType, DTypeError, FormatError, dtypes, reshape
-from kernmill.runtime import upload
+from kernmill.ir import DTypeError, FormatError
 
 from ..formats import safetensors
-from ..lazy import device_name
 from ..tensor import Tensor
+from ..tensor_bytes import bytes_of, tensor_over
 from .module import Module
 
 __all__ = ["load", "load_metadata", "save"]
@@ -33,7 +31,7 @@ def save(
     if tensors:
         first, *others = tensors.values()
         first.realize(*others)
-    safetensors.write(path, {n: (t.dtype, t.shape, _bytes(t)) for n, t in tensors.items()}, metadata)
+    safetensors.write(path, {n: (t.dtype, t.shape, bytes_of(t)) for n, t in tensors.items()}, metadata)
 
 
 def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
@@ -57,36 +55,10 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return safetensors.read(path).metadata
 
 
-def _storage_name(dtype: DType) -> str:
-    """The NumPy dtype that holds the values, little-endian as in the file."""
-    return {"bfloat16": "uint16", "bool": "uint8"}.get(dtype.name, dtype.name)
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    import numpy as np
-
-    tensor = tensor.detach()
-    tensor = tensor.bitcast(dtypes.uint16) if tensor.dtype is dtypes.bfloat16 else tensor
-    array = np.ascontiguousarray(tensor.numpy())
-    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    raw: Any = array.reshape(-1).view(np.uint8)
-    return memoryview(raw)
-
-
 def _tensor(file: safetensors.File, entry: safetensors.Entry, device: str | None, where: str) -> Tensor:
     import numpy as np
 
-    stored = np.dtype(_storage_name(entry.dtype))
-    raw: Any = np.frombuffer(file.values(entry.name), np.uint8)
-    if raw.ctypes.data % stored.itemsize:
-        raw = raw.copy()
-    array = raw.view(stored.newbyteorder("<")).astype(stored, copy=False)
-    if entry.dtype.is_bool:
-        if array.size and array.max() > 1:
-            raise FormatError(
-                f"{where}: tensor {entry.name!r}: a BOOL is {array.max()}, not 0 or 1. The file is damaged."
-            )
-        array = array.view(np.bool_)
-    place = device_name(device)
-    node = reshape(upload(array, entry.dtype, place, borrow=True), entry.shape)
-    return Tensor._make(node, place)
+    values = file.values(entry.name)
+    if entry.dtype.is_bool and (most := int(np.frombuffer(values, np.uint8).max(initial=0))) > 1:
+        raise FormatError(f"{where}: tensor {entry.name!r}: a BOOL is {most}, not 0 or 1. The file is damaged.")
+    return tensor_over(values, entry.dtype, entry.shape, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from kernmill.ir import (
     dtypes,
     elementwise,
     evaluate,
+    iota,
     numel,
     permute,
     reduce_axes,
@@ -70,6 +72,23 @@ def softmax(x: UOp, axis: int = -1) -> UOp:
     axis %= len(x.shape)
     e = elementwise(Ops.SUB, x, reduce_axes(x, Ops.MAX, (axis,))).alu(Ops.EXP)
     return elementwise(Ops.DIV, e, total(e, axis))
+
+
+def attention(q: UOp, k: UOp, v: UOp, is_causal: bool = False) -> UOp:
+    """One head, divided by the sums at the end."""
+    rows, columns = int(q.shape[0]), int(k.shape[0])  # type: ignore[arg-type]
+    scores = matmul(q, permute(k, (1, 0)))
+    seen = elementwise(Ops.LE, reshape(iota(columns), (1, columns)), reshape(iota(rows), (rows, 1)))
+
+    def visible(x: UOp, otherwise: float) -> UOp:
+        return elementwise(Ops.WHERE, seen, x, scalar(F32, otherwise)) if is_causal else x
+
+    scores = visible(scores, -inf)
+    weights = elementwise(Ops.SUB, scores, reduce_axes(visible(scores, -inf), Ops.MAX, (1,))).alu(Ops.EXP)
+    terms = elementwise(Ops.MUL, reshape(weights, (rows, columns, 1)), reshape(v, (1, *v.shape)))
+    if is_causal:
+        terms = elementwise(Ops.WHERE, reshape(seen, (rows, columns, 1)), terms, scalar(F32, 0.0))
+    return elementwise(Ops.DIV, reshape(total(terms, 1), (rows, v.shape[1])), total(visible(weights, 0.0), 1))
 
 
 def layer_norm(x: UOp) -> UOp:

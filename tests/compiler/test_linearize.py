@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -97,3 +98,18 @@ def test_a_tile_loads_before_it_computes() -> None:
     assert ops[0] is Ops.LOAD
     assert ops.count(Ops.LOAD) == 6
     assert ops.count(Ops.FMA) == 8
+
+
+def test_copies_of_a_long_chain_stand_side_by_side() -> None:
+    """The list goes from copy to copy at every step, not once; matrix tiles stay as they are."""
+    ast = only(data(0, 1024).alu(Ops.TANH))
+    switches = []
+    for target in (replace(VECTORS, vector_registers=0), VECTORS):
+        uops = lower(ast, target, parse_schedule("vectorize i0 16; unroll i0 2"))
+        first = next(u for u in uops if u.op is Ops.LOAD)
+        steps = [first in u.toposort() for u in uops if u.dtype.lanes > 1 and u.op not in (Ops.CONST, Ops.STORE)]
+        switches.append(sum(a is not b for a, b in pairwise(steps)))
+    assert switches[0] <= 5
+    assert switches[1] > 20
+    product = after("index", only(matmul(data(0, 8, 64), data(1, 64, 32))), "vectorize i1 16; unroll i0 8", VECTORS)
+    assert linearize(product, 16) == linearize(product, 0)

@@ -190,6 +190,11 @@ def test_random_graph_on_llvm(seed: int) -> None:
     check(seed, "LLVM", 4 + seed % 12, 20_000)
 
 
+@pytest.mark.parametrize("seed", range(0, SEEDS, 8))
+def test_random_graph_on_opencl(seed: int, opencl: str) -> None:
+    check(seed, opencl, 4 + seed % 12, 20_000)
+
+
 @pytest.mark.parametrize("seed", range(0, SEEDS, 4))
 def test_random_graph_on_python(seed: int) -> None:
     check(seed, "PYTHON", 3 + seed % 6, 300)

@@ -37,7 +37,7 @@ def test_a_context_holds_in_its_thread_only() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"NOPE": 1}, "Context: there is no setting 'NOPE'. Known settings: CACHE, CACHE_DIR,"),
+        ({"NOPE": 1}, "Context: there is no setting 'NOPE'. Known settings: BEAM, BEAM_SECONDS, CACHE, CACHE_DIR,"),
         ({"DEBUG": 7}, "Context: '7' is not a value of DEBUG. Valid: 0 to 6."),
         ({"DEBUG": "x"}, "Context: 'x' is not a value of DEBUG. Valid: 0 to 6."),
         ({"CACHE": "yes"}, "Context: 'yes' is not a value of CACHE. Valid: 0, 1 or ro."),

@@ -59,6 +59,16 @@ def test_cache_clear_empties_the_folder(tmp_path: Path) -> None:
         (("info",), {"DEBUG": "seven"}, "kernmill: environment: 'seven' is not a value of DEBUG. Valid: 0 to 6."),
         (("info",), {"DEVICE": "NO"}, "kernmill: device 'NO': there is no such device. Devices here: "),
         (("demo", "--device", "NO"), {}, "kernmill: device 'NO': there is no such device. Devices here: "),
+        (
+            ("quantize", "no.gguf", "out", "Q4_0"),
+            {},
+            "kernmill: no.gguf: cannot be read: No such file or directory. Give the",
+        ),
+        (
+            ("quantize", "no.gguf", "out", "Q4"),
+            {},
+            "kernmill: quantize: 'Q4' is no mix that kernmill makes. ",
+        ),
         (("conformance", "--device", "a:b"), {}, "kernmill: device 'a:b': a device is named like LLVM or LLVM:1."),
     ],
 )

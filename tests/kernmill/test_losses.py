@@ -105,3 +105,16 @@ def test_losses_of_halves_are_computed_in_float32() -> None:
     assert x.mse_loss(y, "mean").item() == np.inf  # 90000 is no half
     wide = Tensor(np.array([300, 0, 0, 0], np.float16))
     assert wide.mse_loss(y).item() == 22496  # 22500, rounded; the square alone is no half
+
+
+@pytest.mark.parametrize("size", [(64, 10), (100, 10), (128, 3), (128, 16), (8, 7), (16, 500)])
+def test_the_gradient_of_cross_entropy_at_every_size(size: tuple[int, int]) -> None:
+    """Once wrong from 64 rows of few classes on: rows that a kernel keeps lay over each other."""
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).standard_normal(size, dtype=np.float32)
+    wanted = np.arange(size[0]) % size[1]
+    ours, theirs = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    ours.cross_entropy(Tensor(wanted)).backward()
+    torch.nn.functional.cross_entropy(theirs, torch.tensor(wanted)).backward()
+    assert ours.grad is not None
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), atol=1e-7)

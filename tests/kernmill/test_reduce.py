@@ -150,3 +150,21 @@ def test_std_of_halves_takes_the_root_before_it_rounds() -> None:
 def test_mean_of_ints_adds_exactly() -> None:
     x = np.array([2**40, 1, -(2**40), 2], np.int64)
     same(Tensor(x).mean(), np.array(0.75, np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "int32", "uint32", "int64", "uint64"])
+def test_the_first_place_of_equal_values(dtype: str) -> None:
+    if dtype.startswith("f"):
+        info = np.finfo(dtype)
+        zeros = [0.0, -0.0, info.tiny, -info.tiny, info.smallest_subnormal, -info.smallest_subnormal]
+        ends = [np.inf, -np.inf, 1, -1, info.max, info.min]
+        sets = [zeros, ends, [*ends, np.nan, -np.nan], [np.inf], [-np.inf], [np.nan, -np.nan]]
+    else:
+        limits = np.iinfo(dtype)
+        sets = [[limits.min, limits.max, 0, 1], [limits.min], [limits.max]]
+    for numbers in sets:
+        x = np.random.default_rng(0).choice(np.array(numbers, dtype), (3, 40))
+        for name in ("argmax", "argmin"):
+            for axis in (None, 0, 1):
+                same(getattr(Tensor(x), name)(axis), np.asarray(getattr(np, name)(x, axis)))
+            same(getattr(Tensor(x), name)(-1, keepdim=True), getattr(np, name)(x, -1, keepdims=True))

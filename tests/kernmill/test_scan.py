@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill import Tensor
+from kernmill import Context, Tensor
 from tests.kernmill.against import close, same, values, with_torch
 
 X = values(3, 6)
@@ -66,6 +66,37 @@ def test_topk() -> None:
     assert Tensor(x).topk(0)[0].shape == (4, 0)
     with_torch(lambda t: t.topk(2)[0], lambda t: t.topk(2)[0], [x])
     with_torch(lambda t: t.sort(0)[0], lambda t: t.sort(0)[0], [x])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("length", [33, 100])
+def test_long_axes_are_merged(length: int, dtype: str) -> None:
+    rng = np.random.default_rng(length)
+    if dtype.startswith("f"):
+        info = np.finfo(dtype)
+        ends = [0.0, -0.0, np.nan, np.inf, -np.inf, 1, -1, info.max, info.min, info.tiny, info.smallest_subnormal]
+        x = rng.choice(np.array(ends, dtype), (3, length))
+        x[:, ::2] = rng.standard_normal(x[:, ::2].shape)
+    else:
+        limits = np.iinfo(dtype)
+        x = rng.integers(limits.min, limits.max, (3, length), dtype, endpoint=True)
+        x[:, ::3] = rng.choice(np.array([limits.min, limits.max, 0, 1], dtype), x[:, ::3].shape)
+    want = np.argsort(x, -1, kind="stable")
+    same(Tensor(x).argsort(), want)
+    same(Tensor(x.T.copy()).argsort(0), want.T)
+    same(Tensor(x).sort()[0], np.take_along_axis(x, want, -1))
+    for k in (1, 31, length // 2):
+        same(Tensor(x).topk(k, largest=False)[1], want[:, :k])
+    falling = np.stack([sorted(range(length), key=lambda i: (x[r, i] == x[r, i], -x[r, i].item())) for r in range(3)])
+    same(Tensor(x).argsort(descending=True), falling)
+    same(Tensor(x).topk(33)[1], falling[:, :33])
+
+
+def test_a_long_sort_is_not_quadratic() -> None:
+    with Context(DEVICE="LLVM"):
+        x = np.random.default_rng(0).standard_normal(60_001).astype(np.float32)
+        same(Tensor(x).argsort(), np.argsort(x, kind="stable"))
+        same(Tensor(x).topk(40)[1], np.argsort(-x, kind="stable")[:40])
 
 
 def test_sorting_little() -> None:

@@ -319,6 +319,8 @@ EXAMPLES: dict[str, Draw] = {
     "ne_self": lambda r: (x := one(r, EXACT)).ne(x),
     "ne_false": lambda r: either(r, Ops.NE, flag(), 0),
     "eq_true": lambda r: either(r, Ops.EQ, flag(), 1),
+    "lt_of_places": lambda r: total(r).cast(dtypes.int64) < total(r).cast(dtypes.int64),
+    "le_of_places": lambda r: total(r).cast(dtypes.int64) <= total(r).cast(dtypes.int64),
     "lt_divide": lambda r: total(r) < divisor(r),
     "lt_divide_left": lambda r: total(r) > divisor(r),
     "le_to_lt": lambda r: total(r) <= divisor(r),

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kernmill.compiler import Kernel
 from kernmill.ir import CompileError, Context, Ops, elementwise, reduce_axes, reshape
-from kernmill.runtime import build, counters, download, get_device, realize, render, upload
+from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, upload
 from tests.compiler.kernels import data, kernels, scheduled, total
 from tests.runtime.processes import run, start
 
@@ -117,3 +118,44 @@ def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> Non
     (tmp_path / f"{kernel.name}.schedule").write_text("split z9 8")
     with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match="there is no loop 'z9'"):
         render(get_device("LLVM"), kernel)
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------
+def many(first: int) -> list[Kernel]:
+    """Six kernels that are new to this process."""
+    return [kernels(scheduled(data(0, 5, 9) * (first + n + 0.125)))[0] for n in range(6)]
+
+
+@pytest.mark.parametrize("setting", ["0", "1"])
+def test_many_are_built_in_order(device: str, setting: str) -> None:
+    opened = get_device(device)
+    wanted = many(1000 + int(setting) * 100 + len(device) * 10)
+    before = counters.compiled, counters.from_memory
+    with Context(COMPILER_PROCESS=int(setting), CACHE="0"):
+        found = build_all([(opened, kernel) for kernel in [*wanted, wanted[0]]])
+    assert counters.compiled == before[0] + 6
+    assert counters.from_memory == before[1] + 1
+    assert found[0] is found[6]
+    assert [build(opened, kernel) for kernel in wanted] != []
+    assert len({id(program) for program in found}) == 6
+
+
+def test_the_compiling_process_gives_the_same_binaries(tmp_path: Path) -> None:
+    llvm = get_device("LLVM")
+    wanted = many(3000)
+    stored = []
+    for process in (0, 1):
+        folder = tmp_path / str(process)
+        counted = counters.compiled
+        with Context(COMPILER_PROCESS=process, CACHE_DIR=str(folder), BEAM="" if process else 0):
+            build_all([(llvm, kernel) for kernel in wanted])
+        assert counters.compiled == counted + 6
+        stored.append({path.name: path.read_bytes() for path in entries(folder)})
+    assert stored[0] == stored[1]
+
+
+def test_a_schedule_that_does_not_fit_stops_many(tmp_path: Path) -> None:
+    wanted = many(4000)
+    (tmp_path / f"{wanted[3].name}.schedule").write_text("split z9 8")
+    with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match="there is no loop 'z9'"):
+        build_all([(get_device("LLVM"), kernel) for kernel in wanted])

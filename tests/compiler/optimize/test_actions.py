@@ -23,6 +23,7 @@ def random_action(ast: UOp, rng: random.Random) -> Action:
     info: KernelInfo = ast.arg
     verb = rng.choice(
         ["split", "split", "unroll", "unroll", "vectorize", "vectorize", "group", "thread", "order", "stage", "stream"]
+        + ["accumulate"]
     )
     name = rng.choice(sorted(found))
     if verb == "thread":

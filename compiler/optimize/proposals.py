@@ -1,0 +1,158 @@
+"""What could be written after each verb: the arguments a search may try on a kernel, and those of a schedule made to
+fit again.
+
+A proposal need not be legal (apply_actions decides) nor good (measuring decides); it should be worth a try. Each
+function stands in the row of its verb in actions.py. Tests: tests/compiler/optimize/test_proposals.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from kernmill.ir import AxisKind, Ops, Target, UOp
+
+from ..kernel import KernelInfo
+
+__all__ = [
+    "accumulations",
+    "fit_order",
+    "fit_stage",
+    "fit_thread",
+    "groups",
+    "orders",
+    "prefetches",
+    "splits",
+    "stages",
+    "streams",
+    "threads",
+    "unrolls",
+    "vectors",
+]
+
+Args: TypeAlias = "tuple[str, ...]"
+
+_BLOCKS: Final = (4, 8, 16, 32, 64, 128, 256)
+_TILES: Final = (2, 3, 4, 5, 6, 8, 12, 16)
+_PARTS: Final = (64, 128, 256, 512, 1024)
+_GROUPS: Final = (2, 3, 4, 8)
+_AHEAD: Final = (1024, 2048, 4096, 8192, 16384)  # bytes
+_ORDERED: Final = 6  # more output loops than that are not moved about
+_COPIED: Final = {AxisKind.REDUCE: 0, AxisKind.GROUP: 1, AxisKind.UNROLL: 1, AxisKind.VECTOR: 2}
+
+
+def _loops(ast: UOp, *kinds: AxisKind) -> list[UOp]:
+    return [node for node in ast.toposort() if node.op is Ops.RANGE and node.arg[1] in kinds]
+
+
+def _amounts(ast: UOp, amounts: Sequence[int], *kinds: AxisKind) -> Iterator[Args]:
+    """Each loop of these kinds with each amount up to its size, and with a small size itself."""
+    for loop in _loops(ast, *kinds):
+        size = loop.src[0].bounds[1]
+        own = {int(size)} if loop.src[0].is_const and 2 <= size <= max(amounts) else set[int]()
+        yield from ((str(loop.arg[0]), str(n)) for n in sorted({n for n in amounts if n <= size} | own))
+
+
+def splits(ast: UOp, target: Target) -> Iterable[Args]:
+    """Blocks for a cache."""
+    found = _amounts(ast, _BLOCKS, AxisKind.LOOP, AxisKind.REDUCE)
+    sizes = {str(r.arg[0]): r.src[0].bounds[1] for r in _loops(ast, AxisKind.LOOP, AxisKind.REDUCE)}
+    return [args for args in found if int(args[1]) < sizes[args[0]]]
+
+
+def unrolls(ast: UOp, target: Target) -> Iterable[Args]:
+    """Register tiles and longer bodies."""
+    return _amounts(ast, _TILES, AxisKind.LOOP, AxisKind.REDUCE)
+
+
+def groups(ast: UOp, target: Target) -> Iterable[Args]:
+    """More accumulators."""
+    return _amounts(ast, _GROUPS, AxisKind.REDUCE)
+
+
+def vectors(ast: UOp, target: Target) -> Iterable[Args]:
+    """A register's lanes of each dtype in memory, half and twice as many."""
+    sizes = {n.dtype.scalar.size_bytes for n in ast.toposort() if n.op is Ops.PARAM}
+    full = {target.vector_bytes // size for size in sizes if size}
+    widths = sorted({w for n in full for w in (n // 2, n, 2 * n) if w >= 2})
+    return _amounts(ast, widths, AxisKind.LOOP, AxisKind.REDUCE) if widths else []
+
+
+def accumulations(ast: UOp, target: Target) -> Iterable[Args]:
+    """Long sums in parts that fit a cache."""
+    sizes = {str(r.arg[0]): r.src[0].bounds[1] for r in _loops(ast, AxisKind.REDUCE)}
+    return [args for args in _amounts(ast, _PARTS, AxisKind.REDUCE) if int(args[1]) < sizes[args[0]]]
+
+
+def threads(ast: UOp, target: Target) -> Iterable[Args]:
+    """Any output loop."""
+    info: KernelInfo = ast.arg
+    return [(name,) for name in info.order] if target.has_threads else []
+
+
+def orders(ast: UOp, target: Target) -> Iterable[Args]:
+    """One loop moved to another place."""
+    info: KernelInfo = ast.arg
+    order = info.order
+    found: dict[Args, None] = {}
+    for name in order if 2 <= len(order) <= _ORDERED else ():
+        rest = [other for other in order if other != name]
+        found |= {(*rest[:place], name, *rest[place:]): None for place in range(len(order))}
+    return [args for args in found if args != order]
+
+
+def stages(ast: UOp, target: Target) -> Iterable[Args]:
+    """What a buffer gives to the inner loops, and the same over a block of an output loop as well."""
+    found: dict[Args, None] = {}
+    for node in ast.toposort():
+        if node.op is not Ops.LOAD or node.src[0].src[0].op is not Ops.PARAM:
+            continue
+        memory = node.src[0].src[0]
+        inner = sorted((r for r in node.ranges if r.arg[1] in _COPIED), key=_stage_order)
+        blocks = sorted((r for r in node.ranges if r.arg[1] == AxisKind.LOOP and "." in r.arg[0]), key=_stage_order)
+        for loops in (inner, *([block, *inner] for block in blocks)):
+            count = memory.dtype.size_bytes
+            for loop in loops:
+                count *= int(loop.src[0].arg) if loop.src[0].is_const else target.l2_bytes + 1
+            if loops and count <= target.l2_bytes:
+                found[str(memory.arg[0]), *(str(r.arg[0]) for r in loops)] = None
+    return list(found)
+
+
+def _stage_order(loop: UOp) -> tuple[int, str]:
+    """Lanes last: they lie side by side in the copy."""
+    return _COPIED.get(AxisKind(loop.arg[1]), 0), str(loop.arg[0])
+
+
+def streams(ast: UOp, target: Target) -> Iterable[Args]:
+    """Once."""
+    return [()] if any(store.arg is None for store in ast.src) else []
+
+
+def prefetches(ast: UOp, target: Target) -> Iterable[Args]:
+    """Some distances."""
+    return [(str(n),) for n in _AHEAD]
+
+
+# --- after an earlier action was changed or dropped -------------------------------------------------------------------
+def fit_order(ast: UOp, args: Args) -> Args | None:
+    """The loops that are left in the order they had; new ones stand where they stand by themselves."""
+    info: KernelInfo = ast.arg
+    kept = [name for name in args if name in info.order]
+    for place, name in enumerate(info.order):
+        if name not in kept:
+            kept.insert(place, name)
+    return tuple(kept) if len(kept) > 1 else None
+
+
+def fit_thread(ast: UOp, args: Args) -> Args | None:
+    """Another loop where this one is used up."""
+    info: KernelInfo = ast.arg
+    return args if args[0] in info.order else info.order[:1] or None
+
+
+def fit_stage(ast: UOp, args: Args) -> Args | None:
+    """Over those of its loops that are left."""
+    names = {str(r.arg[0]) for r in ast.toposort() if r.op is Ops.RANGE}
+    kept = tuple(name for name in args[1:] if name in names)
+    return (args[0], *kept) if kept else None

@@ -1,0 +1,122 @@
+"""The neighbours of a schedule: what differs from it by one action. Pure: who measures them is runtime/tune.py.
+
+An action is dropped, written with another amount, or added; those after it are made to fit again. What each verb
+proposes stands in its row in actions.py, so that a new verb is searched over without a change here.
+Tests: tests/compiler/optimize/test_search.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from kernmill.ir import AxisKind, KernmillError, Ops, Target, UOp, closed_ranges
+
+from ..kernel import KernelInfo
+from .actions import VERBS, Action, apply_actions
+
+__all__ = ["body_size", "is_reasonable", "neighbours", "optimized"]
+
+LARGEST_BODY: Final = 1000  # operations after loops are copied out; more of them compile for seconds
+
+
+def optimized(ast: UOp, actions: Sequence[Action]) -> UOp | None:
+    """The kernel cut by these actions; None where one does not fit. Schedules that do the same give the same node."""
+    try:
+        return _bare(apply_actions(ast, actions))
+    except KernmillError:
+        return None
+
+
+def body_size(ast: UOp, target: Target) -> tuple[int, int]:
+    """About how many operations are left when loops are copied out, and how many registers accumulators take."""
+    total = accumulators = 0
+    for node in ast.toposort():
+        value = node.src[1] if node.op is Ops.STORE else node
+        is_work = node.op.is_elementwise or node.op in (Ops.LOAD, Ops.STORE, Ops.REDUCE)
+        if not is_work or value.dtype.kind.value == "index":
+            continue
+        total += _copies(node.ranges, target.lanes(value.dtype))
+        if node.op is Ops.REDUCE:
+            kept = [loop for loop in closed_ranges(node) if loop.arg[1] in (AxisKind.GROUP, AxisKind.VECTOR)]
+            accumulators = max(accumulators, _copies(node.ranges.union(kept), target.lanes(value.dtype)))
+    return total, accumulators
+
+
+def _copies(loops: Iterable[UOp], lanes: int) -> int:
+    """Registers of `lanes` lanes for the values of these loops."""
+    copies = 1
+    for loop in loops:
+        if loop.arg[1] in (AxisKind.UNROLL, AxisKind.GROUP):
+            copies *= int(loop.src[0].arg)
+        elif loop.arg[1] == AxisKind.VECTOR:
+            copies *= -(-int(loop.src[0].arg) // lanes)
+    return copies
+
+
+def is_reasonable(ast: UOp, target: Target) -> bool:
+    """Whether it is worth a measurement: it compiles soon, and its accumulators stay in registers or nearly so."""
+    size, accumulators = body_size(ast, target)
+    return size <= LARGEST_BODY and accumulators <= max(8, target.vector_registers)
+
+
+def neighbours(
+    ast: UOp, actions: Sequence[Action], target: Target, rng: random.Random
+) -> Iterator[tuple[list[Action], UOp]]:
+    """Legal schedules one step from `actions`, each with the kernel it makes of `ast`; in an order drawn from `rng`.
+
+    Each is tried when it is asked for: to look at the first few costs little.
+    """
+    steps = list(_steps(ast, actions, target))
+    rng.shuffle(steps)
+    seen = {optimized(ast, actions)}
+    for step in steps:
+        found = _fitted(ast, step)
+        if found is not None and found[1] not in seen and is_reasonable(found[1], target):
+            seen.add(found[1])
+            yield found
+
+
+def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list[Action]]:
+    for at, action in enumerate(actions):
+        yield [*actions[:at], *actions[at + 1 :]]
+        here = optimized(ast, actions[:at])
+        if here is None:
+            return
+        for args in VERBS[action.verb].proposals(here, target):
+            if _differs_once(args, action.args):
+                yield [*actions[:at], Action(action.verb, args), *actions[at + 1 :]]
+    places = [VERBS[action.verb].place for action in actions]
+    for name, verb in VERBS.items():
+        end = next((at for at, place in enumerate(places) if place > verb.place), len(actions))
+        for at in {0, end} if verb.place == 0 else {end}:
+            here = optimized(ast, actions[:at])
+            for args in verb.proposals(here, target) if here is not None else ():
+                yield [*actions[:at], Action(name, args), *actions[at:]]
+
+
+def _differs_once(args: Sequence[str], others: Sequence[str]) -> bool:
+    """The same but for one word."""
+    return len(args) == len(others) and sum(a != b for a, b in zip(args, others, strict=True)) == 1
+
+
+def _fitted(ast: UOp, actions: Sequence[Action]) -> tuple[list[Action], UOp] | None:
+    """The schedule with the arguments of its actions made to fit what those before them left; and what it makes."""
+    done: list[Action] = []
+    for action in actions:
+        args = VERBS[action.verb].fit(ast, action.args)
+        if args is not None:
+            done.append(Action(action.verb, args))
+            try:
+                ast = apply_actions(ast, done[-1:])
+            except KernmillError:
+                return None
+    return done, _bare(ast)
+
+
+def _bare(ast: UOp) -> UOp:
+    """The list of actions forgotten: two schedules that do the same give the same node."""
+    info: KernelInfo = ast.arg
+    return ast.replace(arg=replace(info, actions=()))

@@ -1,0 +1,123 @@
+"""Loops end where their gates say that nothing is left: outside the triangle of a causal mask nothing is computed.
+
+When: first of the list, once loops have been cut. Why there: a tile ends where its last row does, so its rows must be
+known. A sum over where(g, value, neutral) needs no iteration in which g is false for all its rows; a row that a kernel
+keeps needs no element that nobody reads. Guarantees: the same results; a loop may depend on the loops around it.
+Tests: tests/compiler/test_trim.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, from_linear, index_const, linear, simplify, substitute
+
+from .linearize import loop_paths
+from .split_reduce import neutral_element
+
+__all__ = ["trim_loops"]
+
+_LEAST = 16  # iterations; a shorter loop is not worth a test of its end
+
+
+def trim_loops(ast: UOp) -> UOp:
+    """The kernel with loops that stop early."""
+    order = ast.toposort()
+    if not any(node.op is Ops.REDUCE and _gate(node) is not None for node in order):
+        return ast
+    paths = loop_paths(ast)
+    limits: dict[UOp, UOp] = {}
+    closers: dict[UOp, list[UOp]] = {}
+    for node in order:
+        for loop in closed_ranges(node):
+            closers.setdefault(loop, []).append(node)
+    for node in reversed(order):  # who reads a kept row comes before who fills it
+        for loop in closed_ranges(node):
+            if loop.arg[1] != AxisKind.REDUCE or not loop.src[0].is_const or loop.src[0].arg < _LEAST:
+                continue
+            around = set(paths[loop][:-1])
+            if node.op is Ops.REDUCE:
+                found = [_sum_limit(closer, loop, around) for closer in closers[loop]]
+            else:
+                found = [_row_limit(node, loop, around, limits, order)]
+            first = found[0]
+            if first is not None and all(limit is first for limit in found):
+                limits[loop] = simplify(first.alu(Ops.MIN, loop.src[0]))
+    return simplify(substitute(ast, {loop: loop.replace(src=(size,)) for loop, size in limits.items()}))
+
+
+def _gate(node: UOp) -> UOp | None:
+    """The condition outside which a REDUCE folds nothing but neutral elements."""
+    value = node.src[0]
+    if node.arg[1] != 1 or value.op is not Ops.WHERE:
+        return None
+    neutral = neutral_element(node.arg[0], value)
+    return value.src[0] if value.src[2] is neutral else None
+
+
+def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
+    """How many iterations can still have an open gate, seen from the loops around."""
+    gate = _gate(node) if node.op is Ops.REDUCE else None
+    least: UOp | None = None
+    for part in _conjuncts(gate) if gate is not None else ():
+        if part.op not in (Ops.LT, Ops.LE) or part.src[0].dtype.kind.value != "index":
+            continue
+        terms, offset = linear(part.src[0] - part.src[1])
+        offset -= part.op is Ops.LE
+        step = terms.get(loop, 0)
+        if step <= 0:
+            continue
+        rest = _greatest({atom: -k for atom, k in terms.items() if atom is not loop}, -offset, around, {})
+        if rest is not None:  # step * loop < rest
+            limit = simplify((rest + (step - 1)) // step)
+            least = limit if least is None else least.alu(Ops.MIN, limit)
+    return least
+
+
+def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], order: list[UOp]) -> UOp | None:
+    """How many iterations fill what somebody reads."""
+    filled = linear(node.src[1].src[0].src[1])[0]
+    step = filled.get(loop, 0)
+    reads = [u.src[1] for u in order if u.op is Ops.INDEX and u.src[0] is node]
+    if node.arg != 1 or step <= 0 or not reads:
+        return None
+    last: UOp | None = None
+    for read in reads:
+        terms, offset = linear(read)
+        if not any(atom in limits for atom in terms):
+            return None
+        terms = {atom: k for atom, k in terms.items() if filled.get(atom) != k}  # copies and lanes, the same for both
+        most = _greatest(terms, offset, around, limits)
+        if most is None:
+            return None
+        last = most if last is None or most is last else last.alu(Ops.MAX, most)
+    assert last is not None
+    return simplify(last // step + 1)
+
+
+def _greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
+    """The most that a sum can be, as an expression in the loops around."""
+    total = index_const(offset)
+    kept: dict[UOp, int] = {}
+    for atom, factor in terms.items():
+        if atom.op is Ops.MIN and factor > 0 and atom.src[1].is_const:  # past its end an output loop is clamped
+            most = _greatest(*linear(atom.src[0]), around, limits)
+            if most is None:
+                return None
+            total = total + most.alu(Ops.MIN, atom.src[1]) * factor
+        elif atom in around and atom not in limits:
+            kept[atom] = factor
+        elif atom in limits:
+            if factor < 0:
+                return None
+            total = total + (limits[atom] - 1) * factor
+        elif atom.op is Ops.RANGE:
+            low, high = atom.bounds
+            total = total + factor * (high if factor > 0 else low)
+        else:
+            return None
+    return simplify(total + from_linear(kept, 0, total.dtype))
+
+
+def _conjuncts(gate: UOp) -> list[UOp]:
+    return [p for s in gate.src for p in _conjuncts(s)] if gate.op is Ops.AND else [gate]

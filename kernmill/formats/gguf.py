@@ -1,0 +1,436 @@
+"""The GGUF format, versions 2 and 3: read with every check. Knows bytes, not tensors. `gguf_write.py` writes it.
+
+    4 bytes   "GGUF"
+    u32       version
+    i64, i64  number of tensors, number of metadata values
+    values    each: key, u32 type, value; an array is u32 type, u64 count, elements
+    tensors   each: name, u32 number of axes, i64 sizes with the fastest first, u32 type, u64 offset in the data
+    zeros     up to a multiple of the alignment, which the value `general.alignment` changes from 32
+    data      the bytes of the tensors in the same order, each padded to the alignment
+
+All numbers are little-endian; a text is its length as u64 and its bytes. Everything is refused that would make a later
+step read outside the file, or use memory that the file does not fill: time and memory are proportional to the bytes
+of the header, whatever counts and lengths it claims. Values are decoded when they are asked for.
+
+Source: github.com/ggml-org/ggml, docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from kernmill.ir import FormatError
+
+from .disk import mapped
+from .gguf_types import RETIRED, TYPES, TensorType, ValueType
+
+__all__ = [
+    "DEFAULT_ALIGNMENT",
+    "MAX_ALIGNMENT",
+    "MAX_AXES",
+    "MAX_NAME_BYTES",
+    "Entry",
+    "File",
+    "Metadata",
+    "parse",
+    "read",
+]
+
+MAGIC = b"GGUF"
+DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 1 << 21  # a huge page; more would let a small file ask for a large one
+MAX_AXES = 4
+MAX_NAME_BYTES = 63
+MAX_RECORDS = 1 << 16  # metadata values, and tensors, of one file: what is kept of each is larger than in the file
+MAX_LENGTH = 1 << 30  # bytes of a text, elements of an array: as the reference reader
+_LEAST_VALUE = 8 + 1 + 4 + 1  # bytes of a metadata value: key of one byte, type, one byte
+_LEAST_TENSOR = 8 + 4 + 4 + 8  # bytes of a tensor's record: empty name, no axes, type, offset
+_U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
+_SPLIT = re.compile(r"-00001-of-(\d{5})\.gguf")
+
+T = TypeVar("T", int, float, bool, str, tuple[Any, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of a file.
+
+    Shapes: the slowest axis first, the opposite of the order in the file. Units: `start` and `stop` are bytes from the
+    beginning of part `part` of a split file.
+    """
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+    part: int = 0
+
+
+@dataclass(slots=True)
+class File:
+    """A file that was checked, or all parts of a split one: its tensors by name, its metadata, and its bytes."""
+
+    entries: dict[str, Entry]
+    metadata: Metadata
+    version: int
+    alignment: int
+    where: str
+    parts: tuple[memoryview, ...] = field(repr=False)
+
+    def values(self, name: str) -> memoryview:
+        """The bytes of one tensor, without a copy."""
+        entry = self.entries[name]
+        return self.parts[entry.part][entry.start : entry.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Where a metadata value lies: its type stands at `begin`, its numbers or texts from `start` to `stop`."""
+
+    type: ValueType  # of the value, or of the elements of an array
+    count: int | None  # of an array
+    begin: int
+    start: int
+    stop: int
+
+
+class Metadata(Mapping[str, Any]):
+    """The metadata of a file: bools, ints, floats, texts, and tuples of them. A value is decoded when it is asked for.
+
+    Raises:
+        FormatError: on access: a text that is not UTF-8, a bool that is neither 0 nor 1.
+    """
+
+    def __init__(self, data: memoryview, where: str, spots: dict[str, _Spot]) -> None:
+        self._data, self._where, self._spots = data, where, spots
+        self._decoded: dict[str, Any] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spots)
+
+    def __len__(self) -> int:
+        return len(self._spots)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._spots
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._decoded:
+            self._decoded[key] = self._decode(key, self._spots[key])
+        return self._decoded[key]
+
+    def __repr__(self) -> str:
+        return f"<Metadata of {len(self)} values: {', '.join(list(self)[:8])}{', ..' if len(self) > 8 else ''}>"
+
+    def type_of(self, key: str) -> tuple[ValueType, ValueType | None]:
+        """The type of a value and, of an array, that of its elements."""
+        spot = self._spots[key]
+        return (spot.type, None) if spot.count is None else (ValueType.ARRAY, spot.type)
+
+    def raw(self, key: str) -> memoryview:
+        """Type and value as they stand in the file."""
+        spot = self._spots[key]
+        return self._data[spot.begin : spot.stop]
+
+    def read(self, key: str, kind: type[T], default: T | None = None) -> T:
+        """A value that must be of a kind: int, float (an int is one), bool, str or tuple.
+
+        Raises:
+            FormatError: it is not there and there is no default, or it is of another kind.
+        """
+        if key not in self._spots:
+            if default is not None:
+                return default
+            raise FormatError(f"{self._where}: metadata {key!r} is missing. The file does not describe the model; "
+                              "convert it again.")  # fmt: skip
+        value: Any = self[key]
+        if kind is float and type(value) is int:
+            value = float(value)
+        if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
+            raise FormatError(f"{self._where}: metadata {key!r} is {_shown(value)}, where a {kind.__name__} belongs. "
+                              "Convert the file again.")  # fmt: skip
+        return value
+
+    def _decode(self, key: str, spot: _Spot) -> Any:
+        if spot.type is ValueType.STRING:
+            texts = self._texts(key, spot)
+            return texts[0] if spot.count is None else tuple(texts)
+        if spot.type is ValueType.BOOL and set(self._data[spot.start : spot.stop]) - {0, 1}:
+            raise _fault(self._where, spot.start, f"metadata {key!r}", "a bool is neither 0 nor 1")
+        count = 1 if spot.count is None else spot.count
+        values = struct.unpack_from(f"<{count}{spot.type.code}", self._data, spot.start)
+        return values[0] if spot.count is None else values
+
+    def _texts(self, key: str, spot: _Spot) -> list[str]:
+        raw, unpack, begin, at = bytes(self._data[spot.start : spot.stop]), _U64.unpack_from, 0, 0
+        texts: list[str] = []
+        try:
+            for _ in range(1 if spot.count is None else spot.count):
+                begin = at + 8
+                at = begin + unpack(raw, at)[0]
+                texts.append(raw[begin:at].decode())
+        except UnicodeDecodeError:
+            element = "" if spot.count is None else f"[{len(texts)}]"
+            raise _fault(self._where, spot.start + begin, f"metadata {key!r}{element}", "is not UTF-8") from None
+        return texts
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return f"the {type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def _fault(where: str, place: int, what: str, text: str) -> FormatError:
+    return FormatError(
+        f"{where}: at byte {place}: {what}: {text}. The file is damaged or no GGUF file; fetch it again."
+    )
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+def read(path: str | os.PathLike[str]) -> File:
+    """Open a file through the page cache and check all of its header; of a split file, the first part opens all.
+
+    The files must not be cut short while they are in use; one that `gguf_write.write` replaces stays whole for those
+    who have it open.
+
+    Raises:
+        FormatError: a file is not there, cannot be read, or is not what the format asks for.
+    """
+    where = os.fspath(path)
+    first = parse(mapped(where, "GGUF"), where)
+    count = first.metadata.read("split.count", int, 1)
+    return first if count <= 1 else _joined(first, count)
+
+
+def parse(data: memoryview, where: str = "GGUF") -> File:
+    """Check the bytes of one file; a part of a split file is read as it stands.
+
+    Raises:
+        FormatError: naming the field and its place.
+    """
+    cursor = _Cursor(data, where)
+    version = _version(cursor)
+    tensors = cursor.count("number of tensors", _LEAST_TENSOR)
+    values = cursor.count("number of metadata values", _LEAST_VALUE)
+    spots: dict[str, _Spot] = {}
+    for number in range(values):
+        _add_value(cursor, number, spots)
+    metadata = Metadata(data, where, spots)
+    alignment = _alignment(metadata, spots, where)
+    entries: dict[str, Entry] = {}
+    place = 0  # in the data: the sum of the padded sizes so far
+    for number in range(tensors):
+        entry = _tensor(cursor, number, place)
+        if entry.name in entries:
+            raise cursor.fault("name of a tensor", f"{entry.name!r} is there twice")
+        entries[entry.name] = entry
+        place = _padded(entry.stop, alignment)
+    begin = _padded(cursor.at, alignment)
+    for entry in entries.values():
+        if entry.start < entry.stop and begin + entry.stop > len(data):
+            raise _fault(where, begin + entry.start, f"tensor {entry.name!r}",
+                         f"it ends at byte {begin + entry.stop} of a file of {len(data)}")  # fmt: skip
+    placed = {n: replace(e, start=begin + e.start, stop=begin + e.stop) for n, e in entries.items()}
+    return File(placed, metadata, version, alignment, where, (data,))
+
+
+def _padded(place: int, alignment: int) -> int:
+    return -(-place // alignment) * alignment
+
+
+class _Cursor:
+    """A place in the bytes of a file that moves over what it reads, and never out of them."""
+
+    def __init__(self, data: memoryview, where: str) -> None:
+        self.data, self.where, self.at, self.last = data, where, 0, 0
+
+    def fault(self, what: str, text: str) -> FormatError:
+        """An error about what was read last."""
+        return _fault(self.where, self.last, what, text)
+
+    def skip(self, size_bytes: int, what: str) -> int:
+        """Go over some bytes; where they begin."""
+        self.last = self.at
+        if size_bytes > len(self.data) - self.at:
+            raise self.fault(what, f"it takes {size_bytes} bytes, the file has {len(self.data) - self.at} more")
+        self.at += size_bytes
+        return self.last
+
+    def number(self, form: struct.Struct, what: str) -> int:
+        """A number."""
+        found: int = form.unpack_from(self.data, self.skip(form.size, what))[0]
+        return found
+
+    def count(self, what: str, least_bytes: int) -> int:
+        """How many records follow, each of at least so many bytes."""
+        found = self.number(_I64, what)
+        if not 0 <= found <= MAX_RECORDS:
+            raise self.fault(what, f"{found} is not in 0 to {MAX_RECORDS}")
+        if found * least_bytes > len(self.data) - self.at:
+            raise self.fault(what, f"{found} do not fit the {len(self.data) - self.at} bytes that follow")
+        return found
+
+    def length(self, what: str, least_bytes: int = 1) -> int:
+        """The length of what follows: bytes, or elements of at least so many."""
+        found = self.number(_U64, f"length of {what}")
+        if found > MAX_LENGTH or found * least_bytes > len(self.data) - self.at:
+            left = len(self.data) - self.at
+            raise self.fault(f"length of {what}", f"{found} does not fit the {left} bytes that follow")
+        return found
+
+    def text(self, what: str) -> str:
+        """A text in UTF-8."""
+        length = self.length(what)
+        start = self.skip(length, what)
+        try:
+            return str(self.data[start : self.at], "utf-8")
+        except UnicodeDecodeError:
+            raise self.fault(what, "it is not UTF-8") from None
+
+    def texts(self, count: int, what: str) -> None:
+        """Go over texts: the one loop whose speed matters, a vocabulary has hundred thousands."""
+        data, at, unpack = self.data, self.at, _U64.unpack_from
+        last = len(data) - 8
+        for number in range(count):
+            begin = at
+            if at <= last:
+                at += 8 + unpack(data, at)[0]
+            if begin > last or at > len(data):
+                self.last = begin
+                raise self.fault(f"{what}[{number}]", "the text goes beyond the end of the file")
+        self.at = at
+
+    def value_type(self, what: str) -> ValueType:
+        """The type of a value."""
+        found = self.number(_U32, f"type of {what}")
+        try:
+            return ValueType(found)
+        except ValueError:
+            raise self.fault(f"type of {what}", f"{found} is none of 0 to {max(ValueType)}") from None
+
+
+def _version(cursor: _Cursor) -> int:
+    where = cursor.where
+    if bytes(cursor.data[:4]) != MAGIC:
+        raise _fault(where, 0, "first bytes", f"they are {bytes(cursor.data[:4])!r}, not {MAGIC!r}")
+    cursor.skip(4, "first bytes")
+    version = cursor.number(_U32, "version")
+    if version & 0xFFFF == 0 and version:
+        raise FormatError(f"{where}: at byte 4: version: the file is big-endian. kernmill reads little-endian GGUF; "
+                          "convert it with `gguf-convert-endian FILE little` of the package gguf.")  # fmt: skip
+    if version not in (2, 3):
+        raise FormatError(f"{where}: at byte 4: version: {version} is none that kernmill reads: 2 and 3. Convert the "
+                          "model again, or update kernmill.")  # fmt: skip
+    return version
+
+
+def _add_value(cursor: _Cursor, number: int, spots: dict[str, _Spot]) -> None:
+    """One metadata value: its key is new, its bytes are there."""
+    begin = cursor.at
+    key = cursor.text(f"key of metadata value {number}")
+    cursor.last = begin
+    if not key or key in spots:
+        raise cursor.fault(f"key of metadata value {number}", f"{key!r} is there twice" if key else "it is empty")
+    what = f"metadata {key!r}"
+    begin = cursor.at
+    kind, count = cursor.value_type(what), None
+    if kind is ValueType.ARRAY:
+        kind = cursor.value_type(f"the elements of {what}")
+        if kind is ValueType.ARRAY:
+            raise cursor.fault(f"type of the elements of {what}", "an array of arrays is no GGUF")
+        count = cursor.length(what, 8 if kind is ValueType.STRING else struct.calcsize(kind.code))
+    start = cursor.at
+    if kind is ValueType.STRING:
+        cursor.texts(1 if count is None else count, what)
+    else:
+        cursor.skip((1 if count is None else count) * struct.calcsize(kind.code), what)
+    spots[key] = _Spot(kind, count, begin, start, cursor.at)
+
+
+def _alignment(metadata: Metadata, spots: dict[str, _Spot], where: str) -> int:
+    key = "general.alignment"
+    if key not in metadata:
+        return DEFAULT_ALIGNMENT
+    if metadata.type_of(key) != (ValueType.UINT32, None):
+        raise _fault(where, spots[key].begin, f"metadata {key!r}", "it is not of type UINT32")
+    found: int = metadata[key]
+    if not 0 < found <= MAX_ALIGNMENT or found & (found - 1):
+        raise _fault(where, spots[key].start, f"metadata {key!r}",
+                     f"{found} is no power of two up to {MAX_ALIGNMENT}")  # fmt: skip
+    return found
+
+
+def _tensor(cursor: _Cursor, number: int, place: int) -> Entry:
+    """One record of the tensor table; `start` and `stop` count from the beginning of the data."""
+    name = cursor.text(f"name of tensor {number}")
+    if cursor.at - cursor.last > MAX_NAME_BYTES:
+        raise cursor.fault(
+            f"name of tensor {number}", f"it has {cursor.at - cursor.last} bytes, {MAX_NAME_BYTES} at most"
+        )
+    what = f"tensor {name!r}"
+    axes = cursor.number(_U32, f"number of axes of {what}")
+    if axes > MAX_AXES:
+        raise cursor.fault(f"number of axes of {what}", f"it is {axes}, {MAX_AXES} at most")
+    sizes = [cursor.number(_I64, f"axis {axis} of {what}") for axis in range(axes)]
+    if any(size < 0 for size in sizes):
+        raise cursor.fault(f"shape of {what}", f"{sizes} has a negative size")
+    if math.prod(max(1, size) for size in sizes) >= 1 << 63:
+        raise cursor.fault(f"shape of {what}", f"{sizes} has more than 2**63 - 1 values")
+    kind = _known_type(cursor, cursor.number(_U32, f"type of {what}"), what)
+    if (sizes[0] if sizes else 1) % kind.values:
+        row = sizes[0] if sizes else 1
+        raise cursor.fault(f"shape of {what}", f"rows of {row} values are no whole blocks of {kind.name}, "
+                                               f"which hold {kind.values}")  # fmt: skip
+    offset = cursor.number(_U64, f"offset of {what}")
+    if offset != place:
+        word = "overlaps the tensor before" if offset < place else "leaves a gap to the tensor before"
+        raise cursor.fault(f"offset of {what}", f"{offset} {word}; its place is {place}")
+    size_bytes = kind.nbytes(sizes)
+    if size_bytes > len(cursor.data):
+        raise cursor.fault(what, f"it takes {size_bytes} bytes, the file has {len(cursor.data)}")
+    return Entry(name, kind, tuple(reversed(sizes)), offset, offset + size_bytes)
+
+
+def _known_type(cursor: _Cursor, number: int, what: str) -> TensorType:
+    found = TYPES.get(number)
+    if found is None:
+        why = "is retired: the file is too old" if number in RETIRED else "is none that kernmill knows"
+        raise FormatError(f"{cursor.where}: at byte {cursor.last}: type of {what}: {number} {why}. Convert the model "
+                          "again, or update kernmill.")  # fmt: skip
+    return found
+
+
+# --- split files -----------------------------------------------------------------------------------------------------
+def _joined(first: File, count: int) -> File:
+    """All parts of a split file as one; the first has the metadata."""
+    where, number = first.where, first.metadata.read("split.no", int)
+    name = _SPLIT.search(where)
+    if number != 0 or name is None or name.end() != len(where) or int(name[1]) != count:
+        raise FormatError(f"{where}: it is part {number + 1} of {count} of a split GGUF file. Open the first part, "
+                          f"whose name ends in -00001-of-{count:05}.gguf; the others lie beside it.")  # fmt: skip
+    entries, parts = dict(first.entries), list(first.parts)
+    for part in range(1, count):
+        path = f"{where[: name.start()]}-{part + 1:05}-of-{count:05}.gguf"
+        other = parse(mapped(path, "GGUF"), path)
+        found = other.metadata.read("split.no", int), other.metadata.read("split.count", int)
+        if found != (part, count):
+            raise FormatError(f"{path}: it is part {found[0] + 1} of {found[1]}, not {part + 1} of {count}. "
+                              "Fetch the parts of one model.")  # fmt: skip
+        for entry in other.entries.values():
+            if entry.name in entries:
+                raise FormatError(f"{path}: tensor {entry.name!r} is in an earlier part as well. "
+                                  "Fetch the parts of one model.")  # fmt: skip
+            entries[entry.name] = replace(entry, part=part)
+        parts += other.parts
+    wanted = first.metadata.read("split.tensors.count", int)
+    if wanted != len(entries):
+        raise FormatError(f"{where}: its parts have {len(entries)} tensors, metadata 'split.tensors.count' says "
+                          f"{wanted}. Fetch the parts of one model.")  # fmt: skip
+    return replace(first, entries=entries, parts=tuple(parts))

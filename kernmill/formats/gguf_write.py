@@ -1,0 +1,162 @@
+"""Writing GGUF files, version 3, whole or not at all. The layout stands in `gguf.py`."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from kernmill.ir import FormatError
+
+from .disk import replacing
+from .gguf import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_AXES, MAX_NAME_BYTES
+from .gguf_types import TensorType, ValueType
+
+__all__ = ["NewTensor", "Typed", "Values", "write"]
+
+VERSION = 3
+Values = memoryview | Callable[[], Iterable[memoryview]]
+_UNSIGNED_THEN_SIGNED = (ValueType.UINT32, ValueType.INT32, ValueType.UINT64, ValueType.INT64)
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A metadata value, or the elements of an array, of a type that is not the one `write` would choose."""
+
+    type: ValueType
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class NewTensor:
+    """What to write. `values`: the bytes, or a function that is called when their turn comes and gives them in pieces.
+
+    Shapes: the slowest axis first.
+    """
+
+    type: TensorType
+    shape: Sequence[int]
+    values: Values
+
+
+def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Mapping[str, NewTensor],
+          *, alignment: int = DEFAULT_ALIGNMENT) -> None:  # fmt: skip
+    """Write a file: whole, by a new name that then takes the place of the old file, or not at all.
+
+    A metadata value is a bool, an int (UINT32 where it fits, else INT32, UINT64, INT64), a float (FLOAT32), a str, a
+    sequence of one of them, `Typed`, or the memoryview that `Metadata.raw` gave.
+
+    Raises:
+        FormatError: the folder is not there or cannot be written, the disk is full; a value or tensor that the format
+            has no place for.
+    """
+    where = os.fspath(path)
+    if not 0 < alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise FormatError(f"{where}: alignment {alignment} is no power of two up to {MAX_ALIGNMENT}. Use 32.")
+    header = bytearray(MAGIC + struct.pack("<Iqq", VERSION, len(tensors), 0))
+    pairs = {key: value for key, value in metadata.items() if key != "general.alignment"}
+    if alignment != DEFAULT_ALIGNMENT:
+        pairs["general.alignment"] = Typed(ValueType.UINT32, alignment)
+    struct.pack_into("<q", header, len(header) - 8, len(pairs))
+    for key, value in pairs.items():
+        if not key:
+            raise FormatError(f"{where}: a metadata key is empty. Name it.")
+        header += _text(key) + _value(value, f"{where}: metadata {key!r}")
+    offset = 0
+    for name, tensor in tensors.items():
+        header += _record(name, tensor, offset, where)
+        offset += _padded(tensor.type.nbytes(tensor.shape), alignment)
+    header += bytes(_padded(len(header), alignment) - len(header))
+    with replacing(path) as file:
+        file.write(header)
+        for name, tensor in tensors.items():
+            _write_values(file, tensor, alignment, f"{where}: tensor {name!r}")
+
+
+def _padded(size_bytes: int, alignment: int) -> int:
+    return -(-size_bytes // alignment) * alignment
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+# --- metadata --------------------------------------------------------------------------------------------------------
+def _value(value: Any, what: str) -> bytes | memoryview:
+    """Type and value."""
+    if isinstance(value, memoryview):
+        return value
+    content = value.value if isinstance(value, Typed) else value
+    if isinstance(content, (str, bool, int, float)):
+        kind = value.type if isinstance(value, Typed) else _type_of([content], what)
+        return struct.pack("<I", kind) + _packed(kind, [content], what)
+    if not isinstance(content, Sequence):
+        raise FormatError(
+            f"{what}: GGUF holds no {type(content).__name__}. Give bools, numbers, texts, or a list of one."
+        )
+    items: list[Any] = list(content)
+    kind = value.type if isinstance(value, Typed) else _type_of(items, what)
+    return struct.pack("<IIQ", ValueType.ARRAY, kind, len(items)) + _packed(kind, items, what)
+
+
+def _type_of(values: list[Any], what: str) -> ValueType:
+    """The type that holds all of some values."""
+    kinds = {type(value) for value in values}
+    if kinds <= {str}:
+        return ValueType.STRING
+    if kinds == {bool}:
+        return ValueType.BOOL
+    if kinds <= {int, float} and float in kinds:
+        return ValueType.FLOAT32
+    if kinds == {int}:
+        for kind in _UNSIGNED_THEN_SIGNED:
+            bits, signed = 8 * struct.calcsize(kind.code), kind.code.islower()
+            low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
+            if low <= min(values) and max(values) < high:
+                return kind
+        raise FormatError(f"{what}: an int beyond 64 bits. Give a float or a text.")
+    shown = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise FormatError(f"{what}: GGUF has no array of {shown} together. Give bools, numbers, or texts.")
+
+
+def _packed(kind: ValueType, values: list[Any], what: str) -> bytes:
+    try:
+        if kind is ValueType.STRING:
+            return b"".join(map(_text, values))
+        return struct.pack(f"<{len(values)}{kind.code}", *values)
+    except (struct.error, OverflowError, AttributeError, TypeError) as error:
+        raise FormatError(f"{what}: a value is no {kind.name}: {error}. Choose another type.") from None
+    except UnicodeEncodeError:
+        raise FormatError(f"{what}: a text is not Unicode. Encode it another way.") from None
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+def _record(name: str, tensor: NewTensor, offset: int, where: str) -> bytes:
+    sizes = tuple(reversed(tensor.shape))
+    row = sizes[0] if sizes else 1
+    what = f"{where}: tensor {name!r}"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise FormatError(f"{what}: its name has more than {MAX_NAME_BYTES} bytes. Give it a shorter one.")
+    if len(sizes) > MAX_AXES:
+        raise FormatError(f"{what}: it has {len(sizes)} axes, GGUF has {MAX_AXES} at most. Reshape it.")
+    if row % tensor.type.values:
+        raise FormatError(f"{what}: rows of {row} values are no whole blocks of {tensor.type.name}, "
+                          f"which hold {tensor.type.values}. Choose another type.")  # fmt: skip
+    packed = struct.pack(f"<I{len(sizes)}qIQ", len(sizes), *sizes, tensor.type.number, offset)
+    return _text(name) + packed
+
+
+def _write_values(file: BinaryIO, tensor: NewTensor, alignment: int, what: str) -> None:
+    """The bytes of one tensor and its padding."""
+    wanted, written = tensor.type.nbytes(tensor.shape), 0
+    for piece in [tensor.values] if isinstance(tensor.values, memoryview) else tensor.values():
+        file.write(piece)
+        written += piece.nbytes
+    if written != wanted:
+        shape = tuple(tensor.shape)
+        raise FormatError(f"{what}: {written} bytes for {tensor.type.name} of shape {shape}, which takes {wanted}. "
+                          "Give all of its values.")  # fmt: skip
+    file.write(bytes(_padded(written, alignment) - written))

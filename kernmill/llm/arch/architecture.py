@@ -1,0 +1,229 @@
+"""class Architecture: the decoder that all architectures here are, with the places where they differ.
+
+    x = embedding of the tokens
+    each layer:  x = x + attention(norm(x))
+                 x = x + feed_forward(norm(x))
+    logits = norm(x) @ output.T
+
+A subclass names the tensors that it needs besides, and overrides what is different in it. Tensors have the names that
+GGUF files give them, and are checked for their shapes. Weights may be of any float dtype; what flows is float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kernmill import FormatError, Tensor, where
+
+from .cache import Cache
+from .config import Config
+from .rope import rotate, tables
+from .weight import Weight, linear, rows
+
+__all__ = ["Architecture", "Weights"]
+
+Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
+
+
+class Architecture:
+    """A model: tokens in, logits out.
+
+    Raises:
+        FormatError: a tensor is missing or has another shape than the metadata say.
+    """
+
+    by_halves = True  # which entries of a head are rotated together: see rope.rotate
+    needs: tuple[str, ...] = ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight")
+    needs_besides: tuple[str, ...] = ()
+
+    def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
+        self.config, self.capacity, self._weights = config, capacity, weights
+        self.embedding = self.needed("token_embd.weight", None, config.width)
+        self.vocabulary = self.embedding.shape[0]
+        output = self.found("output.weight", self.vocabulary, config.width)
+        self.output = self.embedding if output is None else output
+        self.output_norm = self.vector("output_norm.weight", config.width)
+        self.matrices: list[dict[str, Weight]] = []
+        self.vectors: list[dict[str, Tensor]] = []  # norms and biases
+        for n in range(config.layers):
+            self.add_layer(n)
+        self.is_local = [self.has_window(n) for n in range(config.layers)]
+        self.rope = {is_local: self.rope_tables(is_local) for is_local in set(self.is_local)}
+
+    # --- weights
+    def found(self, name: str, *shape: int | None) -> Weight | None:
+        """What the file has under a name, if it has; None in a shape stands for any size."""
+        weight = self._weights(name)
+        if weight is None:
+            return None
+        fits = len(shape) == len(weight.shape) and all(
+            wanted in (None, size) for wanted, size in zip(shape, weight.shape, strict=True)
+        )
+        if len(shape) == 1 and not isinstance(weight, Tensor):
+            raise FormatError(f"{name} is in a packed form, and norms and biases are plain. Convert the file again.")
+        if not fits:
+            wanted = ", ".join("any" if size is None else str(size) for size in shape)
+            raise FormatError(
+                f"{name} has shape {weight.shape}, and a {self.config.name} model of these sizes needs ({wanted}). "
+                "The file's metadata and its tensors do not belong together."
+            )
+        return weight
+
+    def needed(self, name: str, *shape: int | None) -> Weight:
+        """A tensor that the model needs."""
+        weight = self.found(name, *shape)
+        if weight is None:
+            raise FormatError(f"the file has no tensor {name}, which a {self.config.name} model needs.")
+        return weight
+
+    def vector(self, name: str, *shape: int | None) -> Tensor:
+        """A vector that the model needs."""
+        weight = self.needed(name, *shape)
+        assert isinstance(weight, Tensor)
+        return weight
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor that a layer can have, by its name in the layer."""
+        c = self.config
+        queries, keys, values = c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width
+        return {
+            "attn_norm.weight": (c.width,),
+            "attn_q.weight": (queries, c.width),
+            "attn_k.weight": (keys, c.width),
+            "attn_v.weight": (values, c.width),
+            "attn_q.bias": (queries,),
+            "attn_k.bias": (keys,),
+            "attn_v.bias": (values,),
+            "attn_q_norm.weight": (c.head_width,),
+            "attn_k_norm.weight": (c.head_width,),
+            "attn_output.weight": (c.width, c.heads * c.value_width),
+            "attn_output.bias": (c.width,),
+            "post_attention_norm.weight": (c.width,),
+            "ffn_norm.weight": (c.width,),
+            "ffn_gate.weight": (c.feed_forward, c.width),
+            "ffn_up.weight": (c.feed_forward, c.width),
+            "ffn_down.weight": (c.width, c.feed_forward),
+            "post_ffw_norm.weight": (c.width,),
+        }
+
+    def add_layer(self, n: int) -> None:
+        """Take the tensors that a layer has, by their names in it."""
+        always = ("attn_norm.weight", "attn_output.weight", "ffn_norm.weight", "ffn_up.weight", "ffn_down.weight")
+        wanted = (*always, *self.needs, *self.needs_besides)
+        matrices: dict[str, Weight] = {}
+        vectors: dict[str, Tensor] = {}
+        for name, shape in self.shapes().items():
+            weight = (self.needed if name in wanted else self.found)(f"blk.{n}.{name}", *shape)
+            if len(shape) == 1 and isinstance(weight, Tensor):
+                vectors[name] = weight
+            elif weight is not None:
+                matrices[name] = weight
+        self.matrices.append(matrices)
+        self.vectors.append(vectors)
+
+    # --- what differs
+    def has_window(self, n: int) -> bool:
+        """Whether a layer sees only the last `window` tokens."""
+        return False
+
+    def rope_factors(self) -> Tensor | None:
+        """Divisors of the frequencies, where the file has some."""
+        return self.factors("rope_freqs.weight")
+
+    def factors(self, name: str) -> Tensor | None:
+        """A divisor for each frequency, if the file has them."""
+        found = self.found(name, self.config.rope.size // 2)
+        return found if isinstance(found, Tensor) else None
+
+    def rope_tables(self, is_local: bool) -> tuple[Tensor, Tensor]:
+        """Cosine and sine for layers with or without a window."""
+        return tables(self.config.rope, self.capacity, self.rope_factors())
+
+    def activation(self, x: Tensor) -> Tensor:
+        """What the gate of the feed-forward part goes through."""
+        return x.silu()
+
+    def scale(self) -> float:
+        """Of the scores."""
+        return self.config.attention_scale or self.config.head_width**-0.5
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Shapes: (sequences, tokens) -> (sequences, tokens, width)."""
+        return rows(self.embedding, tokens)
+
+    # --- the parts
+    def forward(self, tokens: Tensor, position: Tensor, cache: Cache) -> Tensor:
+        """The last hidden state of each token, normed; their keys and values go into the cache.
+
+        Shapes: tokens (sequences, tokens), position (sequences,): of the first of them; the result (sequences, tokens,
+        width).
+        """
+        places = Tensor.arange(tokens.shape[1]) + position.unsqueeze(-1)
+        known = places.clamp(0, self.capacity - 1)  # blocks are padded, also at the end of the cache
+        around = {
+            is_local: (cosine[known].unsqueeze(1), sine[known].unsqueeze(1), self.mask(places, is_local))
+            for is_local, (cosine, sine) in self.rope.items()
+        }
+        x = self.embed(tokens)
+        for n, layer in enumerate(self.vectors):
+            part = self.attention(n, self.norm(x, layer["attn_norm.weight"]), position, around[self.is_local[n]], cache)
+            x = x + self.norm(part, layer.get("post_attention_norm.weight"))
+            part = self.feed_forward(n, self.norm(x, layer["ffn_norm.weight"]))
+            x = x + self.norm(part, layer.get("post_ffw_norm.weight"))
+        return self.norm(x, self.output_norm)
+
+    def mask(self, places: Tensor, is_local: bool) -> Tensor:
+        """What each token sees. Shapes: (sequences, tokens) -> (sequences, 1, 1, tokens, capacity)."""
+        seen, now = Tensor.arange(self.capacity), places.unflatten(-1, (1, 1, -1, 1))
+        mask = seen <= now
+        return mask & (seen > now - self.config.window) if is_local else mask
+
+    def norm(self, x: Tensor, weight: Tensor | None) -> Tensor:
+        """Divided by the root of the mean square of the last axis, times the weight; without one x as it is."""
+        if weight is None:
+            return x
+        return x * (x.square().mean(-1, keepdim=True) + self.config.epsilon).rsqrt() * weight
+
+    def queries_keys_values(self, n: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Shapes: (sequences, tokens, width) -> (sequences, tokens, heads * width) each."""
+        q, k, v = (self.product(n, x, f"attn_{letter}") for letter in "qkv")
+        return q, k, v
+
+    def product(self, n: int, x: Tensor, name: str) -> Tensor:
+        """With a matrix of a layer, and its bias where there is one."""
+        return linear(x, self.matrices[n][f"{name}.weight"], self.vectors[n].get(f"{name}.bias"))
+
+    def attention(
+        self, n: int, x: Tensor, position: Tensor, around: tuple[Tensor, Tensor, Tensor], cache: Cache
+    ) -> Tensor:
+        """Each token looks at those before it; several query heads share a key head. `around`: cosine, sine, mask."""
+        c, (cosine, sine, mask), layer = self.config, around, self.vectors[n]
+        q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part, width in zip(
+            self.queries_keys_values(n, x), (c.head_width, c.head_width, c.value_width), strict=True
+        ))  # fmt: skip
+        q, k = self.norm(q, layer.get("attn_q_norm.weight")), self.norm(k, layer.get("attn_k_norm.weight"))
+        q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
+        keys, values = (part.unsqueeze(2).float() for part in cache.write(n, position, k, v))
+        scores = (
+            q.unflatten(1, (c.kv_heads, -1)).matmul(keys.mT) * self.scale()
+        )  # (.., kv heads, group, tokens, capacity)
+        if c.attention_cap:
+            scores = (scores / c.attention_cap).tanh() * c.attention_cap
+        weights = where(mask, scores, -math.inf).softmax(-1)
+        mixed = weights.matmul(values).flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # heads side by side
+        return self.product(n, mixed, "attn_output")
+
+    def feed_forward(self, n: int, x: Tensor) -> Tensor:
+        """Up, gated, and down again."""
+        gate, up = self.gate_and_up(n, x)
+        return self.product(n, self.activation(gate) * up, "ffn_down")
+
+    def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Shapes: (sequences, tokens, width) -> (sequences, tokens, feed forward) each."""
+        return self.product(n, x, "ffn_gate"), self.product(n, x, "ffn_up")
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Shapes: (.., width) -> (.., vocabulary)."""
+        logits, cap = linear(hidden, self.output), self.config.logit_cap
+        return (logits / cap).tanh() * cap if cap else logits

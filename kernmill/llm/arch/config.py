@@ -1,0 +1,162 @@
+"""class Config: the sizes and numbers of a model, read from the metadata of a GGUF file and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernmill import FormatError
+
+__all__ = ["Config", "Rope"]
+
+LARGEST = 1 << 31  # of any size
+_NOTHING = object()
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions. `size`: entries of a head that are rotated; `scaling`: none, linear, yarn or longrope.
+
+    `local_base`: of layers with a sliding window, 0 where the file does not say.
+    """
+
+    size: int
+    base: float
+    local_base: float
+    scaling: str
+    factor: float  # how much longer than in training the context may be
+    trained_context: int
+    attention_factor: float
+    beta_fast: float
+    beta_slow: float
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a model is. Sizes are numbers of entries; `window` 0 means that all layers see everything.
+
+    `window_pattern` n: of every n layers the last one sees everything; 0: the file does not say.
+    """
+
+    name: str
+    context: int
+    width: int
+    layers: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    value_width: int
+    epsilon: float
+    rope: Rope
+    window: int
+    window_pattern: int | tuple[bool, ...]
+    attention_cap: float  # 0: none
+    logit_cap: float
+    attention_scale: float  # 0: by the width of a head
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Config:
+        """From metadata.
+
+        Raises:
+            FormatError: a key is missing or makes no sense; it is named.
+        """
+        keys = _Keys(metadata)
+        if keys.size("expert_count", 0, least=0):
+            raise FormatError(f"{keys.name}: mixtures of experts are not supported yet. Use a dense model.")
+        width, heads = keys.size("embedding_length"), keys.size("attention.head_count")
+        kv_heads = keys.size("attention.head_count_kv", heads)
+        if heads % kv_heads:
+            raise FormatError(f"{keys.name}.attention.head_count_kv: {kv_heads} does not divide {heads} heads.")
+        head_width = keys.size("attention.key_length", width // heads, least=0)
+        if not head_width:
+            raise FormatError(f"{keys.name}.attention.head_count: {heads} heads do not fit an embedding of {width}.")
+        return cls(
+            name=keys.name,
+            context=keys.size("context_length"),
+            width=width,
+            layers=keys.size("block_count"),
+            feed_forward=keys.size("feed_forward_length"),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_width=head_width,
+            value_width=keys.size("attention.value_length", head_width),
+            epsilon=keys.number("attention.layer_norm_rms_epsilon"),
+            rope=_rope(keys, head_width),
+            window=keys.size("attention.sliding_window", 0, least=0),
+            window_pattern=keys.pattern("attention.sliding_window_pattern", keys.size("block_count")),
+            attention_cap=keys.number("attn_logit_softcapping", 0.0),
+            logit_cap=keys.number("final_logit_softcapping", 0.0),
+            attention_scale=keys.number("attention.scale", 0.0),
+        )
+
+
+class _Keys:
+    """The keys of one architecture."""
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = metadata
+        self.name = str(metadata.get("general.architecture", ""))
+
+    def get(self, key: str) -> Any:
+        """A value of Python, also where NumPy's were given."""
+        value: Any = self._metadata.get(f"{self.name}.{key}", _NOTHING)
+        if value is _NOTHING:
+            return None
+        return value.tolist() if hasattr(value, "tolist") else value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number, 0 or more."""
+        value = self.get(key)
+        value = default if value is None else value
+        if value is None:
+            raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise FormatError(f"{self.name}.{key} is {value!r}, not a finite number from 0 on.")
+        return float(value)
+
+    def size(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """A whole number; a list of one number for each layer only if they are equal."""
+        value = self.get(key)
+        if isinstance(value, (list, tuple)):
+            if not value or any(entry != value[0] for entry in value):
+                raise FormatError(f"{self.name}.{key} differs from layer to layer, which is not supported yet.")
+            value = value[0]
+        value = default if value is None else value
+        if value is None:
+            raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
+        if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= int(value) < LARGEST:
+            raise FormatError(f"{self.name}.{key} is {value!r}, not a whole number from {least} on.")
+        return int(value)
+
+    def pattern(self, key: str, layers: int) -> int | tuple[bool, ...]:
+        """A period, or for each layer whether it has a window."""
+        value = self.get(key)
+        if isinstance(value, (list, tuple)):
+            if len(value) != layers:
+                raise FormatError(f"{self.name}.{key} has {len(value)} entries for {layers} layers.")
+            return tuple(bool(entry) for entry in value)
+        return self.size(key, 0, least=0)
+
+
+def _rope(keys: _Keys, head_width: int) -> Rope:
+    size = keys.size("rope.dimension_count", head_width)
+    if size % 2 or size > head_width:
+        raise FormatError(f"{keys.name}.rope.dimension_count is {size}: not even, or more than {head_width} a head.")
+    scaling = str(keys.get("rope.scaling.type") or "none")
+    if scaling not in ("none", "linear", "yarn", "longrope"):
+        raise FormatError(f"{keys.name}.rope.scaling.type is {scaling!r}: not one of none, linear, yarn, longrope.")
+    return Rope(
+        size=size,
+        base=keys.number("rope.freq_base", 10000.0),
+        local_base=keys.number("rope.freq_base_swa", 0.0),
+        scaling=scaling,
+        factor=keys.number("rope.scaling.factor", 1.0) or 1.0,
+        trained_context=keys.size("rope.scaling.original_context_length", keys.size("context_length")),
+        attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
+        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+    )

@@ -1,0 +1,43 @@
+"""gemma2: Gemma 2."""
+
+from __future__ import annotations
+
+import math
+
+from kernmill import Tensor
+
+from .architecture import Architecture
+
+__all__ = ["Gemma2"]
+
+
+class Gemma2(Architecture):
+    """Norms before and after each part, scaled embeddings, a window in every other layer, soft caps by the file.
+
+    Its files hold 1 + w where the paper norms with 1 + w.
+    """
+
+    needs_besides: tuple[str, ...] = ("post_attention_norm.weight", "post_ffw_norm.weight")
+    period = 2  # of so many layers the last one has no window, unless the file says otherwise
+    largest_layers = 46  # of the model whose scale goes by the width of the embedding
+
+    def has_window(self, n: int) -> bool:
+        """What the file says, or all layers but the last of each period."""
+        pattern = self.config.window_pattern or self.period
+        if not self.config.window:
+            return False
+        return pattern[n] if isinstance(pattern, tuple) else n % pattern < pattern - 1
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Times the root of the width."""
+        return super().embed(tokens) * math.sqrt(self.config.width)
+
+    def activation(self, x: Tensor) -> Tensor:
+        """GELU by its tanh formula."""
+        return x.gelu("tanh")
+
+    def scale(self) -> float:
+        """By the width of a head, in the largest model by the embedding's share of a head."""
+        c = self.config
+        is_largest = c.layers == self.largest_layers
+        return c.attention_scale or (c.width / c.heads if is_largest else c.head_width) ** -0.5

@@ -1,0 +1,28 @@
+"""gemma3: Gemma 3, text only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernmill import Tensor
+
+from .gemma2 import Gemma2
+from .rope import tables
+
+__all__ = ["Gemma3"]
+
+
+class Gemma3(Gemma2):
+    """Gemma 2 with normed heads, and windows in five of six layers, which have a rope of their own."""
+
+    needs_besides = (*Gemma2.needs_besides, "attn_q_norm.weight", "attn_k_norm.weight")
+    period = 6
+    largest_layers = 62
+
+    def rope_tables(self, is_local: bool) -> tuple[Tensor, Tensor]:
+        """Layers with a window have a base of their own and are not stretched."""
+        rope = self.config.rope
+        if not is_local:
+            return super().rope_tables(is_local)
+        near = replace(rope, base=rope.local_base or 10000.0, scaling="none", attention_factor=1.0)
+        return tables(near, self.capacity)

@@ -1,0 +1,46 @@
+"""phi3: Phi 3 to 4."""
+
+from __future__ import annotations
+
+from kernmill import Tensor
+
+from .architecture import Architecture
+
+__all__ = ["Phi3"]
+
+
+class Phi3(Architecture):
+    """One product for queries, keys and values, one for gate and up; short and long contexts have their own factors."""
+
+    needs = ("attn_qkv.weight",)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """With the joined products."""
+        c = self.config
+        rows = (c.heads + c.kv_heads) * c.head_width + c.kv_heads * c.value_width
+        return super().shapes() | {
+            "attn_qkv.weight": (rows, c.width),
+            "ffn_up.weight": (2 * c.feed_forward, c.width),
+        }
+
+    def has_window(self, n: int) -> bool:
+        """All layers, where the file has a window."""
+        return self.config.window > 0
+
+    def rope_factors(self) -> Tensor | None:
+        """Long ones where there is room for more tokens than the model was first trained on."""
+        kind = "long" if self.capacity > self.config.rope.trained_context else "short"
+        return self.factors(f"rope_factors_{kind}.weight")
+
+    def queries_keys_values(self, n: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The parts of one product."""
+        c = self.config
+        q, k, v = self.product(n, x, "attn_qkv").split(
+            [c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width], -1
+        )
+        return q, k, v
+
+    def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The parts of one product: the gate comes first."""
+        gate, up = self.product(n, x, "ffn_up").chunk(2, -1)
+        return gate, up

@@ -1,0 +1,40 @@
+"""What a matrix of weights is to an architecture: rows to look up, and a product; a Tensor, or what can do both."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from kernmill import Tensor
+
+__all__ = ["Matrix", "Weight", "linear", "rows"]
+
+
+class Matrix(Protocol):
+    """A matrix in a form of its own, such as blocks of few bits. Shapes: (out, in)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the values."""
+        ...
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Shapes: (..) -> (.., in). Dtypes: ints to floats."""
+        ...
+
+    def linear(self, x: Tensor) -> Tensor:
+        """x @ self.T. Shapes: (.., in) -> (.., out)."""
+        ...
+
+
+Weight = Tensor | Matrix
+
+
+def rows(weight: Weight, ids: Tensor) -> Tensor:
+    """Rows by their numbers, float32. Shapes: (out, in), (..) -> (.., in)."""
+    return (weight[ids] if isinstance(weight, Tensor) else weight.rows(ids)).float()
+
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias. Shapes: (.., in), (out, in), (out,) -> (.., out)."""
+    result = x.linear(weight) if isinstance(weight, Tensor) else weight.linear(x)
+    return result if bias is None else result + bias

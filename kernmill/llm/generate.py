@@ -1,0 +1,221 @@
+"""class Model: an architecture with its weights, a cache and a tokenizer: logits, embeddings, and generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernmill import DType, FormatError, IndexRangeError, SettingError, Tensor, dtypes, jit, no_grad
+
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Weight
+from .sampling import Sampler
+from .tokenizer import Tokenizer
+
+__all__ = ["Model"]
+
+Weights = Callable[[str], Weight | None]
+Array = np.ndarray[Any, Any]
+DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
+
+
+class Model:
+    """A language model that is ready to run.
+
+    `weights` gives the tensor of a name, or None where there is none; a matrix may also be in a form of its own
+    (`arch.Matrix`).
+
+    capacity      how many tokens of a sequence the cache holds; by default what the model was trained on, at most 4096
+    sequences     how many sequences can be generated at once
+    block         how many tokens of a prompt are computed together
+    cache_dtype   float32, or float16 for half the memory
+
+    One call at a time: the cache is state. What a call has in common with the one before is not computed again.
+
+    Raises:
+        FormatError: an unknown architecture, or tensors and metadata that do not fit together.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        weights: Weights,
+        tokenizer: Tokenizer | None = None,
+        *,
+        capacity: int | None = None,
+        sequences: int = 1,
+        block: int = 64,
+        cache_dtype: DType = dtypes.float32,
+    ) -> None:
+        if config.name not in ARCHITECTURES:
+            raise FormatError(
+                f"general.architecture is {config.name!r}, which kernmill cannot run yet. "
+                f"It runs {', '.join(sorted(ARCHITECTURES))}."
+            )
+        capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
+        if min(capacity, sequences, block) < 1:
+            raise SettingError(
+                f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
+            )
+        self.config, self.tokenizer, self.capacity, self.block = config, tokenizer, capacity, min(block, capacity)
+        with no_grad():
+            self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
+            self._cache = Cache.empty(config, capacity, sequences, cache_dtype)
+        if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
+            raise FormatError(
+                f"tokenizer.ggml.tokens has {len(tokenizer)} tokens, and token_embd.weight has rows for "
+                f"{self.architecture.vocabulary}. The file's vocabulary does not belong to its tensors."
+            )
+        self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
+        self._last = jit(self._last_logits)
+        self._all = jit(self._all_states)
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any], weights: Weights, **options: Any) -> Model:
+        """From the metadata of a GGUF file: its sizes and its tokenizer."""
+        return cls(Config.of(metadata), weights, Tokenizer(metadata), **options)
+
+    # --- what is captured: a position is data, so that one graph serves them all
+    def _last_logits(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
+        """The logits after token `last` of each sequence. Shapes: (sequences, vocabulary)."""
+        hidden = self.architecture.forward(tokens, position, cache)
+        rows = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1).squeeze(1)
+        return self.architecture.logits(rows.contiguous())  # a product that gathers as it goes reads weights in columns
+
+    def _all_states(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
+        """The hidden state of every token. Shapes: (sequences, tokens, width)."""
+        return self.architecture.forward(tokens, position, cache)
+
+    # --- tokens into the cache
+    def _checked(self, ids: Sequence[int], call: str) -> list[int]:
+        known = [int(i) for i in ids]
+        if not known:
+            raise SettingError(f"{call}: no tokens. Give at least one, such as the begin token.")
+        if len(known) > self.capacity:
+            raise SettingError(
+                f"{call}: {len(known)} tokens, and the cache holds {self.capacity}. Shorten the text, or build the "
+                f"model with a larger capacity (it was trained on {self.config.context})."
+            )
+        bad = [i for i in known if not 0 <= i < self.architecture.vocabulary]
+        if bad:
+            raise IndexRangeError(
+                f"{call}: no token has the id {bad[0]}. The model knows 0 to {self.architecture.vocabulary - 1}."
+            )
+        return known
+
+    def _rewind(self, texts: Sequence[list[int]]) -> None:
+        """Keep what the cache and these texts have in common at the front; the last token is computed again."""
+        for n, ids in enumerate(texts):
+            pairs = zip(self._seen[n], ids[:-1], strict=False)
+            same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
+            self._seen[n] = self._seen[n][: max(0, len(ids) - 1) if same is None else same]
+
+    def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[int], Array]]:
+        """Compute what is not in the cache, block by block: how many tokens of each sequence, and the results.
+
+        A sequence with fewer tokens left than the others is padded. What padding writes into the cache lies behind its
+        tokens, where nothing sees it before it is written again.
+        """
+        while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
+            size = 1 if max(left) == 1 else self.block
+            counts = [min(count, size) for count in left]
+            tokens = np.zeros((len(self._seen), size), np.int32)
+            for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
+                start = len(self._seen[n])
+                tokens[n, :count] = ids[start : start + count]
+            position = np.array([len(seen) for seen in self._seen], np.int32)
+            last = np.array([max(0, count - 1) for count in counts] + [0] * (len(self._seen) - len(texts)), np.int32)
+            with no_grad():
+                result = function(Tensor(tokens), Tensor(position), Tensor(last), self._cache).numpy()
+            for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
+                self._seen[n] = ids[: len(self._seen[n]) + count]
+            yield counts, result
+
+    def _next(self, texts: Sequence[list[int]]) -> list[Array]:
+        """The logits after each text. A text without new tokens since the last call gets an empty array."""
+        self._rewind(texts)
+        found = [np.zeros(0, np.float32) for _ in texts]
+        for counts, logits in self._run(texts, self._last):
+            for n, count in enumerate(counts):
+                if count:
+                    found[n] = logits[n]
+        return found
+
+    def _states(self, ids: Sequence[int], call: str) -> Tensor:
+        known = self._checked(ids, call)
+        self._seen[0] = []
+        return Tensor(np.concatenate([states[0, : counts[0]] for counts, states in self._run([known], self._all)]))
+
+    # --- results
+    def next_logits(self, ids: Sequence[int]) -> Array:
+        """The logits of the token after these. Shapes: (vocabulary,)."""
+        return self._next([self._checked(ids, "logits")])[0]
+
+    def hidden(self, ids: Sequence[int]) -> Tensor:
+        """The last hidden state of each token. Shapes: (tokens, width)."""
+        return self._states(ids, "hidden")
+
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        """The logits of the token after each of these. Shapes: (tokens, vocabulary)."""
+        with no_grad():
+            return self.architecture.logits(self._states(ids, "logits")).realize()
+
+    def embed(self, ids: Sequence[int]) -> Tensor:
+        """One vector for a text: the mean of its hidden states, of length 1. Shapes: (width,)."""
+        return self._states(ids, "embed").mean(0).normalize(axis=0).realize()
+
+    def generate(
+        self, ids: Sequence[int], sampler: Sampler | None = None, max_tokens: int | None = None
+    ) -> Generator[int]:
+        """New tokens one by one, until one ends the text, `max_tokens` are there, or the cache is full.
+
+        The token that ends the text is not among them. Greedy without a sampler.
+        """
+        for (token,) in self.generate_all([ids], sampler, max_tokens):
+            assert token is not None
+            yield token
+
+    def generate_all(
+        self, prompts: Sequence[Sequence[int]], sampler: Sampler | None = None, max_tokens: int | None = None
+    ) -> Generator[list[int | None]]:
+        """As generate, for several prompts together: at each step a token for each, None for those that have ended.
+
+        Raises:
+            SettingError: more prompts than the model has sequences, or one that is too long.
+        """
+        if not 0 < len(prompts) <= len(self._seen):
+            raise SettingError(
+                f"generate: {len(prompts)} prompts, and the model was built for {len(self._seen)} at once. "
+                "Give fewer, or build it with more sequences."
+            )
+        sampler = Sampler(temperature=0) if sampler is None else sampler
+        texts = [self._checked(ids, "generate") for ids in prompts]
+        limits = [self.capacity + 1 if max_tokens is None else len(text) + max_tokens for text in texts]
+        ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
+        known = None if self.tokenizer is None else len(self.tokenizer)  # embeddings may be padded past the vocabulary
+        is_open = [len(text) < limit for text, limit in zip(texts, limits, strict=True)]
+        while any(is_open):
+            step: list[int | None] = []
+            for n, logits in enumerate(self._next([t if o else [] for t, o in zip(texts, is_open, strict=True)])):
+                token = sampler.choose(logits[:known], texts[n]) if is_open[n] else None
+                token = None if token in ends else token
+                step.append(token)
+                if token is not None:
+                    texts[n].append(token)
+                is_open[n] = token is not None and len(texts[n]) < min(limits[n], self.capacity + 1)
+            if any(token is not None for token in step):
+                yield step
+
+    def complete(self, text: str, sampler: Sampler | None = None, max_tokens: int | None = None) -> Generator[str]:
+        """The text that follows, piece by piece.
+
+        Raises:
+            SettingError: the model has no tokenizer, or the text is too long.
+        """
+        if self.tokenizer is None:
+            raise SettingError("complete: the model was built without a tokenizer. Use generate() with token ids.")
+        stream = self.tokenizer.stream()
+        for token in self.generate(self.tokenizer.encode(text), sampler, max_tokens):
+            yield stream.push(token)
+        yield stream.finish()

@@ -1,0 +1,112 @@
+"""Sampling: from the logits of the next token to one token, on the host.
+
+In this order, as in llama.cpp: repeat penalty, top-k, top-p, min-p, temperature, then one draw. Top-p and min-p
+go by the probabilities at temperature 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from kernmill.ir import FormatError, SettingError
+
+__all__ = ["Sampler"]
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+@dataclass
+class Sampler:
+    """Chooses tokens; with a seed always the same ones.
+
+    temperature     0 takes the best token, 1 draws from the model's own probabilities, more is bolder
+    top_k           only the k best tokens; 0: all
+    top_p           only the best tokens that together reach this probability; 1: all
+    min_p           only tokens that reach this part of the best one's probability; 0: all
+    repeat_penalty  divides positive and multiplies negative logits of recent tokens; 1: leaves them
+    repeat_last     how many tokens count as recent; 0: none, -1: all
+    seed            None: another one each time
+
+    Raises:
+        SettingError: a value outside its range.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last: int = 64
+    seed: int | None = None
+    _random: np.random.Generator = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise SettingError(f"Sampler: {name}={value} is outside {low:g}..{high:g}.")
+        if self.repeat_penalty == 0:
+            raise SettingError("Sampler: repeat_penalty=0 would divide by it. 1 leaves the logits as they are.")
+        self._random = np.random.default_rng(self.seed)
+
+    def choose(self, logits: Array, recent: Sequence[int] = ()) -> int:
+        """The id of the next token. Shapes: logits (vocabulary,).
+
+        Raises:
+            FormatError: logits that are nan, or none above -inf.
+        """
+        if self.temperature == 0:
+            return int(np.argmax(self._penalized(logits, recent)))
+        ids, chances = self.distribution(logits, recent)
+        sums = np.cumsum(chances)
+        return int(ids[np.searchsorted(sums, self._random.random() * sums[-1], side="right")])
+
+    def distribution(self, logits: Array, recent: Sequence[int] = ()) -> tuple[Array, Array]:
+        """The tokens that can be drawn, best first, and the probability of each."""
+        scores = self._penalized(logits, recent)
+        ids = self._best(scores)
+        kept = scores[ids]
+        chances = _softmax(kept)
+        before = np.cumsum(chances) - chances  # what better tokens reach together
+        is_kept = (before < self.top_p) & (chances >= self.min_p * chances[0])
+        is_kept[0] = True
+        ids, kept = ids[is_kept], kept[is_kept]
+        if self.temperature == 0:
+            return ids[:1], np.ones(1)
+        return ids, _softmax(kept / self.temperature)
+
+    def _penalized(self, logits: Array, recent: Sequence[int]) -> Array:
+        scores = np.array(logits, dtype=np.float64).reshape(-1)
+        if np.isnan(scores).any() or not scores.size or scores.max() == -np.inf:
+            raise FormatError("sampling: the logits are nan or -inf. The model's weights are damaged, or overflow.")
+        if self.repeat_penalty != 1 and self.repeat_last:
+            ids = np.unique(np.asarray(recent[-self.repeat_last :] if self.repeat_last > 0 else recent, np.int64))
+            ids = ids[(ids >= 0) & (ids < scores.size)]
+            scores[ids] = np.where(
+                scores[ids] > 0, scores[ids] / self.repeat_penalty, scores[ids] * self.repeat_penalty
+            )
+        return scores
+
+    def _best(self, scores: Array) -> Array:
+        """The ids of the top_k best scores, best first; of equals the first."""
+        if 0 < self.top_k < scores.size:
+            limit = np.partition(scores, scores.size - self.top_k)[scores.size - self.top_k]
+            found = np.flatnonzero(scores >= limit)
+            return found[np.argsort(-scores[found], kind="stable")][: self.top_k]
+        return np.argsort(-scores, kind="stable")
+
+
+_RANGES = (
+    ("temperature", 0.0, 1e6), ("top_k", 0, 2**31), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0),
+    ("repeat_penalty", 0.0, 1e6), ("repeat_last", -1, 2**31),
+)  # fmt: skip
+
+
+def _softmax(scores: Array) -> Array:
+    weights: Array = np.exp(scores - scores.max())
+    total: Array = weights / weights.sum()
+    return total

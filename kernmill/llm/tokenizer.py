@@ -1,0 +1,396 @@
+"""Text to token ids and back, from the metadata of a GGUF file, on the library `tokenizers`.
+
+    tokenizer.ggml.model    what it is                                            built on
+    gpt2                    byte-level BPE; words are cut as `pre` says           models.BPE with the file's merges
+    llama                   SentencePiece BPE: scores, bytes for unknown text     models.BPE with merges from the scores
+    bert                    WordPiece; U+2581 starts a word, in place of ## in it  models.WordPiece
+    t5                      SentencePiece unigram: the best sum of scores         models.Unigram
+
+The library finds special tokens and merges; names, flags and ids are read and checked here, and decoding is done here:
+a token is bytes, and text is the UTF-8 of a sequence of them.
+
+Source: the key names of the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md).
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import math
+import threading
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from enum import IntEnum
+from functools import cached_property
+from typing import Any
+
+from kernmill.ir import FormatError, IndexRangeError
+
+from .packages import package
+from .pre_tokenizers import PreTokenizer, pre_tokenizer
+
+__all__ = ["TextStream", "TokenKind", "Tokenizer"]
+
+SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies
+_ENDS_BY_NAME = (  # older files do not say which token ends a turn
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<turn|>", "<|endoftext|>",
+    "<|eom_id|>", "<|end_of_text|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<end_of_utterance>",
+    f"<\uff5cend{SPACE}of{SPACE}sentence\uff5c>",
+)  # fmt: skip
+
+
+class TokenKind(IntEnum):
+    """tokenizer.ggml.token_type."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+_FOUND_FIRST = frozenset((TokenKind.UNKNOWN.value, TokenKind.CONTROL.value, TokenKind.USER_DEFINED.value))
+
+
+class Tokenizer:
+    """Encodes text to token ids and decodes them, as the model was trained.
+
+    `metadata` holds the keys of a GGUF file with Python values; those that start with `tokenizer.` are read.
+
+    Raises:
+        FormatError: a key is missing, a list has another length than the tokens, an id is none, or the kind is unknown.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any]) -> None:
+        self._keys = metadata
+        self.kind = str(self._key("model", "llama"))
+        if self.kind not in _BUILDERS:
+            raise FormatError(f"tokenizer.ggml.model is {self.kind!r}. kernmill builds {', '.join(sorted(_BUILDERS))}.")
+        self.tokens: list[str] = self._list("tokens", str, "text")
+        if not self.tokens:
+            raise FormatError("tokenizer.ggml.tokens is empty or missing: the file has no vocabulary.")
+        self.kinds: list[int] = self._parallel("token_type", int, "whole numbers") or [1] * len(self.tokens)
+        self.row = pre_tokenizer(str(self._key("pre", "default"))) if self.kind == "gpt2" else PreTokenizer(())
+        self.bos_id, self.eos_id = self._id("bos"), self._id("eos")
+        if self.kind == "bert":  # [CLS] and [SEP]; the key is spelled so
+            self.bos_id = self.bos_id if (cls := self._id("cls")) is None else cls
+            self.eos_id = self.eos_id if (separator := self._id("seperator")) is None else separator
+        self.unknown_id = self._id("unknown")
+        self.add_bos = self._flag("add_bos_token", self.kind in ("llama", "bert") or self.row.adds_bos)
+        self.add_eos = self._flag("add_eos_token", self.kind in ("bert", "t5"))
+        self.add_space_prefix = self._flag("add_space_prefix", self.kind in ("llama", "t5"))
+        self.end_ids = self._ends()
+        self._lock = threading.Lock()  # `encode_special_tokens` below is state of the library's object
+        self._built = self._build()
+
+    # --- reading the metadata
+    def _key(self, name: str, default: Any = None) -> Any:
+        return self._keys.get(f"tokenizer.ggml.{name}", default)
+
+    def _list(self, name: str, kind: type, words: str) -> list[Any]:
+        """A list with entries of one type; `words` says which to the user."""
+        value = self._key(name, ())
+        value = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(value, (list, tuple)):
+            raise FormatError(f"tokenizer.ggml.{name} is a {type(value).__name__}, not an array.")
+        if set(map(type, value)) - {kind}:
+            raise FormatError(f"tokenizer.ggml.{name} holds something else than {words}.")
+        return list(value)
+
+    def _parallel(self, name: str, kind: type, words: str) -> list[Any]:
+        """A list with an entry for each token, or an empty one."""
+        values = self._list(name, kind, words)
+        if len(values) not in (0, len(self.tokens)):
+            raise FormatError(
+                f"tokenizer.ggml.{name} has {len(values)} entries for {len(self.tokens)} tokens. "
+                "The file is damaged, or was written by a faulty converter."
+            )
+        return values
+
+    def _scores(self) -> list[float]:
+        scores: list[float] = self._parallel("scores", float, "numbers")
+        if not all(map(math.isfinite, scores)):
+            raise FormatError("tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them.")
+        return scores
+
+    def _flag(self, name: str, default: bool) -> bool:
+        value = self._key(name, default)
+        if not hasattr(value, "__index__") or hasattr(value, "__len__"):
+            raise FormatError(f"tokenizer.ggml.{name} is {value!r}, not true or false.")
+        return bool(value)
+
+    def _id(self, name: str) -> int | None:
+        """The id of a role; writers without one put in the largest number."""
+        value = self._key(f"{name}_token_id")
+        if value is None:
+            return None
+        if not hasattr(value, "__index__") or hasattr(value, "__len__"):
+            raise FormatError(f"tokenizer.ggml.{name}_token_id is {value!r}, not a whole number.")
+        return int(value) if 0 <= int(value) < len(self.tokens) else None
+
+    def _ends(self) -> frozenset[int]:
+        """The ids that end a generation: what the file says, and control tokens known for it."""
+        said = (self.eos_id, self._id("eot"), self._id("eom"))
+        named = (i for name in _ENDS_BY_NAME if (i := self._ids.get(name)) is not None and self._is_special(i))
+        return frozenset((*(i for i in said if i is not None), *named))
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    def _is_special(self, token_id: int) -> bool:
+        return self.kinds[token_id] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
+
+    # --- building
+    def _build(self) -> Any:
+        library = package("tokenizers", "a tokenizer")
+        with _faults(f"tokenizer.ggml.tokens and its like make no {self.kind} tokenizer"):
+            built = _BUILDERS[self.kind](self, library)
+            self._add_special(built, library)
+        return built
+
+    def _add_special(self, built: Any, library: Any) -> None:
+        """Tokens that are found in the text before anything else: the user's always, control tokens when asked for."""
+        strips = any(name in str(self._keys.get("general.name", "")).lower() for name in ("phi-3", "phi3"))
+        special: list[Any] = []
+        always: list[Any] = []
+        found = {i for i, kind in enumerate(self.kinds) if kind in _FOUND_FIRST}
+        lines = set() if self.row.is_byte_level else {i for i, t in enumerate(self.tokens) if t.strip("\n") == "" != t}
+        for i in sorted(found | lines):
+            token, is_always = self.tokens[i], self.kinds[i] == TokenKind.USER_DEFINED or i in lines
+            if token:
+                strip = strips and token not in ("<unk>", "<s>", "<|endoftext|>")
+                added = library.AddedToken(token, normalized=False, special=not is_always, rstrip=strip)
+                (always if is_always else special).append(added)
+        built.add_special_tokens(special)
+        built.add_tokens(always)
+
+    def _spaces(self, library: Any) -> Any:
+        """Spaces as U+2581, with one in front where the model was trained so."""
+        steps = [library.normalizers.Prepend(SPACE)] if self.add_space_prefix else []
+        return library.normalizers.Sequence([*steps, library.normalizers.Replace(" ", SPACE)])
+
+    def _byte_pairs(self, library: Any) -> Any:
+        """gpt2: BPE with merges in the order of the file."""
+        merges = _pairs(self._list("merges", str, "text"))
+        raw = not self.row.is_byte_level
+        model = library.models.BPE(
+            vocab=self._ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
+        )
+        built = library.Tokenizer(model)
+        splits = [
+            library.pre_tokenizers.Split(library.Regex(pattern), behavior="isolated") for pattern in self.row.patterns
+        ]
+        if raw:
+            built.normalizer = self._spaces(library)
+        else:
+            splits.append(library.pre_tokenizers.ByteLevel(add_prefix_space=self.add_space_prefix, use_regex=False))
+        built.pre_tokenizer = library.pre_tokenizers.Sequence(splits)
+        return built
+
+    def _sentence_pieces(self, library: Any) -> Any:
+        """llama: the pair whose union has the best score is merged first."""
+        scores = self._scores()
+        if not scores:
+            raise FormatError("tokenizer.ggml.scores is missing, and a llama vocabulary merges by them.")
+        has_bytes = "<0x00>" in self._ids
+        model = library.models.BPE(
+            vocab=self._ids, merges=self._merges_of(scores), byte_fallback=has_bytes, fuse_unk=True,
+            unk_token=None if self.unknown_id is None else self.tokens[self.unknown_id],
+        )  # fmt: skip
+        built = library.Tokenizer(model)
+        built.normalizer = self._spaces(library)
+        return built
+
+    def _merges_of(self, scores: Sequence[float]) -> list[tuple[str, str]]:
+        """Every way to make a token of two others, best score first; control tokens are never made from text."""
+        usable = (TokenKind.NORMAL, TokenKind.USER_DEFINED, TokenKind.UNUSED)
+        pieces = {token: i for token, i in self._ids.items() if self.kinds[i] in usable}
+        found = [
+            (-scores[i], i, token[:cut], token[cut:])
+            for token, i in pieces.items()
+            for cut in range(1, len(token))
+            if token[:cut] in pieces and token[cut:] in pieces
+        ]
+        return [(left, right) for _, _, left, right in sorted(found)]
+
+    def _word_pieces(self, library: Any) -> Any:
+        """bert: the file marks the start of words, the library marks their insides."""
+        words = {self._word_piece(i): i for i in range(len(self.tokens))}
+        if self.unknown_id is None:
+            raise FormatError("tokenizer.ggml.unknown_token_id is missing, and a bert vocabulary needs one.")
+        unknown = self.tokens[self.unknown_id]
+        words[unknown] = self.unknown_id
+        built = library.Tokenizer(library.models.WordPiece(words, unk_token=unknown))
+        lower = self._flag("normalizer.lowercase", True)
+        accents = self._flag("normalizer.strip_accents", lower)
+        built.normalizer = library.normalizers.BertNormalizer(lowercase=lower, strip_accents=accents)
+        built.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        return built
+
+    def _word_piece(self, token_id: int) -> str:
+        token = self.tokens[token_id]
+        if self._is_special(token_id) or token.startswith(SPACE):
+            return token.removeprefix(SPACE)
+        return "##" + token
+
+    def _unigrams(self, library: Any) -> Any:
+        """t5: the cut with the best sum of scores. Behind a user-defined token text starts anew, with a space."""
+        scores = self._scores()
+        if not scores or self.unknown_id is None:
+            raise FormatError("tokenizer.ggml.scores or unknown_token_id is missing, and a t5 vocabulary needs both.")
+        vocabulary = [  # a name that no text has, so that control tokens are never made from text
+            (f"\x00{i}" if self._is_special(i) else token, scores[i]) for i, token in enumerate(self.tokens)
+        ]
+        model = library.models.Unigram(vocabulary, unk_id=self.unknown_id, byte_fallback="<0x00>" in self._ids)
+        built = library.Tokenizer(model)
+        steps = []
+        charsmap = self._key("precompiled_charsmap")
+        if charsmap is not None and len(charsmap):
+            steps.append(library.normalizers.Precompiled(bytes(value & 255 for value in charsmap)))
+        if self._flag("remove_extra_whitespaces", False):
+            steps += [library.normalizers.Strip(), library.normalizers.Replace(library.Regex(" {2,}"), " ")]
+        built.normalizer = library.normalizers.Sequence([*steps, self._spaces(library)])
+        return built
+
+    # --- encoding
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """The token ids of a text.
+
+        `add_special` puts the begin and end tokens around it that the model expects. `parse_special` reads control
+        tokens that are spelled out in the text, as chat templates need; text of others must not be read that way.
+
+        Raises:
+            FormatError: the text has a lone surrogate, which is no character.
+        """
+        _check_unicode(text)
+        with self._lock, _faults(f"encode: the {self.kind} tokenizer of this file fails on this text"):
+            self._built.encode_special_tokens = not parse_special
+            ids: list[int] = self._built.encode(text, add_special_tokens=False).ids
+        if not add_special:
+            return ids
+        begin = [self.bos_id] if self.add_bos and self.bos_id is not None else []
+        end = [self.eos_id] if self.add_eos and self.eos_id is not None else []
+        return [*begin, *ids, *end]
+
+    # --- decoding
+    def token_bytes(self, token_id: int) -> bytes:
+        """What a token adds to the text, control tokens by their names.
+
+        Raises:
+            IndexRangeError: no token has this id.
+        """
+        if not 0 <= token_id < len(self.tokens):
+            raise IndexRangeError(f"decode: no token has the id {token_id}. There are {len(self.tokens)}.")
+        token, kind = self.tokens[token_id], self.kinds[token_id]
+        if kind == TokenKind.BYTE or (kind == TokenKind.NORMAL and self.kind == "llama" and _is_byte(token)):
+            return bytes((int(token[3:5], 16),)) if _is_byte(token) else token.encode()
+        if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED):
+            return token.encode()
+        if self.kind == "gpt2" and self.row.is_byte_level:
+            return b"".join(_BYTES.get(c, c.encode()) for c in token)
+        return token.replace(SPACE, " ").encode()
+
+    def is_control(self, token_id: int) -> bool:
+        """Whether a token steers the model and is no part of the text."""
+        return 0 <= token_id < len(self.tokens) and self._is_special(token_id)
+
+    def decode(self, ids: Iterable[int], *, show_special: bool = False) -> str:
+        """The text of token ids; bytes that are no UTF-8 become U+FFFD. Control tokens are left out unless shown."""
+        stream = TextStream(self, is_start=True, show_special=show_special)
+        return "".join([*(stream.push(int(i)) for i in ids), stream.finish()])
+
+    def stream(self, *, show_special: bool = False) -> TextStream:
+        """A decoder for tokens that come one by one, after a prompt."""
+        return TextStream(self, is_start=False, show_special=show_special)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class TextStream:
+    """Tokens one by one to text: what is no whole character yet waits for the next token."""
+
+    def __init__(self, tokenizer: Tokenizer, *, is_start: bool, show_special: bool) -> None:
+        self._tokenizer, self._show_special = tokenizer, show_special
+        self._drops_space = is_start and (tokenizer.add_space_prefix or tokenizer.kind == "bert")
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        """The characters that this token completes."""
+        if self._tokenizer.is_control(token_id) and not self._show_special:
+            return ""
+        data = self._tokenizer.token_bytes(token_id)
+        if self._drops_space:
+            data = data.removeprefix(b" ")
+            self._drops_space = False
+        return self._decoder.decode(data)
+
+    def finish(self) -> str:
+        """What is left: U+FFFD for a character that was never completed."""
+        return self._decoder.decode(b"", final=True)
+
+
+_BUILDERS = {
+    "gpt2": Tokenizer._byte_pairs,
+    "llama": Tokenizer._sentence_pieces,
+    "bert": Tokenizer._word_pieces,
+    "t5": Tokenizer._unigrams,
+}
+
+
+@contextlib.contextmanager
+def _faults(what: str) -> Generator[None]:
+    """What the library raises as a sentence: plain Exception, or a panic, which is not even that."""
+    try:
+        yield
+    except FormatError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise FormatError(f"{what}: {error}") from error
+
+
+def _pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Merges: two tokens with a space between them; the first has at least one character."""
+    pairs: list[Any] = [tuple(line.split(" ")) for line in lines]
+    if not set(map(len, pairs)) - {2} and all(map(all, pairs)):
+        return pairs
+    return [_pair(line) for line in lines]  # tokens that hold spaces, or a fault
+
+
+def _pair(line: str) -> tuple[str, str]:
+    cut = line.find(" ", 1)
+    if cut < 0 or cut + 1 == len(line):
+        raise FormatError(f"tokenizer.ggml.merges has {line!r}, which is no pair of tokens with a space between them.")
+    return line[:cut], line[cut + 1 :]
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise FormatError(
+            f"encode: the text is not valid Unicode: {error.reason} at place {error.start}. "
+            "Replace it, for example with text.encode('utf-8', 'replace').decode()."
+        ) from error
+
+
+def _is_byte(token: str) -> bool:
+    return len(token) == 6 and token.startswith("<0x") and token.endswith(">") and _is_hex(token[3:5])
+
+
+def _is_hex(digits: str) -> bool:
+    return all(d in "0123456789ABCDEFabcdef" for d in digits)
+
+
+def _byte_characters() -> dict[str, bytes]:
+    """GPT-2's printable character of each byte: itself where it is printable, else one from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    pairs = [(chr(byte), byte) for byte in printable] + [(chr(256 + n), byte) for n, byte in enumerate(others)]
+    return {character: bytes((byte,)) for character, byte in pairs}
+
+
+_BYTES = _byte_characters()

@@ -1,0 +1,80 @@
+"""Bytes as numbers and numbers as bytes: the words that block types are written in, all of them Tensor expressions.
+
+A byte is uint8 and the last axis runs over bytes. `words` is the only place where bytes become something wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernmill.ir import DType, dtypes
+
+from ..elementwise import where
+from ..tensor import Tensor
+
+__all__ = ["flags", "half", "half_bytes", "lookup", "pack", "unpack", "words"]
+
+
+def words(x: Tensor, dtype: DType) -> Tensor:
+    """Little-endian uint16 or uint32 numbers: [.., n * size] bytes to [.., n]."""
+    parts = x.unflatten(-1, (x.shape[-1] // dtype.size_bytes, dtype.size_bytes)).cast(dtype)
+    result = parts[..., 0]
+    for place in range(1, dtype.size_bytes):
+        result = result | parts[..., place] << 8 * place
+    return result
+
+
+def half(x: Tensor) -> Tensor:
+    """float16 numbers as float32: [.., 2 * n] bytes to [.., n]."""
+    return words(x, dtypes.uint16).bitcast(dtypes.float16).float()
+
+
+def half_bytes(x: Tensor) -> Tensor:
+    """Numbers rounded to float16, as bytes: [.., n] to [.., 2 * n]."""
+    bits = x.half().bitcast(dtypes.uint16).unsqueeze(-1)
+    return (bits >> _steps(2, 8, dtypes.uint16)).cast(dtypes.uint8).flatten(-2)
+
+
+def unpack(x: Tensor, bits: int, group: int) -> Tensor:
+    """Codes of 1, 2 or 4 bits: [.., n] bytes to [.., n * 8 // bits] codes in uint8.
+
+    The bytes come in groups. The lowest bits of all bytes of a group are its first codes, the next bits the next ones.
+    """
+    parts = x.unflatten(-1, (x.shape[-1] // group, 1, group))
+    return (parts >> _steps(8 // bits, bits).unsqueeze(-1) & (1 << bits) - 1).flatten(-3)
+
+
+def flags(x: Tensor) -> Tensor:
+    """The bits of 32-bit words one after the other: [.., 4 * n] bytes to [.., 32 * n], 0 or 1 in uint32."""
+    return (words(x, dtypes.uint32).unsqueeze(-1) >> _steps(32, 1, dtypes.uint32) & 1).flatten(-2)
+
+
+def pack(codes: Tensor, bits: int, group: int) -> Tensor:
+    """The inverse of `unpack`; no code has more bits."""
+    planes = 8 // bits
+    parts = codes.cast(dtypes.uint8).unflatten(-1, (codes.shape[-1] // planes // group, planes, group))
+    return (parts << _steps(planes, bits).unsqueeze(-1)).sum(-2, dtype=dtypes.uint8).flatten(-2)
+
+
+def lookup(codes: Tensor, table: Sequence[float], dtype: DType = dtypes.int8) -> Tensor:
+    """table[code] for codes below its length: choices between constants, one level a bit, and no table in memory."""
+    level: list[Tensor | float] = list(table)
+    bit = 1
+    while len(level) > 1:
+        is_set = (codes & bit).ne(0)
+        pairs = zip(level[::2], [*level[1::2], *level[-1:]] if len(level) % 2 else level[1::2], strict=True)
+        level = [_choice(is_set, high, low, dtype) for low, high in pairs]
+        bit *= 2
+    (found,) = level
+    assert isinstance(found, Tensor)
+    return found
+
+
+def _choice(condition: Tensor, yes: Tensor | float, no: Tensor | float, dtype: DType) -> Tensor:
+    yes, no = (v if isinstance(v, Tensor) else Tensor(v, dtype) for v in (yes, no))
+    return where(condition, yes, no)
+
+
+def _steps(count: int, step: int, dtype: DType = dtypes.uint8) -> Tensor:
+    """0, step, 2 * step, .."""
+    return Tensor.arange(count, dtype=dtype) * step

@@ -1,0 +1,84 @@
+"""class BlockType: how values are stored together: a layout of bytes, an expression to read it, one to write it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kernmill.ir import DTypeError, FormatError, ShapeError, dtypes, show_shape
+
+from ..formats.gguf_types import TensorType, tensor_type
+from ..movement import cat
+from ..tensor import Tensor
+
+__all__ = ["BlockType"]
+
+
+@dataclass(frozen=True)
+class BlockType:
+    """A quantised type. Its name is a row in formats/gguf_types.py, which says how many values a block has.
+
+    `layout` names the parts of a block in their order, each with its size in bytes. `read` takes the parts as uint8
+    tensors [.., size] by name and gives the values, float32 [.., values]; `write` is its inverse, as near as it goes.
+    Leading axes are free. Both are written in ordinary Tensor calls and are compiled like anything else. `axes` are the
+    sizes that the values of a block fall into, such as groups with one scale: what runs over them reads plain strides.
+    """
+
+    name: str
+    layout: Mapping[str, int]
+    read: Callable[..., Tensor]
+    write: Callable[[Tensor], dict[str, Tensor]] | None = None
+    axes: tuple[int, ...] = ()
+    type: TensorType = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", tensor_type(self.name))
+        object.__setattr__(self, "axes", self.axes or (self.type.values,))
+        assert sum(self.layout.values()) == self.type.size_bytes, self.name
+        assert math.prod(self.axes) == self.type.values, self.name
+
+    @property
+    def values(self) -> int:
+        """Values of a block."""
+        return self.type.values
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of a block."""
+        return self.type.size_bytes
+
+    def decode(self, data: Tensor) -> Tensor:
+        """Blocks as values: uint8 [.., size_bytes] to float32 [.., values].
+
+        Raises:
+            ShapeError, DTypeError: the tensor holds no blocks of this type.
+        """
+        if data.dtype is not dtypes.uint8:
+            raise DTypeError(f"decode: {self.name} blocks of {data.dtype.name}. Give their bytes as uint8.")
+        if not data.ndim or data.shape[-1] != self.size_bytes:
+            raise ShapeError(
+                f"decode: {self.name} blocks of shape {show_shape(data.uop.shape)}: the last axis is the "
+                f"{self.size_bytes} bytes of a block. Reshape the bytes to (.., {self.size_bytes})."
+            )
+        parts = data.split(list(self.layout.values()), axis=-1)
+        return self.read(**dict(zip(self.layout, parts, strict=True)))
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Values as blocks: [.., values] to uint8 [.., size_bytes].
+
+        Raises:
+            FormatError: kernmill only reads this type.
+            ShapeError, DTypeError: the tensor has no blocks of values.
+        """
+        if self.write is None:
+            raise FormatError(f"encode: kernmill reads {self.name} and does not write it. Choose another type.")
+        if not x.dtype.is_float:
+            raise DTypeError(f"encode: {self.name} of a {x.dtype.name} tensor. Cast it with .float().")
+        if not x.ndim or x.shape[-1] != self.values:
+            raise ShapeError(
+                f"encode: {self.name} of shape {show_shape(x.uop.shape)}: the last axis is the {self.values} values "
+                f"of a block. Reshape the tensor to (.., {self.values})."
+            )
+        parts = self.write(x.float())
+        return cat([parts[name] for name in self.layout], axis=-1)

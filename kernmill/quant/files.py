@@ -1,0 +1,74 @@
+"""Tensors of GGUF files: from their bytes, without a copy, and back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from kernmill.ir import DTypeError, FormatError, dtypes
+
+from ..formats import gguf, gguf_write
+from ..formats.gguf_types import TYPES, TensorType
+from ..tensor import Tensor
+from ..tensor_bytes import bytes_of, tensor_over
+from .registry import BLOCKS
+from .tensor import QuantizedTensor
+
+__all__ = ["load", "load_tensor", "save"]
+
+_PLAIN = {kind.dtype: kind for kind in TYPES.values() if kind.dtype is not None}
+
+
+def load_tensor(file: gguf.File, name: str, device: str | None = None) -> Tensor | QuantizedTensor:
+    """One tensor of a file: plain values as a Tensor, blocks as a QuantizedTensor.
+
+    On a device that works on the host's memory it lies in the file's own pages, without a copy, read when used.
+
+    Raises:
+        FormatError: the file has no such tensor, or it is of a type that kernmill cannot read.
+    """
+    entry = file.entries.get(name)
+    if entry is None:
+        raise FormatError(f"{file.where}: it has no tensor {name!r}. The model is not complete; convert it again.")
+    if entry.type.dtype is not None:
+        return tensor_over(file.values(name), entry.type.dtype, entry.shape, device)
+    if entry.type.name not in BLOCKS:
+        raise FormatError(
+            f"{file.where}: tensor {name!r} is of type {entry.type.name}, which no program keeps in files: it is for "
+            f"values while they are computed with. kernmill reads {', '.join(BLOCKS)}."
+        )
+    data = tensor_over(file.values(name), dtypes.uint8, (entry.stop - entry.start,), device)
+    return QuantizedTensor(data, entry.type.name, entry.shape)
+
+
+def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor | QuantizedTensor]:
+    """All tensors of a GGUF file, or of a split one, by name.
+
+    Raises:
+        FormatError: the file is not there, its bytes are not what they claim, or a type cannot be read.
+    """
+    file = gguf.read(path)
+    return {name: load_tensor(file, name, device) for name in file.entries}
+
+
+def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor | QuantizedTensor],
+         metadata: Mapping[str, Any]) -> None:  # fmt: skip
+    """Write a GGUF file, which replaces one that is there. Metadata: as `formats.gguf_write.write` takes them.
+
+    Raises:
+        FormatError: the file cannot be written; a value that GGUF has no place for.
+        DTypeError: a dtype that GGUF does not have.
+    """
+    new = {name: gguf_write.NewTensor(*_stored(name, tensor)) for name, tensor in tensors.items()}
+    gguf_write.write(path, metadata, new)
+
+
+def _stored(name: str, tensor: Tensor | QuantizedTensor) -> tuple[TensorType, tuple[int, ...], gguf_write.Values]:
+    if isinstance(tensor, QuantizedTensor):
+        data = tensor.data
+        return tensor.type.type, tensor.shape, lambda: [bytes_of(data)]
+    if tensor.dtype not in _PLAIN:
+        raise DTypeError(f"save: tensor {name!r} is {tensor.dtype.name}, which GGUF does not have. Cast it to one of "
+                         f"{', '.join(dtype.name for dtype in _PLAIN)}.")  # fmt: skip
+    return _PLAIN[tensor.dtype], tensor.shape, lambda: [bytes_of(tensor)]

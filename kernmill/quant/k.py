@@ -1,0 +1,189 @@
+"""Blocks of 256 values in groups with small scales of their own, which share a float16 scale: Q2_K to Q6_K.
+
+Q2_K, Q4_K and Q5_K are scale * code - least, Q3_K and Q6_K scale * code with codes around 0. Writing tries some scales
+for each group, computes the best real scale (and least value) for the codes that each of them leads to, by weighted
+least squares, and takes the one with the smallest error. Then the scales are rounded, and the codes made again.
+Source: github.com/ggml-org/ggml, src/ggml-common.h (layouts) and src/ggml-quants.c (how many scales, which weights).
+Tests: tests/kernmill/quant/test_k.py.
+"""
+
+from __future__ import annotations
+
+from kernmill.ir import dtypes
+
+from ..elementwise import where
+from ..movement import cat
+from ..tensor import Tensor
+from .bits import half, half_bytes, pack, unpack
+from .block import BlockType
+from .simple import inverse, largest
+
+__all__ = ["BLOCKS", "fit_around_zero", "fit_from_least"]
+
+
+# --- scales in 6 bits ------------------------------------------------------------------------------------------------
+def _scales_and_leasts(scales: Tensor) -> tuple[Tensor, Tensor]:
+    """Twelve bytes as 8 scales and 8 least values of 6 bits: the first 4 of each whole, the rest in what is left."""
+    low = scales[..., :8].unflatten(-1, (2, 4))
+    high = unpack(scales[..., 8:], 4, 4).unflatten(-1, (2, 4)) | low >> 6 << 4
+    both = cat([low & 63, high], axis=-1).float()
+    return both[..., 0, :], both[..., 1, :]
+
+
+def _packed_scales(scales: Tensor, leasts: Tensor) -> Tensor:
+    both = cat([scales.unsqueeze(-2), leasts.unsqueeze(-2)], axis=-2).cast(dtypes.uint8)
+    low, high = both[..., :4], both[..., 4:]
+    return cat([(low | high >> 4 << 6).flatten(-2), pack((high & 15).flatten(-2), 4, 4)], axis=-1)
+
+
+def _signed_scales(scales: Tensor) -> Tensor:
+    """Twelve bytes as 16 scales -32 to 31: 4 low bits each in the first 8, 2 high bits each in the others."""
+    return (unpack(scales[..., :8], 4, 8) | unpack(scales[..., 8:], 2, 4) << 4).float() - 32
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+def _scaled(scale: Tensor, codes: Tensor, least: Tensor | None = None) -> Tensor:
+    """Codes [.., 256] with a scale and perhaps a least value for each group [.., groups]."""
+    groups = scale.shape[-1]
+    values = scale.unsqueeze(-1) * codes.float().unflatten(-1, (groups, 256 // groups))
+    return (values if least is None else values - least.unsqueeze(-1)).flatten(-2)
+
+
+def _read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> Tensor:
+    scale, least = (scales & 15).float(), (scales >> 4).float()
+    return _scaled(half(d) * scale, unpack(qs, 2, 32), half(dmin) * least)
+
+
+def _read_q3_k(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> Tensor:
+    codes = (unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2).float() - 4
+    return _scaled(half(d) * _signed_scales(scales), codes)
+
+
+def _read_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Tensor:
+    scale, least = _scales_and_leasts(scales)
+    return _scaled(half(d) * scale, unpack(qs, 4, 32), half(dmin) * least)
+
+
+def _read_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
+    scale, least = _scales_and_leasts(scales)
+    return _scaled(half(d) * scale, unpack(qs, 4, 32) | unpack(qh, 1, 32) << 4, half(dmin) * least)
+
+
+def _read_q6_k(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> Tensor:
+    codes = (unpack(ql, 4, 64) | unpack(qh, 2, 32) << 4).float() - 32
+    return _scaled(half(d) * scales.bitcast(dtypes.int8).float(), codes)
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+def _chosen(gain: Tensor, *values: Tensor) -> list[Tensor]:
+    """Of each tensor [.., tries] the value where the gain is largest: [.., 1]."""
+    best = gain.argmax(-1, keepdim=True)
+    return [value.gather(-1, best) for value in values]
+
+
+def fit_from_least(x: Tensor, weights: Tensor, most: int, tries: int, first: float) -> tuple[Tensor, Tensor]:
+    """Scale and minus the least value so that x is near scale * code - least, codes 0 to `most`: [.., n] to [.., 1].
+
+    Tried are `tries` scales that take the range of x to most + first, most + first + 0.1, ..
+    """
+    least, top = x.min(-1, keepdim=True).clamp(max=0), x.max(-1, keepdim=True)
+    reach = inverse(top - least)
+    factors = (Tensor.arange(tries).float() * 0.1 + (most + first)).reshape(tries, 1)
+    above = x - least  # sums of it lose fewer bits than those of x
+    codes = (above.unsqueeze(-2) * (factors * reach.unsqueeze(-2))).round().clamp(0, most)
+    w, wx = weights.unsqueeze(-2), (weights * above).unsqueeze(-2)
+    sum_w, sum_x = w.sum(-1), wx.sum(-1)
+    sum_l, sum_l2, sum_xl = (w * codes).sum(-1), (w * codes * codes).sum(-1), (wx * codes).sum(-1)
+    determinant = sum_w * sum_l2 - sum_l * sum_l
+    is_line = determinant.gt(1e-6 * sum_w * sum_l2)  # else all codes are equal, or nearly
+    scale = where(is_line, (sum_w * sum_xl - sum_x * sum_l) / determinant, (top - least) / most)
+    offset = where(is_line, (sum_l2 * sum_x - sum_l * sum_xl) / determinant, scale._filled(0.0))
+    is_high = offset.gt(-least)  # the least value is at most 0
+    offset = where(is_high, -least, offset)
+    scale = where(is_high, (sum_xl + least * sum_l) * inverse(sum_l2), scale)
+    gain = scale * (2 * sum_xl - scale * sum_l2 - 2 * offset * sum_l) + offset * (2 * sum_x - offset * sum_w)
+    scale, offset = _chosen(gain, scale, offset)
+    return scale, -least - offset
+
+
+def fit_around_zero(x: Tensor, weights: Tensor, half_range: int, tries: int) -> Tensor:
+    """Scale so that x is near scale * code, codes -half_range to half_range - 1: [.., n] to [.., 1]."""
+    reach = inverse(largest(x))
+    factors = (Tensor.arange(tries).float() * 0.1 + (half_range - (tries // 2) * 0.1)).reshape(tries, 1)
+    codes = (x.unsqueeze(-2) * (factors * -reach.unsqueeze(-2))).round().clamp(-half_range, half_range - 1)
+    sum_xl = ((weights * x).unsqueeze(-2) * codes).sum(-1)
+    scale = sum_xl * inverse((weights.unsqueeze(-2) * codes * codes).sum(-1))
+    return _chosen(scale * sum_xl, scale)[0]
+
+
+def _shared(scales: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Scales [.., n] that are not negative as whole numbers 0 to `most` and the float16 bytes of their unit."""
+    top = scales.max(-1, keepdim=True)
+    return (scales * (inverse(top) * most)).round().clamp(0, most), half_bytes(top / most)
+
+
+def _write_from_least(x: Tensor, groups: int, most: int, tries: int, most_scale: int) -> dict[str, Tensor]:
+    """The parts d and dmin, the scales and least values of the groups as whole numbers, and the codes."""
+    x = x.unflatten(-1, (groups, 256 // groups))
+    size = x.abs()
+    weights = size if most == 3 else x.square().mean(-1, keepdim=True).sqrt() + size
+    scale, least = (
+        v.squeeze(-1).contiguous() for v in fit_from_least(x, weights, most, tries, -1 if most == 15 else -0.5)
+    )
+    (scales, d), (leasts, dmin) = _shared(scale, most_scale), _shared(least, most_scale)
+    unit, offset = (half(d) * scales).unsqueeze(-1), (half(dmin) * leasts).unsqueeze(-1)
+    codes = ((x + offset) * inverse(unit)).round().clamp(0, most).cast(dtypes.uint8).flatten(-2)
+    return {"d": d, "dmin": dmin, "scale": scales, "least": leasts, "codes": codes}
+
+
+def _write_q2_k(x: Tensor) -> dict[str, Tensor]:
+    parts = _write_from_least(x, 16, 3, 16, 15)
+    scales = parts["scale"].cast(dtypes.uint8) | parts["least"].cast(dtypes.uint8) << 4
+    return {"d": parts["d"], "dmin": parts["dmin"], "scales": scales, "qs": pack(parts["codes"], 2, 32)}
+
+
+def _write_q4_k(x: Tensor) -> dict[str, Tensor]:
+    parts = _write_from_least(x, 8, 15, 21, 63)
+    scales = _packed_scales(parts["scale"], parts["least"])
+    return {"d": parts["d"], "dmin": parts["dmin"], "scales": scales, "qs": pack(parts["codes"], 4, 32)}
+
+
+def _write_q5_k(x: Tensor) -> dict[str, Tensor]:
+    parts = _write_from_least(x, 8, 31, 16, 63)
+    scales, codes = _packed_scales(parts["scale"], parts["least"]), parts["codes"]
+    low, high = pack(codes & 15, 4, 32), pack(codes >> 4, 1, 32)
+    return {"d": parts["d"], "dmin": parts["dmin"], "scales": scales, "qh": high, "qs": low}
+
+
+def _write_around_zero(x: Tensor, half_range: int, most_scale: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The part d, the signed scales of 16 groups as whole numbers, and the codes from 0 on."""
+    x = x.unflatten(-1, (16, 16))
+    scale = fit_around_zero(x, x.square(), half_range, 19).squeeze(-1).contiguous()
+    reach = inverse(largest(scale))
+    scales = (scale * (-most_scale * reach)).round().clamp(-most_scale, most_scale - 1)
+    d = half_bytes(largest(scale) / -most_scale)
+    unit = (half(d) * scales).unsqueeze(-1)
+    codes = (x * inverse(unit)).round().clamp(-half_range, half_range - 1) + half_range
+    return d, scales, codes.cast(dtypes.uint8).flatten(-2)
+
+
+def _write_q3_k(x: Tensor) -> dict[str, Tensor]:
+    d, scales, codes = _write_around_zero(x, 4, 32)
+    six = (scales + 32).cast(dtypes.uint8)
+    packed = cat([pack(six & 15, 4, 8), pack(six >> 4, 2, 4)], axis=-1)
+    return {"d": d, "scales": packed, "hmask": pack(codes >> 2, 1, 32), "qs": pack(codes & 3, 2, 32)}
+
+
+def _write_q6_k(x: Tensor) -> dict[str, Tensor]:
+    d, scales, codes = _write_around_zero(x, 32, 128)
+    bytes_ = scales.cast(dtypes.int8).bitcast(dtypes.uint8)
+    return {"d": d, "scales": bytes_, "ql": pack(codes & 15, 4, 64), "qh": pack(codes >> 4, 2, 32)}
+
+
+BLOCKS = (
+    BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k, (16, 16)),
+    BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k, (2, 4, 2, 16)),
+    BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k, (8, 32)),
+    BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k, (4, 2, 32)),
+    BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, _read_q6_k, _write_q6_k, (2, 4, 2, 16)),
+)

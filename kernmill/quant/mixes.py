@@ -1,0 +1,100 @@
+"""Mixes: which type each tensor of a language model gets. The names and choices are those of llama.cpp's quantiser.
+
+Most tensors get the base type. The output, or the embedding that stands in for it, and in the _M mixes half of those
+that matter most (attention values, the way out of the feed-forward part) get a better one. Where a row is no whole
+number of blocks, the type falls back to one with smaller blocks.
+Source: github.com/ggml-org/llama.cpp, src/llama-quant.cpp; file types: include/llama.h (`enum llama_ftype`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernmill.ir import FormatError
+
+from ..formats.gguf_types import TensorType, tensor_type
+
+__all__ = ["MIXES", "Mix", "mix_named"]
+
+_LAYER = re.compile(r"blk\.(\d+)\.")
+_KEPT = re.compile(r"norm|ffn_gate_inp|position_embd|token_types|ssm_conv1d|rope_|time_mix_|attn_rel_b|altup|laurel")
+_SMALLER = {
+    "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"), "F16"), "F16": "F32",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A mix: its number in `general.file_type`, the base type, and what some tensors get instead."""
+
+    name: str
+    file_type: int
+    base: str
+    output: str = "Q6_K"
+    better: str | None = None  # for attention values and the feed-forward's way out, in layers that count
+    early: str | None = None  # the same tensors, in the first layers
+    fused: str | None = None  # attention whose queries, keys and values are one tensor
+
+    def type_for(self, name: str, shape: Sequence[int], layers: int, *, is_tied: bool) -> TensorType | None:
+        """The type of a tensor, None if it stays as it is. `is_tied`: the embedding is the output as well."""
+        if not name.endswith(".weight") or len(shape) < 2 or _KEPT.search(name):
+            return None
+        kind = tensor_type(self._wanted(name, layers, is_tied))
+        while shape[-1] % kind.values:
+            kind = tensor_type(_SMALLER[kind.name])
+        return kind
+
+    def _wanted(self, name: str, layers: int, is_tied: bool) -> str:
+        if name == "output.weight" or (is_tied and name == "token_embd.weight"):
+            return self.output
+        found = _LAYER.match(name)
+        if found is None:
+            return self.base
+        layer, eighth = int(found[1]), layers // 8
+        if name.endswith(".attn_qkv.weight"):
+            return self.fused or self.base
+        if not name.endswith((".attn_v.weight", ".ffn_down.weight", ".ffn_down_exps.weight")):
+            return self.base
+        if self.better is not None and _counts(layer, layers):
+            return self.better
+        if self.early is not None and layer < (4 if name.endswith(".attn_v.weight") else eighth):
+            return self.early
+        return self.base
+
+
+def _counts(layer: int, layers: int) -> bool:
+    """The first and the last eighth, and every third in between."""
+    return layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+
+
+_ROWS = (
+    Mix("F16", 1, "F16", output="F16"),
+    Mix("Q4_0", 2, "Q4_0"),
+    Mix("Q4_1", 3, "Q4_1"),
+    Mix("Q8_0", 7, "Q8_0", output="Q8_0"),
+    Mix("Q5_0", 8, "Q5_0"),
+    Mix("Q5_1", 9, "Q5_1"),
+    Mix("Q4_K_S", 14, "Q4_K", early="Q5_K"),
+    Mix("Q4_K_M", 15, "Q4_K", better="Q6_K", fused="Q5_K"),
+    Mix("Q5_K_S", 16, "Q5_K"),
+    Mix("Q5_K_M", 17, "Q5_K", better="Q6_K", fused="Q6_K"),
+    Mix("Q6_K", 18, "Q6_K"),
+    Mix("IQ4_NL", 25, "IQ4_NL"),
+    Mix("IQ4_XS", 30, "IQ4_XS"),
+)
+MIXES: dict[str, Mix] = {mix.name: mix for mix in _ROWS}
+
+
+def mix_named(name: str) -> Mix:
+    """The mix of that name, in upper or lower case.
+
+    Raises:
+        FormatError: there is none.
+    """
+    found = MIXES.get(name.upper())
+    if found is None:
+        raise FormatError(f"quantize: {name!r} is no mix that kernmill makes. It makes {', '.join(MIXES)}.")
+    return found

@@ -1,0 +1,124 @@
+"""Blocks whose codes stand for numbers of a table: IQ4_NL and IQ4_XS (uneven steps), MXFP4 and NVFP4 (4-bit floats).
+
+Writing IQ4: a few scales are tried for each group, as in k.py. Writing MXFP4: the scale is the power of two below the
+largest magnitude, which becomes 4 to 6 times it.
+Source: github.com/ggml-org/ggml, src/ggml-common.h; OCP Microscaling Formats 1.0 (E2M1, E8M0).
+Tests: tests/kernmill/quant/test_nonlinear.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from kernmill.ir import dtypes
+
+from ..elementwise import where
+from ..tensor import Tensor
+from .bits import half, half_bytes, lookup, pack, unpack
+from .block import BlockType
+from .simple import inverse, largest
+
+__all__ = ["BLOCKS", "STEPS"]
+
+STEPS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+# --- 16 uneven steps -------------------------------------------------------------------------------------------------
+def _step(codes: Tensor) -> Tensor:
+    return lookup(codes, STEPS).float()
+
+
+def _nearest(x: Tensor, steps: Sequence[float]) -> Tensor:
+    """The code of the nearest step, the lower one of two as near: how many middles of rising steps lie below."""
+    codes = x._filled(0.0).cast(dtypes.uint8)
+    for low, high in itertools.pairwise(steps):
+        codes = codes + x.gt((low + high) / 2).cast(dtypes.uint8)
+    return codes
+
+
+def _read_iq4_nl(d: Tensor, qs: Tensor) -> Tensor:
+    return half(d) * _step(unpack(qs, 4, 16))
+
+
+def _read_iq4_xs(d: Tensor, scales_h: Tensor, scales_l: Tensor, qs: Tensor) -> Tensor:
+    scales = (unpack(scales_l, 4, 1) | unpack(scales_h, 2, 1) << 4).float() - 32
+    values = _step(unpack(qs, 4, 16)).unflatten(-1, (8, 32))
+    return ((half(d) * scales).unsqueeze(-1) * values).flatten(-2)
+
+
+def _fit(x: Tensor) -> Tensor:
+    """The scale with the smallest error, weighted by the square of a value: [.., 32] to [.., 1]."""
+    weights = x.square()
+    reach = inverse(largest(x))
+    factors = (STEPS[0] + Tensor.arange(15).float() - 7).reshape(15, 1)
+    steps = _step(_nearest(x.unsqueeze(-2) * (factors * reach.unsqueeze(-2)), STEPS))
+    sum_xl = ((weights * x).unsqueeze(-2) * steps).sum(-1)
+    scale = sum_xl * inverse((weights.unsqueeze(-2) * steps * steps).sum(-1))
+    return scale.gather(-1, (scale * sum_xl).argmax(-1, keepdim=True))
+
+
+def _write_iq4_nl(x: Tensor) -> dict[str, Tensor]:
+    d = half_bytes(_fit(x).contiguous())
+    return {"d": d, "qs": pack(_nearest(x * inverse(half(d)), STEPS), 4, 16)}
+
+
+def _write_iq4_xs(x: Tensor) -> dict[str, Tensor]:
+    x = x.unflatten(-1, (8, 32))
+    scale = _fit(x).squeeze(-1).contiguous()
+    top = largest(scale)
+    scales = (scale * (inverse(top) * -32)).round().clamp(-32, 31)
+    d = half_bytes(top / -32)
+    codes = _nearest(x * inverse((half(d) * scales).unsqueeze(-1)), STEPS).flatten(-2)
+    six = (scales + 32).cast(dtypes.uint8)
+    return {"d": d, "scales_h": pack(six >> 4, 2, 1), "scales_l": pack(six & 15, 4, 1), "qs": pack(codes, 4, 16)}
+
+
+# --- floats of 4 bits ------------------------------------------------------------------------------------------------
+DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)  # twice the numbers that 2 bits of exponent and 1 of fraction make
+
+
+def _doubled(codes: Tensor) -> Tensor:
+    """Twice the number: the codes 0 to 7 rise, 8 to 15 are their negatives."""
+    return lookup(codes, (*DOUBLED, *(-v for v in DOUBLED))).float()
+
+
+def _half_power(e: Tensor) -> Tensor:
+    """2 ** (e - 128) for bytes: subnormal below 2."""
+    wide = e.cast(dtypes.uint32)
+    small = where(e.eq(1), wide._filled(0x00400000), wide._filled(0x00200000))
+    return where(e.lt(2), small, (wide - 1) << 23).bitcast(dtypes.float32)
+
+
+def _read_mxfp4(e: Tensor, qs: Tensor) -> Tensor:
+    return _half_power(e) * _doubled(unpack(qs, 4, 16))
+
+
+def _write_mxfp4(x: Tensor) -> dict[str, Tensor]:
+    top = x.abs().max(-1, keepdim=True)
+    exponent = (top.bitcast(dtypes.uint32) >> 23).cast(dtypes.int32) - 2
+    e = exponent.clamp(0, 254).cast(dtypes.uint8)
+    size = x.abs() * inverse(_half_power(e))
+    codes = _nearest(size, DOUBLED)
+    negative = x.lt(0).logical_and(codes.ne(0))
+    return {"e": e, "qs": pack(codes | negative.cast(dtypes.uint8) << 3, 4, 16)}
+
+
+def _small_float(x: Tensor) -> Tensor:
+    """Half of an unsigned float with 4 bits of exponent (bias 7) and 3 of fraction; 127, no number, counts as 0."""
+    exponent, fraction = (x >> 3 & 15).cast(dtypes.uint32), x & 7
+    normal = ((exponent + 119) << 23 | fraction.cast(dtypes.uint32) << 20).bitcast(dtypes.float32)
+    value = where(exponent.eq(0), fraction.float() * 2.0**-10, normal)
+    return where(x.eq(127), value._filled(0.0), value)
+
+
+def _read_nvfp4(d: Tensor, qs: Tensor) -> Tensor:
+    return (_small_float(d).unsqueeze(-1) * _doubled(unpack(qs, 4, 8)).unflatten(-1, (4, 16))).flatten(-2)
+
+
+BLOCKS = (
+    BlockType("IQ4_NL", {"d": 2, "qs": 16}, _read_iq4_nl, _write_iq4_nl, (2, 16)),
+    BlockType("IQ4_XS", {"d": 2, "scales_h": 2, "scales_l": 4, "qs": 128}, _read_iq4_xs, _write_iq4_xs, (8, 2, 16)),
+    BlockType("MXFP4", {"e": 1, "qs": 16}, _read_mxfp4, _write_mxfp4, (2, 16)),
+    BlockType("NVFP4", {"d": 4, "qs": 32}, _read_nvfp4, axes=(4, 2, 8)),
+)

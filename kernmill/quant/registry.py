@@ -1,0 +1,25 @@
+"""All block types by name: the families of this folder, one after the other."""
+
+from __future__ import annotations
+
+from kernmill.ir import FormatError
+
+from . import grids, k, nonlinear, simple, ternary
+from .block import BlockType
+
+__all__ = ["BLOCKS", "block_type"]
+
+FAMILIES = (simple, k, nonlinear, ternary, grids)
+BLOCKS: dict[str, BlockType] = {block.name: block for family in FAMILIES for block in family.BLOCKS}
+
+
+def block_type(name: str) -> BlockType:
+    """The block type of that name, in upper or lower case.
+
+    Raises:
+        FormatError: kernmill has no such type.
+    """
+    found = BLOCKS.get(name.upper())
+    if found is None:
+        raise FormatError(f"quantised type {name!r}: kernmill has none of that name. It has {', '.join(BLOCKS)}.")
+    return found

@@ -1,0 +1,78 @@
+"""Blocks with two, three or four values a code and one scale: Q1_0 (-1, 1), TQ1_0 and TQ2_0 (-1, 0, 1), Q2_0 (-1 to 2).
+
+TQ1_0 keeps five digits to the base 3 in a byte, as a fraction of 256: times 3, what goes beyond the byte is the next.
+Source: github.com/ggml-org/ggml, src/ggml-common.h and src/ggml-quants.c.
+Tests: tests/kernmill/quant/test_ternary.py.
+"""
+
+from __future__ import annotations
+
+from kernmill.ir import dtypes
+
+from ..movement import cat
+from ..tensor import Tensor
+from .bits import half, half_bytes, lookup, pack, unpack
+from .block import BlockType
+from .simple import inverse, rounded
+
+__all__ = ["BLOCKS"]
+
+POWERS = (1, 3, 9, 27, 81)
+
+
+def _read_q1_0(d: Tensor, qs: Tensor) -> Tensor:
+    return half(d) * (unpack(qs, 1, 1).float() * 2 - 1)
+
+
+def _read_q2_0(d: Tensor, qs: Tensor) -> Tensor:
+    return half(d) * (unpack(qs, 2, 1).float() - 1)
+
+
+def _read_tq2_0(qs: Tensor, d: Tensor) -> Tensor:
+    return half(d) * (unpack(qs, 2, 32).float() - 1)
+
+
+def _digits(x: Tensor, count: int) -> Tensor:
+    """The first `count` digits of all bytes, then the second ones, ..: [.., n] to [.., count * n]."""
+    powers = lookup(Tensor.arange(count, dtype=dtypes.uint8), POWERS[:count], dtypes.uint8).unsqueeze(-1)
+    shifted = x.unsqueeze(-2) * powers  # wraps: what was before the digit is gone
+    return ((shifted.cast(dtypes.uint16) * 3) >> 8).flatten(-2)
+
+
+def _read_tq1_0(qs: Tensor, qh: Tensor, d: Tensor) -> Tensor:
+    digits = cat([_digits(qs[..., :32], 5), _digits(qs[..., 32:], 5), _digits(qh, 4)], axis=-1)
+    return half(d) * (digits.float() - 1)
+
+
+def _ternary(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale and the codes 0 to 2."""
+    d = x.abs().max(-1, keepdim=True)
+    return half_bytes(d), (rounded(x * inverse(d)) + 1).cast(dtypes.uint8)
+
+
+def _write_tq2_0(x: Tensor) -> dict[str, Tensor]:
+    d, codes = _ternary(x)
+    return {"qs": pack(codes, 2, 32), "d": d}
+
+
+def _bytes(digits: Tensor, count: int) -> Tensor:
+    """The inverse of `_digits`: the number of `count` digits as a fraction of 256, rounded up."""
+    planes = digits.unflatten(-1, (count, digits.shape[-1] // count)).cast(dtypes.uint32)
+    number = planes[..., 0, :]
+    for place in range(1, 5):
+        number = number * 3 + planes[..., place, :] if place < count else number * 3
+    return ((number * 256 + 242) // 243).cast(dtypes.uint8)
+
+
+def _write_tq1_0(x: Tensor) -> dict[str, Tensor]:
+    d, codes = _ternary(x)
+    first, second, rest = codes.split([160, 80, 16], axis=-1)
+    return {"qs": cat([_bytes(first, 5), _bytes(second, 5)], axis=-1), "qh": _bytes(rest, 4), "d": d}
+
+
+BLOCKS = (
+    BlockType("TQ1_0", {"qs": 48, "qh": 4, "d": 2}, _read_tq1_0, _write_tq1_0),
+    BlockType("TQ2_0", {"qs": 64, "d": 2}, _read_tq2_0, _write_tq2_0, (2, 4, 32)),
+    BlockType("Q1_0", {"d": 2, "qs": 16}, _read_q1_0),
+    BlockType("Q2_0", {"d": 2, "qs": 16}, _read_q2_0),
+)

@@ -1,0 +1,133 @@
+"""`kernmill quantize IN OUT MIX`: a GGUF file with its weights in fewer bits, tensor by tensor, piece by piece."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from kernmill.ir import FormatError, dtypes
+
+from .formats import gguf, gguf_write
+from .formats.gguf_types import TensorType, ValueType
+from .lazy import no_grad
+from .quant import BLOCKS
+from .quant.mixes import Mix, mix_named
+from .tensor_bytes import bytes_of, tensor_over
+
+__all__ = ["run"]
+
+PIECE = 1 << 22  # values that are converted at a time: a multiple of every block, so that one kernel serves all pieces
+_OF_PARTS = re.compile(r"split\.|general\.(file_type|quantization_version|alignment)$")
+_VERSION = 2  # of the block layouts, as the reference counts
+
+Report = Callable[[str], None]
+
+
+def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str, *, requantize: bool = False,
+        report: Report = print) -> None:  # fmt: skip
+    """Write `target` from `source`; all of it or nothing. A split source becomes one file.
+
+    Raises:
+        FormatError: a file that cannot be read or written, a mix that kernmill does not make, values that are inf or
+            nan, weights that have blocks already (without `requantize`).
+    """
+    start = time.perf_counter()
+    recipe = mix_named(mix)
+    file = gguf.read(source)
+    kinds = {name: _kind(file, entry, recipe, requantize) for name, entry in file.entries.items()}
+    _check_room(target, sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items()))
+    metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}
+    metadata["general.file_type"] = gguf_write.Typed(ValueType.UINT32, recipe.file_type)
+    metadata["general.quantization_version"] = gguf_write.Typed(ValueType.UINT32, _VERSION)
+    tensors = {
+        name: gguf_write.NewTensor(kind, file.entries[name].shape, partial(_converted, file, name, kind, n, report))
+        for n, (name, kind) in enumerate(kinds.items(), 1)
+    }
+    gguf_write.write(target, metadata, tensors, alignment=file.alignment)
+    before = sum(entry.stop - entry.start for entry in file.entries.values())
+    after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
+    report(f"{os.fspath(target)}: {recipe.name}, {_mib(after)} of weights from {_mib(before)}, "
+           f"in {time.perf_counter() - start:.1f} s")  # fmt: skip
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.2f} MiB"
+
+
+def _check_room(target: str | os.PathLike[str], size_bytes: int) -> None:
+    """The weights fit the disk: better said before the work than after it."""
+    folder = Path(target).resolve().parent
+    if not folder.is_dir():
+        return  # the writer says so
+    free = shutil.disk_usage(folder).free
+    if size_bytes > free:
+        raise FormatError(f"{os.fspath(target)}: cannot be written: it takes {_mib(size_bytes)}, the disk has "
+                          f"{_mib(free)} left. Choose another place.")  # fmt: skip
+
+
+def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> TensorType:
+    """What becomes of a tensor."""
+    layers = file.metadata.read("general.architecture", str, "")
+    count = file.metadata.read(f"{layers}.block_count", int, 0)
+    kind = recipe.type_for(entry.name, entry.shape, count, is_tied="output.weight" not in file.entries)
+    if kind is None or kind is entry.type or (entry.type.dtype is not None and not entry.type.dtype.is_float):
+        return entry.type
+    if entry.type.dtype is None:
+        if not requantize:
+            raise FormatError(
+                f"{file.where}: tensor {entry.name!r} is {entry.type.name} already; quantised twice it loses more than "
+                "once. Start from an F16, BF16 or F32 file, or ask for it with --requantize."
+            )
+        if entry.type.name not in BLOCKS:
+            raise FormatError(f"{file.where}: tensor {entry.name!r} is {entry.type.name}, which is not for files. "
+                              "Convert the model again.")  # fmt: skip
+    return kind
+
+
+# --- one tensor ------------------------------------------------------------------------------------------------------
+def _converted(file: gguf.File, name: str, kind: TensorType, number: int, report: Report) -> Iterator[memoryview]:
+    """The bytes of a tensor in its new type."""
+    entry, values = file.entries[name], file.values(name)
+    shape = " x ".join(str(size) for size in entry.shape)
+    shown = name if name.isprintable() and name.isascii() else ascii(name)  # a file from elsewhere talks to a terminal
+    count = f"[{number:4}/{len(file.entries):4}] {shown:36} {shape:>16}"
+    if kind is entry.type:
+        report(f"{count}  {kind.name}")
+        yield values
+        return
+    report(f"{count}  {entry.type.name} -> {kind.name}  {_mib(len(values))} -> {_mib(kind.nbytes(entry.shape))}")
+    step, left = PIECE // entry.type.values * entry.type.size_bytes, kind.nbytes(entry.shape)
+    for start in range(0, len(values), step):
+        piece = values[start : start + step]
+        if len(piece) < step and start:  # the last of several is as long as the others: one kernel for all
+            piece = memoryview(bytes(piece) + bytes(step - len(piece)))
+        made = _encoded(piece, entry.type, kind)
+        if made is None:
+            raise FormatError(f"{file.where}: tensor {name!r} holds values that are inf or nan, or too large for "
+                              f"{kind.name}. Choose another mix, or convert the model again.")  # fmt: skip
+        yield made[:left]
+        left -= len(made[:left])
+
+
+@no_grad()
+def _encoded(piece: memoryview, old: TensorType, new: TensorType) -> memoryview | None:
+    """The bytes of a piece in another type; None if it holds what is no finite number, before or after."""
+    if old.dtype is not None:
+        values = tensor_over(piece, old.dtype, (len(piece) // old.size_bytes,)).float()
+    else:
+        data = tensor_over(piece, dtypes.uint8, (len(piece) // old.size_bytes, old.size_bytes))
+        values = BLOCKS[old.name].decode(data).flatten()
+    were_finite = values.isfinite().all()
+    if new.dtype is not None:
+        result = back = values.cast(new.dtype)
+    else:
+        result = BLOCKS[new.name].encode(values.reshape(-1, new.values))
+        back = BLOCKS[new.name].decode(result.realize(were_finite))
+    are_finite = back.isfinite().all()
+    result.realize(were_finite, are_finite)
+    return bytes_of(result) if were_finite.item() and are_finite.item() else None

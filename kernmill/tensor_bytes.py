@@ -1,0 +1,49 @@
+"""Tensors over the little-endian bytes of files, and the bytes of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernmill.ir import DType, dtypes, reshape
+from kernmill.runtime import upload
+
+from .lazy import device_name
+from .tensor import Tensor
+
+__all__ = ["bytes_of", "tensor_over"]
+
+
+def tensor_over(values: memoryview, dtype: DType, shape: Sequence[int], device: str | None = None) -> Tensor:
+    """A tensor of these bytes, row-major.
+
+    On a device that works on the host's memory it lies in these very bytes, which nobody may change, unless they are
+    not aligned. Bools are 0 or 1; the caller has looked.
+    """
+    import numpy as np
+
+    stored = np.dtype(_stored_as(dtype))
+    raw: Any = np.frombuffer(values, np.uint8)
+    if raw.ctypes.data % stored.itemsize:
+        raw = raw.copy()
+    array = raw.view(stored.newbyteorder("<")).astype(stored, copy=False)
+    array = array.view(np.bool_) if dtype.is_bool else array
+    place = device_name(device)
+    return Tensor._make(reshape(upload(array, dtype, place, borrow=True), tuple(shape)), place)
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The values of a tensor as bytes, row-major."""
+    import numpy as np
+
+    tensor = tensor.detach()
+    tensor = tensor.bitcast(dtypes.uint16) if tensor.dtype is dtypes.bfloat16 else tensor
+    array = np.ascontiguousarray(tensor.numpy())
+    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    raw: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(raw)
+
+
+def _stored_as(dtype: DType) -> str:
+    """The NumPy dtype that holds the values."""
+    return {"bfloat16": "uint16", "bool": "uint8"}.get(dtype.name, dtype.name)

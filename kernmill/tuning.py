@@ -1,0 +1,144 @@
+"""`kernmill tune`: run a program, collect its kernels, search for a schedule of each, store what is found."""
+
+from __future__ import annotations
+
+import importlib.util
+import runpy
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from kernmill.compiler import Kernel
+from kernmill.ir import KernmillError
+from kernmill.runtime import Tuned, Worker, collecting_kernels, get_device, tune
+
+__all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
+
+_LEAST_SHARE = 0.02  # of the time, for a kernel that takes next to none of the program's
+
+
+@dataclass(slots=True)
+class Found:
+    """A kernel of the program, and the share of the program's kernel time that it took."""
+
+    device: str
+    kernel: Kernel
+    share: float
+
+
+def collect(program: str, arguments: Sequence[str]) -> list[Found]:
+    """Run a script or a module; the kernels that it launched, those that took the most time first.
+
+    Raises:
+        KernmillError: the program cannot be found.
+    """
+    before = sys.argv, list(sys.path)
+    try:
+        with collecting_kernels() as seen:
+            _run_program(program, arguments)
+    finally:
+        sys.argv, sys.path[:] = before
+    whole = sum(time_ns for _, time_ns in seen.values()) or 1
+    found = [Found(device, kernel, time_ns / whole) for (device, _), (kernel, time_ns) in seen.items()]
+    return sorted(found, key=lambda f: -f.share)
+
+
+def _run_program(program: str, arguments: Sequence[str]) -> None:
+    is_file = Path(program).is_file()
+    sys.path.insert(0, str(Path(program).resolve().parent) if is_file else "")
+    if not is_file and not _is_module(program):
+        raise KernmillError(
+            f"tune: there is no file {program!r} and no module of that name. Give a script or a module that runs the "
+            "tensors you care about: kernmill tune --seconds 120 train.py"
+        )
+    sys.argv = [program, *arguments]
+    try:
+        if is_file:
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            print(
+                f"kernmill tune: {program} ended with {end.code}; its kernels are tuned all the same", file=sys.stderr
+            )
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a package of it is missing; no name at all
+        return False
+
+
+class ProgressLine:
+    """What is shown meanwhile: on a terminal one line that changes, elsewhere a line a kernel."""
+
+    def __init__(self, stream: TextIO, count: int, deadline: float) -> None:
+        self.stream, self.count, self.deadline = stream, count, deadline
+        self.number = 0
+        self.is_terminal = stream.isatty()
+
+    def changing(self, found: Tuned) -> None:
+        """A candidate was tried."""
+        if self.is_terminal:
+            left = max(0.0, self.deadline - time.monotonic())
+            self.stream.write(f"\r\x1b[2K{self.text(found)}, {left:.0f} s left")
+            self.stream.flush()
+
+    def done(self, found: Tuned) -> None:
+        """The search for a kernel has ended."""
+        self.stream.write(f"\r\x1b[2K{self.text(found)}\n" if self.is_terminal else f"{self.text(found)}\n")
+        self.stream.flush()
+
+    def text(self, found: Tuned) -> str:
+        """One kernel: its times and what was tried."""
+        faults = [f"{count} {word}" for count, word in
+                  ((found.refused, "refused"), (found.lost, "lost"), (len(found.wrong), "WRONG")) if count]  # fmt: skip
+        return (
+            f"[{self.number}/{self.count}] {found.kernel.name}: {found.heuristic_ns / 1e3:.1f} us -> "
+            f"{found.time_ns / 1e3:.1f} us ({found.speedup:.2f}x), {', '.join([f'{found.tried} tried', *faults])}"
+        )
+
+
+def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextIO) -> list[Tuned]:
+    """Search for each; time is given by share of the program's time. What was found is stored after each."""
+    deadline = time.monotonic() + seconds
+    line = ProgressLine(stream, len(kernels), deadline)
+    done: list[Tuned] = []
+    worker = Worker()
+    try:
+        for number, found in enumerate(kernels):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            shares = [max(_LEAST_SHARE, other.share) for other in kernels[number:]]
+            line.number = number + 1
+            try:
+                result = tune(
+                    get_device(found.device), found.kernel, width=width, seconds=left * shares[0] / sum(shares),
+                    progress=line.changing, worker=worker,
+                )  # fmt: skip
+            except KernmillError as error:
+                stream.write(f"[{line.number}/{line.count}] {found.kernel.name}: not tuned: {error}\n")
+                continue
+            line.done(result)
+            done.append(result)
+    finally:
+        worker.close()
+    return done
+
+
+def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> int:
+    """The command; 1 when a schedule gave wrong results, else 0."""
+    kernels = collect(program, arguments)
+    print(f"{len(kernels)} kernels in {program}; {seconds:g} s to tune them", file=sys.stderr)
+    done = tune_all(kernels, seconds, width, sys.stderr)
+    shares = {f.kernel.ast: f.share for f in kernels}
+    after = 1 - sum(shares[d.kernel.ast] * (1 - d.time_ns / d.heuristic_ns) for d in done if d.heuristic_ns)
+    print(f"{len(done)} of {len(kernels)} kernels searched; all kernels together by these times: {1 / after:.2f}x. "
+          "The schedules are stored and will be used from now on (BEAM=0: not).", file=sys.stderr)  # fmt: skip
+    return 1 if any(d.wrong for d in done) else 0

@@ -1,0 +1,203 @@
+"""OpenCL C 1.2: vectors of 2 to 16 lanes, masks as ints, nothing that depends on a driver's fast-math.
+
+A kernel is `name(buffer, offset, .., variables.., chunk)`: every buffer comes with the number of values that lie
+before its first one, and work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop.
+
+With LEAN defined the text declares the functions that it calls: drivers made from clang read a header of a megabyte
+before every kernel, which takes longer than all the rest, and a device may leave it out (runtime/ops_cl.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernmill.ir import AxisKind, DType, Ops, UOp, dtypes
+
+from .base import Renderer
+from .clike import C_OPS
+from .opencl_vectors import LANE, VectorBody
+
+__all__ = ["OPENCL_OPS", "OpenCLRenderer"]
+
+OPENCL_OPS = C_OPS
+_CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvector(x, type)", "#else",
+            "#define CONVERT(type, x) convert_##type(x)", "#endif")  # fmt: skip
+
+
+class OpenCLRenderer(Renderer):
+    """Text for any driver of OpenCL 1.2 or later."""
+
+    def render(self, name: str, uops: Sequence[UOp]) -> str:
+        """Source text of the kernel `name`.
+
+        Raises:
+            DTypeError: the kernel needs float64 and the device has none.
+        """
+        return _Body(self.target, name, uops).text()
+
+
+class _Body(VectorBody):
+    """One kernel."""
+
+    def head(self) -> list[str]:
+        used = {d.scalar for u in self.uops for d in (u.dtype, *(s.dtype for s in u.src))}
+        lines = ["#pragma OPENCL FP_CONTRACT OFF"]
+        if dtypes.float64 in used:
+            lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+        if dtypes.float16 in used and dtypes.float16 in self.target.storage_dtypes:
+            lines.append("#pragma OPENCL EXTENSION cl_khr_fp16 : enable")
+        params = [f"__global {self.type_name(p.dtype, memory=True)} *b{p.arg[0]}, long o{p.arg[0]}"
+                  for p in self.signature.params]  # fmt: skip
+        names = [f"long {self.values[v]}" for v in self.signature.variables]
+        head = "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))"
+        start = f"void {self.name}({', '.join([*params, *names, 'long chunk'])}) {{"
+        moved = [f"  b{p.arg[0]} += o{p.arg[0]};" for p in self.signature.params]
+        declared = [f"{text};" for text in self.prototypes]
+        lean = [
+            "#ifdef LEAN",
+            "#define F __attribute__((overloadable))",
+            "size_t F get_global_id(uint);",
+            *declared,
+            "#endif",
+        ]
+        return [*lines, *lean, *(_CONVERT if self.converts else ()), *self.helpers, head, start, *moved]
+
+    def bounds(self, u: UOp) -> tuple[str, str]:
+        if u.arg[1] != AxisKind.THREAD:
+            return "0", self.values[u.src[0]]
+        self.emit("long first = get_global_id(0) * chunk;")
+        limit = self.values[u.src[0]]
+        self.emit(f"long last = first + chunk < {limit} ? first + chunk : {limit};")
+        return "first", "last"
+
+    # --- loads
+    def load(self, u: UOp) -> None:
+        place, lanes = u.src[0], u.dtype.lanes
+        _, index, *gates = place.src
+        gate = gates[0] if gates else None
+        memory = self.type_name(u.dtype, memory=True)
+        zero = self.literal(dtypes.uint8.vec(lanes), 0) if u.dtype.is_bool else self.zero(u.dtype)
+        if lanes == 1:
+            text = self.element(place, self.values[index])
+        elif index.dtype.lanes > 1:
+            text = self.gather(u, place, gate, zero)
+            gate = None
+        elif gate is not None and gate.dtype.lanes > 1:
+            text = self.masked_load(u, place, gate)
+            gate = None
+        else:
+            text = self.load_lanes(u.dtype, self.space(place), self.at(place))
+        if gate is not None:
+            text = f"{self.values[gate]} ? {text} : {zero}"
+        if not u.dtype.is_bool:
+            self.define(u, text)
+        elif lanes == 1:
+            self.define(u, f"({text}) != 0")
+        else:
+            self.define_mask(u, 8, f"({text}) != ({memory})(0)")
+
+    def gather(self, u: UOp, place: UOp, gate: UOp | None, zero: str) -> str:
+        """Each lane from a place of its own."""
+        lanes = u.dtype.lanes
+        index, zero = self.named(place.src[1]), self.zero(dtypes.uint8 if u.dtype.is_bool else u.dtype.scalar)
+        parts = [self.element(place, self.lane_of(index, n)) for n in range(lanes)]
+        if gate is not None:
+            mask = self.named(gate)
+            parts = [f"{self.lane_of(mask, n)} ? {part} : {zero}" for n, part in enumerate(parts)]
+        return f"({self.type_name(u.dtype, memory=True)})({', '.join(parts)})"
+
+    def masked_load(self, u: UOp, place: UOp, gate: UOp) -> str:
+        """Side by side, some lanes not touched: at once where all are, else lane by lane."""
+        lanes, memory = u.dtype.lanes, self.type_name(u.dtype, memory=True)
+        space, mask = self.space(place), self.mask_type(lanes, self.masks[gate])
+        name = f"load_{space.strip('_')}_{memory}_{mask}"
+        scalar = self.type_name(u.dtype.scalar, memory=True)
+        each = " ".join(f"if (m.s{LANE[n]}) r.s{LANE[n]} = p[{n}];" for n in range(lanes))
+        self.helpers[
+            f"static {memory} {name}(const {space} {scalar} *p, {mask} m, bool whole) {{\n"
+            f"  if (whole) return {self.load_lanes(u.dtype, space, 'p')};\n"
+            f"  {memory} r = ({memory})(0);\n  {each}\n  return r;\n}}"
+        ] = None
+        return f"{name}({self.at(place)}, {self.values[gate]}, {self.whole(gate)})"
+
+    def load_lanes(self, dtype: DType, space: str, address: str) -> str:
+        """Lanes that lie side by side."""
+        scalar = self.type_name(dtype.scalar, memory=True)
+        self.declare(f"vload{dtype.lanes}", self.type_name(dtype, memory=True), "size_t", f"const {space} {scalar} *")
+        return f"vload{dtype.lanes}(0, {address})"
+
+    def whole(self, gate: UOp) -> str:
+        """A scalar condition under which every lane of the mask is true."""
+        if gate.op is Ops.LT and isinstance(gate.src[0].arg, tuple) and gate.src[1].op is Ops.BROADCAST:
+            return f"{max(gate.src[0].arg)} < {self.values[gate.src[1].src[0]]}"
+        kind = self.mask_type(gate.dtype.lanes, self.masks[gate])
+        self.declare("all", "int", kind)
+        return f"all({self.values[gate]})"
+
+    # --- stores
+    def store(self, u: UOp) -> None:
+        place, stored = u.src
+        lanes = stored.dtype.lanes
+        _, index, *gates = place.src
+        gate = gates[0] if gates else None
+        value = self.values[stored]
+        if stored.dtype.is_bool and lanes > 1:
+            value = f"as_uchar{lanes}({self.mask(stored, 8)} & (char{lanes})(1))"
+        if lanes == 1:
+            text = f"{self.element(place, self.values[index])} = {value};"
+        elif index.dtype.lanes > 1:
+            self.scatter(place, gate, value, stored.dtype)
+            return
+        elif gate is not None and gate.dtype.lanes > 1:
+            self.masked_store(place, gate, value, stored.dtype)
+            return
+        else:
+            text = self.plain_store(u, place, value, stored.dtype)
+        self.emit(text if gate is None else f"if ({self.values[gate]}) {text}")
+
+    def plain_store(self, u: UOp, place: UOp, value: str, dtype: DType) -> str:
+        return self.store_lanes(dtype, self.space(place), self.at(place), value)
+
+    def scatter(self, place: UOp, gate: UOp | None, value: str, dtype: DType) -> None:
+        index, name = self.named(place.src[1]), self.fresh()
+        mask = None if gate is None else self.named(gate)
+        self.emit(f"{self.type_name(dtype, memory=True)} {name} = {value};")
+        for n in range(dtype.lanes):
+            line = f"{self.element(place, self.lane_of(index, n))} = {self.lane_of(name, n)};"
+            self.emit(line if mask is None else f"if ({self.lane_of(mask, n)}) {line}")
+
+    def masked_store(self, place: UOp, gate: UOp, value: str, dtype: DType) -> None:
+        lanes, memory = dtype.lanes, self.type_name(dtype, memory=True)
+        space, mask = self.space(place), self.mask_type(lanes, self.masks[gate])
+        name = f"store_{space.strip('_')}_{memory}_{mask}"
+        scalar = self.type_name(dtype.scalar, memory=True)
+        each = " ".join(f"if (m.s{LANE[n]}) p[{n}] = x.s{LANE[n]};" for n in range(lanes))
+        self.helpers[
+            f"static void {name}({space} {scalar} *p, {memory} x, {mask} m, bool whole) {{\n"
+            f"  if (whole) {{ {self.store_lanes(dtype, space, 'p', 'x')} return; }}\n  {each}\n}}"
+        ] = None
+        self.emit(f"{name}({self.at(place)}, {value}, {self.values[gate]}, {self.whole(gate)});")
+
+    def store_lanes(self, dtype: DType, space: str, address: str, value: str) -> str:
+        """Lanes that will lie side by side."""
+        scalar = self.type_name(dtype.scalar, memory=True)
+        vector = self.type_name(dtype, memory=True)
+        self.declare(f"vstore{dtype.lanes}", "void", vector, "size_t", f"{space} {scalar} *")
+        return f"vstore{dtype.lanes}({value}, 0, {address});"
+
+    # --- places
+    def at(self, place: UOp, index: str | None = None) -> str:
+        """The address of a scalar place."""
+        index = self.values[place.src[1]] if index is None else index
+        memory = self.values[place.src[0]]
+        return memory if index in ("0", "0L") else f"{memory} + {index}"
+
+    def element(self, place: UOp, index: str) -> str:
+        return f"{self.values[place.src[0]]}[{index}]"
+
+    def space(self, place: UOp) -> str:
+        """The address space of a place."""
+        memory = place.src[0]
+        while memory.op is Ops.AFTER:
+            memory = memory.src[0]
+        return "__private" if memory.op is Ops.LOCAL else "__global"

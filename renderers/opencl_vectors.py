@@ -1,0 +1,347 @@
+"""class VectorBody: OpenCL C's types, literals, vectors and masks; opencl.py adds memory and the head of a kernel.
+
+A vector of bools is a vector of ints, -1 for true, as wide as what it was compared from: the language selects lanes by
+masks of equal width.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC
+from collections.abc import Callable, Sequence
+
+from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
+
+from .clike import CLikeBody, float_text
+
+__all__ = ["VectorBody", "mask_op", "runs"]
+
+_TYPES = {
+    "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
+    "uint16": "ushort", "uint32": "uint", "uint64": "ulong", "float16": "half", "bfloat16": "ushort",
+    "float32": "float", "float64": "double",
+}  # fmt: skip
+_INTS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
+_WIDTHS = (2, 4, 8, 16)
+_MASK_WIDTH = 32  # bits of a lane of a mask that was not made by comparing vectors
+LANE = "0123456789abcdef"
+
+
+class VectorBody(CLikeBody, ABC):
+    """Values of one kernel."""
+
+    def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
+        super().__init__(target, name, uops)
+        self.masks: dict[UOp, int] = {}  # vectors of bools: bits of a lane
+        self.helpers: dict[str, None] = {}
+        self.prototypes: dict[str, None] = {}
+        self.converts = False
+        self.vectors: dict[Op, Callable[[UOp], None]] = {
+            Ops.CAST: self._cast_vector, Ops.WHERE: self._select, Ops.BROADCAST: self._broadcast, Ops.LANE: self._lane,
+            Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle, Ops.FOLD: self._fold,
+        }  # fmt: skip
+
+    def type_name(self, dtype: DType, *, memory: bool = False) -> str:
+        """The type of a value, or of what lies in memory."""
+        scalar = dtype.scalar
+        if scalar not in self.target.storage_dtypes and scalar is dtypes.float64:
+            raise DTypeError(
+                f"kernel {self.name}: the device has no float64. Compute in float32 (x.float()), or choose a device "
+                "that has it: `kernmill info` lists them."
+            )
+        name = _TYPES[scalar.name]
+        if scalar is dtypes.float16 and scalar not in self.target.storage_dtypes:
+            name = "ushort"
+        if scalar.is_bool and (memory or dtype.lanes > 1):
+            name = "uchar" if memory else "int"
+        if dtype.lanes > 1 and dtype.lanes not in _WIDTHS:
+            raise InternalError(f"{self.name}: OpenCL has no vectors of {dtype.lanes} lanes")
+        return name if dtype.lanes == 1 else f"{name}{dtype.lanes}"
+
+    def is_bits(self, dtype: DType) -> bool:
+        """Whether a float dtype is only moved about, as the ushort of its bits."""
+        missing = dtypes.float16 not in self.target.storage_dtypes
+        return dtype.scalar is dtypes.bfloat16 or (dtype.scalar is dtypes.float16 and missing)
+
+    def literal(self, dtype: DType, value: float) -> str:
+        """A constant, scalar or vector."""
+        if dtype.lanes > 1 and isinstance(value, tuple):
+            return f"({self.type_name(dtype)})({', '.join(self.literal(dtype.scalar, item) for item in value)})"
+        if dtype.lanes > 1:
+            return f"({self.type_name(dtype)})({self.literal(dtype.scalar, value)})"
+        if dtype.is_bool:
+            return "true" if value else "false"
+        if self.is_bits(dtype):
+            return f"(ushort)0x{bits_of(dtype, float(value)):04x}"
+        if dtype.is_float:
+            return self.float_literal(dtype, value)
+        if dtype.bits == 64:
+            if value == dtype.min != 0:
+                return "(-0x7fffffffffffffffL - 1)"
+            return _signed(f"{value}L" if dtype.min else f"{value}UL")
+        if dtype is dtypes.int32 and value == dtype.min:
+            return "(-0x7fffffff - 1)"
+        return _signed(f"{value}u" if dtype is dtypes.uint32 else f"{value}")
+
+    def float_literal(self, dtype: DType, value: float) -> str:
+        """A float with its suffix: one without would be a float64."""
+        suffix = "" if dtype is dtypes.float64 else "f"
+        if math.isfinite(value):
+            text = _signed(float_text(value, suffix))
+        else:
+            text = "NAN" if value != value else "INFINITY" if value > 0 else "(-INFINITY)"
+        return text if dtype is dtypes.float32 else f"({self.type_name(dtype)}){text}"
+
+    def bitcast(self, to: DType, of: DType, a: str) -> str:
+        """The same bits in another type."""
+        kind = self.type_name(to)
+        return a if kind == self.type_name(of) else f"as_{kind}({a})"
+
+    def constant(self, u: UOp) -> None:
+        """CONST; one of bools is a mask."""
+        if u.dtype.lanes == 1 or not u.dtype.is_bool:
+            super().constant(u)
+            return
+        self.masks[u] = _MASK_WIDTH
+        values = u.arg if isinstance(u.arg, tuple) else (u.arg,)
+        self.values[u] = f"(int{u.dtype.lanes})({', '.join(str(-int(v)) for v in values)})"
+
+    def call(self, name: str, result: DType, *operands: tuple[DType, str]) -> str:
+        """A call, declared for lean builds."""
+        self.declare(name, self.type_name(result), *(self.type_name(dtype) for dtype, _ in operands))
+        return super().call(name, result, *operands)
+
+    def declare(self, name: str, result: str, *types: str) -> None:
+        """A function of the language that the text calls."""
+        self.prototypes[f"{result} F {name}({', '.join(types)})"] = None
+
+    def convert(self, kind: str, text: str) -> str:
+        """A vector in lanes of another type."""
+        self.converts = True
+        return f"CONVERT({kind}, {text})"
+
+    def zero(self, dtype: DType) -> str:
+        """Nothing, in a dtype."""
+        return self.literal(dtype, 0.0 if dtype.is_float else 0)
+
+    def lane_of(self, text: str, number: int) -> str:
+        """One lane of a named vector."""
+        return f"{text}.s{LANE[number]}"
+
+    def named(self, u: UOp) -> str:
+        """A name for a vector that may be a literal, so that its lanes can be taken one by one."""
+        if u.op is Ops.CONST:
+            name = self.fresh()
+            kind = self.mask_type(u.dtype.lanes, self.masks[u]) if u in self.masks else self.type_name(u.dtype)
+            self.emit(f"{kind} {name} = {self.values[u]};")
+            return name
+        return self.values[u]
+
+    # --- bools in vectors
+    def mask_type(self, lanes: int, bits: int) -> str:
+        """The type of a mask with lanes of so many bits."""
+        return self.type_name(_INTS[bits].vec(lanes))
+
+    def mask(self, u: UOp, bits: int) -> str:
+        """A vector of bools as lanes of so many bits."""
+        have = self.masks[u]
+        return self.values[u] if have == bits else self.convert(self.mask_type(u.dtype.lanes, bits), self.values[u])
+
+    def _as_mask(self, u: UOp, bits: int) -> str:
+        """A mask of so many bits, under a name."""
+        name = self.fresh()
+        self.emit(f"{self.mask_type(u.dtype.lanes, bits)} {name} = {self.mask(u, bits)};")
+        return name
+
+    def define_mask(self, u: UOp, bits: int, text: str) -> None:
+        """A mask that is computed once."""
+        self.masks[u] = bits
+        self.values[u] = self.fresh()
+        self.emit(f"{self.mask_type(u.dtype.lanes, bits)} {self.values[u]} = {text};")
+
+    def copy(self, u: UOp) -> None:
+        """A variable of its own with the value."""
+        (source, *_) = u.src
+        if u.dtype.is_bool and u.dtype.lanes > 1:
+            self.define_mask(u, self.masks[source], self.values[source])
+        else:
+            self.define(u, self.values[source])
+
+    def register(self, u: UOp) -> None:
+        """REG."""
+        self.copy(u)
+
+    def carry(self, u: UOp) -> None:
+        """CARRY."""
+        self.copy(u)
+
+    def set(self, u: UOp) -> None:
+        """SET."""
+        accumulator, value = u.src
+        while accumulator.op is not Ops.REG:
+            accumulator = accumulator.src[0]
+        text = self.mask(value, self.masks[accumulator]) if value in self.masks else self.values[value]
+        self.emit(f"{self.values[accumulator]} = {text};")
+
+    def after(self, u: UOp) -> None:
+        """AFTER."""
+        super().after(u)
+        if u.src[0] in self.masks:
+            self.masks[u] = self.masks[u.src[0]]
+
+    # --- vectors
+    def vector(self, u: UOp) -> None:
+        """Any node whose value or operands are vectors."""
+        handler = self.vectors.get(u.op)
+        if handler is not None:
+            handler(u)
+        elif u.op is Ops.BITCAST:
+            self.define(u, self.bitcast(u.dtype, u.src[0].dtype, self.values[u.src[0]]))
+        elif u.dtype.is_bool and u.src[0].dtype.is_bool:
+            bits = self.masks[u.src[0]]
+            self.define_mask(u, bits, mask_op(u.op, *(self.mask(s, bits) for s in u.src)))
+        elif u.dtype.is_bool:
+            of = u.src[0].dtype
+            self.define_mask(u, of.bits, self.arithmetic(u.op, of, [self.values[s] for s in u.src]))
+        else:
+            self.define(u, self.arithmetic(u.op, u.dtype, [self.values[s] for s in u.src]))
+
+    def wrapped(self, op: Op, dtype: DType, a: str, b: str) -> str:
+        """An int op modulo 2**bits, lane by lane."""
+        if dtype.lanes == 1:
+            return super().wrapped(op, dtype, a, b)
+        sign = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.SHL: "<<"}[op]
+        if dtype.kind is Kind.UINT:
+            return f"{a} {sign} {b}"
+        unsigned = f"as_u{self.type_name(dtype)}"
+        return f"as_{self.type_name(dtype)}({unsigned}({a}) {sign} {unsigned}({b}))"
+
+    def int_abs(self, dtype: DType, a: str) -> str:
+        """|x| of signed ints."""
+        kind = self.type_name(dtype)
+        self.declare("abs", f"u{kind}", kind)
+        return f"as_{kind}(abs({a}))"
+
+    def _cast_vector(self, u: UOp) -> None:
+        """CAST."""
+        (x,) = u.src
+        if u.dtype.is_bool:
+            zero = self.zero(x.dtype)
+            self.define_mask(u, x.dtype.bits, f"{self.values[x]} != {zero}")
+        elif x.dtype.is_bool:
+            one, zero = (self.literal(u.dtype, float(n) if u.dtype.is_float else n) for n in (1, 0))
+            self.define(u, f"{self.mask(x, u.dtype.bits)} ? {one} : {zero}")
+        else:
+            self.define(u, self.convert(self.type_name(u.dtype), self.values[x]))
+
+    def _select(self, u: UOp) -> None:
+        """WHERE."""
+        condition, yes, no = u.src
+        if u.dtype.is_bool:
+            bits = self.masks[condition]
+            c = self.values[condition]
+            self.define_mask(u, bits, f"({c} & {self.mask(yes, bits)}) | (~{c} & {self.mask(no, bits)})")
+        else:
+            self.define(u, f"{self.mask(condition, u.dtype.bits)} ? {self.values[yes]} : {self.values[no]}")
+
+    def _broadcast(self, u: UOp) -> None:
+        """BROADCAST."""
+        value = self.values[u.src[0]]
+        if u.dtype.is_bool:
+            self.define_mask(u, _MASK_WIDTH, f"({self.mask_type(u.dtype.lanes, _MASK_WIDTH)})(-(int){value})")
+        else:
+            self.define(u, f"({self.type_name(u.dtype)})({value})")
+
+    def _lane(self, u: UOp) -> None:
+        """LANE."""
+        text = self.lane_of(self.named(u.src[0]), u.arg)
+        self.define(u, f"{text} != 0" if u.dtype.is_bool else text)
+
+    def _lanes(self, u: UOp) -> None:
+        """LANES."""
+        if u.dtype.is_bool:
+            parts = ", ".join(f"-(int){self.values[s]}" for s in u.src)
+            self.define_mask(u, _MASK_WIDTH, f"({self.mask_type(u.dtype.lanes, _MASK_WIDTH)})({parts})")
+        else:
+            self.define(u, f"({self.type_name(u.dtype)})({', '.join(self.values[s] for s in u.src)})")
+
+    def _shuffle(self, u: UOp) -> None:
+        """Lanes of two vectors, runs out of one of them as a vector of their own."""
+        a, b = u.src
+        is_mask = u.dtype.is_bool
+        bits = self.masks[a] if is_mask else 0
+        names = [self.named(a), self.named(b)] if not is_mask else [self._as_mask(s, bits) for s in (a, b)]
+        parts: list[str] = []
+        for first, picked in runs([int(n) for n in u.arg], a.dtype.lanes):
+            parts.append(f"{names[first]}.s{''.join(LANE[n] for n in picked)}")
+        kind = self.mask_type(u.dtype.lanes, bits) if is_mask else self.type_name(u.dtype)
+        text = f"({kind})({', '.join(parts)})" if len(parts) > 1 else parts[0]
+        if is_mask:
+            self.define_mask(u, bits, text)
+        else:
+            self.define(u, text)
+
+    def _fold(self, u: UOp) -> None:
+        """Halves onto each other until one lane is left."""
+        vector = u.src[0]
+        is_mask = u.dtype.is_bool
+        name, lanes = self.named(vector), vector.dtype.lanes
+        while lanes > 1:
+            lanes //= 2
+            low, high = (f"{name}.lo", f"{name}.hi")
+            if is_mask:
+                text, kind = mask_op(u.arg, low, high), self.mask_type(lanes, self.masks[vector]) if lanes > 1 else ""
+                kind = kind or self.type_name(_INTS[self.masks[vector]])
+            else:
+                text, kind = self.combine(u.arg, u.dtype.vec(lanes), low, high), self.type_name(u.dtype.vec(lanes))
+            name = self.fresh()
+            self.emit(f"{kind} {name} = {text};")
+        if is_mask:
+            self.define(u, f"{name} != 0")
+        else:
+            self.values[u] = name
+
+    def combine(self, op: Op, dtype: DType, a: str, b: str) -> str:
+        """Two halves folded with an op; max and min keep a nan of either side."""
+        if op not in (Ops.MAX, Ops.MIN):
+            return self.arithmetic(op, dtype, [a, b])
+        better = f"{a} {'>' if op is Ops.MAX else '<'} {b}"
+        return f"(({better}) | ({a} != {a})) ? {a} : {b}" if dtype.is_float else f"({better}) ? {a} : {b}"
+
+
+def mask_op(op: Op, a: str, b: str) -> str:
+    """An op on bools that are -1 or 0."""
+    match op:
+        case Ops.ADD | Ops.OR | Ops.MAX:
+            return f"{a} | {b}"
+        case Ops.MUL | Ops.AND | Ops.MIN:
+            return f"{a} & {b}"
+        case Ops.XOR | Ops.NE:
+            return f"{a} ^ {b}"
+        case Ops.EQ:
+            return f"~({a} ^ {b})"
+        case Ops.LT:
+            return f"~{a} & {b}"
+        case Ops.LE:
+            return f"~{a} | {b}"
+    raise InternalError(f"opencl: {op.name} of bools has no expression")
+
+
+def runs(order: list[int], lanes: int) -> list[tuple[int, list[int]]]:
+    """The lanes cut into pieces of 1, 2, 4, 8 or 16 that come from one of the two vectors."""
+    pieces: list[tuple[int, list[int]]] = []
+    at = 0
+    while at < len(order):
+        first = order[at] // lanes
+        length = 0
+        while at + length < len(order) and order[at + length] // lanes == first:
+            length += 1
+        size = 1 << (length.bit_length() - 1)
+        pieces.append((first, [n % lanes for n in order[at : at + size]]))
+        at += size
+    return pieces
+
+
+def _signed(text: str) -> str:
+    """A negative literal in brackets: two minus signs in a row are another operator."""
+    return f"({text})" if text.startswith("-") else text

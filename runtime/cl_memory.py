@@ -1,0 +1,145 @@
+"""Memory of OpenCL devices: host memory that a driver works on as it is, and a driver's own buffers, reused.
+
+A driver's buffer has no address that means anything here, so each block gets a range of addresses that nothing else
+has: a Buffer inside it (a place in a planned arena) is found by the difference.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any
+
+from kernmill.ir import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from .cl_driver import ClFacts
+
+__all__ = ["ClAllocator", "ClBlock", "host_memory"]
+
+_STEP = 4096
+_NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE
+
+
+class ClBlock:
+    """A driver's buffer and the range of addresses that stands for it."""
+
+    __slots__ = ("address", "capacity_bytes", "memory", "nbytes")
+
+    def __init__(self, memory: Any, address: int, capacity_bytes: int) -> None:
+        self.memory = memory
+        self.address = address
+        self.capacity_bytes = capacity_bytes
+        self.nbytes = 0
+
+
+def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
+    """The driver's object for memory of the host; whoever asks keeps that memory alive."""
+    memory = (ctypes.c_char * max(1, nbytes)).from_address(address)
+    return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
+
+
+class ClAllocator:
+    """Blocks of the driver's memory, kept for the next request of their size; any thread may call it."""
+
+    def __init__(self, cl: Any, context: Any, queue: Any, facts: ClFacts, device: str) -> None:
+        self.cl, self.context, self.queue, self.facts, self.device = cl, context, queue, facts, device
+        self.cache_limit_bytes = facts.total_bytes // 4
+        self.live_bytes = self.cached_bytes = 0
+        self._lock = threading.Lock()
+        self._returned: collections.deque[ClBlock] = collections.deque()
+        self._free: collections.OrderedDict[int, list[ClBlock]] = collections.OrderedDict()
+        self._next_address = _STEP
+
+    def alloc(self, nbytes: int) -> ClBlock:
+        """A block of at least `nbytes`. Raises OutOfMemoryError."""
+        capacity = bucket_bytes(nbytes)
+        with self._lock:
+            self._collect()
+            waiting = self._free.get(capacity)
+            block = waiting.pop() if waiting else None
+            if block is not None:
+                self.cached_bytes -= capacity
+        if block is None:
+            block = self._fresh(nbytes, capacity)
+        block.nbytes = nbytes
+        with self._lock:
+            self.live_bytes += capacity
+        return block
+
+    def free(self, block: ClBlock) -> None:
+        """Give a block back; work that was enqueued before may still use it, as may what is enqueued later."""
+        self._returned.append(block)  # the garbage collector may call this anywhere, lock held
+        if self._lock.acquire(blocking=False):
+            try:
+                self._collect()
+            finally:
+                self._lock.release()
+
+    def trim(self) -> None:
+        """Give the cached blocks back to the driver."""
+        with self._lock:
+            self._collect()
+            for blocks in self._free.values():
+                for block in blocks:
+                    block.memory.release()
+            self._free.clear()
+            self.cached_bytes = 0
+
+    def figures(self) -> str:
+        """What is held, for an error's text."""
+        return (
+            f"Live buffers: {self.live_bytes / 2**20:.0f} MiB; kept for reuse: {self.cached_bytes / 2**20:.0f} MiB; "
+            f"the device has {self.facts.total_bytes / 2**20:.0f} MiB."
+        )
+
+    def write(self, memory: Any, offset_bytes: int, source: memoryview) -> None:
+        """Bytes of the host into a buffer."""
+        self.cl.enqueue_copy(self.queue, memory, source, dst_offset=offset_bytes, is_blocking=True)
+
+    def read(self, memory: Any, offset_bytes: int, target: memoryview) -> None:
+        """A buffer into bytes of the host."""
+        self.cl.enqueue_copy(self.queue, target, memory, src_offset=offset_bytes, is_blocking=True)
+
+    def _collect(self) -> None:
+        while self._returned:
+            block = self._returned.popleft()
+            self.live_bytes -= block.capacity_bytes
+            if self.cached_bytes + block.capacity_bytes > self.cache_limit_bytes:
+                block.memory.release()
+                continue
+            self._free.setdefault(block.capacity_bytes, []).append(block)
+            self.cached_bytes += block.capacity_bytes
+
+    def _fresh(self, nbytes: int, capacity: int) -> ClBlock:
+        capacity = min(capacity, max(nbytes, self.facts.max_alloc_bytes))
+        try:
+            memory = self._buffer(capacity)
+        except self.cl.Error:
+            self.trim()
+            self.queue.finish()
+            memory = self._retried(nbytes, capacity)
+        with self._lock:
+            address, self._next_address = self._next_address, self._next_address + -(-capacity // _STEP) * _STEP
+        return ClBlock(memory, address, capacity)
+
+    def _retried(self, nbytes: int, capacity: int) -> Any:
+        try:
+            return self._buffer(capacity)
+        except self.cl.Error as error:
+            if error.code not in _NO_ROOM:
+                raise
+            raise OutOfMemoryError(
+                f"{self.device}: no room for a buffer of {nbytes / 2**20:.1f} MiB ({error}). {self.figures()} "
+                "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
+            ) from None
+
+    def _buffer(self, capacity: int) -> Any:
+        return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, capacity)
+
+
+def bucket_bytes(nbytes: int) -> int:
+    """Round up to 4 KiB, then to one of eight sizes per doubling."""
+    step = max(_STEP, 1 << max(0, (max(nbytes, 1) - 1).bit_length() - 4))
+    return -(-max(nbytes, 1) // step) * step

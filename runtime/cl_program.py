@@ -1,0 +1,77 @@
+"""OpenCL programs: source to a driver's binary that can be stored, binary to a kernel, a build's log beside its source.
+
+What is stored is the source and the driver's binary: a driver that refuses its old binary gets the source again. The
+store itself (runtime/compile_cache.py) has a checksum over both, since some drivers end the process on a damaged one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import struct
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernmill.ir import CompileError
+
+__all__ = ["build_program", "pack_program", "quietly", "unpack_program"]
+
+_HEAD = struct.Struct("<Q")  # bytes of the source
+_SAVED = re.compile(r"\(source saved as (.*)\)")
+_PLACES = (re.compile(r":(\d+):(\d+):\s*(?:fatal )?error:\s*(.*)"), re.compile(r"error:.*?:(\d+):(\d+):\s*(.*)"))
+_LOG_LINES = 12
+
+
+def build_program(cl: Any, context: Any, source: str, options: Sequence[str], name: str) -> Any:
+    """A built program, with the first options that the driver takes. Raises CompileError with the log and its line."""
+    text = ""
+    for choice in options:
+        try:
+            return quietly(cl.Program(context, source), choice)
+        except cl.Error as error:
+            text = str(error)
+            saved = _SAVED.search(text)
+            if saved is not None:  # the binding leaves a copy of the source behind
+                with contextlib.suppress(OSError):
+                    Path(saved.group(1)).unlink()
+    raise CompileError(explain_build(name, source, options[-1], text, str(context.devices[0].name)))
+
+
+def quietly(program: Any, options: str) -> Any:
+    """Build without the binding's warnings: drivers with much to say are not drivers that failed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return program.build(options)
+
+
+def explain_build(name: str, source: str, options: str, log: str, device: str) -> str:
+    """The sentence for a build that failed: what the driver said, and the line of ours that it names."""
+    log = _SAVED.sub("", log).strip()
+    place = next((found for pattern in _PLACES if (found := pattern.search(log))), None)
+    head = f"kernel {name}: the driver of {device} refused the source (options: {options or 'none'})"
+    if place is not None:
+        number, column, message = int(place.group(1)), int(place.group(2)), place.group(3)
+        lines = source.splitlines()
+        line = lines[number - 1] if 0 < number <= len(lines) else ""
+        return f"{head}: {message}\n{number:5} | {line}\n{' ' * (5 + 3 + max(0, column - 1))}^"
+    shown = [line for line in log.splitlines() if line.strip()][:_LOG_LINES]
+    if len(shown) < 2:
+        return (
+            f"{head} and left no log. On NVIDIA that means that libnvidia-nvvm is missing. It said: {' '.join(shown)}"
+        )
+    return "\n".join([f"{head}:", *shown])
+
+
+def pack_program(source: str, binary: bytes) -> bytes:
+    """Source and binary as one."""
+    text = source.encode()
+    return _HEAD.pack(len(text)) + text + binary
+
+
+def unpack_program(stored: bytes) -> tuple[str, bytes]:
+    """The source and the driver's binary, which may be empty."""
+    (size,) = _HEAD.unpack_from(stored)
+    end = _HEAD.size + size
+    return stored[_HEAD.size : end].decode(), stored[end:]

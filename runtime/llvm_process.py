@@ -1,0 +1,148 @@
+"""LLVM in processes of its own: IR text in, object bytes out, while this process lowers the next kernel.
+
+llvmlite holds one lock around every call, so threads would wait for each other. This file is also what such a process
+runs (`python -P llvm_process.py`): it needs llvmlite and nothing of ours, hence starts in a tenth of a second, whatever
+the program that uses kernmill does when it is imported. A process that dies or was idle for long is no loss: what it
+owes is compiled here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import IO, Any, Final
+
+__all__ = ["CompilerProcess", "Emitter", "serve"]
+
+_IDLE_S: Final = 30.0
+
+
+class Emitter:
+    """llvmlite, ready for this machine; target machines are kept."""
+
+    def __init__(self) -> None:
+        self.binding: Any = importlib.import_module("llvmlite.binding")  # it carries no types
+        self.binding.initialize_native_target()
+        self.binding.initialize_native_asmprinter()
+        self.machines: dict[tuple[str, str, int], Any] = {}
+
+    def parse(self, text: str, cpu: str, features: str, level: int) -> tuple[Any, Any]:
+        """The target machine and the module. Raises RuntimeError with LLVM's message."""
+        machine = self.machines.get((cpu, features, level))
+        if machine is None:
+            target = self.binding.Target.from_triple(self.binding.get_process_triple())
+            machine = target.create_target_machine(cpu, features, level, "pic", "default")
+            self.machines[cpu, features, level] = machine
+        module = self.binding.parse_assembly(text)
+        module.verify()
+        module.triple = machine.triple
+        module.data_layout = str(machine.target_data)
+        return machine, module
+
+
+class CompilerProcess:
+    """One such process. Requests are answered in order; a lost one is answered with None."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(folder or os.getcwd() for folder in sys.path)},
+            start_new_session=True,  # Ctrl-C is for us
+        )  # fmt: skip
+        self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.waiting: queue.SimpleQueue[queue.SimpleQueue[bytes | None]] = queue.SimpleQueue()
+        self.is_lost = False
+        self.threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
+        for thread in self.threads:
+            thread.start()
+        atexit.register(self.close)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it can still be asked, from this process."""
+        return not self.is_lost and self.owner == os.getpid() and self.process.poll() is None
+
+    def submit(self, text: str, cpu: str, features: str, level: int) -> Callable[[], bytes | None]:
+        """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text."""
+        answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        raw = text.encode()
+        head = json.dumps({"cpu": cpu, "features": features, "level": level, "size": len(raw)}).encode()
+        self.waiting.put(answer)
+        self.requests.put(head + b"\n" + raw)
+        if self.is_lost:  # the reader has gone meanwhile and will not see this one
+            return lambda: None
+        return answer.get
+
+    def _write(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            while (request := self.requests.get()) is not None:
+                self.process.stdin.write(request)
+                self.process.stdin.flush()
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with contextlib.suppress(OSError, ValueError):
+            while line := self.process.stdout.readline():
+                size = int(line)
+                answer = self.waiting.get()
+                payload = self.process.stdout.read(max(0, size))
+                if len(payload) != max(0, size):
+                    answer.put(None)
+                    break
+                answer.put(payload if size >= 0 else None)
+        self.is_lost = True
+        self.requests.put(None)
+        with contextlib.suppress(queue.Empty):
+            while True:  # nobody waits for ever
+                self.waiting.get_nowait().put(None)
+        self.process.stdout.close()
+        self.process.wait()
+
+    def close(self) -> None:
+        """End the process."""
+        if self.owner != os.getpid():
+            return
+        self.is_lost = True
+        self.requests.put(None)
+        self.process.kill()
+        for thread in self.threads:
+            thread.join()
+        atexit.unregister(self.close)
+
+
+def serve(source: IO[bytes], target: IO[bytes], idle_s: float = _IDLE_S) -> None:
+    """Answer requests until there are none for long: the bytes of an object, or -1 for a text that LLVM refuses."""
+    emitter = Emitter()
+    while True:
+        idle = threading.Timer(idle_s, os._exit, (0,))
+        idle.daemon = True
+        idle.start()
+        line = source.readline()
+        idle.cancel()
+        if not line:
+            return
+        asked = json.loads(line)
+        text = source.read(asked["size"]).decode()
+        try:
+            machine, module = emitter.parse(text, asked["cpu"], asked["features"], asked["level"])
+            payload = bytes(machine.emit_object(module))
+            target.write(b"%d\n" % len(payload) + payload)
+        except RuntimeError:
+            target.write(b"-1\n")
+        target.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

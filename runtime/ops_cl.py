@@ -1,0 +1,342 @@
+"""CL: whatever has an OpenCL driver. `CL` is the first device, `CL:1` the next; `CL:nvidia` the one of that name.
+
+A CPU gets the CPU's shape: a work-item runs a chunk of the outermost loop, groups have one item, vectors are explicit
+and the memory is the host's own, without copies. Other devices keep buffers of the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from kernmill.ir import DeviceError, Ops, OutOfMemoryError, Target, dtypes
+from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, Renderer
+
+from .allocator import Block
+from .buffer import Buffer
+from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_unusable
+from .cl_memory import ClAllocator, ClBlock, host_memory
+from .cl_program import build_program, pack_program, quietly, unpack_program
+from .device import Batch, Call, Device, Program, Properties
+
+__all__ = ["ClDevice"]
+
+_CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
+_MOST_ITEMS = 64  # work-items of a kernel on a CPU
+_ONE = (1,)
+
+
+class ClDevice(Device):
+    """One device of an OpenCL driver."""
+
+    def __init__(self, name: str, index: int = 0) -> None:
+        super().__init__(name, index)
+        self.cl = open_binding()
+        self.handle = found_devices()[index]
+        self.facts = facts_of(self.handle)
+        refuse_unusable(self.handle, self.facts, name)
+        self.process = os.getpid()
+        self.context = self.cl.Context([self.handle])
+        self.queue = self.cl.CommandQueue(self.context, properties=self.cl.command_queue_properties.PROFILING_ENABLE)
+        self.lock = threading.Lock()
+        self.memory = ClAllocator(self.cl, self.context, self.queue, self.facts, name)
+        self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
+
+    # --- what it is
+    @classmethod
+    def devices(cls) -> list[int]:
+        """All that the drivers offer."""
+        return list(range(len(found_devices())))
+
+    @classmethod
+    def index_of(cls, text: str) -> int:
+        """The first device whose name or platform contains the text."""
+        names = [f"{device.name} {device.platform.name}" for device in found_devices()]
+        for index, name in enumerate(names):
+            if text.lower() in name.lower():
+                return index
+        raise DeviceError(f"CL:{text}: no OpenCL device is called so. There are: {'; '.join(names)}.")
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        """cpu, gpu, igpu or accel, as the driver says."""
+        return self.facts.kind
+
+    @property
+    def description(self) -> str:  # type: ignore[override]
+        """The device's own name and its driver."""
+        return f"{self.facts.name}, {self.facts.version.partition(';')[0]}"
+
+    def details(self) -> list[str]:
+        """Limits and extensions."""
+        return [self.facts.limits(), " ".join(self.facts.extensions)]
+
+    def props(self) -> Properties:
+        """The driver's figures."""
+        facts = self.facts
+        return Properties(
+            facts.total_bytes, 0, facts.max_alloc_bytes, facts.total_bytes, is_async=not facts.is_host_memory,
+            is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_host_memory,
+        )  # fmt: skip
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """OpenCL C for what the device has."""
+        return OpenCLRenderer(cl_target(self.facts))
+
+    @cached_property
+    def options(self) -> tuple[str, ...]:
+        """Build options, the first that work: everything exact that can be asked for.
+
+        PoCL before 7 reads clang's header for every kernel, four fifths of the time of a build; -D_OPENCL_H_ leaves it
+        out, and with LEAN the source declares what it calls.
+        """
+        exact = "-cl-fp32-correctly-rounded-divide-sqrt" if self.facts.divides_correctly else ""
+        return (f"{exact} -D_OPENCL_H_ -DLEAN", exact) if self.facts.is_pocl else (exact,)
+
+    def cache_tag(self) -> str:
+        """Platform, device and driver with their versions, and the build options."""
+        return f"{self.target.name} {self.facts.name} {self.facts.platform} {self.facts.version} {self.options[-1]}"
+
+    # --- programs
+    def compile(self, name: str, source: str) -> bytes:
+        """The source and the driver's binary."""
+        self.check_process()
+        program = build_program(self.cl, self.context, source, self.options, name)
+        try:
+            binary = bytes(program.get_info(self.cl.program_info.BINARIES)[0])
+        except self.cl.Error:  # a driver without binaries: built from source each time
+            binary = b""
+        return pack_program(source, binary)
+
+    def load(self, name: str, binary: bytes) -> Program:
+        """A kernel from the driver's binary, or from the source where the driver refuses it."""
+        self.check_process()
+        source, stored = unpack_program(binary)
+        program = None
+        if stored:
+            try:
+                program = quietly(self.cl.Program(self.context, [self.handle], [stored]), self.options[-1])
+            except self.cl.Error:
+                program = None
+        if program is None:
+            program = build_program(self.cl, self.context, source, self.options, name)
+        return Program(name, _Kernel(self, program, name))
+
+    # --- memory
+    def allocate(self, size_bytes: int) -> Any:
+        """Host memory where the device works on it, else a buffer of the driver."""
+        self.check_process()
+        if size_bytes > self.facts.max_alloc_bytes:
+            raise OutOfMemoryError(
+                f"{self.name}: a buffer of {size_bytes / 2**30:.2f} GiB is larger than {self.facts.name} takes in one "
+                f"piece ({self.facts.max_alloc_bytes / 2**30:.2f} GiB). Use smaller tensors, or another device."
+            )
+        return super().allocate(size_bytes) if self.facts.is_host_memory else self.memory.alloc(size_bytes)
+
+    def free(self, block: Any) -> None:
+        """Give a block back."""
+        if isinstance(block, ClBlock):
+            self.memory.free(block)
+        else:
+            super().free(block)
+
+    def copy_in(self, target: Buffer, source: memoryview) -> None:
+        """Bytes of the host into a buffer."""
+        if self.facts.is_host_memory:
+            super().copy_in(target, source)
+        else:
+            memory, offset = self.place(target)
+            self.memory.write(memory, offset * target.dtype.size_bytes, source)
+
+    def copy_out(self, target: memoryview, source: Buffer) -> None:
+        """A buffer into bytes of the host."""
+        if self.facts.is_host_memory:
+            super().copy_out(target, source)
+        else:
+            memory, offset = self.place(source)
+            self.memory.read(memory, offset * source.dtype.size_bytes, target)
+
+    def place(self, buffer: Buffer) -> tuple[Any, int]:
+        """The driver's memory that a buffer lies in, and how many values lie before it."""
+        owner = buffer.owner
+        while isinstance(owner, Buffer):
+            owner = owner.owner
+        block = getattr(owner, "block", None)
+        if isinstance(block, ClBlock):
+            return block.memory, (buffer.address - block.address) // buffer.dtype.size_bytes
+        if isinstance(block, Block):
+            if block.wrapped is None or block.wrapped[0] != self.name:
+                block.wrapped = self.name, host_memory(self.cl, self.context, block.address, block.capacity_bytes)
+            return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
+        memory = self.borrowed.get(buffer)
+        if memory is None:
+            memory = self.borrowed[buffer] = host_memory(self.cl, self.context, buffer.address, buffer.nbytes)
+        return memory, 0
+
+    # --- running
+    def prepare(self, calls: Sequence[Call]) -> Batch:
+        """Kernels with their arguments set: repeating them costs the enqueues."""
+        return _Prepared(self, calls)
+
+    def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
+        """Enqueue in order."""
+        self.check_process()
+        try:
+            with self.lock:
+                events = [call.program.handle.shared.bound(call).enqueue() for call in calls]
+        except self.cl.Error as error:
+            raise self.launch_error(error) from error
+        return self.finish(events, is_timed=is_timed)
+
+    def finish(self, events: list[Any], *, is_timed: bool) -> list[int]:
+        """Wait where the memory is the host's or times are wanted; the nanoseconds of each kernel."""
+        try:
+            if is_timed or self.facts.is_host_memory:
+                self.queue.finish()
+            else:
+                self.queue.flush()
+        except self.cl.Error as error:
+            raise self.launch_error(error) from error
+        return [max(0, int(e.profile.end) - int(e.profile.start)) for e in events] if is_timed else []
+
+    def synchronize(self) -> None:
+        """Return when the queue is empty."""
+        if not self.facts.is_host_memory:
+            self.queue.finish()
+
+    def check_process(self) -> None:
+        """A driver's threads are not there in a forked child: it would wait for them forever."""
+        if os.getpid() != self.process:
+            raise DeviceError(
+                f"{self.name}: this process was forked after the device was opened, and OpenCL drivers do not survive "
+                'that. Start processes with multiprocessing.set_start_method("spawn"), or open the device in the child.'
+            )
+
+    def launch_error(self, error: Any) -> DeviceError:
+        """A driver's error as a sentence."""
+        if getattr(error, "code", 0) in (-4, -5, -61):
+            return OutOfMemoryError(
+                f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()}"
+            )
+        return DeviceError(
+            f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
+            "choose another device if it happens again."
+        )
+
+
+class _Launch:
+    """A kernel object and what its arguments are: only those that change are set."""
+
+    def __init__(self, kernel: _Kernel) -> None:
+        self.device = kernel.device
+        self.kernel = kernel.device.cl.Kernel(kernel.program, kernel.name)
+        self.values: dict[int, Any] = {}
+        self.size: tuple[int] = (1,)
+
+    def bound(self, call: Call) -> _Launch:
+        """With the arguments of a call."""
+        for slot, buffer in enumerate(call.buffers):
+            self.bind(slot, buffer)
+        first = 2 * len(call.buffers)
+        for number, value in enumerate(call.variables):
+            self.set_number(first + number, value)
+        chunk = self.device_chunk(call)
+        self.set_number(first + len(call.variables), chunk)
+        self.size = (-(-call.threads // chunk),)
+        return self
+
+    def device_chunk(self, call: Call) -> int:
+        """Iterations of the outermost loop for one work-item."""
+        return chunk_size(call.program.work_ns, call.threads) if self.device.facts.kind == "cpu" else 1
+
+    def bind(self, slot: int, buffer: Buffer) -> None:
+        """Buffer `slot` is this one from now on; one without memory is bound later."""
+        if buffer.owner is None:
+            return
+        memory, offset = self.device.place(buffer)
+        if self.values.get(2 * slot) is not memory:
+            self.kernel.set_arg(2 * slot, memory)
+            self.values[2 * slot] = memory
+        self.set_number(2 * slot + 1, offset)
+
+    def set_number(self, place: int, value: int) -> None:
+        """An int64 argument."""
+        if self.values.get(place) != value:
+            self.kernel.set_arg(place, value.to_bytes(8, "little", signed=True))
+            self.values[place] = value
+
+    def enqueue(self) -> Any:
+        """Into the queue; the event."""
+        return self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, _ONE)
+
+
+class _Kernel:
+    """The handle of a Program."""
+
+    def __init__(self, device: ClDevice, program: Any, name: str) -> None:
+        self.device = device
+        self.program = program
+        self.name = name
+        self.shared = _Launch(self)  # for calls that are not repeated, under the device's lock
+
+
+class _Prepared(Batch):
+    """Launches with their arguments set; a run is the enqueues and nothing else."""
+
+    def __init__(self, device: ClDevice, calls: Sequence[Call]) -> None:
+        super().__init__(device, calls)
+        self.cl_device = device
+        self.launches = [_Launch(call.program.handle).bound(call) for call in calls]
+        self.entries = [(launch.kernel, launch.size) for launch in self.launches]
+        self.lock = threading.Lock()
+
+    def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
+        self.launches[entry].bind(slot, buffer)
+
+    def run(self, *, is_timed: bool = False) -> list[int]:
+        device = self.cl_device
+        device.check_process()
+        events: list[Any] = []
+        enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
+        try:
+            with self.lock:
+                for kernel, size in self.entries:
+                    event = enqueue(queue, kernel, size, _ONE)
+                    if is_timed:
+                        events.append(event)
+        except device.cl.Error as error:
+            raise device.launch_error(error) from error
+        return device.finish(events, is_timed=is_timed)
+
+
+def chunk_size(work_ns: float, threads: int) -> int:
+    """Iterations of the outermost loop that one work-item takes."""
+    if threads <= 1 or work_ns < 2 * _CHUNK_NS:
+        return max(1, threads)
+    least = _CHUNK_NS / (work_ns / threads)
+    return max(1, int(least) + 1, -(-threads // _MOST_ITEMS))
+
+
+def cl_target(facts: ClFacts) -> Target:
+    """What generated code may use on the device."""
+    lanes = min(16, facts.float_lanes) if facts.kind == "cpu" and facts.float_lanes > 1 else 4
+    missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
+        {dtypes.float16} if not facts.has_float16 else set()
+    )
+    ops = OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA}
+    return Target(
+        name=f"opencl-{facts.kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
+        vector_bytes=4 * lanes,
+        vector_registers=32 if lanes == 16 else 16,
+        ops=ops,
+        storage_dtypes=frozenset(dtypes.data) - missing,
+        compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
+        has_threads=True,
+        has_masks=True,
+        l2_bytes=1 << 20,
+    )

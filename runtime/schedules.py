@@ -1,0 +1,87 @@
+"""Which schedule a kernel gets: the one written in OVERRIDE, else the one a search stored, else the heuristic's.
+
+Results of searches lie in the kernel cache, in a folder of their own, under the kernel, the device's tag and a stamp of
+the compiler's sources. They are used whenever they are there; BEAM=0 passes them over. The number of threads is not
+part of the key: it must not change the bits of a result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from kernmill.compiler import Action, Kernel, choose_actions, merge_loops, parse_schedule, show_schedule
+from kernmill.ir import SettingError, setting
+
+from .compile_cache import cache_key, default_cache
+from .device import Device
+
+__all__ = ["given_schedule", "heuristic_schedule", "stamp", "store_schedule", "stored_schedule", "symbol"]
+
+
+def symbol(kernel: Kernel) -> str:
+    """The kernel's name as an identifier; the same for equal kernels."""
+    return "".join(c if c.isalnum() else "_" for c in kernel.name)
+
+
+def heuristic_schedule(device: Device, kernel: Kernel) -> list[Action]:
+    """What the heuristic chooses."""
+    return choose_actions(merge_loops(kernel.ast), device.target)
+
+
+def given_schedule(device: Device, kernel: Kernel) -> str | None:
+    """The text of the schedule that stands in for the heuristic's, if there is one."""
+    written = written_schedule(kernel)
+    return stored_schedule(device, kernel) if written is None else written
+
+
+def written_schedule(kernel: Kernel) -> str | None:
+    """The text of OVERRIDE/<kernel>.schedule, if there is one."""
+    folder = str(setting("OVERRIDE"))
+    if not folder:
+        return None
+    exact = Path(folder) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}.schedule"  # as DUMP names its folders
+    path = exact if exact.exists() else Path(folder) / f"{symbol(kernel)}.schedule"
+    try:
+        return path.read_text(encoding="utf-8") if path.exists() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
+
+
+def stored_schedule(device: Device, kernel: Kernel) -> str | None:
+    """What a search has found, now or in an earlier process; None where none was made, or with BEAM=0."""
+    if setting("BEAM") == 0:
+        return None
+    entry = default_cache("schedules").get(_key(device, kernel))
+    return None if entry is None else entry.payload.decode()
+
+
+def store_schedule(device: Device, kernel: Kernel, actions: Sequence[Action], facts: Mapping[str, object]) -> None:
+    """Keep what a search has found; `facts` is what a person may want to know of it."""
+    text = show_schedule(actions)
+    default_cache("schedules").put(_key(device, kernel), text.encode(), {"name": kernel.name, **facts})
+
+
+def parsed(text: str | None, device: Device, kernel: Kernel) -> list[Action]:
+    """A given schedule as actions; the heuristic's for None."""
+    return heuristic_schedule(device, kernel) if text is None else parse_schedule(text)
+
+
+def _key(device: Device, kernel: Kernel) -> str:
+    return cache_key("schedule", kernel.ast.key, device.cache_tag(), stamp())
+
+
+@cache
+def stamp() -> str:
+    """Changes when the compiler's own files do: name, size and time of each."""
+    root = Path(__file__).resolve().parent.parent
+    facts = []
+    for folder in ("ir", "compiler", "renderers", "runtime"):
+        for where, _, files in os.walk(root / folder):
+            for name in sorted(files):
+                if name.endswith(".py"):
+                    status = os.stat(os.path.join(where, name))
+                    facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(facts)

@@ -1,0 +1,67 @@
+"""Proposals: what fits each verb is among them, what cannot be is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernmill.compiler import apply_actions, merge_loops, parse_schedule, proposals
+from kernmill.ir import UOp
+from tests.compiler.kernels import SCALARS, VECTORS, data, kernels, matmul, scheduled
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> None:
+    """Nothing runs."""
+
+
+def product(schedule: str = "") -> UOp:
+    (kernel,) = kernels(scheduled(matmul(data(0, 64, 96), data(1, 96, 48))))
+    return apply_actions(merge_loops(kernel.ast), parse_schedule(schedule))
+
+
+def test_cuts_are_at_most_as_large_as_the_loop() -> None:
+    ast = product()
+    assert ("k0", "64") in list(proposals.splits(ast, VECTORS))
+    assert not [
+        args for args in proposals.splits(ast, VECTORS) if int(args[1]) >= {"i0": 64, "i1": 48, "k0": 96}[args[0]]
+    ]
+    assert {args[0] for args in proposals.groups(ast, VECTORS)} == {"k0"}
+    assert {args[0] for args in proposals.unrolls(ast, VECTORS)} == {"i0", "i1", "k0"}
+
+
+def test_lanes_are_those_of_the_target() -> None:
+    assert {args[1] for args in proposals.vectors(product(), VECTORS)} == {"8", "16", "32"}
+    assert not list(proposals.vectors(product(), SCALARS))
+
+
+def test_threads_only_where_there_are_some() -> None:
+    assert proposals.threads(product(), VECTORS) == [("i0",), ("i1",)]
+    assert not proposals.threads(product(), SCALARS)
+
+
+def test_an_order_moves_one_loop() -> None:
+    assert proposals.orders(product(), VECTORS) == [("i1", "i0")]
+    found = list(proposals.orders(product("split i0 8"), VECTORS))
+    assert ("i0", "i0.s", "i1") not in found
+    assert ("i1", "i0", "i0.s") in found
+    assert len(found) == 4
+
+
+def test_a_panel_is_what_the_inner_loops_read() -> None:
+    ast = product("vectorize i1 16; unroll i0 4")
+    assert set(proposals.stages(ast, VECTORS)) == {("1", "k0", "i0.u"), ("2", "k0", "i1.v")}
+    assert ("1", "i0.s", "k0") in proposals.stages(product("split i0 8"), VECTORS)
+
+
+def test_results_go_around_the_caches_once() -> None:
+    assert proposals.streams(product(), VECTORS) == [()]
+    assert not proposals.streams(product("stream"), VECTORS)
+
+
+def test_later_arguments_are_made_to_fit() -> None:
+    ast = product("split i0 8")
+    assert proposals.fit_order(ast, ("i1", "i0")) == ("i1", "i0.s", "i0")
+    assert proposals.fit_order(product("unroll i0 64"), ("i1", "i0")) is None
+    assert proposals.fit_thread(product("unroll i0 64"), ("i0",)) == ("i1",)
+    assert proposals.fit_stage(ast, ("2", "k0", "i1.v")) == ("2", "k0")
+    assert proposals.fit_stage(ast, ("2", "i1.v")) is None

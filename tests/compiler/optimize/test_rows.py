@@ -1,0 +1,82 @@
+"""Rows that a kernel keeps: along them or across them, the result is the same; and which of the two is chosen."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernmill.compiler import choose_actions, kept_loops, merge_loops, rows_as_lanes
+from kernmill.ir import UOp
+from tests.compiler.kernels import (
+    VECTORS,
+    attention,
+    close,
+    data,
+    inputs,
+    matmul,
+    only,
+    run_ast,
+    run_on,
+    softmax,
+)
+
+CASES = {
+    "softmax": softmax(data(0, 24, 50)),
+    "softmax of few": softmax(data(0, 9, 7)),
+    "attention": attention(data(0, 40, 4), data(1, 64, 4), data(2, 64, 4)),
+    "attention, odd sizes": attention(data(0, 37, 3), data(1, 51, 3), data(2, 51, 5)),
+    "causal attention": attention(data(0, 40, 4), data(1, 40, 4), data(2, 40, 4), is_causal=True),
+    "causal attention, odd sizes": attention(data(0, 45, 3), data(1, 61, 3), data(2, 61, 5), is_causal=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_that_keeps_rows_is_right(name: str) -> None:
+    ast = merge_loops(only(CASES[name]))
+    arrays = inputs(ast)
+    assert kept_loops(ast)
+    close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
+    close(run_on("PYTHON", ast, arrays), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("tokens", "width"),
+    [(t, w) for t in (8, 9, 10, 14, 16, 17, 24, 31, 33, 48) for w in (1, 2, 3, 8) if t >= 4 * w],  # one kernel
+)
+def test_attention_of_every_small_size(tokens: int, width: int, is_causal: bool) -> None:
+    """Once wrong: copies of a kept row lay where its own lanes were; rows or their lanes were used up by the tile."""
+    sizes = ((0, tokens, width), (1, tokens, width), (2, tokens, width))
+    ast = merge_loops(only(attention(*(data(*size) for size in sizes), is_causal=is_causal)))
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
+
+
+def verbs(root: UOp) -> dict[str, str]:
+    chosen = choose_actions(merge_loops(only(root)), VECTORS)
+    return {" ".join((a.verb, *a.args[:1])): " ".join(a.args[1:]) for a in chosen}
+
+
+def test_passes_of_a_softmax_go_along_the_row() -> None:
+    found = verbs(softmax(data(0, 64, 512)))
+    assert {name for name in found if name.startswith("vectorize")} == {
+        "vectorize t0_0", "vectorize k0", "vectorize k1", "vectorize i1"
+    }  # fmt: skip
+
+
+def test_rows_of_attention_are_lanes() -> None:
+    """Both products get tiles over what their rows share, and the queries are turned once."""
+    found = verbs(attention(data(0, 128, 16), data(1, 256, 16), data(2, 256, 16)))
+    assert found["vectorize i0"] == "16"
+    assert found["unroll i0"] == "2"
+    assert found["unroll i1"] == found["unroll t1_0"] == "8"
+    assert found["stage 1"].endswith("i0.u i0.v")
+
+
+def test_few_rows_are_no_lanes() -> None:
+    ast = merge_loops(only(attention(data(0, 9, 2), data(1, 64, 2), data(2, 64, 2))))
+    assert kept_loops(ast) == ["i0"]
+    assert rows_as_lanes(ast, 16) is None
+
+
+def test_a_kernel_without_rows_has_none() -> None:
+    assert kept_loops(merge_loops(only(matmul(data(0, 32, 32), data(1, 32, 32))))) == []

@@ -1,0 +1,49 @@
+"""Mistakes with GGUF files and quantised tensors: the class of the error, and the whole message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kernmill import DTypeError, FormatError, KernmillError, ShapeError, Tensor, dtypes, quant
+from kernmill.formats import gguf
+from kernmill.formats.gguf_write import write
+from kernmill.quant.mixes import mix_named
+
+MIXES = "F16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, IQ4_NL, IQ4_XS"
+CASES: dict[str, tuple[Callable[[], Any], type[KernmillError], str]] = {
+    "no file": (lambda: quant.load("no/such/file"), FormatError,
+                "no/such/file: cannot be read: No such file or directory. Give the path of a GGUF file."),
+    "no gguf": (lambda: gguf.parse(memoryview(b"PK\3\4")), FormatError,
+                "GGUF: at byte 0: first bytes: they are b'PK\\x03\\x04', not b'GGUF'. The file is damaged or no GGUF "
+                "file; fetch it again."),
+    "old": (lambda: gguf.parse(memoryview(b"GGUF\1\0\0\0")), FormatError,
+            "GGUF: at byte 4: version: 1 is none that kernmill reads: 2 and 3. Convert the model again, or update "
+            "kernmill."),
+    "cut": (lambda: gguf.parse(memoryview(b"GGUF\3\0\0\0")), FormatError,
+            "GGUF: at byte 8: number of tensors: it takes 8 bytes, the file has 0 more. The file is damaged or no GGUF "
+            "file; fetch it again."),
+    "no folder": (lambda: write("no/such/file", {}, {}), FormatError,
+                  "no/such/file: cannot be written: No such file or directory. Choose another place."),
+    "value": (lambda: write("x", {"k": {}}, {}), FormatError,
+              "x: metadata 'k': GGUF holds no dict. Give bools, numbers, texts, or a list of one."),
+    "rows": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(2, 33), "Q4_0"), ShapeError,
+             "quantize: a tensor of shape (2, 33) as Q4_0: its rows are no whole blocks of 32 values. Pad the last "
+             "axis, or choose another type."),
+    "read only": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(256), "IQ2_S"), FormatError,
+                  "encode: kernmill reads IQ2_S and does not write it. Choose another type."),
+    "ints": (lambda: quant.QuantizedTensor.quantize(Tensor.zeros(32, dtype=dtypes.int32), "Q4_0"), DTypeError,
+             "encode: Q4_0 of a int32 tensor. Cast it with .float()."),
+    "mix": (lambda: mix_named("Q4"), FormatError,
+            f"quantize: 'Q4' is no mix that kernmill makes. It makes {MIXES}."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_message(name: str) -> None:
+    call, kind, text = CASES[name]
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value) == text

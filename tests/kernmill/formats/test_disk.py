@@ -1,0 +1,51 @@
+"""Mapping and replacing files: what is there stays whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from kernmill import FormatError
+from kernmill.formats.disk import mapped, replacing
+
+
+def test_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    assert bytes(mapped(path, "test")) == b"abc"
+    path.write_bytes(b"")
+    assert mapped(path, "test").nbytes == 0
+    with pytest.raises(FormatError, match=r"none: cannot be read: No such file .*\. Give the path of a test file\."):
+        mapped(tmp_path / "none", "test")
+    with pytest.raises(FormatError, match="cannot be mapped"):
+        mapped("a\0b", "test")
+
+
+def test_replacing(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    old = mapped(path, "test")
+    with replacing(path) as file:
+        file.write(b"newer")
+        assert path.read_bytes() == b"old"
+    assert (path.read_bytes(), bytes(old)) == (b"newer", b"old")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyboardInterrupt), replacing(path):
+        raise KeyboardInterrupt
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FormatError, match="x: cannot be written: No space left on device"), replacing(path) as file:
+        file.write(b"half")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import FormatError
+from kernmill.llm.arch import Config
+
+
+def keys(**changes: Any) -> dict[str, Any]:
+    given = {
+        "context_length": 32,
+        "embedding_length": 16,
+        "block_count": 2,
+        "feed_forward_length": 24,
+        "attention.head_count": 4,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+    } | {name.replace("__", "."): value for name, value in changes.items()}
+    return {"general.architecture": "llama"} | {f"llama.{k}": v for k, v in given.items() if v is not None}
+
+
+def test_what_the_file_does_not_say_has_a_default() -> None:
+    config = Config.of(keys())
+    assert (config.kv_heads, config.head_width, config.value_width, config.window) == (4, 4, 4, 0)
+    assert (config.rope.size, config.rope.base, config.rope.scaling, config.rope.trained_context) == (
+        4,
+        10000.0,
+        "none",
+        32,
+    )
+
+
+def test_numbers_may_come_from_numpy_and_as_one_for_each_layer() -> None:
+    config = Config.of(keys(block_count=np.uint32(2), attention__head_count_kv=[2, 2]))
+    assert (config.layers, config.kv_heads) == (2, 2)
+
+
+def test_a_pattern_is_a_period_or_a_list() -> None:
+    assert Config.of(keys()).window_pattern == 0
+    assert Config.of(keys(attention__sliding_window_pattern=6)).window_pattern == 6
+    assert Config.of(keys(attention__sliding_window_pattern=[1, 0])).window_pattern == (True, False)
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"block_count": None}, "the file has no llama.block_count, which the model cannot be built without."),
+    (
+        {"attention__layer_norm_rms_epsilon": None},
+        "the file has no llama.attention.layer_norm_rms_epsilon, which the model cannot be built without.",
+    ),
+    ({"block_count": 0}, "llama.block_count is 0, not a whole number from 1 on."),
+    ({"block_count": 2.5}, "llama.block_count is 2.5, not a whole number from 1 on."),
+    ({"block_count": True}, "llama.block_count is True, not a whole number from 1 on."),
+    ({"embedding_length": 2**40}, "llama.embedding_length is 1099511627776, not a whole number from 1 on."),
+    ({"rope__freq_base": float("nan")}, "llama.rope.freq_base is nan, not a finite number from 0 on."),
+    ({"rope__freq_base": "x"}, "llama.rope.freq_base is 'x', not a finite number from 0 on."),
+    ({"attention__head_count_kv": 3}, "llama.attention.head_count_kv: 3 does not divide 4 heads."),
+    (
+        {"attention__head_count_kv": [1, 2]},
+        "llama.attention.head_count_kv differs from layer to layer, which is not supported yet.",
+    ),
+    ({"attention__head_count": 64}, "llama.attention.head_count: 64 heads do not fit an embedding of 16."),
+    ({"rope__dimension_count": 3}, "llama.rope.dimension_count is 3: not even, or more than 4 a head."),
+    ({"rope__dimension_count": 6}, "llama.rope.dimension_count is 6: not even, or more than 4 a head."),
+    (
+        {"rope__scaling__type": "su"},
+        "llama.rope.scaling.type is 'su': not one of none, linear, yarn, longrope.",
+    ),
+    ({"expert_count": 8}, "llama: mixtures of experts are not supported yet. Use a dense model."),
+    (
+        {"attention__sliding_window_pattern": [True]},
+        "llama.attention.sliding_window_pattern has 1 entries for 2 layers.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), FAULTS, ids=lambda value: str(value)[:40])
+def test_a_key_that_makes_no_sense_is_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        Config.of(keys(**changes))
+    assert str(caught.value) == message

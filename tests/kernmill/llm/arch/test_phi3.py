@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+JOINED = {
+    "attn_q.weight": (),
+    "attn_k.weight": (),
+    "attn_v.weight": (),
+    "ffn_gate.weight": (),
+    "attn_qkv.weight": (48, 24),
+    "ffn_up.weight": (40, 24),
+}
+
+
+def test_it_computes_what_the_reference_does(tiny: Any) -> None:
+    tiny.check(tiny.make("phi3", {}, JOINED))
+
+
+def test_long_and_short_contexts_have_factors_of_their_own(tiny: Any) -> None:
+    keys = {"rope__scaling__original_context_length": 16, "rope__scaling__attn_factor": 1.19}
+    made = tiny.make("phi3", {}, JOINED, **keys)
+    made.weights["rope_factors_short.weight"] = np.array([1.0, 1.5, 2.0])
+    made.weights["rope_factors_long.weight"] = np.array([1.0, 4.0, 9.0])
+    plain = tiny.Reference(made).layers[0].frequencies
+    tiny.check(made, [tiny.Layer(plain / [1, 1.5, 2], growth=1.19)] * 2, capacity=16)
+    tiny.check(made, [tiny.Layer(plain / [1, 4, 9], growth=1.19)] * 2, capacity=17)
+
+
+def test_a_window(tiny: Any) -> None:
+    made = tiny.make("phi3", {}, JOINED, attention__sliding_window=4)
+    plain = tiny.Reference(made).layers[0].frequencies
+    tiny.check(made, [tiny.Layer(plain, window=4)] * 2)

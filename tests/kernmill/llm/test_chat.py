@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kernmill import FormatError, SettingError
+from kernmill.llm.chat import CHATML, MAX_PASSES, MAX_TEMPLATE_CHARACTERS, ChatTemplate
+from kernmill.llm.tokenizer import Tokenizer
+
+pytest.importorskip("jinja2")
+
+HELLO = [{"role": "user", "content": "Hello"}]
+TALK = [*HELLO, {"role": "assistant", "content": "Hi."}, {"role": "user", "content": "Bye"}]
+
+
+def test_the_default_is_chatml() -> None:
+    assert ChatTemplate().render(HELLO) == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    assert ChatTemplate(CHATML).render(HELLO, add_generation_prompt=False) == "<|im_start|>user\nHello<|im_end|>\n"
+
+
+def test_blocks_are_trimmed_and_loops_can_be_left() -> None:
+    source = """
+    {% for message in messages %}
+        {% if loop.index == 3 %}{% break %}{% endif %}
+[{{ loop.index }}/{{ loop.length }}{{ loop.last }} {{ message.content }}]
+    {% endfor %}
+"""
+    assert ChatTemplate(source).render(TALK) == "\n[1/3False Hello]\n[2/3False Hi.]\n"
+
+
+def test_what_templates_expect_to_find() -> None:
+    source = "{{ bos_token }}{{ tools | tojson }}{{ strftime_now('%%') }}{{ eos_token }}{{ thinking }}"
+    template = ChatTemplate(source, bos="<s>", eos="</s>")
+    assert template.render(HELLO, tools=[{"name": "<f\u00e9>"}], thinking=1) == '<s>[{"name": "<f\u00e9>"}]%</s>1'
+    assert ChatTemplate("{{ messages | tojson(indent=1) }}").render([{"role": "a"}]) == '[\n {\n  "role": "a"\n }\n]'
+    assert ChatTemplate("a{% generation %}b{% endgeneration %}c").render(HELLO) == "abc"
+
+
+def test_a_namespace_can_count() -> None:
+    source = "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}"
+    assert ChatTemplate(source).render(TALK) == "3"
+
+
+def test_the_template_of_a_file(gguf: Callable[[str], Any]) -> None:
+    metadata = gguf("llama_vocab/ggml-vocab-phi-3.gguf").metadata
+    pytest.importorskip("tokenizers")
+    tokenizer = Tokenizer(metadata)
+    template = ChatTemplate.of(metadata, tokenizer)
+    assert template.render(HELLO) == "<s><|user|>\nHello<|end|>\n<|assistant|>\n"
+    ids = template.encode(tokenizer, HELLO)
+    assert [tokenizer.tokens[i] for i in ids] == ["<s>", "<|user|>", "\u2581Hello", "<|end|>", "<|assistant|>"]
+
+
+class Words:
+    """What a template asks of a tokenizer."""
+
+    tokens = ("<s>", "</s>")
+    bos_id, eos_id = 0, 1
+
+
+def test_named_templates() -> None:
+    keys = {"tokenizer.chat_template.tool_use": "tools: {{ bos_token }}"}
+    tokenizer: Any = Words()
+    assert ChatTemplate.of(keys, tokenizer, "tool_use").render(HELLO) == "tools: <s>"
+    assert ChatTemplate.of(keys, tokenizer).source == CHATML
+    with pytest.raises(FormatError) as caught:
+        ChatTemplate.of(keys, tokenizer, "rag")
+    assert str(caught.value) == (
+        "chat template: the file has no tokenizer.chat_template.rag. It has tokenizer.chat_template.tool_use."
+    )
+
+
+# --- what is wrong with messages and templates ---------------------------------------------------------------------
+FAULTS: list[tuple[str, type[Exception], str]] = [
+    (
+        "a\n{% if %}",
+        FormatError,
+        "chat template: line 2 is no Jinja: Expected an expression, got 'end of statement block'",
+    ),
+    ("x" * (MAX_TEMPLATE_CHARACTERS + 1), FormatError, "chat template: 1000001 characters. At most 1000000 are read."),
+    (
+        "{{ raise_exception('roles must alternate') }}",
+        SettingError,
+        "chat: the model's template objects: roles must alternate",
+    ),
+    (
+        "{{ messages[0].nothing.more }}",
+        FormatError,
+        "chat template: it fails on these messages: 'dict object' has no attribute 'nothing'",
+    ),
+    (
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        FormatError,
+        "chat template: it asks for what a template may not have: access to attribute '__class__' of 'str' object is "
+        "unsafe.",
+    ),
+    (
+        "{{ messages.append(1) }}",
+        FormatError,
+        "chat template: it asks for what a template may not have: access to attribute 'append' of 'list' object is "
+        "unsafe.",
+    ),
+    (
+        "{{ 'x' * 999999999 }}",
+        FormatError,
+        "chat template: * makes a value of more than 20000000 characters.",
+    ),
+    (
+        "{{ '%999999999d' % 1 }}",
+        FormatError,
+        "chat template: % makes a value of more than 20000000 characters.",
+    ),
+    ("{{ 9 ** 99999999 }}", FormatError, "chat template: ** makes a value of more than 20000000 characters."),
+    (
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
+        FormatError,
+        f"chat template: its loops take more than {MAX_PASSES} passes.",
+    ),
+    (
+        "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}",
+        FormatError,
+        "chat template: it writes more than 20000000 characters.",
+    ),
+    ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", FormatError, "chat template: it calls itself without end."),
+]
+
+
+@pytest.mark.parametrize(("source", "error", "message"), FAULTS, ids=lambda value: str(value)[:30])
+def test_a_template_that_fails_is_a_sentence(source: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        ChatTemplate(source).render(HELLO)
+    assert str(caught.value) == message
+
+
+def test_doubling_a_text_ends() -> None:
+    source = "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}"
+    with pytest.raises(FormatError, match=r"^chat template: \+ makes a value"):
+        ChatTemplate(source).render(HELLO)
+
+
+def test_a_message_without_a_role() -> None:
+    with pytest.raises(SettingError) as caught:
+        ChatTemplate().render([*HELLO, {"content": "x"}])
+    assert str(caught.value) == "chat: message 1 has no role. Give {'role': 'user', 'content': 'text'}."

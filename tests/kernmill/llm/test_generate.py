@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import FormatError, IndexRangeError, SettingError, Tensor, dtypes
+from kernmill.llm.arch import Config
+from kernmill.llm.generate import Model
+from kernmill.llm.sampling import Sampler
+
+Array = np.ndarray[Any, Any]
+STORIES = "stories260K/stories260Ktok512.gguf"
+BABY = "babyllama105/babyllama105-f32.gguf"
+
+
+def load(file: Any, **options: Any) -> Model:
+    pytest.importorskip("tokenizers")
+    tensors = {name: Tensor(np.array(array)) for name, array in file.tensors.items()}
+    return Model.of(file.metadata, tensors.get, **options)
+
+
+class PlainLlama:
+    """The same models in NumPy: one token at a time, one head at a time, in float64."""
+
+    def __init__(self, file: Any) -> None:
+        self.w = {name: np.asarray(array, np.float64) for name, array in file.tensors.items()}
+        self.layers = file.metadata["llama.block_count"]
+        self.heads, self.kv = (file.metadata[f"llama.attention.head_count{end}"] for end in ("", "_kv"))
+        self.seen: list[list[tuple[Array, Array]]] = [[] for _ in range(self.layers)]
+
+    @staticmethod
+    def norm(x: Array, weight: Array) -> Array:
+        return np.asarray(x / np.sqrt(np.mean(x**2) + 1e-5) * weight)
+
+    def step(self, token: int) -> Array:
+        w, x = self.w, self.w["token_embd.weight"][token]
+        size = len(x) // self.heads
+        turn = np.exp(1j * len(self.seen[0]) * 10000.0 ** (-np.arange(0, size, 2) / size))
+        for n in range(self.layers):
+            h = self.norm(x, w[f"blk.{n}.attn_norm.weight"])
+            q, k, v = ((w[f"blk.{n}.attn_{c}.weight"] @ h).reshape(-1, size) for c in "qkv")
+            q, k = (((p[:, ::2] + 1j * p[:, 1::2]) * turn).view(np.float64) for p in (q, k))
+            self.seen[n].append((k, v))
+            out = []
+            for head in range(self.heads):
+                group = head * self.kv // self.heads
+                scores = np.array([q[head] @ old[group] for old, _ in self.seen[n]]) / np.sqrt(size)
+                chances = np.exp(scores - scores.max())
+                out.append(
+                    sum(c * old[group] for c, (_, old) in zip(chances / chances.sum(), self.seen[n], strict=True))
+                )
+            x = x + w[f"blk.{n}.attn_output.weight"] @ np.concatenate(out)
+            h = self.norm(x, w[f"blk.{n}.ffn_norm.weight"])
+            gate = w[f"blk.{n}.ffn_gate.weight"] @ h
+            x = x + w[f"blk.{n}.ffn_down.weight"] @ (gate / (1 + np.exp(-gate)) * (w[f"blk.{n}.ffn_up.weight"] @ h))
+        return np.asarray(w["output.weight"] @ self.norm(x, w["output_norm.weight"]))
+
+    def greedy(self, ids: list[int], count: int) -> list[int]:
+        made: list[int] = []
+        for token in ids:
+            logits = self.step(token)
+        while len(made) < count and (best := int(np.argmax(logits))) != 2:
+            made.append(best)
+            logits = self.step(best)
+        return made
+
+
+# --- trained models --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("file", "prompt", "count"),
+    [
+        (STORIES, "Once upon a time", 100),
+        (STORIES, "The big dog", 60),
+        (BABY, "Once upon a time, there was a litt", 120),
+    ],
+)
+def test_greedy_text_is_that_of_plain_numpy(file: str, prompt: str, count: int, gguf: Callable[[str], Any]) -> None:
+    model = load(gguf(file), block=8)
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode(prompt)
+    assert list(model.generate(ids, max_tokens=count)) == PlainLlama(gguf(file)).greedy(ids, count)
+
+
+def test_stories_are_told(gguf: Callable[[str], Any]) -> None:
+    model = load(gguf(STORIES))
+    text = "".join(model.complete("Once upon a time", max_tokens=40))
+    assert text.startswith(", there was a little girl named Lily. She loved to play outside")
+
+
+def test_the_text_that_llama_cpp_writes(gguf: Callable[[str], Any], shared_data: Callable[[str], Any]) -> None:
+    """greedy_250.txt: ids and text, written with the file that was checked against it."""
+    line, rest = (shared_data("babyllama105") / "greedy_250.txt").read_text(encoding="utf-8").split("\n", 1)
+    ids = [int(word) for word in line.removeprefix("ids:").split()]
+    assert list(load(gguf(BABY)).generate([1], max_tokens=249)) == ids[1:250]
+    assert rest.startswith("text:  Once upon a time")
+
+
+def test_perplexity_is_that_of_plain_numpy(gguf: Callable[[str], Any]) -> None:
+    """Within 0.1 %, on a fixed text."""
+    file = gguf(STORIES)
+    model = load(file, block=16)
+    assert model.tokenizer is not None
+    text = "One day, a boy named Tim went to the park. He saw a big tree and a small cat. Tim was very happy."
+    ids = model.tokenizer.encode(text)
+    reference = PlainLlama(file)
+    both = [model.logits(ids[:-1]).numpy().astype(np.float64), np.array([reference.step(i) for i in ids[:-1]])]
+    values = []
+    for logits in both:
+        logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+        values.append(np.exp(-np.mean([row[i] for row, i in zip(logs, ids[1:], strict=True)])))
+    assert values[0] == pytest.approx(values[1], rel=1e-3)
+    np.testing.assert_allclose(both[0], both[1], rtol=1e-3, atol=1e-4)
+
+
+# --- a random model --------------------------------------------------------------------------------------------------
+def random_model(capacity: int = 12, block: int = 4, arch: str = "llama", **options: Any) -> Model:
+    chance = np.random.default_rng(5)
+    keys = {
+        "context_length": 12,
+        "embedding_length": 8,
+        "block_count": 1,
+        "feed_forward_length": 12,
+        "attention.head_count": 2,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    metadata: dict[str, Any] = {"general.architecture": arch} | {f"llama.{k}": v for k, v in keys.items()}
+    shapes = {"token_embd": (7, 8), "output_norm": (8,), "blk.0.attn_norm": (8,), "blk.0.ffn_norm": (8,)}
+    shapes |= {f"blk.0.attn_{name}": (8, 8) for name in ("q", "k", "v", "output")}
+    shapes |= {"blk.0.ffn_gate": (12, 8), "blk.0.ffn_up": (12, 8), "blk.0.ffn_down": (8, 12)}
+    tensors = {f"{n}.weight": Tensor(chance.standard_normal(s).astype(np.float32)) for n, s in shapes.items()}
+    return Model(Config.of(metadata), tensors.get, capacity=capacity, block=block, **options)
+
+
+def test_the_cache_is_used_again_for_what_is_the_same() -> None:
+    model, fresh = random_model(), random_model()
+    model.next_logits([1, 2, 3, 4, 5])
+    for ids in ([1, 2, 3, 4, 5], [1, 2, 6], [1, 2, 6, 0, 0, 3], [1], [4, 4, 4, 4, 4, 4, 4, 4]):
+        expected = fresh.logits(ids).numpy()[-1]
+        np.testing.assert_allclose(model.next_logits(ids), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_one_captured_graph_serves_every_position() -> None:
+    model = random_model()
+    list(model.generate([1], max_tokens=10))
+    assert model._last.cache_info()[:2] == (1, 8)
+
+
+class Vocabulary:
+    """What generation asks of a tokenizer."""
+
+    def __init__(self, end_ids: frozenset[int], size: int) -> None:
+        self.end_ids, self.size = end_ids, size
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def test_generation_ends() -> None:
+    model = random_model()
+    assert len(list(model.generate([1, 2, 3], max_tokens=4))) == 4
+    assert list(model.generate([1, 2, 3], max_tokens=0)) == []
+    assert len(list(model.generate([1, 2, 3]))) == 10  # the last one needs no place
+    everything = list(model.generate([1, 2, 3]))
+
+    model.tokenizer = Vocabulary(frozenset({everything[2]}), 7)  # type: ignore[assignment]
+    assert list(model.generate([1, 2, 3])) == everything[: everything.index(everything[2])]
+
+
+def test_rows_past_the_vocabulary_are_never_chosen() -> None:
+    model = random_model()
+    best = int(np.argmax(model.next_logits([1, 2, 3])))
+    model.tokenizer = Vocabulary(frozenset(), best)  # type: ignore[assignment]
+    assert max(model.generate([1, 2, 3])) < best
+
+
+def test_a_stopped_generation_leaves_the_model_usable() -> None:
+    model = random_model()
+    expected = list(model.generate([1, 2, 3], max_tokens=5))
+    running = model.generate([1, 2, 3], max_tokens=5)
+    next(running)
+    running.close()
+    assert list(model.generate([1, 2, 3], max_tokens=5)) == expected
+
+
+def test_several_sequences_are_what_each_is_alone() -> None:
+    alone, together = random_model(), random_model(sequences=3)
+    prompts = [[1], [2, 3, 4, 5, 6, 1, 2, 3, 4], [3, 3, 2]]
+    for given in (prompts, prompts[::-1], prompts[:2], prompts):  # the cache of one call is there in the next
+        steps = list(together.generate_all(given, max_tokens=6))
+        for n, prompt in enumerate(given):
+            made = [token for step in steps if (token := step[n]) is not None]
+            assert made == list(alone.generate(prompt, max_tokens=6))
+    assert len(list(alone.generate(prompts[1]))) == 4
+    assert [step[1] for step in together.generate_all(prompts, max_tokens=6)][4:] == [None, None]
+
+
+def test_a_cache_of_halves() -> None:
+    logits = random_model(cache_dtype=dtypes.float16).logits([1, 2, 3, 4, 5]).numpy()
+    expected = random_model().logits([1, 2, 3, 4, 5]).numpy()
+    np.testing.assert_allclose(logits, expected, atol=0.02)
+    assert np.abs(logits - expected).max() > 0
+
+
+def test_a_seed_repeats() -> None:
+    model = random_model()
+    texts = [list(model.generate([1], Sampler(temperature=2, min_p=0, seed=s), 8)) for s in (3, 3, 4)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_an_embedding_has_length_1() -> None:
+    model = random_model()
+    vector = model.embed([1, 2, 3]).numpy()
+    expected = model.hidden([1, 2, 3]).numpy().mean(0)
+    np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=1e-5)
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (
+        lambda: random_model(arch="mamba"),
+        FormatError,
+        "the file has no mamba.embedding_length, which the model cannot be built without.",
+    ),
+    (
+        lambda: random_model(capacity=0),
+        SettingError,
+        "Model: capacity=0, sequences=1, block=4. Give whole numbers, 1 or more.",
+    ),
+    (
+        lambda: random_model().next_logits([]),
+        SettingError,
+        "logits: no tokens. Give at least one, such as the begin token.",
+    ),
+    (
+        lambda: list(random_model().generate([1] * 13)),
+        SettingError,
+        "generate: 13 tokens, and the cache holds 12. Shorten the text, or build the model with a larger capacity "
+        "(it was trained on 12).",
+    ),
+    (
+        lambda: random_model().logits([1, 7]),
+        IndexRangeError,
+        "logits: no token has the id 7. The model knows 0 to 6.",
+    ),
+    (
+        lambda: list(random_model().generate_all([[1], [2]])),
+        SettingError,
+        "generate: 2 prompts, and the model was built for 1 at once. Give fewer, or build it with more sequences.",
+    ),
+    (
+        lambda: list(random_model().complete("x")),
+        SettingError,
+        "complete: the model was built without a tokenizer. Use generate() with token ids.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "message"), FAULTS, ids=[text[:30] for _, _, text in FAULTS])
+def test_a_mistake_is_a_sentence(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_an_unknown_architecture() -> None:
+    known = random_model().config
+    with pytest.raises(FormatError) as caught:
+        Model(replace(known, name="mamba"), lambda name: None)
+    assert str(caught.value) == (
+        "general.architecture is 'mamba', which kernmill cannot run yet. "
+        "It runs gemma2, gemma3, llama, phi3, qwen2, qwen3."
+    )
+
+
+def test_a_vocabulary_that_does_not_fit(gguf: Callable[[str], Any]) -> None:
+    file = gguf(STORIES)
+    tensors = dict(file.tensors) | {name: file.tensors[name][:500] for name in ("token_embd.weight", "output.weight")}
+    with pytest.raises(FormatError) as caught:
+        load(file._replace(tensors=tensors))
+    assert str(caught.value) == (
+        "tokenizer.ggml.tokens has 512 tokens, and token_embd.weight has rows for 500. "
+        "The file's vocabulary does not belong to its tensors."
+    )

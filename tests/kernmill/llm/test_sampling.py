@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernmill import FormatError, SettingError
+from kernmill.llm.sampling import Sampler
+
+
+def by_hand(logits: Sequence[float], recent: Sequence[int], s: Sampler) -> dict[int, float]:
+    """Token by token, with lists and plain sums."""
+    window = recent[len(recent) - s.repeat_last :] if 0 <= s.repeat_last < len(recent) else recent
+    scores = {}
+    for token, logit in enumerate(logits):
+        if token in window:
+            logit = logit / s.repeat_penalty if logit > 0 else logit * s.repeat_penalty
+        scores[token] = logit
+    order = sorted(scores, key=lambda token: (-scores[token], token))
+    if s.top_k:
+        order = order[: s.top_k]
+    total = math.fsum(math.exp(scores[token] - scores[order[0]]) for token in order)
+    kept: list[int] = []
+    reached = 0.0
+    for token in order:
+        chance = math.exp(scores[token] - scores[order[0]]) / total
+        if not kept or (reached < s.top_p and chance >= s.min_p / total):
+            kept.append(token)
+        reached += chance
+    weights = {token: math.exp((scores[token] - scores[order[0]]) / s.temperature) for token in kept}
+    return {token: weight / math.fsum(weights.values()) for token, weight in weights.items()}
+
+
+logits_of = st.lists(st.integers(-24, 24).map(lambda n: n / 4 + 1 / 64), min_size=1, max_size=12)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    logits=logits_of,
+    recent=st.lists(st.integers(0, 11), max_size=8),
+    temperature=st.sampled_from([0.25, 0.8, 1.0, 3.0]),
+    top_k=st.integers(0, 13),
+    top_p=st.sampled_from([0.03, 0.31, 0.77, 1.0]),
+    min_p=st.sampled_from([0.0, 0.07, 0.41, 1.0]),
+    penalty=st.sampled_from([1.0, 1.3, 0.7]),
+    last=st.sampled_from([-1, 0, 2, 64]),
+)
+def test_the_distribution_is_the_one_by_hand(
+    logits: list[float], recent: list[int], last: int, penalty: float, **named: Any
+) -> None:
+    sampler = Sampler(repeat_penalty=penalty, repeat_last=last, **named)
+    ids, chances = sampler.distribution(np.array(logits, np.float32), recent)
+    expected = by_hand(logits, recent, sampler)
+    assert ids.tolist() == list(expected)
+    np.testing.assert_allclose(chances, list(expected.values()), rtol=1e-9)
+
+
+def test_draws_follow_the_distribution() -> None:
+    logits = np.log([0.5, 0.3, 0.15, 0.05])
+    sampler = Sampler(temperature=1, top_k=0, top_p=1, min_p=0, seed=3)
+    counts = np.bincount([sampler.choose(logits) for _ in range(4000)], minlength=4) / 4000
+    np.testing.assert_allclose(counts, [0.5, 0.3, 0.15, 0.05], atol=0.03)
+
+
+def test_a_seed_repeats() -> None:
+    logits = np.zeros(50)
+    draws = [[sampler.choose(logits) for _ in range(20)] for sampler in (Sampler(seed=5), Sampler(seed=5))]
+    assert draws[0] == draws[1]
+    other = Sampler(seed=6)
+    assert [other.choose(logits) for _ in range(20)] != draws[0]
+
+
+def test_temperature_0_takes_the_best_and_the_first_of_equals() -> None:
+    greedy = Sampler(temperature=0)
+    assert greedy.choose(np.array([1.0, 3.0, 3.0, 2.0])) == 1
+    assert [a.tolist() for a in greedy.distribution(np.array([1.0, 3.0, 3.0, 2.0]))] == [[1], [1.0]]
+    assert Sampler(temperature=0, repeat_penalty=2).choose(np.array([1.0, 3.0, -4.0, 2.0]), [1]) == 3
+
+
+def test_a_token_that_cannot_be() -> None:
+    sampler = Sampler(seed=1)
+    assert {sampler.choose(np.array([-np.inf, 0.0, -np.inf])) for _ in range(20)} == {1}
+
+
+@pytest.mark.parametrize("logits", [[np.nan, 0.0], [-np.inf, -np.inf], []])
+def test_logits_that_are_no_numbers(logits: list[float]) -> None:
+    with pytest.raises(FormatError, match=r"^sampling: the logits are nan or -inf\."):
+        Sampler().choose(np.array(logits))
+
+
+def test_values_outside_their_range() -> None:
+    with pytest.raises(SettingError, match=r"^Sampler: top_p=1\.5 is outside 0\.\.1\.$"):
+        Sampler(top_p=1.5)
+    with pytest.raises(SettingError, match=r"^Sampler: temperature=-1 is outside 0\.\.1e\+06\.$"):
+        Sampler(temperature=-1)
+    with pytest.raises(SettingError, match=r"^Sampler: temperature=nan is outside"):
+        Sampler(temperature=math.nan)
+    with pytest.raises(SettingError, match=r"^Sampler: repeat_penalty=0 would divide by it"):
+        Sampler(repeat_penalty=0)

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernmill import FormatError, IndexRangeError
+from kernmill.llm.tokenizer import Tokenizer, TokenKind
+
+pytest.importorskip("tokenizers")
+
+VOCABULARIES = ("bert-bge", "falcon", "gpt-2", "llama-spm", "phi-3", "qwen2")
+SPACE = "\u2581"
+
+
+def bytes_as_tokens() -> list[str]:
+    return [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def pieces(*words: str, specials: tuple[str, ...] = ("<unk>", "<s>", "</s>"), **keys: Any) -> dict[str, Any]:
+    """A small SentencePiece vocabulary: special tokens, bytes, then words with falling scores."""
+    tokens = [*specials, *bytes_as_tokens(), *words]
+    kinds = [2, *(3 for _ in specials[1:]), *(6 for _ in range(256)), *(1 for _ in words)]
+    scores = [0.0] * (len(specials) + 256) + [-float(n) for n in range(len(words))]
+    metadata = {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+    }
+    return metadata | {f"tokenizer.ggml.{name}": value for name, value in keys.items()}
+
+
+# --- the vocabularies of llama.cpp with the ids they expect --------------------------------------------------------
+def cases(folder: Path, name: str) -> list[tuple[str, list[int]]]:
+    file = f"ggml-vocab-{name}.gguf"
+    texts = (folder / f"{file}.inp").read_bytes().decode("utf-8").split("\n__ggml_vocab_test__\n")
+    lines = (folder / f"{file}.out").read_text(encoding="utf-8").split("\n")
+    assert len(texts) == len(lines) == 47
+    return [(text, [int(word) for word in line.split()]) for text, line in zip(texts, lines, strict=True)]
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_ids_are_the_expected_ones(name: str, shared_data: Callable[[str], Path], gguf: Callable[[str], Any]) -> None:
+    tokenizer = Tokenizer(gguf(f"llama_vocab/ggml-vocab-{name}.gguf").metadata)
+    for text, ids in cases(shared_data("llama_vocab"), name):
+        assert tokenizer.encode(text, add_special=False) == ids, repr(text)
+        if name != "bert-bge":  # which drops capitals and spaces
+            assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("name", [name for name in VOCABULARIES if name != "bert-bge"])
+def test_tokens_one_by_one_give_the_same_text(
+    name: str, shared_data: Callable[[str], Path], gguf: Callable[[str], Any]
+) -> None:
+    tokenizer = Tokenizer(gguf(f"llama_vocab/ggml-vocab-{name}.gguf").metadata)
+    for text, ids in cases(shared_data("llama_vocab"), name):
+        stream = tokenizer.stream()
+        parts = [stream.push(i) for i in ids]
+        assert not any("\ufffd" in part for part in parts)
+        assert stream.finish() == ""
+        assert "".join(parts) == (" " + text if tokenizer.add_space_prefix and text else text)
+
+
+def by_hand(ids: dict[str, int], scores: list[float], text: str) -> list[int]:
+    """SentencePiece's BPE as it is defined: merge the best pair, the leftmost of equals, until none is a token."""
+    symbols = list(SPACE + text.replace(" ", SPACE)) if text else []
+    while True:
+        unions = [(symbols[n] + symbols[n + 1], n) for n in range(len(symbols) - 1)]
+        found = [(-scores[ids[union]], n) for union, n in unions if union in ids]
+        if not found:
+            break
+        n = min(found)[1]
+        symbols[n : n + 2] = [symbols[n] + symbols[n + 1]]
+    return [
+        i for s in symbols for i in ([ids[s]] if s in ids else [ids[f"<0x{byte:02X}>"] for byte in s.encode("utf-8")])
+    ]
+
+
+ALPHABETS = ("ab ", "aeioulnst -=*_.\n", ["\u00e9", "\u65e5", "\U0001f600", "=", "--", " ", "  ", "\t", "#", "the"])
+
+
+@pytest.mark.parametrize("file", ["llama_vocab/ggml-vocab-llama-spm.gguf", "stories260K/stories260Ktok512.gguf"])
+@pytest.mark.parametrize("alphabet", ALPHABETS, ids=("runs", "letters", "rare"))
+def test_merges_by_score_are_sentencepieces(file: str, alphabet: Any, gguf: Callable[[str], Any]) -> None:
+    metadata = gguf(file).metadata
+    tokenizer, chance = Tokenizer(metadata), random.Random(1)
+    ids, scores = {token: i for i, token in enumerate(tokenizer.tokens)}, metadata["tokenizer.ggml.scores"]
+    for _ in range(300):
+        text = "".join(chance.choice(alphabet) for _ in range(chance.randrange(24)))
+        assert tokenizer.encode(text, add_special=False) == by_hand(ids, scores, text), repr(text)
+
+
+# --- special tokens ------------------------------------------------------------------------------------------------
+def test_begin_and_end_tokens_follow_the_flags() -> None:
+    words = ("a", SPACE, SPACE + "a")
+    plain = Tokenizer(pieces(*words))
+    a = plain.tokens.index(SPACE + "a")
+    assert plain.encode("a") == [1, a]
+    assert Tokenizer(pieces(*words, add_eos_token=True)).encode("a") == [1, a, 2]
+    assert Tokenizer(pieces(*words, add_bos_token=False)).encode("a") == [a]
+    assert plain.encode("a", add_special=False) == [a]
+    assert plain.encode("") == [1]
+
+
+def test_control_tokens_in_a_text_are_text_unless_asked_for() -> None:
+    tokenizer = Tokenizer(pieces("a", SPACE, SPACE + "a", "<", "s", ">", "/"))
+    a = tokenizer.tokens.index(SPACE + "a")
+    assert tokenizer.encode("a</s>a", add_special=False, parse_special=True) == [a, 2, a]
+    spelled = tokenizer.encode("a</s>a", add_special=False)
+    assert 2 not in spelled
+    assert tokenizer.decode(spelled) == "a</s>a"
+
+
+def test_user_defined_tokens_are_always_found() -> None:
+    metadata = pieces("a", SPACE, SPACE + "a", "<tool>")
+    metadata["tokenizer.ggml.token_type"][-1] = int(TokenKind.USER_DEFINED)
+    tokenizer = Tokenizer(metadata)
+    a = tokenizer.tokens.index(SPACE + "a")
+    assert tokenizer.encode("a<tool>a", add_special=False) == [a, len(tokenizer) - 1, a]
+    assert tokenizer.decode([a, len(tokenizer) - 1, a]) == "a<tool> a"
+
+
+def test_phi_3_takes_the_space_behind_a_control_token_with_it(gguf: Callable[[str], Any]) -> None:
+    tokenizer = Tokenizer(gguf("llama_vocab/ggml-vocab-phi-3.gguf").metadata)
+    user, hello = tokenizer.tokens.index("<|user|>"), tokenizer.tokens.index(SPACE + "Hello")
+    assert tokenizer.encode("<|user|>\nHello", add_special=False, parse_special=True) == [user, hello]
+
+
+def test_which_tokens_end_a_text(gguf: Callable[[str], Any]) -> None:
+    qwen = Tokenizer(gguf("llama_vocab/ggml-vocab-qwen2.gguf").metadata)
+    assert {qwen.tokens[i] for i in qwen.end_ids} == {"<|endoftext|>", "<|im_end|>"}
+    assert Tokenizer(pieces("a")).end_ids == {2}
+
+
+def test_decoding_leaves_control_tokens_out_unless_they_are_shown() -> None:
+    tokenizer = Tokenizer(pieces("a", SPACE, SPACE + "a"))
+    ids = tokenizer.encode("a")
+    assert tokenizer.decode([*ids, 2]) == "a"
+    assert tokenizer.decode([*ids, 2], show_special=True) == "<s> a</s>"
+
+
+def test_bytes_that_are_no_text_become_replacement_characters() -> None:
+    tokenizer = Tokenizer(pieces("a", SPACE))
+    first, second = (tokenizer.tokens.index(name) for name in ("<0xE2>", "<0x82>"))
+    assert tokenizer.decode([first]) == "\ufffd"
+    stream = tokenizer.stream()
+    assert [stream.push(first), stream.push(second), stream.finish()] == ["", "", "\ufffd"]
+
+
+# --- the other kinds -----------------------------------------------------------------------------------------------
+def test_word_pieces_put_begin_and_end_around(gguf: Callable[[str], Any]) -> None:
+    tokenizer = Tokenizer(gguf("llama_vocab/ggml-vocab-bert-bge.gguf").metadata)
+    ids = tokenizer.encode("Hello world")
+    assert [tokenizer.tokens[i] for i in (ids[0], ids[-1])] == ["[CLS]", "[SEP]"]
+    assert tokenizer.decode(ids) == "hello world"
+
+
+def test_unigrams_take_the_best_sum() -> None:
+    words = {"<pad>": 0.0, "</s>": 0.0, "<unk>": 0.0, SPACE: -3.0, "a": -3.0, "b": -3.0, SPACE + "a": -2.0, "ab": -4.0}
+    metadata = {
+        "tokenizer.ggml.model": "t5",
+        "tokenizer.ggml.tokens": list(words),
+        "tokenizer.ggml.token_type": [3, 3, 2, 1, 1, 1, 1, 1],
+        "tokenizer.ggml.scores": list(words.values()),
+        "tokenizer.ggml.unknown_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+    }
+    tokenizer = Tokenizer(metadata)
+    assert [tokenizer.tokens[i] for i in tokenizer.encode("ab")] == [SPACE + "a", "b", "</s>"]  # -5 beats -7
+    assert tokenizer.decode(tokenizer.encode("ab ab")) == "ab ab"
+    assert 1 not in tokenizer.encode("</s>", add_special=False)
+
+
+def test_raw_byte_pairs_keep_runs_of_lines_whole() -> None:
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gemma4",
+        "tokenizer.ggml.tokens": ["<bos>", *bytes_as_tokens(), "a", "b", SPACE, SPACE + "a", "\n", "\n\n"],
+        "tokenizer.ggml.token_type": [3, *(6 for _ in range(256)), 1, 1, 1, 1, 1, 1],
+        "tokenizer.ggml.merges": [f"{SPACE} a"],
+        "tokenizer.ggml.bos_token_id": 0,
+    }
+    tokenizer = Tokenizer(metadata)
+    ids = tokenizer.encode("b a\n\n\u00e9")
+    assert [tokenizer.tokens[i] for i in ids] == ["<bos>", "b", SPACE + "a", "\n\n", "<0xC3>", "<0xA9>"]
+    assert tokenizer.decode(ids) == "b a\n\n\u00e9"
+
+
+# --- what is wrong with a file -------------------------------------------------------------------------------------
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"model": "rwkv"}, "tokenizer.ggml.model is 'rwkv'. kernmill builds bert, gpt2, llama, t5."),
+    ({"tokens": []}, "tokenizer.ggml.tokens is empty or missing: the file has no vocabulary."),
+    ({"tokens": "abc"}, "tokenizer.ggml.tokens is a str, not an array."),
+    (
+        {"scores": [0.0]},
+        "tokenizer.ggml.scores has 1 entries for 260 tokens. The file is damaged, or was written by a faulty "
+        "converter.",
+    ),
+    ({"tokens": [b"a"]}, "tokenizer.ggml.tokens holds something else than text."),
+    ({"scores": [float("nan")] * 260}, "tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them."),
+    ({"bos_token_id": "x"}, "tokenizer.ggml.bos_token_id is 'x', not a whole number."),
+    ({"add_bos_token": [1]}, "tokenizer.ggml.add_bos_token is [1], not true or false."),
+    ({"scores": []}, "tokenizer.ggml.scores is missing, and a llama vocabulary merges by them."),
+    (
+        {"model": "gpt2", "merges": ["ab"]},
+        "tokenizer.ggml.merges has 'ab', which is no pair of tokens with a space between them.",
+    ),
+    (
+        {"model": "gpt2", "merges": ["a q"]},
+        "tokenizer.ggml.tokens and its like make no gpt2 tokenizer: Error while initializing BPE: Token `q` out of "
+        "vocabulary",
+    ),
+    (
+        {"model": "bert", "unknown_token_id": 2**32 - 1},
+        "tokenizer.ggml.unknown_token_id is missing, and a bert vocabulary needs one.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS, ids=lambda value: str(value)[:40])
+def test_a_damaged_vocabulary_is_a_sentence(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(FormatError) as caught:
+        Tokenizer(pieces("a") | {f"tokenizer.ggml.{name}": value for name, value in change.items()})
+    assert str(caught.value) == message
+
+
+def test_a_damaged_table_of_characters(capfd: pytest.CaptureFixture[str]) -> None:
+    """The library panics on it, at once or when it is used, and says so on stderr."""
+    changes = {"model": "t5", "precompiled_charsmap": bytes(50)}
+    with pytest.raises(FormatError, match=r"^(tokenizer\.ggml\.tokens and its like make no|encode: the) t5 tokenizer"):
+        Tokenizer(pieces("a") | {f"tokenizer.ggml.{name}": value for name, value in changes.items()}).encode("a\u00e9")
+    capfd.readouterr()
+
+
+def test_an_id_outside_the_vocabulary() -> None:
+    with pytest.raises(IndexRangeError, match=r"^decode: no token has the id 260\. There are 260\.$"):
+        Tokenizer(pieces("a")).decode([260])
+
+
+def test_text_with_a_lone_surrogate() -> None:
+    with pytest.raises(FormatError, match=r"^encode: the text is not valid Unicode"):
+        Tokenizer(pieces("a")).encode("a\ud800")

@@ -1,0 +1,26 @@
+"""IQ1, IQ2 and IQ3: read as the package does, whose tables they need; and what is said without it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from kernmill import FormatError, Tensor, dtypes
+from kernmill.quant import grids
+
+from . import against
+
+
+@pytest.mark.parametrize("name", [block.name for block in grids.BLOCKS])
+def test_read(name: str) -> None:
+    against.check_read_as_the_package(name)
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gguf", "gguf.quants"):
+        monkeypatch.setitem(sys.modules, name, None)
+    grids._table.cache_clear()
+    block = grids.BLOCKS[0]
+    with pytest.raises(FormatError, match=r"IQ2_XXS: the tables of this type are in the package gguf, .*install"):
+        block.decode(Tensor.zeros(1, block.size_bytes, dtype=dtypes.uint8))

@@ -1,0 +1,52 @@
+"""Mixes: which tensor gets which type."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernmill import FormatError
+from kernmill.quant.mixes import MIXES, mix_named
+
+
+def kind(mix: str, name: str, shape: tuple[int, ...] = (512, 512), layers: int = 16, tied: bool = False) -> str | None:
+    found = MIXES[mix].type_for(name, shape, layers, is_tied=tied)
+    return None if found is None else found.name
+
+
+def test_q4_k_m() -> None:
+    assert kind("Q4_K_M", "blk.3.attn_q.weight") == "Q4_K"
+    better = [layer for layer in range(16) if kind("Q4_K_M", f"blk.{layer}.ffn_down.weight") == "Q6_K"]
+    assert better == [0, 1, 4, 7, 10, 13, 14, 15]
+    assert better == [layer for layer in range(16) if kind("Q4_K_M", f"blk.{layer}.attn_v.weight") == "Q6_K"]
+    assert kind("Q4_K_M", "blk.3.attn_qkv.weight") == "Q5_K"
+    assert kind("Q4_K_M", "output.weight") == "Q6_K"
+    assert [kind("Q4_K_M", "token_embd.weight", tied=tied) for tied in (False, True)] == ["Q4_K", "Q6_K"]
+
+
+def test_others() -> None:
+    names = ("blk.0.attn_v.weight", "blk.2.attn_v.weight", "blk.2.attn_qkv.weight")
+    assert [kind("Q5_K_M", name) for name in names] == ["Q6_K", "Q5_K", "Q6_K"]
+    assert [kind("Q4_K_S", f"blk.{n}.attn_v.weight") for n in (3, 4)] == ["Q5_K", "Q4_K"]
+    assert [kind("Q4_K_S", f"blk.{n}.ffn_down.weight") for n in (1, 2)] == ["Q5_K", "Q4_K"]
+    assert [kind(mix, "output.weight") for mix in ("Q8_0", "Q4_0", "F16")] == ["Q8_0", "Q6_K", "F16"]
+
+
+def test_what_stays() -> None:
+    for name in ("blk.0.attn_norm.weight", "output_norm.weight", "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias"):
+        assert kind("Q4_0", name) is None
+    assert kind("Q4_0", "blk.0.attn_q.weight", (512,)) is None
+
+
+def test_rows_that_are_no_whole_blocks() -> None:
+    fallen = {mix: kind(mix, "blk.3.attn_q.weight", (8, 896)) for mix in ("Q4_K_S", "Q5_K_S", "Q6_K", "IQ4_XS")}
+    assert fallen == {"Q4_K_S": "Q5_0", "Q5_K_S": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL"}
+    assert kind("Q4_0", "blk.0.attn_q.weight", (8, 33)) == "F16"
+
+
+def test_numbers_and_names() -> None:
+    assert mix_named("q4_k_m") is MIXES["Q4_K_M"]
+    with pytest.raises(FormatError, match=r"quantize: 'Q3' is no mix that kernmill makes\. It makes F16, Q4_0,"):
+        mix_named("Q3")
+    package = pytest.importorskip("gguf")
+    theirs = {member.name.removeprefix("MOSTLY_"): member.value for member in package.LlamaFileType}
+    assert {mix.name: mix.file_type for mix in MIXES.values()}.items() <= theirs.items()

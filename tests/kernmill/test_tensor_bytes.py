@@ -1,0 +1,29 @@
+"""Tensors over bytes and bytes of tensors: every dtype, aligned or not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernmill import DType, Tensor, dtypes
+from kernmill.tensor_bytes import bytes_of, tensor_over
+
+
+@pytest.mark.parametrize("dtype", dtypes.data, ids=str)
+@pytest.mark.parametrize("shift", [0, 1])
+def test_there_and_back(dtype: DType, shift: int) -> None:
+    tensor = Tensor([0, 1, 1, 0, 1, 1], dtype).reshape(2, 3)
+    raw = bytes(bytes_of(tensor))
+    assert len(raw) == 6 * dtype.size_bytes
+    back = tensor_over(memoryview(bytes(shift) + raw)[shift:], dtype, (2, 3))
+    assert (back.dtype, back.shape, back.tolist()) == (dtype, (2, 3), tensor.tolist())
+
+
+def test_no_copy() -> None:
+    values = np.arange(4, dtype=np.float32)
+    tensor = tensor_over(memoryview(values.data).cast("B"), dtypes.float32, (4,), "LLVM")
+    assert np.shares_memory(tensor.numpy(), values)
+
+
+def test_the_order_of_bytes() -> None:
+    assert bytes(bytes_of(Tensor([1, 258], dtypes.int16))) == b"\1\0\2\1"

@@ -1,0 +1,170 @@
+"""OpenCL C: golden files of small kernels, and what must or must not be in the text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kernmill.compiler import lower, parse_schedule
+from kernmill.ir import DType, DTypeError, InternalError, Ops, Target, UOp, dtypes, elementwise, permute, reduce_axes
+from kernmill.renderers import OPENCL_OPS, OpenCLRenderer
+from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels, softmax, total
+
+if TYPE_CHECKING:
+    from tests.conftest import Golden
+
+CPU = replace(VECTORS, name="opencl", ops=OPENCL_OPS, storage_dtypes=frozenset(dtypes.data) - {dtypes.float16})
+HALF = replace(CPU, storage_dtypes=frozenset(dtypes.data))
+X = data(0, 6, 32)
+
+
+def render(root: UOp, schedule: str | None = None, target: Target = CPU) -> str:
+    uops = lower(only(root), target, None if schedule is None else parse_schedule(schedule), is_checked=True)
+    return OpenCLRenderer(target).render("k", uops)
+
+
+def has(text: str, *parts: str) -> None:
+    for part in parts:
+        assert part in text, f"{part!r} is not in\n{text}"
+
+
+def lacks(text: str, *parts: str) -> None:
+    for part in parts:
+        assert part not in text, f"{part!r} is in\n{text}"
+
+
+# --- golden files ----------------------------------------------------------------------------------------------------
+def test_add(golden: Golden) -> None:
+    assert (
+        render(elementwise(Ops.ADD, data(0, 4096), data(1, 4096)), "vectorize i0 16; unroll i0 2; thread i0") == golden
+    )
+
+
+def test_row_sum(golden: Golden) -> None:
+    assert render(total(data(0, 8, 256), 1), "vectorize k0 16; group k0 2; thread i0") == golden
+
+
+def test_matmul_tile(golden: Golden) -> None:
+    assert render(matmul(data(0, 16, 32), data(1, 32, 64)), "vectorize i1 16; unroll i0 2; thread i0") == golden
+
+
+def test_masked_tail(golden: Golden) -> None:
+    assert render(data(0, 37) * 2.0, "vectorize i0 16") == golden
+
+
+def test_softmax_row(golden: Golden) -> None:
+    assert render(softmax(data(0, 4, 64)), "vectorize k0 16; vectorize k1 16; vectorize i1 16; thread i0") == golden
+
+
+def test_scalars(golden: Golden) -> None:
+    assert render(permute(X, (1, 0)) + 1.0, "") == golden
+
+
+# --- what must be there, and what must not ---------------------------------------------------------------------------
+def test_products_are_fused_into_sums_only_where_that_was_asked_for() -> None:
+    text = render(matmul(data(0, 64, 64), data(1, 64, 64)))
+    has(text, "= fma(", "#pragma OPENCL FP_CONTRACT OFF")
+    assert not re.search(r"\* .*\+", text.partition("k0")[2].partition("fma")[0].replace("long", ""))
+    product = elementwise(Ops.MUL, X, data(1, 6, 32))
+    lacks(render(elementwise(Ops.ADD, product, data(2, 6, 32))), "fma(")
+
+
+def test_signed_ints_wrap_and_places_do_not_need_to() -> None:
+    text = render(data(0, 64, dtype=dtypes.int32) + data(1, 64, dtype=dtypes.int32))
+    has(text, "as_int16(as_uint16(")
+    lacks(text, "(ulong)")
+    has(render(data(0, 64, dtype=dtypes.int32) + data(1, 64, dtype=dtypes.int32), ""), "(int)((uint)")
+    lacks(render(data(0, 64, dtype=dtypes.uint32) + data(1, 64, dtype=dtypes.uint32)), "as_")
+
+
+def test_the_smallest_ints_are_no_literals_of_the_language() -> None:
+    for dtype, text in ((dtypes.int32, "(-0x7fffffff - 1)"), (dtypes.int64, "(-0x7fffffffffffffffL - 1)")):
+        has(render(data(0, 8, dtype=dtype).alu(Ops.XOR, int(dtype.min)), ""), text)
+
+
+def test_every_float_constant_says_which_type_it_is() -> None:
+    for ast in small_kernels().values():
+        text = OpenCLRenderer(CPU).render("k", lower(ast, CPU))
+        assert not re.search(r"(?<![\w.)])\d+\.\d+(?![\w.])", text), text  # a float64 says so in front: (double)0.0
+
+
+def test_bools_are_bytes_in_memory_and_masks_in_vectors() -> None:
+    text = render(elementwise(Ops.LT, X, data(1, 6, 32)))
+    has(text, "int16 v", " < ", "__global uchar *b", "CONVERT(char16, ")
+    lacks(text, "bool16")
+
+
+def test_masks_are_as_wide_as_what_they_select() -> None:
+    wide = data(1, 64, dtype=dtypes.float64)
+    chosen = elementwise(Ops.WHERE, elementwise(Ops.LT, data(0, 64), data(2, 64)), wide, wide * 2.0)
+    has(render(chosen, "vectorize i0 8"), "CONVERT(long8, ")
+
+
+def test_without_halves_they_are_moved_as_bits() -> None:
+    text = render(data(0, 64, dtype=dtypes.float16) * 2.0)
+    has(text, "__global ushort *b")
+    lacks(text, "half", "cl_khr_fp16")
+    text = render(data(0, 64, dtype=dtypes.float16) * 2.0, None, HALF)
+    has(text, "__global half *b", "cl_khr_fp16 : enable", "CONVERT(float16, ")
+
+
+def test_without_float64_the_kernel_is_refused_by_name() -> None:
+    target = replace(CPU, storage_dtypes=frozenset(dtypes.data) - {dtypes.float64})
+    with pytest.raises(DTypeError, match=r"kernel k: the device has no float64\. Compute in float32"):
+        render(data(0, 64, dtype=dtypes.float64) * 2.0, None, target)
+
+
+def test_tails_are_masked_and_bodies_are_not() -> None:
+    has(render(data(0, 37) * 2.0, "vectorize i0 16"), "load_global_float16_int16(", "store_global_float16_int16(")
+    lacks(render(data(0, 64) * 2.0, "vectorize i0 16"), "load_global")
+
+
+def test_far_apart_is_gathered() -> None:
+    has(render(permute(X, (1, 0)) + 1.0, "vectorize i1 2"), "(float2)(b1[v", ".s0], b1[v")
+
+
+def test_every_second_is_a_vector_of_lanes() -> None:
+    from kernmill.ir import strided
+
+    has(render(strided(X, (1, 2)) + 1.0, "vectorize i0 16"), ".s02468ace")
+
+
+def test_unsigned_ints() -> None:
+    u = data(0, 64, dtype=dtypes.uint32)
+    has(render(reduce_axes(u, Ops.MAX, (0,)), "vectorize k0 16"), "uint8 v", ".lo > ")
+    lacks(render(u.alu(Ops.ABS)), "abs")
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.float16, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("op", [Ops.EXP, Ops.LOG, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF], ids=str)
+def test_no_function_of_the_language_decides_a_result(op: object, dtype: DType) -> None:
+    text = render(data(0, 64, dtype=dtype).alu(op))  # type: ignore[arg-type]
+    called = set(re.findall(r"\b([a-z]\w*)\(", text.partition("__kernel")[2]))
+    ours = {"fma", "sqrt", "floor", "ceil", "trunc", "rint", "fabs", "abs", "k", "reqd_work_group_size"}
+    assert {c for c in called if not re.match(r"as_|vload|vstore|get_global_id|for", c)} <= ours
+
+
+def test_what_is_called_is_declared_for_lean_builds() -> None:
+    for ast in small_kernels().values():
+        head, _, body = OpenCLRenderer(CPU).render("k", lower(ast, CPU)).partition("#endif")
+        for name in set(re.findall(r"\b(vload\d+|vstore\d+|fma|floor|rint|all|fabs|abs)\(", body)):
+            assert f" F {name}(" in head, name
+
+
+def test_an_op_without_an_expression_is_a_bug_of_ours() -> None:
+    uops = lower(only(X + 1.0), replace(CPU, ops=CPU.ops | {Ops.EXP}))
+    broken = [u.replace(op=Ops.EXP, src=u.src[:1]) if u.op is Ops.ADD and u.dtype.is_float else u for u in uops]
+    with pytest.raises((InternalError, KeyError)):
+        OpenCLRenderer(CPU).render("k", broken)
+
+
+@pytest.mark.parametrize("name", small_kernels())
+def test_a_driver_accepts_every_kernel(name: str, opencl: str) -> None:
+    from kernmill.runtime import get_device
+
+    device = get_device(opencl)
+    text = device.renderer.render("k", lower(small_kernels()[name], device.target))
+    assert device.compile("k", text)

@@ -1,0 +1,85 @@
+"""Vectors, masks and literals of OpenCL C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kernmill.compiler import lower, parse_schedule
+from kernmill.ir import InternalError, Op, Ops, UOp, dtypes, elementwise, reduce_axes
+from kernmill.renderers import OpenCLRenderer, opencl_vectors
+from tests.compiler.kernels import data, only
+from tests.renderers.test_opencl import CPU
+
+
+def render(root: UOp, schedule: str) -> str:
+    return OpenCLRenderer(CPU).render("k", lower(only(root), CPU, parse_schedule(schedule)))
+
+
+@pytest.mark.parametrize(
+    ("op", "meaning"),
+    [
+        (Ops.ADD, lambda a, b: a or b), (Ops.OR, lambda a, b: a or b), (Ops.MAX, lambda a, b: a or b),
+        (Ops.MUL, lambda a, b: a and b), (Ops.AND, lambda a, b: a and b), (Ops.MIN, lambda a, b: a and b),
+        (Ops.XOR, lambda a, b: a != b), (Ops.NE, lambda a, b: a != b), (Ops.EQ, lambda a, b: a == b),
+        (Ops.LT, lambda a, b: a < b), (Ops.LE, lambda a, b: a <= b),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_ops_on_masks(op: Op, meaning: Callable[[bool, bool], bool]) -> None:
+    for a in (False, True):
+        for b in (False, True):
+            assert eval(opencl_vectors.mask_op(op, f"({-a})", f"({-b})")) == -int(meaning(a, b))
+
+
+def test_an_op_that_masks_do_not_have() -> None:
+    with pytest.raises(InternalError):
+        opencl_vectors.mask_op(Ops.DIV, "a", "b")
+
+
+@pytest.mark.parametrize(
+    ("order", "pieces"),
+    [
+        ([0, 2, 4, 6], [(0, [0, 2]), (1, [0, 2])]),
+        ([3, 2, 1, 0], [(0, [3, 2, 1, 0])]),
+        ([0, 1, 2, 4], [(0, [0, 1]), (0, [2]), (1, [0])]),
+        ([7, 0], [(1, [3]), (0, [0])]),
+    ],
+)
+def test_shuffles_are_cut_into_runs(order: list[int], pieces: list[Any]) -> None:
+    assert opencl_vectors.runs(order, 4) == pieces
+
+
+def test_every_lane_of_a_constant_is_written() -> None:
+    text = render(data(0, 37) * 2.0, "vectorize i0 8")
+    assert "(int8)(0, 1, 2, 3, 4, 5, 6, 7) <" in text
+    assert "(float8)(2.0f)" in text
+
+
+def test_negative_literals_stand_in_brackets() -> None:
+    assert "(float8)((-2.5f))" in render(data(0, 64) * -2.5, "vectorize i0 8")
+
+
+def test_bools_become_numbers_by_choice() -> None:
+    less = elementwise(Ops.LT, data(0, 64), data(1, 64))
+    assert "? (float8)(1.0f) : (float8)(0.0f)" in render(less.cast(dtypes.float32), "vectorize i0 8")
+    assert "? (long8)(1L) : (long8)(0L)" in render(less.cast(dtypes.int64), "vectorize i0 8")
+
+
+def test_numbers_become_bools_by_comparison() -> None:
+    text = render(data(0, 64).cast(dtypes.bool), "vectorize i0 8")
+    assert "!= (float8)(0.0f)" in text
+    assert "CONVERT(char8, " in text
+
+
+def test_folds_of_bools() -> None:
+    text = render(reduce_axes(data(0, 64, dtype=dtypes.bool), Ops.MAX, (0,)), "vectorize k0 8")
+    assert ".lo | " in text
+    assert "bool v" in text
+
+
+def test_a_fold_of_the_largest_keeps_nan() -> None:
+    text = render(reduce_axes(data(0, 64), Ops.MAX, (0,)), "vectorize k0 8")
+    assert "v1.lo != v1.lo" in text

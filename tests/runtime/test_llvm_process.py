@@ -1,0 +1,85 @@
+"""The compiling process: the same bytes, in order; refused texts, death, forks and quiet are no loss."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from collections.abc import Generator
+
+import pytest
+
+from kernmill.ir import CompileError
+from kernmill.runtime import host, llvm_codegen, llvm_process
+
+HOST = host.this_host()
+FEATURES = ",".join(HOST.features)
+
+
+def text(name: str) -> str:
+    return f"define i64 @{name}(i64 %x) {{\n  %y = add i64 %x, {len(name)}\n  ret i64 %y\n}}\n"
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> None:
+    """No device is asked."""
+
+
+@pytest.fixture
+def process() -> Generator[llvm_process.CompilerProcess]:
+    made = llvm_process.CompilerProcess()
+    yield made
+    made.close()
+
+
+def test_the_same_bytes_in_order(process: llvm_process.CompilerProcess) -> None:
+    waiting = [process.submit(text(name), HOST.cpu, FEATURES, 2) for name in ("a", "bb", "ccc")]
+    found = [wait() for wait in reversed(waiting)]
+    assert found[::-1] == [llvm_codegen.compile_ir(text(name), HOST) for name in ("a", "bb", "ccc")]
+
+
+def test_a_refused_text_is_none_and_the_next_is_compiled(process: llvm_process.CompilerProcess) -> None:
+    refused = process.submit("define nonsense", HOST.cpu, FEATURES, 2)
+    fine = process.submit(text("fine"), HOST.cpu, FEATURES, 2)
+    assert refused() is None
+    assert fine()
+
+
+def test_what_a_dead_process_owes_is_none(process: llvm_process.CompilerProcess) -> None:
+    assert process.submit(text("one"), HOST.cpu, FEATURES, 2)()
+    process.process.kill()
+    process.process.wait()
+    assert process.submit(text("two"), HOST.cpu, FEATURES, 2)() is None
+    assert not process.is_usable
+
+
+def test_a_child_of_a_fork_asks_a_process_of_its_own(
+    process: llvm_process.CompilerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert process.is_usable
+    monkeypatch.setattr(process, "owner", os.getpid() + 1)
+    assert not process.is_usable
+    process.close()
+    assert process.process.poll() is None, "it is not ours to end"
+    monkeypatch.undo()
+
+
+def test_later_is_the_same_as_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = llvm_codegen.codegen_count()
+    later = llvm_codegen.compile_ir_later(text("later"), HOST)
+    assert later() == llvm_codegen.compile_ir(text("later"), HOST)
+    assert llvm_codegen.codegen_count() == before + 2
+    with pytest.raises(CompileError, match="LLVM refuses"):
+        llvm_codegen.compile_ir_later("define nonsense", HOST)()
+
+
+def test_serving_ends_with_its_input() -> None:
+    raw = text("f").encode()
+    head = {"cpu": HOST.cpu, "features": FEATURES, "level": 2, "size": len(raw)}
+    out = io.BytesIO()
+    begun = time.monotonic()
+    llvm_process.serve(io.BytesIO(json.dumps(head).encode() + b"\n" + raw), out)
+    assert time.monotonic() - begun < llvm_process._IDLE_S
+    size, payload = out.getvalue().split(b"\n", 1)
+    assert int(size) == len(payload)

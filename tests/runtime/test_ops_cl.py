@@ -1,0 +1,235 @@
+"""CL: host memory without copies, memory of the driver, replays, several devices, forks, errors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Context, Tensor, jit
+from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, dtypes
+from kernmill.runtime import Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
+from tests.runtime.processes import run, start
+
+F32 = np.float32
+
+
+def opened(name: str) -> Any:
+    return get_device(name)
+
+
+@pytest.fixture
+def driver_memory(opencl: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The device, taken for one that has memory of its own, as a GPU has."""
+    real = cl_driver.facts_of
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), is_unified=False))
+    table: dict[str, Device] = sys.modules["kernmill.runtime.device"]._open
+    kept = dict(table)
+    for key in [key for key in table if key.startswith("CL")]:
+        del table[key]
+    yield opened("CL")
+    table.clear()
+    table.update(kept)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+def test_kernels_work_on_the_hosts_own_memory(opencl: str) -> None:
+    device = opened(opencl)
+    if not device.facts.is_host_memory:
+        pytest.skip("this device has memory of its own")
+    array = np.arange(4096, dtype=F32)
+    node = upload(array, dtypes.float32, opencl, borrow=True)
+    assert node.storage.address == array.ctypes.data
+    assert device.place(node.storage)[0] is device.place(node.storage)[0]
+    buffer = allocate_buffer(opencl, dtypes.float32, 64)
+    memory, offset = device.place(buffer)
+    assert (offset, device.place(buffer)[0]) == (0, memory)
+
+
+def test_memory_of_the_driver(driver_memory: Any) -> None:
+    assert not driver_memory.props().is_host_visible
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((33, 47), F32)
+    with Context(DEVICE="CL"):
+        tensor = Tensor(x)
+        many = ((tensor.softmax(1) @ tensor.T).relu() + 1.0).sum(0)  # intermediates lie in one arena
+        soft = np.exp(x - x.max(1, keepdims=True))
+        soft /= soft.sum(1, keepdims=True)
+        np.testing.assert_allclose(many.numpy(), (np.maximum(soft @ x.T, 0) + 1).sum(0), rtol=1e-5)
+        state = Tensor.zeros(5).contiguous().realize()
+        state.assign(state + 2).realize()
+        assert state.tolist() == [2] * 5
+    assert driver_memory.memory.live_bytes > 0
+
+
+def test_a_replay_on_memory_of_the_driver(driver_memory: Any) -> None:
+    with Context(DEVICE="CL"):
+        step = jit(lambda a, b: ((a * b).sum(1), (a - b).relu()))
+        for turn in range(5):
+            a, b = (np.full((8, 16), turn + n, F32) for n in (1, 2))
+            total, rest = step(Tensor(a), Tensor(b))
+            np.testing.assert_array_equal(total.numpy(), (a * b).sum(1))
+            np.testing.assert_array_equal(rest.numpy(), np.maximum(a - b, 0))
+
+
+def test_a_buffer_above_the_limit_is_refused_by_its_size(opencl: str) -> None:
+    device = opened(opencl)
+    with pytest.raises(OutOfMemoryError, match=r"CL: a buffer of .* GiB is larger than .* takes in one piece"):
+        device.allocate(device.facts.max_alloc_bytes + 1)
+    with Context(DEVICE=opencl):
+        assert Tensor([1.0]).add(1).tolist() == [2]
+
+
+# --- programs --------------------------------------------------------------------------------------------------------
+def test_a_build_that_fails_shows_its_line(opencl: str) -> None:
+    with pytest.raises(CompileError, match=r"(?s)kernel k: the driver of .*\n +2 \| +b\[0\] = nothing;\n +\^"):
+        opened(opencl).compile("k", "__kernel void k(__global float *b) {\n  b[0] = nothing;\n}\n")
+
+
+def test_a_binary_that_the_driver_refuses_is_built_again(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = opened(opencl)
+    real = device.cl
+    source = "__kernel void k(__global float *b, long o, long chunk) { b[0] = 1.0f; }"
+
+    class Refusing:
+        Error = real.Error
+        Kernel = real.Kernel
+
+        @staticmethod
+        def Program(context: Any, what: Any, binaries: Any = None) -> Any:
+            if binaries is not None:
+                raise real.LogicError("INVALID_BINARY")
+            return real.Program(context, what)
+
+    stored = device.compile("k", source)
+    monkeypatch.setattr(device, "cl", Refusing)
+    assert device.load("k", stored).name == "k"
+
+
+def test_a_warm_start_takes_the_stored_binary(opencl: str, tmp_path: Path) -> None:
+    code = """
+x = leaf(np.arange(40, dtype=np.float32))
+print(value(x * 3.0)[:3].tolist(), counters.compiled, counters.from_disk)
+"""
+    assert run(code, tmp_path, DEVICE="CL")[0] == "[0.0, 3.0, 6.0] 1 0\n"
+    assert run(code, tmp_path, DEVICE="CL")[0] == "[0.0, 3.0, 6.0] 0 1\n"
+
+
+def test_the_drivers_version_is_part_of_the_key(opencl: str) -> None:
+    device = opened(opencl)
+    for part in (device.facts.version, device.facts.name, device.facts.platform):
+        assert part in device.cache_tag()
+
+
+def test_the_bindings_own_cache_is_off(opencl: str) -> None:
+    code = "get_device('CL'); import pyopencl; print(pyopencl._PYOPENCL_NO_CACHE)"
+    assert run(code)[0] == "True\n"
+
+
+# --- running ---------------------------------------------------------------------------------------------------------
+def test_kernels_are_timed_by_events(opencl: str) -> None:
+    with Context(DEVICE=opencl):
+        x = Tensor(np.ones(1 << 16, F32)).realize()
+        with Context(DEBUG=0):
+            from kernmill.runtime import recording
+
+            with recording() as recorded:
+                (x * 2).realize()
+    step: Any = recorded.steps[0]
+    (time_ns,) = get_device(opencl).run(step.calls, is_timed=True)
+    assert 0 < time_ns < 1_000_000_000
+
+
+def test_chunks() -> None:
+    assert ops_cl.chunk_size(1e9, 1) == 1
+    assert ops_cl.chunk_size(100.0, 1000) == 1000  # too little work for two
+    assert -(-1000 // ops_cl.chunk_size(1e9, 1000)) <= 64
+    assert ops_cl.chunk_size(1e6, 1000) == 21
+
+
+def test_several_threads_share_a_program(opencl: str) -> None:
+    import threading
+
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        with Context(DEVICE=opencl):
+            for turn in range(10):
+                array = np.full(300, number * 10 + turn, F32)
+                if (Tensor(array) * 2 + 1).numpy().tolist() != (array * 2 + 1).tolist():
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_two_devices_of_one_driver(opencl: str) -> None:
+    code = """
+from kernmill import Tensor
+a = Tensor(np.arange(6, dtype=np.float32), device="CL") * 2
+b = a.to("CL:1") + 1
+print(b.numpy().tolist(), b.device)
+"""
+    both = {"POCL_DEVICES": "pthread pthread"}
+    if run("from kernmill.runtime import device_indices; print(len(device_indices('CL')))", None, **both)[0] != "2\n":
+        pytest.skip("the driver does not offer the CPU twice")
+    assert run(code, None, **both)[0] == "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0] CL:1\n"
+
+
+def test_a_forked_child_is_told_what_to_do(opencl: str) -> None:
+    code = """
+import os
+from kernmill import Tensor
+from kernmill.ir import DeviceError
+x = Tensor([1.0, 2.0], device="CL").realize()
+child = os.fork()
+if not child:
+    try:
+        (x + 1).realize()
+    except DeviceError as error:
+        print(error, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print((x + 1).tolist())
+"""
+    process = start(code)
+    out, err = process.communicate(timeout=120)
+    assert 'set_start_method("spawn")' in out, err
+    assert out.endswith("[2.0, 3.0]\n")
+
+
+def test_a_lost_device_is_a_sentence(opencl: str) -> None:
+    device = opened(opencl)
+    lost = device.launch_error(device.cl.LogicError("clFinish failed: INVALID_COMMAND_QUEUE"))
+    assert isinstance(lost, DeviceError)
+    assert "start the program anew" in str(lost)
+
+
+# --- capabilities ----------------------------------------------------------------------------------------------------
+def facts(**changes: Any) -> Any:
+    plain = cl_driver.ClFacts(
+        name="board", platform="Boards", version="1", kind="cpu", extensions=(), total_bytes=1 << 30,
+        max_alloc_bytes=1 << 28, local_bytes=1 << 15, max_group=256, units=4, float_lanes=16, cache_bytes=1 << 20,
+        is_unified=True, has_float64=True, has_float16=True, divides_correctly=True, has_fma=True,
+    )  # fmt: skip
+    return replace(plain, **changes)
+
+
+def test_capabilities_make_the_target() -> None:
+    full: Target = ops_cl.cl_target(facts())
+    assert (full.vector_bytes, full.vector_registers, full.name) == (64, 32, "opencl-cpu-512")
+    small = ops_cl.cl_target(facts(float_lanes=8, has_float64=False, has_float16=False, has_fma=False))
+    assert (small.vector_bytes, small.vector_registers) == (32, 16)
+    assert not {dtypes.float64, dtypes.float16} & small.storage_dtypes
+    assert Ops.FMA not in small.ops
+    assert small.name == "opencl-cpu-256-no-float16-no-float64"
+    assert ops_cl.cl_target(facts(kind="gpu")).vector_bytes == 16

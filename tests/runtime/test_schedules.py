@@ -1,0 +1,61 @@
+"""Which schedule a kernel gets: OVERRIDE before what a search stored before the heuristic; BEAM=0 passes the second."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kernmill.compiler import Kernel, parse_schedule, show_schedule
+from kernmill.ir import Context
+from kernmill.runtime import build, counters, get_device, schedules
+from tests.compiler.kernels import data, kernels, scheduled
+
+FOUND = parse_schedule("vectorize i0 8; unroll i0 2")
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> None:
+    """The files are the same for every device."""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Kernel:
+    (made,) = kernels(scheduled(data(0, 32, 64) * 3.5 + 1.25))
+    return made
+
+
+def test_what_was_stored_is_used(kernel: Kernel, tmp_path: Path) -> None:
+    llvm = get_device("LLVM")
+    with Context(CACHE_DIR=str(tmp_path / "cache")):
+        assert schedules.given_schedule(llvm, kernel) is None, "the heuristic's"
+        schedules.store_schedule(llvm, kernel, FOUND, {"time_ns": 5})
+        assert schedules.stored_schedule(llvm, kernel) == show_schedule(FOUND)
+        assert schedules.given_schedule(llvm, kernel) == show_schedule(FOUND)
+        with Context(BEAM=0):
+            assert schedules.given_schedule(llvm, kernel) is None
+        (tmp_path / f"{kernel.name}.schedule").write_text("thread i0")
+        with Context(OVERRIDE=str(tmp_path)):
+            assert schedules.given_schedule(llvm, kernel) == "thread i0"
+        assert schedules.stored_schedule(get_device("PYTHON"), kernel) is None, "of another target"
+
+
+def test_programs_follow_what_is_stored(kernel: Kernel, tmp_path: Path) -> None:
+    llvm = get_device("LLVM")
+    with Context(CACHE_DIR=str(tmp_path / "cache")):
+        schedules.store_schedule(llvm, kernel, FOUND, {})
+        before = counters.compiled
+        with Context(BEAM=0):
+            plain = build(llvm, kernel)
+        found = build(llvm, kernel)
+        assert counters.compiled == before + 2
+        assert plain is not found
+        assert plain.threads > 1
+        assert found.threads == 1, "this schedule names no thread loop"
+
+
+def test_without_a_cache_nothing_is_stored(kernel: Kernel) -> None:
+    llvm = get_device("LLVM")
+    with Context(CACHE="0"):
+        schedules.store_schedule(llvm, kernel, FOUND, {})
+        assert schedules.stored_schedule(llvm, kernel) is None
