@@ -16,24 +16,28 @@ from typing import Any
 
 from .machine import machine
 from .measure import ROWS, measure_all
-from .peers import PEERS, has_jit, installed, thread_environment
+from .peers import PEERS, has_jit, installed, missing, thread_environment
 from .row import Outcome, Row, Setup
 from .table import markdown, write_readme
 
 _FULL = Setup()
-_QUICK = Setup(rounds=5, sample_s=0.003)
+_QUICK = Setup(rounds=5, sample_s=0.003, row_s=3.0)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    made.add_argument("rows", nargs="*", metavar="ROW", help="names or patterns (matmul_*); all without any")
+    made.add_argument("given", nargs="*", metavar="ROW", help="names or patterns (matmul_*); all without any")
+    made.add_argument("--rows", default="", metavar="PATTERNS", help="the same, with commas: matmul_*,softmax")
     made.add_argument("--threads", default="1", help="numbers of threads, one run each: 1,2 (default 1)")
     made.add_argument(
         "--peers", default=",".join(Setup().peers), help=f"of {', '.join(PEERS)}, if installed (default: %(default)s)"
     )
+    made.add_argument("--limit", type=float, default=720, metavar="SECONDS",
+                      help="for each number of threads; rows left over are named (default: %(default)s)")  # fmt: skip
     made.add_argument("--quick", action="store_true", help="fewer and shorter samples: a look, no measurement")
     made.add_argument("--json", metavar="FILE", help="every sample, for keeping")
     made.add_argument("--write-readme", action="store_true", help="put the table into bench/README.md")
+    made.add_argument("--show", nargs="+", metavar="FILE", help="nothing is run: the table of what --json kept")
     made.add_argument("--list", action="store_true", help="name the rows and stop")
     made.add_argument("--child", metavar="FILE", help=argparse.SUPPRESS)
     return made
@@ -54,7 +58,7 @@ def chosen_peers(text: str) -> tuple[str, ...]:
         if name not in PEERS:
             raise SystemExit(f"bench: there is no peer {name!r}. Peers: {', '.join(PEERS)}.")
         if not installed(name):
-            print(f"bench: {name} is not installed and left out", file=sys.stderr)
+            print(f"bench: {name} is left out: not installed: {missing(name)}", file=sys.stderr)
     return tuple(dict.fromkeys(["kernmill", *(name for name in names if installed(name))]))
 
 
@@ -72,39 +76,66 @@ def run_child(rows: Sequence[Row], setup: Setup, arguments: argparse.Namespace) 
         file = Path(folder) / "outcomes.json"
         command = [sys.executable, "-m", "bench", *(row.name for row in rows), "--threads", str(setup.threads),
                    "--peers", ",".join(setup.peers), "--child", str(file)]  # fmt: skip
-        command += ["--quick"] if arguments.quick else []
+        command += ["--limit", str(arguments.limit), *(["--quick"] if arguments.quick else [])]
         done = subprocess.run(command, env=thread_environment(setup.threads), check=False)
-        if done.returncode:
-            raise SystemExit(f"bench: the run with {setup.threads} threads ended with {done.returncode}")
-        return [Outcome(**one) for one in json.loads(file.read_text())]
+        found = [Outcome(**one) for one in json.loads(file.read_text())] if file.exists() else []
+        why = f"the process ended with {done.returncode}"
+        return found + [Outcome(r.name, r.about, setup.threads, failed=why) for r in rows[len(found) :]]
+
+
+def keep(file: Path, outcomes: Sequence[Outcome]) -> None:
+    """For the parent, after each row: a library that ends the process takes no other row along."""
+    file.with_suffix(".part").write_text(json.dumps([dataclasses.asdict(one) for one in outcomes]))
+    file.with_suffix(".part").replace(file)
 
 
 def as_json(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     return json.dumps({"machine": facts, "rows": [dataclasses.asdict(o) for o in outcomes]}, indent=1) + "\n"
 
 
+def kept(files: Sequence[str]) -> tuple[dict[str, Any], list[Outcome]]:
+    """The machine and all rows of what --json wrote; of a row that was measured more than once, the last."""
+    facts: dict[str, Any] = {}
+    outcomes: dict[tuple[str, int], Outcome] = {}
+    for file in files:
+        content = json.loads(Path(file).read_text(encoding="utf-8"))
+        facts = facts or {**content["machine"], "runs": len(files)}
+        for one in content["rows"]:
+            outcomes[one["name"], one["threads"]] = Outcome(**one)
+    return facts, list(outcomes.values())
+
+
+def measured(arguments: argparse.Namespace, rows: Sequence[Row]) -> tuple[dict[str, Any], list[Outcome]]:
+    """The machine and every row: a run for each number of threads."""
+    peers = chosen_peers(arguments.peers)
+    base = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=peers)
+    facts = {**machine(), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": base.rounds}
+    facts["jit"] = has_jit()
+    facts["missing"] = {name: missing(name) for name in arguments.peers.split(",") if name in PEERS and missing(name)}
+    outcomes: list[Outcome] = []
+    for place, threads in enumerate(thread_counts(arguments.threads)):
+        these = [row for row in rows if row.only_threads in (0, threads) and (place == 0 or not row.once)]
+        if these:
+            outcomes += run_child(these, dataclasses.replace(base, threads=threads), arguments)
+    return facts, outcomes
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """1 when a row failed, else 0."""
     arguments = parser().parse_args(given)
-    rows, peers = chosen_rows(arguments.rows), chosen_peers(arguments.peers)
+    rows = chosen_rows([*arguments.given, *filter(None, arguments.rows.split(","))])
     if arguments.list:
-        print("\n".join(f"{row.name:16} {row.about}" for row in rows))
+        print("\n".join(f"{row.name:22} {row.about}" for row in rows))
         return 0
-    base = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=peers)
-    counts = thread_counts(arguments.threads)
     if arguments.child:
-        found = measure_all(rows, dataclasses.replace(base, threads=counts[0]))
-        Path(arguments.child).write_text(json.dumps([dataclasses.asdict(one) for one in found]))
+        setup = dataclasses.replace(_QUICK if arguments.quick else _FULL, peers=chosen_peers(arguments.peers))
+        setup = dataclasses.replace(setup, threads=thread_counts(arguments.threads)[0])
+        file = Path(arguments.child)
+        measure_all(rows, setup, arguments.limit, lambda found: keep(file, found))
         return 0
-    facts = {**machine(), "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": base.rounds}
-    facts["jit"] = has_jit()
-    outcomes: list[Outcome] = []
-    for place, threads in enumerate(counts):
-        these = [row for row in rows if place == 0 or not row.once]
-        if these:
-            outcomes += run_child(these, dataclasses.replace(base, threads=threads), arguments)
-    order = {row.name: place for place, row in enumerate(rows)}
-    outcomes.sort(key=lambda outcome: (order[outcome.name], outcome.threads))
+    facts, outcomes = kept(arguments.show) if arguments.show else measured(arguments, rows)
+    order = {row.name: place for place, row in enumerate(ROWS)}
+    outcomes.sort(key=lambda outcome: (order.get(outcome.name, len(order)), outcome.threads))
     text = markdown(facts, outcomes)
     print(text, end="")
     if arguments.json:

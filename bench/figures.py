@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Spread", "ratios", "show_ratio", "show_seconds", "spread"]
+__all__ = ["Spread", "ratios", "ratios_to", "show_ratio", "show_seconds", "spread"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,12 @@ def spread(samples: Sequence[float]) -> Spread:
 def ratios(peer: Sequence[float], ours: Sequence[float]) -> Spread:
     """Peer's time by our time, round by round: above 1 we are faster. What slowed a whole round cancels out."""
     return spread([theirs / mine for theirs, mine in zip(peer, ours, strict=True)])
+
+
+def ratios_to(peer: Sequence[float], ours: Sequence[float]) -> Spread:
+    """`ratios` where one side took part in the first rounds only."""
+    rounds = min(len(peer), len(ours))
+    return ratios(peer[:rounds], ours[:rounds])
 
 
 def show_seconds(seconds: float) -> str:

@@ -1,17 +1,18 @@
-"""Row: a captured graph of 100 small kernels. What does a kernel cost beyond the time that it works?"""
+"""Rows: a captured graph of 100 small kernels, and a captured call whose arguments change. What does launching cost?"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from .expression import check
 from .figures import show_seconds, spread
 from .peers import peer
-from .row import Goal, Prepared, Row, Setup, WrongResult
-from .tensor_rows import check
+from .row import Goal, Prepared, Row, Sampler, Setup, WrongResult
 from .timing import call_sampler, interleave
 
 __all__ = ["LAUNCH_ROWS"]
@@ -34,6 +35,8 @@ def prepare(setup: Setup) -> Prepared:
     reference = chain(np, array.astype(np.float64))
     samplers = {}
     for name in setup.peers:
+        if name not in ("kernmill", "numpy", "torch"):  # the others fuse the chain into one kernel
+            continue
         library = peer(name)
         call = library.bind(chain, [library.tensor(array)])
         for _ in range(3):
@@ -96,7 +99,73 @@ def table(lib: Any, given: Any) -> Any:
     return batch
 
 
+# --- one op a kernel -------------------------------------------------------------------------------------------------
+def products(lib: Any, x: Any) -> Any:
+    """100 multiplications of 16 floats, each of which is a call of eager torch and a kernel of kernmill's."""
+    for _ in range(_KERNELS):
+        x = x * 1.001
+        x = x.contiguous() if lib.__name__ == "kernmill" else x
+    return x
+
+
+def prepare_products(setup: Setup) -> Prepared:
+    """The same work a kernel: one product. numpy and torch call 100 times, kernmill once."""
+    array = np.random.default_rng(7).standard_normal(16).astype(np.float32)
+    reference = products(np, array.astype(np.float64))
+    samplers = {}
+    for name in setup.peers:
+        if name in ("kernmill", "numpy", "torch"):
+            library = peer(name)
+            call = library.bind(products, [library.tensor(array)])
+            for _ in range(3):
+                check(name, library.array(call()), reference, 1e-4)
+            samplers[name] = call_sampler(call, setup.sample_s, setup.threads, _KERNELS)
+    return Prepared(samplers)
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+_ARGUMENTS = 8
+
+
+def mixed(_: Any, *given: Any) -> Any:
+    """One small kernel of many arguments."""
+    total = given[0]
+    for one in given[1:]:
+        total = total + one
+    return total * 0.125
+
+
+def prepare_arguments(setup: Setup) -> Prepared:
+    """Two sets of arguments in turn: every address is another one at each call."""
+    rng = np.random.default_rng(7)
+    sets = [[rng.standard_normal(16).astype(np.float32) for _ in range(_ARGUMENTS)] for _ in range(2)]
+    samplers: dict[str, Sampler] = {}
+    notes: list[str] = []
+    for name in setup.peers:
+        if name not in ("kernmill", "torch.compile", "jax", "tinygrad"):
+            continue
+        library = peer(name)
+        made = [[library.tensor(array) for array in one] for one in sets]
+        step = library.function(mixed)
+        for _ in range(3):
+            for given, arrays in zip(made, sets, strict=True):
+                check(name, library.array(step(*given)), mixed(np, *(a.astype(np.float64) for a in arrays)), 1e-5)
+        samplers[name] = call_sampler(partial(in_turn, step, made), setup.sample_s, setup.threads, 2)
+        if name == "kernmill":
+            same = call_sampler(partial(step, *made[0]), setup.sample_s, setup.threads)
+            notes.append(f"kernmill with the same arguments again: {show_seconds(min(same() for _ in range(3)))}")
+    return Prepared(samplers, notes=lambda: notes)
+
+
+def in_turn(step: Any, made: list[list[Any]]) -> Any:
+    return [step(*given) for given in made]
+
+
 LAUNCH_ROWS = [
     Row(f"graph_{_KERNELS}", f"one of {_KERNELS} dependent kernels on {_ELEMENTS} floats (x * 0.75 + 0.25), captured",
         prepare, goals=(Goal(limit=1e-6),)),
+    Row(f"launch_{_KERNELS}", f"one of {_KERNELS} dependent products of 16 floats, captured; torch and numpy op by op",
+        prepare_products, goals=(Goal("torch", 50.0),)),
+    Row("jit_arguments", f"a captured call of one small kernel with {_ARGUMENTS} arguments, others at each call",
+        prepare_arguments, goals=(Goal("best", 1.0),)),
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["machine", "machine_line"]
 
-_PACKAGES = ("kernmill", "numpy", "torch", "llvmlite")
+_PACKAGES = ("kernmill", "numpy", "torch", "jax", "onnxruntime", "tinygrad", "llvmlite")
 
 
 def cpu_model() -> str:

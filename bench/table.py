@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .figures import digits, ratios, show_bytes, show_ratio, show_seconds, spread
+from .figures import digits, ratios_to, show_bytes, show_ratio, show_seconds, spread
 from .machine import machine_line
 from .row import Outcome
 
@@ -19,12 +19,18 @@ BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
     """The machine, the table, what each row is, and what failed."""
     others = list(dict.fromkeys(p for o in outcomes for p in o.samples if p != "kernmill"))
-    heads = ["row", "threads", "kernmill", "rate", *(f"{name}: time, x" for name in others), "goal"]
+    others.sort(key=lambda name: name == "ceiling")  # last
+    heads = ["row", "threads", "kernmill", "rate", *(f"{name}: time, x" for name in others), "goal", "met"]
     lines = [f"{machine_line(facts)}.", ""]
     lines += [f"Medians of {facts['rounds']} interleaved rounds, the middle half in brackets. "
               "x: the peer's time by kernmill's, round by round; above 1 kernmill is faster.", ""]  # fmt: skip
+    if facts.get("runs", 1) > 1:
+        lines += [f"Put together from {facts['runs']} runs; the peers of a row always share one.", ""]
+    if facts.get("missing"):
+        absent = "; ".join(f"{name} ({what})" for name, what in facts["missing"].items())
+        lines += [f"Left out, because something is not installed: {absent}.", ""]
     lines += [] if facts["jit"] else ["**kernmill without jit**: every call builds its graph anew.", ""]
-    lines += [as_row(heads), as_row(["---", *["--:"] * (len(heads) - 2), "---"])]
+    lines += [as_row(heads), as_row(["---", *["--:"] * (len(heads) - 3), "---", "---"])]
     lines += [as_row(cells(outcome, others)) for outcome in outcomes if not outcome.failed]
     lines += ["", *about(outcomes)]
     failed = [f"* **{o.name}**, {threads_text(o.threads)}: {o.failed}" for o in outcomes if o.failed]
@@ -68,8 +74,8 @@ def cells(outcome: Outcome, others: Sequence[str]) -> list[str]:
             row.append("")
             continue
         text = show(spread(theirs).median, outcome.quantity)
-        row.append(f"{text}, {show_ratio(ratios(theirs, ours))}" if ours else text)
-    return [*row, outcome.goal]
+        row.append(f"{text}, {show_ratio(ratios_to(theirs, ours))}" if ours else text)
+    return [*row, "; ".join(what for what, _ in outcome.goals), "; ".join(found for _, found in outcome.goals)]
 
 
 def write_readme(text: str, path: Path = README) -> None:

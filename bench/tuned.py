@@ -17,9 +17,9 @@ from typing import Any
 from .__main__ import chosen_rows
 from .figures import digits, show_seconds
 from .machine import machine, machine_line
+from .measure import EXPRESSION_ROWS
 from .row import Row, Setup
 from .table import as_row
-from .tensor_rows import TENSOR_ROWS
 
 __all__ = ["Line", "lines_of", "main", "markdown"]
 
@@ -85,7 +85,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--beam", type=int, default=4, help="schedules kept at a time (default %(default)s)")
     parser.add_argument("--threads", default="1", help="of the device (default %(default)s)")
     arguments = parser.parse_args(given)
-    rows = chosen_rows(arguments.rows) if arguments.rows else TENSOR_ROWS
+    rows = chosen_rows(arguments.rows) if arguments.rows else EXPRESSION_ROWS
     os.environ["THREADS"] = arguments.threads
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="kernmill-tuned-") as folder:

@@ -7,4 +7,5 @@ from .base import *
 from .clike import *
 from .llvmir import *
 from .opencl import *
+from .opencl_vectors import *
 from .python import *

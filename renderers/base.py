@@ -14,7 +14,8 @@ __all__ = ["Renderer", "Signature", "signature"]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a kernel is called with: buffers by slot, then variables; `threads`: the size of its THREAD loop, or 1."""
+    """What a kernel is called with: buffers by slot, then variables; `threads`: the size of its THREAD loop, of all its
+    GLOBAL loops together, or 1."""
 
     params: tuple[UOp, ...]
     variables: tuple[UOp, ...]
@@ -29,6 +30,9 @@ def signature(uops: Sequence[UOp]) -> Signature:
     threads: UOp | int = 1
     if loops:
         threads = int(loops[0].arg) if loops[0].op is Ops.CONST else loops[0]
+    grid = [u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL]
+    if grid:
+        threads = math.prod(int(u.src[0].arg) for u in grid)
     return Signature(tuple(params), tuple(variables), threads)
 
 

@@ -1,7 +1,8 @@
 """OpenCL C 1.2: vectors of 2 to 16 lanes, masks as ints, nothing that depends on a driver's fast-math.
 
 A kernel is `name(buffer, offset, .., variables.., chunk)`: every buffer comes with the number of values that lie
-before its first one, and work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop.
+before its first one. On a CPU work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop; where
+the outer loops are a grid (GLOBAL), a work-item runs one iteration of all of them.
 
 With LEAN defined the text declares the functions that it calls: drivers made from clang read a header of a megabyte
 before every kernel, which takes longer than all the rest, and a device may leave it out (runtime/ops_cl.py).
@@ -9,17 +10,19 @@ before every kernel, which takes longer than all the rest, and a device may leav
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from kernmill.ir import AxisKind, DType, Ops, UOp, dtypes
+from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes
 
 from .base import Renderer
-from .clike import C_OPS
+from .clike import C_OPS, c_identifier
 from .opencl_vectors import LANE, VectorBody
 
 __all__ = ["OPENCL_OPS", "OpenCLRenderer"]
 
 OPENCL_OPS = C_OPS
+_GROUP = 64  # work-items of a group where the outer loops are a grid
 _CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvector(x, type)", "#else",
             "#define CONVERT(type, x) convert_##type(x)", "#endif")  # fmt: skip
 
@@ -39,6 +42,10 @@ class OpenCLRenderer(Renderer):
 class _Body(VectorBody):
     """One kernel."""
 
+    def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
+        super().__init__(target, name, uops)
+        self.grid = [u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL]
+
     def head(self) -> list[str]:
         used = {d.scalar for u in self.uops for d in (u.dtype, *(s.dtype for s in u.src))}
         lines = ["#pragma OPENCL FP_CONTRACT OFF"]
@@ -49,7 +56,8 @@ class _Body(VectorBody):
         params = [f"__global {self.type_name(p.dtype, memory=True)} *b{p.arg[0]}, long o{p.arg[0]}"
                   for p in self.signature.params]  # fmt: skip
         names = [f"long {self.values[v]}" for v in self.signature.variables]
-        head = "__kernel __attribute__((reqd_work_group_size(1, 1, 1)))"
+        items = _GROUP if self.grid else 1
+        head = f"__kernel __attribute__((reqd_work_group_size({items}, 1, 1)))"
         start = f"void {self.name}({', '.join([*params, *names, 'long chunk'])}) {{"
         moved = [f"  b{p.arg[0]} += o{p.arg[0]};" for p in self.signature.params]
         declared = [f"{text};" for text in self.prototypes]
@@ -69,6 +77,25 @@ class _Body(VectorBody):
         limit = self.values[u.src[0]]
         self.emit(f"long last = first + chunk < {limit} ? first + chunk : {limit};")
         return "first", "last"
+
+    def open(self, u: UOp) -> None:
+        """RANGE; a GLOBAL one is a digit of the work-item's number, the last one counts fastest."""
+        if u not in self.grid:
+            super().open(u)
+            return
+        if u is self.grid[0]:
+            self.emit("long item = get_global_id(0);")
+            self.emit(f"if (item >= {self.signature.threads}L) return;")
+        inner = math.prod(int(loop.src[0].arg) for loop in self.grid[self.grid.index(u) + 1 :])
+        digit = "item" if inner == 1 else f"item / {inner}L"
+        name = self.values[u] = c_identifier(str(u.arg[0]))
+        self.places.add(u)
+        self.emit(f"long {name} = {digit};" if u is self.grid[0] else f"long {name} = {digit} % {u.src[0].arg}L;")
+
+    def close(self, u: UOp) -> None:
+        """END; of a GLOBAL loop there is nothing to write."""
+        if u.src[0] not in self.grid:
+            super().close(u)
 
     # --- loads
     def load(self, u: UOp) -> None:

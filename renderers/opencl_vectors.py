@@ -14,7 +14,7 @@ from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target,
 
 from .clike import CLikeBody, float_text
 
-__all__ = ["VectorBody", "mask_op", "runs"]
+__all__ = ["VectorBody", "lane_runs", "mask_op"]
 
 _TYPES = {
     "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
@@ -272,7 +272,7 @@ class VectorBody(CLikeBody, ABC):
         bits = self.masks[a] if is_mask else 0
         names = [self.named(a), self.named(b)] if not is_mask else [self._as_mask(s, bits) for s in (a, b)]
         parts: list[str] = []
-        for first, picked in runs([int(n) for n in u.arg], a.dtype.lanes):
+        for first, picked in lane_runs([int(n) for n in u.arg], a.dtype.lanes):
             parts.append(f"{names[first]}.s{''.join(LANE[n] for n in picked)}")
         kind = self.mask_type(u.dtype.lanes, bits) if is_mask else self.type_name(u.dtype)
         text = f"({kind})({', '.join(parts)})" if len(parts) > 1 else parts[0]
@@ -327,7 +327,7 @@ def mask_op(op: Op, a: str, b: str) -> str:
     raise InternalError(f"opencl: {op.name} of bools has no expression")
 
 
-def runs(order: list[int], lanes: int) -> list[tuple[int, list[int]]]:
+def lane_runs(order: list[int], lanes: int) -> list[tuple[int, list[int]]]:
     """The lanes cut into pieces of 1, 2, 4, 8 or 16 that come from one of the two vectors."""
     pieces: list[tuple[int, list[int]]] = []
     at = 0

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from kernmill.compiler import Action, Kernel, estimate, lower, show_schedule
-from kernmill.ir import InternalError, Ops, UOp, print_uops, setting
+from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, print_uops, setting
 from kernmill.renderers import signature
 
 from .compile_cache import cache_key, default_cache
@@ -144,6 +144,10 @@ def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) 
     except InternalError as error:
         error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
         raise
+    if not device.target.has_grid and any(u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL for u in uops):
+        raise CompileError(
+            f"schedule of {kernel.name}: grid is for devices with work-items; {device.name} has threads."
+        )
     threads = signature(uops).threads
     return Rendered(uops, device.renderer.render(symbol(kernel), uops), threads if isinstance(threads, int) else 1)
 

@@ -19,7 +19,7 @@ from kernmill.ir import DeviceError
 
 from .compile_cache import cache_key, default_cache
 
-__all__ = ["ClFacts", "facts_of", "found_devices", "open_binding", "refuse_unusable"]
+__all__ = ["ClFacts", "facts_of", "found_devices", "open_binding", "refuse_after_fork", "refuse_unusable"]
 
 _INSTALL = (
     "Install `kernmill[cl]` where a driver is present; on Linux x86-64 `kernmill[cl-cpu]` brings a driver for the CPU "
@@ -29,6 +29,7 @@ _TYPES = (("gpu", 4), ("accel", 8), ("cpu", 2))  # CL_DEVICE_TYPE_*, in the orde
 _LAST = ("portable computing language", "rusticl", "clover", "oclgrind")  # platforms that stand behind vendors' own
 _FP_CORRECT_DIVIDE, _FP_FMA = 1 << 7, 1 << 5  # CL_FP_*
 _SELF_TEST_S = 60
+_started: list[int] = []  # the process in which the binding was opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,11 @@ class ClFacts:
         return self.kind == "cpu" and self.is_unified
 
     @property
+    def is_checker(self) -> bool:
+        """Whether this is Oclgrind, which looks at every access of a kernel."""
+        return self.platform == "Oclgrind"
+
+    @property
     def is_pocl(self) -> bool:
         """Whether the driver is PoCL."""
         return self.platform.startswith("Portable Computing Language")
@@ -75,10 +81,20 @@ class ClFacts:
 def open_binding() -> Any:
     """The module pyopencl. Raises DeviceError where it cannot be imported."""
     os.environ["PYOPENCL_NO_CACHE"] = "1"  # its cache unpickles files; ours holds the binaries. Read once, at import
+    _started.append(os.getpid())
     try:
         return importlib.import_module("pyopencl")
     except ImportError as error:
         raise DeviceError(f"CL: the Python package pyopencl cannot be imported ({error}). {_INSTALL}.") from error
+
+
+def refuse_after_fork(name: str) -> None:
+    """Raise DeviceError in a forked child: a driver's threads are not there, and it would wait for them forever."""
+    if os.getpid() not in _started[:1]:
+        raise DeviceError(
+            f"{name}: this process was forked after OpenCL was opened, and drivers do not survive that. Start "
+            'processes with multiprocessing.set_start_method("spawn"), or open the device in the child only.'
+        )
 
 
 def found_devices() -> list[Any]:
@@ -88,6 +104,7 @@ def found_devices() -> list[Any]:
         DeviceError: no binding, no platform, or platforms without devices; the message says what to install.
     """
     cl = open_binding()
+    refuse_after_fork("CL")
     try:
         platforms = list(cl.get_platforms())
     except cl.Error as error:
@@ -144,7 +161,7 @@ def facts_of(device: Any) -> ClFacts:
         has_float64="cl_khr_fp64" in extensions or bool(_info(device, "double_fp_config", 0)),
         has_float16="cl_khr_fp16" in extensions,
         divides_correctly=bool(single & _FP_CORRECT_DIVIDE),
-        has_fma=bool(single & _FP_FMA),
+        has_fma=bool(single & _FP_FMA) or str(platform.name) == "Oclgrind",  # fma() is always exact, here never fast
     )
 
 

@@ -6,7 +6,6 @@ and the memory is the host's own, without copies. Other devices keep buffers of 
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import Block
 from .buffer import Buffer
-from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_unusable
+from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
 from .cl_memory import ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, Program, Properties
@@ -27,7 +26,18 @@ __all__ = ["ClDevice"]
 
 _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
-_ONE = (1,)
+
+
+_sessions: dict[int, tuple[Any, Any]] = {}
+
+
+def _session(cl: Any, handle: Any, index: int) -> tuple[Any, Any]:
+    """Context and queue: one for each device, also where it is opened again for another TARGET."""
+    if index not in _sessions:
+        context = cl.Context([handle])
+        queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+        _sessions[index] = context, queue
+    return _sessions[index]
 
 
 class ClDevice(Device):
@@ -39,9 +49,7 @@ class ClDevice(Device):
         self.handle = found_devices()[index]
         self.facts = facts_of(self.handle)
         refuse_unusable(self.handle, self.facts, name)
-        self.process = os.getpid()
-        self.context = self.cl.Context([self.handle])
-        self.queue = self.cl.CommandQueue(self.context, properties=self.cl.command_queue_properties.PROFILING_ENABLE)
+        self.context, self.queue = _session(self.cl, self.handle, index)
         self.lock = threading.Lock()
         self.memory = ClAllocator(self.cl, self.context, self.queue, self.facts, name)
         self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
@@ -96,6 +104,8 @@ class ClDevice(Device):
         out, and with LEAN the source declares what it calls.
         """
         exact = "-cl-fp32-correctly-rounded-divide-sqrt" if self.facts.divides_correctly else ""
+        if self.facts.is_checker:  # of the code as it is written; it misreads what LLVM makes of masks
+            return (f"{exact} -cl-opt-disable",)
         return (f"{exact} -D_OPENCL_H_ -DLEAN", exact) if self.facts.is_pocl else (exact,)
 
     def cache_tag(self) -> str:
@@ -105,7 +115,7 @@ class ClDevice(Device):
     # --- programs
     def compile(self, name: str, source: str) -> bytes:
         """The source and the driver's binary."""
-        self.check_process()
+        refuse_after_fork(self.name)
         program = build_program(self.cl, self.context, source, self.options, name)
         try:
             binary = bytes(program.get_info(self.cl.program_info.BINARIES)[0])
@@ -115,7 +125,7 @@ class ClDevice(Device):
 
     def load(self, name: str, binary: bytes) -> Program:
         """A kernel from the driver's binary, or from the source where the driver refuses it."""
-        self.check_process()
+        refuse_after_fork(self.name)
         source, stored = unpack_program(binary)
         program = None
         if stored:
@@ -130,7 +140,7 @@ class ClDevice(Device):
     # --- memory
     def allocate(self, size_bytes: int) -> Any:
         """Host memory where the device works on it, else a buffer of the driver."""
-        self.check_process()
+        refuse_after_fork(self.name)
         if size_bytes > self.facts.max_alloc_bytes:
             raise OutOfMemoryError(
                 f"{self.name}: a buffer of {size_bytes / 2**30:.2f} GiB is larger than {self.facts.name} takes in one "
@@ -170,8 +180,8 @@ class ClDevice(Device):
         if isinstance(block, ClBlock):
             return block.memory, (buffer.address - block.address) // buffer.dtype.size_bytes
         if isinstance(block, Block):
-            if block.wrapped is None or block.wrapped[0] != self.name:
-                block.wrapped = self.name, host_memory(self.cl, self.context, block.address, block.capacity_bytes)
+            if block.wrapped is None or block.wrapped[0] is not self.context:
+                block.wrapped = self.context, host_memory(self.cl, self.context, block.address, block.capacity_bytes)
             return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
         memory = self.borrowed.get(buffer)
         if memory is None:
@@ -185,7 +195,7 @@ class ClDevice(Device):
 
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
-        self.check_process()
+        refuse_after_fork(self.name)
         try:
             with self.lock:
                 events = [call.program.handle.shared.bound(call).enqueue() for call in calls]
@@ -209,14 +219,6 @@ class ClDevice(Device):
         if not self.facts.is_host_memory:
             self.queue.finish()
 
-    def check_process(self) -> None:
-        """A driver's threads are not there in a forked child: it would wait for them forever."""
-        if os.getpid() != self.process:
-            raise DeviceError(
-                f"{self.name}: this process was forked after the device was opened, and OpenCL drivers do not survive "
-                'that. Start processes with multiprocessing.set_start_method("spawn"), or open the device in the child.'
-            )
-
     def launch_error(self, error: Any) -> DeviceError:
         """A driver's error as a sentence."""
         if getattr(error, "code", 0) in (-4, -5, -61):
@@ -237,6 +239,7 @@ class _Launch:
         self.kernel = kernel.device.cl.Kernel(kernel.program, kernel.name)
         self.values: dict[int, Any] = {}
         self.size: tuple[int] = (1,)
+        self.group: tuple[int] = kernel.group
 
     def bound(self, call: Call) -> _Launch:
         """With the arguments of a call."""
@@ -247,7 +250,8 @@ class _Launch:
             self.set_number(first + number, value)
         chunk = self.device_chunk(call)
         self.set_number(first + len(call.variables), chunk)
-        self.size = (-(-call.threads // chunk),)
+        items, group = -(-call.threads // chunk), self.group[0]
+        self.size = (-(-items // group) * group,)
         return self
 
     def device_chunk(self, call: Call) -> int:
@@ -272,7 +276,7 @@ class _Launch:
 
     def enqueue(self) -> Any:
         """Into the queue; the event."""
-        return self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, _ONE)
+        return self.device.cl.enqueue_nd_range_kernel(self.device.queue, self.kernel, self.size, self.group)
 
 
 class _Kernel:
@@ -282,6 +286,9 @@ class _Kernel:
         self.device = device
         self.program = program
         self.name = name
+        kernel = device.cl.Kernel(program, name)
+        asked = kernel.get_work_group_info(device.cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device.handle)
+        self.group = (max(1, int(asked[0])),)
         self.shared = _Launch(self)  # for calls that are not repeated, under the device's lock
 
 
@@ -292,7 +299,7 @@ class _Prepared(Batch):
         super().__init__(device, calls)
         self.cl_device = device
         self.launches = [_Launch(call.program.handle).bound(call) for call in calls]
-        self.entries = [(launch.kernel, launch.size) for launch in self.launches]
+        self.entries = [(launch.kernel, launch.size, launch.group) for launch in self.launches]
         self.lock = threading.Lock()
 
     def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
@@ -300,13 +307,13 @@ class _Prepared(Batch):
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device
-        device.check_process()
+        refuse_after_fork(device.name)
         events: list[Any] = []
         enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
         try:
             with self.lock:
-                for kernel, size in self.entries:
-                    event = enqueue(queue, kernel, size, _ONE)
+                for kernel, size, group in self.entries:
+                    event = enqueue(queue, kernel, size, group)
                     if is_timed:
                         events.append(event)
         except device.cl.Error as error:
@@ -332,11 +339,12 @@ def cl_target(facts: ClFacts) -> Target:
     return Target(
         name=f"opencl-{facts.kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
         vector_bytes=4 * lanes,
-        vector_registers=32 if lanes == 16 else 16,
+        vector_registers=32 if lanes in (4, 16) else 16,
         ops=ops,
         storage_dtypes=frozenset(dtypes.data) - missing,
         compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
-        has_threads=True,
+        has_threads=facts.kind == "cpu",
+        has_grid=facts.kind != "cpu",
         has_masks=True,
         l2_bytes=1 << 20,
     )

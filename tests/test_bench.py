@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import json
 import sys
@@ -12,15 +13,18 @@ import numpy as np
 import pytest
 
 from bench.__main__ import as_json, chosen_peers, chosen_rows, main, thread_counts
-from bench.figures import Spread, digits, ratios, show_bytes, show_ratio, show_seconds, spread
+from bench.block import is_right, problem, with_arrays
+from bench.ceilings import Probe, ceiling_sampler, lanes, memory, texts
+from bench.expression import Expression, Form, check, contiguous_bf16, forms_of, prepare_expression
+from bench.figures import Spread, digits, ratios, ratios_to, show_bytes, show_ratio, show_seconds, spread
+from bench.hog_rows import Hog
 from bench.machine import machine, machine_line
-from bench.measure import ROWS, judged, measure_row
-from bench.peers import installed
+from bench.measure import ROWS, judged, measure_all, measure_row
+from bench.models import MODELS, Model, reference_losses
+from bench.peers import PEERS, installed, missing
 from bench.row import Goal, Outcome, Prepared, Row, Setup, WrongResult, take_off
 from bench.table import BEGIN, END, markdown, write_readme
-from bench.tensor_rows import check
 from bench.timing import call_sampler, calls_for, interleave
-from bench.train_rows import reference_losses
 from bench.tuned import Line, lines_of
 from bench.tuned import markdown as tuned_markdown
 
@@ -47,6 +51,10 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert ratios([1.0, 2.0, 6.0], [2.0, 2.0, 2.0]).median == 1.0
     with pytest.raises(ValueError, match="zip"):
         ratios([1.0], [1.0, 2.0])
+
+
+def test_ratios_to_who_took_part_in_the_first_rounds_only() -> None:
+    assert ratios_to([4.0], [2.0, 1.0, 1.0]) == Spread(2.0, 2.0, 2.0)
 
 
 def test_the_baseline_is_taken_off_its_own_round() -> None:
@@ -93,11 +101,65 @@ def test_samples_are_interleaved_and_the_warm_up_is_dropped() -> None:
     assert found == {"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1.0, 2.0]}
 
 
+def test_who_is_slow_takes_part_in_fewer_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("bench.timing.time.perf_counter", lambda: clock[0])
+
+    def sampler(seconds: float) -> Callable[[], float]:
+        def sample() -> float:
+            clock[0] += seconds
+            return seconds
+
+        return sample
+
+    found = interleave({"quick": sampler(0.1), "slow": sampler(2.0), "very slow": sampler(20.0)}, rounds=5)
+    assert {name: len(values) for name, values in found.items()} == {"quick": 5, "slow": 3, "very slow": 1}
+
+
+def test_a_row_that_takes_long_ends_after_five_rounds() -> None:
+    assert len(interleave({"a": lambda: 1.0}, rounds=9, most_s=-1.0)["a"]) == 5
+    assert len(interleave({"a": lambda: 1.0}, rounds=3, most_s=-1.0)["a"]) == 3
+
+
 def test_short_calls_are_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.timing.timed", lambda call, count: count * 1e-6)
-    assert 1000 <= calls_for(lambda: None, 1e-3) <= 1500
-    assert calls_for(lambda: None, 0.0) == 1
+    count, spent = calls_for(lambda: None, 1e-3)
+    assert 1000 <= count <= 1500
+    assert spent == count * 1e-6
+    assert calls_for(lambda: None, 0.0)[0] == 1
     assert call_sampler(lambda: None, 1e-3, threads=1, units=10)() == pytest.approx(1e-7)
+
+
+# --- ceilings --------------------------------------------------------------------------------------------------------
+def test_the_arithmetic_loop_multiplies_what_it_is_given() -> None:
+    probe = Probe("fma", texts("fma")[0], 1)
+    rows, columns, steps = 6, 4 if lanes() == 16 else 2, 48
+    operands, result = (memory(name, 0, 1 << 16) for name in ("operands", "result"))
+    view = np.ctypeslib.as_array((ctypes.c_float * (1 << 14)).from_address(operands))
+    view[:] = np.random.default_rng(1).random(1 << 14, np.float32)
+    probe.run(operands, result, 2)
+    width = columns * lanes()
+    right = view[steps * width :][: steps * rows].reshape(steps, rows).T @ view[: steps * width].reshape(steps, width)
+    found = np.ctypeslib.as_array((ctypes.c_float * (rows * width)).from_address(result)).reshape(rows, width)
+    np.testing.assert_allclose(found, 2 * right, rtol=1e-4)
+
+
+@pytest.mark.parametrize("text", texts("copy"))
+def test_the_copying_loops_copy(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.ceilings._BUFFER_BYTES", 1 << 14)
+    probe = Probe("copy", text, 1)
+    source, target = np.arange(3 << 12, dtype=np.int32), np.zeros(3 << 12, np.int32)
+    start = -source.ctypes.data % 64 // 4, -target.ctypes.data % 64 // 4
+    probe.run(source[start[0] :].ctypes.data, target[start[1] :].ctypes.data, probe.count)
+    assert (target[start[1] :][: 1 << 12] == source[start[0] :][: 1 << 12]).all()
+    assert (target[start[1] :][1 << 12 :] == 0).all()
+
+
+def test_a_ceiling_is_seconds_of_the_given_work() -> None:
+    sampler, note = ceiling_sampler("fma", 1e9, 0.001, 2)
+    assert sampler is not None
+    assert note == ""
+    assert 1e-4 < sampler() < 10
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
@@ -115,27 +177,59 @@ def test_a_wrong_result_is_found() -> None:
         check("x", np.array([3, 2]), np.array([3, 1]), 0.0)
 
 
-def test_the_training_reference_learns() -> None:
-    losses = reference_losses(batch=2, steps=3)
+def test_halves_are_rounded_to_even() -> None:
+    given = np.array([1.0, 1.0 + 2**-8, 1.0 + 3 * 2**-8, -1.0 - 2**-7, 3.0e38], np.float32)
+    assert contiguous_bf16(given)[:4].tolist() == [1.0, 1.0, 1.0 + 2**-6, -1.0 - 2**-7]
+
+
+@pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
+def test_the_training_reference_learns(model: Model) -> None:
+    losses = reference_losses(model, batch=2, steps=3)
     assert losses[0] == pytest.approx(np.log(10), abs=1.0)
     assert losses[2] < losses[1] < losses[0]
 
 
-LINUX_ONLY = {"convnet_memory"}
-NOT_IN_PROCESS = {"import", "first_cold", "first_warm", "convnet_memory"}
+def test_a_wrong_gradient_of_the_block_is_found() -> None:
+    params, x = problem(4, 32)
+    wide = [p.astype(np.float64) for p in params]
+    forward = with_arrays(np, wide, x.astype(np.float64))
+    assert is_right(params, x, [forward], is_gradient=False)
+    assert not is_right(params, x, [forward + 0.1], is_gradient=False)
+    loss = np.square(forward).mean()
+    assert not is_right(params, x, [loss, *(np.ones_like(p) for p in params)], is_gradient=True)
+
+
+IN_A_PROCESS = {"import", "first_cold", "first_warm"}
+NOT_IN_PROCESS = {row.name for row in ROWS if row.name.startswith(("block_", "first_")) or row.name.endswith("_memory")}
+
+
+def close(prepared: Prepared) -> None:
+    if prepared.close:
+        prepared.close()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_kernmill_is_right_at_a_tiny_size(row: Row) -> None:
-    if row.name in LINUX_ONLY and not sys.platform.startswith("linux"):
+    if row.name.endswith("_memory") and not sys.platform.startswith("linux"):
         pytest.skip("reads /proc")
     prepared = row.prepare(TINY)  # compares with the reference
+    close(prepared)
     assert "kernmill" in prepared.samplers
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.name not in NOT_IN_PROCESS], ids=lambda row: row.name)
 def test_numpy_is_right_at_a_tiny_size(row: Row) -> None:
-    row.prepare(Setup(peers=("numpy",), tiny=True))
+    close(row.prepare(Setup(peers=("numpy",), tiny=True)))
+
+
+@pytest.mark.parametrize("peer", [name for name in PEERS if name not in ("kernmill", "numpy", "torch.compile")])
+def test_the_other_peers_are_right_at_a_tiny_size(peer: str) -> None:
+    if not installed(peer):
+        pytest.skip(f"not installed: {missing(peer)}")
+    PEERS[peer].use_threads(1)
+    for row in ROWS:  # torch.compile runs torch's words
+        if row.name not in NOT_IN_PROCESS | IN_A_PROCESS:
+            close(row.prepare(Setup(peers=(peer,), tiny=True)))
 
 
 def test_names_are_unique() -> None:
@@ -156,16 +250,69 @@ def test_a_row_is_measured_and_judged() -> None:
     row = fixed({"kernmill": 0.5, "torch": 2.0}, rate="GFLOP/s", goals=(Goal("torch", 3.0), Goal("numpy", 1.0)))
     outcome = measure_row(row, TINY)
     assert outcome.samples == {"kernmill": [0.5, 0.5], "torch": [2.0, 2.0]}
-    assert outcome.goal == "3x torch: reached (4.00)"
+    assert outcome.goals == [["3x torch", "met (4.00)"]]
     assert outcome.notes == ["a note"]
-    assert measure_row(row, Setup(rounds=2, threads=2)).goal == ""  # the goal is about one thread
+    assert measure_row(row, Setup(rounds=2, threads=3)).goals == []  # the goal is about one and two threads
+
+
+def test_goals_name_who_was_best_and_what_is_missing() -> None:
+    samples = {"kernmill": [1.0], "numpy": [2.0], "torch": [1.2], "ceiling": [0.5], "jax": []}
+    row, prepared = fixed({}), Prepared({})
+    assert judged(Goal("best", 1.5), row, prepared, samples) == ["1.5x best", "short by 20% (1.20, torch)"]
+    assert judged(Goal("best", 1.1), row, prepared, samples) == ["1.1x best", "met (1.20, torch)"]
+    assert judged(Goal("ceiling", 0.8), row, prepared, samples) == ["80% of the ceiling", "short by 38% (0.50)"]
+    assert judged(Goal("jax", 1.1), row, prepared, samples) == []
+    assert judged(Goal("best", 1.1), row, prepared, {"kernmill": [1.0], "ceiling": [0.5]}) == []
+
+
+def test_a_peer_that_fails_is_left_out_and_the_row_goes_on() -> None:
+    def broken(*_: object) -> object:
+        raise ValueError("not today")
+
+    work = Expression((3,), (3,), lambda rng, size: (rng.random(size, np.float32),), lambda x: x + 1,
+                      {"kernmill": lambda _, x: x + 1, "numpy": broken}, lambda size: 3.0)  # fmt: skip
+    prepared = prepare_expression(work, Setup(peers=("kernmill", "numpy")))
+    assert list(prepared.samplers) == ["kernmill"]
+    assert prepared.notes() == ["1 kernel", "numpy left out: ValueError: not today"]
+
+
+def test_torch_compile_runs_torchs_first_form() -> None:
+    form = Form(lambda *_: None, lambda _, x: (x,))
+    work = Expression((3,), (3,), lambda rng, size: (), lambda x: x, {"torch": (form, len)}, lambda size: 3.0)
+    assert forms_of(work, "torch.compile") == [form]
+    assert len(forms_of(work, "torch")) == 2
+    assert forms_of(work, "jax") == []
+
+
+def test_what_is_opened_for_a_row_is_closed_when_it_fails() -> None:
+    closed: list[bool] = []
+
+    def fail() -> float:
+        raise RuntimeError("no")
+
+    row = Row("x", "x", lambda _: Prepared({"kernmill": fail}, close=lambda: closed.append(True)))
+    assert measure_row(row, TINY).failed == "RuntimeError: no"
+    assert closed == [True]
+
+
+def test_no_row_is_begun_when_the_time_is_over() -> None:
+    outcomes = measure_all([fixed({"kernmill": 1.0})], TINY, limit_s=-1)
+    assert outcomes[0].failed.startswith("not begun")
+
+
+def test_the_hog_ends_when_it_is_told_to() -> None:
+    hog = Hog()
+    assert hog.process.poll() is None
+    hog.close()
+    assert hog.process.poll() is not None
 
 
 def test_limits_are_judged_after_the_baseline_is_taken_off() -> None:
     row = fixed({"python": 0.25, "kernmill": 0.375}, baseline="python", goals=(Goal(limit=0.15),))
-    assert measure_row(row, TINY).goal == "under 150 ms: reached (125 ms)"
+    assert measure_row(row, TINY).goals == [["under 150 ms", "met (125 ms)"]]
     prepared = Prepared({}, measured=lambda samples: 0.2)
-    assert judged(Goal(limit=0.15), row, prepared, {"kernmill": [0.1]}) == "under 150 ms: short (200 ms)"
+    found = judged(Goal(limit=0.15), row, prepared, {"kernmill": [0.1]})
+    assert found == ["under 150 ms", "short: 1.33x as long (200 ms)"]
 
 
 def test_a_row_that_fails_has_no_times() -> None:
@@ -178,15 +325,25 @@ def test_a_row_that_fails_has_no_times() -> None:
 
 # --- table -----------------------------------------------------------------------------------------------------------
 OUTCOMES = [
-    Outcome("a", "the first", 1, "GFLOP/s", "s", 2e9, {"kernmill": [0.5, 0.5], "torch": [1.0, 1.0]}, ["1 kernel"]),
+    Outcome(
+        "a",
+        "the first",
+        1,
+        "GFLOP/s",
+        "s",
+        2e9,
+        {"kernmill": [0.5, 0.5], "torch": [1.0, 1.0]},
+        ["1 kernel"],
+        goals=[["1x torch", "met (2.00)"], ["3x best", "short by 33% (2.00, torch)"]],
+    ),
     Outcome("a", "the first", 2, "GFLOP/s", "s", 2e9, {"kernmill": [0.25, 0.25], "numpy": [0.5, 0.5]}),
     Outcome("b", "the second", 1, failed="WrongResult: no"),
 ]
 TABLE = """
-| row | threads | kernmill | rate | torch: time, x | numpy: time, x | goal |
-| --- | --: | --: | --: | --: | --: | --- |
-| a | 1 | 500 ms (500 ms-500 ms) | 4.00 GFLOP/s | 1.00 s, **2.00** |  |  |
-| a | 2 | 250 ms (250 ms-250 ms) | 8.00 GFLOP/s |  | 500 ms, **2.00** |  |
+| row | threads | kernmill | rate | torch: time, x | numpy: time, x | goal | met |
+| --- | --: | --: | --: | --: | --: | --- | --- |
+| a | 1 | 500 ms (500 ms-500 ms) | 4.00 GFLOP/s | 1.00 s, **2.00** |  | 1x torch; 3x best | met (2.00); short by 33% (2.00, torch) |
+| a | 2 | 250 ms (250 ms-250 ms) | 8.00 GFLOP/s |  | 500 ms, **2.00** |  |  |
 
 * `a`: the first. 1 thread: 1 kernel.
 * `b`: the second.
@@ -194,13 +351,17 @@ TABLE = """
 Failed, hence not timed:
 
 * **b**, 1 thread: WrongResult: no
-"""
+"""  # noqa: E501
 
 
 def test_the_table() -> None:
     text = markdown(FACTS, OUTCOMES)
     assert text.endswith(TABLE)
     assert text.startswith(machine_line(FACTS))
+
+
+def test_the_table_says_who_is_missing() -> None:
+    assert "not installed: jax (jax)." in markdown({**FACTS, "missing": {"jax": "jax"}}, OUTCOMES)
 
 
 def test_the_table_says_when_nothing_was_captured() -> None:
@@ -242,9 +403,18 @@ def test_choosing() -> None:
             call()
 
 
+def test_what_was_kept_is_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, outcomes in (("a", OUTCOMES[:2]), ("b", OUTCOMES[1:])):
+        (tmp_path / name).write_text(as_json(FACTS, outcomes))
+    assert main(["--show", str(tmp_path / "a"), str(tmp_path / "b")]) == 1  # a row of it failed
+    shown = capsys.readouterr().out
+    assert "Put together from 2 runs" in shown
+    assert shown.endswith(TABLE)
+
+
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--list", "sum"]) == 0
-    assert capsys.readouterr().out == "sum              sum of all, 4096 x 4096 float32\n"
+    assert main(["--list", "--rows", "sum"]) == 0
+    assert capsys.readouterr().out == "sum                    sum of all, 4096 x 4096 float32\n"
 
 
 # --- the heuristic against the search --------------------------------------------------------------------------------

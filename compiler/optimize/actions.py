@@ -5,6 +5,7 @@
     vectorize i1 16    the inner 16 iterations become the lanes of vectors (of a reduce loop: 16 partial results)
     group k0 4         the inner 4 iterations of a reduce loop get accumulators of their own
     thread i0          the loop is cut into chunks for the threads of the device
+    grid i0 i1         the loops are spread over the work-items of a GPU, the last one over neighbours
     order i1 i0        the order of the output loops, outermost first
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
@@ -258,6 +259,20 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(arg=replace(info, order=order))
 
 
+def _grid(ast: UOp, args: tuple[str, ...]) -> UOp:
+    info: KernelInfo = ast.arg
+    table: dict[UOp, UOp] = {}
+    for name in args:
+        loop = find_loop(ast, name)
+        if name not in info.order or not loop.src[0].is_const:
+            raise ValueError(f"{name} is no output loop of a size known before launch")
+        if any(loop not in store.ranges for store in ast.src):
+            raise ValueError(f"a store does not change with {name}: every work-item would repeat it")
+        table[loop] = loop.replace(arg=(loop.arg[0], AxisKind.GLOBAL))
+    ast = substitute(ast, table)
+    return ast.replace(arg=replace(info, order=(*args, *(name for name in info.order if name not in args))))
+
+
 def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
     info: KernelInfo = ast.arg
     if sorted(args) != sorted(info.order):
@@ -373,5 +388,6 @@ VERBS: Final[dict[str, Verb]] = {
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_stream, propose.streams, 4),
     "prefetch": Verb(_prefetch, propose.prefetches, 4),
+    "grid": Verb(_grid, propose.grids, 5, propose.fit_grid),
     "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
 }

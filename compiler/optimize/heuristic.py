@@ -76,6 +76,8 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
+        if rows is not None and target.has_grid:
+            return rows + _grid(shape, [name for name in _loops_left(shape, rows) if name in shape.kept])
         if rows is not None:
             left = [name for name in _loops_left(shape, rows) if name in shape.kept]
             return rows + (_threads(shape, rows, left) if target.has_threads else [])
@@ -90,6 +92,8 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         Action(a.verb, tuple(n for n in a.args if n in left or n.endswith(".s"))) if a.verb == "order" else a
         for a in actions
     ]
+    if target.has_grid:
+        return ordered + _grid(shape, left)
     return ordered + (_threads(shape, ordered, left) if target.has_threads else [])
 
 
@@ -229,12 +233,12 @@ def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action
     actions = [Action("vectorize", (lane_loop, str(width)))]
     blocks = shape.sizes[lane_loop] // width
     across = _across(shape, lane_loop, width)
-    if across is not None:
+    if across is not None and not target.has_grid:
         return actions + _turned(shape, lane_loop, across, width) + _around_caches(shape, lane_loop, target)
     tile = _STREAM_TILE if shape.work <= _LIGHT else 2
     while tile > 1 and (blocks < 2 * tile or blocks % tile):
         tile //= 2
-    if tile > 1:
+    if tile > 1 and not target.has_grid:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
 
@@ -265,6 +269,8 @@ def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Acti
 
 def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Results far larger than the caches are written around them."""
+    if target.has_grid:
+        return []
     store = shape.stores[0]
     size = store.node.src[0].src[0].arg[1] * store.size_bytes
     if lane_loop is not None and store.step(lane_loop) == 1 and size > 8 * target.l2_bytes:
@@ -418,7 +424,7 @@ def _packing(
     shape: _Shape, main: _Group, lane_loop: str | None, width: int, tiles: dict[str, int], target: Target
 ) -> list[Action]:
     """Panels of a large operand that many tiles read again are copied side by side first."""
-    if lane_loop is None or lane_loop not in shape.outputs or len(main.loops) != 1:
+    if lane_loop is None or lane_loop not in shape.outputs or len(main.loops) != 1 or target.has_grid:
         return []
     (reduce_loop,) = main.loops
     others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]
@@ -461,3 +467,13 @@ def _threads(shape: _Shape, actions: list[Action], left: list[str]) -> list[Acti
     if not order or shape.sizes[order[0]] < 0:
         return []
     return [Action("thread", (order[0],))]
+
+
+def _grid(shape: _Shape, left: list[str]) -> list[Action]:
+    """Every loop that all stores and reductions stand in: others would be repeated by each work-item."""
+    loops = [
+        name for name in left
+        if shape.sizes[name] > 0 and all(name in a.steps for a in shape.stores)
+        and all(name in group.around for group in shape.groups)
+    ]  # fmt: skip
+    return [Action("grid", tuple(loops))] if loops else []

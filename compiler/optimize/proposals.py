@@ -16,9 +16,11 @@ from ..kernel import KernelInfo
 
 __all__ = [
     "accumulations",
+    "fit_grid",
     "fit_order",
     "fit_stage",
     "fit_thread",
+    "grids",
     "groups",
     "orders",
     "prefetches",
@@ -90,6 +92,12 @@ def threads(ast: UOp, target: Target) -> Iterable[Args]:
     return [(name,) for name in info.order] if target.has_threads else []
 
 
+def grids(ast: UOp, target: Target) -> Iterable[Args]:
+    """The outermost output loops, as many as fit."""
+    info: KernelInfo = ast.arg
+    return [info.order[:count] for count in range(len(info.order), 0, -1)] if target.has_grid else []
+
+
 def orders(ast: UOp, target: Target) -> Iterable[Args]:
     """One loop moved to another place."""
     info: KernelInfo = ast.arg
@@ -149,6 +157,12 @@ def fit_thread(ast: UOp, args: Args) -> Args | None:
     """Another loop where this one is used up."""
     info: KernelInfo = ast.arg
     return args if args[0] in info.order else info.order[:1] or None
+
+
+def fit_grid(ast: UOp, args: Args) -> Args | None:
+    """Those of its loops that are left."""
+    info: KernelInfo = ast.arg
+    return tuple(name for name in args if name in info.order) or None
 
 
 def fit_stage(ast: UOp, args: Args) -> Args | None:

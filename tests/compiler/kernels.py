@@ -189,7 +189,7 @@ def run_on(device: str, ast: UOp, arrays: Sequence[Array], actions: Sequence[Act
 def run_uops(device: str, uops: list[UOp], arrays: Sequence[Array], slots: Sequence[UOp]) -> Array:
     machine = get_device(device)
     mine = [np.concatenate([array, array[:1]]) for array in arrays]  # one more: it must stay as it is
-    program = machine.load("kernel", machine.compile("kernel", machine.renderer.render("kernel", uops)))
+    program = machine.load("k", machine.compile("k", machine.renderer.render("k", uops)))
     buffers = tuple(Buffer(device, p.dtype, int(p.arg[1]), a, a.ctypes.data) for p, a in zip(slots, mine, strict=True))
     threads = signature(uops).threads
     assert isinstance(threads, int)

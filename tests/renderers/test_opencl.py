@@ -63,6 +63,10 @@ def test_scalars(golden: Golden) -> None:
     assert render(permute(X, (1, 0)) + 1.0, "") == golden
 
 
+def test_grid(golden: Golden) -> None:
+    assert render(matmul(data(0, 16, 32), data(1, 32, 64)), "vectorize i1 4; unroll i0 2; grid i0 i1") == golden
+
+
 # --- what must be there, and what must not ---------------------------------------------------------------------------
 def test_products_are_fused_into_sums_only_where_that_was_asked_for() -> None:
     text = render(matmul(data(0, 64, 64), data(1, 64, 64)))

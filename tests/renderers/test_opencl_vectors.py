@@ -9,7 +9,7 @@ import pytest
 
 from kernmill.compiler import lower, parse_schedule
 from kernmill.ir import InternalError, Op, Ops, UOp, dtypes, elementwise, reduce_axes
-from kernmill.renderers import OpenCLRenderer, opencl_vectors
+from kernmill.renderers import OpenCLRenderer, lane_runs, mask_op
 from tests.compiler.kernels import data, only
 from tests.renderers.test_opencl import CPU
 
@@ -31,12 +31,12 @@ def render(root: UOp, schedule: str) -> str:
 def test_ops_on_masks(op: Op, meaning: Callable[[bool, bool], bool]) -> None:
     for a in (False, True):
         for b in (False, True):
-            assert eval(opencl_vectors.mask_op(op, f"({-a})", f"({-b})")) == -int(meaning(a, b))
+            assert eval(mask_op(op, f"({-a})", f"({-b})")) == -int(meaning(a, b))
 
 
 def test_an_op_that_masks_do_not_have() -> None:
     with pytest.raises(InternalError):
-        opencl_vectors.mask_op(Ops.DIV, "a", "b")
+        mask_op(Ops.DIV, "a", "b")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_an_op_that_masks_do_not_have() -> None:
     ],
 )
 def test_shuffles_are_cut_into_runs(order: list[int], pieces: list[Any]) -> None:
-    assert opencl_vectors.runs(order, 4) == pieces
+    assert lane_runs(order, 4) == pieces
 
 
 def test_every_lane_of_a_constant_is_written() -> None:

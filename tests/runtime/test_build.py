@@ -113,6 +113,16 @@ def test_a_written_schedule_replaces_the_heuristic(tmp_path: Path) -> None:
     assert written.source != render(llvm, kernel).source
 
 
+def test_a_grid_is_for_devices_with_work_items(tmp_path: Path) -> None:
+    (kernel,) = kernels(scheduled(data(0, 64) * 3.75))
+    (tmp_path / f"{kernel.name}.schedule").write_text("grid i0")
+    with (
+        Context(OVERRIDE=str(tmp_path)),
+        pytest.raises(CompileError, match="grid is for devices with work-items; LLVM"),
+    ):
+        render(get_device("LLVM"), kernel)
+
+
 def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     (kernel,) = kernels(scheduled(data(0, 8, 8) * 3.75))
     (tmp_path / f"{kernel.name}.schedule").write_text("split z9 8")

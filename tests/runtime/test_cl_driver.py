@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +43,7 @@ def binding(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A pyopencl whose platforms the test gives."""
     fake = SimpleNamespace(Error=FakeError, get_platforms=list)
     monkeypatch.setattr(cl_driver, "open_binding", lambda: fake)
+    monkeypatch.setattr(cl_driver, "_started", [os.getpid()])
     return fake
 
 
@@ -146,6 +148,12 @@ def test_pocl_that_fails_in_a_process_of_its_own_is_refused(
     cl_driver.refuse_unusable(one, cl_driver.facts_of(one), "CL")
     cl_driver.refuse_unusable(one, cl_driver.facts_of(one), "CL")  # what worked once is not asked again
     assert answers == []
+
+
+def test_a_forked_child_is_refused(binding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cl_driver, "_started", [os.getpid() + 1])
+    with pytest.raises(DeviceError, match=r"was forked after OpenCL was opened.*spawn"):
+        cl_driver.found_devices()
 
 
 def test_a_missing_binding_is_named() -> None:

@@ -23,11 +23,12 @@ def opened(name: str) -> Any:
     return get_device(name)
 
 
-@pytest.fixture
-def driver_memory(opencl: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The device, taken for one that has memory of its own, as a GPU has."""
+@pytest.fixture(params=["cpu", "gpu"])
+def driver_memory(request: pytest.FixtureRequest, opencl: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The device, taken for one with memory of its own; as a GPU also with kernels that are grids of work-items."""
     real = cl_driver.facts_of
-    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), is_unified=False))
+    changed = {"is_unified": False, "kind": request.param}
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
     table: dict[str, Device] = sys.modules["kernmill.runtime.device"]._open
     kept = dict(table)
     for key in [key for key in table if key.startswith("CL")]:
@@ -85,6 +86,20 @@ def test_a_buffer_above_the_limit_is_refused_by_its_size(opencl: str) -> None:
         assert Tensor([1.0]).add(1).tolist() == [2]
 
 
+def test_grids_of_work_items(driver_memory: Any) -> None:
+    """Sizes that fill no group, loops of several kinds, a transpose."""
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((37, 29), F32), rng.standard_normal((29, 53), F32)
+    with Context(DEVICE="CL"):
+        x, y = Tensor(a), Tensor(b)
+        np.testing.assert_allclose((x @ y).numpy(), a @ b, rtol=2e-5, atol=1e-5)
+        np.testing.assert_array_equal(x.T.contiguous().numpy(), a.T)
+        np.testing.assert_allclose(x.sum(1).numpy(), a.sum(1), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(x.sum().numpy(), a.sum(), rtol=1e-4)
+        np.testing.assert_array_equal((x > 0).sum(0).numpy(), (a > 0).sum(0))
+        np.testing.assert_array_equal(x.argmax(1).numpy(), a.argmax(1))
+
+
 # --- programs --------------------------------------------------------------------------------------------------------
 def test_a_build_that_fails_shows_its_line(opencl: str) -> None:
     with pytest.raises(CompileError, match=r"(?s)kernel k: the driver of .*\n +2 \| +b\[0\] = nothing;\n +\^"):
@@ -97,17 +112,16 @@ def test_a_binary_that_the_driver_refuses_is_built_again(opencl: str, monkeypatc
     source = "__kernel void k(__global float *b, long o, long chunk) { b[0] = 1.0f; }"
 
     class Refusing:
-        Error = real.Error
-        Kernel = real.Kernel
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
 
-        @staticmethod
-        def Program(context: Any, what: Any, binaries: Any = None) -> Any:
+        def Program(self, context: Any, what: Any, binaries: Any = None) -> Any:
             if binaries is not None:
                 raise real.LogicError("INVALID_BINARY")
             return real.Program(context, what)
 
     stored = device.compile("k", source)
-    monkeypatch.setattr(device, "cl", Refusing)
+    monkeypatch.setattr(device, "cl", Refusing())
     assert device.load("k", stored).name == "k"
 
 

@@ -108,6 +108,7 @@ def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
         "split k0 8; group k0.s 4; order i1 i0",
         "stage 1 k0 i1.u i1.v",
         "stream",
+        "grid i0 i1",
     ],
 )
 def test_print_and_parse(text: str) -> None:
@@ -135,6 +136,7 @@ WRONG = {
     "unroll i0 2; unroll i0.u 2": "i0.u is a loop of kind unroll",
     "thread k0": "k0 is no output loop",
     "order i1 i0": "the output loops are i0",
+    "grid k0": "k0 is no output loop of a size known before launch",
     "stage 7 k0": "nothing is loaded from buffer 7 over k0",
     "thread i0; order i0; thread i0; split i0 2; thread i0.s": "the threads share another loop already",
     "vectorize i0 3": "3 lanes: a vector has 2, 4, 8, ... of them",
@@ -147,6 +149,12 @@ def test_what_does_not_fit_is_said(text: str) -> None:
     with pytest.raises(CompileError) as error:
         apply_actions(KERNELS["row_sum"], parse_schedule(text))
     assert WRONG[text] in str(error.value)
+
+
+def test_a_grid_holds_the_outermost_loops() -> None:
+    ast = apply_actions(KERNELS["row_sum"], parse_schedule("grid i0"))
+    (loop,) = [u for u in ast.toposort() if u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL]
+    assert loop.arg[0] == ast.arg.order[0] == "i0"
 
 
 def test_an_amount_that_does_not_divide_is_masked() -> None:
