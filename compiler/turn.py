@@ -95,8 +95,8 @@ def _access(node: UOp) -> _Access | None:
         return None
     terms, offsets = read
     steps = tuple(offset - offsets[0] for offset in offsets)
-    gate = place.src[2] if len(place.src) > 2 else None
-    return _Access(node, place.src[0], tuple(terms.items()), offsets[0], steps, gate)
+    memory, gate = place.src[0], place.src[2] if len(place.src) > 2 else None
+    return _Access(node, memory, tuple(terms.items()), offsets[0], steps, gate)
 
 
 def _lane_places(u: UOp) -> tuple[dict[UOp, int], list[int]] | None:
