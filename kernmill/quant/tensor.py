@@ -85,9 +85,10 @@ class QuantizedTensor:
             ShapeError: this has not two axes, or their last axes differ.
         """
         if self.ndim != 2 or not x.ndim or x.shape[-1] != self.shape[-1]:
+            own = f"{self.type.name} of shape {show_shape(self.shape)}"
             raise ShapeError(
-                f"linear: x of shape {show_shape(x.uop.shape)} with {self.type.name} of shape {show_shape(self.shape)}:"
-                " the last axis of x is to be that of the weight, which has two axes. Reshape one."
+                f"linear: x of shape {show_shape(x.uop.shape)} with {own}: the last axis of x is to be that of the "
+                "weight, which has two axes. Reshape one."
             )
         axes = (self._row_blocks("linear"), *self.type.axes)
         last = tuple(range(-len(axes), 0))
