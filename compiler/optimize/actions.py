@@ -99,6 +99,15 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
     return ast
 
 
+def fits(ast: UOp, action: Action) -> bool:
+    """Whether the action can be applied to the kernel."""
+    try:
+        apply_actions(ast, [action])
+    except CompileError:
+        return False
+    return True
+
+
 def _check_lanes(ast: UOp) -> None:
     """A value has the lanes of one loop, and memory of the kernel's own is not made anew for each lane."""
     for node in ast.toposort():

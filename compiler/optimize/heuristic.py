@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
 from ..kernel import KernelInfo
-from .actions import Action
+from .actions import Action, fits
 from .rows import kept_loops, passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
@@ -30,6 +30,8 @@ _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
+_FEW_ROWS = 48  # a product of up to so many waits for memory
+_PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 4.0  # of gathering a value into a panel, in uses of it from there
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 _SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
@@ -81,12 +83,13 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         main = _main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
-            actions += [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
+            few = _few_rows(ast, shape, main, lane_loop, target)
+            actions += few or [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
         else:
             actions += _stream(shape, lane_loop, target)
     left = _loops_left(shape, actions)
     ordered = [
-        Action(a.verb, tuple(n for n in a.args if n in left or n.endswith(".s"))) if a.verb == "order" else a
+        Action(a.verb, tuple(n for n in a.args if n in left or n not in shape.outputs)) if a.verb == "order" else a
         for a in actions
     ]
     return ordered + _shared(shape, ordered, left, target)
@@ -324,6 +327,44 @@ def _read_once(main: _Group, target: Target) -> list[Action]:
     return [Action("prefetch", (str(_AHEAD_ONCE),))] if size > 8 * target.l2_bytes else []
 
 
+def _few_rows(ast: UOp, shape: _Shape, main: _Group, lane_loop: str | None, target: Target) -> list[Action]:
+    """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
+
+    Blocks of its rows are the outer loop, and the sums go on in the output, which the caches do hold; what is needed in
+    the next block is asked for in this one.
+    """
+    rows = [name for name in shape.outputs if name != lane_loop]
+    matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not _is_gated(a)), None)
+    if lane_loop not in shape.outputs or matrix is None or len(main.loops) != 1 or len(shape.groups) != 1:
+        return []
+    memory = matrix.node.src[0].src[0]
+    (terms,), size = main.loops, memory.arg[1] * matrix.size_bytes
+    step = matrix.step(terms) or 0
+    width = _width(shape, lane_loop, target)
+    vectors = shape.sizes[lane_loop] // max(1, width)
+    count = _iterations(shape, rows)
+    if size <= 4 * target.l2_bytes or count > _FEW_ROWS or any(name in matrix.steps for name in rows) or step <= 0:
+        return []
+    columns, block = 2 if rows else 4, 8 if count <= 8 else 16
+    inside = _PAGE // (width * columns * matrix.size_bytes)
+    if shape.sizes[terms] < 8 * block or inside < 2 or vectors < 2 * inside * columns:
+        return []
+    if width < 2 or not fits(ast, Action("accumulate", (terms, str(block)))):
+        return []
+    tile = _tile(shape.sizes[rows[-1]], 8) if rows else 1
+    actions = [Action("vectorize", (lane_loop, str(width))), Action("unroll", (lane_loop, str(columns)))]
+    if tile > 1:
+        actions.append(Action("unroll", (rows[-1], str(tile))))
+    actions.append(Action("accumulate", (terms, str(block))))
+    ahead = block * step * matrix.size_bytes
+    return [
+        *actions,
+        Action("split", (lane_loop, str(inside))),
+        Action("order", (lane_loop, terms, f"{lane_loop}.s", *rows)),
+        Action("prefetch", (str(ahead),)),
+    ]
+
+
 def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
     many = target.vector_registers >= 32
@@ -466,7 +507,7 @@ def _loops_left(shape: _Shape, actions: list[Action]) -> list[str]:
 def _threads(shape: _Shape, actions: list[Action], left: list[str]) -> list[Action]:
     """The outermost loop that is left is shared among threads."""
     order = next((list(a.args) for a in actions if a.verb == "order"), left)
-    if not order or shape.sizes[order[0]] < 0:
+    if not order or order[0] not in shape.outputs or shape.sizes[order[0]] < 0:
         return []
     return [Action("thread", (order[0],))]
 

@@ -129,3 +129,19 @@ def test_the_choice_depends_on_the_shape_alone() -> None:
     x = data(0, 33, 65)
     ast = only(total(elementwise(Ops.MUL, x, x), 1))
     assert choose_actions(ast, VECTORS) == choose_actions(ast, VECTORS)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 32])
+def test_few_rows_read_a_large_matrix_in_its_order(rows: int) -> None:
+    """Blocks of terms are outermost but for chunks of columns, and the next block is asked for."""
+    found = choose_actions(merge_loops(only(matmul(data(0, rows, 4096), data(1, 4096, 4096)))), VECTORS)
+    verbs = {action.verb: action.args for action in found}
+    assert verbs["accumulate"] == ("k0", "8" if rows <= 8 else "16")
+    columns = "i1" if rows > 1 else "i0"
+    assert verbs["order"][:3] == (columns, "k0", f"{columns}.s")
+    assert verbs["thread"] == (columns,)
+    assert verbs["prefetch"] == (str(int(verbs["accumulate"][1]) * 4096 * 4),)
+
+
+def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:
+    assert "accumulate" not in chosen(matmul(data(0, 8, 512), data(1, 512, 512)))
