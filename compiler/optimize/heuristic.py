@@ -15,6 +15,7 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
 from ..kernel import KernelInfo
 from .actions import Action, fits
+from .dots import dot_actions
 from .rows import kept_loops, passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
@@ -80,6 +81,9 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
         if rows is not None:
             return rows + _shared(shape, rows, [n for n in _loops_left(shape, rows) if n in shape.kept], target)
+        dots = dot_actions(ast, target)
+        if dots is not None:
+            return dots + _shared(shape, dots, _loops_left(shape, dots), target)
         main = _main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
@@ -314,7 +318,8 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
         )
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
-        actions += _packing(shape, main, lane_loop, width, tiles, target)
+        if width > 1:
+            actions += _packing(shape, main, lane_loop, width, tiles, actions, target)
         if lane_loop in main.loops and count == 1 and len(shape.groups) == 1:
             actions += _read_once(main, target)
     return actions
@@ -464,7 +469,13 @@ def _other_group(shape: _Shape, group: _Group, target: Target) -> list[Action]:
 
 
 def _packing(
-    shape: _Shape, main: _Group, lane_loop: str | None, width: int, tiles: dict[str, int], target: Target
+    shape: _Shape,
+    main: _Group,
+    lane_loop: str | None,
+    width: int,
+    tiles: dict[str, int],
+    cut: list[Action],
+    target: Target,
 ) -> list[Action]:
     """Panels of a large operand that many tiles read again are copied side by side first."""
     if lane_loop is None or lane_loop not in shape.outputs or len(main.loops) != 1 or target.has_grid:
@@ -488,7 +499,7 @@ def _packing(
     actions = [Action("order", tuple([n for n in shape.outputs if n not in (rows, lane_loop)] + [lane_loop, rows]))]
     if size > target.l2_bytes // 2 or blocks < (8 if operand.step(lane_loop) == 1 else 4):
         return actions
-    unrolled = [f"{reduce_loop}.u"] if shape.sizes[reduce_loop] % 2 == 0 and shape.sizes[reduce_loop] > 2 else []
+    unrolled = [f"{reduce_loop}.{a.verb[0]}" for a in cut if a.verb in ("unroll", "group") and a.args[0] == reduce_loop]
     if tiles.get(lane_loop, 1) > 1:
         unrolled.append(f"{lane_loop}.u")
     slot = operand.node.src[0].src[0].arg[0]
