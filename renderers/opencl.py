@@ -17,11 +17,12 @@ from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes
 
 from .base import Renderer
 from .clike import C_OPS, c_identifier
-from .opencl_vectors import LANE, VectorBody
+from .opencl_vectors import INTS, VectorBody
 
 __all__ = ["OPENCL_OPS", "OpenCLRenderer"]
 
 OPENCL_OPS = C_OPS
+_ROLLED = "__attribute__((opencl_unroll_hint(1)))"  # copied out, the rare path would take the registers of the other
 _GROUP = 64  # work-items of a group where the outer loops are a grid
 _CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvector(x, type)", "#else",
             "#define CONVERT(type, x) convert_##type(x)", "#endif")  # fmt: skip
@@ -101,7 +102,7 @@ class _Body(VectorBody):
     def load(self, u: UOp) -> None:
         place, lanes = u.src[0], u.dtype.lanes
         _, index, *gates = place.src
-        gate = gates[0] if gates else None
+        gate = _gate(index, gates)
         memory = self.type_name(u.dtype, memory=True)
         zero = self.literal(dtypes.uint8.vec(lanes), 0) if u.dtype.is_bool else self.zero(u.dtype)
         if lanes == 1:
@@ -134,18 +135,32 @@ class _Body(VectorBody):
         return f"({self.type_name(u.dtype, memory=True)})({', '.join(parts)})"
 
     def masked_load(self, u: UOp, place: UOp, gate: UOp) -> str:
-        """Side by side, some lanes not touched: at once where all are, else lane by lane."""
+        """Side by side, some lanes not wanted: all are read where they lie in the buffer, else lane by lane."""
         lanes, memory = u.dtype.lanes, self.type_name(u.dtype, memory=True)
-        space, mask = self.space(place), self.mask_type(lanes, self.masks[gate])
-        name = f"load_{space.strip('_')}_{memory}_{mask}"
+        bits = 8 if u.dtype.is_bool else u.dtype.bits
+        space, mask = self.space(place), self.mask_type(lanes, bits)
+        name = f"load_{space.strip('_')}_{memory}"
         scalar = self.type_name(u.dtype.scalar, memory=True)
-        each = " ".join(f"if (m.s{LANE[n]}) r.s{LANE[n]} = p[{n}];" for n in range(lanes))
+        self.declare(f"vload{lanes}", memory, "size_t", f"const __private {scalar} *")
+        self.declare(f"vstore{lanes}", "void", mask, "size_t", f"__private {self.type_name(INTS[bits])} *")
         self.helpers[
-            f"static {memory} {name}(const {space} {scalar} *p, {mask} m, bool whole) {{\n"
-            f"  if (whole) return {self.load_lanes(u.dtype, space, 'p')};\n"
-            f"  {memory} r = ({memory})(0);\n  {each}\n  return r;\n}}"
+            f"static {memory} {name}(const {space} {scalar} *p, {mask} m, bool inside) {{\n"
+            f"  {memory} r = ({memory})(0);\n"
+            f"  if (inside) return m ? {self.load_lanes(u.dtype, space, 'p')} : r;\n"
+            f"  {scalar} lane[{lanes}] = {{0}};\n  {self.type_name(INTS[bits])} wanted[{lanes}];\n"
+            f"  vstore{lanes}(m, 0, wanted);\n"
+            f"  {_ROLLED}\n  for (int n = 0; n < {lanes}; ++n) if (wanted[n]) lane[n] = p[n];\n"
+            f"  return vload{lanes}(0, lane);\n}}"
         ] = None
-        return f"{name}({self.at(place)}, {self.values[gate]}, {self.whole(gate)})"
+        return f"{name}({self.at(place)}, {self.mask(gate, bits)}, {self.inside(place, lanes)})"
+
+    def inside(self, place: UOp, lanes: int) -> str:
+        """Whether all lanes lie in the buffer; a negative place is a large unsigned one."""
+        memory = place.src[0]
+        while memory.op is Ops.AFTER:
+            memory = memory.src[0]
+        last = int(memory.arg[1]) - lanes
+        return f"(ulong){self.values[place.src[1]]} <= {last}UL" if last >= 0 else "false"
 
     def load_lanes(self, dtype: DType, space: str, address: str) -> str:
         """Lanes that lie side by side."""
@@ -166,7 +181,7 @@ class _Body(VectorBody):
         place, stored = u.src
         lanes = stored.dtype.lanes
         _, index, *gates = place.src
-        gate = gates[0] if gates else None
+        gate = _gate(index, gates)
         value = self.values[stored]
         if stored.dtype.is_bool and lanes > 1:
             value = f"as_uchar{lanes}({self.mask(stored, 8)} & (char{lanes})(1))"
@@ -194,14 +209,20 @@ class _Body(VectorBody):
             self.emit(line if mask is None else f"if ({self.lane_of(mask, n)}) {line}")
 
     def masked_store(self, place: UOp, gate: UOp, value: str, dtype: DType) -> None:
+        """Side by side, some lanes not to be touched: at once where all are wanted, else lane by lane."""
         lanes, memory = dtype.lanes, self.type_name(dtype, memory=True)
-        space, mask = self.space(place), self.mask_type(lanes, self.masks[gate])
+        space, bits = self.space(place), self.masks[gate]
+        mask = self.mask_type(lanes, bits)
         name = f"store_{space.strip('_')}_{memory}_{mask}"
-        scalar = self.type_name(dtype.scalar, memory=True)
-        each = " ".join(f"if (m.s{LANE[n]}) p[{n}] = x.s{LANE[n]};" for n in range(lanes))
+        scalar, flag = self.type_name(dtype.scalar, memory=True), self.type_name(INTS[bits])
+        self.declare(f"vstore{lanes}", "void", memory, "size_t", f"__private {scalar} *")
+        self.declare(f"vstore{lanes}", "void", mask, "size_t", f"__private {flag} *")
         self.helpers[
             f"static void {name}({space} {scalar} *p, {memory} x, {mask} m, bool whole) {{\n"
-            f"  if (whole) {{ {self.store_lanes(dtype, space, 'p', 'x')} return; }}\n  {each}\n}}"
+            f"  if (whole) {{ {self.store_lanes(dtype, space, 'p', 'x')} return; }}\n"
+            f"  {scalar} lane[{lanes}];\n  {flag} wanted[{lanes}];\n"
+            f"  vstore{lanes}(x, 0, lane);\n  vstore{lanes}(m, 0, wanted);\n"
+            f"  {_ROLLED}\n  for (int n = 0; n < {lanes}; ++n) if (wanted[n]) p[n] = lane[n];\n}}"
         ] = None
         self.emit(f"{name}({self.at(place)}, {value}, {self.values[gate]}, {self.whole(gate)});")
 
@@ -228,3 +249,10 @@ class _Body(VectorBody):
         while memory.op is Ops.AFTER:
             memory = memory.src[0]
         return "__private" if memory.op is Ops.LOCAL else "__global"
+
+
+def _gate(index: UOp, gates: Sequence[UOp]) -> UOp | None:
+    """The gate of an access; one that is the same for lanes that lie side by side as the scalar that it was."""
+    if gates and gates[0].op is Ops.BROADCAST and index.dtype.lanes == 1:
+        return gates[0].src[0]
+    return gates[0] if gates else None

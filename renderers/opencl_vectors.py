@@ -21,7 +21,7 @@ _TYPES = {
     "uint16": "ushort", "uint32": "uint", "uint64": "ulong", "float16": "half", "bfloat16": "ushort",
     "float32": "float", "float64": "double",
 }  # fmt: skip
-_INTS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
+INTS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 _WIDTHS = (2, 4, 8, 16)
 _MASK_WIDTH = 32  # bits of a lane of a mask that was not made by comparing vectors
 LANE = "0123456789abcdef"
@@ -140,7 +140,7 @@ class VectorBody(CLikeBody, ABC):
     # --- bools in vectors
     def mask_type(self, lanes: int, bits: int) -> str:
         """The type of a mask with lanes of so many bits."""
-        return self.type_name(_INTS[bits].vec(lanes))
+        return self.type_name(INTS[bits].vec(lanes))
 
     def mask(self, u: UOp, bits: int) -> str:
         """A vector of bools as lanes of so many bits."""
@@ -291,7 +291,7 @@ class VectorBody(CLikeBody, ABC):
             low, high = (f"{name}.lo", f"{name}.hi")
             if is_mask:
                 text, kind = mask_op(u.arg, low, high), self.mask_type(lanes, self.masks[vector]) if lanes > 1 else ""
-                kind = kind or self.type_name(_INTS[self.masks[vector]])
+                kind = kind or self.type_name(INTS[self.masks[vector]])
             else:
                 text, kind = self.combine(u.arg, u.dtype.vec(lanes), low, high), self.type_name(u.dtype.vec(lanes))
             name = self.fresh()

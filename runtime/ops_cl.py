@@ -137,6 +137,12 @@ class ClDevice(Device):
             program = build_program(self.cl, self.context, source, self.options, name)
         return Program(name, _Kernel(self, program, name))
 
+    def assembly(self, source: str) -> str:
+        """The driver's binary where that is text, as NVIDIA's is."""
+        program = build_program(self.cl, self.context, source, self.options, "kernel")
+        binary = bytes(program.get_info(self.cl.program_info.BINARIES)[0])
+        return binary.decode("ascii").rstrip("\0") if binary.isascii() else ""
+
     # --- memory
     def allocate(self, size_bytes: int) -> Any:
         """Host memory where the device works on it, else a buffer of the driver."""

@@ -122,7 +122,7 @@ def test_without_float64_the_kernel_is_refused_by_name() -> None:
 
 
 def test_tails_are_masked_and_bodies_are_not() -> None:
-    has(render(data(0, 37) * 2.0, "vectorize i0 16"), "load_global_float16_int16(", "store_global_float16_int16(")
+    has(render(data(0, 37) * 2.0, "vectorize i0 16"), "load_global_float16(", "store_global_float16_int16(")
     lacks(render(data(0, 64) * 2.0, "vectorize i0 16"), "load_global")
 
 

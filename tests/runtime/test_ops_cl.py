@@ -134,6 +134,12 @@ print(value(x * 3.0)[:3].tolist(), counters.compiled, counters.from_disk)
     assert run(code, tmp_path, DEVICE="CL")[0] == "[0.0, 3.0, 6.0] 0 1\n"
 
 
+def test_assembly_is_text_or_nothing(opencl: str) -> None:
+    text = opened(opencl).assembly("__kernel void k(__global float *b, long o, long chunk) { b[0] = 1.0f; }")
+    assert text.isascii()
+    assert opened(opencl).facts.platform != "Portable Computing Language" or text == ""
+
+
 def test_the_drivers_version_is_part_of_the_key(opencl: str) -> None:
     device = opened(opencl)
     for part in (device.facts.version, device.facts.name, device.facts.platform):
