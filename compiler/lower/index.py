@@ -69,12 +69,13 @@ def _lane_compare(node: UOp) -> UOp:
         return node
     if max(lanes.arg) >= 2**31 - 1 or min(lanes.arg) <= -(2**31):
         return node
-    closed = node.op is Ops.LE
+    if node.op is Ops.LE:
+        b = b + 1
     width, narrow = node.src[0].dtype.lanes, const(dtypes.int32.vec(node.src[0].dtype.lanes), lanes.arg)
     if left is not None:
-        limit = _clamped(b - a + int(closed), min(lanes.arg), max(lanes.arg) + 1)
+        limit = _clamped(b - a, min(lanes.arg), max(lanes.arg) + 1)
         return narrow < UOp(Ops.BROADCAST, dtypes.int32.vec(width), (limit,))
-    limit = _clamped(a - b - int(closed), min(lanes.arg) - 1, max(lanes.arg))
+    limit = _clamped(a - b, min(lanes.arg) - 1, max(lanes.arg))
     return UOp(Ops.BROADCAST, dtypes.int32.vec(width), (limit,)) < narrow
 
 
