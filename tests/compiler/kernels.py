@@ -226,5 +226,7 @@ def small_kernels() -> dict[str, UOp]:
         "double": only(
             total(elementwise(Ops.MUL, data(0, 4, 17, dtype=dtypes.float64), data(1, 4, 17, dtype=dtypes.float64)), 1)
         ),
+        "attention": only(attention(data(0, 26, 5), data(1, 25, 5), data(2, 25, 6))),
+        "causal": only(attention(data(0, 22, 4), data(1, 22, 4), data(2, 22, 3), is_causal=True)),
         "any": only(reduce_axes(data(0, 3, 18, dtype=dtypes.bool), Ops.OR, (1,))),
     }
