@@ -15,7 +15,7 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
 from ..kernel import KernelInfo
 from .actions import Action
-from .rows import kept_loops, passes_along_rows, rows_as_lanes
+from .rows import keeping_loops, kept_loops, passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
 
@@ -67,7 +67,8 @@ class _Shape:
     groups: list[_Group] = field(default_factory=list[_Group])
     work: int = 0  # elementwise ops per element
     lanes: int = 1
-    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which rows are kept
+    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
+    keeping: set[str] = field(default_factory=set[str])  # ... or some
 
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
@@ -108,7 +109,7 @@ def _look(ast: UOp, target: Target) -> _Shape:
     loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
-    shape.kept = kept_loops(ast)
+    shape.kept, shape.keeping = kept_loops(ast), keeping_loops(ast)
     for node in order:
         if node.op is Ops.REDUCE:
             _add_group(shape, node, loads)
@@ -185,7 +186,7 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
     for place, name in enumerate(candidates):
         size = shape.sizes[name]
         is_output = name in shape.outputs
-        if size < 2 or name in shape.kept or (not target.has_masks and size < shape.lanes):
+        if size < 2 or name in shape.keeping or (not target.has_masks and size < shape.lanes):
             continue
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
@@ -311,7 +312,7 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
         )
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
-        actions += _packing(shape, main, lane_loop, width, tiles, target)
+        actions += _packing(shape, main, lane_loop, width, tiles, actions, target)
         if lane_loop in main.loops and count == 1 and len(shape.groups) == 1:
             actions += _read_once(main, target)
     return actions
@@ -423,10 +424,16 @@ def _other_group(shape: _Shape, group: _Group, target: Target) -> list[Action]:
 
 
 def _packing(
-    shape: _Shape, main: _Group, lane_loop: str | None, width: int, tiles: dict[str, int], target: Target
+    shape: _Shape,
+    main: _Group,
+    lane_loop: str | None,
+    width: int,
+    tiles: dict[str, int],
+    so_far: list[Action],
+    target: Target,
 ) -> list[Action]:
     """Panels of a large operand that many tiles read again are copied side by side first."""
-    if lane_loop is None or lane_loop not in shape.outputs or len(main.loops) != 1 or target.has_grid:
+    if lane_loop not in shape.outputs or width < 2 or len(main.loops) != 1 or target.has_grid:
         return []
     (reduce_loop,) = main.loops
     others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]
@@ -447,7 +454,8 @@ def _packing(
     actions = [Action("order", tuple([n for n in shape.outputs if n not in (rows, lane_loop)] + [lane_loop, rows]))]
     if size > target.l2_bytes // 2 or blocks < (8 if operand.step(lane_loop) == 1 else 4):
         return actions
-    unrolled = [f"{reduce_loop}.u"] if shape.sizes[reduce_loop] % 2 == 0 and shape.sizes[reduce_loop] > 2 else []
+    copied = {"unroll": "u", "group": "g"}
+    unrolled = [f"{reduce_loop}.{copied[a.verb]}" for a in so_far if a.verb in copied and a.args[0] == reduce_loop]
     if tiles.get(lane_loop, 1) > 1:
         unrolled.append(f"{lane_loop}.u")
     slot = operand.node.src[0].src[0].arg[0]

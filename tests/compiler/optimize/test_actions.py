@@ -144,6 +144,11 @@ WRONG = {
 }
 
 
+def test_a_loop_that_fills_a_kept_row_has_no_groups() -> None:
+    with pytest.raises(CompileError, match="fills memory of the kernel's own"):
+        apply_actions(merge_loops(KERNELS["attention"]), parse_schedule("group t0_0 4"))
+
+
 @pytest.mark.parametrize("text", WRONG)
 def test_what_does_not_fit_is_said(text: str) -> None:
     with pytest.raises(CompileError) as error:

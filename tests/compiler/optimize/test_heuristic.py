@@ -129,3 +129,13 @@ def test_the_choice_depends_on_the_shape_alone() -> None:
     x = data(0, 33, 65)
     ast = only(total(elementwise(Ops.MUL, x, x), 1))
     assert choose_actions(ast, VECTORS) == choose_actions(ast, VECTORS)
+
+
+@pytest.mark.parametrize("target", [VECTORS, NO_MASKS], ids=["masks", "no masks"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "inner"), [(46, 17, 49), (10, 16, 26), (38, 8, 44), (18, 13, 32), (82, 8, 18), (44, 17, 17)]
+)
+def test_a_packed_panel_names_the_loops_there_are(rows: int, columns: int, inner: int, target: Target) -> None:
+    """Once refused: lanes that did not come about for want of masks, or copies of a sum that was grouped instead."""
+    right = permute(data(1, columns, inner), (1, 0))
+    lower(only(matmul(data(0, rows, inner), right)), target, is_checked=True)
