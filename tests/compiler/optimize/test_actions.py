@@ -8,9 +8,9 @@ import pytest
 
 from kernmill.compiler import Action, KernelInfo, apply_actions, merge_loops, parse_schedule, show_schedule
 from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Stage, UOp, verify
-from tests.compiler.kernels import close, inputs, run_ast, run_on, small_kernels
+from tests.compiler.kernels import causal_kernel, close, inputs, run_ast, run_on, small_kernels
 
-KERNELS = small_kernels()
+KERNELS = {**small_kernels(), "causal": causal_kernel()}
 SEEDS = 8
 VERBS = [
     *("split", "unroll", "vectorize") * 2, "group", "thread", "order", "stage", "stream", "accumulate",
