@@ -43,7 +43,10 @@ def trim_loops(ast: UOp) -> UOp:
             first = found[0]
             if first is not None and all(limit is first for limit in found):
                 limits[loop] = simplify(first.alu(Ops.MIN, loop.src[0]))
-    return simplify(substitute(ast, {loop: loop.replace(src=(size,)) for loop, size in limits.items()}))
+    table: dict[UOp, UOp] = {}
+    for loop in sorted(limits, key=lambda loop: len(paths[loop])):  # an end may name a loop around, itself trimmed
+        table[loop] = loop.replace(src=(substitute(limits[loop], table),))
+    return simplify(substitute(ast, table))
 
 
 def _gate(node: UOp) -> UOp | None:
@@ -107,7 +110,7 @@ def _greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: d
             total = total + most.alu(Ops.MIN, atom.src[1]) * factor
         elif atom in around and atom not in limits:
             kept[atom] = factor
-        elif atom in limits:
+        elif atom in limits and limits[atom].ranges <= around:
             if factor < 0:
                 return None
             total = total + (limits[atom] - 1) * factor

@@ -136,6 +136,8 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         is_reduce = loop.arg[1] == AxisKind.REDUCE
         if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) or (verb == "group" and not is_reduce):
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
+        if verb == "group" and any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort()):
+            raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
         _check_changes_output(ast, loop)

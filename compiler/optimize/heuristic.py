@@ -16,7 +16,7 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 from ..kernel import KernelInfo
 from .actions import Action, fits
 from .dots import dot_actions
-from .rows import kept_loops, passes_along_rows, rows_as_lanes
+from .rows import keeping_loops, kept_loops, passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
 
@@ -70,7 +70,8 @@ class _Shape:
     groups: list[_Group] = field(default_factory=list[_Group])
     work: int = 0  # elementwise ops per element
     lanes: int = 1
-    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which rows are kept
+    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
+    keeping: set[str] = field(default_factory=set[str])  # ... or some
 
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
@@ -115,7 +116,7 @@ def _look(ast: UOp, target: Target) -> _Shape:
     loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
-    shape.kept = kept_loops(ast)
+    shape.kept, shape.keeping = kept_loops(ast), keeping_loops(ast)
     for node in order:
         if node.op is Ops.REDUCE:
             _add_group(shape, node, loads)
@@ -192,7 +193,7 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
     for place, name in enumerate(candidates):
         size = shape.sizes[name]
         is_output = name in shape.outputs
-        if size < 2 or name in shape.kept or (not target.has_masks and size < shape.lanes):
+        if size < 2 or name in shape.keeping or (not target.has_masks and size < shape.lanes):
             continue
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
@@ -478,7 +479,7 @@ def _packing(
     target: Target,
 ) -> list[Action]:
     """Panels of a large operand that many tiles read again are copied side by side first."""
-    if lane_loop is None or lane_loop not in shape.outputs or len(main.loops) != 1 or target.has_grid:
+    if lane_loop not in shape.outputs or width < 2 or len(main.loops) != 1 or target.has_grid:
         return []
     (reduce_loop,) = main.loops
     others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]

@@ -17,7 +17,7 @@ from kernmill.ir import Ops, UOp, closed_ranges, linear
 from ..kernel import KernelInfo
 from .actions import Action, memory_of
 
-__all__ = ["kept_loops", "passes_along_rows", "rows_as_lanes"]
+__all__ = ["keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
@@ -41,10 +41,19 @@ class _Pass:
 
 def kept_loops(ast: UOp) -> list[str]:
     """The output loops, outermost first, for each iteration of which rows are kept; none if no row is."""
-    memories = [node for node in ast.toposort() if node.op is Ops.LOCAL]
+    memories = _loops_of_memories(ast)
     info: KernelInfo = ast.arg
-    common = set.intersection(*({str(r.arg[0]) for r in m.src} for m in memories)) if memories else set[str]()
+    common = set.intersection(*memories) if memories else set[str]()
     return [name for name in info.order if name in common]
+
+
+def keeping_loops(ast: UOp) -> set[str]:
+    """The loops for each iteration of which some row is kept: as lanes they would widen it."""
+    return set[str]().union(*_loops_of_memories(ast))
+
+
+def _loops_of_memories(ast: UOp) -> list[set[str]]:
+    return [{str(r.arg[0]) for r in node.src} for node in ast.toposort() if node.op is Ops.LOCAL]
 
 
 def passes_along_rows(ast: UOp, lanes: int) -> list[Action]:
@@ -92,7 +101,7 @@ def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
             tile = products[id(one)]
             blocks = [tile] if _size(ast, tile) > _TILE else []
             actions += _widened(one, rows, {*fixed, tile}, [*blocks, f"{tile}.u"])
-    return actions
+    return list(dict.fromkeys(actions))
 
 
 def _transposed(one: _Pass, rows: str, lanes: list[str], tile: str) -> list[Action]:
@@ -110,7 +119,9 @@ def _widened(one: _Pass, rows: str, others: set[str], tile: list[str]) -> list[A
     actions: list[Action] = []
     for load in one.loads:
         memory = memory_of(load.src[0])
-        if memory.op is Ops.PARAM and load.dtype.is_float and load.dtype.size_bytes < 4 and rows not in _names(load):
+        if rows in _names(load) or tile[-1].removesuffix(".u") not in _names(load):
+            continue
+        if memory.op is Ops.PARAM and load.dtype.is_float and load.dtype.size_bytes < 4:
             actions.append(Action("stage", (str(memory.arg[0]), *sorted(_names(load) - others), *tile)))
     return actions
 

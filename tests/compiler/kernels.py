@@ -226,5 +226,11 @@ def small_kernels() -> dict[str, UOp]:
         "double": only(
             total(elementwise(Ops.MUL, data(0, 4, 17, dtype=dtypes.float64), data(1, 4, 17, dtype=dtypes.float64)), 1)
         ),
+        "attention": only(attention(data(0, 26, 5), data(1, 25, 5), data(2, 25, 6))),
         "any": only(reduce_axes(data(0, 3, 18, dtype=dtypes.bool), Ops.OR, (1,))),
     }
+
+
+def causal_kernel() -> UOp:
+    """Attention under a mask. Its loops are trimmed, and the evaluator does no loop whose end is a value."""
+    return only(attention(data(0, 22, 4), data(1, 22, 4), data(2, 22, 3), is_causal=True))

@@ -6,7 +6,21 @@ import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule, trim_loops
 from kernmill.ir import Ops, UOp, elementwise, iota, reshape, scalar
-from tests.compiler.kernels import F32, attention, close, data, inputs, only, run_ast, run_on, total
+from tests.compiler.kernels import (
+    F32,
+    attention,
+    close,
+    data,
+    inputs,
+    kernels,
+    matmul,
+    only,
+    run_ast,
+    run_on,
+    scheduled,
+    softmax,
+    total,
+)
 
 
 def triangle(rows: int, columns: int, *, is_open: bool = False) -> UOp:
@@ -48,6 +62,29 @@ def test_a_kept_row_is_filled_as_far_as_it_is_read() -> None:
     ast = merge_loops(only(attention(data(0, 64, 4), data(1, 64, 4), data(2, 64, 4), is_causal=True)))
     found = ends(trim_loops(ast))
     assert all(not found[name].is_const for name in found if name.startswith("t"))
+
+
+@pytest.mark.parametrize("schedule", [
+    "split k2 16; vectorize i1 2",  # the end of the reading loop names a loop that does not fill the row
+    "split k2 16; split k0 32; split k2 32",  # ... and a loop that is trimmed itself
+])  # fmt: skip
+def test_a_kept_row_in_loops_cut_twice_is_the_same(schedule: str) -> None:
+    ast = merge_loops(only(attention(data(0, 22, 4), data(1, 22, 4), data(2, 22, 3), is_causal=True)))
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays, parse_schedule(schedule)), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize("shift", [-9, 0, 9])
+def test_a_kept_row_read_as_far_as_a_column_goes(shift: int) -> None:
+    """The sum over a row ends with the column of the result, which does not fill the row."""
+    weights = softmax(matmul(data(0, 40, 4), data(1, 4, 33)))
+    terms = elementwise(Ops.MUL, reshape(weights, (40, 33, 1)), reshape(data(2, 33, 21), (1, 33, 21)))
+    seen = elementwise(Ops.LE, reshape(iota(33), (1, 33, 1)), reshape(iota(21) + shift, (1, 1, 21)))
+    schedule = scheduled(total(elementwise(Ops.WHERE, seen, terms, scalar(F32, 0.0)), 1))
+    for kernel in kernels(schedule):
+        ast = merge_loops(kernel.ast)
+        arrays = inputs(ast)
+        close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
 
 
 @pytest.mark.parametrize("root", [

@@ -8,9 +8,9 @@ import pytest
 
 from kernmill.compiler import Action, KernelInfo, apply_actions, merge_loops, parse_schedule, show_schedule
 from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Stage, UOp, verify
-from tests.compiler.kernels import close, inputs, run_ast, run_on, small_kernels
+from tests.compiler.kernels import causal_kernel, close, inputs, run_ast, run_on, small_kernels
 
-KERNELS = small_kernels()
+KERNELS = {**small_kernels(), "causal": causal_kernel()}
 SEEDS = 8
 VERBS = [
     *("split", "unroll", "vectorize") * 2, "group", "thread", "order", "stage", "stream", "accumulate",
@@ -142,6 +142,11 @@ WRONG = {
     "vectorize i0 3": "3 lanes: a vector has 2, 4, 8, ... of them",
     "vectorize i0 2; vectorize k0 4": "a value would have the lanes of two loops",
 }
+
+
+def test_a_loop_that_fills_a_kept_row_has_no_groups() -> None:
+    with pytest.raises(CompileError, match="fills memory of the kernel's own"):
+        apply_actions(merge_loops(KERNELS["attention"]), parse_schedule("group t0_0 4"))
 
 
 @pytest.mark.parametrize("text", WRONG)

@@ -159,3 +159,13 @@ def test_products_of_bytes_are_dots() -> None:
     vnni = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     left, right = (data(slot, 64, 64, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
     assert any(u.op is Ops.DOT for u in lower(only(matmul(left, right)), vnni, is_checked=True))
+
+
+@pytest.mark.parametrize("target", [VECTORS, NO_MASKS], ids=["masks", "no masks"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "inner"), [(46, 17, 49), (10, 16, 26), (38, 8, 44), (18, 13, 32), (82, 8, 18), (44, 17, 17)]
+)
+def test_a_packed_panel_names_the_loops_there_are(rows: int, columns: int, inner: int, target: Target) -> None:
+    """Once refused: lanes that did not come about for want of masks, or copies of a sum that was grouped instead."""
+    right = permute(data(1, columns, inner), (1, 0))
+    lower(only(matmul(data(0, rows, inner), right)), target, is_checked=True)
