@@ -310,8 +310,8 @@ def _run_own_bench(given: argparse.Namespace) -> int:
     root = Path(__file__).resolve().parent.parent
     if not (root / "bench" / "__main__.py").is_file():
         print(
-            "kernmill bench: without a GGUF file it runs the benchmarks, which are not installed; they are the folder bench/ of a checkout of kernmill. "
-            "There, run: python -m bench",
+            "kernmill bench: the benchmarks are not installed; they are the folder bench/ of a checkout of kernmill. "
+            "There, run: python -m bench. To time a model, give its GGUF file.",
             file=sys.stderr,
         )
         return 2

@@ -227,7 +227,7 @@ class Architecture:
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
         """Up, gated, and down again."""
         gate, up = self.gate_and_up(n, x)
-        return self.product(n, self.activation(gate) * up, "ffn_down")
+        return self.product(n, (self.activation(gate) * up).contiguous(), "ffn_down")  # once, not for each output
 
     def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shapes: (sequences, tokens, width) -> (sequences, tokens, feed forward) each."""
