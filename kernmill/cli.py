@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for a finding, 2 for a mistake, 130 for Ctrl-C."""
-    given = _parser().parse_args(arguments)
+    given = _given(sys.argv[1:] if arguments is None else arguments)
     try:
         check_environment()
         command: Callable[[argparse.Namespace], int] = given.command
@@ -40,6 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `kernmill info | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _given(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command and its arguments; those of `bench` are read later, and argparse keeps no options for that."""
+    if arguments[:1] == ["bench"]:
+        return argparse.Namespace(command=run_bench, rest=list(arguments[1:]))
+    return _parser().parse_args(arguments)
 
 
 def _is_debugging() -> bool:
@@ -81,11 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument("program", help="a script, or the name of a module; it is run first, to see its kernels")
     tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     tuning.set_defaults(command=run_tune)
-    bench = commands.add_parser(
+    commands.add_parser(
         "bench", help="tokens per second of a GGUF file; without one kernmill against its peers", add_help=False
     )
-    bench.add_argument("rest", nargs=argparse.REMAINDER, help="arguments of the benchmark")
-    bench.set_defaults(command=run_bench)
     conformance = commands.add_parser("conformance", help="run every op on a device and compare with the evaluator")
     conformance.add_argument("--device", required=True, help="such as LLVM, or the device that you are writing")
     conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show so many failures (default 20)")
