@@ -1,4 +1,4 @@
-"""The command line: `kernmill info | demo | quantize | cache | tune | bench | conformance`."""
+"""The command line: `kernmill info | demo | run | quantize | cache | tune | bench | conformance`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from kernmill.ir import SETTINGS, Context, KernmillError, check_environment, setting
+from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
 from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
 
 __all__ = ["main"]
@@ -18,7 +19,7 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for a finding, 2 for a mistake, 130 for Ctrl-C."""
-    given = _parser().parse_args(arguments)
+    given = _given(sys.argv[1:] if arguments is None else arguments)
     try:
         check_environment()
         command: Callable[[argparse.Namespace], int] = given.command
@@ -41,6 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
+def _given(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command and its arguments; those of `bench` are read later, and argparse keeps no options for that."""
+    if arguments[:1] == ["bench"]:
+        return argparse.Namespace(command=run_bench, rest=list(arguments[1:]))
+    return _parser().parse_args(arguments)
+
+
 def _is_debugging() -> bool:
     """DEBUG=1 and more show the traceback; DEBUG itself may be what is wrong."""
     try:
@@ -60,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
+    _add_run(commands.add_parser("run", help="write text with a language model from a GGUF file"))
     quantize = commands.add_parser("quantize", help="write a GGUF file with its weights in fewer bits")
     quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
     quantize.add_argument("target", metavar="OUT", help="the file to write; it may replace IN")
@@ -79,14 +88,66 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument("program", help="a script, or the name of a module; it is run first, to see its kernels")
     tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
     tuning.set_defaults(command=run_tune)
-    bench = commands.add_parser("bench", help="time kernmill against the peers installed beside it", add_help=False)
-    bench.add_argument("rest", nargs=argparse.REMAINDER, help="arguments of the benchmark")
-    bench.set_defaults(command=run_bench)
+    commands.add_parser(
+        "bench", help="tokens per second of a GGUF file; without one kernmill against its peers", add_help=False
+    )
     conformance = commands.add_parser("conformance", help="run every op on a device and compare with the evaluator")
     conformance.add_argument("--device", required=True, help="such as LLVM, or the device that you are writing")
     conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show so many failures (default 20)")
     conformance.set_defaults(command=run_conformance)
     return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a GGUF file, or the first part of a split one")
+    parser.add_argument("-p", "--prompt", help="the text to go on with; with --chat the first message")
+    parser.add_argument("--chat", action="store_true", help="a conversation: messages come from stdin, a line each")
+    parser.add_argument("--system", default="", metavar="TEXT", help="with --chat: what the model is told before")
+    parser.add_argument(
+        "-n", "--n-predict", type=int, default=-1, metavar="N", help="tokens at most (default: no limit)"
+    )
+    parser.add_argument(
+        "-c", "--ctx-size", type=_at_least_one, metavar="N", help="tokens of context (default: as needed)"
+    )
+    parser.add_argument("--half-cache", action="store_true", help="keys and values in float16: half the memory")
+    parser.add_argument("--no-display-prompt", action="store_true", help="only what the model adds")
+    parser.add_argument(
+        "--temperature", "--temp", type=float, default=0.8, help="0: the best token (default %(default)s)"
+    )
+    parser.add_argument("--top-k", type=int, default=40, help="only the k best; 0: all (default %(default)s)")
+    parser.add_argument("--top-p", type=float, default=0.95, help="only the best of this sum (default %(default)s)")
+    parser.add_argument("--min-p", type=float, default=0.05, help="only this part of the best (default %(default)s)")
+    parser.add_argument("--repeat-penalty", type=float, default=1.0, help="1: none (default %(default)s)")
+    parser.add_argument("--repeat-last-n", type=int, default=64, help="tokens that it looks at (default %(default)s)")
+    parser.add_argument("-s", "--seed", type=int, help="for the same text again (default: another each time)")
+    _add_machine(parser)
+    parser.set_defaults(command=run_model)
+
+
+def _bench_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kernmill bench", description="Tokens per second of a model.")
+    parser.add_argument("model", help="a GGUF file, or the first part of a split one")
+    parser.add_argument("-p", "--n-prompt", type=_counts, default=[512], metavar="N,N", help="of prompts (default 512)")
+    parser.add_argument("-n", "--n-gen", type=_counts, default=[128], metavar="N,N", help="to make (default 128)")
+    parser.add_argument("-r", "--repetitions", type=_at_least_one, default=5, help="samples (default %(default)s)")
+    parser.add_argument(
+        "-b", "--batch-size", type=_at_least_one, default=64, help="tokens of a prompt computed together"
+    )
+    parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
+    _add_machine(parser)
+    return parser
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-t", "--threads", type=_at_least_one, help="default: the setting THREADS")
+    parser.add_argument("--device", help="such as LLVM or CL; default: the setting DEVICE")
+
+
+def _counts(text: str) -> list[int]:
+    values = [int(part) for part in text.split(",")]
+    if min(values) < 0:
+        raise argparse.ArgumentTypeError(f"{text} has numbers below 0")
+    return values
 
 
 def _at_least_one(text: str) -> int:
@@ -160,7 +221,7 @@ def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-# --- demo, quantize, cache, tune, bench, conformance -----------------------------------------------------------------
+# --- demo, run, quantize, cache, tune, bench, conformance ------------------------------------------------------------
 def run_demo(given: argparse.Namespace) -> int:
     """Train the character model."""
     from .demo import run
@@ -210,13 +271,52 @@ def run_tune(given: argparse.Namespace) -> int:
     return run(given.program, given.arguments, given.seconds, given.beam)
 
 
+def run_model(given: argparse.Namespace) -> int:
+    """Text from a language model."""
+    from .llm.run import Options, run
+    from .llm.sampling import Sampler
+
+    if given.prompt is None and not given.chat:
+        raise SettingError("run: no prompt. Give one with -p TEXT, or talk with the model: --chat.")
+    if given.seed is not None and given.seed < 0:
+        raise SettingError(f"run: --seed {given.seed} is below 0. Leave it out for another text each time.")
+    options = Options(
+        given.prompt, given.chat, given.system, None if given.n_predict < 0 else given.n_predict, given.ctx_size,
+        given.half_cache, not given.no_display_prompt,
+    )  # fmt: skip
+    sampler = Sampler(
+        given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n, given.seed
+    )
+    with _threads(given.threads):
+        return run(given.model, options, sampler)
+
+
+def _threads(count: int | None) -> AbstractContextManager[object]:
+    return nullcontext() if count is None else Context(THREADS=count)
+
+
 def run_bench(given: argparse.Namespace) -> int:
+    """A model's tokens per second if a GGUF file is among the arguments, else the benchmarks of a checkout."""
+    if not any(word.lower().endswith(".gguf") for word in given.rest):
+        return _run_own_bench(given)
+    from .llm.bench import run
+
+    asked = _bench_parser().parse_args(given.rest)
+    device = setting("DEVICE") if asked.device is None else canonical_name(asked.device)
+    with Context(DEVICE=device), _threads(asked.threads):
+        get_device()
+        run(asked.model, asked.n_prompt, asked.n_gen, repeats=asked.repetitions, block=asked.batch_size,
+            output=asked.output)  # fmt: skip
+    return 0
+
+
+def _run_own_bench(given: argparse.Namespace) -> int:
     """The benchmarks of a checkout: they are not part of the installed package."""
     root = Path(__file__).resolve().parent.parent
     if not (root / "bench" / "__main__.py").is_file():
         print(
             "kernmill bench: the benchmarks are not installed; they are the folder bench/ of a checkout of kernmill. "
-            "There, run: python -m bench",
+            "There, run: python -m bench. To time a model, give its GGUF file.",
             file=sys.stderr,
         )
         return 2

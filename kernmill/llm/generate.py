@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernmill import DType, FormatError, IndexRangeError, SettingError, Tensor, dtypes, jit, no_grad
 
+from ..formats import gguf
+from ..quant import load_tensor
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Weight
+from .arch.weight import nbytes
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
-__all__ = ["Model"]
+__all__ = ["Model", "ModelMemory"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
+
+
+class ModelMemory(NamedTuple):
+    """What a model takes on its device. Units: bytes. `context` is the cache, `compute` what captures keep."""
+
+    weights: int
+    context: int
+    compute: int
 
 
 class Model:
@@ -48,11 +60,7 @@ class Model:
         block: int = 64,
         cache_dtype: DType = dtypes.float32,
     ) -> None:
-        if config.name not in ARCHITECTURES:
-            raise FormatError(
-                f"general.architecture is {config.name!r}, which kernmill cannot run yet. "
-                f"It runs {', '.join(sorted(ARCHITECTURES))}."
-            )
+        _check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
         if min(capacity, sequences, block) < 1:
             raise SettingError(
@@ -68,13 +76,36 @@ class Model:
                 f"{self.architecture.vocabulary}. The file's vocabulary does not belong to its tensors."
             )
         self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
+        self.computed_tokens = 0  # by all calls so far
         self._last = jit(self._last_logits)
         self._all = jit(self._all_states)
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], weights: Weights, **options: Any) -> Model:
-        """From the metadata of a GGUF file: its sizes and its tokenizer."""
-        return cls(Config.of(metadata), weights, Tokenizer(metadata), **options)
+        """From the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is not given."""
+        _check_known(str(metadata.get("general.architecture", "")))
+        if "tokenizer" not in options:
+            has_tokens = metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab")
+            options["tokenizer"] = Tokenizer(metadata) if has_tokens else None
+        return cls(Config.of(metadata), weights, **options)
+
+    @classmethod
+    def from_gguf(cls, source: str | os.PathLike[str] | gguf.File, **options: Any) -> Model:
+        """From a GGUF file, or the first part of a split one; `options` as the class takes them.
+
+        Weights stay as they are, also blocks of few bits, and on a device that works on the host's memory they lie in
+        the file's own pages: nothing is read before it is used.
+
+        Raises:
+            FormatError: the file cannot be read, or does not hold a model that kernmill can run.
+        """
+        file = source if isinstance(source, gguf.File) else gguf.read(source)
+        try:
+            return cls.of(file.metadata, lambda n: load_tensor(file, n) if n in file.entries else None, **options)
+        except FormatError as error:
+            if str(error).startswith(file.where):
+                raise
+            raise FormatError(f"{file.where}: {error}") from error
 
     # --- what is captured: a position is data, so that one graph serves them all
     def _last_logits(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
@@ -130,6 +161,7 @@ class Model:
                 result = function(Tensor(tokens), Tensor(position), Tensor(last), self._cache).numpy()
             for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
                 self._seen[n] = ids[: len(self._seen[n]) + count]
+            self.computed_tokens += sum(counts)
             yield counts, result
 
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
@@ -146,6 +178,22 @@ class Model:
         known = self._checked(ids, call)
         self._seen[0] = []
         return Tensor(np.concatenate([states[0, : counts[0]] for counts, states in self._run([known], self._all)]))
+
+    def reset(self) -> None:
+        """Forget the tokens of earlier calls."""
+        self._seen = [[] for _ in self._seen]
+
+    # --- what it costs
+    @property
+    def replays(self) -> int:
+        """Steps so far that were one native call; the others also built a graph and its kernels."""
+        return self._last.cache_info().replays + self._all.cache_info().replays
+
+    def memory(self) -> ModelMemory:
+        """What the weights, the cache and captured graphs take now."""
+        compute = self._last.memory().kept_bytes + self._all.memory().kept_bytes
+        context = sum(nbytes(tensor) for part in self._cache for tensor in part)
+        return ModelMemory(self.architecture.nbytes, context, compute)
 
     # --- results
     def next_logits(self, ids: Sequence[int]) -> Array:
@@ -219,3 +267,11 @@ class Model:
         for token in self.generate(self.tokenizer.encode(text), sampler, max_tokens):
             yield stream.push(token)
         yield stream.finish()
+
+
+def _check_known(name: str) -> None:
+    if name not in ARCHITECTURES:
+        raise FormatError(
+            f"general.architecture is {name!r}, which kernmill cannot run yet. "
+            f"It runs {', '.join(sorted(ARCHITECTURES))}."
+        )

@@ -96,10 +96,11 @@ class QuantizedTensor:
         result = (x.unflatten(-1, axes).unsqueeze(-1 - len(axes)) * values).sum(last)
         return result if bias is None else result + bias
 
-    def rows(self, index: Tensor) -> Self:
-        """Entries of the first axis by an int tensor, as an embedding takes them: only their blocks are read."""
-        data = self.data[index]
-        return type(self)(data, self.type, (*index.shape, *self.shape[1:]))
+    def rows(self, index: Tensor) -> Tensor:
+        """The values of entries of the first axis, by an int tensor, as an embedding takes them: only their blocks are
+        read. Shapes: index [..] and this [m, n] give [.., n]. Dtypes: float32.
+        """
+        return self.type.decode(self.data[index]).flatten(-2)
 
     # --- as a tensor
     @property

@@ -19,7 +19,7 @@ from kernmill import FormatError, Tensor, where
 from .cache import Cache
 from .config import Config
 from .rope import rotate, tables
-from .weight import Weight, linear, rows
+from .weight import Weight, linear, nbytes, rows
 
 __all__ = ["Architecture", "Weights"]
 
@@ -60,6 +60,10 @@ class Architecture:
         fits = len(shape) == len(weight.shape) and all(
             wanted in (None, size) for wanted, size in zip(shape, weight.shape, strict=True)
         )
+        if isinstance(weight, Tensor) and not weight.dtype.is_float:
+            raise FormatError(
+                f"{name} is {weight.dtype.name}, and weights are floats or blocks. Convert the file again."
+            )
         if len(shape) == 1 and not isinstance(weight, Tensor):
             raise FormatError(f"{name} is in a packed form, and norms and biases are plain. Convert the file again.")
         if not fits:
@@ -82,6 +86,12 @@ class Architecture:
         weight = self.needed(name, *shape)
         assert isinstance(weight, Tensor)
         return weight
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights, each counted once."""
+        layers = (weight for layer in (*self.matrices, *self.vectors) for weight in layer.values())
+        return sum({id(w): nbytes(w) for w in (self.embedding, self.output, self.output_norm, *layers)}.values())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor that a layer can have, by its name in the layer."""
@@ -217,7 +227,7 @@ class Architecture:
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
         """Up, gated, and down again."""
         gate, up = self.gate_and_up(n, x)
-        return self.product(n, self.activation(gate) * up, "ffn_down")
+        return self.product(n, (self.activation(gate) * up).contiguous(), "ffn_down")  # once, not for each output
 
     def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shapes: (sequences, tokens, width) -> (sequences, tokens, feed forward) each."""

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from kernmill import Tensor
 
-__all__ = ["Matrix", "Weight", "linear", "rows"]
+__all__ = ["Matrix", "Weight", "linear", "nbytes", "rows"]
 
 
 class Matrix(Protocol):
@@ -15,6 +15,11 @@ class Matrix(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the values."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Of the form."""
         ...
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -38,3 +43,8 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias. Shapes: (.., in), (out, in), (out,) -> (.., out)."""
     result = x.linear(weight) if isinstance(weight, Tensor) else weight.linear(x)
     return result if bias is None else result + bias
+
+
+def nbytes(weight: Weight) -> int:
+    """Bytes of a weight as it is kept."""
+    return weight.numel() * weight.dtype.size_bytes if isinstance(weight, Tensor) else weight.nbytes

@@ -2,15 +2,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import FormatError, IndexRangeError, SettingError, Tensor, dtypes
+from kernmill import FormatError, IndexRangeError, SettingError, Tensor, dtypes, quant
+from kernmill.formats import gguf as gguf_format
 from kernmill.llm.arch import Config
 from kernmill.llm.generate import Model
 from kernmill.llm.sampling import Sampler
+from kernmill.quant import QuantizedTensor
 
 Array = np.ndarray[Any, Any]
 STORIES = "stories260K/stories260Ktok512.gguf"
@@ -19,8 +22,7 @@ BABY = "babyllama105/babyllama105-f32.gguf"
 
 def load(file: Any, **options: Any) -> Model:
     pytest.importorskip("tokenizers")
-    tensors = {name: Tensor(np.array(array)) for name, array in file.tensors.items()}
-    return Model.of(file.metadata, tensors.get, **options)
+    return Model.from_gguf(file.path, **options)
 
 
 class PlainLlama:
@@ -276,12 +278,84 @@ def test_an_unknown_architecture() -> None:
     )
 
 
-def test_a_vocabulary_that_does_not_fit(gguf: Callable[[str], Any]) -> None:
-    file = gguf(STORIES)
-    tensors = dict(file.tensors) | {name: file.tensors[name][:500] for name in ("token_embd.weight", "output.weight")}
+# --- files -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", [None, "Q8_0", "Q4_0"])
+def test_a_file_is_a_model(kind: str | None, made: Callable[..., Path]) -> None:
+    """Blocks stay blocks, and mean their values."""
+    path = made(kind)
+    model = Model.from_gguf(path, block=4)
+    matrix = model.architecture.matrices[0]["attn_q.weight"]
+    assert isinstance(matrix, Tensor if kind is None else QuantizedTensor)
+    weights = quant.load(path)
+    plain = {n: w.dequantize().realize() if isinstance(w, QuantizedTensor) else w for n, w in weights.items()}
+    expected = Model.of(gguf_format.read(path).metadata, plain.get, block=4).logits([1, 50, 60, 70, 80])
+    np.testing.assert_allclose(model.logits([1, 50, 60, 70, 80]).numpy(), expected.numpy(), rtol=1e-3, atol=1e-3)
+    stored = sum(entry.stop - entry.start for entry in gguf_format.read(path).entries.values())
+    assert model.memory()[:2] == (stored, 2 * 64 * 32 * 4)
+
+
+def test_a_file_that_is_open_and_one_without_tokens(made: Callable[..., Path]) -> None:
+    file = gguf_format.read(made("Q8_0", metadata={"tokenizer.ggml.model": "none"}))
+    model = Model.from_gguf(file, capacity=8)
+    assert model.tokenizer is None
+    assert model.capacity == 8
+    assert len(list(model.generate([1, 2], max_tokens=3))) == 3
+    assert model.computed_tokens == 4
+    model.reset()
+    assert len(list(model.generate([1, 2], max_tokens=1))) == 1
+    assert (model.computed_tokens, model.replays) == (6, 1)
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0"])
+def test_trained_weights_in_fewer_bits(
+    kind: str, gguf: Callable[[str], Any], shared_data: Callable[[str], Path]
+) -> None:
+    """The first words of greedy_250.txt, and text that stays as likely to the model of whole floats."""
+    line = (shared_data("babyllama105") / "greedy_250.txt").read_text(encoding="utf-8").split("\n", 1)[0]
+    expected = [int(word) for word in line.removeprefix("ids:").split()]
+    ids = [1, *load(gguf(f"babyllama105/babyllama105-{kind}.gguf"), block=8).generate([1], max_tokens=100)]
+    assert ids[:60] == expected[:60]
+    logits = load(gguf(BABY), block=16).logits(ids[:-1]).numpy().astype(np.float64)
+    chances = np.exp(logits - logits.max(1, keepdims=True))
+    chances /= chances.sum(1, keepdims=True)
+    assert np.exp(-np.log(chances[np.arange(len(ids) - 1), ids[1:]]).mean()) < 2
+
+
+FILES: list[tuple[dict[str, Any], str]] = [
+    ({"drop": "token_embd.weight"}, "the file has no tensor token_embd.weight, which a llama model needs."),
+    ({"drop": "blk.0.ffn_up.weight"}, "the file has no tensor blk.0.ffn_up.weight, which a llama model needs."),
+    (
+        {"tensors": {"blk.0.attn_q.weight": Tensor.zeros(16, 32)}},
+        "blk.0.attn_q.weight has shape (16, 32), and a llama model of these sizes needs (32, 32). The file's metadata "
+        "and its tensors do not belong together.",
+    ),
+    (
+        {"tensors": {"blk.0.attn_q.weight": Tensor.zeros(32, 32, dtype=dtypes.int32)}},
+        "blk.0.attn_q.weight is int32, and weights are floats or blocks. Convert the file again.",
+    ),
+    (
+        {"tensors": {"token_embd.weight": Tensor.zeros(200, 32)}},
+        "tokenizer.ggml.tokens has 263 tokens, and token_embd.weight has rows for 200. The file's vocabulary does not "
+        "belong to its tensors.",
+    ),
+    (
+        {"metadata": {"general.architecture": "mamba"}},
+        "general.architecture is 'mamba', which kernmill cannot run yet. "
+        "It runs gemma2, gemma3, llama, phi3, qwen2, qwen3.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FILES, ids=[text[:30] for _, text in FILES])
+def test_a_file_that_is_no_model_is_a_sentence(change: dict[str, Any], message: str, made: Callable[..., Path]) -> None:
+    path = made(**change)
     with pytest.raises(FormatError) as caught:
-        load(file._replace(tensors=tensors))
-    assert str(caught.value) == (
-        "tokenizer.ggml.tokens has 512 tokens, and token_embd.weight has rows for 500. "
-        "The file's vocabulary does not belong to its tensors."
-    )
+        Model.from_gguf(path)
+    assert str(caught.value) == f"{path}: {message}"
+
+
+def test_a_file_that_is_no_gguf_names_itself_once(tmp_path: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"no model")
+    with pytest.raises(FormatError) as caught:
+        Model.from_gguf(tmp_path / "x.gguf")
+    assert str(caught.value).count("x.gguf") == 1

@@ -7,7 +7,7 @@ import pytest
 
 from kernmill import FormatError, Tensor
 from kernmill.llm.arch import Config
-from kernmill.llm.arch.weight import linear, rows
+from kernmill.llm.arch.weight import linear, nbytes, rows
 from kernmill.llm.generate import Model
 
 Array = np.ndarray[Any, Any]
@@ -19,7 +19,7 @@ class Bytes:
     def __init__(self, values: Array) -> None:
         scale = np.abs(values).max(-1, keepdims=True) / 127
         self.codes, self.scale = Tensor(np.round(values / scale).astype(np.int8)), Tensor(scale.astype(np.float32))
-        self.shape = values.shape
+        self.shape, self.nbytes = values.shape, values.size + 4 * scale.size
 
     def values(self) -> Array:
         return np.asarray(self.codes.numpy() * self.scale.numpy(), np.float64)
@@ -45,6 +45,7 @@ def test_a_model_of_matrices_in_a_form_of_their_own(tiny: Any) -> None:
         weights[name] = Bytes(array) if array.ndim == 2 else Tensor(array.astype(np.float32))
         made.weights[name] = weights[name].values() if array.ndim == 2 else array
     model = Model(Config.of(made.metadata), weights.get, capacity=16, block=4)
+    assert model.memory().weights == sum(map(nbytes, weights.values()))
     expected = tiny.Reference(made).logits(tiny.IDS)
     np.testing.assert_allclose(model.logits(tiny.IDS).numpy(), expected, rtol=2e-4, atol=2e-5)
     np.testing.assert_allclose(model.next_logits(tiny.IDS[:5]), expected[4], rtol=2e-4, atol=2e-5)

@@ -1,0 +1,161 @@
+"""`kernmill bench MODEL -p 512 -n 128`: tokens per second of a model, in the columns of llama-bench."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+
+from kernmill import dtypes
+from kernmill.runtime import get_device, host
+
+from ..formats import gguf
+from ..quant.mixes import MIXES
+from .generate import Model
+
+__all__ = ["OUTPUTS", "Test", "measure", "run"]
+
+SEED = 1234
+WARM_UP = 3  # calls before the first sample: the first builds graphs, the second captures, the third replays
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """One row: a prompt of `n_prompt` tokens, or `n_gen` tokens one by one. The names are llama-bench's."""
+
+    model_filename: str
+    model_type: str
+    model_size: int  # bytes of all tensors
+    model_n_params: int
+    backends: str
+    cpu_info: str
+    n_threads: int
+    n_batch: int
+    type_k: str
+    type_v: str
+    n_prompt: int
+    n_gen: int
+    test_time: str
+    avg_ns: int
+    stddev_ns: int
+    avg_ts: float
+    stddev_ts: float
+    samples_ns: list[int]
+    samples_ts: list[float]
+
+
+def run(path: str | os.PathLike[str], prompts: Sequence[int], counts: Sequence[int], *, repeats: int = 5,
+        block: int = 64, output: str = "md") -> None:  # fmt: skip
+    """Print a row for each length of a prompt and each number of tokens to make; 0 is left out.
+
+    Raises:
+        FormatError: the file cannot be read, or does not hold a model that kernmill can run.
+    """
+    file = gguf.read(path)
+    wanted = [(n, 0) for n in prompts if n] + [(0, n) for n in counts if n]
+    tests = (measure(file, *lengths, repeats=repeats, block=block) for lengths in wanted)
+    for line in OUTPUTS[output](tests):
+        print(line, flush=True)
+
+
+def measure(file: gguf.File, n_prompt: int, n_gen: int, *, repeats: int, block: int) -> Test:
+    """One row, on a model of its own whose cache is just long enough."""
+    length = n_prompt or n_gen
+    model = Model.from_gguf(file, tokenizer=None, capacity=length, block=block)
+    ids = np.random.default_rng(SEED).integers(0, model.architecture.vocabulary, length).tolist()
+    for _ in range(WARM_UP):
+        _once(model, ids[: block + 2] if n_prompt else ids[:2], is_prompt=n_prompt > 0)
+    samples = [_once(model, ids, is_prompt=n_prompt > 0) for _ in range(repeats)]
+    rates = [length / ns * 1e9 for ns in samples]
+    cpu = host.this_host()
+    return Test(
+        model_filename=file.where,
+        model_type=_type_of(file),
+        model_size=sum(entry.stop - entry.start for entry in file.entries.values()),
+        model_n_params=sum(int(np.prod(entry.shape, dtype=np.int64)) for entry in file.entries.values()),
+        backends=get_device().name,
+        cpu_info=cpu.cpu,
+        n_threads=cpu.threads(),
+        n_batch=model.block,
+        type_k=dtypes.float32.name,
+        type_v=dtypes.float32.name,
+        n_prompt=n_prompt,
+        n_gen=n_gen,
+        test_time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        avg_ns=round(statistics.fmean(samples)),
+        stddev_ns=round(_spread(samples)),
+        avg_ts=statistics.fmean(rates),
+        stddev_ts=_spread(rates),
+        samples_ns=samples,
+        samples_ts=rates,
+    )
+
+
+def _once(model: Model, ids: list[int], *, is_prompt: bool) -> int:
+    """From an empty cache. Units: ns."""
+    model.reset()
+    start = time.perf_counter_ns()
+    for end in (len(ids),) if is_prompt else range(1, len(ids) + 1):
+        model.next_logits(ids[:end])
+    return time.perf_counter_ns() - start
+
+
+def _spread(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
+def _type_of(file: gguf.File) -> str:
+    """Such as "llama 1B Q4_0"."""
+    of_number = {mix.file_type: mix.name for mix in MIXES.values()} | {0: "F32"}
+    kinds = Counter(entry.type.name for entry in file.entries.values() if len(entry.shape) > 1)
+    number = file.metadata.read("general.file_type", int, -1)
+    kind = of_number.get(number) or (kinds.most_common(1)[0][0] if kinds else "F32")
+    name = file.metadata.read("general.architecture", str, "?")
+    return " ".join(filter(None, (name, file.metadata.read("general.size_label", str, ""), kind)))
+
+
+# --- how it is written -----------------------------------------------------------------------------------------------
+_COLUMNS = ("model", "size", "params", "backend", "threads", "test", "t/s")
+_WIDTHS = (30, 10, 10, 10, 7, 15, 20)
+_LEFT = 1  # of the columns: the others stand on the right
+
+
+def _markdown(tests: Iterator[Test]) -> Iterator[str]:
+    yield _row(_COLUMNS)
+    yield (
+        "| "
+        + " | ".join("-" * width if n < _LEFT else "-" * (width - 1) + ":" for n, width in enumerate(_WIDTHS))
+        + " |"
+    )
+    for test in tests:
+        name = f"pp{test.n_prompt}" if test.n_prompt else f"tg{test.n_gen}"
+        rate = f"{test.avg_ts:.2f} ± {test.stddev_ts:.2f}"
+        yield _row((test.model_type, _size(test.model_size), _count(test.model_n_params), test.backends,
+                    str(test.n_threads), name, rate))  # fmt: skip
+
+
+def _row(cells: Sequence[str]) -> str:
+    parts = zip(range(len(cells)), cells, _WIDTHS, strict=True)
+    return "| " + " | ".join(cell.ljust(width) if n < _LEFT else cell.rjust(width) for n, cell, width in parts) + " |"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.2f} MiB"
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.2f} M"
+
+
+def _json(tests: Iterator[Test]) -> Iterator[str]:
+    yield json.dumps([asdict(test) for test in tests], indent=2)
+
+
+OUTPUTS = {"md": _markdown, "json": _json}

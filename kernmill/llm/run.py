@@ -1,0 +1,245 @@
+"""`kernmill run MODEL -p PROMPT`: text from a language model while it is made, a conversation, and what it cost."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kernmill import SettingError, dtypes
+from kernmill.runtime import get_device
+
+from ..formats import gguf
+from .arch import Config
+from .chat import ChatTemplate
+from .generate import DEFAULT_CAPACITY, Model
+from .sampling import Sampler
+from .tokenizer import Tokenizer
+
+__all__ = ["Options", "Timings", "run"]
+
+LEAST_CAPACITY = 256  # tokens: sizes are this times a power of two, so that few graphs serve all prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for. `tokens` and `capacity` None: until the text ends; as the model was trained."""
+
+    prompt: str | None
+    chat: bool = False
+    system: str = ""
+    tokens: int | None = None
+    capacity: int | None = None
+    half_cache: bool = False
+    shows_prompt: bool = True
+
+
+class Timings:
+    """Where the time went, with the words of llama.cpp. Units: ns.
+
+    The prompt's time goes until its first token is there. Steps that built their graph are apart from those that
+    replayed it.
+    """
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter_ns()
+        self.load = self.sampling = self.samples = 0
+        self.steps: dict[str, list[int]] = {name: [0, 0] for name in ("prompt eval", "build", "eval")}  # ns, tokens
+
+    @contextmanager
+    def step(self, model: Model, *, is_prompt: bool) -> Generator[None]:
+        """One more token is made."""
+        start, sampling = time.perf_counter_ns(), self.sampling
+        computed, replays = model.computed_tokens, model.replays
+        yield
+        tokens = model.computed_tokens - computed
+        row = self.steps["prompt eval" if is_prompt else "eval" if model.replays > replays else "build"]
+        if tokens:
+            row[0] += time.perf_counter_ns() - start - (self.sampling - sampling)
+            row[1] += tokens
+
+    def lines(self) -> Iterator[str]:
+        """The table."""
+        yield _line("load time", self.load)
+        yield _line("sampling time", self.sampling, self.samples, "runs")
+        for name, (ns, tokens) in self.steps.items():
+            if tokens or name != "build":
+                yield _line(f"{name} time", ns, tokens, "tokens" if name == "prompt eval" else "runs")
+        total = sum(tokens for _, tokens in self.steps.values())
+        yield _line("total time", time.perf_counter_ns() - self.start) + f" / {total:5} tokens"
+
+
+def _line(name: str, ns: int, count: int = 0, unit: str = "") -> str:
+    line = f"{name:>16} = {ns / 1e6:11.2f} ms"
+    if not count:
+        return line
+    return (
+        f"{line} / {count:5} {unit:6} ({ns / 1e6 / count:9.2f} ms per token, {count / ns * 1e9:9.2f} tokens per second)"
+    )
+
+
+class _TimedSampler(Sampler):
+    """A sampler whose time is counted."""
+
+    timings: Timings
+
+    def choose(self, logits: object, recent: Sequence[int] = ()) -> int:
+        """The id of the next token."""
+        start = time.perf_counter_ns()
+        token = super().choose(logits, recent)  # type: ignore[arg-type]
+        self.timings.sampling += time.perf_counter_ns() - start
+        self.timings.samples += 1
+        return token
+
+
+def run(path: str | os.PathLike[str], options: Options, sampler: Sampler | None = None) -> int:
+    """Write what the model says; the exit status: 130 if Ctrl-C ended it. Timings and memory go to stderr.
+
+    Raises:
+        FormatError: the file cannot be read, or does not hold a model that kernmill can run.
+        SettingError: a prompt that the context has no room for.
+    """
+    session = _Session(path, options, sampler or Sampler())
+    status = 0
+    try:
+        session.converse() if options.chat else session.complete()
+    except KeyboardInterrupt:
+        status = 130
+    finally:
+        if session.model is not None:
+            print("\n", file=sys.stderr)
+            for line in (*session.timings.lines(), "", *memory_table(session.model)):
+                print(line, file=sys.stderr)
+    return status
+
+
+class _Session:
+    """A model and what is said to it. The model is made when the length of the first prompt is known."""
+
+    def __init__(self, path: str | os.PathLike[str], options: Options, sampler: Sampler) -> None:
+        self.timings, self.options = Timings(), options
+        self.sampler = _TimedSampler(
+            sampler.temperature, sampler.top_k, sampler.top_p, sampler.min_p, sampler.repeat_penalty,
+            sampler.repeat_last, sampler.seed,
+        )  # fmt: skip
+        self.sampler.timings = self.timings
+        self.file = gguf.read(path)
+        self.model: Model | None = None
+        self.tokenizer = Tokenizer(self.file.metadata)
+        self.screen = _Screen()
+
+    def complete(self) -> None:
+        """What follows the prompt."""
+        prompt = self.options.prompt or ""
+        ids = self.tokenizer.encode(prompt, parse_special=True)
+        if self.options.shows_prompt:
+            self.screen.write(prompt)
+        for piece in self.answer(ids):
+            self.screen.write(piece)
+        self.screen.write("\n")
+
+    def converse(self) -> None:
+        """Message and answer in turn: the prompt first if there is one, then lines of stdin until it ends."""
+        template = ChatTemplate.of(self.file.metadata, self.tokenizer)
+        if "tokenizer.chat_template" not in self.file.metadata:
+            print("The file has no chat template; ChatML is used.", file=sys.stderr)
+        messages = [{"role": "system", "content": self.options.system}] if self.options.system else []
+        for said in self.messages():
+            messages.append({"role": "user", "content": said})
+            text = ""
+            try:
+                for piece in self.answer(template.encode(self.tokenizer, messages)):
+                    text += piece
+                    self.screen.write(piece)
+            except KeyboardInterrupt:  # it ends the answer; at the prompt it ends the conversation
+                if not self.screen.is_terminal:
+                    raise
+            self.screen.write("\n")
+            messages.append({"role": "assistant", "content": text})
+
+    def messages(self) -> Iterator[str]:
+        """What the user says."""
+        if self.options.prompt is not None:
+            yield self.options.prompt
+        if self.options.prompt is not None and not sys.stdin.isatty():
+            return
+        while True:
+            try:
+                said = input("\n> " if sys.stdin.isatty() else "")
+            except EOFError:
+                return
+            if said.strip():
+                yield said
+
+    def answer(self, ids: Sequence[int]) -> Iterator[str]:
+        """The text after these tokens, piece by piece."""
+        model = self.loaded(ids)
+        stream, is_prompt = self.tokenizer.stream(), True
+        tokens = model.generate(ids, self.sampler, self.options.tokens)
+        while True:
+            with self.timings.step(model, is_prompt=is_prompt):
+                token = next(tokens, None)
+            if token is None:
+                break
+            is_prompt = False
+            yield stream.push(token)
+        yield stream.finish()
+
+    def loaded(self, ids: Sequence[int]) -> Model:
+        """The model, with room for the prompt."""
+        if self.model is None:
+            config = Config.of(self.file.metadata)
+            capacity = self.capacity(len(ids), config.context)
+            _check_room(len(ids), capacity, config.context)
+            dtype = dtypes.float16 if self.options.half_cache else dtypes.float32
+            self.model = Model.from_gguf(self.file, tokenizer=self.tokenizer, capacity=capacity, cache_dtype=dtype)
+            self.timings.load = time.perf_counter_ns() - self.timings.start
+        _check_room(len(ids), self.model.capacity, self.model.config.context)
+        return self.model
+
+    def capacity(self, prompt: int, context: int) -> int:
+        """Tokens that the cache is to hold: all that it attends to costs time, used or not."""
+        if self.options.capacity is not None:
+            return self.options.capacity
+        if self.options.chat or self.options.tokens is None:
+            return min(context, max(DEFAULT_CAPACITY, prompt))
+        wanted, size = prompt + self.options.tokens, LEAST_CAPACITY
+        while size < wanted:
+            size *= 2
+        return min(context, size)
+
+
+def _check_room(prompt: int, capacity: int, context: int) -> None:
+    if prompt > capacity:
+        raise SettingError(
+            f"run: the prompt has {prompt} tokens, and the context {capacity}. Shorten it, or ask for a larger context "
+            f"with -c (the model was trained on {context})."
+        )
+
+
+class _Screen:
+    """stdout, for text of a model: it may hold what steers a terminal, or what stdout cannot spell."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stdout.isatty()
+        self.encoding = sys.stdout.encoding or "utf-8"
+
+    def write(self, text: str) -> None:
+        """Now, not when a line is full."""
+        if self.is_terminal:
+            text = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+        sys.stdout.write(text.encode(self.encoding, "replace").decode(self.encoding))
+        sys.stdout.flush()
+
+
+def memory_table(model: Model) -> list[str]:
+    """What the model takes, device by device."""
+    device, memory = get_device(), model.memory()
+    props = device.props()
+    numbers = (props.total_bytes, props.free_bytes, *memory)
+    head = f"{'memory [MiB]':16}" + "".join(f"{name:>11}" for name in ("total", "free", "model", "context", "compute"))
+    shown = (f"{n / 2**20:11.2f}" if n or place > 1 else f"{'-':>11}" for place, n in enumerate(numbers))
+    return [head, f"{device.name:16}" + "".join(shown)]

@@ -1,0 +1,54 @@
+"""`kernmill bench MODEL`: its rows, its columns; that they are numbers, not which."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernmill.cli import main
+from kernmill.formats import gguf
+from kernmill.llm import Model
+from kernmill.llm.bench import measure
+
+
+def test_a_table(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    path = made("Q8_0", metadata={"general.size_label": "1K"})
+    assert main(["bench", "-p", "5,3", str(path), "-n", "4", "-r", "2", "-b", "4"]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["model", "size", "params", "backend", "threads", "test", "t/s"]
+    assert [row[5] for row in rows[2:]] == ["pp5", "pp3", "tg4"]
+    assert all(row[:2] == ["llama 1K Q8_0", "0.02 MiB"] for row in rows[2:])
+    assert all(float(row[6].split(" ± ")[0]) > 0 for row in rows[2:])
+
+
+def test_json(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(made()), "-p", "0", "-n", "2", "-r", "3", "-o", "json", "-t", "1"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["n_prompt"], row["n_gen"], row["n_threads"], row["model_type"]) == (0, 2, 1, "llama F32")
+    assert len(row["samples_ns"]) == len(row["samples_ts"]) == 3
+    assert row["avg_ts"] == pytest.approx(sum(row["samples_ts"]) / 3)
+    assert row["model_n_params"] == 263 * 32 + 7 * 32 * 32 + 3 * 32
+
+
+def test_each_sample_starts_with_an_empty_cache(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[int] = []
+
+    reset = Model.reset
+
+    def noted(self: Model) -> None:
+        computed.append(self.computed_tokens)
+        reset(self)
+
+    monkeypatch.setattr(Model, "reset", noted)
+    measure(gguf.read(made()), 6, 0, repeats=2, block=4)
+    assert computed[-1] - computed[-2] == 6
+
+
+def test_a_mistake_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "no.gguf"]) == 2
+    assert capsys.readouterr().err.startswith("kernmill: no.gguf: cannot be read: No such file")
+    with pytest.raises(SystemExit):
+        main(["bench", "no.gguf", "-p", "-3"])

@@ -1,0 +1,124 @@
+"""`kernmill run`: what it writes, what it says it cost, and how it ends."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernmill import SettingError
+from kernmill.cli import main
+from kernmill.llm import ChatTemplate, Model, Sampler
+from kernmill.llm.run import Options, run
+
+GREEDY = Sampler(temperature=0)
+LINES = ("load", "sampling", "prompt eval", "build", "eval", "total")
+
+
+def test_text_is_that_of_the_model_and_costs_are_told(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = made("Q8_0")
+    assert main(["run", str(path), "-p", "ab", "-n", "6", "--temperature", "0"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "ab" + "".join(Model.from_gguf(path).complete("ab", max_tokens=6)) + "\n"
+    names = [line.split(" time")[0].strip() for line in err.splitlines() if " time = " in line]
+    assert names == list(LINES)
+    assert re.search(r"prompt eval time = +[\d.]+ ms / +3 tokens +\( +[\d.]+ ms per token, +[\d.]+ tokens per sec", err)
+    assert re.search(r"^ +eval time = +[\d.]+ ms / +4 runs ", err, re.MULTILINE)
+    assert re.search(r"^memory \[MiB\] +total +free +model +context +compute$", err, re.MULTILINE)
+
+
+def test_a_seed_repeats_and_the_prompt_can_be_left_out(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["run", str(made()), "-p", "ab", "-n", "8", "--no-display-prompt", "--temperature", "3", "--min-p", "0"]
+    texts = []
+    for seed in ("1", "1", "2"):
+        assert main([*arguments, "--seed", seed, "--top-k", "0", "--top-p", "1"]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_without_a_limit_the_context_is_filled(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(made(), Options("ab", capacity=12), GREEDY) == 0
+    assert re.search(r"total time = .* / +12 tokens", capsys.readouterr().err)
+
+
+def test_a_conversation(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jinja2")
+    path = made("Q8_0", metadata={"tokenizer.chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"})
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\n\nb\n"))
+    assert run(path, Options(None, chat=True, system="ab", tokens=4), GREEDY) == 0
+    model = Model.from_gguf(path)
+    assert model.tokenizer is not None
+    template, messages, expected = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}"), [], ""
+    messages = [{"role": "system", "content": "ab"}]
+    for said in "ab":
+        messages.append({"role": "user", "content": said})
+        stream = model.tokenizer.stream()
+        ids = template.encode(model.tokenizer, messages)
+        text = "".join([*map(stream.push, model.generate(ids, max_tokens=4)), stream.finish()])
+        messages.append({"role": "assistant", "content": text})
+        expected += text + "\n"
+    assert capsys.readouterr().out == expected
+
+
+def test_a_prompt_is_the_only_message_where_nobody_types(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jinja2")
+    monkeypatch.setattr("sys.stdin", io.StringIO("never read\n"))
+    assert run(made(), Options("a", chat=True, tokens=2), GREEDY) == 0
+    assert "The file has no chat template; ChatML is used." in capsys.readouterr().err
+
+
+def test_ctrl_c_leaves_what_was_written_and_the_timings(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made()
+    generate = Model.generate
+
+    def interrupted(self: Model, *arguments: Any) -> Iterator[int]:
+        for n, token in enumerate(generate(self, *arguments)):
+            if n == 3:
+                raise KeyboardInterrupt
+            yield token
+
+    expected = "ab" + "".join(Model.from_gguf(path).complete("ab", max_tokens=3)).rstrip("\ufffd")
+    monkeypatch.setattr(Model, "generate", interrupted)
+    assert main(["run", str(path), "-p", "ab", "--temp", "0"]) == 130
+    out, err = capsys.readouterr()
+    assert out.rstrip("\ufffd") == expected
+    assert "eval time" in err
+    assert "Traceback" not in err
+
+
+def test_a_prompt_beyond_the_context(made: Callable[..., Path]) -> None:
+    path = made()
+    for options, size in (
+        (Options("ab" * 100), 64),
+        (Options("ab" * 100, tokens=2), 64),
+        (Options("ababab", capacity=3), 3),
+    ):
+        with pytest.raises(SettingError) as caught:
+            run(path, options)
+        assert re.fullmatch(
+            rf"run: the prompt has \d+ tokens, and the context {size}\. Shorten it, or ask for a larger context with "
+            r"-c \(the model was trained on 64\)\.",
+            str(caught.value),
+        )
+
+
+def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = []
+    for half in (False, True):
+        run(made(), Options("a", tokens=1, half_cache=half), GREEDY)
+        sizes.append(float(capsys.readouterr().err.split()[-2]))
+    assert sizes == [0.02, 0.01]
