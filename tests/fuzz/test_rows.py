@@ -42,7 +42,7 @@ PIECES = [
 class RowMaker(Maker):
     """Builds a random expression whose kernels keep rows."""
 
-    pieces = PIECES
+    pieces: tuple[str, ...] = tuple(PIECES)
 
     def input(self, *shape: int) -> UOp:
         """Values of any float dtype as float32, of this shape or a random one."""
@@ -92,7 +92,7 @@ class RowMaker(Maker):
 
     def layer_norm(self, x: UOp) -> UOp:
         axes = self.axes(x)
-        share = 1 / math.prod(int(x.shape[axis]) for axis in axes)  # type: ignore[arg-type]
+        share = 1 / math.prod(int(x.shape[axis]) for axis in axes)  # type: ignore[arg-type, misc]
         centred = elementwise(Ops.SUB, x, reduce_axes(x, Ops.ADD, axes) * share)
         variance = reduce_axes(centred * centred, Ops.ADD, axes) * share
         return elementwise(Ops.DIV, centred, (variance + 0.1).alu(Ops.SQRT))
@@ -185,10 +185,7 @@ class RowMaker(Maker):
             return self.softmax(made)
         if pick == 2 and len(made.shape) > 1 and int(made.shape[-1]) % 2 == 0:  # type: ignore[arg-type]
             halves = reshape(made, (*made.shape[:-1], made.shape[-1] // 2, 2))
-            parts = [
-                shrink(halves, [*((0, s) for s in halves.shape[:-1]), (n, n + 1)])  # type: ignore[list-item]
-                for n in (0, 1)
-            ]
+            parts = [shrink(halves, [*((0, s) for s in halves.shape[:-1]), (n, n + 1)]) for n in (0, 1)]
             return reshape(parts[0] * 0.5 - parts[1], halves.shape[:-1])
         return made
 
@@ -261,7 +258,7 @@ def check_gradient(seed: int, device: str, steps: int, limit: int) -> None:
         root = maker.grow()
     leaves = [leaf for leaf in root.toposort() if leaf in maker.data and leaf.dtype.is_float]
     inputs = [leaf.cast(F32) if leaf.dtype is not F32 else leaf for leaf in leaves]
-    weight = maker.values.uniform(-1, 1, root.shape).astype(np.float32)
+    weight = maker.values.uniform(-1, 1, tuple(map(int, root.shape))).astype(np.float32)  # type: ignore[arg-type]
     leaf = upload(weight.reshape(-1), F32, device)
     maker.data[leaf] = weight.reshape(-1)
     found = gradient(root, reshape(leaf, root.shape), inputs)
