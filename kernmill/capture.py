@@ -17,7 +17,7 @@ from .lazy import Lazy, _alive  # pyright: ignore[reportPrivateUsage]
 from .nest import Leaf, assign_at, rebuild
 from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["Entry", "Tensors", "alive_tensors", "is_free", "make_real", "refresh", "stored"]
+__all__ = ["Entry", "Tensors", "alive_tensors", "assigned_tensors", "is_free", "make_real", "refresh", "stored"]
 
 stored = _stored
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
@@ -28,6 +28,11 @@ _uop_of = attrgetter("uop")
 def alive_tensors() -> list[Lazy]:
     """Every tensor there is."""
     return [tensor for ref in list(_alive.values()) if (tensor := ref()) is not None]
+
+
+def assigned_tensors() -> list[Lazy]:
+    """Tensors, known or not, with an assignment that is still to be done: a replay must find it done."""
+    return [tensor for tensor in alive_tensors() if tensor.uop.op is Ops.ASSIGN]
 
 
 def make_real(tensors: Sequence[Lazy], *, always: bool = False) -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 import types
 import zlib
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from operator import is_
 from pathlib import Path
@@ -113,7 +114,7 @@ class Walk:
             self._tensor(place, value, label)
         elif isinstance(value, _PLAIN):
             self.checks[_equal(self, place, value)] = label
-        elif type(value) in (list, tuple, dict) or isinstance(value, (list, dict, tuple)):
+        elif type(value) in (list, tuple, dict) or isinstance(value, (list, dict, tuple, deque)):
             self._container(place, value, label, depth)
         elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
             self._array(place, value, label)

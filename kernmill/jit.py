@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 from kernmill.ir import GradientError, setting
 from kernmill.runtime import current_recording, recording
 
-from .capture import Entry, Tensors, alive_tensors, is_free, make_real, refresh, stored
+from .capture import Entry, Tensors, alive_tensors, assigned_tensors, is_free, make_real, refresh, stored
 from .guards import Guard, Walk
 from .lazy import Lazy, is_grad_enabled, is_training
 from .nest import Leaf, take_apart
@@ -172,7 +172,7 @@ class Jit(Generic[P, R]):
     def _capture(self, args: Any, kwargs: Any, call: _Call) -> R:
         with _capturing:
             before = self._walk(call.objects)
-            make_real([t for t in before.tensors.values() if not is_free(t)])
+            make_real([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
             known = Tensors(call.leaves, before.tensors.values(), alive_tensors())
             renewed = refresh(known.reachable())
             with recording() as recorded:

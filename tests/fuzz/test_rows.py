@@ -42,6 +42,8 @@ PIECES = [
 class RowMaker(Maker):
     """Builds a random expression whose kernels keep rows."""
 
+    pieces: tuple[str, ...] = tuple(PIECES)
+
     def input(self, *shape: int) -> UOp:
         """Values of any float dtype as float32, of this shape or a random one."""
         if not shape:
@@ -62,7 +64,7 @@ class RowMaker(Maker):
         return self.random.choice([self.random.randint(1, 50), self.random.choice([1, 2, 8, 16, 17, 32])])
 
     def grow(self) -> UOp:
-        pick = self.random.choice(PIECES)
+        pick = self.random.choice(self.pieces)
         source = self.random.choice(self.pool[-3:] if self.random.random() < 0.7 else self.pool)
         made = getattr(self, pick)(source)
         if 0 < int(numel(made.shape)) <= self.limit:  # type: ignore[arg-type]
@@ -90,7 +92,7 @@ class RowMaker(Maker):
 
     def layer_norm(self, x: UOp) -> UOp:
         axes = self.axes(x)
-        share = 1 / math.prod(int(x.shape[axis]) for axis in axes)  # type: ignore[arg-type]
+        share = 1 / math.prod(int(x.shape[axis]) for axis in axes)  # type: ignore[arg-type, misc]
         centred = elementwise(Ops.SUB, x, reduce_axes(x, Ops.ADD, axes) * share)
         variance = reduce_axes(centred * centred, Ops.ADD, axes) * share
         return elementwise(Ops.DIV, centred, (variance + 0.1).alu(Ops.SQRT))
@@ -183,10 +185,7 @@ class RowMaker(Maker):
             return self.softmax(made)
         if pick == 2 and len(made.shape) > 1 and int(made.shape[-1]) % 2 == 0:  # type: ignore[arg-type]
             halves = reshape(made, (*made.shape[:-1], made.shape[-1] // 2, 2))
-            parts = [
-                shrink(halves, [*((0, s) for s in halves.shape[:-1]), (n, n + 1)])  # type: ignore[list-item]
-                for n in (0, 1)
-            ]
+            parts = [shrink(halves, [*((0, s) for s in halves.shape[:-1]), (n, n + 1)]) for n in (0, 1)]
             return reshape(parts[0] * 0.5 - parts[1], halves.shape[:-1])
         return made
 
@@ -208,6 +207,32 @@ class RowMaker(Maker):
         return reshape(leaf, tuple(shape))
 
 
+class MaskMaker(RowMaker):
+    """The same with sums over triangles: above or below a diagonal that may miss some rows, or of rows by columns."""
+
+    pieces = ("triangle", "triangle", "causal", "attention", "softmax", "centred", "residual")
+
+    def triangle(self, x: UOp) -> UOp:
+        if len(x.shape) < 2:
+            return self.softmax(x)
+        rows, columns = x.shape[-2:]
+        shift = self.random.randint(-12, 12)
+        sides = [reshape(iota(columns), (1, columns)), reshape(iota(rows) + shift, (rows, 1))]
+        seen = elementwise(self.random.choice([Ops.LE, Ops.LT]), *self.random.sample(sides, 2))
+        last = len(x.shape) - 1
+        if self.random.random() < 0.4:  # a product whose terms end with the column of the result
+            weights = elementwise(Ops.MUL, self.softmax(x), x)
+            right = reshape(self.input(int(columns), 20), (columns, 20))  # type: ignore[arg-type]
+            terms = elementwise(Ops.MUL, reshape(weights, (*x.shape, 1)), right)
+            ends = elementwise(Ops.LE, reshape(iota(columns), (columns, 1)), reshape(iota(20) + shift, (1, 20)))
+            gated = elementwise(Ops.WHERE, ends, terms, scalar(F32, 0.0))
+            return reshape(reduce_axes(gated, Ops.ADD, (last,)), (*x.shape[:-1], 20))
+        dear = (x * 0.3).alu(Ops.EXP) if self.random.random() < 0.5 else self.softmax(x)
+        gated = elementwise(Ops.WHERE, seen, elementwise(Ops.MUL, dear, x), scalar(F32, 0.0))
+        total = reduce_axes(gated, Ops.ADD, (self.random.choice([last, last - 1]),))
+        return elementwise(Ops.DIV, gated, total.alu(Ops.ABS) + 1.0) if self.random.random() < 0.6 else total
+
+
 def agree(roots: list[UOp], data: dict[UOp, Any], note: str) -> None:
     # evaluated in float64: what is right, not what float32 makes of it in some order
     expected = [evaluate(root, data) for root in roots]
@@ -220,8 +245,8 @@ def agree(roots: list[UOp], data: dict[UOp, Any], note: str) -> None:
         assert worst < 5e-4, f"{note}: off by {worst}\n{print_uops(root)}"
 
 
-def check(seed: int, device: str, steps: int, limit: int) -> None:
-    maker = RowMaker(seed, device, limit)
+def check(seed: int, device: str, steps: int, limit: int, kind: type[RowMaker] = RowMaker) -> None:
+    maker = kind(seed, device, limit)
     for _ in range(steps):
         root = maker.grow()
     agree([root, *maker.pool[-2:-1]][: 1 + seed % 2], maker.data, f"seed {seed}")
@@ -233,7 +258,7 @@ def check_gradient(seed: int, device: str, steps: int, limit: int) -> None:
         root = maker.grow()
     leaves = [leaf for leaf in root.toposort() if leaf in maker.data and leaf.dtype.is_float]
     inputs = [leaf.cast(F32) if leaf.dtype is not F32 else leaf for leaf in leaves]
-    weight = maker.values.uniform(-1, 1, root.shape).astype(np.float32)
+    weight = maker.values.uniform(-1, 1, tuple(map(int, root.shape))).astype(np.float32)  # type: ignore[arg-type]
     leaf = upload(weight.reshape(-1), F32, device)
     maker.data[leaf] = weight.reshape(-1)
     found = gradient(root, reshape(leaf, root.shape), inputs)
@@ -245,6 +270,11 @@ def check_gradient(seed: int, device: str, steps: int, limit: int) -> None:
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_rows_on_llvm(seed: int) -> None:
     check(seed, "LLVM", 1 + seed % 6, 20_000)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_triangles_on_llvm(seed: int) -> None:
+    check(seed, "LLVM", 1 + seed % 4, 20_000, MaskMaker)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import UserList, deque
 from typing import Any
 
 import numpy as np
+import pytest
 
-from kernmill import Tensor
+from kernmill import Tensor, jit
 from kernmill.capture import buffer_of, make_real, own, refresh, stored
 
 
@@ -49,3 +51,32 @@ def test_make_real_takes_a_tensor_twice() -> None:
     tensor = made() + 1
     make_real([tensor, tensor])
     assert stored(tensor.uop) is not None
+
+
+@pytest.mark.parametrize("kind", [list, deque, UserList])
+def test_what_is_assigned_in_a_container_is_assigned_by_replays(kind: Any) -> None:
+    """Once lost: nobody read it between the calls, and the result does not use it."""
+    box = kind([made()])
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        box[0].assign(box[0] + x)
+        return x * 2
+
+    for _ in range(5):
+        step(made())
+    np.testing.assert_array_equal(box[0].numpy(), np.full((2, 3), 6, np.float32))
+
+
+@pytest.mark.parametrize("kind", [list, deque])
+def test_what_is_exchanged_in_a_container_is_exchanged_by_replays(kind: Any) -> None:
+    box = kind([made()])
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        box[0] = box[0] + x
+        return x * 2
+
+    for _ in range(5):
+        step(made())
+    np.testing.assert_array_equal(box[0].numpy(), np.full((2, 3), 6, np.float32))
