@@ -90,7 +90,8 @@ class Architecture:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights, each counted once."""
-        layers = (weight for layer in (*self.matrices, *self.vectors) for weight in layer.values())
+        layers: list[Weight | Tensor] = [w for layer in self.matrices for w in layer.values()]
+        layers += [w for layer in self.vectors for w in layer.values()]
         return sum({id(w): nbytes(w) for w in (self.embedding, self.output, self.output_norm, *layers)}.values())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
