@@ -21,6 +21,7 @@ __all__ = ["Model", "ModelMemory"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
+SHORT_BLOCK = 8  # tokens: for short prompts, and for what is left of a long one
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -149,7 +150,7 @@ class Model:
         tokens, where nothing sees it before it is written again.
         """
         while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
-            size = 1 if max(left) == 1 else self.block
+            size = next((size for size in (1, SHORT_BLOCK) if max(left) <= size < self.block), self.block)
             counts = [min(count, size) for count in left]
             tokens = np.zeros((len(self._seen), size), np.int32)
             for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):

@@ -107,10 +107,11 @@ def run(path: str | os.PathLike[str], options: Options, sampler: Sampler | None 
     try:
         session.converse() if options.chat else session.complete()
     except KeyboardInterrupt:
+        session.screen.write("\n")
         status = 130
     finally:
         if session.model is not None:
-            print("\n", file=sys.stderr)
+            print(file=sys.stderr)
             for line in (*session.timings.lines(), "", *memory_table(session.model)):
                 print(line, file=sys.stderr)
     return status
