@@ -125,16 +125,14 @@ def _type_of(file: gguf.File) -> str:
 _COLUMNS = ("model", "size", "params", "backend", "threads", "test", "t/s")
 _WIDTHS = (30, 10, 10, 10, 7, 15, 20)
 _LEFT = 1  # of the columns: the others stand on the right
+_DASHES = "".join(f"| {'-' * w} " if n < _LEFT else f"| {'-' * (w - 1)}: " for n, w in enumerate(_WIDTHS)) + "|"
 
 
 def _markdown(tests: Iterator[Test]) -> Iterator[str]:
-    yield _row(_COLUMNS)
-    yield (
-        "| "
-        + " | ".join("-" * width if n < _LEFT else "-" * (width - 1) + ":" for n, width in enumerate(_WIDTHS))
-        + " |"
-    )
-    for test in tests:
+    for place, test in enumerate(tests):
+        if not place:  # not before the file has turned out to be a model
+            yield _row(_COLUMNS)
+            yield _DASHES
         name = f"pp{test.n_prompt}" if test.n_prompt else f"tg{test.n_gen}"
         rate = f"{test.avg_ts:.2f} ± {test.stddev_ts:.2f}"
         yield _row((test.model_type, _size(test.model_size), _count(test.model_n_params), test.backends,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,10 +18,11 @@ from .arch.weight import nbytes
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
-__all__ = ["Model", "ModelMemory"]
+__all__ = ["Model", "ModelMemory", "config_of", "naming"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
+SHORT_BLOCK = 8  # tokens: for short prompts, and for what is left of a long one
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -83,11 +85,11 @@ class Model:
     @classmethod
     def of(cls, metadata: Mapping[str, Any], weights: Weights, **options: Any) -> Model:
         """From the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is not given."""
-        _check_known(str(metadata.get("general.architecture", "")))
+        config = config_of(metadata)
         if "tokenizer" not in options:
             has_tokens = metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab")
             options["tokenizer"] = Tokenizer(metadata) if has_tokens else None
-        return cls(Config.of(metadata), weights, **options)
+        return cls(config, weights, **options)
 
     @classmethod
     def from_gguf(cls, source: str | os.PathLike[str] | gguf.File, **options: Any) -> Model:
@@ -100,12 +102,8 @@ class Model:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         """
         file = source if isinstance(source, gguf.File) else gguf.read(source)
-        try:
+        with naming(file):
             return cls.of(file.metadata, lambda n: load_tensor(file, n) if n in file.entries else None, **options)
-        except FormatError as error:
-            if str(error).startswith(file.where):
-                raise
-            raise FormatError(f"{file.where}: {error}") from error
 
     # --- what is captured: a position is data, so that one graph serves them all
     def _last_logits(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
@@ -149,7 +147,7 @@ class Model:
         tokens, where nothing sees it before it is written again.
         """
         while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
-            size = 1 if max(left) == 1 else self.block
+            size = next((size for size in (1, SHORT_BLOCK) if max(left) <= size < self.block), self.block)
             counts = [min(count, size) for count in left]
             tokens = np.zeros((len(self._seen), size), np.int32)
             for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
@@ -267,6 +265,27 @@ class Model:
         for token in self.generate(self.tokenizer.encode(text), sampler, max_tokens):
             yield stream.push(token)
         yield stream.finish()
+
+
+def config_of(metadata: Mapping[str, Any]) -> Config:
+    """The sizes of a model from the metadata of its file.
+
+    Raises:
+        FormatError: an unknown architecture; a size that is missing or makes no sense.
+    """
+    _check_known(str(metadata.get("general.architecture", "")))
+    return Config.of(metadata)
+
+
+@contextmanager
+def naming(file: gguf.File) -> Generator[None]:
+    """What is wrong with a file begins with its path."""
+    try:
+        yield
+    except FormatError as error:
+        if str(error).startswith(file.where):
+            raise
+        raise FormatError(f"{file.where}: {error}") from error
 
 
 def _check_known(name: str) -> None:

@@ -13,9 +13,8 @@ from kernmill import SettingError, dtypes
 from kernmill.runtime import get_device
 
 from ..formats import gguf
-from .arch import Config
 from .chat import ChatTemplate
-from .generate import DEFAULT_CAPACITY, Model
+from .generate import DEFAULT_CAPACITY, Model, config_of, naming
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
@@ -107,10 +106,11 @@ def run(path: str | os.PathLike[str], options: Options, sampler: Sampler | None 
     try:
         session.converse() if options.chat else session.complete()
     except KeyboardInterrupt:
+        session.screen.write("\n")
         status = 130
     finally:
         if session.model is not None:
-            print("\n", file=sys.stderr)
+            print(file=sys.stderr)
             for line in (*session.timings.lines(), "", *memory_table(session.model)):
                 print(line, file=sys.stderr)
     return status
@@ -128,13 +128,16 @@ class _Session:
         self.sampler.timings = self.timings
         self.file = gguf.read(path)
         self.model: Model | None = None
-        self.tokenizer = Tokenizer(self.file.metadata)
+        with naming(self.file):
+            self.config = config_of(self.file.metadata)
+            self.tokenizer = Tokenizer(self.file.metadata)
         self.screen = _Screen()
 
     def complete(self) -> None:
         """What follows the prompt."""
         prompt = self.options.prompt or ""
         ids = self.tokenizer.encode(prompt, parse_special=True)
+        self.loaded(ids)  # what is wrong is said before anything is written
         if self.options.shows_prompt:
             self.screen.write(prompt)
         for piece in self.answer(ids):
@@ -191,7 +194,7 @@ class _Session:
     def loaded(self, ids: Sequence[int]) -> Model:
         """The model, with room for the prompt."""
         if self.model is None:
-            config = Config.of(self.file.metadata)
+            config = self.config
             capacity = self.capacity(len(ids), config.context)
             _check_room(len(ids), capacity, config.context)
             dtype = dtypes.float16 if self.options.half_cache else dtypes.float32

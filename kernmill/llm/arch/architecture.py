@@ -90,9 +90,10 @@ class Architecture:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights, each counted once."""
-        layers: list[Weight | Tensor] = [w for layer in self.matrices for w in layer.values()]
-        layers += [w for layer in self.vectors for w in layer.values()]
-        return sum({id(w): nbytes(w) for w in (self.embedding, self.output, self.output_norm, *layers)}.values())
+        weights: list[Weight] = [self.embedding, self.output, self.output_norm]
+        for matrices, vectors in zip(self.matrices, self.vectors, strict=True):
+            weights += [*matrices.values(), *vectors.values()]
+        return sum({id(weight): nbytes(weight) for weight in weights}.values())
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor that a layer can have, by its name in the layer."""

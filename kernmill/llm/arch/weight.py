@@ -22,11 +22,11 @@ class Matrix(Protocol):
         """Of the form."""
         ...
 
-    def rows(self, ids: Tensor) -> Tensor:
+    def rows(self, ids: Tensor, /) -> Tensor:
         """Shapes: (..) -> (.., in). Dtypes: ints to floats."""
         ...
 
-    def linear(self, x: Tensor) -> Tensor:
+    def linear(self, x: Tensor, /) -> Tensor:
         """x @ self.T. Shapes: (.., in) -> (.., out)."""
         ...
 

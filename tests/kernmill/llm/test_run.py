@@ -91,11 +91,11 @@ def test_ctrl_c_leaves_what_was_written_and_the_timings(
                 raise KeyboardInterrupt
             yield token
 
-    expected = "ab" + "".join(Model.from_gguf(path).complete("ab", max_tokens=3)).rstrip("\ufffd")
+    expected = "ab" + "".join(Model.from_gguf(path).complete("ab", max_tokens=3)).rstrip("\ufffd") + "\n"
     monkeypatch.setattr(Model, "generate", interrupted)
     assert main(["run", str(path), "-p", "ab", "--temp", "0"]) == 130
     out, err = capsys.readouterr()
-    assert out.rstrip("\ufffd") == expected
+    assert out == expected
     assert "eval time" in err
     assert "Traceback" not in err
 
@@ -114,6 +114,20 @@ def test_a_prompt_beyond_the_context(made: Callable[..., Path]) -> None:
             r"-c \(the model was trained on 64\)\.",
             str(caught.value),
         )
+
+
+def test_a_file_that_is_no_model_is_named_before_anything_is_written(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = made(metadata={"general.architecture": "bert"})
+    assert main(["run", str(path), "-p", "a"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"kernmill: {path}: general.architecture is 'bert', which kernmill cannot run yet.")
+    assert main(["bench", str(path)]) == 2
+    assert capsys.readouterr().out == ""
+    assert main(["run", str(made(drop="output_norm.weight")), "-p", "a"]) == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
