@@ -33,6 +33,7 @@ _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _FEW_ROWS = 48  # a product of up to so many waits for memory
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
+_BLOCK_ROWS = 16  # of a transposed operand that are packed together, and turned in registers
 _PACKING_COST = 4.0  # of gathering a value into a panel, in uses of it from there
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 _SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
@@ -70,6 +71,7 @@ class _Shape:
     groups: list[_Group] = field(default_factory=list[_Group])
     work: int = 0  # elementwise ops per element
     lanes: int = 1
+    ast: UOp | None = None
     kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
     keeping: set[str] = field(default_factory=set[str])  # ... or some
 
@@ -116,7 +118,7 @@ def _look(ast: UOp, target: Target) -> _Shape:
     loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
-    shape.kept, shape.keeping = kept_loops(ast), keeping_loops(ast)
+    shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
     for node in order:
         if node.op is Ops.REDUCE:
             _add_group(shape, node, loads)
@@ -497,14 +499,35 @@ def _packing(
     is_aligned = shape.sizes[lane_loop] % width == 0
     if operand.step(lane_loop) == 1 and whole < target.l2_bytes // 2 and is_aligned:
         return []
-    actions = [Action("order", tuple([n for n in shape.outputs if n not in (rows, lane_loop)] + [lane_loop, rows]))]
-    if size > target.l2_bytes // 2 or blocks < (8 if operand.step(lane_loop) == 1 else 4):
-        return actions
-    unrolled = [f"{reduce_loop}.{a.verb[0]}" for a in cut if a.verb in ("unroll", "group") and a.args[0] == reduce_loop]
+    outer = [name for name in shape.outputs if name not in (rows, lane_loop)]
+    order = Action("order", (*outer, lane_loop, rows))
+    if blocks < (8 if operand.step(lane_loop) == 1 else 4):
+        return [order]
+    copies = [a for a in cut if a.verb in ("unroll", "group") and a.args[0] == reduce_loop]
+    inner = [f"{reduce_loop}.{a.verb[0]}" for a in copies]
     if tiles.get(lane_loop, 1) > 1:
-        unrolled.append(f"{lane_loop}.u")
-    slot = operand.node.src[0].src[0].arg[0]
-    return [*actions, Action("stage", (str(slot), reduce_loop, *unrolled, f"{lane_loop}.v"))]
+        inner.append(f"{lane_loop}.u")
+    slot = str(operand.node.src[0].src[0].arg[0])
+    turned = _BLOCK_ROWS if operand.step(lane_loop) != 1 and operand.step(reduce_loop) == 1 else 1
+    for copied in copies:
+        turned //= int(copied.args[1])
+
+    def packed(loop: str) -> list[Action]:
+        stage = Action("stage", (slot, loop, *inner, f"{lane_loop}.v"))
+        return [stage, Action("unroll", (f"{loop}'", str(turned)))] if turned > 1 else [stage]
+
+    if size <= target.l2_bytes // 2:
+        return [order, *packed(reduce_loop)]
+    terms = target.l2_bytes // 4 // (columns * operand.size_bytes)
+    for copied in copies:
+        terms //= int(copied.args[1])
+    if shape.ast is None or terms < 2 or not fits(shape.ast, Action("accumulate", (reduce_loop, str(terms)))):
+        return [order]
+    return [
+        Action("accumulate", (reduce_loop, str(terms))),
+        Action("order", (*outer, lane_loop, reduce_loop, rows)),
+        *packed(f"{reduce_loop}.s"),
+    ]
 
 
 def _loops_left(shape: _Shape, actions: list[Action]) -> list[str]:
