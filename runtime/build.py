@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from kernmill.compiler import Action, Kernel, estimate, lower, show_schedule
+from kernmill.compiler import Action, Kernel, estimate, fitting, lower, merge_loops, show_schedule
 from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, print_uops, setting
 from kernmill.renderers import signature
 
@@ -138,9 +138,14 @@ def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Progr
 
 def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) -> Rendered:
     """Lower and render, from scratch. A bug on the way is reported with the kernel's UOps and schedule."""
+    is_chosen = actions is None
     actions = schedule_of(device, kernel) if actions is None else actions
     try:
         uops = lower(kernel.ast, device.target, actions, is_checked=bool(setting("CHECK")))
+    except CompileError:
+        if not is_chosen or setting("CHECK") or given_schedule(device, kernel) is not None:
+            raise
+        return render(device, kernel, fitting(merge_loops(kernel.ast), actions))  # the heuristic's fault stops nobody
     except InternalError as error:
         error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
         raise

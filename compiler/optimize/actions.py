@@ -108,6 +108,16 @@ def fits(ast: UOp, action: Action) -> bool:
     return True
 
 
+def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
+    """Those of the actions that can be applied one after another."""
+    found: list[Action] = []
+    for action in actions:
+        if fits(ast, action):
+            ast = apply_actions(ast, [action])
+            found.append(action)
+    return found
+
+
 def _check_lanes(ast: UOp) -> None:
     """A value has the lanes of one loop, and memory of the kernel's own is not made anew for each lane."""
     for node in ast.toposort():

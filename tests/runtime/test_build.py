@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernmill.compiler import Kernel
+from kernmill.compiler import Action, Kernel
 from kernmill.ir import CompileError, Context, Ops, elementwise, reduce_axes, reshape
 from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, upload
 from tests.compiler.kernels import data, kernels, scheduled, total
@@ -169,3 +169,16 @@ def test_a_schedule_that_does_not_fit_stops_many(tmp_path: Path) -> None:
     (tmp_path / f"{wanted[3].name}.schedule").write_text("split z9 8")
     with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match="there is no loop 'z9'"):
         build_all([(get_device("LLVM"), kernel) for kernel in wanted])
+
+
+def test_a_fault_of_the_heuristic_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits of its schedule is kept; with CHECK=1 it is an error."""
+    from kernmill.runtime import schedules
+
+    (kernel,) = kernels(scheduled(data(0, 6, 8) * 2.0 + 3.0))
+    wrong = [Action("vectorize", ("i0", "16")), Action("unroll", ("nowhere", "2")), Action("thread", ("i0",))]
+    monkeypatch.setattr(schedules, "choose_actions", lambda ast, target: wrong)
+    device = get_device("LLVM")
+    assert "<16 x float>" in render(device, kernel).source
+    with Context(CHECK=1), pytest.raises(CompileError, match="nowhere"):
+        render(device, kernel)
