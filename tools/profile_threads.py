@@ -101,7 +101,7 @@ def wait(pause_us: float) -> None:
         pass
 
 
-def gains(threads: int, spins: Sequence[int], rounds: int) -> list[tuple[float, float, list[float]]]:
+def gains(threads: int, spins: Sequence[int], rounds: int) -> list[tuple[int, int, list[float]]]:
     """For every kernel length and pause: how many times faster than one thread, by spin."""
     crews = [pool.Pool(1), *(pool.Pool(threads, spin) for spin in spins)]
     rate = steps_per_us(crews[0])
