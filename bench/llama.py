@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib
 import dataclasses
+import importlib
 import json
 import subprocess
 import sys
@@ -186,8 +186,8 @@ def verdicts(line: Line) -> list[str]:
 def markdown(facts: dict[str, Any], shape: str, lines: Sequence[Line]) -> str:
     """The machine and the table."""
     text = [f"{machine_line(facts)}; llama-cpp-python {facts['llama']}.", "",
-            f"Random weights in the shape {shape}, medians of interleaved rounds, the middle half in brackets. x: kernmill's "
-            "rate by llama.cpp's; reading: the share of the read ceiling; apart: of the logits, by their size.", "",
+            f"Random weights in the shape {shape}, medians of interleaved rounds, the middle half in brackets. "
+            "x: kernmill's rate by llama.cpp's; reading: the share of the read ceiling; apart: of the logits, by their size.", "",
             as_row(["type", "size", "test", "threads", "rounds", "kernmill t/s", "llama.cpp t/s", "x", "reading",
                     "llama.cpp's", "apart", "goals"]),
             as_row(["---", "--:", "---", *["--:"] * 8, "---"])]  # fmt: skip
