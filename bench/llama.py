@@ -187,7 +187,8 @@ def markdown(facts: dict[str, Any], shape: str, lines: Sequence[Line]) -> str:
     """The machine and the table."""
     text = [f"{machine_line(facts)}; llama-cpp-python {facts['llama']}.", "",
             f"Random weights in the shape {shape}, medians of interleaved rounds, the middle half in brackets. "
-            "x: kernmill's rate by llama.cpp's; reading: the share of the read ceiling; apart: of the logits, by their size.", "",
+            "x: kernmill's rate by llama.cpp's; reading: the share of the read ceiling; apart: of the logits, "
+            "by their size.", "",
             as_row(["type", "size", "test", "threads", "rounds", "kernmill t/s", "llama.cpp t/s", "x", "reading",
                     "llama.cpp's", "apart", "goals"]),
             as_row(["---", "--:", "---", *["--:"] * 8, "---"])]  # fmt: skip
