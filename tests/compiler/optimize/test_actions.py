@@ -7,8 +7,8 @@ import random
 import pytest
 
 from kernmill.compiler import Action, KernelInfo, apply_actions, merge_loops, parse_schedule, show_schedule
-from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Stage, UOp, verify
-from tests.compiler.kernels import causal_kernel, close, inputs, run_ast, run_on, small_kernels
+from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Stage, UOp, permute, verify
+from tests.compiler.kernels import causal_kernel, close, data, inputs, matmul, only, run_ast, run_on, small_kernels
 
 KERNELS = {**small_kernels(), "causal": causal_kernel()}
 SEEDS = 8
@@ -175,6 +175,22 @@ def test_an_amount_that_does_not_divide_is_masked() -> None:
         "unroll k0 32",
     ):
         close(run_on("LLVM", ast, arrays, parse_schedule(text)), run_ast(ast, arrays))
+
+
+def test_staged_rows_do_not_lie_a_page_apart() -> None:
+    """Rows at multiples of 1 KB share few places of a cache: a line is left free behind each."""
+    ast = apply_actions(merge_loops(only(matmul(data(0, 8, 512), data(1, 512, 64)))), parse_schedule("stage 1 i0 k0"))
+    (memory,) = (node for node in ast.toposort() if node.op is Ops.LOCAL)
+    assert memory.arg[1] == 8 * (512 + 16)
+
+
+def test_copies_that_fill_memory_become_lanes() -> None:
+    ast = merge_loops(only(matmul(permute(data(0, 12, 20), (1, 0)), data(1, 12, 32))))
+    arrays = inputs(ast)
+    text = "vectorize i1 16; unroll i0 6; stage 1 i0 k0 i0.u; vectorize i0.u' 8"
+    close(run_on("LLVM", ast, arrays, parse_schedule(text)), run_ast(ast, arrays))
+    with pytest.raises(CompileError, match="is a loop of kind"):
+        apply_actions(ast, parse_schedule("unroll i0 6; vectorize i0.u 8"))
 
 
 def test_stage_copies_a_panel_first() -> None:
