@@ -16,7 +16,7 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 from ..kernel import KernelInfo
 from .actions import Action, fits
 from .dots import dot_actions
-from .rows import keeping_loops, kept_loops, passes_along_rows, rows_as_lanes
+from .rows import ask_for_next_row, filling_loops, keeping_loops, kept_loops, passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
 
@@ -93,7 +93,8 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
             few = _few_rows(ast, shape, main, lane_loop, target)
             actions += few or [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
         else:
-            actions += _stream(shape, lane_loop, target)
+            actions += [*passes_along_rows(ast, shape.lanes), *_stream(shape, lane_loop, target)]
+        actions += [] if target.has_grid else ask_for_next_row(ast, target)
     left = _loops_left(shape, actions)
     ordered = [
         Action(a.verb, tuple(n for n in a.args if n in left or n not in shape.outputs)) if a.verb == "order" else a
@@ -119,8 +120,9 @@ def _look(ast: UOp, target: Target) -> _Shape:
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
     shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
+    filling = filling_loops(ast)
     for node in order:
-        if node.op is Ops.REDUCE:
+        if node.op is Ops.REDUCE and filling.isdisjoint(str(r.arg[0]) for r in closed_ranges(node)):
             _add_group(shape, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
             shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
@@ -310,15 +312,8 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if has_lane_output:
             return actions
-        inner = _Shape(
-            shape.sizes,
-            outer,
-            shape.stores,
-            [a for a in shape.loads if a not in main.loads],
-            [],
-            shape.work,
-            shape.lanes,
-        )
+        loads = [a for a in shape.loads if a not in main.loads]
+        inner = _Shape(shape.sizes, outer, shape.stores, loads, shape.groups, shape.work, shape.lanes)
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
         if width > 1:
