@@ -11,6 +11,7 @@
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
+    prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search.
@@ -413,9 +414,11 @@ _PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     table: dict[UOp, UOp] = {}
+    inside = {find_loop(ast, name) for name in args[1:]}
     for node in ast.toposort():
         memory = node.src[0].src[0] if node.op is Ops.LOAD else node
-        if node.op is Ops.LOAD and memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED:
+        is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED
+        if node.op is Ops.LOAD and is_large and inside <= node.ranges:
             table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=int(args[0]))
     return substitute(ast, table)
 

@@ -15,7 +15,7 @@ from .actions import Action, fits
 from .dots import dot_actions
 from .look import Access, Group, Shape, is_gated, iterations, look, main_group
 from .packing import SMALL_REDUCE, Tile, pack
-from .rows import passes_along_rows, rows_as_lanes
+from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
 
@@ -53,7 +53,8 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
             few = _few_rows(ast, shape, main, lane_loop, target)
             actions += few or [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
         else:
-            actions += _stream(shape, lane_loop, target)
+            actions += [*passes_along_rows(ast, shape.lanes), *_stream(shape, lane_loop, target)]
+        actions += [] if target.has_grid else ask_for_next_row(ast, target)
     left = _loops_left(shape, actions)
     ordered = [
         Action(a.verb, tuple(n for n in a.args if n in left or n not in shape.outputs)) if a.verb == "order" else a
@@ -207,15 +208,8 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if has_lane_output:
             return actions
-        inner = Shape(
-            shape.sizes,
-            outer,
-            shape.stores,
-            [a for a in shape.loads if a not in main.loads],
-            [],
-            shape.work,
-            shape.lanes,
-        )
+        loads = [a for a in shape.loads if a not in main.loads]
+        inner = Shape(shape.sizes, outer, shape.stores, loads, shape.groups, shape.work, shape.lanes)
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
         if lane_loop is not None and width > 1:

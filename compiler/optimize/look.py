@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
 from ..kernel import KernelInfo
-from .rows import keeping_loops, kept_loops
+from .rows import filling_loops, keeping_loops, kept_loops
 
 __all__ = ["Access", "Group", "Shape", "is_gated", "iterations", "look", "main_group"]
 
@@ -63,8 +63,9 @@ def look(ast: UOp, target: Target) -> Shape:
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
     shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
+    filling = filling_loops(ast)
     for node in order:
-        if node.op is Ops.REDUCE:
+        if node.op is Ops.REDUCE and filling.isdisjoint(str(r.arg[0]) for r in closed_ranges(node)):
             _add_group(shape, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
             shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
