@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, iterations
 from .actions import Action, fits
 from .dots import dot_actions
 from .rows import keeping_loops, kept_loops, passes_along_rows, rows_as_lanes
@@ -74,6 +74,7 @@ class _Shape:
     ast: UOp | None = None
     kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
     keeping: set[str] = field(default_factory=set[str])  # ... or some
+    symbolic: set[str] = field(default_factory=set[str])  # loops whose sizes, here the greatest, are known at launch
 
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
@@ -114,11 +115,12 @@ def _look(ast: UOp, target: Target) -> _Shape:
     order = ast.toposort()
     info: KernelInfo = ast.arg
     loops = [node for node in order if node.op is Ops.RANGE]
-    sizes = {str(r.arg[0]): int(r.src[0].arg) if r.src[0].is_const else -1 for r in loops}
+    sizes = {str(r.arg[0]): iterations(r) for r in loops}
     loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
     shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
+    shape.symbolic = {str(r.arg[0]) for r in loops if not r.src[0].is_const}
     for node in order:
         if node.op is Ops.REDUCE:
             _add_group(shape, node, loads)
@@ -438,8 +440,6 @@ def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int
     body = accumulators
     for name in reversed(main.loops):
         size = shape.sizes[name]
-        if size < 0:
-            break
         blocks = -(-size // width) if name == lane_loop else size
         if name != lane_loop and 1 < blocks <= _SMALL_REDUCE and body * blocks <= _MAX_BODY:
             actions.append(Action("unroll", (name, str(blocks))))
@@ -536,13 +536,13 @@ def _loops_left(shape: _Shape, actions: list[Action]) -> list[str]:
     for action in actions:
         if action.verb in ("vectorize", "unroll"):
             taken[action.args[0]] = taken.get(action.args[0], 1) * int(action.args[1])
-    return [name for name in shape.outputs if shape.sizes[name] < 0 or shape.sizes[name] > taken.get(name, 1)]
+    return [name for name in shape.outputs if shape.sizes[name] > taken.get(name, 1)]
 
 
 def _threads(shape: _Shape, actions: list[Action], left: list[str]) -> list[Action]:
     """The outermost loop that is left is shared among threads."""
     order = next((list(a.args) for a in actions if a.verb == "order"), left)
-    if not order or order[0] not in shape.outputs or shape.sizes[order[0]] < 0:
+    if not order or order[0] not in shape.outputs:
         return []
     return [Action("thread", (order[0],))]
 
@@ -551,7 +551,7 @@ def _grid(shape: _Shape, left: list[str]) -> list[Action]:
     """Every loop that all stores and reductions stand in: others would be repeated by each work-item."""
     loops = [
         name for name in left
-        if shape.sizes[name] > 0 and all(name in a.steps for a in shape.stores)
+        if name not in shape.symbolic and all(name in a.steps for a in shape.stores)
         and all(name in group.around for group in shape.groups)
     ]  # fmt: skip
     return [Action("grid", tuple(loops))] if loops else []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, iterations
 from .actions import Action, memory_of
 
 __all__ = ["keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
@@ -169,4 +169,4 @@ def _step(load: UOp, loop: str) -> int | None:
 
 def _size(ast: UOp, name: str) -> int:
     loop = next(node for node in ast.toposort() if node.op is Ops.RANGE and node.arg[0] == name)
-    return int(loop.src[0].arg) if loop.src[0].is_const else -1
+    return iterations(loop)
