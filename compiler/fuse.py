@@ -27,6 +27,7 @@ from kernmill.ir import (
     Ops,
     Shape,
     UOp,
+    as_size,
     dtypes,
     index_const,
     make_range,
@@ -188,7 +189,7 @@ def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
     index: list[UOp] = []
     shape = node.shape
     if in_place and node.arg is not None:  # only the region is written
-        shape = tuple(-((start - stop) // step) for start, stop, step in node.arg)
+        shape = tuple(as_size(-((start - stop) // step)) for start, stop, step in node.arg)
     for size in shape:
         if isinstance(size, int) and size == 1:
             index.append(index_const(0))

@@ -39,7 +39,7 @@ from kernmill.ir import (
     substitute,
 )
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, iterations
 from ..split_reduce import neutral_element
 from . import proposals as propose
 
@@ -207,7 +207,7 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     """
     order = ast.toposort()
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
-    last = None if valid is None or not is_output or not loop.src[0].is_const else loop.src[0].arg - 1
+    last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
     widened = _copied_out(loops[-1])
     done: dict[UOp, UOp] = {}
     for node in order:
@@ -277,8 +277,6 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
     _check_changes_output(ast, loop)
-    if not loop.src[0].is_const:
-        raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
         raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
@@ -368,7 +366,7 @@ def _staged(load: UOp, loops: list[UOp], name: str, mark: str) -> UOp:
         if size * load.dtype.size_bytes % _SAME_PLACE == 0:
             size += _LINE // load.dtype.size_bytes
         place, here = copies[loop] * size + place, loop * size + here
-        size *= loop.src[0].arg
+        size *= iterations(loop)
     value = substitute(_by_neighbours(load, loops), copies)
     around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
     memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, size))

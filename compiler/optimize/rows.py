@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, iterations
 from .actions import Action, memory_of
 
 __all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
@@ -196,4 +196,4 @@ def _step(load: UOp, loop: str) -> int | None:
 
 def _size(ast: UOp, name: str) -> int:
     loop = next(node for node in ast.toposort() if node.op is Ops.RANGE and node.arg[0] == name)
-    return int(loop.src[0].arg) if loop.src[0].is_const else -1
+    return iterations(loop)
