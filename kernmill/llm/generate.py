@@ -16,7 +16,7 @@ from ..quant import load_tensor
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .sampling import Sampler
-from .tokenizer import Tokenizer
+from .tokenizer import WITHOUT, Tokenizer
 
 __all__ = ["Model", "ModelMemory", "config_of", "naming"]
 
@@ -87,7 +87,7 @@ class Model:
         """From the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is not given."""
         config = config_of(metadata)
         if "tokenizer" not in options:
-            has_tokens = metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab")
+            has_tokens = metadata.get("tokenizer.ggml.model", "none") not in WITHOUT
             options["tokenizer"] = Tokenizer(metadata) if has_tokens else None
         return cls(config, weights, **options)
 
