@@ -324,6 +324,8 @@ class _Function:
         loop = _Loop(self.count, self.block, registers or [])
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
+        if is_thread and u.src[0].op is not Ops.CONST:  # threads claim parts of the greatest size
+            limit = self._smaller(limit, self.values[u.src[0]])
         self._emit(f"br label %{loop.body}")
         self._label(loop.body)
         loop.counter = self._fresh()
@@ -338,6 +340,10 @@ class _Function:
         if is_thread or u.src[0].op is not Ops.CONST:
             self._guard(loop, limit)
         self.loops.append(loop)
+
+    def _smaller(self, a: str, b: str) -> str:
+        is_less = self._define(f"icmp slt i64 {a}, {b}")
+        return self._define(f"select i1 {is_less}, i64 {a}, i64 {b}")
 
     def _guard(self, loop: _Loop, limit: str) -> None:
         """A loop that may run zero times tests before its body."""

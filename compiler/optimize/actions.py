@@ -11,6 +11,7 @@
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
+    prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search.
@@ -38,7 +39,7 @@ from kernmill.ir import (
     substitute,
 )
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, iterations
 from ..split_reduce import neutral_element
 from . import proposals as propose
 
@@ -206,7 +207,7 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     """
     order = ast.toposort()
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
-    last = None if valid is None or not is_output or not loop.src[0].is_const else loop.src[0].arg - 1
+    last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
     widened = _copied_out(loops[-1])
     done: dict[UOp, UOp] = {}
     for node in order:
@@ -276,8 +277,6 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
     _check_changes_output(ast, loop)
-    if not loop.src[0].is_const:
-        raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
         raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
@@ -367,7 +366,7 @@ def _staged(load: UOp, loops: list[UOp], name: str, mark: str) -> UOp:
         if size * load.dtype.size_bytes % _SAME_PLACE == 0:
             size += _LINE // load.dtype.size_bytes
         place, here = copies[loop] * size + place, loop * size + here
-        size *= loop.src[0].arg
+        size *= iterations(loop)
     value = substitute(_by_neighbours(load, loops), copies)
     around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
     memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, size))
@@ -413,9 +412,11 @@ _PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     table: dict[UOp, UOp] = {}
+    inside = {find_loop(ast, name) for name in args[1:]}
     for node in ast.toposort():
         memory = node.src[0].src[0] if node.op is Ops.LOAD else node
-        if node.op is Ops.LOAD and memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED:
+        is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED
+        if node.op is Ops.LOAD and is_large and inside <= node.ranges:
             table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=int(args[0]))
     return substitute(ast, table)
 

@@ -7,8 +7,31 @@ import random
 import pytest
 
 from kernmill.compiler import Action, KernelInfo, apply_actions, merge_loops, parse_schedule, show_schedule
-from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Stage, UOp, permute, verify
-from tests.compiler.kernels import causal_kernel, close, data, inputs, matmul, only, run_ast, run_on, small_kernels
+from kernmill.ir import (
+    AxisKind,
+    CompileError,
+    InternalError,
+    Ops,
+    Stage,
+    UOp,
+    broadcast_to,
+    elementwise,
+    permute,
+    reshape,
+    verify,
+)
+from tests.compiler.kernels import (
+    causal_kernel,
+    close,
+    data,
+    inputs,
+    matmul,
+    only,
+    run_ast,
+    run_on,
+    small_kernels,
+    total,
+)
 
 KERNELS = {**small_kernels(), "causal": causal_kernel()}
 SEEDS = 8
@@ -108,6 +131,7 @@ def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
         "split k0 8; group k0.s 4; order i1 i0",
         "stage 1 k0 i1.u i1.v",
         "stream",
+        "prefetch 4096\nprefetch 16384 k0",
         "grid i0 i1",
     ],
 )
@@ -142,6 +166,13 @@ WRONG = {
     "vectorize i0 3": "3 lanes: a vector has 2, 4, 8, ... of them",
     "vectorize i0 2; vectorize k0 4": "a value would have the lanes of two loops",
 }
+
+
+def test_a_prefetch_may_be_of_one_pass() -> None:
+    x = data(0, 1024, 512)
+    ast = merge_loops(only(elementwise(Ops.MUL, x, broadcast_to(reshape(total(x, 1), (1024, 1)), x.shape))))
+    loads = [u for u in apply_actions(ast, parse_schedule("prefetch 2048 i1")).toposort() if u.op is Ops.LOAD]
+    assert {(load.arg, "k0" in {r.arg[0] for r in load.ranges}) for load in loads} == {(2048, False), (None, True)}
 
 
 def test_a_loop_that_fills_a_kept_row_has_no_groups() -> None:
