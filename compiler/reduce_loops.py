@@ -56,7 +56,8 @@ def _in_the_filling_pass(node: UOp) -> UOp | None:
     if any(u.src[0].src[0] is not row or substitute(u.src[0], moved).src[1:] != place.src[1:] for u in reads):
         return None
     value = substitute(substitute(node.src[0], dict.fromkeys(reads, term)), moved)
-    return None if row in value.toposort() else node.replace(src=(value, *filling))
+    waits = any(not set(filling).isdisjoint(closed_ranges(u)) for u in value.toposort())
+    return None if waits else node.replace(src=(value, *filling))
 
 
 def separate_loops(ast: UOp) -> UOp:

@@ -201,8 +201,10 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
         count *= amount
     actions += _reduce_loops(shape, main, lane_loop, width, count)
     has_lane_output = width > 1 and lane_loop in shape.outputs
-    for group in shape.groups:
-        if group is not main and not (has_lane_output and lane_loop in group.around):
+    around = {lane_loop} if width > 1 else set[str | None]()
+    for group in shape.groups:  # lanes inside lanes there are none
+        is_around = any(group.loops[-1] in other.around for other in shape.groups)
+        if group is not main and not is_around and around.isdisjoint(group.around):
             actions += _other_group(shape, group, target)
     outer = [name for name in shape.outputs if all(name not in g.around for g in shape.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own

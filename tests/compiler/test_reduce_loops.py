@@ -75,6 +75,17 @@ def test_a_sum_that_reads_other_things_too_has_its_own_pass() -> None:
     assert closed_ranges(total) == (K,)
 
 
+def test_a_sum_that_waits_for_another_one_over_the_row_has_its_own_pass() -> None:
+    """Named regression: both were taken while the row was filled, and the block waited for itself."""
+    value = load(I * 5 + T).alu(Ops.EXP)
+    most = reduce(Ops.MAX, kept(value, K))
+    summed = reduce(Ops.ADD, kept(value, K) - most)
+    tidied = tidy_reduce_loops(kernel(kept(value, I) / summed))
+    loops = [closed_ranges(n) for n in tidied.toposort() if n.op is Ops.REDUCE]
+    assert loops[0] == (T,)
+    assert loops[1] != (T,)
+
+
 def test_sums_in_different_places_do_not() -> None:
     both = reduce(Ops.ADD, load(I * 5 + K)) + reduce(Ops.ADD, load(K))
     loops = [closed_ranges(n) for n in tidy_reduce_loops(kernel(both)).toposort() if n.op is Ops.REDUCE]
