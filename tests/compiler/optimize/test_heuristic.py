@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute
+from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape
 from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
@@ -59,14 +59,21 @@ def test_a_column_sum_has_its_lanes_side_by_side() -> None:
 
 def test_softmax_vectorizes_all_three_passes() -> None:
     found = chosen(softmax(data(0, 512, 1024)))
-    assert {name for name, _ in found["vectorize"]} >= {"k0", "i1"}
-    assert len(found["vectorize"]) == 4  # the two sums, the exponentials that are kept, and the output
+    assert {name for name, _ in found["vectorize"]} == {"k1", "t0_0", "i1"}
 
 
 def test_a_convolution_is_vectorized_over_places_or_channels() -> None:
     found = chosen(convolution(data(0, 8, 16, 18, 18), data(1, 32, 16, 3, 3)))
     assert found["vectorize"]
     assert found["unroll"]
+
+
+def test_the_last_pass_over_a_row_asks_for_the_next() -> None:
+    x = data(0, 4096, 4096)
+    assert chosen(softmax(x))["prefetch"] == [("16384", "t0_0")]
+    scaled = elementwise(Ops.MUL, x, broadcast_to(reshape(total(x, 1), (4096, 1)), x.shape))
+    assert chosen(scaled)["prefetch"] == [("16384", "i1")]
+    assert "prefetch" not in chosen(softmax(data(0, 64, 4096)))  # the caches have it
 
 
 def test_large_results_go_around_the_caches() -> None:
@@ -141,31 +148,15 @@ def test_few_rows_read_a_large_matrix_in_its_order(rows: int) -> None:
     assert verbs["order"][:3] == (columns, "k0", f"{columns}.s")
     assert verbs["thread"] == (columns,)
     assert verbs["prefetch"] == (str(int(verbs["accumulate"][1]) * 4096 * 4),)
+    staged = [action.args[0] for action in found if action.verb == "stage"]
+    assert staged == {1: [], 3: ["1"], 8: ["1"], 32: ["1", "2"]}[rows]  # the matrix only if rows make several tiles
 
 
 def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:
     assert "accumulate" not in chosen(matmul(data(0, 8, 512), data(1, 512, 512)))
 
 
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(513, 512, 511), (40, 66, 8), (54, 66, 24)])
-def test_panels_name_only_loops_that_are_there(rows: int, inner: int, columns: int) -> None:
-    """Named regression: lanes that a target without masks cannot have, and a sum cut by `group`, not by `unroll`."""
-    narrow = replace(VECTORS, vector_bytes=32, vector_registers=16, has_masks=False)
-    for right in (data(1, inner, columns), permute(data(1, columns, inner), (1, 0))):
-        lower(only(matmul(data(0, rows, inner), right)), narrow, is_checked=True)
-
-
 def test_products_of_bytes_are_dots() -> None:
     vnni = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     left, right = (data(slot, 64, 64, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
     assert any(u.op is Ops.DOT for u in lower(only(matmul(left, right)), vnni, is_checked=True))
-
-
-@pytest.mark.parametrize("target", [VECTORS, NO_MASKS], ids=["masks", "no masks"])
-@pytest.mark.parametrize(
-    ("rows", "columns", "inner"), [(46, 17, 49), (10, 16, 26), (38, 8, 44), (18, 13, 32), (82, 8, 18), (44, 17, 17)]
-)
-def test_a_packed_panel_names_the_loops_there_are(rows: int, columns: int, inner: int, target: Target) -> None:
-    """Once refused: lanes that did not come about for want of masks, or copies of a sum that was grouped instead."""
-    right = permute(data(1, columns, inner), (1, 0))
-    lower(only(matmul(data(0, rows, inner), right)), target, is_checked=True)
