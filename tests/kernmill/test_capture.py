@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import UserList, deque
+import logging
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Tensor, jit
+from kernmill import Context, Tensor, jit
 from kernmill.capture import buffer_of, make_real, own, refresh, stored
 
 
@@ -80,3 +82,48 @@ def test_what_is_exchanged_in_a_container_is_exchanged_by_replays(kind: Any) -> 
     for _ in range(5):
         step(made())
     np.testing.assert_array_equal(box[0].numpy(), np.full((2, 3), 6, np.float32))
+
+
+def test_checked_kernels_are_captured_too() -> None:
+    """CHECK=1 ran them and recorded nothing: every replay gave the values of the capture."""
+    with Context(CHECK=1):
+        double = jit(lambda x: x * 2)
+        for value in range(4):
+            np.testing.assert_array_equal(double(Tensor([float(value)])).numpy(), [2.0 * value])
+
+
+@pytest.mark.parametrize("make", [lambda t: UserList([t]), lambda t: UserDict({0: t}), lambda t: ChainMap({0: t})])
+def test_a_tensor_that_is_exchanged_in_a_container_of_the_library(make: Callable[[Tensor], Any]) -> None:
+    """They were not looked into: a replay left the tensor of the capture in its place, without a word."""
+    box = make(Tensor([0.0, 1, 2]).realize())
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        box[0] = box[0] + x
+        result: Tensor = box[0] * 2
+        return result
+
+    for count in range(1, 6):
+        np.testing.assert_array_equal(step(Tensor([1.0, 2, 3])).numpy(), 2 * (np.arange(3) + count * np.arange(1, 4)))
+        np.testing.assert_array_equal(box[0].numpy(), np.arange(3) + count * np.arange(1, 4))
+
+
+class Opaque:
+    """Not looked into: it says that it is of the standard library."""
+
+    __module__ = "collections"
+    tensor: Tensor
+
+
+def test_a_tensor_that_is_put_where_jit_does_not_look(caplog: pytest.LogCaptureFixture) -> None:
+    box = Opaque()
+
+    @jit
+    def keep(x: Tensor) -> Tensor:
+        box.tensor = x + 1
+        return x * 2
+
+    with caplog.at_level(logging.WARNING, logger="kernmill"):
+        for value in range(3):
+            keep(Tensor([1.0, value]))
+    assert [r.getMessage() for r in caplog.records if "does not look into" in r.getMessage()]
