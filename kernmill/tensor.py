@@ -18,7 +18,6 @@ from kernmill.ir import (
     as_dtype,
     assign,
     broadcast_shapes,
-    device_of,
     dtypes,
     reshape,
     scalar,
@@ -244,7 +243,15 @@ def _register(leaf: Conversions) -> None:
 
 def _is_shared(node: UOp) -> bool:
     """Whether the expression is of constants only: then every other tensor of the same value has the same node."""
-    return device_of(node) is None and all(u.op is not Ops.DETACH for u in node.toposort())
+    seen, stack = {node}, [node]
+    while stack:  # until the first leaf that is data: asked of every tensor that a large graph writes
+        u = stack.pop()
+        if u.storage is not None or u.op in (Ops.BUFFER, Ops.COPY, Ops.DETACH):
+            return False
+        new = set(u.src) - seen
+        seen |= new
+        stack += new
+    return True
 
 
 def _stored(node: UOp) -> UOp | None:
