@@ -51,7 +51,7 @@ PIPELINE: tuple[Pass, ...] = (
          "with loops copied out, a value changes with one vector loop at most"),
     Pass("turn", turn, Stage.VECTORIZED, Stage.VECTORIZED, ("vectorize",),
          "gathers and scatters are there, and not yet the addresses as machine numbers, whose steps nobody can read"),
-    Pass("words", lambda ast, target: find_words(ast), Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
+    Pass("words", find_words, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
          "bytes that belong together are picked from one vector"),
     Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
          "four products of bytes are values of one sum, and what was packed for them is one load"),

@@ -15,6 +15,7 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
 from ..kernel import KernelInfo
 from .actions import Action, fits
+from .blocks import block_actions
 from .dots import dot_actions
 from .rows import keeping_loops, kept_loops, passes_along_rows, rows_as_lanes
 
@@ -84,7 +85,7 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
         if rows is not None:
             return rows + _shared(shape, rows, [n for n in _loops_left(shape, rows) if n in shape.kept], target)
-        dots = dot_actions(ast, target)
+        dots = dot_actions(ast, target) or block_actions(ast, target)
         if dots is not None:
             return dots + _shared(shape, dots, _loops_left(shape, dots), target)
         main = _main_group(shape)
