@@ -67,6 +67,7 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
+    has_blocks: bool = False  # short sums of ints inside a sum: what they unpack from bytes is unpacked where it is used
     kept_loops: set[UOp] = field(default_factory=set[UOp])
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
 
@@ -109,7 +110,7 @@ class _Facts:
     Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one buffer,
     and whether that reduction reads each of its data several times: then it wants a register tile,
     and a kernel to itself. `data`: the most elements of one buffer, beneath the reductions as well. `terms`: how many ints
-    an element is made of, added up.
+    an element is made of, added up. `is_bytes`: all data are bytes, so that the node is no smaller than they are.
     """
 
     cost: int
@@ -120,6 +121,7 @@ class _Facts:
     is_tiled: bool
     data: int
     terms: int
+    is_bytes: bool
 
 
 def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
@@ -172,17 +174,17 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
         if node.op in _LEAVES or node in forced:
             is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
             size = _elements(node.shape) if is_data else 0
-            facts[node] = _Facts(0, int(is_data), False, 0, size, False, size, 1)
+            facts[node] = _Facts(0, int(is_data), False, 0, size, False, size, 1, node.dtype.size_bytes == 1 or not is_data)
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
             terms = terms * _reduced(node) if node.dtype.is_int else _UNKNOWN
-            facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data, terms)
+            facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data, terms, False)
         else:
             cost = sum(f.cost for f in below) + (_COST.get(node.op, 1) if node.op.is_elementwise else 0)
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
             widest = max((f.widest for f in below), default=0)
-            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth, widest, tiled, data, terms)
+            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth, widest, tiled, data, terms, all(f.is_bytes for f in below))
     return facts
 
 
@@ -208,7 +210,7 @@ def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
 # --- the decision ----------------------------------------------------------------------------------------------------
 def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     fact = facts[node]
-    if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH):
+    if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH) or _is_unpacked(uses, fact, fusion):
         return False
     if not fact.reads and fact.cost <= _CHEAP:  # made of nothing that is in memory: places and constants
         return False
@@ -228,9 +230,14 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
 
 
+def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
+    """Codes and scales of a product over blocks."""
+    return fact.is_bytes and all(fusion.roots[use.kernel].has_blocks for use in uses)
+
+
 def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Dear, and computed several times for each element if nothing is done about it."""
-    if not (node.op.is_elementwise and facts[node].cost > _CHEAP):
+    if not (node.op.is_elementwise and facts[node].cost > _CHEAP) or _is_unpacked(uses, facts[node], fusion):
         return False
     times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses)
     return times >= 2 * max(1, _elements(node.shape))
@@ -303,6 +310,7 @@ def _melts(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
         if needed <= {*kernel.loops, *kernel.kept_loops}:  # inside what is kept: computed as often as that is
             return use.gate is TRUE and repeats <= 1
         if fact.terms <= _SHORT_SUM and use.gate is TRUE and repeats <= 1:
+            kernel.has_blocks = True
             return True
         return node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS
     if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):

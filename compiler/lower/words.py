@@ -8,7 +8,7 @@ tests/compiler/lower/test_words.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, Target, UOp, dtypes
+from kernmill.ir import Ops, Target, UOp, dtypes, simplify
 
 from ..turn import side_by_side
 
@@ -32,8 +32,20 @@ def _word(u: UOp) -> UOp | None:
     parts: dict[int, UOp] = {}
     if not _collect(u, parts) or sorted(parts) != list(range(0, u.dtype.bits, 8)):
         return None
-    found = side_by_side([parts[shift] for shift in sorted(parts)], u.dtype.lanes)
-    return UOp(Ops.BITCAST, u.dtype, (found,)) if found is not None and found.op is Ops.LOAD else None
+    found = _load(side_by_side([parts[shift] for shift in sorted(parts)], u.dtype.lanes))
+    return None if found is None else UOp(Ops.BITCAST, u.dtype, (found,))
+
+
+def _load(u: UOp) -> UOp | None:
+    """The load itself, or that of the part of a longer vector that a shuffle takes."""
+    if u.op is Ops.LOAD:
+        return u
+    whole, start = u.src[0], u.arg[0] if u.op is Ops.SHUFFLE else 0
+    is_part = u.op is Ops.SHUFFLE and u.arg == tuple(range(start, start + u.dtype.lanes))
+    if not is_part or whole.op is not Ops.LOAD or len(whole.src[0].src) > 2 or u.arg[-1] >= whole.dtype.lanes:
+        return None
+    memory, place = whole.src[0].src
+    return UOp(Ops.LOAD, u.dtype, (UOp(Ops.INDEX, u.dtype, (memory, simplify(place + start))),), whole.arg)
 
 
 def _collect(u: UOp, parts: dict[int, UOp]) -> bool:

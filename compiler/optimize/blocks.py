@@ -16,7 +16,7 @@ from .actions import Action
 __all__ = ["block_actions", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
-_DOTS = 64  # of them in one body
+_DOTS = 16  # of them in one body
 _TILE = 8  # rows of a register tile
 _AHEAD = 4096  # bytes
 _LARGE = 8  # times L2: what no cache keeps until it is needed again
@@ -46,31 +46,36 @@ def block_actions(ast: UOp, target: Target) -> list[Action] | None:
     for matrix, other in (operands, operands[::-1]) if operands else ():
         column = next((n for n in outputs if steps.get(n) == 1 and _lies_beside(matrix, n) and n not in _names(other)), "")
         if column and sizes[column] % lanes == 0:
-            rows = [name for name in outputs if name not in _names(matrix)]
-            return _tiled(sums, sizes, (column, lanes), rows, matrix, target)
+            return _tiled(sums, sizes, (column, lanes), outputs, matrix, target)
     return None
 
 
 def _tiled(
-    sums: list[UOp], sizes: dict[str, int], column: tuple[str, int], rows: list[str], matrix: UOp, target: Target
+    sums: list[UOp], sizes: dict[str, int], column: tuple[str, int], outputs: list[str], matrix: UOp, target: Target
 ) -> list[Action]:
     inner, outer = ([str(r.arg[0]) for r in closed_ranges(total)] for total in sums)
     actions = [Action("vectorize", (column[0], str(column[1])))]
-    dots, tile = 1, 1
+    body = 1
     for name in inner:
         actions.append(Action("unroll", (name, str(sizes[name]))))
-        dots *= sizes[name]
-    if rows and sizes[rows[-1]] > 1:
-        tile = min(range(1, _TILE + 1), key=lambda n: (-(-sizes[rows[-1]] // n) * (n + 1), -n))
-        actions += [Action("unroll", (rows[-1], str(tile)))] if tile > 1 else []
-    body = dots // _WORD * tile
-    for name in reversed(outer[1:]):
-        if body * sizes[name] > _DOTS * tile:
-            break
-        actions.append(Action("unroll", (name, str(sizes[name]))))
         body *= sizes[name]
+    body //= _WORD
+    places = [n.src[0] for n in matrix.toposort() if n.op is Ops.LOAD]
+    for name in sorted(outer[1:], key=lambda n: sum(n in _names(place) for place in places)):  # most shared first
+        if body * sizes[name] <= _DOTS:
+            actions.append(Action("unroll", (name, str(sizes[name]))))
+            body *= sizes[name]
+    beside = [name for name in outputs if name in _names(matrix) and name != column[0]]
+    rows = [name for name in outputs if name not in _names(matrix) and sizes[name] > 1]
+    if rows:
+        count = sizes[rows[-1]]
+        tile = min(range(1, _TILE + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
+        actions += [Action("unroll", (rows[-1], str(tile)))] if tile > 1 else []
+        actions.append(Action("order", (*beside, *[n for n in rows if sizes[n] > tile or n != rows[-1]])))
+        return actions
+    actions += [Action("unroll", (name, "2")) for name in beside[-1:] if sizes[name] % 2 == 0]
     params = {n for n in matrix.toposort() if n.op is Ops.PARAM}
-    if sum(p.arg[1] * p.dtype.size_bytes for p in params) > _LARGE * target.l2_bytes and tile == 1:
+    if sum(p.arg[1] * p.dtype.size_bytes for p in params) > _LARGE * target.l2_bytes:
         actions.append(Action("prefetch", (str(_AHEAD),)))
     return actions
 
