@@ -202,7 +202,8 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
     actions += _reduce_loops(shape, main, lane_loop, width, count)
     has_lane_output = width > 1 and lane_loop in shape.outputs
     for group in shape.groups:
-        if group is not main and not (has_lane_output and lane_loop in group.around):
+        is_nested = not (group.around.isdisjoint(main.loops) and main.around.isdisjoint(group.loops))
+        if group is not main and not is_nested and not (has_lane_output and lane_loop in group.around):
             actions += _other_group(shape, group, target)
     outer = [name for name in shape.outputs if all(name not in g.around for g in shape.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own
