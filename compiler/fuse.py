@@ -67,7 +67,9 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
-    has_blocks: bool = False  # short sums of ints inside a sum: what they unpack from bytes is unpacked where it is used
+    has_blocks: bool = (
+        False  # short sums of ints inside a sum: what they unpack from bytes is unpacked where it is used
+    )
     kept_loops: set[UOp] = field(default_factory=set[UOp])
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
 
@@ -174,7 +176,9 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
         if node.op in _LEAVES or node in forced:
             is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
             size = _elements(node.shape) if is_data else 0
-            facts[node] = _Facts(0, int(is_data), False, 0, size, False, size, 1, node.dtype.size_bytes == 1 or not is_data)
+            facts[node] = _Facts(
+                0, int(is_data), False, 0, size, False, size, 1, node.dtype.size_bytes == 1 or not is_data
+            )
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
             terms = terms * _reduced(node) if node.dtype.is_int else _UNKNOWN
@@ -184,7 +188,17 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
             widest = max((f.widest for f in below), default=0)
-            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth, widest, tiled, data, terms, all(f.is_bytes for f in below))
+            facts[node] = _Facts(
+                min(cost, 1000),
+                sum(f.reads for f in below),
+                heavy,
+                depth,
+                widest,
+                tiled,
+                data,
+                terms,
+                all(f.is_bytes for f in below),
+            )
     return facts
 
 

@@ -44,7 +44,9 @@ def block_actions(ast: UOp, target: Target) -> list[Action] | None:
     lanes = target.vector_bytes // _WORD
     steps = _steps(ast.src[0].src[0])
     for matrix, other in (operands, operands[::-1]) if operands else ():
-        column = next((n for n in outputs if steps.get(n) == 1 and _lies_beside(matrix, n) and n not in _names(other)), "")
+        column = next(
+            (n for n in outputs if steps.get(n) == 1 and _lies_beside(matrix, n) and n not in _names(other)), ""
+        )
         if column and sizes[column] % lanes == 0:
             return _tiled(sums, sizes, (column, lanes), outputs, matrix, target)
     return None

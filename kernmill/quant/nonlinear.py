@@ -117,7 +117,14 @@ def _read_nvfp4(d: Tensor, qs: Tensor) -> Codes:
 
 BLOCKS = (
     BlockType("IQ4_NL", {"d": 2, "qs": 16}, _read_iq4_nl, _write_iq4_nl, (2, 16)),
-    BlockType("IQ4_XS", {"d": 2, "scales_h": 2, "scales_l": 4, "qs": 128}, _read_iq4_xs, _write_iq4_xs, (8, 2, 16), ("scales_h", "scales_l")),
+    BlockType(
+        "IQ4_XS",
+        {"d": 2, "scales_h": 2, "scales_l": 4, "qs": 128},
+        _read_iq4_xs,
+        _write_iq4_xs,
+        (8, 2, 16),
+        ("scales_h", "scales_l"),
+    ),
     BlockType("MXFP4", {"e": 1, "qs": 16}, _read_mxfp4, _write_mxfp4, (2, 16)),
     BlockType("NVFP4", {"d": 4, "qs": 32}, _read_nvfp4, axes=(4, 2, 8), single=("d",)),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from math import prod
 from typing import Self
 
@@ -31,20 +30,27 @@ class QuantizedTensor:
     data: Tensor
     type: BlockType
     shape: tuple[int, ...]
-    beside: int = 1
+    beside: int
 
-    def __init__(self, data: Tensor, type: str | BlockType, shape: Sequence[int]) -> None:
-        """Take bytes of any shape as the blocks of a tensor.
+    def __init__(self, data: Tensor, type: str | BlockType, shape: Sequence[int], *, beside: int = 1) -> None:
+        """Take bytes of any shape as the blocks of a tensor; of one with so many rows interleaved.
 
         Raises:
-            ShapeError: rows that are no whole blocks; another number of bytes.
+            ShapeError: rows that are no whole blocks, or not `beside` by `beside`; another number of bytes.
             DTypeError: the data is not uint8.
         """
         self.type = block_type(type) if isinstance(type, str) else type
-        self.shape = tuple(shape)
+        self.shape, self.beside = tuple(shape), beside
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
+        if beside > 1 and (self.ndim != 2 or self.shape[0] % beside):
+            raise ShapeError(
+                f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {beside} rows interleaved: "
+                f"that takes two axes, the first a multiple of {beside}. Give beside=1."
+            )
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.type.size_bytes)
+        if beside > 1:
+            wanted = (self.shape[0] // beside, wanted[1], beside * wanted[2])
         if data.uop.shape != wanted:
             if data.numel() != self.nbytes:
                 raise ShapeError(
@@ -92,9 +98,7 @@ class QuantizedTensor:
             part.unflatten(-1, (part.shape[-1] // word, word)).permute(0, 2, 3, 1, 4).flatten(-3)
             for part, word in zip(parts, self.type.words().values(), strict=True)
         ]
-        found = copy(self)
-        found.data, found.beside = cat(laid, axis=-1).contiguous(), _BESIDE
-        return found.realize()
+        return type(self)(cat(laid, axis=-1).contiguous(), self.type, self.shape, beside=_BESIDE).realize()
 
     def _codes(self, index: Tensor | None = None) -> Codes:
         """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""
@@ -130,7 +134,7 @@ class QuantizedTensor:
                 "weight, which has two axes. Reshape one."
             )
         codes = self._codes()
-        if x.dtype.bits < 64 and x.dtype.is_float and setting("QUANT_ACT") == "int8":
+        if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
             flat = product(x.reshape(prod(x.shape[:-1]), x.shape[-1]), codes, self.type)
             result = flat.reshape(*x.shape[:-1], self.shape[0])
         else:
@@ -169,9 +173,7 @@ class QuantizedTensor:
 
     def to(self, device: str) -> Self:
         """The same blocks on another device."""
-        found = copy(self)
-        found.data = self.data.to(device)
-        return found
+        return type(self)(self.data.to(device), self.type, self.shape, beside=self.beside)
 
     def realize(self) -> Self:
         """Compute the blocks now."""

@@ -80,7 +80,8 @@ def test_quantized_rows() -> None:
     rows = quantized_rows(Tensor(x.astype(np.float32)))
     codes, scale = rows.codes.numpy(), rows.scale.numpy()
     assert (codes.shape, codes.dtype, scale.shape) == ((3, 3, 32), np.int8, (3, 3, 1))
-    assert (codes[1, 0] == 0).all() and scale[1, 0, 0] == 0
+    assert (codes[1, 0] == 0).all()
+    assert scale[1, 0, 0] == 0
     assert set(np.abs(codes.astype(int)).max(-1).reshape(-1)) == {0, 127}
     np.testing.assert_allclose(codes * scale, x.reshape(3, 3, 32), atol=0, rtol=1, err_msg="signs")
     assert (np.abs(codes * scale - x.reshape(3, 3, 32)) <= scale * 0.5001).all()
@@ -125,10 +126,21 @@ def test_dtypes_and_shapes() -> None:
     np.testing.assert_allclose(bias, mine.linear(Tensor(x)).numpy() + 1, rtol=1e-6)
 
 
+def test_gradients_take_the_float_product() -> None:
+    """Rounding has no slope."""
+    mine, x = weight("Q8_0"), Tensor.ones(2, 64, requires_grad=True)
+    mine.linear(x).sum().backward()
+    assert x.grad is not None
+    want = np.broadcast_to(mine.dequantize().numpy().sum(0), (2, 64))
+    np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-4, atol=1e-4)
+
+
 def test_mistakes() -> None:
     with pytest.raises(ShapeError, match="are no whole blocks"):
         QuantizedTensor.quantize(Tensor.ones(2, 40), "Q8_0")
     with pytest.raises(ShapeError, match="the last axis of x is to be that of the weight"):
         weight("Q8_0").linear(Tensor.ones(2, 32))
+    with pytest.raises(ShapeError, match=r"Q8_0 of shape \(17, 32\) with 16 rows interleaved: that takes two axes"):
+        QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (17, 32), beside=16)
     with pytest.raises(SettingError, match="QUANT_ACT"), Context(QUANT_ACT="int4"):
         pass
