@@ -109,10 +109,10 @@ class Fusion:
 class _Facts:
     """What a node is made of down to data and reductions.
 
-    Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one buffer,
-    and whether that reduction reads each of its data several times: then it wants a register tile,
-    and a kernel to itself. `data`: the most elements of one buffer, beneath the reductions as well. `terms`: how many ints
-    an element is made of, added up. `is_bytes`: all data are bytes, so that the node is no smaller than they are.
+    Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one
+    buffer, and whether that reduction reads each of its data several times: then it wants a register tile, and a kernel
+    to itself. `data`: the most elements of one buffer, beneath the reductions as well. `terms`: how many ints an
+    element is made of, added up. `is_bytes`: all data are bytes, so that the node is no smaller than they are.
     """
 
     cost: int

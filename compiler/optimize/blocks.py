@@ -1,4 +1,4 @@
-"""The schedule of sums over blocks: short sums of products of bytes, scaled, and added up; products of quantised weights.
+"""The schedule of sums over blocks: short sums of products of bytes, scaled and added up, as quantised weights ask for.
 
 Lanes are outputs whose words lie side by side in one operand, so that no sum goes across lanes. The short sum is copied
 out whole and becomes a chain of dot products (lower/dot.py); of the loops over blocks those stay that a body has no

@@ -51,7 +51,7 @@ def quantized_rows(x: Tensor) -> Rows:
 
 
 def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
-    """The sums over all values of all blocks: x [rows, n] and the codes [*m, blocks, values] give float32 [rows, *m]."""
+    """Sums over all values of all blocks: x [rows, n] and codes [*m, blocks, values] give float32 [rows, *m]."""
     rows = quantized_rows(x)
     groups, around = codes.scale.shape[-1], codes.codes.ndim - 2
     group = kind.values // groups
