@@ -11,6 +11,7 @@
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
+    prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search.
@@ -32,12 +33,13 @@ from kernmill.ir import (
     closed_ranges,
     dtypes,
     index_const,
+    linear,
     make_range,
     simplify,
     substitute,
 )
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, iterations
 from ..split_reduce import neutral_element
 from . import proposals as propose
 
@@ -144,9 +146,14 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         name, amount = args[0], int(args[1])
         loop = find_loop(ast, name)
         is_reduce = loop.arg[1] == AxisKind.REDUCE
-        if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) or (verb == "group" and not is_reduce):
+        fills = any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort())
+        size = loop.src[0]
+        is_copied = fills and verb == "vectorize" and size.is_const and amount >= size.arg  # copies of stores as one
+        if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) and not is_copied:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
-        if verb == "group" and any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort()):
+        if verb == "group" and not is_reduce:
+            raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
+        if verb == "group" and fills:
             raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
@@ -178,12 +185,12 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
     valid: UOp | None = None
     loops: tuple[UOp, ...] = (inner,)
     index = inner
-    if size.is_const and size.arg <= amount:
-        valid = None if size.arg == amount else inner < size
+    blocks = simplify((size + (amount - 1)) // amount)
+    if blocks.is_const and blocks.arg == 1:  # also of a size that is known when the kernel runs
+        valid = None if size.is_const and size.arg == amount else inner < size
         if name in order:
             order.remove(name)
     else:
-        blocks = simplify((size + (amount - 1)) // amount)
         outer = make_range(name, blocks, loop.arg[1])
         index, loops = simplify(outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
@@ -201,7 +208,7 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     """
     order = ast.toposort()
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
-    last = None if valid is None or not is_output or not loop.src[0].is_const else loop.src[0].arg - 1
+    last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
     widened = _copied_out(loops[-1])
     done: dict[UOp, UOp] = {}
     for node in order:
@@ -271,8 +278,6 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
     _check_changes_output(ast, loop)
-    if not loop.src[0].is_const:
-        raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
         raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
@@ -329,6 +334,10 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
     return simplify(ast.replace(src=(new,), arg=replace(info, order=(*info.order, name))))
 
 
+_SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
+_LINE = 64  # bytes by which they are moved apart
+
+
 def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     slot, names = int(args[0]), args[1:]
     loads = [
@@ -353,16 +362,41 @@ def _staged(load: UOp, loops: list[UOp], name: str, mark: str) -> UOp:
     """The load, read from memory of the kernel's own that loops over copies of `loops` have filled."""
     copies = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], _copy_kind(loop)) for loop in loops}
     place, here = index_const(0), index_const(0)
-    size = 1
-    for loop in loops:
-        place, here = place * loop.src[0].arg + copies[loop], here * loop.src[0].arg + loop
-        size *= loop.src[0].arg
-    value = substitute(load, copies)
+    size = 1  # elements from one iteration of the loop to the next
+    for loop in reversed(loops):
+        if size * load.dtype.size_bytes % _SAME_PLACE == 0:
+            size += _LINE // load.dtype.size_bytes
+        place, here = copies[loop] * size + place, loop * size + here
+        size *= iterations(loop)
+    value = substitute(_by_neighbours(load, loops), copies)
     around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
     memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, size))
     store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
-    filled = UOp(Ops.AFTER, load.dtype, (memory, store, *(copies[loop] for loop in loops)), 1)
+    walked = sorted(loops, key=lambda loop: -_step(load.src[0].src[1], loop))  # as the operand lies, neighbours last
+    filled = UOp(Ops.AFTER, load.dtype, (memory, store, *(copies[loop] for loop in walked)), 1)
     return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
+
+
+def _by_neighbours(load: UOp, loops: list[UOp]) -> UOp:
+    """Where neighbours are copied up to a last one, a gate for vectors of them in place of an end for each of them."""
+    place = load.src[0]
+    for atom, factor in linear(place.src[1])[0].items():
+        if atom.op is Ops.MIN and abs(factor) == 1 and not atom.ranges.isdisjoint(loops):
+            index, last = atom.src
+            open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
+            return load.replace(src=(_gated(open_place, index < last + 1),))
+    return load
+
+
+def _step(place: UOp, loop: UOp) -> int:
+    """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
+    step = 0
+    for atom, factor in linear(place)[0].items():
+        if atom is loop:
+            step += factor
+        elif atom.op is Ops.MIN:
+            step += factor * _step(atom.src[0], loop)
+    return abs(step)
 
 
 def _copy_kind(loop: UOp) -> AxisKind:
@@ -379,9 +413,11 @@ _PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     table: dict[UOp, UOp] = {}
+    inside = {find_loop(ast, name) for name in args[1:]}
     for node in ast.toposort():
         memory = node.src[0].src[0] if node.op is Ops.LOAD else node
-        if node.op is Ops.LOAD and memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED:
+        is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED
+        if node.op is Ops.LOAD and is_large and inside <= node.ranges:
             table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=int(args[0]))
     return substitute(ast, table)
 
