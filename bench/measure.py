@@ -17,6 +17,7 @@ from .hog_rows import HOG_ROWS
 from .launch import LAUNCH_ROWS
 from .matmul_rows import MATMUL_ROWS
 from .peers import peer
+from .quant_rows import QUANT_ROWS
 from .row import Goal, Outcome, Prepared, Row, Setup, take_off
 from .tensor_rows import TENSOR_ROWS
 from .timing import interleave
@@ -26,7 +27,7 @@ _NO_PEERS = ("kernmill", "opencl", "ceiling")  # us, and what is nobody's
 
 __all__ = ["EXPRESSION_ROWS", "ROWS", "measure_all", "measure_row"]
 
-EXPRESSION_ROWS: list[Row] = [*MATMUL_ROWS, *ATTENTION_ROWS, *CONV_ROWS, *TENSOR_ROWS]
+EXPRESSION_ROWS: list[Row] = [*MATMUL_ROWS, *ATTENTION_ROWS, *CONV_ROWS, *TENSOR_ROWS, *QUANT_ROWS]
 ROWS: list[Row] = [
     *EXPRESSION_ROWS, *LAUNCH_ROWS, *TRAIN_ROWS, *HOG_ROWS, *FRESH_ROWS,
     *BLOCK_ROWS,

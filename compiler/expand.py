@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, with_sources
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, simplify, with_sources
 
 from .reduce_loops import separate_loops
 from .split_reduce import neutral_element
@@ -88,7 +88,8 @@ def _reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
     op = node.arg[0]
     neutral = neutral_element(op, node)
     values = [value for value in values if value is not neutral] or [neutral]  # copies outside of a masked loop
-    if loops and values != [neutral]:
+    is_short = not loops and len(values) > 1 and node.dtype is dtypes.int32  # what may become dot products
+    if (loops or is_short) and values != [neutral]:
         return UOp(Ops.REDUCE, node.dtype, (*values, *loops), (op, len(values)))
     total = values[0]
     for value in values[1:]:

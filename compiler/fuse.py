@@ -50,6 +50,8 @@ _MOST_PLACES = 6  # read at more places than this it is stored in any case: each
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
+_SHORT_SUM = 32  # a sum of so few ints is made inside another sum that needs it once: the blocks of a quantised product
+_UNKNOWN = 1 << 40
 _REPEATS = 3  # a sum inside a sum may do so much work again, where the alternative is to store all its terms
 _MOST_KEPT = 1 << 14  # elements of a row that a kernel keeps for itself
 _KEPT_GAIN = 4  # a reduction is kept if storing it would move this many times more than the data it is made of
@@ -66,6 +68,9 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
+    has_blocks: bool = (
+        False  # short sums of ints inside a sum: what they unpack from bytes is unpacked where it is used
+    )
     kept_loops: set[UOp] = field(default_factory=set[UOp])
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
 
@@ -105,9 +110,10 @@ class Fusion:
 class _Facts:
     """What a node is made of down to data and reductions.
 
-    Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one buffer,
-    and whether that reduction reads each of its data several times: then it wants a register tile,
-    and a kernel to itself. `data`: the most elements of one buffer, beneath the reductions as well.
+    Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one
+    buffer, and whether that reduction reads each of its data several times: then it wants a register tile, and a kernel
+    to itself. `data`: the most elements of one buffer, beneath the reductions as well. `terms`: how many ints an
+    element is made of, added up. `is_bytes`: all data are bytes, so that the node is no smaller than they are.
     """
 
     cost: int
@@ -117,6 +123,8 @@ class _Facts:
     widest: int
     is_tiled: bool
     data: int
+    terms: int
+    is_bytes: bool
 
 
 def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
@@ -165,13 +173,17 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
         below = [facts[s] for s in node.src]
         depth = max((f.depth for f in below), default=0)
         data = max((f.data for f in below), default=0)
+        terms = max((f.terms for f in below), default=1)
         if node.op in _LEAVES or node in forced:
             is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
             size = _elements(node.shape) if is_data else 0
-            facts[node] = _Facts(0, int(is_data), False, 0, size, False, size)
+            facts[node] = _Facts(
+                0, int(is_data), False, 0, size, False, size, 1, node.dtype.size_bytes == 1 or not is_data
+            )
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
-            facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data)
+            terms = terms * _reduced(node) if node.dtype.is_int else _UNKNOWN
+            facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data, terms, False)
         else:
             cost = sum(f.cost for f in below) + (_COST.get(node.op, 1) if node.op.is_elementwise else 0)
             reads = sum(f.reads for f in below)
@@ -180,7 +192,17 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
             widest = max((f.widest for f in below), default=0)
-            facts[node] = _Facts(min(cost, 1000), reads, heavy, depth, widest, tiled, data)
+            facts[node] = _Facts(
+                min(cost, 1000),
+                reads,
+                heavy,
+                depth,
+                widest,
+                tiled,
+                data,
+                terms,
+                all(f.is_bytes for f in below),
+            )
     return facts
 
 
@@ -206,7 +228,7 @@ def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
 # --- the decision ----------------------------------------------------------------------------------------------------
 def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     fact = facts[node]
-    if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH):
+    if node.op.group is Group.MOVEMENT or node.op in (Ops.TAKE, Ops.DETACH) or _is_unpacked(uses, fact, fusion):
         return False
     if not fact.reads and fact.cost <= _CHEAP:  # made of nothing that is in memory: places and constants
         return False
@@ -215,7 +237,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
             _evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses
         )
     if node.op is Ops.REDUCE or (fact.is_heavy and node.op.is_elementwise):
-        return len(uses) > 1 or not _melts(node, uses[0], fact.is_tiled, fusion)
+        return len(uses) > 1 or not _melts(node, uses[0], fact, fusion)
     if fact.cost == 0:
         return False
     kernels = {use.kernel for use in uses}
@@ -226,9 +248,14 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
 
 
+def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
+    """Codes and scales of a product over blocks."""
+    return fact.is_bytes and all(fusion.roots[use.kernel].has_blocks for use in uses)
+
+
 def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Dear, and computed several times for each element if nothing is done about it."""
-    if not (node.op.is_elementwise and facts[node].cost > _CHEAP):
+    if not (node.op.is_elementwise and facts[node].cost > _CHEAP) or _is_unpacked(uses, facts[node], fusion):
         return False
     times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses)
     return times >= 2 * max(1, _elements(node.shape))
@@ -292,7 +319,7 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
     return False
 
 
-def _melts(node: UOp, use: Use, is_tiled: bool, fusion: Fusion) -> bool:
+def _melts(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
     """A reduction is computed inside its consumer: nothing is computed twice, and rows enough remain."""
     kernel = fusion.roots[use.kernel]
     needed = _needed(use)
@@ -300,6 +327,9 @@ def _melts(node: UOp, use: Use, is_tiled: bool, fusion: Fusion) -> bool:
         repeats = _evaluations(use, kernel) / max(1, _elements(node.shape))
         if needed <= {*kernel.loops, *kernel.kept_loops}:  # inside what is kept: computed as often as that is
             return use.gate is TRUE and repeats <= 1
+        if fact.terms <= _SHORT_SUM and use.gate is TRUE and repeats <= 1:
+            kernel.has_blocks = True
+            return True
         return node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS
     if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):
         return False
@@ -307,7 +337,7 @@ def _melts(node: UOp, use: Use, is_tiled: bool, fusion: Fusion) -> bool:
     total = _product(kernel.loops)
     if rows == total or total * _reduced(node) <= _SMALL:
         return True
-    return rows >= _FEW_ROWS and not is_tiled
+    return rows >= _FEW_ROWS and not fact.is_tiled
 
 
 def _continues(node: UOp, fusion: Fusion) -> bool:

@@ -18,6 +18,7 @@ from .lower.decompose import decompose
 from .lower.dot import find_dots
 from .lower.index import lower_index
 from .lower.reduce import lower_reduces
+from .lower.words import find_words
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
 from .trim import trim_loops
@@ -50,6 +51,8 @@ PIPELINE: tuple[Pass, ...] = (
          "with loops copied out, a value changes with one vector loop at most"),
     Pass("turn", turn, Stage.VECTORIZED, Stage.VECTORIZED, ("vectorize",),
          "gathers and scatters are there, and not yet the addresses as machine numbers, whose steps nobody can read"),
+    Pass("words", find_words, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
+         "bytes that belong together are picked from one vector"),
     Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
          "four products of bytes are values of one sum, and what was packed for them is one load"),
     Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize", "dot"),

@@ -18,7 +18,7 @@ from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, lin
 
 from .vectorize import spread
 
-__all__ = ["turn"]
+__all__ = ["merged", "shuffle", "side_by_side", "turn"]
 
 _MOST_VECTORS = 4  # of contiguous memory that one gather is picked from
 _LEAST_ROWS = 4  # a block of fewer rows costs as much as gathers
@@ -360,6 +360,47 @@ def _laid_out(vectors: Sequence[UOp]) -> UOp:
 
 def _joined(a: UOp, b: UOp) -> UOp:
     return shuffle(a, b, tuple(range(2 * a.dtype.lanes)))
+
+
+def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
+    """Values of one byte woven into each other: lane n of value m is lane len(values) * n + m of the result.
+
+    What is done to all of them is done to the woven one: of loads that lie so in memory nothing but one load is left.
+    """
+    first, count = values[0], len(values)
+    if all(u.dtype.lanes == 1 for u in values):
+        row = _neighbours(values) or UOp(Ops.LANES, first.dtype.vec(count), tuple(values))
+        return row if lanes == 1 else shuffle(row, row, tuple(range(count)) * lanes)
+    if all(u.is_const for u in values):
+        is_one = all(u.arg == first.arg for u in values)
+        return const(first.dtype.vec(count * lanes), first.arg if is_one else tuple(u.arg for u in values) * lanes)
+    is_alike = first.op.is_elementwise and all(_is_alike(u, first) for u in values)
+    if is_alike and all(s.dtype.size_bytes == s.dtype.lanes for s in first.src):
+        woven = (side_by_side([u.src[n] for u in values], lanes) for n in range(len(first.src)))
+        return UOp(first.op, first.dtype.vec(count * lanes), tuple(woven), first.arg)
+    vectors = [spread(u, lanes) for u in values]
+    return merged([(vector, lane) for lane in range(lanes) for vector in vectors])
+
+
+def _is_alike(u: UOp, other: UOp) -> bool:
+    own, others = ([s.dtype.scalar for s in node.src] for node in (u, other))
+    return u.op is other.op and u.arg == other.arg and own == others and u.dtype.scalar is other.dtype.scalar
+
+
+def _neighbours(values: Sequence[UOp]) -> UOp | None:
+    """Scalars that lie side by side, as one load."""
+    if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in values):
+        return None
+    places = [linear(u.src[0].src[1]) for u in values]
+    memory, first = values[0].src[0].src[:2]
+    is_row = all(
+        u.src[0].src[0] is memory and terms == places[0][0] and offset == places[0][1] + n
+        for n, (u, (terms, offset)) in enumerate(zip(values, places, strict=True))
+    )
+    if not is_row:
+        return None
+    kind = values[0].dtype.vec(len(values))
+    return UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, first)),), values[0].arg)
 
 
 def _transposed(rows: Sequence[UOp]) -> list[UOp]:

@@ -45,7 +45,7 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     if node.op is Ops.RANGE and node.arg[1] == AxisKind.VECTOR:
         lanes = int(node.src[0].arg)
         return const(dtypes.index.vec(lanes), tuple(range(lanes)))
-    if closed_ranges(node):
+    if closed_ranges(node) or node.op is Ops.REDUCE:
         return _close(node, src)
     if node.op is Ops.INDEX:
         return _place(node, src, done)
@@ -100,7 +100,7 @@ def _close(node: UOp, src: tuple[UOp, ...]) -> UOp:
         lanes = int(lanes_loop.src[0].arg)
     values = tuple(spread(v, lanes) for v in src[:first])
     op = node.arg[0]
-    if loops:
+    if loops or not closed:
         result = UOp(Ops.REDUCE, node.dtype.vec(lanes), (*values, *loops), node.arg)
     else:
         result = values[0]

@@ -64,6 +64,8 @@ LEGAL_KINDS: Final[dict[Stage, frozenset[AxisKind]]] = {
     Stage.LINEAR: frozenset(AxisKind) - _COPIED_OUT,
 }
 
+_WITH_VECTORS: Final = frozenset({Stage.VECTORIZED, Stage.LOWERED, Stage.LINEAR})
+
 # --- the specification: dtypes of operands ---------------------------------------------------------------------------
 _FLOAT_ONLY: Final = frozenset({
     Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.SQRT, Ops.DIV,
@@ -180,6 +182,12 @@ def _ternary(node: UOp, stage: Stage) -> Complaint:
 
 def _conversion(node: UOp, stage: Stage) -> Complaint:
     before = node.src[0].dtype
+    if node.op is Ops.BITCAST and stage in _WITH_VECTORS and node.dtype.bits and before.bits:
+        return (
+            None
+            if node.dtype.bits * node.dtype.lanes == before.bits * before.lanes
+            else f"BITCAST from {before.name} to {node.dtype.name}: the sizes differ"
+        )
     if node.dtype.lanes != before.lanes or not node.dtype.bits or not before.bits:
         return f"{node.op.name} cannot turn {before.name} into {node.dtype.name}"
     if node.op is Ops.BITCAST and stage is not Stage.TENSOR and node.dtype.bits != before.bits:
@@ -246,7 +254,12 @@ def _reduce(node: UOp, stage: Stage) -> Complaint:
         if len(node.src) != 1 or any(not 0 <= axis < rank for axis in rest):
             return f"REDUCE over axes {rest} of {rank}"
         rest = 1
-    if not 1 <= rest < len(node.src) + (stage is Stage.TENSOR) or not _are_ranges(node.src[rest:]):
+    is_short = stage in (
+        Stage.TENSOR,
+        Stage.OPTIMIZED,
+        Stage.VECTORIZED,
+    )  # copied out whole: values and no loop is left
+    if not 1 <= rest < len(node.src) + is_short or not _are_ranges(node.src[rest:]):
         return f"REDUCE of {rest} values needs them first and then its loops"
     values = node.src[:rest]
     return (

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, const, dtypes, linear
+from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, const, dtypes
 
 from ..reduce_loops import separate_loops
-from ..turn import merged, shuffle
-from ..vectorize import spread
+from ..turn import shuffle, side_by_side
 from .reduce import without_mask
 
 __all__ = ["BYTES", "GROUP", "find_dots"]
@@ -77,7 +76,7 @@ def _dot(values: Sequence[UOp], node: UOp, target: Target) -> tuple[UOp, ...] | 
     if len(products) < GROUP or len({tuple(x.dtype.scalar for x in product) for product in products}) > 1:
         return None
     lanes = node.dtype.lanes
-    a, b = (_side_by_side([product[n] for product in products], lanes) for n in (0, 1))
+    a, b = (side_by_side([product[n] for product in products], lanes) for n in (0, 1))
     zero = const(node.dtype, 0)
     pair = a.dtype.scalar, b.dtype.scalar
     if pair in target.dots:
@@ -133,28 +132,3 @@ def _byte(u: UOp) -> UOp | None:
     if u.op is Ops.BROADCAST:
         return _byte(u.src[0])
     return u.src[0] if u.op is Ops.CAST and u.src[0].dtype.scalar in BYTES else None
-
-
-def _side_by_side(four: Sequence[UOp], lanes: int) -> UOp:
-    """Lane 4*n + m of the result is lane n of vector m."""
-    if all(u.dtype.lanes == 1 for u in four):
-        quad = _neighbours(four) or UOp(Ops.LANES, four[0].dtype.vec(GROUP), tuple(four))
-        return shuffle(quad, quad, tuple(range(GROUP)) * lanes)
-    vectors = [spread(u, lanes) for u in four]
-    return merged([(vector, lane) for lane in range(lanes) for vector in vectors])
-
-
-def _neighbours(four: Sequence[UOp]) -> UOp | None:
-    """Four scalars that lie side by side, as one load."""
-    if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in four):
-        return None
-    places = [linear(u.src[0].src[1]) for u in four]
-    memory, first = four[0].src[0].src[:2]
-    is_row = all(
-        u.src[0].src[0] is memory and terms == places[0][0] and offset == places[0][1] + n
-        for n, (u, (terms, offset)) in enumerate(zip(four, places, strict=True))
-    )
-    if not is_row:
-        return None
-    kind = four[0].dtype.vec(GROUP)
-    return UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, first)),), four[0].arg)

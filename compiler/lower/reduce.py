@@ -32,6 +32,11 @@ def lower_reduces(ast: UOp, target: Target) -> UOp:
 def _accumulate(node: UOp, name: str, target: Target) -> UOp:
     op: Op = node.arg[0]
     loops = closed_ranges(node)
+    if not loops:
+        total = node.src[0]
+        for value in node.src[1:]:
+            total = _add(total, value, op, target)
+        return total
     around = sorted(node.ranges, key=lambda r: str(r.arg[0]))
     register = UOp(Ops.REG, node.dtype, (neutral_element(op, node), *around), name)
     total = UOp(Ops.CARRY, node.dtype, (register, *loops))

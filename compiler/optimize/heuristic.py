@@ -12,6 +12,7 @@ from __future__ import annotations
 from kernmill.ir import Ops, Target, UOp
 
 from .actions import Action, fits
+from .blocks import block_actions
 from .dots import dot_actions
 from .look import Access, Group, Shape, is_gated, look, main_group, nest_iterations
 from .packing import SMALL_REDUCE, Tile, pack
@@ -44,7 +45,7 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
         if rows is not None:
             return rows + _shared(shape, rows, [n for n in _loops_left(shape, rows) if n in shape.kept], target)
-        dots = dot_actions(ast, target)
+        dots = dot_actions(ast, target) or block_actions(ast, target)
         if dots is not None:
             return dots + _shared(shape, dots, _loops_left(shape, dots), target)
         main = main_group(shape)

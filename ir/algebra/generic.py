@@ -70,7 +70,8 @@ GENERIC = RuleSet(
         Rule("cast_same", node(Ops.CAST, x, name="u"), lambda x: x, when=lambda x, u: x.dtype is u.dtype),
         Rule("bitcast_same", node(Ops.BITCAST, x, name="u"), lambda x: x, when=lambda x, u: x.dtype is u.dtype),
         Rule("cast_cast", node(Ops.CAST, node(Ops.CAST, x), name="u"), _cast_cast),
-        Rule("bitcast_bitcast", node(Ops.BITCAST, node(Ops.BITCAST, x), name="u"), lambda x, u: x.bitcast(u.dtype)),
+        Rule("bitcast_bitcast", node(Ops.BITCAST, node(Ops.BITCAST, x), name="u"),
+             lambda x, u: u.replace(src=(x,))),
         Rule("cast_bool_ne_zero", node(Ops.CAST, x, name="u"), lambda x: x.ne(0),
              when=lambda x, u: u.dtype.is_bool and x.dtype.scalar is not dtypes.bool),
         # vectors

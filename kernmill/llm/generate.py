@@ -14,7 +14,7 @@ from kernmill import FormatError, IndexRangeError, SettingError, Tensor, jit, no
 from kernmill.runtime import launched_ns
 
 from ..formats import gguf
-from ..quant import load_tensor
+from ..quant import QuantizedTensor, load_tensor
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .sampling import Sampler
@@ -106,7 +106,7 @@ class Model:
         """
         file = source if isinstance(source, gguf.File) else gguf.read(source)
         with naming(file):
-            return cls.of(file.metadata, lambda n: load_tensor(file, n) if n in file.entries else None, **options)
+            return cls.of(file.metadata, lambda n: _loaded(file, n) if n in file.entries else None, **options)
 
     # --- what is captured: the places are variables, so that one graph serves them all
     def _last_logits(self, tokens: Tensor, last: Tensor, places: Places, cache: Cache) -> Tensor:
@@ -312,3 +312,9 @@ def _check_known(name: str) -> None:
             f"general.architecture is {name!r}, which kernmill cannot run yet. "
             f"It runs {', '.join(sorted(ARCHITECTURES))}."
         )
+
+
+def _loaded(file: gguf.File, name: str) -> Weight:
+    """A tensor of a file; blocks in the order in which products read them fastest."""
+    found = load_tensor(file, name)
+    return found.interleaved() if isinstance(found, QuantizedTensor) else found

@@ -12,7 +12,7 @@ from kernmill.ir import DType, dtypes
 from ..elementwise import where
 from ..tensor import Tensor
 
-__all__ = ["flags", "half", "half_bytes", "lookup", "pack", "unpack", "words"]
+__all__ = ["half", "half_bytes", "lookup", "pack", "unpack", "words"]
 
 
 def words(x: Tensor, dtype: DType) -> Tensor:
@@ -42,11 +42,6 @@ def unpack(x: Tensor, bits: int, group: int) -> Tensor:
     """
     parts = x.unflatten(-1, (x.shape[-1] // group, 1, group))
     return (parts >> _steps(8 // bits, bits).unsqueeze(-1) & (1 << bits) - 1).flatten(-3)
-
-
-def flags(x: Tensor) -> Tensor:
-    """The bits of 32-bit words one after the other: [.., 4 * n] bytes to [.., 32 * n], 0 or 1 in uint32."""
-    return (words(x, dtypes.uint32).unsqueeze(-1) >> _steps(32, 1, dtypes.uint32) & 1).flatten(-2)
 
 
 def pack(codes: Tensor, bits: int, group: int) -> Tensor:

@@ -12,7 +12,28 @@ from ..formats.gguf_types import TensorType, tensor_type
 from ..movement import cat
 from ..tensor import Tensor
 
-__all__ = ["BlockType"]
+__all__ = ["BlockType", "Codes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """What blocks mean: whole numbers in groups; a value is scale * (code - zero) + offset of its group.
+
+    Shapes: codes [.., values], scale and offset [.., groups]: equal runs of the codes, of 16 at least.
+    Dtypes: codes uint8 or int8, scale and offset float32.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    zero: int = 0
+    offset: Tensor | None = None
+
+    def values(self) -> Tensor:
+        """The values, float32 [.., values]: one product, rounded, and one sum, rounded."""
+        groups = self.scale.shape[-1]
+        codes = self.codes.float() - self.zero if self.zero else self.codes.float()
+        values = self.scale.unsqueeze(-1) * codes.unflatten(-1, (groups, codes.shape[-1] // groups))
+        return (values if self.offset is None else values + self.offset.unsqueeze(-1)).flatten(-2)
 
 
 @dataclass(frozen=True)
@@ -20,16 +41,18 @@ class BlockType:
     """A quantised type. Its name is a row in formats/gguf_types.py, which says how many values a block has.
 
     `layout` names the parts of a block in their order, each with its size in bytes. `read` takes the parts as uint8
-    tensors [.., size] by name and gives the values, float32 [.., values]; `write` is its inverse, as near as it goes.
+    tensors [.., size] by name and gives their meaning; `write` is its inverse, values to parts, as near as it goes.
     Leading axes are free. Both are written in ordinary Tensor calls and are compiled like anything else. `axes` are the
     sizes that the values of a block fall into, such as groups with one scale: what runs over them reads plain strides.
+    `single` names the parts whose bytes are used one at a time, such as small scales; others are read as words.
     """
 
     name: str
     layout: Mapping[str, int]
-    read: Callable[..., Tensor]
+    read: Callable[..., Codes]
     write: Callable[[Tensor], dict[str, Tensor]] | None = None
     axes: tuple[int, ...] = ()
+    single: tuple[str, ...] = ()
     type: TensorType = field(init=False)
 
     def __post_init__(self) -> None:
@@ -48,6 +71,10 @@ class BlockType:
         """Bytes of a block."""
         return self.type.size_bytes
 
+    def words(self) -> dict[str, int]:
+        """For each part how many of its bytes are read together: 1, 2 or 4."""
+        return {name: 1 if name in self.single else math.gcd(size, 4) for name, size in self.layout.items()}
+
     def decode(self, data: Tensor) -> Tensor:
         """Blocks as values: uint8 [.., size_bytes] to float32 [.., values].
 
@@ -61,6 +88,10 @@ class BlockType:
                 f"decode: {self.name} blocks of shape {show_shape(data.uop.shape)}: the last axis is the "
                 f"{self.size_bytes} bytes of a block. Reshape the bytes to (.., {self.size_bytes})."
             )
+        return self.codes(data).values()
+
+    def codes(self, data: Tensor) -> Codes:
+        """Blocks as whole numbers with their scales: uint8 [.., size_bytes] to [.., values]."""
         parts = data.split(list(self.layout.values()), axis=-1)
         return self.read(**dict(zip(self.layout, parts, strict=True)))
 

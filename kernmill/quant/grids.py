@@ -17,14 +17,14 @@ from kernmill.ir import FormatError, dtypes, take
 from ..elementwise import where
 from ..tensor import Tensor
 from .bits import half, unpack, words
-from .block import BlockType
+from .block import BlockType, Codes
 
 __all__ = ["BLOCKS"]
 
 
 @functools.lru_cache(maxsize=32)
 def _table(name: str, device: str) -> Tensor:
-    """The points of a type on a device: float32 [number of points, 4 or 8].
+    """The points of a type on a device, whole numbers: int8 [number of points, 4 or 8].
 
     Raises:
         FormatError: the package gguf is not here.
@@ -38,7 +38,7 @@ def _table(name: str, device: str) -> Tensor:
         ) from None
     traits = getattr(quants, name)
     traits.init_grid()
-    return Tensor(traits.grid.reshape(traits.grid_shape), device=device).realize()
+    return Tensor(traits.grid.reshape(traits.grid_shape), device=device).cast(dtypes.int8).realize()
 
 
 def _points(name: str, index: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def _points(name: str, index: Tensor) -> Tensor:
 
 def _signs(x: Tensor) -> Tensor:
     """1 or -1 for each bit: [.., n] bytes to [.., n, 8]."""
-    return 1 - 2 * unpack(x, 1, 1).float().unflatten(-1, (x.shape[-1], 8))
+    return 1 - 2 * unpack(x, 1, 1).bitcast(dtypes.int8).unflatten(-1, (x.shape[-1], 8))
 
 
 def _even(x: Tensor) -> Tensor:
@@ -60,36 +60,29 @@ def _even(x: Tensor) -> Tensor:
     return seven | (folded ^ folded >> 1) << 7
 
 
-def _spread(scale: Tensor, points: Tensor) -> Tensor:
-    """Points [.., n, k] with a scale for each of some equal runs of them: [.., 256]."""
-    groups = scale.shape[-1]
-    runs = points.unflatten(-2, (groups, points.shape[-2] // groups))
-    return (scale.unsqueeze(-1).unsqueeze(-1) * runs).flatten(-3)
-
-
 def _sevens(word: Tensor) -> Tensor:
     """Four times seven bits of each 32-bit number: [.., n] to [.., 4 * n]."""
     return (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint32) * 7)).flatten(-2)
 
 
 # --- IQ2, IQ3 --------------------------------------------------------------------------------------------------------
-def _read_iq2_xxs(d: Tensor, qs: Tensor) -> Tensor:
+def _read_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
     groups = qs.unflatten(-1, (8, 8))
     index, word = groups[..., :4].flatten(-2), words(groups[..., 4:], dtypes.uint32).squeeze(-1)
     scale = half(d) * (0.5 + (word >> 28).float()) * 0.25
-    return _spread(scale, _points("IQ2_XXS", index) * _signs(_even(_sevens(word))))
+    return Codes((_points("IQ2_XXS", index) * _signs(_even(_sevens(word)))).flatten(-2), scale)
 
 
-def _read_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Tensor:
+def _read_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     word = words(qs, dtypes.uint16)
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
-    return _spread(scale, _points("IQ2_XS", word & 511) * _signs(_even(word >> 9)))
+    return Codes((_points("IQ2_XS", word & 511) * _signs(_even(word >> 9))).flatten(-2), scale)
 
 
-def _read_iq2_s(d: Tensor, qs: Tensor, signs: Tensor, qh: Tensor, scales: Tensor) -> Tensor:
+def _read_iq2_s(d: Tensor, qs: Tensor, signs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
     index = qs.cast(dtypes.uint16) | unpack(qh, 2, 1).cast(dtypes.uint16) << 8
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
-    return _spread(scale, _points("IQ2_S", index) * _signs(signs))
+    return Codes((_points("IQ2_S", index) * _signs(signs)).flatten(-2), scale)
 
 
 def _pairs(points: Tensor) -> Tensor:
@@ -97,40 +90,42 @@ def _pairs(points: Tensor) -> Tensor:
     return points.flatten(-2).unflatten(-1, (points.shape[-2] // 2, 8))
 
 
-def _read_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Tensor:
+def _read_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     word = words(scales, dtypes.uint32)
     scale = half(d) * (0.5 + (word >> 28).float()) * 0.5
-    return _spread(scale, _pairs(_points("IQ3_XXS", qs)) * _signs(_even(_sevens(word))))
+    return Codes((_pairs(_points("IQ3_XXS", qs)) * _signs(_even(_sevens(word)))).flatten(-2), scale)
 
 
-def _read_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor) -> Tensor:
+def _read_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor) -> Codes:
     index = qs.cast(dtypes.uint16) | unpack(qh, 1, 1).cast(dtypes.uint16) << 8
     scale = half(d) * (1 + 2 * unpack(scales, 4, 1).float())
-    return _spread(scale, _pairs(_points("IQ3_S", index)) * _signs(signs))
+    return Codes((_pairs(_points("IQ3_S", index)) * _signs(signs)).flatten(-2), scale)
 
 
 # --- IQ1: points of -1, 0 and 1, moved by an eighth ------------------------------------------------------------------
-def _moved(points: Tensor, is_down: Tensor) -> Tensor:
-    """Each point [.., n, 8] plus an eighth, or minus an eighth where a bit of [.., n] is set."""
-    return points + where(is_down.ne(0), Tensor(-0.125), Tensor(0.125)).unsqueeze(-1)
+def _eighths(points: Tensor, is_down: Tensor) -> Tensor:
+    """Eight times each point [.., n, 8], plus 1, or minus 1 where a bit of [.., n] is set: [.., 8 * n]."""
+    step = where(is_down.ne(0), Tensor(-1, dtypes.int8), Tensor(1, dtypes.int8)).unsqueeze(-1)
+    return (points * 8 + step).flatten(-2)
 
 
-def _read_iq1_s(d: Tensor, qs: Tensor, qh: Tensor) -> Tensor:
+def _read_iq1_s(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
     word = words(qh, dtypes.uint16)
     high = (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3) & 7).flatten(-2)
     index = qs.cast(dtypes.uint16) | high << 8
     is_down = (word >> 15).unsqueeze(-1).expand(*word.shape, 4).flatten(-2)
-    return _spread(half(d) * (2 * (word >> 12 & 7).float() + 1), _moved(_points("IQ1_S", index), is_down))
+    scale = half(d) * (2 * (word >> 12 & 7).float() + 1) / 8
+    return Codes(_eighths(_points("IQ1_S", index), is_down), scale)
 
 
-def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Tensor:
+def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
     word = words(scales, dtypes.uint16)
     nibbles = (word >> 12) << (Tensor.arange(4, dtype=dtypes.uint16) * 4)
     d = nibbles.sum(-1, keepdim=True, dtype=dtypes.uint16).bitcast(dtypes.float16).float()
     scale = (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3) & 7).flatten(-2)
     high = unpack(qh, 4, 1)
     index = qs.cast(dtypes.uint16) | (high & 7).cast(dtypes.uint16) << 8
-    return _spread(d * (2 * scale.float() + 1), _moved(_points("IQ1_M", index), high & 8))
+    return Codes(_eighths(_points("IQ1_M", index), high & 8), d * (2 * scale.float() + 1) / 8)
 
 
 BLOCKS = (

@@ -15,7 +15,7 @@ from ..elementwise import where
 from ..movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, pack, unpack
-from .block import BlockType
+from .block import BlockType, Codes
 from .simple import inverse, largest
 
 __all__ = ["BLOCKS", "fit_around_zero", "fit_from_least"]
@@ -42,36 +42,28 @@ def _signed_scales(scales: Tensor) -> Tensor:
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-def _scaled(scale: Tensor, codes: Tensor, least: Tensor | None = None) -> Tensor:
-    """Codes [.., 256] with a scale and perhaps a least value for each group [.., groups]."""
-    groups = scale.shape[-1]
-    values = scale.unsqueeze(-1) * codes.float().unflatten(-1, (groups, 256 // groups))
-    return (values if least is None else values - least.unsqueeze(-1)).flatten(-2)
-
-
-def _read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> Tensor:
+def _read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> Codes:
     scale, least = (scales & 15).float(), (scales >> 4).float()
-    return _scaled(half(d) * scale, unpack(qs, 2, 32), half(dmin) * least)
+    return Codes(unpack(qs, 2, 32), half(d) * scale, offset=-(half(dmin) * least))
 
 
-def _read_q3_k(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> Tensor:
-    codes = (unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2).float() - 4
-    return _scaled(half(d) * _signed_scales(scales), codes)
+def _read_q3_k(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> Codes:
+    return Codes(unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2, half(d) * _signed_scales(scales), 4)
 
 
-def _read_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Tensor:
+def _read_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Codes:
     scale, least = _scales_and_leasts(scales)
-    return _scaled(half(d) * scale, unpack(qs, 4, 32), half(dmin) * least)
+    return Codes(unpack(qs, 4, 32), half(d) * scale, offset=-(half(dmin) * least))
 
 
-def _read_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
+def _read_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> Codes:
     scale, least = _scales_and_leasts(scales)
-    return _scaled(half(d) * scale, unpack(qs, 4, 32) | unpack(qh, 1, 32) << 4, half(dmin) * least)
+    return Codes(unpack(qs, 4, 32) | unpack(qh, 1, 32) << 4, half(d) * scale, offset=-(half(dmin) * least))
 
 
-def _read_q6_k(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> Tensor:
-    codes = (unpack(ql, 4, 64) | unpack(qh, 2, 32) << 4).float() - 32
-    return _scaled(half(d) * scales.bitcast(dtypes.int8).float(), codes)
+def _read_q6_k(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> Codes:
+    codes = unpack(ql, 4, 64) | unpack(qh, 2, 32) << 4
+    return Codes(codes, half(d) * scales.bitcast(dtypes.int8).float(), 32)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -180,10 +172,14 @@ def _write_q6_k(x: Tensor) -> dict[str, Tensor]:
     return {"d": d, "scales": bytes_, "ql": pack(codes & 15, 4, 64), "qh": pack(codes >> 4, 2, 32)}
 
 
+_SMALL = ("scales",)
+
 BLOCKS = (
-    BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k, (16, 16)),
-    BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k, (2, 4, 2, 16)),
-    BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k, (8, 32)),
-    BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k, (4, 2, 32)),
-    BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, _read_q6_k, _write_q6_k, (2, 4, 2, 16)),
+    BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k, (2, 4, 2, 16), _SMALL),
+    BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k, (2, 4, 2, 16), _SMALL),
+    BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k, (4, 2, 32), _SMALL),
+    BlockType(
+        "Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k, (4, 2, 32), _SMALL
+    ),
+    BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, _read_q6_k, _write_q6_k, (2, 4, 2, 16), _SMALL),
 )

@@ -16,7 +16,7 @@ from kernmill.ir import dtypes
 from ..elementwise import where
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
-from .block import BlockType
+from .block import BlockType, Codes
 from .simple import inverse, largest
 
 __all__ = ["BLOCKS", "STEPS"]
@@ -26,7 +26,7 @@ STEPS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 11
 
 # --- 16 uneven steps -------------------------------------------------------------------------------------------------
 def _step(codes: Tensor) -> Tensor:
-    return lookup(codes, STEPS).float()
+    return lookup(codes, STEPS)
 
 
 def _nearest(x: Tensor, steps: Sequence[float]) -> Tensor:
@@ -37,14 +37,13 @@ def _nearest(x: Tensor, steps: Sequence[float]) -> Tensor:
     return codes
 
 
-def _read_iq4_nl(d: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * _step(unpack(qs, 4, 16))
+def _read_iq4_nl(d: Tensor, qs: Tensor) -> Codes:
+    return Codes(_step(unpack(qs, 4, 16)), half(d))
 
 
-def _read_iq4_xs(d: Tensor, scales_h: Tensor, scales_l: Tensor, qs: Tensor) -> Tensor:
+def _read_iq4_xs(d: Tensor, scales_h: Tensor, scales_l: Tensor, qs: Tensor) -> Codes:
     scales = (unpack(scales_l, 4, 1) | unpack(scales_h, 2, 1) << 4).float() - 32
-    values = _step(unpack(qs, 4, 16)).unflatten(-1, (8, 32))
-    return ((half(d) * scales).unsqueeze(-1) * values).flatten(-2)
+    return Codes(_step(unpack(qs, 4, 16)), half(d) * scales)
 
 
 def _fit(x: Tensor) -> Tensor:
@@ -52,7 +51,7 @@ def _fit(x: Tensor) -> Tensor:
     weights = x.square()
     reach = inverse(largest(x))
     factors = (STEPS[0] + Tensor.arange(15).float() - 7).reshape(15, 1)
-    steps = _step(_nearest(x.unsqueeze(-2) * (factors * reach.unsqueeze(-2)), STEPS))
+    steps = _step(_nearest(x.unsqueeze(-2) * (factors * reach.unsqueeze(-2)), STEPS)).float()
     sum_xl = ((weights * x).unsqueeze(-2) * steps).sum(-1)
     scale = sum_xl * inverse((weights.unsqueeze(-2) * steps * steps).sum(-1))
     return scale.gather(-1, (scale * sum_xl).argmax(-1, keepdim=True))
@@ -80,7 +79,7 @@ DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)  # twice the numbers that 2 bits of exponent
 
 def _doubled(codes: Tensor) -> Tensor:
     """Twice the number: the codes 0 to 7 rise, 8 to 15 are their negatives."""
-    return lookup(codes, (*DOUBLED, *(-v for v in DOUBLED))).float()
+    return lookup(codes, (*DOUBLED, *(-v for v in DOUBLED)))
 
 
 def _half_power(e: Tensor) -> Tensor:
@@ -90,8 +89,8 @@ def _half_power(e: Tensor) -> Tensor:
     return where(e.lt(2), small, (wide - 1) << 23).bitcast(dtypes.float32)
 
 
-def _read_mxfp4(e: Tensor, qs: Tensor) -> Tensor:
-    return _half_power(e) * _doubled(unpack(qs, 4, 16))
+def _read_mxfp4(e: Tensor, qs: Tensor) -> Codes:
+    return Codes(_doubled(unpack(qs, 4, 16)), _half_power(e))
 
 
 def _write_mxfp4(x: Tensor) -> dict[str, Tensor]:
@@ -112,13 +111,20 @@ def _small_float(x: Tensor) -> Tensor:
     return where(x.eq(127), value._filled(0.0), value)
 
 
-def _read_nvfp4(d: Tensor, qs: Tensor) -> Tensor:
-    return (_small_float(d).unsqueeze(-1) * _doubled(unpack(qs, 4, 8)).unflatten(-1, (4, 16))).flatten(-2)
+def _read_nvfp4(d: Tensor, qs: Tensor) -> Codes:
+    return Codes(_doubled(unpack(qs, 4, 8)), _small_float(d))
 
 
 BLOCKS = (
     BlockType("IQ4_NL", {"d": 2, "qs": 16}, _read_iq4_nl, _write_iq4_nl, (2, 16)),
-    BlockType("IQ4_XS", {"d": 2, "scales_h": 2, "scales_l": 4, "qs": 128}, _read_iq4_xs, _write_iq4_xs, (8, 2, 16)),
+    BlockType(
+        "IQ4_XS",
+        {"d": 2, "scales_h": 2, "scales_l": 4, "qs": 128},
+        _read_iq4_xs,
+        _write_iq4_xs,
+        (8, 2, 16),
+        ("scales_h", "scales_l"),
+    ),
     BlockType("MXFP4", {"e": 1, "qs": 16}, _read_mxfp4, _write_mxfp4, (2, 16)),
-    BlockType("NVFP4", {"d": 4, "qs": 32}, _read_nvfp4, axes=(4, 2, 8)),
+    BlockType("NVFP4", {"d": 4, "qs": 32}, _read_nvfp4, axes=(4, 2, 8), single=("d",)),
 )

@@ -12,8 +12,8 @@ from kernmill.ir import dtypes
 
 from ..elementwise import where
 from ..tensor import Tensor
-from .bits import flags, half, half_bytes, pack, unpack
-from .block import BlockType
+from .bits import half, half_bytes, pack, unpack
+from .block import BlockType, Codes
 
 __all__ = ["BLOCKS", "inverse", "largest", "rounded"]
 
@@ -43,8 +43,8 @@ def _truncated(x: Tensor, most: int) -> Tensor:
 
 
 # --- scale * code ----------------------------------------------------------------------------------------------------
-def _read_q4_0(d: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * (unpack(qs, 4, 16).float() - 8)
+def _read_q4_0(d: Tensor, qs: Tensor) -> Codes:
+    return Codes(unpack(qs, 4, 16), half(d), 8)
 
 
 def _write_q4_0(x: Tensor) -> dict[str, Tensor]:
@@ -52,8 +52,8 @@ def _write_q4_0(x: Tensor) -> dict[str, Tensor]:
     return {"d": half_bytes(d), "qs": pack(_truncated(x * inverse(d) + 8.5, 15), 4, 16)}
 
 
-def _read_q5_0(d: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * ((unpack(qs, 4, 16) | flags(qh) << 4).float() - 16)
+def _read_q5_0(d: Tensor, qh: Tensor, qs: Tensor) -> Codes:
+    return Codes(unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4, half(d), 16)
 
 
 def _write_q5_0(x: Tensor) -> dict[str, Tensor]:
@@ -62,8 +62,8 @@ def _write_q5_0(x: Tensor) -> dict[str, Tensor]:
     return {"d": half_bytes(d), "qh": pack(codes >> 4, 1, 1), "qs": pack(codes & 15, 4, 16)}
 
 
-def _read_q8_0(d: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * qs.bitcast(dtypes.int8).float()
+def _read_q8_0(d: Tensor, qs: Tensor) -> Codes:
+    return Codes(qs.bitcast(dtypes.int8), half(d))
 
 
 def _write_q8_0(x: Tensor) -> dict[str, Tensor]:
@@ -72,12 +72,12 @@ def _write_q8_0(x: Tensor) -> dict[str, Tensor]:
 
 
 # --- scale * code + least --------------------------------------------------------------------------------------------
-def _read_q4_1(d: Tensor, m: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * unpack(qs, 4, 16).float() + half(m)
+def _read_q4_1(d: Tensor, m: Tensor, qs: Tensor) -> Codes:
+    return Codes(unpack(qs, 4, 16), half(d), offset=half(m))
 
 
-def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * (unpack(qs, 4, 16) | flags(qh) << 4).float() + half(m)
+def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor) -> Codes:
+    return Codes(unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4, half(d), offset=half(m))
 
 
 def _from_least(x: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,40 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Self
 
-from kernmill.ir import DTypeError, ShapeError, dtypes, show_shape
+from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 
+from ..movement import cat
 from ..tensor import Tensor
-from .block import BlockType
+from .block import BlockType, Codes
+from .product import product
 from .registry import block_type
 
 __all__ = ["QuantizedTensor"]
+
+_BESIDE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
 
 
 class QuantizedTensor:
     """Values kept as blocks of few bits. What computes with them asks for `dequantize()`, an expression like any other.
 
-    Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block].
+    Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block]; where
+    rows are interleaved, [rows / beside, blocks, beside * bytes of a block].
     Dtypes: `data` is uint8; the values are float32.
     """
 
     data: Tensor
     type: BlockType
     shape: tuple[int, ...]
+    beside: int
 
-    def __init__(self, data: Tensor, type: str | BlockType, shape: Sequence[int]) -> None:
-        """Take bytes of any shape as the blocks of a tensor.
+    def __init__(self, data: Tensor, type: str | BlockType, shape: Sequence[int], *, beside: int = 1) -> None:
+        """Take bytes of any shape as the blocks of a tensor; of one with so many rows interleaved.
 
         Raises:
-            ShapeError: rows that are no whole blocks; another number of bytes.
+            ShapeError: rows that are no whole blocks, or not `beside` by `beside`; another number of bytes.
             DTypeError: the data is not uint8.
         """
         self.type = block_type(type) if isinstance(type, str) else type
-        self.shape = tuple(shape)
+        self.shape, self.beside = tuple(shape), beside
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
+        if beside > 1 and (self.ndim != 2 or self.shape[0] % beside):
+            raise ShapeError(
+                f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {beside} rows interleaved: "
+                f"that takes two axes, the first a multiple of {beside}. Give beside=1."
+            )
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.type.size_bytes)
+        if beside > 1:
+            wanted = (self.shape[0] // beside, wanted[1], beside * wanted[2])
         if data.uop.shape != wanted:
             if data.numel() != self.nbytes:
                 raise ShapeError(
@@ -72,13 +86,42 @@ class QuantizedTensor:
         blocks = x.unflatten(-1, (x.shape[-1] // kind.values, kind.values))
         return cls(kind.encode(blocks), kind, x.shape)
 
+    def interleaved(self) -> Self:
+        """The same values with 16 rows side by side: word n of all of them, then word n + 1. Products read that as fast
+        as memory gives it. Made now, in as much memory again; itself where the rows cannot be cut so.
+        """
+        if self.beside > 1 or self.ndim != 2 or not self.shape[0] or self.shape[0] % _BESIDE:
+            return self
+        rows = self.data.unflatten(0, (self.shape[0] // _BESIDE, _BESIDE))
+        parts = rows.split(list(self.type.layout.values()), axis=-1)
+        laid = [
+            part.unflatten(-1, (part.shape[-1] // word, word)).permute(0, 2, 3, 1, 4).flatten(-3)
+            for part, word in zip(parts, self.type.words().values(), strict=True)
+        ]
+        return type(self)(cat(laid, axis=-1).contiguous(), self.type, self.shape, beside=_BESIDE).realize()
+
+    def _codes(self, index: Tensor | None = None) -> Codes:
+        """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""
+        if self.beside == 1:
+            return self.type.codes(self.data if index is None else self.data[index])
+        sizes = self.type.layout
+        parts = self.data.split([size * self.beside for size in sizes.values()], axis=-1)
+        rows = [
+            part.unflatten(-1, (size // word, self.beside, word)).permute(0, 3, 1, 2, 4).flatten(-2)
+            for part, size, word in zip(parts, sizes.values(), self.type.words().values(), strict=True)
+        ]
+        if index is not None:
+            rows = [part.flatten(0, 1)[index] for part in rows]
+        return self.type.read(**dict(zip(sizes, rows, strict=True)))
+
     def dequantize(self) -> Tensor:
         """The values, float32 of `shape`."""
-        return self.type.decode(self.data).flatten(-2)
+        return self._codes().values().reshape(self.shape)
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x @ values.T + bias, the sums taken block by block, in float32 (float64 for a float64 x).
 
+        With QUANT_ACT=int8 the rows of a float32 or shorter x are rounded to 8 bits in blocks of 32 first (product.py).
         Shapes: x [.., n] and this [m, n] give [.., m]; bias [m].
 
         Raises:
@@ -90,17 +133,27 @@ class QuantizedTensor:
                 f"linear: x of shape {show_shape(x.uop.shape)} with {own}: the last axis of x is to be that of the "
                 "weight, which has two axes. Reshape one."
             )
+        codes = self._codes()
+        if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
+            flat = product(x.reshape(prod(x.shape[:-1]), x.shape[-1]), codes, self.type)
+            result = flat.reshape(*x.shape[:-1], self.shape[0])
+        else:
+            result = self._float_product(x, codes)
+        return result if bias is None else result + bias
+
+    def _float_product(self, x: Tensor, codes: Codes) -> Tensor:
         axes = (self._row_blocks("linear"), *self.type.axes)
         last = tuple(range(-len(axes), 0))
-        values = self.type.decode(self.data).unflatten(-1, self.type.axes)
-        result = (x.unflatten(-1, axes).unsqueeze(-1 - len(axes)) * values).sum(last)
-        return result if bias is None else result + bias
+        values = codes.values().unflatten(-1, self.type.axes)
+        rows = values.shape[: -len(axes)]
+        x = x.unflatten(-1, axes).reshape(*x.shape[:-1], *[1] * len(rows), *axes)
+        return (x * values).sum(last).reshape(*x.shape[: x.ndim - len(axes) - len(rows)], self.shape[0])
 
     def rows(self, index: Tensor) -> Tensor:
         """The values of entries of the first axis, by an int tensor, as an embedding takes them: only their blocks are
         read. Shapes: index [..] and this [m, n] give [.., n]. Dtypes: float32.
         """
-        return self.type.decode(self.data[index]).flatten(-2)
+        return self._codes(index).values().flatten(-2)
 
     # --- as a tensor
     @property
@@ -120,7 +173,7 @@ class QuantizedTensor:
 
     def to(self, device: str) -> Self:
         """The same blocks on another device."""
-        return type(self)(self.data.to(device), self.type, self.shape)
+        return type(self)(self.data.to(device), self.type, self.shape, beside=self.beside)
 
     def realize(self) -> Self:
         """Compute the blocks now."""

@@ -12,7 +12,7 @@ from kernmill.ir import dtypes
 from ..movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
-from .block import BlockType
+from .block import BlockType, Codes
 from .simple import inverse, rounded
 
 __all__ = ["BLOCKS"]
@@ -20,16 +20,16 @@ __all__ = ["BLOCKS"]
 POWERS = (1, 3, 9, 27, 81)
 
 
-def _read_q1_0(d: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * (unpack(qs, 1, 1).float() * 2 - 1)
+def _read_q1_0(d: Tensor, qs: Tensor) -> Codes:
+    return Codes(unpack(qs, 1, 1) * 2, half(d), 1)
 
 
-def _read_q2_0(d: Tensor, qs: Tensor) -> Tensor:
-    return half(d) * (unpack(qs, 2, 1).float() - 1)
+def _read_q2_0(d: Tensor, qs: Tensor) -> Codes:
+    return Codes(unpack(qs, 2, 1), half(d), 1)
 
 
-def _read_tq2_0(qs: Tensor, d: Tensor) -> Tensor:
-    return half(d) * (unpack(qs, 2, 32).float() - 1)
+def _read_tq2_0(qs: Tensor, d: Tensor) -> Codes:
+    return Codes(unpack(qs, 2, 32), half(d), 1)
 
 
 def _digits(x: Tensor, count: int) -> Tensor:
@@ -39,9 +39,9 @@ def _digits(x: Tensor, count: int) -> Tensor:
     return ((shifted.cast(dtypes.uint16) * 3) >> 8).flatten(-2)
 
 
-def _read_tq1_0(qs: Tensor, qh: Tensor, d: Tensor) -> Tensor:
+def _read_tq1_0(qs: Tensor, qh: Tensor, d: Tensor) -> Codes:
     digits = cat([_digits(qs[..., :32], 5), _digits(qs[..., 32:], 5), _digits(qh, 4)], axis=-1)
-    return half(d) * (digits.float() - 1)
+    return Codes(digits.cast(dtypes.uint8), half(d), 1)
 
 
 def _ternary(x: Tensor) -> tuple[Tensor, Tensor]:

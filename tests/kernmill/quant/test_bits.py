@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, dtypes
-from kernmill.quant.bits import flags, half, half_bytes, lookup, pack, unpack, words
+from kernmill.quant.bits import half, half_bytes, lookup, pack, unpack, words
 
 RAW = np.random.default_rng(1).integers(0, 256, (3, 16), dtype=np.uint8)
 
@@ -44,7 +44,7 @@ def test_unpack_and_pack(bits: int, group: int) -> None:
 
 
 def test_flags() -> None:
-    np.testing.assert_array_equal(flags(Tensor(RAW)).numpy(), np.unpackbits(RAW, axis=-1, bitorder="little"))
+    np.testing.assert_array_equal(unpack(Tensor(RAW), 1, 1).numpy(), np.unpackbits(RAW, axis=-1, bitorder="little"))
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 8, 16])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from kernmill import DTypeError, FormatError, ShapeError, Tensor, dtypes
-from kernmill.quant import BlockType, block_type
+from kernmill.quant import BlockType, Codes, block_type
 
 
 def test_a_new_type_is_a_layout_and_two_expressions() -> None:
-    def read(d: Tensor, qs: Tensor) -> Tensor:
-        return qs.float() + d[..., :1].float()
+    def read(d: Tensor, qs: Tensor) -> Codes:
+        return Codes(qs, d[..., :1].float() + 1)
 
     def write(x: Tensor) -> dict[str, Tensor]:
         return {"qs": x.cast(dtypes.uint8), "d": x[..., :2].cast(dtypes.uint8) * 0}

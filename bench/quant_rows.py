@@ -1,0 +1,75 @@
+"""Rows: one row, and 128 rows, by weights quantised to blocks, the rows of weights interleaved ahead."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .expression import Expression, prepare_expression
+from .row import Goal, Row
+
+__all__ = ["QUANT_ROWS"]
+
+Array = np.ndarray[Any, Any]
+Size = tuple[int, ...]
+TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
+_INNER, _COLUMNS = 4096, 16384  # more than the caches hold, in every type
+_ERROR = 0.03  # of the largest result: values of x are rounded to 8 bits
+
+
+def block_bytes(name: str, size: Size) -> int:
+    """Of the weights."""
+    from kernmill.quant import block_type
+
+    return size[2] * size[1] // block_type(name).values * block_type(name).size_bytes
+
+
+def inputs(name: str, rng: np.random.Generator, size: Size) -> tuple[Array, ...]:
+    """Normal numbers, and the blocks of others."""
+    from kernmill import Tensor
+    from kernmill.quant import QuantizedTensor
+
+    rows, inner, columns = size
+    some = rng.standard_normal((min(columns, 64), inner), np.float32)  # writing blocks takes time: repeated
+    data = QuantizedTensor.quantize(Tensor(some), name).interleaved().data.numpy()
+    return rng.standard_normal((rows, inner), np.float32), np.tile(data, (columns // len(some), 1, 1))
+
+
+def weight(name: str, size: Size, data: Any) -> Any:
+    """The blocks as they lie in memory."""
+    from kernmill.quant import QuantizedTensor
+
+    return QuantizedTensor(data, name, (data.shape[0] * 16, size[1]), beside=16)
+
+
+def reference(name: str, size: Size, x: Array, data: Array) -> Array:
+    """By the values of the blocks."""
+    from kernmill import Tensor
+
+    return x @ weight(name, size, Tensor(data)).dequantize().numpy().astype(np.float64).T  # type: ignore[no-any-return]
+
+
+def row(name: str, rows: int, goal: float) -> Row:
+    """A share of the read ceiling for one row, of the 8-bit products' for many."""
+    columns = _COLUMNS if rows == 1 else 4096
+    size, tiny = (rows, _INNER, columns), (rows, 512, 32)
+
+    def product(_: Any, x: Any, data: Any) -> Any:
+        return weight(name, (rows, x.shape[-1], 0), data).linear(x)
+
+    def checked(x: Array, data: Array) -> Array:
+        return reference(name, (rows, x.shape[-1], 0), x, data)
+
+    is_one = rows == 1
+    work = partial(block_bytes, name) if is_one else lambda s: 2.0 * math.prod(s)
+    given = Expression(size, tiny, partial(inputs, name), checked, {"kernmill": product}, work, _ERROR,
+                       "read" if is_one else "vnni", constants=1)  # fmt: skip
+    return Row(f"quant_{name.lower()}_{rows}", f"{rows} x {_INNER} by {columns} rows of {name} blocks",
+               partial(prepare_expression, given), "GB/s" if is_one else "GOP/s",
+               goals=(Goal("ceiling", goal),))  # fmt: skip
+
+
+QUANT_ROWS: list[Row] = [*(row(name, 1, 0.85) for name in TYPES), *(row(name, 128, 0.6) for name in TYPES)]

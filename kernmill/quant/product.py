@@ -1,0 +1,96 @@
+"""Products with quantised weights: the rows of x as int8 blocks, sums of whole numbers, scales once per group.
+
+With x = t * a and w = s * (c - z) + o, where t is the scale of 32 values of x and s, z, o belong to a group of w, a
+group adds s * t * (sum(a * c) - z * sum(a)) + o * t * sum(a) to the result. The sums are exact in int32; z * sum(a) and
+t * sum(a) are the same for all rows of w and are made once, with a.
+Tests: tests/kernmill/quant/test_product.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from kernmill.ir import dtypes
+
+from ..elementwise import where
+from ..tensor import Tensor
+from .block import BlockType, Codes
+
+__all__ = ["ACTIVATIONS", "Rows", "product", "quantized_rows"]
+
+ACTIVATIONS = 32  # values of x that share a scale
+_LEAST = 1e-30  # blocks of x with no larger value count as zeros: what is divided by it is finite
+_WORD = 4  # bytes that a dot product takes at once
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of numbers in few bits: about scale * codes.
+
+    Shapes: codes [.., blocks, ACTIVATIONS], scale [.., blocks, 1]. Dtypes: int8 from -127 to 127, float32.
+    """
+
+    codes: Tensor
+    scale: Tensor
+
+
+def quantized_rows(x: Tensor) -> Rows:
+    """Each block by its largest magnitude: [.., n], n a multiple of ACTIVATIONS.
+
+    What is further from a value than half a scale is no number: the scale of a block with nan is nan, and with an
+    infinity it is infinite, with codes -127 and 127 for infinities and 0 for the rest.
+    """
+    blocks = x.float().unflatten(-1, (x.shape[-1] // ACTIVATIONS, ACTIVATIONS))
+    most = blocks.abs().max(-1, keepdim=True)
+    scale = where(most.lt(_LEAST), most._filled(0.0), most / 127).contiguous()
+    near = (blocks * where(most.lt(_LEAST), most._filled(0.0), 127 / most)).round()
+    ends = where(blocks.abs().eq(float("inf")), where(blocks.lt(0), near._filled(-127.0), near._filled(127.0)), near)
+    codes = where(ends.ne(ends), near._filled(0.0), ends).cast(dtypes.int8).contiguous()
+    return Rows(codes, scale)
+
+
+def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
+    """Sums over all values of all blocks: x [rows, n] and codes [*m, blocks, values] give float32 [rows, *m]."""
+    rows = quantized_rows(x)
+    groups, around = codes.scale.shape[-1], codes.codes.ndim - 2
+    group = kind.values // groups
+    run = min(group, ACTIVATIONS)  # what is summed in int32: values that share both scales
+    outer, inner = _cut(kind.axes, run)
+    blocks, count = codes.codes.shape[-2], x.shape[0]
+
+    def of_x(part: Tensor, *last: int) -> Tensor:
+        return part.reshape(count, *[1] * around, blocks, *outer, *last)
+
+    def of_groups(part: Tensor) -> Tensor:
+        runs = part.unsqueeze(-1).expand(*part.shape, group // run).flatten(-2)
+        return runs.unflatten(-1, outer).unsqueeze(0)
+
+    def per_run(part: Tensor) -> Tensor:
+        return part.expand(count, part.shape[1], ACTIVATIONS // run)
+
+    unsigned, zero = codes.codes, codes.zero
+    if unsigned.dtype is dtypes.int8:
+        unsigned, zero = unsigned.bitcast(dtypes.uint8) ^ 128, zero + 128
+    sums = rows.codes.unflatten(-1, (ACTIVATIONS // run, run)).sum(-1, dtype=dtypes.int32)
+    terms = unsigned.unflatten(-1, (*outer, *inner)).unsqueeze(0).cast(dtypes.int32)
+    last = tuple(range(-len(inner), 0))
+    total = (terms * of_x(rows.codes, *inner).cast(dtypes.int32)).sum(last, dtype=dtypes.int32)
+    if zero:
+        total = total + of_x((sums * -zero).contiguous())
+    scale = of_x(per_run(rows.scale))
+    result = of_groups(codes.scale) * scale * total.float()
+    if codes.offset is not None:
+        result = result + of_groups(codes.offset) * of_x((per_run(rows.scale) * sums.float()).contiguous())
+    return result.sum(tuple(range(-1 - len(outer), 0)))
+
+
+def _cut(axes: tuple[int, ...], run: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of a block as those over its runs and those inside of one, the last of these cut into words."""
+    outer, inner = list(axes), list[int]()
+    while prod(inner) < run:
+        size = min(outer[-1], run // prod(inner))
+        outer, inner = [*outer[:-1], outer[-1] // size], [size, *inner]
+        if outer[-1] == 1:
+            outer.pop()
+    return tuple(outer) or (1,), (*inner[:-1], inner[-1] // _WORD, _WORD)

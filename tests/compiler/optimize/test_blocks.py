@@ -1,0 +1,72 @@
+"""Sums over blocks of products of bytes: which loops become lanes, a tile, a body; and that values stay exact."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernmill.compiler import apply_actions, choose_actions, merge_loops, show_schedule
+from kernmill.compiler.optimize.blocks import block_actions, is_nested
+from kernmill.ir import Ops, UOp, dtypes, expand, permute, reduce_axes, reshape
+from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_ast, run_on
+
+VNNI = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
+
+
+def product(rows: int = 1, groups: int = 3, blocks: int = 4, planes: int = 1) -> UOp:
+    """[rows, groups, 16]: weights as words of 16 rows side by side, with a scale for each row and block."""
+    shape = (rows, groups, 16, blocks, planes, 4, 4)
+    weights = permute(data(0, groups, blocks, planes, 4, 16, 4, dtype=dtypes.uint8), (0, 4, 1, 2, 3, 5))
+    x = data(1, rows, 1, 1, blocks, planes, 4, 4, dtype=dtypes.int8)
+    scales = permute(data(2, groups, blocks, planes, 16), (0, 3, 1, 2))
+    terms = [expand(u, shape).cast(dtypes.int32) for u in (reshape(weights, (1, *shape[1:])), x)]
+    total = reduce_axes(terms[0] * terms[1], Ops.ADD, (5, 6)).cast(dtypes.float32)
+    scaled = total * expand(reshape(scales, (1, groups, 16, blocks, planes, 1, 1)), total.shape)
+    return reshape(reduce_axes(scaled, Ops.ADD, (3, 4)), (rows, groups, 16))
+
+
+def schedule(root: UOp) -> list[str]:
+    return show_schedule(block_actions(merge_loops(only(root)), VNNI) or []).splitlines()
+
+
+def test_one_kernel_of_two_sums() -> None:
+    sums = [node for node in only(product()).toposort() if node.op is Ops.REDUCE]
+    assert [is_nested(total) for total in sums] == [False, True]
+
+
+def test_one_row() -> None:
+    """Lanes are rows of the weights, two groups of them beside each other where they are even in number."""
+    found = schedule(product(groups=4))
+    assert found[0].split()[::2] == ["vectorize", "16"]
+    assert "unroll i0 2" in found
+    assert "unroll i0 2" not in schedule(product(groups=3))
+
+
+def test_many_rows() -> None:
+    found = schedule(product(rows=16, groups=4))
+    assert "unroll i0 8" in found
+    assert found[-1] == "order i1 i0"
+
+
+def test_other_kernels() -> None:
+    assert block_actions(merge_loops(only(matmul(data(0, 8, 8), data(1, 8, 16)))), VNNI) is None
+    assert block_actions(merge_loops(only(product())), VECTORS) is None
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (3, 3), (8, 2), (9, 1), (17, 2)])
+@pytest.mark.parametrize("planes", [1, 2, 5])
+def test_values(sizes: tuple[int, int], planes: int) -> None:
+    ast = only(product(*sizes, planes=planes))
+    arrays = inputs(ast)
+    for number, array in enumerate(arrays[1:], 1):
+        if array.dtype.kind in "iu":
+            limits = np.iinfo(array.dtype)
+            rng = np.random.default_rng(number)
+            arrays[number] = rng.integers(limits.min, limits.max + 1, array.size).astype(array.dtype)
+    want = run_ast(ast, arrays)
+    close(run_on("LLVM", ast, arrays), want)
+    merged = merge_loops(ast)
+    close(run_on("LLVM", ast, arrays, choose_actions(merged, VNNI)), want)
+    assert apply_actions(merged, choose_actions(merged, VNNI)) is not None

@@ -1,0 +1,146 @@
+"""Products with rows of x in 8 bits: as near as half a scale of each value allows, for every type and both layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Context, SettingError, ShapeError, Tensor, dtypes
+from kernmill.quant import BLOCKS, QuantizedTensor, block_type
+from kernmill.quant.product import ACTIVATIONS, quantized_rows
+
+ROWS = 32
+TYPES = [name for name, block in BLOCKS.items() if block.write is not None]
+READ_ONLY = ["Q1_0", "Q2_0", "NVFP4"]
+
+
+def weight(name: str, blocks: int = 1) -> QuantizedTensor:
+    """Rows of a type, from values where kernmill writes it, else from bytes that make no infinite scale."""
+    kind, rng = block_type(name), np.random.default_rng(len(name))
+    blocks = max(blocks, 64 // kind.values)
+    if kind.write is not None:
+        x = rng.standard_normal((ROWS, blocks * kind.values)).astype(np.float32)
+        return QuantizedTensor.quantize(Tensor(x), name).realize()
+    data = rng.integers(0, 256, (ROWS, blocks, kind.size_bytes), dtype=np.uint8)
+    data[..., 1] &= 0x3F
+    return QuantizedTensor(Tensor(data), name, (ROWS, blocks * kind.values))
+
+
+def bound(x: Any, values: Any) -> Any:
+    """Of the error: half a scale of x for each value of a block, and the roundings of float32 sums."""
+    half = np.abs(x).reshape(len(x), -1, ACTIVATIONS).max(-1) / 254
+    size = np.abs(values).reshape(len(values), -1, ACTIVATIONS).sum(-1)
+    return half @ size.T * 1.001 + 2e-5 * (np.abs(x) @ np.abs(values).T) + 1e-6
+
+
+@pytest.mark.parametrize("name", TYPES + READ_ONLY)
+def test_error_is_bounded(name: str, device: str) -> None:
+    """One row, and nine: more than a tile."""
+    for rows in (1, 9) if device == "LLVM" else (2,):
+        check(weight(name), rows)
+
+
+def check(mine: QuantizedTensor, rows: int) -> None:
+    """Both layouts with both settings, against the values."""
+    values = mine.dequantize().numpy().astype(np.float64)
+    x = np.random.default_rng(rows).standard_normal((rows, mine.shape[1])).astype(np.float32)
+    want, limit = x @ values.T, bound(x.astype(np.float64), values)
+    for form in (mine, mine.interleaved()):
+        got = form.linear(Tensor(x)).numpy()
+        assert got.shape == want.shape
+        assert (np.abs(got - want) <= limit).all()
+        with Context(QUANT_ACT="float"):
+            plain = form.linear(Tensor(x)).numpy()
+        np.testing.assert_allclose(plain, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", TYPES + READ_ONLY)
+def test_interleaved_rows_are_the_same_values(name: str) -> None:
+    mine = weight(name)
+    other = mine.interleaved()
+    assert (other.beside, other.data.shape) == (16, (2, mine.data.shape[1], 16 * mine.type.size_bytes))
+    assert (other.nbytes, other.shape, other.interleaved()) == (mine.nbytes, mine.shape, other)
+    np.testing.assert_array_equal(other.dequantize().numpy(), mine.dequantize().numpy())
+    index = Tensor([[5, 31], [0, 16]])
+    np.testing.assert_array_equal(other.rows(index).numpy(), mine.rows(index).numpy())
+
+
+def test_rows_that_cannot_be_interleaved_stay() -> None:
+    mine = QuantizedTensor.quantize(Tensor(np.ones((17, 32), np.float32)), "Q8_0")
+    assert mine.interleaved() is mine
+    np.testing.assert_allclose(mine.linear(Tensor.ones(2, 32)).numpy(), np.full((2, 17), 32.0), rtol=1e-3)
+
+
+def test_quantized_rows() -> None:
+    """Codes reach from -127 to 127 in each block; a block of zeros has scale 0 and codes 0."""
+    x = np.random.default_rng(1).standard_normal((3, 96)).astype(np.float32) * [[1e-6], [1.0], [1e6]]
+    x[1, :32] = 0
+    rows = quantized_rows(Tensor(x.astype(np.float32)))
+    codes, scale = rows.codes.numpy(), rows.scale.numpy()
+    assert (codes.shape, codes.dtype, scale.shape) == ((3, 3, 32), np.int8, (3, 3, 1))
+    assert (codes[1, 0] == 0).all()
+    assert scale[1, 0, 0] == 0
+    assert set(np.abs(codes.astype(int)).max(-1).reshape(-1)) == {0, 127}
+    np.testing.assert_allclose(codes * scale, x.reshape(3, 3, 32), atol=0, rtol=1, err_msg="signs")
+    assert (np.abs(codes * scale - x.reshape(3, 3, 32)) <= scale * 0.5001).all()
+
+
+@pytest.mark.parametrize("beside", [1, 16])
+def test_zeros_infinities_and_no_numbers(beside: int) -> None:
+    """They stay in their own row; zeros give zeros, whatever the sizes of the values around them."""
+    mine = weight("Q4_0") if beside == 1 else weight("Q4_0").interleaved()
+    x = np.random.default_rng(3).standard_normal((6, 64)).astype(np.float32)
+    x[0] = 0
+    x[1, 5] = np.nan
+    x[2, 40] = np.inf
+    x[3, :32] = 1e-38
+    x[4] *= 1e30
+    got = mine.linear(Tensor(x)).numpy()
+    values = mine.dequantize().numpy().astype(np.float64)
+    assert (got[0] == 0).all()
+    assert np.isnan(got[1]).all()
+    with np.errstate(invalid="ignore"):
+        want = x.astype(np.float64) @ values.T
+    assert not np.isfinite(got[2]).any()
+    assert (np.isnan(got[2]) | (np.sign(got[2]) == np.sign(want[2]))).all()
+    for row in (3, 4, 5):
+        assert (np.abs(got[row] - want[row]) <= bound(x[row : row + 1].astype(np.float64), values)[0]).all()
+
+
+def test_dtypes_and_shapes() -> None:
+    mine, x = weight("Q8_0"), np.random.default_rng(5).standard_normal((2, 1, 64)).astype(np.float32)
+    values = mine.dequantize().numpy()
+    want = x @ values.T
+    for dtype in (dtypes.float16, dtypes.bfloat16, dtypes.float32):
+        got = mine.linear(Tensor(x).cast(dtype))
+        assert (got.shape, got.dtype) == ((2, 1, ROWS), dtypes.float32)
+        np.testing.assert_allclose(got.numpy(), want, atol=0.25)
+    exact = mine.linear(Tensor(x.astype(np.float64)))
+    assert exact.dtype is dtypes.float64
+    np.testing.assert_allclose(exact.numpy(), want, rtol=1e-5, atol=1e-5)
+    assert mine.linear(Tensor(x[0, 0])).shape == (ROWS,)
+    assert mine.linear(Tensor.zeros(0, 64)).shape == (0, ROWS)
+    bias = mine.linear(Tensor(x), Tensor.ones(ROWS)).numpy()
+    np.testing.assert_allclose(bias, mine.linear(Tensor(x)).numpy() + 1, rtol=1e-6)
+
+
+def test_gradients_take_the_float_product() -> None:
+    """Rounding has no slope."""
+    mine, x = weight("Q8_0"), Tensor.ones(2, 64, requires_grad=True)
+    mine.linear(x).sum().backward()
+    assert x.grad is not None
+    want = np.broadcast_to(mine.dequantize().numpy().sum(0), (2, 64))
+    np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_mistakes() -> None:
+    with pytest.raises(ShapeError, match="are no whole blocks"):
+        QuantizedTensor.quantize(Tensor.ones(2, 40), "Q8_0")
+    with pytest.raises(ShapeError, match="the last axis of x is to be that of the weight"):
+        weight("Q8_0").linear(Tensor.ones(2, 32))
+    with pytest.raises(ShapeError, match=r"Q8_0 of shape \(17, 32\) with 16 rows interleaved: that takes two axes"):
+        QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (17, 32), beside=16)
+    with pytest.raises(SettingError, match="QUANT_ACT"), Context(QUANT_ACT="int4"):
+        pass
