@@ -104,7 +104,7 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
 
 def _shared(shape: _Shape, actions: list[Action], left: list[str], target: Target) -> list[Action]:
     """The loops that are left, among the work-items of a GPU or the threads of a CPU."""
-    if target.has_grid:
+    if target.group_items:
         return _grid(shape, left)
     return _threads(shape, actions, left) if target.has_threads else []
 
@@ -245,12 +245,12 @@ def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action
     actions = [Action("vectorize", (lane_loop, str(width)))]
     blocks = shape.sizes[lane_loop] // width
     across = _across(shape, lane_loop, width)
-    if across is not None and not target.has_grid:
+    if across is not None and not target.group_items:
         return actions + _turned(shape, lane_loop, across, width) + _around_caches(shape, lane_loop, target)
     tile = _STREAM_TILE if shape.work <= _LIGHT else 2
     while tile > 1 and (blocks < 2 * tile or blocks % tile):
         tile //= 2
-    if tile > 1 and not target.has_grid:
+    if tile > 1 and not target.group_items:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
 
@@ -281,7 +281,7 @@ def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Acti
 
 def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Results far larger than the caches are written around them."""
-    if target.has_grid:
+    if target.group_items:
         return []
     store = shape.stores[0]
     size = store.node.src[0].src[0].arg[1] * store.size_bytes
@@ -481,7 +481,7 @@ def _packing(
     target: Target,
 ) -> list[Action]:
     """Panels of a large operand that many tiles read again are copied side by side first."""
-    if lane_loop not in shape.outputs or width < 2 or len(main.loops) != 1 or target.has_grid:
+    if lane_loop not in shape.outputs or width < 2 or len(main.loops) != 1 or target.group_items:
         return []
     (reduce_loop,) = main.loops
     others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]

@@ -22,8 +22,10 @@ __all__ = [
     "fit_thread",
     "grids",
     "groups",
+    "locals_",
     "orders",
     "prefetches",
+    "shares",
     "splits",
     "stages",
     "streams",
@@ -92,10 +94,20 @@ def threads(ast: UOp, target: Target) -> Iterable[Args]:
     return [(name,) for name in info.order] if target.has_threads else []
 
 
+def locals_(ast: UOp, target: Target) -> Iterable[Args]:
+    """Items side by side, for output loops and those that fill kept rows."""
+    return _amounts(ast, (8, 16, 32, 64, 128, 256), AxisKind.LOOP, AxisKind.REDUCE) if target.group_items else []
+
+
+def shares(ast: UOp, target: Target) -> Iterable[Args]:
+    """Some parts, or one for each item of a group."""
+    return _amounts(ast, (8, 32, 64, 128, 256, 512), AxisKind.REDUCE) if target.group_items else []
+
+
 def grids(ast: UOp, target: Target) -> Iterable[Args]:
     """The outermost output loops, as many as fit."""
     info: KernelInfo = ast.arg
-    return [info.order[:count] for count in range(len(info.order), 0, -1)] if target.has_grid else []
+    return [info.order[:count] for count in range(len(info.order), 0, -1)] if target.group_items else []
 
 
 def orders(ast: UOp, target: Target) -> Iterable[Args]:
