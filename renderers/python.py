@@ -43,7 +43,7 @@ class PythonRenderer(Renderer):
         depth = 1
         digits = grid_digits(uops) if sig.group else {}
         if sig.group:
-            lines.append("    def work(group, item, shared):")
+            lines.append("    def work(group, me, shared):")
             depth = 2
         for u in uops:
             if u.op is Ops.END:
@@ -74,9 +74,10 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
         case Ops.BARRIER:
             return "yield"
         case Ops.RANGE:
-            names[u] = _identifier(str(u.arg[0]))
             if u.arg[1] == AxisKind.LOCAL:
-                return f"for {names[u]} in range(item, min(item + 1, {u.src[0].arg})):"
+                names[u] = "me"
+                return f"if me < {u.src[0].arg}:"
+            names[u] = _identifier(str(u.arg[0]))
             bounds = "begin, end" if u.arg[1] == AxisKind.THREAD else names[u.src[0]]
             return f"for {names[u]} in range({bounds}):"
         case Ops.INDEX:

@@ -149,9 +149,10 @@ def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) 
     except InternalError as error:
         error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
         raise
-    if not device.target.has_grid and any(u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL for u in uops):
+    kinds = {u.arg[1] for u in uops if u.op is Ops.RANGE}
+    if not device.target.group_items and kinds & {AxisKind.GLOBAL, AxisKind.LOCAL}:
         raise CompileError(
-            f"schedule of {kernel.name}: grid is for devices with work-items; {device.name} has threads."
+            f"schedule of {kernel.name}: grid, local and share are for devices with work-items; {device.name} has none."
         )
     threads = signature(uops).threads
     return Rendered(uops, device.renderer.render(symbol(kernel), uops), threads if isinstance(threads, int) else 1)

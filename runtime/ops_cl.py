@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from kernmill.ir import DeviceError, Ops, OutOfMemoryError, Target, dtypes
+from kernmill.ir import DeviceError, Ops, OutOfMemoryError, Target, dtypes, setting
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import Block
@@ -26,6 +26,7 @@ __all__ = ["ClDevice"]
 
 _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
+_MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
 
 
 _sessions: dict[int, tuple[Any, Any]] = {}
@@ -94,7 +95,7 @@ class ClDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """OpenCL C for what the device has."""
-        return OpenCLRenderer(cl_target(self.facts))
+        return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET"))))
 
     @cached_property
     def options(self) -> tuple[str, ...]:
@@ -262,7 +263,7 @@ class _Launch:
 
     def device_chunk(self, call: Call) -> int:
         """Iterations of the outermost loop for one work-item."""
-        return chunk_size(call.program.work_ns, call.threads) if self.device.facts.kind == "cpu" else 1
+        return chunk_size(call.program.work_ns, call.threads) if self.device.target.has_threads else 1
 
     def bind(self, slot: int, buffer: Buffer) -> None:
         """Buffer `slot` is this one from now on; one without memory is bound later."""
@@ -335,22 +336,25 @@ def chunk_size(work_ns: float, threads: int) -> int:
     return max(1, int(least) + 1, -(-threads // _MOST_ITEMS))
 
 
-def cl_target(facts: ClFacts) -> Target:
-    """What generated code may use on the device."""
-    lanes = min(16, facts.float_lanes) if facts.kind == "cpu" and facts.float_lanes > 1 else 4
+def cl_target(facts: ClFacts, shape: str = "") -> Target:
+    """What generated code may use on the device; `shape`: gpu or cpu, where it is not the device's own."""
+    is_cpu = (shape if shape in ("gpu", "cpu") else facts.kind) == "cpu"
+    lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
     missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
         {dtypes.float16} if not facts.has_float16 else set()
     )
-    ops = OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA}
+    items = 0 if is_cpu else 1 << min(facts.max_group, _MOST_GROUP).bit_length() - 1
+    kind = "cpu" if is_cpu else f"gpu-{items}-{facts.local_bytes >> 10}"
     return Target(
-        name=f"opencl-{facts.kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
+        name=f"opencl-{kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
         vector_bytes=4 * lanes,
         vector_registers=32 if lanes in (4, 16) else 16,
-        ops=ops,
+        ops=OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA},
         storage_dtypes=frozenset(dtypes.data) - missing,
         compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
-        has_threads=facts.kind == "cpu",
-        has_grid=facts.kind != "cpu",
+        has_threads=is_cpu,
+        group_items=items,
+        local_bytes=facts.local_bytes,
         has_masks=True,
         l2_bytes=1 << 20,
     )
