@@ -89,15 +89,16 @@ def _digits(loops: Sequence[UOp], number: UOp) -> dict[UOp, UOp]:
 def _dealt(node: UOp, group: int, number: int) -> UOp:
     """The loops that fill an array dealt out to the items, neighbours reading what lies side by side."""
     closed, effects = closed_ranges(node), node.src[1 : 1 + node.arg]
-    value = effects[0].src[1]
-    steps = linear(value.src[0].src[1])[0] if value.op is Ops.LOAD else {}
+    inside = effects[0].src[1].toposort(stop=lambda u: u.op is Ops.AFTER)
+    steps = [linear(u.src[0].src[1])[0] for u in inside if u.op is Ops.LOAD]
     dealt = [loop for loop in closed if loop.arg[1] != AxisKind.VECTOR and loop.src[0].is_const]
-    dealt.sort(key=lambda loop: -abs(steps.get(loop, 0)))
+    dealt.sort(key=lambda loop: -min((abs(step[loop]) for step in steps if loop in step), default=1 << 62))
     total = prod(int(loop.src[0].arg) for loop in dealt)
     item = make_range(f"item{number}", min(total, group), AxisKind.LOCAL)
     place, loops, rounds = item, [item], -(-total // group)
     if rounds > 1:
-        kind = AxisKind.UNROLL if steps and rounds <= _COPIED else AxisKind.REDUCE
+        is_copy = effects[0].src[1].op is Ops.LOAD
+        kind = AxisKind.UNROLL if is_copy and rounds <= _COPIED else AxisKind.REDUCE
         loops.append(make_range(f"round{number}", rounds, kind))
         place = loops[1] * group + item
     is_whole = rounds == 1 or total % group == 0

@@ -117,7 +117,7 @@ def _expression(u: UOp, names: dict[UOp, str]) -> str:
             return src[0]
         case Ops.LOCAL:
             if "shared" in u.arg:
-                return f'shared.setdefault("{u.arg[0]}", [None] * {u.arg[1]})'
+                return f"shared.setdefault({len(names)}, [None] * {u.arg[1]})"
             return f"[{'0.0' if u.dtype.is_float else '0'}] * {u.arg[1]}"
         case Ops.LOAD:
             gate = u.src[0].src[2:]

@@ -68,14 +68,14 @@ class _Values:
         self.array[place] = bits_of(dtypes.bfloat16, value) if self.dtype is dtypes.bfloat16 else value
 
 
-def together(work: Callable[[int, int, dict[str, Any]], Iterator[None]], groups: int, count: int) -> None:
+def together(work: Callable[[int, int, dict[int, list[Any]]], Iterator[None]], groups: int, count: int) -> None:
     """Run groups of work-items, those of a group in turn from one barrier to the next, there and back.
 
     Raises:
         InternalError: some came to the end while others waited at a barrier.
     """
     for group in range(groups):
-        shared: dict[str, Any] = {}
+        shared: dict[int, list[Any]] = {}
         items = [work(group, item, shared) for item in range(count)]
         while items:
             waiting = [item for item in items if next(item, items) is None]

@@ -9,14 +9,13 @@ tests/compiler/optimize/test_heuristic.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from kernmill.ir import Ops, Target, UOp
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
-
-from ..kernel import KernelInfo
 from .actions import Action, fits
 from .dots import dot_actions
-from .rows import keeping_loops, kept_loops, passes_along_rows, rows_as_lanes
+from .gpu import gpu_actions
+from .look import Access, Group, Shape, iterations, look, main_group
+from .rows import passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
 
@@ -39,46 +38,11 @@ _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 _SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
 
 
-@dataclass(slots=True)
-class _Access:
-    """A load or store: how far it steps with each loop; None where the place is not a plain multiple of the loop."""
-
-    node: UOp
-    steps: dict[str, int | None]
-    size_bytes: int
-
-    def step(self, loop: str) -> int | None:
-        return self.steps.get(loop, 0)
-
-
-@dataclass(slots=True)
-class _Group:
-    """Reductions over the same loops: loops innermost last, the loads below them, the output loops they change with."""
-
-    loops: list[str]
-    loads: list[_Access]
-    around: set[str]
-
-
-@dataclass(slots=True)
-class _Shape:
-    """What the heuristic knows of a kernel."""
-
-    sizes: dict[str, int]
-    outputs: list[str]
-    stores: list[_Access]
-    loads: list[_Access]
-    groups: list[_Group] = field(default_factory=list[_Group])
-    work: int = 0  # elementwise ops per element
-    lanes: int = 1
-    ast: UOp | None = None
-    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
-    keeping: set[str] = field(default_factory=set[str])  # ... or some
-
-
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
-    """A schedule for the kernel; empty for a target without vectors and threads."""
-    shape = _look(ast, target)
+    """A schedule for the kernel; empty for a target without vectors, threads and work-items."""
+    shape = look(ast, target)
+    if target.group_items:
+        return gpu_actions(ast, shape, target)
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
@@ -87,7 +51,7 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         dots = dot_actions(ast, target)
         if dots is not None:
             return dots + _shared(shape, dots, _loops_left(shape, dots), target)
-        main = _main_group(shape)
+        main = main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
             few = _few_rows(ast, shape, main, lane_loop, target)
@@ -102,93 +66,35 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     return ordered + _shared(shape, ordered, left, target)
 
 
-def _shared(shape: _Shape, actions: list[Action], left: list[str], target: Target) -> list[Action]:
-    """The loops that are left, among the work-items of a GPU or the threads of a CPU."""
-    if target.group_items:
-        return _grid(shape, left)
-    return _threads(shape, actions, left) if target.has_threads else []
-
-
-# --- looking
-def _look(ast: UOp, target: Target) -> _Shape:
-    order = ast.toposort()
-    info: KernelInfo = ast.arg
-    loops = [node for node in order if node.op is Ops.RANGE]
-    sizes = {str(r.arg[0]): int(r.src[0].arg) if r.src[0].is_const else -1 for r in loops}
-    loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
-    stores = [_access(store.src[0], store) for store in ast.src]
-    shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
-    shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
-    for node in order:
-        if node.op is Ops.REDUCE:
-            _add_group(shape, node, loads)
-        elif node.op.is_elementwise and node.dtype.kind.value != "index":
-            shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
-    widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*shape.loads, *shape.stores)]
-    widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
-    shape.lanes = target.vector_bytes // widest if target.vector_bytes else 1
-    return shape
-
-
-def _access(place: UOp, node: UOp) -> _Access:
-    terms, _ = linear(place.src[1])
-    steps: dict[str, int | None] = {}
-    for atom, factor in terms.items():
-        if atom.op is Ops.RANGE:
-            steps.setdefault(str(atom.arg[0]), factor)
-        else:
-            steps.update({str(r.arg[0]): None for r in atom.ranges})
-    if len(place.src) > 2:
-        for r in place.src[2].ranges:  # read where the gate holds: changes with the loop, at no step of its own
-            steps.setdefault(str(r.arg[0]), 0)
-    return _Access(node, steps, place.dtype.scalar.size_bytes)
-
-
-def _add_group(shape: _Shape, node: UOp, loads: dict[UOp, _Access]) -> None:
-    names = [str(r.arg[0]) for r in closed_ranges(node)]
-    mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(str(r.arg[0]) in names for r in n.ranges)]
-    around = {str(r.arg[0]) for r in node.ranges}
-    for group in shape.groups:
-        if group.loops == names:
-            group.loads += [load for load in mine if load not in group.loads]
-            group.around |= around
-            return
-    shape.groups.append(_Group(names, mine, around))
-
-
-def _main_group(shape: _Shape) -> _Group | None:
-    """The reductions that take the most time."""
-    return max(shape.groups, key=lambda g: _iterations(shape, g.loops) * len(g.loads), default=None)
-
-
-def _iterations(shape: _Shape, loops: list[str]) -> int:
-    total = 1
-    for name in loops:
-        total *= max(1, shape.sizes[name])
-    return total
+def _shared(shape: Shape, actions: list[Action], left: list[str], target: Target) -> list[Action]:
+    """The outermost loop that is left is shared among threads."""
+    order = next((list(a.args) for a in actions if a.verb == "order"), left)
+    if not target.has_threads or not order or order[0] not in shape.outputs or shape.sizes[order[0]] < 0:
+        return []
+    return [Action("thread", (order[0],))]
 
 
 # --- choosing
-def _cost(accesses: list[_Access], loop: str) -> float:
+def _cost(accesses: list[Access], loop: str) -> float:
     """How many of these would be gathered if the loop became lanes; every second place is two loads and a shuffle."""
     return sum({0: 0.0, 1: 0.0, 2: 0.25}.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
-def _packed_cost(shape: _Shape, main: _Group, loop: str) -> float:
+def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
     """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
     total = 0.0
     for a in main.loads:
-        again = _iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
+        again = iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
         is_panel = len(main.loops) == 1 and loop in shape.outputs and not _is_gated(a)
         total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
     return total
 
 
-def _is_gated(a: _Access) -> bool:
+def _is_gated(a: Access) -> bool:
     return a.node.op is Ops.LOAD and len(a.node.src[0].src) > 2
 
 
-def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None:
+def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
     """The loop whose iterations lie side by side in the most places that matter."""
     best: tuple[float, str] | None = None
     candidates = [*shape.outputs, *(main.loops if main else [])]
@@ -208,13 +114,13 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
         )
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
-            score += 0.25 + _FOLD_COST / _iterations(shape, main.loops)  # lanes are folded once per result
+            score += 0.25 + _FOLD_COST / iterations(shape, main.loops)  # lanes are folded once per result
         if best is None or score < best[0]:
             best = (score, name)
     return best[1] if best else None
 
 
-def _width(shape: _Shape, name: str, target: Target) -> int:
+def _width(shape: Shape, name: str, target: Target) -> int:
     """Lanes for a loop: the register's, or fewer for a short loop."""
     width = shape.lanes
     while width > 2 and width >= 2 * shape.sizes[name]:
@@ -235,7 +141,7 @@ def _tile(size: int, wanted: int) -> int:
     return best
 
 
-def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
+def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Elementwise work: lanes, and a few vectors per iteration."""
     if lane_loop is None:
         return []
@@ -245,17 +151,17 @@ def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action
     actions = [Action("vectorize", (lane_loop, str(width)))]
     blocks = shape.sizes[lane_loop] // width
     across = _across(shape, lane_loop, width)
-    if across is not None and not target.group_items:
+    if across is not None:
         return actions + _turned(shape, lane_loop, across, width) + _around_caches(shape, lane_loop, target)
     tile = _STREAM_TILE if shape.work <= _LIGHT else 2
     while tile > 1 and (blocks < 2 * tile or blocks % tile):
         tile //= 2
-    if tile > 1 and not target.group_items:
+    if tile > 1:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
 
 
-def _across(shape: _Shape, lane_loop: str, width: int) -> str | None:
+def _across(shape: Shape, lane_loop: str, width: int) -> str | None:
     """A loop over which lies side by side what the lanes would gather: a transpose."""
     for name in reversed(shape.outputs):
         if name != lane_loop and shape.sizes[name] >= width:
@@ -265,7 +171,7 @@ def _across(shape: _Shape, lane_loop: str, width: int) -> str | None:
     return None
 
 
-def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Action]:
+def _turned(shape: Shape, lane_loop: str, across: str, width: int) -> list[Action]:
     """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
     actions = [Action("unroll", (across, str(width)))]
     if shape.sizes[lane_loop] < 2 * _BLOCKS_ACROSS * width:
@@ -279,10 +185,8 @@ def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Acti
     ]
 
 
-def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
+def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Results far larger than the caches are written around them."""
-    if target.group_items:
-        return []
     store = shape.stores[0]
     size = store.node.src[0].src[0].arg[1] * store.size_bytes
     if lane_loop is not None and store.step(lane_loop) == 1 and size > 8 * target.l2_bytes:
@@ -291,7 +195,7 @@ def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list
     return []
 
 
-def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Target) -> list[Action]:
+def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
     actions: list[Action] = []
     width = _width(shape, lane_loop, target) if lane_loop is not None else 1
     if lane_loop is not None and width > 1:
@@ -310,7 +214,7 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if has_lane_output:
             return actions
-        inner = _Shape(
+        inner = Shape(
             shape.sizes,
             outer,
             shape.stores,
@@ -328,14 +232,14 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
     return actions
 
 
-def _read_once(main: _Group, target: Target) -> list[Action]:
+def _read_once(main: Group, target: Target) -> list[Action]:
     """A sum that goes once over more than the caches hold asks for its data ahead."""
     params = {a.node.src[0].src[0] for a in main.loads}
     size = sum(p.arg[1] * p.dtype.size_bytes for p in params)
     return [Action("prefetch", (str(_AHEAD_ONCE),))] if size > 8 * target.l2_bytes else []
 
 
-def _few_rows(ast: UOp, shape: _Shape, main: _Group, lane_loop: str | None, target: Target) -> list[Action]:
+def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
     """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
 
     Blocks of its rows are the outer loop, and the sums go on in the output, which the caches do hold; what is needed in
@@ -350,7 +254,7 @@ def _few_rows(ast: UOp, shape: _Shape, main: _Group, lane_loop: str | None, targ
     step = matrix.step(terms) or 0
     width = _width(shape, lane_loop, target)
     vectors = shape.sizes[lane_loop] // max(1, width)
-    count = _iterations(shape, rows)
+    count = iterations(shape, rows)
     if size <= 4 * target.l2_bytes or count > _FEW_ROWS or any(name in matrix.steps for name in rows) or step <= 0:
         return []
     columns, block = 2 if rows else 4, 8 if count <= 8 else 16
@@ -373,7 +277,7 @@ def _few_rows(ast: UOp, shape: _Shape, main: _Group, lane_loop: str | None, targ
     ]
 
 
-def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
+def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
     many = target.vector_registers >= 32
     tiles: dict[str, int] = {}
@@ -414,7 +318,7 @@ def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
     return columns, _tile(rows, most)
 
 
-def _best_pair(shape: _Shape, main: _Group, names: list[str], lane_loop: str | None) -> list[str]:
+def _best_pair(shape: Shape, main: Group, names: list[str], lane_loop: str | None) -> list[str]:
     """First the loop over which the widest load is reused, then the one that adds the most reuse of other loads."""
 
     def reused(name: str) -> set[int]:
@@ -432,7 +336,7 @@ def _best_pair(shape: _Shape, main: _Group, names: list[str], lane_loop: str | N
     return [first, second]
 
 
-def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int, accumulators: int) -> list[Action]:
+def _reduce_loops(shape: Shape, main: Group, lane_loop: str | None, width: int, accumulators: int) -> list[Action]:
     """Short reduce loops are copied out; long ones get a longer body, and more accumulators where there are few."""
     actions: list[Action] = []
     body = accumulators
@@ -456,7 +360,7 @@ def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int
     return actions
 
 
-def _other_group(shape: _Shape, group: _Group, target: Target) -> list[Action]:
+def _other_group(shape: Shape, group: Group, target: Target) -> list[Action]:
     """A further reduction of the kernel, over loops of its own."""
     name = group.loops[-1]
     side_by_side = [a for a in group.loads if a.step(name) == 1]
@@ -472,8 +376,8 @@ def _other_group(shape: _Shape, group: _Group, target: Target) -> list[Action]:
 
 
 def _packing(
-    shape: _Shape,
-    main: _Group,
+    shape: Shape,
+    main: Group,
     lane_loop: str | None,
     width: int,
     tiles: dict[str, int],
@@ -481,7 +385,7 @@ def _packing(
     target: Target,
 ) -> list[Action]:
     """Panels of a large operand that many tiles read again are copied side by side first."""
-    if lane_loop not in shape.outputs or width < 2 or len(main.loops) != 1 or target.group_items:
+    if lane_loop not in shape.outputs or width < 2 or len(main.loops) != 1:
         return []
     (reduce_loop,) = main.loops
     others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]
@@ -530,28 +434,10 @@ def _packing(
     ]
 
 
-def _loops_left(shape: _Shape, actions: list[Action]) -> list[str]:
+def _loops_left(shape: Shape, actions: list[Action]) -> list[str]:
     """The output loops that the tiles do not use up."""
     taken: dict[str, int] = {}
     for action in actions:
         if action.verb in ("vectorize", "unroll"):
             taken[action.args[0]] = taken.get(action.args[0], 1) * int(action.args[1])
     return [name for name in shape.outputs if shape.sizes[name] < 0 or shape.sizes[name] > taken.get(name, 1)]
-
-
-def _threads(shape: _Shape, actions: list[Action], left: list[str]) -> list[Action]:
-    """The outermost loop that is left is shared among threads."""
-    order = next((list(a.args) for a in actions if a.verb == "order"), left)
-    if not order or order[0] not in shape.outputs or shape.sizes[order[0]] < 0:
-        return []
-    return [Action("thread", (order[0],))]
-
-
-def _grid(shape: _Shape, left: list[str]) -> list[Action]:
-    """Every loop that all stores and reductions stand in: others would be repeated by each work-item."""
-    loops = [
-        name for name in left
-        if shape.sizes[name] > 0 and all(name in a.steps for a in shape.stores)
-        and all(name in group.around for group in shape.groups)
-    ]  # fmt: skip
-    return [Action("grid", tuple(loops))] if loops else []
