@@ -62,7 +62,9 @@ def share_work(ast: UOp) -> UOp:
         elif node in ast.src and not any(_is_local(r) for r in node.ranges):
             new = new.replace(src=(gated(src[0], item < 1), *src[1:]))
         done[node] = new
-    names = dict.fromkeys("item" if loops.get(name) in outputs else name for name in (*info.order, *(() if outputs else ("item",))))
+    names = dict.fromkeys(
+        "item" if loops.get(name) in outputs else name for name in (*info.order, *(() if outputs else ("item",)))
+    )
     return simplify(done[ast].replace(arg=replace(info, order=tuple(names))))
 
 
@@ -106,7 +108,9 @@ def _dealt(node: UOp, group: int, number: int) -> UOp:
     new: list[UOp] = []
     for store in effects:
         target = substitute(store.src[0], here)
-        new.append(store.replace(src=(target if is_whole else gated(target, place < total), substitute(store.src[1], there))))
+        new.append(
+            store.replace(src=(target if is_whole else gated(target, place < total), substitute(store.src[1], there)))
+        )
     return node.replace(src=(node.src[0], *new, *loops, *(loop for loop in closed if loop not in dealt)))
 
 

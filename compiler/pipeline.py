@@ -47,7 +47,7 @@ PIPELINE: tuple[Pass, ...] = (
          "the loops of a group's items become digits of one number while they still have names and steps"),
     Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "a panel is still one store and one load"),
-    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim", "share", "convert"),
+    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("share", "convert"),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with one vector loop at most"),

@@ -35,7 +35,12 @@ def trim_loops(ast: UOp) -> UOp:
             closers.setdefault(loop, []).append(node)
     for node in reversed(order):  # who reads a kept row comes before who fills it
         for loop in closed_ranges(node):
-            if loop in together or loop.arg[1] != AxisKind.REDUCE or not loop.src[0].is_const or loop.src[0].arg < _LEAST:
+            if (
+                loop in together
+                or loop.arg[1] != AxisKind.REDUCE
+                or not loop.src[0].is_const
+                or loop.src[0].arg < _LEAST
+            ):
                 continue
             around = set(paths[loop][:-1])
             if node.op is Ops.REDUCE:

@@ -24,6 +24,7 @@ __all__ = ["OPENCL_OPS", "OpenCLRenderer"]
 OPENCL_OPS = C_OPS
 _ROLLED = "__attribute__((opencl_unroll_hint(1)))"  # copied out, the rare path would take the registers of the other
 _GROUP = 256  # work-items of a group where it does not matter
+_GROUP_IDS = ("get_group_id", "get_local_id")
 _CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvector(x, type)", "#else",
             "#define CONVERT(type, x) convert_##type(x)", "#endif")  # fmt: skip
 
@@ -67,9 +68,8 @@ class _Body(VectorBody):
         lean = [
             "#ifdef LEAN",
             "#define F __attribute__((overloadable))",
-            "#define CLK_LOCAL_MEM_FENCE 1",
-            *(f"size_t F {name}(uint);" for name in ("get_global_id", "get_group_id", "get_local_id")),
-            "void __attribute__((convergent)) F barrier(uint);",
+            *(f"size_t F {name}(uint);" for name in (_GROUP_IDS if self.signature.group else ("get_global_id",))),
+            *(["void __attribute__((convergent)) F barrier(uint);"] if self.signature.group else []),
             *declared,
             "#endif",
         ]
@@ -103,7 +103,9 @@ class _Body(VectorBody):
             number = "group" if self.signature.group else "item"
             digit = number if inner == 1 else f"{number} / {inner}L"
             name = self.values[u] = c_identifier(str(u.arg[0]))
-            self.emit(f"long {name} = {digit};" if u is next(reversed(self.grid)) else f"long {name} = {digit} % {size}L;")
+            self.emit(
+                f"long {name} = {digit};" if u is next(reversed(self.grid)) else f"long {name} = {digit} % {size}L;"
+            )
         else:
             super().open(u)
         self.places.add(u)

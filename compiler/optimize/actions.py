@@ -6,7 +6,7 @@
     group k0 4         the inner 4 iterations of a reduce loop get accumulators of their own
     thread i0          the loop is cut into chunks for the threads of the device
     grid i0 i1         the loops are spread over the groups of work-items of a GPU; without groups over its work-items
-    local i1 16        the inner 16 iterations are run by work-items of one group, side by side (also: they fill a kept row)
+    local i1 16        the inner 16 iterations are for the work-items of a group (of a kept row: they fill it together)
     share k0 64        the work-items of a group add up 64 parts of a sum, which are folded in memory that they share
     order i1 i0        the order of the output loops, outermost first
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms
@@ -46,7 +46,17 @@ from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
 from . import proposals as propose
 
-__all__ = ["VERBS", "Action", "Verb", "apply_actions", "find_loop", "gated", "memory_of", "parse_schedule", "show_schedule"]
+__all__ = [
+    "VERBS",
+    "Action",
+    "Verb",
+    "apply_actions",
+    "find_loop",
+    "gated",
+    "memory_of",
+    "parse_schedule",
+    "show_schedule",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +101,7 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
     for action in actions:
         try:
             ast = VERBS[action.verb].act(ast, action.args)
-            _check_lanes(ast)
+            _check_memory(ast)
         except IndexError:
             raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
         except (ValueError, KeyError) as error:
@@ -123,7 +133,7 @@ def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
     return found
 
 
-def _check_lanes(ast: UOp) -> None:
+def _check_memory(ast: UOp) -> None:
     """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
     of a group fill together is the same for all of them. None of them writes what others still have to read."""
     order = ast.toposort()
@@ -159,6 +169,8 @@ def find_loop(ast: UOp, name: str) -> UOp:
 
 
 _BANK: Final = 16  # bytes left free so that neighbours of a column lie in other banks
+_KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP,
+                 "local": AxisKind.LOCAL, "share": AxisKind.LOCAL}  # fmt: skip
 _INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g", "local": "l", "share": "l"}
 
 
@@ -181,8 +193,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         _check_changes_output(ast, loop)
         if verb == "vectorize" and amount & (amount - 1):
             raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
-        kind = {"split": AxisKind.REDUCE if is_reduce else AxisKind.LOOP, "unroll": AxisKind.UNROLL,
-                "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP, "local": AxisKind.LOCAL, "share": AxisKind.LOCAL}[verb]  # fmt: skip
+        kind = _KINDS.get(verb, AxisKind.REDUCE if is_reduce else AxisKind.LOOP)
         taken = {str(node.arg[0]) for node in ast.toposort() if node.op is Ops.RANGE}
         inner_name = f"{name}.{_INNER[verb]}"
         while inner_name in taken:
@@ -413,7 +424,7 @@ def _copy_kind(loop: UOp) -> AxisKind:
 
 
 def _share(ast: UOp, args: tuple[str, ...]) -> UOp:
-    name, amount = args[0], int(args[1])
+    amount = int(args[1])
     if amount & (amount - 1):
         raise ValueError(f"{amount} parts: they are folded in halves, so that there must be 2, 4, 8, ... of them")
     before = ast.toposort()

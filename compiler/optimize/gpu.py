@@ -3,7 +3,7 @@
 Three shapes, told apart by how loads step with loops, never by what a kernel computes:
 - a product: two output loops that each leave some load alone make a tile; the operands of a block of terms are shared
   by a group, and an item keeps a square of results;
-- sums: the items of a group add up one row together, neighbours reading what lies side by side; or columns side by side;
+- sums: the items of a group add up one row together, neighbours reading neighbours; or some columns side by side;
 - everything else: an item for each few elements, and blocks turned in shared memory where reading and writing run
   along different loops.
 

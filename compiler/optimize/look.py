@@ -24,6 +24,7 @@ class Access:
     size_bytes: int
 
     def step(self, loop: str) -> int | None:
+        """How far it goes with the loop: 0 where it stays, None where that cannot be said."""
         return self.steps.get(loop, 0)
 
 
@@ -54,6 +55,7 @@ class Shape:
 
 
 def look(ast: UOp, target: Target) -> Shape:
+    """What there is to know."""
     order = ast.toposort()
     info: KernelInfo = ast.arg
     loops = [node for node in order if node.op is Ops.RANGE]
@@ -107,6 +109,7 @@ def main_group(shape: Shape) -> Group | None:
 
 
 def iterations(shape: Shape, loops: list[str]) -> int:
+    """How often a body in these loops is run."""
     total = 1
     for name in loops:
         total *= max(1, shape.sizes[name])
