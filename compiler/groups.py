@@ -53,8 +53,10 @@ def share_work(ast: UOp) -> UOp:
     for node in order:
         if node in done:
             continue
-        src = tuple(done[s] for s in node.src)
+        src = tuple(item if node.op is Ops.LOCAL and s in outputs else done[s] for s in node.src)
         new = node if src == node.src else node.replace(src=src)
+        if node.op is Ops.LOCAL:  # made anew for two digits of an item: once for the item
+            new = new.replace(src=tuple(dict.fromkeys(src)))
         if node in shared:
             new = new.replace(arg=(*node.arg, "shared"))
         elif node in fills:

@@ -135,29 +135,16 @@ def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
 
 def _check_memory(ast: UOp) -> None:
     """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
-    of a group fill together is the same for all of them. None of them writes what others still have to read."""
-    order = ast.toposort()
-    has_items = any(node.op is Ops.RANGE and node.arg[1] == AxisKind.LOCAL for node in order)
-    stored = {store.src[0].src[0] for store in ast.src}
-    for node in order if has_items else ():
-        closed = {r.arg[1] for r in closed_ranges(node)}
-        own = any(r.arg[1] == AxisKind.LOCAL for r in node.ranges)
-        if node.op is Ops.AFTER and AxisKind.LOCAL in closed and own:
+    of a group fill together is the same for all of them."""
+    for node in ast.toposort():
+        own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (node.ranges, closed_ranges(node)))
+        if own and filled:
             raise ValueError("each work-item would need memory of its own; name the loop of the items in `stage`")
-        if closed and AxisKind.LOCAL not in closed and not own and stored & _read_by(node):
-            raise ValueError("some work-items would still read what others overwrite")
-    for node in order:
         lanes = sum(r.arg[1] == AxisKind.VECTOR for r in node.ranges)
         if lanes > 1:
             raise ValueError("a value would have the lanes of two loops")
         if lanes and node.op is Ops.LOCAL:
             raise ValueError("each lane would need memory of its own; name the loop of the lanes in `stage`")
-
-
-def _read_by(node: UOp) -> set[UOp]:
-    """The buffers that a loop reads for itself, not through what the items of a group left in memory."""
-    inside = node.toposort(stop=lambda u: u.op is Ops.AFTER and u is not node)
-    return {memory_of(u.src[0]) for u in inside if u.op is Ops.LOAD}
 
 
 def find_loop(ast: UOp, name: str) -> UOp:

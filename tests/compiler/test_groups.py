@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
-import numpy as np
 import pytest
 
 from kernmill.compiler import lower, merge_loops, parse_schedule
 from kernmill.compiler.groups import place_barriers
 from kernmill.ir import AxisKind, CompileError, Context, InternalError, Ops, UOp, assign, elementwise
 from kernmill.runtime import get_device
+from kernmill.runtime.ops_python import together
 from tests.compiler.kernels import (
     close,
     data,
@@ -48,11 +49,11 @@ def run(ast: UOp, uops: list[UOp], seed: int = 1) -> None:
 
 SCHEDULES = {
     "row_sum": ["share k0 16; grid i0", "local i0 4; share k0 8; grid i0", "share k0 64", "group k0 2; share k0 4"],
-    "column_sum": ["local i0 8; share k0 4; grid i0", "unroll i0 4; share k0 2", "share k0 2; local i0 32"],
+    "column_sum": ["local i0 8; share k0 4; grid i0", "unroll i0 4; share k0 2", "local i0 32; share k0 2"],
     "all": ["share k0 32", "split k0 8; share k0 4", "share k0 4; unroll k0 2"],
     "row_max": ["share k0 8; unroll i0 2; grid i0"],
     "int_sum": ["share k0 32; grid i0"],
-    "any": ["share k0 4; local i0 2; grid i0"],
+    "any": ["local i0 2; share k0 4; grid i0"],
     "map": ["local i0 32; grid i0", "unroll i0 2; local i0 16; grid i0"],
     "transpose": ["local i0 8; local i1 4; stage 1 i0.l i1.l; grid i0 i1"],
     "softmax": ["share k0 16; share k1 8; local i1 16; grid i0", "share k0 4; share k1 4; local i1 4"],
@@ -63,20 +64,17 @@ SCHEDULES = {
         "local t1_0 8; local i1 2; share k1 8; grid i0",
     ],
     "matmul": [
-        TILE.replace("split k0 8; ", "").replace("k0.s", "k0"),
+        "unroll i1 2; local i1 4; unroll i0 2; local i0 2; stage 1 k0 i0.l i0.u; stage 2 k0 i1.l i1.u; grid i0 i1",
         "local i0 2; local i1 4; share k0 4; grid i0 i1",
+        "local i0 2; local i1 4; split k0 4; stage 1 k0.s; grid i0 i1",
     ],
-    "broadcast": ["local i0 2; stage 2 i1 i0.l"],
 }
 
 
 @pytest.mark.parametrize(("name", "schedule"), [(name, text) for name, texts in SCHEDULES.items() for text in texts])
 def test_groups_keep_the_meaning(name: str, schedule: str) -> None:
     ast = merge_loops(small_kernels()[name])
-    try:
-        run(ast, lowered(ast, schedule))
-    except CompileError as error:
-        assert name == "broadcast", error  # nothing is loaded from a buffer over a loop that it does not change with
+    run(ast, lowered(ast, schedule))
 
 
 @pytest.mark.parametrize("schedule", [TILE, TILE.replace("unroll i1 2; local i1 4", "local i1 4; unroll i1 2")])
@@ -107,11 +105,13 @@ def test_no_barrier_is_idle(ast: UOp, schedule: str) -> None:
 
 
 def test_a_barrier_that_some_pass_by_is_found() -> None:
-    uops = lowered(SOFTMAX, SCHEDULES["softmax"][0])
-    at = next(n for n, u in enumerate(uops) if u.op is Ops.RANGE and u.arg[1] == AxisKind.LOCAL and u.src[0].arg == 1)
-    inside = UOp(Ops.BARRIER, uops[-1].dtype, (), 99)
-    with pytest.raises(InternalError, match="a barrier of group 0 is reached by 1 of 16 items"):
-        run(SOFTMAX, [*uops[: at + 1], inside, *uops[at + 1 :]])
+    def work(group: int, me: int, shared: dict[int, list[int]]) -> Iterator[None]:
+        if me < 2:
+            yield
+        yield
+
+    with pytest.raises(InternalError, match="a barrier of group 0 is reached by 2 of 3 items"):
+        together(work, 1, 3)
 
 
 def test_shared_memory_in_a_loop_that_not_all_run_alike_is_refused() -> None:
@@ -130,29 +130,17 @@ def test_one_item_stores_what_all_compute() -> None:
     run(ast, lowered(ast, "share k0 16"))
 
 
-def test_what_others_still_read_is_not_overwritten() -> None:
-    leaf = data(0, 16)
-    ast = kernels(scheduled(assign(leaf, elementwise(Ops.SUB, leaf, total(leaf, 0))), in_place=[0]))[0].ast
-    with pytest.raises(CompileError, match="some work-items would still read what others overwrite"):
-        lowered(ast, "local i0 16")
-    run(ast, lowered(ast, "share k0 16; local i0 16"))
-
-
 WRONG = {
-    "local i0 4; local i1 4; stage 1 k0 i0.l; local k0 4": "a sum is spread over work-items by `share`",
+    "local k0 4": "a sum is spread over work-items by `share`",
     "share i0 4": "i0 is a loop of kind loop",
     "share k0 3": "3 parts: they are folded in halves",
-    "local i0 4; local i1 4; split k0 8; stage 1 k0.s; grid i0 i1": "",
-    "local i0 4; unroll i0 2; stage 1 k0 i0.u; stage 1 k0 i0.l": "",
     "thread i0; local i0 4": "adds up or is shared among threads",
+    "share k0 4; local i0 4": "each work-item would need memory of its own; name the loop of the items in `stage`",
 }
 
 
 @pytest.mark.parametrize("schedule", WRONG)
 def test_what_does_not_fit_is_said(schedule: str) -> None:
-    if not WRONG[schedule]:
-        run(PRODUCT, lowered(PRODUCT, schedule))
-        return
     with pytest.raises(CompileError) as error:
         lowered(PRODUCT, schedule)
     assert WRONG[schedule] in str(error.value)
@@ -167,7 +155,7 @@ def test_memory_that_items_fill_together_is_the_same_for_all() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_random_tiles(seed: int) -> None:
     rng = random.Random(seed)
-    rows, inner, columns = (rng.randint(4, 24) for _ in range(3))
+    rows, inner, columns = (rng.randint(9, 24) for _ in range(3))
     ast = merge_loops(only(matmul(data(0, rows, inner), data(1, inner, columns))))
     items, tile = rng.choice([(2, 2), (4, 2), (2, 4), (4, 1)])
     cuts = []
@@ -184,8 +172,4 @@ def test_random_tiles(seed: int) -> None:
         stages.append(f"stage {slot} {' '.join(names)}")
     picked = rng.sample(stages, rng.randint(0, 2))
     schedule = "; ".join([*cuts, f"split k0 {block}", *picked, "grid i0 i1"])
-    with np.errstate(all="ignore"):
-        try:
-            run(ast, lowered(ast, schedule), seed)
-        except CompileError as error:  # a loop that was no longer than one cut of it has no blocks left
-            assert "does not fit" in str(error), schedule
+    run(ast, lowered(ast, schedule), seed)
