@@ -6,17 +6,17 @@ a warm start neither optimizes nor renders anything, and never imports LLVM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from kernmill.compiler import Action, Kernel, estimate, fitting, lower, merge_loops, show_schedule
-from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, print_uops, setting
+from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Target, UOp, print_uops, setting
 from kernmill.renderers import signature
 
 from .compile_cache import cache_key, default_cache
-from .device import Device, Program
+from .device import Device, GroupTooLarge, Program
 from .schedules import given_schedule, parsed, stamp, symbol, written_schedule
 from .tune import search
 
@@ -77,6 +77,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         counters.from_disk += 1
         _programs[key] = program = device.load(symbol(kernel), entry.payload)
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
+        program.smaller = _Unfinished(device, kernel, disk_key, given).smaller()
     for unfinished in new.values():
         unfinished.begin(is_one_of_many=len(new) >= _MANY)
     for key, unfinished in new.items():
@@ -102,10 +103,20 @@ class _Unfinished:
     def __init__(self, device: Device, kernel: Kernel, disk_key: str, given: str | None) -> None:
         self.device, self.kernel, self.disk_key, self.given = device, kernel, disk_key, given
 
+        self.target = device.target
+
     def begin(self, *, is_one_of_many: bool) -> None:
-        """Lower and render; hand the text to the compiler."""
+        """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
-        rendered = render(self.device, self.kernel, parsed(self.given, self.device, self.kernel))
+        while True:
+            actions = parsed(self.given, self.device, self.kernel, self.target)
+            try:
+                rendered = render(self.device, self.kernel, actions, self.target)
+                break
+            except GroupTooLarge:
+                if not self.can_shrink:
+                    raise
+                self.shrink()
         name = symbol(self.kernel)
         self.threads = rendered.threads
         if is_one_of_many:
@@ -114,14 +125,39 @@ class _Unfinished:
             self.binary = partial(self.device.compile, name, rendered.source)
 
     def finish(self) -> Program:
-        """Wait for the binary, store and load it."""
+        """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
         binary = self.binary()
-        work = estimate(self.kernel.ast).work_ns
-        header = {"name": self.kernel.name, "threads": self.threads, "work_ns": work}
+        try:
+            program = self.device.load(symbol(self.kernel), binary)
+        except GroupTooLarge:
+            smaller = self.smaller()
+            if smaller is None:
+                raise
+            return smaller()
+        program.threads, program.work_ns = self.threads, estimate(self.kernel.ast).work_ns
+        program.smaller = self.smaller()
+        header = {"name": self.kernel.name, "threads": program.threads, "work_ns": program.work_ns}
         default_cache().put(self.disk_key, binary, header)
-        program = self.device.load(symbol(self.kernel), binary)
-        program.threads, program.work_ns = self.threads, work
         return program
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether groups are ours to choose, and have several items."""
+        return self.given is None and self.target.group_items > 1
+
+    def shrink(self) -> None:
+        """Half as many work-items in a group from now on."""
+        self.target = replace(self.target, group_items=self.target.group_items // 2)
+
+    def smaller(self) -> Callable[[], Program] | None:
+        """What makes the program with smaller groups, if there can be one."""
+
+        def build_smaller() -> Program:
+            self.shrink()
+            self.begin(is_one_of_many=False)
+            return self.finish()
+
+        return build_smaller if self.can_shrink else None
 
 
 def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Program:
@@ -136,16 +172,21 @@ def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Progr
     return program
 
 
-def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) -> Rendered:
+def render(
+    device: Device, kernel: Kernel, actions: list[Action] | None = None, target: Target | None = None
+) -> Rendered:
     """Lower and render, from scratch. A bug on the way is reported with the kernel's UOps and schedule."""
     is_chosen = actions is None
+    target = target or device.target
     actions = schedule_of(device, kernel) if actions is None else actions
     try:
-        uops = lower(kernel.ast, device.target, actions, is_checked=bool(setting("CHECK")))
+        uops = lower(kernel.ast, target, actions, is_checked=bool(setting("CHECK")))
     except CompileError:
         if not is_chosen or setting("CHECK") or given_schedule(device, kernel) is not None:
             raise
-        return render(device, kernel, fitting(merge_loops(kernel.ast), actions))  # the heuristic's fault stops nobody
+        return render(
+            device, kernel, fitting(merge_loops(kernel.ast), actions), target
+        )  # the heuristic's fault stops nobody
     except InternalError as error:
         error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
         raise
@@ -154,8 +195,20 @@ def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) 
         raise CompileError(
             f"schedule of {kernel.name}: grid, local and share are for devices with work-items; {device.name} has none."
         )
+    _check_group(device, kernel, uops)
     threads = signature(uops).threads
     return Rendered(uops, device.renderer.render(symbol(kernel), uops), threads if isinstance(threads, int) else 1)
+
+
+def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
+    """Raise GroupTooLarge for a group that the device cannot have."""
+    group, target = signature(uops).group, device.target
+    shared = sum(u.arg[1] * u.dtype.size_bytes for u in uops if u.op is Ops.LOCAL and "shared" in u.arg)
+    if group > target.group_items or shared > target.local_bytes:
+        raise GroupTooLarge(
+            f"kernel {kernel.name}: a group of {group} work-items that share {shared} bytes; {device.name} takes groups "
+            f"of {target.group_items} with {target.local_bytes} bytes. Cut its loops smaller in the schedule."
+        )
 
 
 def schedule_of(device: Device, kernel: Kernel) -> list[Action]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from kernmill.ir import DeviceError, Ops, OutOfMemoryError, Target, dtypes, setting
+from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, dtypes, setting
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import Block
@@ -20,10 +20,11 @@ from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
 from .cl_memory import ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
-from .device import Batch, Call, Device, Program, Properties
+from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 
 __all__ = ["ClDevice"]
 
+_GROUP_REFUSED = (-5, -54, -55)  # CL_OUT_OF_RESOURCES, CL_INVALID_WORK_GROUP_SIZE, CL_INVALID_WORK_ITEM_SIZE
 _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
 _MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
@@ -205,10 +206,22 @@ class ClDevice(Device):
         refuse_after_fork(self.name)
         try:
             with self.lock:
-                events = [call.program.handle.shared.bound(call).enqueue() for call in calls]
+                events = [self.launch(call) for call in calls]
         except self.cl.Error as error:
             raise self.launch_error(error) from error
         return self.finish(events, is_timed=is_timed)
+
+    def launch(self, call: Call) -> Any:
+        """Enqueue one kernel, in smaller groups where the driver finds that it has no registers for these."""
+        program = call.program
+        try:
+            return program.handle.shared.bound(call).enqueue()
+        except self.cl.Error as error:
+            if error.code not in _GROUP_REFUSED or not program.handle.is_grouped or program.smaller is None:
+                raise
+        other = program.smaller()
+        program.handle, program.threads, program.smaller = other.handle, other.threads, other.smaller
+        return self.launch(call._replace(threads=program.threads))
 
     def finish(self, events: list[Any], *, is_timed: bool) -> list[int]:
         """Wait where the memory is the host's or times are wanted; the nanoseconds of each kernel."""
@@ -293,9 +306,23 @@ class _Kernel:
         self.device = device
         self.program = program
         self.name = name
-        kernel = device.cl.Kernel(program, name)
-        asked = kernel.get_work_group_info(device.cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device.handle)
+        kernel, info = device.cl.Kernel(program, name), device.cl.kernel_work_group_info
+        asked = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device.handle)
+        most = int(kernel.get_work_group_info(info.WORK_GROUP_SIZE, device.handle))
+        local = int(kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.handle))
         self.group = (max(1, int(asked[0])),)
+        self.is_grouped = self.group[0] > 1
+        facts = device.facts
+        if self.group[0] > most or (self.is_grouped and local > facts.local_bytes):
+            raise GroupTooLarge(
+                f"kernel {name}: a group of {self.group[0]} work-items with {local} bytes of local memory; {facts.name} "
+                f"takes groups of {most} for it, with {facts.local_bytes} bytes."
+            )
+        if 8 * kernel.num_args > facts.parameter_bytes and not facts.is_pocl:  # PoCL takes more than it says
+            raise CompileError(
+                f"kernel {name}: its arguments have {8 * kernel.num_args} bytes, and {facts.name} takes "
+                f"{facts.parameter_bytes}. Realize some of what it reads first, so that it reads fewer tensors."
+            )
         self.shared = _Launch(self)  # for calls that are not repeated, under the device's lock
 
 

@@ -238,7 +238,7 @@ def test_a_lost_device_is_a_sentence(opencl: str) -> None:
 def facts(**changes: Any) -> Any:
     plain = cl_driver.ClFacts(
         name="board", platform="Boards", version="1", kind="cpu", extensions=(), total_bytes=1 << 30,
-        max_alloc_bytes=1 << 28, local_bytes=1 << 15, max_group=256, units=4, float_lanes=16, cache_bytes=1 << 20,
+        max_alloc_bytes=1 << 28, local_bytes=1 << 15, max_group=256, parameter_bytes=1024, units=4, float_lanes=16, cache_bytes=1 << 20,
         is_unified=True, has_float64=True, has_float16=True, divides_correctly=True, has_fma=True,
     )  # fmt: skip
     return replace(plain, **changes)
