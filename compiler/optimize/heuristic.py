@@ -9,12 +9,13 @@ tests/compiler/optimize/test_heuristic.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, Target, UOp
+from kernmill.ir import Target, UOp
 
 from .actions import Action, fits
 from .dots import dot_actions
 from .gpu import gpu_actions
-from .look import Access, Group, Shape, iterations, look, main_group
+from .look import Access, Group, Shape, is_gated, iterations, look, main_group
+from .packing import SMALL_REDUCE, Tile, pack
 from .rows import passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
@@ -32,10 +33,8 @@ _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _FEW_ROWS = 48  # a product of up to so many waits for memory
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
-_BLOCK_ROWS = 16  # of a transposed operand that are packed together, and turned in registers
 _PACKING_COST = 4.0  # of gathering a value into a panel, in uses of it from there
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
-_SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
 
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
@@ -85,13 +84,9 @@ def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
     total = 0.0
     for a in main.loads:
         again = iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
-        is_panel = len(main.loops) == 1 and loop in shape.outputs and not _is_gated(a)
+        is_panel = len(main.loops) == 1 and loop in shape.outputs and not is_gated(a)
         total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
     return total
-
-
-def _is_gated(a: Access) -> bool:
-    return a.node.op is Ops.LOAD and len(a.node.src[0].src) > 2
 
 
 def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
@@ -225,8 +220,8 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
         )
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
-        if width > 1:
-            actions += _packing(shape, main, lane_loop, width, tiles, actions, target)
+        if lane_loop is not None and width > 1:
+            actions += pack(shape, main, Tile(lane_loop, width, tiles, actions), target)
         if lane_loop in main.loops and count == 1 and len(shape.groups) == 1:
             actions += _read_once(main, target)
     return actions
@@ -246,7 +241,7 @@ def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target
     the next block is asked for in this one.
     """
     rows = [name for name in shape.outputs if name != lane_loop]
-    matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not _is_gated(a)), None)
+    matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not is_gated(a)), None)
     if lane_loop not in shape.outputs or matrix is None or len(main.loops) != 1 or len(shape.groups) != 1:
         return []
     memory = matrix.node.src[0].src[0]
@@ -345,7 +340,7 @@ def _reduce_loops(shape: Shape, main: Group, lane_loop: str | None, width: int, 
         if size < 0:
             break
         blocks = -(-size // width) if name == lane_loop else size
-        if name != lane_loop and 1 < blocks <= _SMALL_REDUCE and body * blocks <= _MAX_BODY:
+        if name != lane_loop and 1 < blocks <= SMALL_REDUCE and body * blocks <= _MAX_BODY:
             actions.append(Action("unroll", (name, str(blocks))))
             body *= blocks
             continue
@@ -373,65 +368,6 @@ def _other_group(shape: Shape, group: Group, target: Target) -> list[Action]:
     actions = [Action("vectorize", (name, str(width)))]
     groups = next((g for g in (4, 2) if blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1)
     return [*actions, Action("group", (name, str(groups)))] if groups > 1 else actions
-
-
-def _packing(
-    shape: Shape,
-    main: Group,
-    lane_loop: str | None,
-    width: int,
-    tiles: dict[str, int],
-    cut: list[Action],
-    target: Target,
-) -> list[Action]:
-    """Panels of a large operand that many tiles read again are copied side by side first."""
-    if lane_loop not in shape.outputs or width < 2 or len(main.loops) != 1:
-        return []
-    (reduce_loop,) = main.loops
-    others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]
-    if len(others) != 1 or shape.sizes[reduce_loop] <= 2 * _SMALL_REDUCE:
-        return []
-    rows = others[0]
-    panel = [a for a in main.loads if lane_loop in a.steps and rows not in a.steps and a.node.op is Ops.LOAD]
-    if len(panel) != 1 or _is_gated(panel[0]):
-        return []
-    operand = panel[0]
-    columns = width * tiles.get(lane_loop, 1)
-    size = shape.sizes[reduce_loop] * columns * operand.size_bytes
-    whole = int(operand.node.src[0].src[0].arg[1]) * operand.size_bytes
-    blocks = shape.sizes[rows] // tiles[rows]
-    is_aligned = shape.sizes[lane_loop] % width == 0
-    if operand.step(lane_loop) == 1 and whole < target.l2_bytes // 2 and is_aligned:
-        return []
-    outer = [name for name in shape.outputs if name not in (rows, lane_loop)]
-    order = Action("order", (*outer, lane_loop, rows))
-    if blocks < (8 if operand.step(lane_loop) == 1 else 4):
-        return [order]
-    copies = [a for a in cut if a.verb in ("unroll", "group") and a.args[0] == reduce_loop]
-    inner = [f"{reduce_loop}.{a.verb[0]}" for a in copies]
-    if tiles.get(lane_loop, 1) > 1:
-        inner.append(f"{lane_loop}.u")
-    slot = str(operand.node.src[0].src[0].arg[0])
-    turned = _BLOCK_ROWS if operand.step(lane_loop) != 1 and operand.step(reduce_loop) == 1 else 1
-    for copied in copies:
-        turned //= int(copied.args[1])
-
-    def packed(loop: str) -> list[Action]:
-        stage = Action("stage", (slot, loop, *inner, f"{lane_loop}.v"))
-        return [stage, Action("unroll", (f"{loop}'", str(turned)))] if turned > 1 else [stage]
-
-    if size <= target.l2_bytes // 2:
-        return [order, *packed(reduce_loop)]
-    terms = target.l2_bytes // 4 // (columns * operand.size_bytes)
-    for copied in copies:
-        terms //= int(copied.args[1])
-    if shape.ast is None or terms < 2 or not fits(shape.ast, Action("accumulate", (reduce_loop, str(terms)))):
-        return [order]
-    return [
-        Action("accumulate", (reduce_loop, str(terms))),
-        Action("order", (*outer, lane_loop, reduce_loop, rows)),
-        *packed(f"{reduce_loop}.s"),
-    ]
 
 
 def _loops_left(shape: Shape, actions: list[Action]) -> list[str]:

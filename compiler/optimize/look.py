@@ -1,4 +1,4 @@
-"""What a heuristic knows of a kernel: how far each load and store steps with each loop, and what is reduced over what.
+"""What the heuristic knows of a kernel: its loops, and how far each load and store steps with each of them.
 
 Tests: tests/compiler/optimize/test_look.py.
 """
@@ -12,7 +12,7 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 from ..kernel import KernelInfo
 from .rows import keeping_loops, kept_loops
 
-__all__ = ["Access", "Group", "Shape", "iterations", "look", "main_group"]
+__all__ = ["Access", "Group", "Shape", "is_gated", "iterations", "look", "main_group"]
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Access:
     size_bytes: int
 
     def step(self, loop: str) -> int | None:
-        """How far it goes with the loop: 0 where it stays, None where that cannot be said."""
+        """Elements from one iteration to the next; 0 where the place does not change with the loop."""
         return self.steps.get(loop, 0)
 
 
@@ -55,7 +55,7 @@ class Shape:
 
 
 def look(ast: UOp, target: Target) -> Shape:
-    """What there is to know."""
+    """Read it all off a kernel."""
     order = ast.toposort()
     info: KernelInfo = ast.arg
     loops = [node for node in order if node.op is Ops.RANGE]
@@ -109,8 +109,13 @@ def main_group(shape: Shape) -> Group | None:
 
 
 def iterations(shape: Shape, loops: list[str]) -> int:
-    """How often a body in these loops is run."""
+    """Of loops inside each other; a size that is known only at launch counts as 1."""
     total = 1
     for name in loops:
         total *= max(1, shape.sizes[name])
     return total
+
+
+def is_gated(a: Access) -> bool:
+    """Whether it is read only where a condition holds."""
+    return a.node.op is Ops.LOAD and len(a.node.src[0].src) > 2

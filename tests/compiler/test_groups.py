@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernmill.compiler import lower, merge_loops, parse_schedule
-from kernmill.compiler.groups import place_barriers
+from kernmill.compiler import lower, merge_loops, parse_schedule, place_barriers
 from kernmill.ir import AxisKind, CompileError, Context, InternalError, Ops, UOp, assign, elementwise
 from kernmill.runtime import get_device
 from kernmill.runtime.ops_python import together

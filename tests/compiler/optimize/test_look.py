@@ -1,27 +1,28 @@
-"""What the heuristics see of a kernel."""
+"""What the heuristic reads off a kernel: sizes, steps, reductions."""
 
 from __future__ import annotations
 
-from kernmill.compiler import merge_loops
-from kernmill.compiler.optimize.look import iterations, look, main_group
-from tests.compiler.kernels import VECTORS, attention, data, matmul, only, total
+from kernmill.compiler import iterations, look, main_group, merge_loops
+from tests.compiler.kernels import VECTORS, attention, data, matmul, only
 
 
-def test_steps_of_a_product() -> None:
-    shape = look(merge_loops(only(matmul(data(0, 6, 9), data(1, 9, 20)))), VECTORS)
-    main = main_group(shape)
-    assert main is not None
-    left, right = sorted(main.loads, key=lambda a: a.size_bytes * a.step("i1") if a.step("i1") else 0)
-    assert [left.step(n) for n in ("i0", "i1", "k0")] == [9, 0, 1]
-    assert [right.step(n) for n in ("i0", "i1", "k0")] == [0, 1, 20]
-    assert (main.loops, main.around, shape.outputs) == (["k0"], {"i0", "i1"}, ["i0", "i1"])
-    assert iterations(shape, shape.outputs) == 120
+def test_a_product_steps_as_its_operands_lie() -> None:
+    shape = look(merge_loops(only(matmul(data(0, 6, 20), data(1, 20, 48)))), VECTORS)
+    group = main_group(shape)
+    assert group is not None
+    assert group.loops == ["k0"]
+    assert group.around == {"i0", "i1"}
+    assert iterations(shape, ["i0", "i1", "k0"]) == 6 * 20 * 48
+    a, b = sorted(group.loads, key=lambda access: int(access.node.src[0].src[0].arg[0]))
+    assert (a.step("i0"), a.step("i1"), a.step("k0")) == (20, 0, 1)
+    assert (b.step("i0"), b.step("i1"), b.step("k0")) == (0, 1, 48)
 
 
-def test_a_sum_over_everything_stands_in_no_loop() -> None:
-    shape = look(merge_loops(only(total(data(0, 40), 0))), VECTORS)
-    assert [g.around for g in shape.groups] == [set()]
-    assert not shape.keeping
+def test_a_map_has_no_group() -> None:
+    shape = look(merge_loops(only(data(0, 4, 8) + 1.0)), VECTORS)
+    assert main_group(shape) is None
+    assert shape.work == 1
+    assert shape.lanes == VECTORS.vector_bytes // 4
 
 
 def test_loops_that_fill_kept_rows() -> None:
