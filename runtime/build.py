@@ -206,8 +206,8 @@ def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
     shared = sum(u.arg[1] * u.dtype.size_bytes for u in uops if u.op is Ops.LOCAL and "shared" in u.arg)
     if group > target.group_items or shared > target.local_bytes:
         raise GroupTooLarge(
-            f"kernel {kernel.name}: a group of {group} work-items that share {shared} bytes; {device.name} takes groups "
-            f"of {target.group_items} with {target.local_bytes} bytes. Cut its loops smaller in the schedule."
+            f"kernel {kernel.name}: a group of {group} work-items that share {shared} bytes. {device.name} takes "
+            f"groups of {target.group_items} with {target.local_bytes} bytes; cut its loops smaller."
         )
 
 

@@ -315,8 +315,8 @@ class _Kernel:
         facts = device.facts
         if self.group[0] > most or (self.is_grouped and local > facts.local_bytes):
             raise GroupTooLarge(
-                f"kernel {name}: a group of {self.group[0]} work-items with {local} bytes of local memory; {facts.name} "
-                f"takes groups of {most} for it, with {facts.local_bytes} bytes."
+                f"kernel {name}: a group of {self.group[0]} work-items with {local} bytes of local memory; {facts.name}"
+                f" takes groups of {most} for it, with {facts.local_bytes} bytes. Cut its loops smaller."
             )
         if 8 * kernel.num_args > facts.parameter_bytes and not facts.is_pocl:  # PoCL takes more than it says
             raise CompileError(
