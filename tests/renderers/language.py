@@ -21,10 +21,12 @@ GOLDEN: dict[str, tuple[UOp, str]] = {
 }
 
 
-def render_with(language: Callable[[Target], Renderer], root: UOp, schedule: str | None, target: Target) -> str:
+def render_with(
+    language: Callable[[Target], Renderer], root: UOp, schedule: str | None, target: Target, name: str = "k"
+) -> str:
     """The text of the only kernel of a graph, by a schedule or by the heuristic's."""
     uops = lower(only(root), target, None if schedule is None else parse_schedule(schedule), is_checked=True)
-    return language(target).render("k", uops)
+    return language(target).render(name, uops)
 
 
 def has(text: str, *parts: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def render(root: UOp, schedule: str | None = None, target: Target = VECTORS) -> str:
-    return render_with(LLVMRenderer, root, schedule, target)
+    return render_with(LLVMRenderer, root, schedule, target, "kernel")
 
 
 # --- golden files ----------------------------------------------------------------------------------------------------
