@@ -117,6 +117,17 @@ def test_groups_keep_the_meaning(name: str) -> None:
     close(got, run_ast(ast, arrays), 2e-3 if name == "halves" else 2e-5)
 
 
+@pytest.mark.parametrize("name", grouped_kernels())
+def test_groups_under_a_checker(name: str, opencl: str) -> None:
+    """With Oclgrind as the driver: it looks at each access. Drivers for CPUs have tests/runtime/test_ops_cl.py."""
+    with Context(TARGET="gpu"):
+        if get_device(opencl).cache_tag().find("Oclgrind") < 0:
+            pytest.skip("this driver is no checker")
+        ast = grouped_kernels()[name]
+        arrays = inputs(ast, 1)
+        close(run_on(opencl, ast, arrays), run_ast(ast, arrays), 2e-3 if name == "halves" else 2e-5)
+
+
 def test_causal_rows_are_filled_whole() -> None:
     """The evaluator does no loop whose end is a value: against the same kernel without groups."""
     arrays = inputs(causal_kernel(), 1)
