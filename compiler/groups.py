@@ -12,8 +12,9 @@ that reads it. A loop whose every iteration fills an array again waits twice. Te
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import prod
+from typing import TypeAlias
 
 from kernmill.ir import (
     AxisKind,
@@ -117,19 +118,7 @@ def _dealt(node: UOp, group: int, number: int) -> UOp:
 
 
 # --- barriers ---------------------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class _Seen:
-    """The shared arrays that were written and read since all items last waited for each other."""
-
-    written: set[UOp] = field(default_factory=set[UOp])
-    read: set[UOp] = field(default_factory=set[UOp])
-
-    def add(self, other: _Seen) -> None:
-        self.written |= other.written
-        self.read |= other.read
-
-    def conflicts(self, after: _Seen) -> bool:
-        return bool(self.written & (after.read | after.written) or self.read & after.written)
+_Touched: TypeAlias = "set[tuple[UOp, bool]]"  # shared arrays; whether they are written
 
 
 def place_barriers(uops: list[UOp]) -> list[UOp]:
@@ -138,58 +127,46 @@ def place_barriers(uops: list[UOp]) -> list[UOp]:
     Raises:
         CompileError: one would stand where some items never come by.
     """
-    sizes = [int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and _is_local(u)]
-    if not sizes:
-        return uops
     out: list[UOp] = []
-    _walk(uops, max(sizes), _Seen(), out)
+    group = max((int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and _is_local(u)), default=0)
+    _walk(uops, group, set(), out)
     return out
 
 
-def _walk(uops: Sequence[UOp], group: int, seen: _Seen, out: list[UOp]) -> None:
-    """One block; `seen` is what happened before it, and at the end what happened up to there."""
+def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> None:
+    """One block; `before` is what was touched since all items last waited for each other, and is kept up to date."""
     for part in _parts(uops):
-        loop, mine = part[0], _touched(part)
-        body = part[1:-1]
-        if len(part) > 1 and any(u.op is Ops.RANGE and _is_local(u) for u in body):
+        loop, body, mine = part[0], part[1:-1], _touched(part)
+        if mine and any(u.op is Ops.RANGE and _is_local(u) for u in body):
+            if loop.src[0].arg != group if _is_local(loop) else any(_is_local(r) for r in loop.src[0].ranges):
+                raise CompileError(
+                    f"the work-items of a group share memory inside the loop {loop.arg[0]}, which not all run alike"
+                )
+            if loop.arg[1] not in (AxisKind.GLOBAL, AxisKind.LOCAL):  # an iteration comes after another one
+                last = set(before)
+                _walk(body, group, last, [])
+                before |= last
             out.append(loop)
-            is_uniform = not any(_is_local(r) for r in loop.src[0].ranges)
-            if loop.src[0].is_const and loop.src[0].arg == group if _is_local(loop) else is_uniform:
-                if loop.arg[1] != AxisKind.GLOBAL and not _is_local(loop):  # what the last iteration left behind
-                    before = _Seen(set(seen.written), set(seen.read))
-                    _walk(body, group, before, [])
-                    seen.add(before)
-                _walk(body, group, seen, out)
-                out.append(part[-1])
-                continue
-            raise CompileError(
-                f"the work-items of a group share memory inside the loop {loop.arg[0]}, which not all of them run alike"
-            )
-        if seen.conflicts(mine):
+            _walk(body, group, before, out)
+            out.append(part[-1])
+            continue
+        if any(one == other and (is_written or writes) for one, is_written in before for other, writes in mine):
             out.append(UOp(Ops.BARRIER, dtypes.void, (), sum(u.op is Ops.BARRIER for u in out)))
-            seen.written.clear()
-            seen.read.clear()
-        seen.add(mine)
+            before.clear()
+        before |= mine
         out += part
 
 
 def _parts(uops: Sequence[UOp]) -> Iterator[Sequence[UOp]]:
     """Each node of a block, a loop with all that it holds as one."""
-    at = 0
-    while at < len(uops):
-        end, depth = at, 0
-        while True:
-            depth += (uops[end].op is Ops.RANGE) - (uops[end].op is Ops.END)
-            end += 1
-            if not depth:
-                break
-        yield uops[at:end]
-        at = end
+    start = depth = 0
+    for at, u in enumerate(uops):
+        depth += (u.op is Ops.RANGE) - (u.op is Ops.END)
+        if not depth:
+            yield uops[start : at + 1]
+            start = at + 1
 
 
-def _touched(uops: Sequence[UOp]) -> _Seen:
-    seen = _Seen()
-    for u in uops:
-        if u.op in (Ops.LOAD, Ops.STORE) and "shared" in memory_of(u.src[0]).arg:
-            (seen.read if u.op is Ops.LOAD else seen.written).add(memory_of(u.src[0]))
-    return seen
+def _touched(uops: Sequence[UOp]) -> _Touched:
+    places = [(memory_of(u.src[0]), u.op is Ops.STORE) for u in uops if u.op in (Ops.LOAD, Ops.STORE)]
+    return {place for place in places if "shared" in place[0].arg}

@@ -6,7 +6,7 @@ a warm start neither optimizes nor renders anything, and never imports LLVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -77,7 +77,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         counters.from_disk += 1
         _programs[key] = program = device.load(symbol(kernel), entry.payload)
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
-        program.smaller = _Unfinished(device, kernel, disk_key, given).smaller()
+        program.smaller = _Unfinished(device, kernel, disk_key, given).smaller
     for unfinished in new.values():
         unfinished.begin(is_one_of_many=len(new) >= _MANY)
     for key, unfinished in new.items():
@@ -108,15 +108,13 @@ class _Unfinished:
     def begin(self, *, is_one_of_many: bool) -> None:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
-        while True:
-            actions = parsed(self.given, self.device, self.kernel, self.target)
-            try:
-                rendered = render(self.device, self.kernel, actions, self.target)
-                break
-            except GroupTooLarge:
-                if not self.can_shrink:
-                    raise
-                self.shrink()
+        try:
+            rendered = render(self.device, self.kernel, self.actions(), self.target)
+        except GroupTooLarge:
+            if not self.shrunk():
+                raise
+            self.begin(is_one_of_many=is_one_of_many)
+            return
         name = symbol(self.kernel)
         self.threads = rendered.threads
         if is_one_of_many:
@@ -133,31 +131,28 @@ class _Unfinished:
             smaller = self.smaller()
             if smaller is None:
                 raise
-            return smaller()
+            return smaller
         program.threads, program.work_ns = self.threads, estimate(self.kernel.ast).work_ns
-        program.smaller = self.smaller()
+        program.smaller = self.smaller
         header = {"name": self.kernel.name, "threads": program.threads, "work_ns": program.work_ns}
         default_cache().put(self.disk_key, binary, header)
         return program
 
-    @property
-    def can_shrink(self) -> bool:
-        """Whether groups are ours to choose, and have several items."""
-        return self.given is None and self.target.group_items > 1
+    def actions(self) -> list[Action]:
+        """Those in force."""
+        return parsed(self.given, self.device, self.kernel, self.target)
 
-    def shrink(self) -> None:
-        """Half as many work-items in a group from now on."""
+    def shrunk(self) -> bool:
+        """Half as many work-items in a group from now on, if groups are ours to choose and have several."""
         self.target = replace(self.target, group_items=self.target.group_items // 2)
+        return self.given is None and self.target.group_items > 0
 
-    def smaller(self) -> Callable[[], Program] | None:
-        """What makes the program with smaller groups, if there can be one."""
-
-        def build_smaller() -> Program:
-            self.shrink()
-            self.begin(is_one_of_many=False)
-            return self.finish()
-
-        return build_smaller if self.can_shrink else None
+    def smaller(self) -> Program | None:
+        """The program with smaller groups, if there can be one."""
+        if not self.shrunk():
+            return None
+        self.begin(is_one_of_many=False)
+        return self.finish()
 
 
 def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Program:

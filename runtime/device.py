@@ -81,7 +81,7 @@ class Program:
     handle: Any
     threads: int = 1
     work_ns: float = 0.0
-    smaller: Callable[[], Program] | None = None
+    smaller: Callable[[], Program | None] = lambda: None
 
 
 class Call(NamedTuple):

@@ -217,9 +217,9 @@ class ClDevice(Device):
         try:
             return program.handle.shared.bound(call).enqueue()
         except self.cl.Error as error:
-            if error.code not in _GROUP_REFUSED or not program.handle.is_grouped or program.smaller is None:
+            other = program.smaller() if error.code in _GROUP_REFUSED and program.handle.is_grouped else None
+            if other is None:
                 raise
-        other = program.smaller()
         program.handle, program.threads, program.smaller = other.handle, other.threads, other.smaller
         return self.launch(call._replace(threads=program.threads))
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from kernmill.ir import CompileError, Target, UOp
+from kernmill.ir import CompileError, Ops, Target, UOp
 
 from ..kernel import KernelInfo
 from .actions import Action, apply_actions, memory_of
@@ -181,6 +181,9 @@ def _sums(plan: _Plan, main: Group | None, spread: list[str]) -> None:
 def _together(plan: _Plan, spread: list[str]) -> None:
     """A group for each row: its items share the sums over it, fill what is kept of it, and write its results."""
     shape, items = plan.shape, plan.target.group_items
+    kept = sum(n.arg[1] * n.dtype.size_bytes for n in plan.ast.toposort() if n.op is Ops.LOCAL)
+    if kept > plan.target.local_bytes // 2:
+        return  # each item keeps rows of its own, in memory that is not shared
     longest = max([iterations(shape, g.loops) for g in shape.groups], default=1)
     while items > _SHORT and items * shape.lanes > longest:
         items //= 2

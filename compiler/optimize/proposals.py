@@ -22,10 +22,9 @@ __all__ = [
     "fit_thread",
     "grids",
     "groups",
-    "locals_",
+    "items",
     "orders",
     "prefetches",
-    "shares",
     "splits",
     "stages",
     "streams",
@@ -94,14 +93,9 @@ def threads(ast: UOp, target: Target) -> Iterable[Args]:
     return [(name,) for name in info.order] if target.has_threads else []
 
 
-def locals_(ast: UOp, target: Target) -> Iterable[Args]:
-    """Items side by side, for output loops and those that fill kept rows."""
+def items(ast: UOp, target: Target) -> Iterable[Args]:
+    """Some items, or all that a group can have."""
     return _amounts(ast, (8, 16, 32, 64, 128, 256), AxisKind.LOOP, AxisKind.REDUCE) if target.group_items else []
-
-
-def shares(ast: UOp, target: Target) -> Iterable[Args]:
-    """Some parts, or one for each item of a group."""
-    return _amounts(ast, (8, 32, 64, 128, 256, 512), AxisKind.REDUCE) if target.group_items else []
 
 
 def grids(ast: UOp, target: Target) -> Iterable[Args]:

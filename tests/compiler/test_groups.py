@@ -118,7 +118,7 @@ def test_shared_memory_in_a_loop_that_not_all_run_alike_is_refused() -> None:
     item = next(u for u in uops if u.op is Ops.RANGE and u.arg == ("item", AxisKind.LOCAL))
     larger = UOp(Ops.RANGE, item.dtype, (item.src[0].replace(arg=32),), ("more", AxisKind.LOCAL))
     end = UOp(Ops.END, uops[-1].dtype, (larger,))
-    with pytest.raises(CompileError, match="share memory inside the loop item, which not all of them run alike"):
+    with pytest.raises(CompileError, match="share memory inside the loop item, which not all run alike"):
         place_barriers([u for u in (larger.src[0], *uops, larger, end) if u.op is not Ops.BARRIER])
 
 

@@ -74,6 +74,11 @@ def test_softmax_is_a_group_for_each_row() -> None:
     assert "local i1 256" in found
 
 
+def test_rows_too_long_to_be_shared_are_each_items_own() -> None:
+    """Then only rows are spread: an item keeps one, in memory of its own."""
+    assert chosen(softmax(data(0, 16, 130)), replace(GPU, local_bytes=512)) == "grid i0"
+
+
 def test_a_device_with_little_memory_and_small_groups_gets_small_tiles() -> None:
     found = chosen(matmul(data(0, 1024, 1024), data(1, 1024, 1024)), SMALL)
     assert "local i0 8" in found
