@@ -23,14 +23,13 @@ from kernmill.ir import (
     UOp,
     closed_ranges,
     dtypes,
-    linear,
     make_range,
     simplify,
     substitute,
 )
 
 from .kernel import KernelInfo
-from .optimize.actions import gated, memory_of
+from .optimize.actions import gated, memory_of, step_of
 
 __all__ = ["fills_shared", "place_barriers", "share_work"]
 
@@ -95,9 +94,10 @@ def _dealt(node: UOp, group: int, number: int) -> UOp:
     """The loops that fill an array dealt out to the items, neighbours reading what lies side by side."""
     closed, effects = closed_ranges(node), node.src[1 : 1 + node.arg]
     inside = effects[0].src[1].toposort(stop=lambda u: u.op is Ops.AFTER)
-    steps = [linear(u.src[0].src[1])[0] for u in inside if u.op is Ops.LOAD]
+    places = [u.src[0].src[1] for u in inside if u.op is Ops.LOAD]
     dealt = [loop for loop in closed if loop.arg[1] != AxisKind.VECTOR and loop.src[0].is_const]
-    dealt.sort(key=lambda loop: -min((abs(step[loop]) for step in steps if loop in step), default=1 << 62))
+    far = {loop: min((s for p in places if (s := step_of(p, loop))), default=1 << 62) for loop in dealt}
+    dealt.sort(key=lambda loop: -far[loop])
     total = prod(int(loop.src[0].arg) for loop in dealt)
     item = make_range(f"item{number}", min(total, group), AxisKind.LOCAL)
     place, loops, rounds = item, [item], -(-total // group)

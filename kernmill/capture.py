@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, is_
 from sys import getrefcount
@@ -17,7 +17,17 @@ from .lazy import Lazy, _alive  # pyright: ignore[reportPrivateUsage]
 from .nest import Leaf, assign_at, rebuild
 from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["Entry", "Tensors", "alive_tensors", "assigned_tensors", "is_free", "make_real", "refresh", "stored"]
+__all__ = [
+    "Entry",
+    "Tensors",
+    "alive_tensors",
+    "assigned_tensors",
+    "is_free",
+    "make_real",
+    "refresh",
+    "stored",
+    "tracked_tensors",
+]
 
 stored = _stored
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
@@ -25,9 +35,14 @@ _uop_of = attrgetter("uop")
 
 
 # --- tensors and their memory ----------------------------------------------------------------------------------------
+def tracked_tensors() -> list[tuple[int, Lazy]]:
+    """Every tensor there is, with a number that it keeps."""
+    return [(number, tensor) for number, ref in list(_alive.items()) if (tensor := ref()) is not None]
+
+
 def alive_tensors() -> list[Lazy]:
     """Every tensor there is."""
-    return [tensor for ref in list(_alive.values()) if (tensor := ref()) is not None]
+    return [tensor for _, tensor in tracked_tensors()]
 
 
 def assigned_tensors() -> list[Lazy]:
@@ -457,13 +472,13 @@ class Entry:
         return True
 
     # --- the replay
-    def run(self, leaves: list[Leaf], now: list[Lazy]) -> Any:
+    def run(self, leaves: list[Leaf], now: list[Lazy], values: Mapping[str, int]) -> Any:
         """Launch, and leave everything as plain execution would."""
         self._claim(now)
         spares = [ring.take() for ring in self._rings]
         old = self._before(now)
         given = [*self._buffers, *[spare.node.storage for spare in spares], *self._private]
-        self.replay.run(given)
+        self.replay.run(given, values)
         made: list[Lazy] = []
         for value in self._made:
             made.append(now[value.which] if value.kind == "same" else self._tensor(value, spares, old))

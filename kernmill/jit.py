@@ -23,15 +23,26 @@ from collections.abc import Callable, Iterable
 from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from kernmill.ir import GradientError, setting
+from kernmill.ir import GradientError, ShapeError, UOp, setting, show_shape
 from kernmill.runtime import current_recording, recording
 
-from .capture import Entry, Tensors, alive_tensors, assigned_tensors, is_free, make_real, refresh, stored
+from .capture import (
+    Entry,
+    Tensors,
+    alive_tensors,
+    assigned_tensors,
+    is_free,
+    make_real,
+    refresh,
+    stored,
+    tracked_tensors,
+)
 from .guards import Guard, Walk
 from .lazy import Lazy, is_grad_enabled, is_training
 from .nest import Leaf, take_apart
 from .random import _generators  # pyright: ignore[reportPrivateUsage]
 from .tensor import Tensor
+from .variable import Bound, given_values, opened, values_of, variables_below, with_values
 
 __all__ = ["CacheInfo", "Jit", "Memory", "jit"]
 
@@ -67,6 +78,7 @@ class _Call(NamedTuple):
     leaves: list[Leaf]
     objects: list[Any]
     key: Any
+    values: dict[str, int]  # of variables
 
     @property
     def tensors(self) -> list[Lazy]:
@@ -133,19 +145,39 @@ class Jit(Generic[P, R]):
             GradientError: an argument has a history that backward() would have to go through.
             IndexRangeError: an index in a tensor is out of range, also in a replay.
         """
-        if current_recording() is not None:
+        if current_recording() is not None or given_values():  # inside of another captured function
             return self.__kernmill_captured__(*args, **kwargs)
         with self._lock:
             call = _take(args, kwargs)
-            if not self._ran:
-                return self._first(args, kwargs, call)
             tensors = call.tensors
-            for entry in self._entries.get(call.key, ()):
+            for entry in self._entries.get(call.key, ()) if self._ran else ():
                 now = entry.matches(tensors)
                 if now is not None:
                     self._replays += 1
-                    return entry.run(call.leaves, now)  # type: ignore[no-any-return]
-            return self._capture(args, kwargs, call)
+                    return entry.run(call.leaves, now, call.values)  # type: ignore[no-any-return]
+            if call.values:
+                args, kwargs = opened(args), opened(kwargs)
+            before = {ref: tensor.uop for ref, tensor in tracked_tensors()} if call.values else {}
+            with with_values(call.values):
+                result = self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
+            if call.values:
+                self._refuse_what_depends(before)
+            return result
+
+    def _refuse_what_depends(self, before: dict[int, UOp]) -> None:
+        """Nothing that outlives a call may depend on the values that its variables had in it.
+
+        Raises:
+            ShapeError: a tensor that this call made or assigned is not computed yet and names a variable.
+        """
+        for ref, tensor in tracked_tensors():
+            names = variables_below(tensor.uop) if before.get(ref) is not tensor.uop else []
+            if names:
+                self.reset()
+                raise ShapeError(
+                    f"jit: {self._name} leaves a tensor of shape {show_shape(tensor.uop.shape)} that is not computed "
+                    f"and depends on {', '.join(names)}, which only this call has a value for. Realize or return it."
+                )
 
     def _walk(self, objects: Iterable[Any], earlier: Walk | None = None) -> Walk:
         walk = Walk(None if earlier is None else earlier.scope)
@@ -310,7 +342,10 @@ def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         places = [id(leaf.tensor) for leaf in leaves]
         tokens.append((*map(buffers.index, buffers), *map(places.index, places)))
     mode = (is_grad_enabled(), is_training(), *[setting(name) for name in _SETTINGS])
-    return _Call(leaves, objects, (structure, *tokens, mode))
+    bounds = [value for value in objects if isinstance(value, Bound)]
+    if bounds:
+        objects = [value for value in objects if not isinstance(value, Bound)]
+    return _Call(leaves, objects, (structure, *tokens, mode), values_of(bounds))
 
 
 def _check_history(tensor: Lazy) -> None:

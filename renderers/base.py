@@ -14,12 +14,15 @@ __all__ = ["Renderer", "Signature", "grid_digits", "signature"]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a kernel is called with: buffers by slot, then variables. `threads`: the size of its THREAD loop, of all its
-    GLOBAL loops together times that of a group, or 1; `group`: how many work-items share memory, 0 where none do."""
+    """What a kernel is called with: buffers by slot, then variables.
+
+    `threads`: the size of its THREAD loop (the greatest of a symbolic one), of all its GLOBAL loops together times that of
+    a group, or 1. `group`: how many work-items share memory, 0 where none do.
+    """
 
     params: tuple[UOp, ...]
     variables: tuple[UOp, ...]
-    threads: UOp | int
+    threads: int
     group: int = 0
 
 
@@ -28,9 +31,7 @@ def signature(uops: Sequence[UOp]) -> Signature:
     params = sorted((u for u in uops if u.op is Ops.PARAM), key=lambda u: int(u.arg[0]))
     variables = sorted((u for u in uops if u.op is Ops.VARIABLE), key=lambda u: str(u.arg[0]))
     loops = [u.src[0] for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.THREAD]
-    threads: UOp | int = 1
-    if loops:
-        threads = int(loops[0].arg) if loops[0].op is Ops.CONST else loops[0]
+    threads = int(loops[0].bounds[1]) if loops else 1
     sizes = {kind: [int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and u.arg[1] == kind]
              for kind in (AxisKind.GLOBAL, AxisKind.LOCAL)}  # fmt: skip
     group = max(sizes[AxisKind.LOCAL], default=0)

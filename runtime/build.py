@@ -191,8 +191,7 @@ def render(
             f"schedule of {kernel.name}: grid, local and share are for devices with work-items; {device.name} has none."
         )
     _check_group(device, kernel, uops)
-    threads = signature(uops).threads
-    return Rendered(uops, device.renderer.render(symbol(kernel), uops), threads if isinstance(threads, int) else 1)
+    return Rendered(uops, device.renderer.render(symbol(kernel), uops), signature(uops).threads)
 
 
 def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:

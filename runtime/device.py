@@ -105,6 +105,11 @@ class Batch:
         call = self.calls[entry]
         self.calls[entry] = call._replace(buffers=(*call.buffers[:slot], buffer, *call.buffers[slot + 1 :]))
 
+    def set_variable(self, entry: int, number: int, value: int) -> None:
+        """Variable `number` of call `entry` has another value from now on."""
+        call = self.calls[entry]
+        self.calls[entry] = call._replace(variables=(*call.variables[:number], value, *call.variables[number + 1 :]))
+
     def run(self, *, is_timed: bool = False) -> list[int]:
         """Execute all calls in order; with `is_timed` the nanoseconds of each."""
         return self.device.run(self.calls, is_timed=is_timed)

@@ -21,7 +21,6 @@ from kernmill.ir import (
     IndexRangeError,
     KernmillError,
     Ops,
-    ShapeError,
     UOp,
     dtypes,
     numel,
@@ -35,7 +34,7 @@ from .build import build, build_all
 from .check import run_checked, wants_check
 from .device import Call, Device, Program, canonical_name, get_device
 from .profile import report, report_memory, wants_report
-from .replay import copy_between, current_recording, download_scalar
+from .replay import check_values, copy_between, current_recording, download_scalar, variables_of
 
 __all__ = ["STALE", "allocate_buffer", "download", "realize", "upload"]
 
@@ -144,7 +143,11 @@ def _make_plan(schedule: Schedule) -> _Plan:
     built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
     programs = [next(built) if isinstance(item, Kernel) else None for item in schedule.items]
     found = [variables_of(item.ast) if isinstance(item, Kernel) else [] for item in schedule.items]
-    bounds = {str(v.arg[0]): (int(v.arg[1]), int(v.arg[2])) for variables in found for v in variables}
+    bounds: dict[str, tuple[int, int]] = {}
+    for variable in (v for variables in found for v in variables):
+        name, least, greatest = variable.arg
+        low, high = bounds.get(name, (least, greatest))
+        bounds[name] = (max(low, least), min(high, greatest))
     names = [tuple(str(v.arg[0]) for v in variables) for variables in found]
     return _Plan(schedule, plan_memory(schedule), programs, names, bounds)
 
@@ -218,10 +221,7 @@ class _Run:
             if wants_report():
                 report_memory(plan.memory)
         _plans.move_to_end(key)
-        for name, (least, greatest) in plan.bounds.items():
-            if not least <= self.variables.get(name, least - 1) <= greatest:
-                given = self.variables.get(name, "nothing")
-                raise ShapeError(f"realize: the size {name} is {given}. Give it a value from {least} to {greatest}.")
+        check_values(plan.bounds, self.variables)
         return plan
 
     def memory(self, plan: _Plan) -> list[Buffer]:
@@ -279,11 +279,6 @@ class _Run:
             raise IndexRangeError(failed[0])
 
 
-def variables_of(ast: UOp) -> list[UOp]:
-    """The variables of a kernel in the order of its arguments."""
-    return sorted((node for node in ast.toposort() if node.op is Ops.VARIABLE), key=lambda v: str(v.arg[0]))
-
-
 def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     """Launch kernels of one device in order."""
     if not batch:
@@ -292,10 +287,10 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     if wants_check() and device.props().is_host_visible and device.name != "PYTHON":
         for kernel, call in batch:
             run_checked(device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1))
-        return
-    times = device.run([call for _, call in batch], is_timed=wants_report())
-    if wants_report():
-        report(device, [kernel for kernel, _ in batch], times)
+    else:
+        times = device.run([call for _, call in batch], is_timed=wants_report())
+        if wants_report():
+            report(device, [kernel for kernel, _ in batch], times)
     record = current_recording()
     if record is not None:
         # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups

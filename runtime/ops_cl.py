@@ -339,6 +339,9 @@ class _Prepared(Batch):
     def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
         self.launches[entry].bind(slot, buffer)
 
+    def set_variable(self, entry: int, number: int, value: int) -> None:
+        self.launches[entry].set_number(2 * len(self.calls[entry].buffers) + number, value)
+
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device
         refuse_after_fork(device.name)

@@ -87,6 +87,9 @@ class _Table(Batch):
     def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
         self.table.set_arg(entry, slot, buffer.address)
 
+    def set_variable(self, entry: int, number: int, value: int) -> None:
+        self.table.set_arg(entry, len(self.calls[entry].buffers) + number, value)
+
     def run(self, *, is_timed: bool = False) -> list[int]:
         if is_timed:
             return self.table.run_timed(default_pool())

@@ -14,6 +14,7 @@
                        which the work-items of a group share if one of the loops is theirs
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
+    prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search.
@@ -42,7 +43,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, iterations
 from ..split_reduce import neutral_element
 from . import proposals as propose
 
@@ -166,15 +167,16 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         name, amount = args[0], int(args[1])
         loop = find_loop(ast, name)
         is_reduce = loop.arg[1] == AxisKind.REDUCE
-        if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) or (
-            verb in ("group", "share") and not is_reduce
-        ):
+        fills = any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort())
+        is_copied = fills and verb == "vectorize" and amount >= loop.src[0].arg  # copies of stores as one store
+        if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) and not is_copied:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
-        closers = {node.op for node in ast.toposort() if loop in closed_ranges(node)}
-        if verb in ("group", "share") and Ops.AFTER in closers:
-            raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
-        if verb == "local" and (Ops.REDUCE in closers or loop.arg[1] == AxisKind.THREAD):
+        if verb in ("group", "share") and not is_reduce:
+            raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
+        if verb == "local" and ((is_reduce and not fills) or loop.arg[1] == AxisKind.THREAD):
             raise ValueError(f"{name} adds up or is shared among threads; a sum is spread over work-items by `share`")
+        if verb in ("group", "share") and fills:
+            raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
         _check_changes_output(ast, loop)
@@ -227,7 +229,7 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     """
     order = ast.toposort()
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
-    last = None if valid is None or not is_output or not loop.src[0].is_const else loop.src[0].arg - 1
+    last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
     widened = _copied_out(loops[-1])
     done: dict[UOp, UOp] = {}
     for node in order:
@@ -297,8 +299,6 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
     _check_changes_output(ast, loop)
-    if not loop.src[0].is_const:
-        raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
         raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
@@ -355,6 +355,10 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
     return simplify(ast.replace(src=(new,), arg=replace(info, order=(*info.order, name))))
 
 
+_SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
+_LINE = 64  # bytes by which they are moved apart
+
+
 def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     slot, names = int(args[0]), args[1:]
     loads = [
@@ -387,22 +391,48 @@ def _staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
     same bank of the memory that they share.
     """
     copies = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], _copy_kind(loop)) for loop in loops}
-    terms = linear(value.src[0].src[1])[0] if value.op is Ops.LOAD else {}
-    nearest = min((loop for loop in loops if loop in terms), key=lambda r: abs(terms[r]), default=loops[-1])
     is_shared = any(loop.arg[1] == AxisKind.LOCAL for loop in loops)
+    apart = {loop: step_of(value.src[0].src[1], loop) if value.op is Ops.LOAD else 0 for loop in loops}
+    nearest = min((loop for loop in loops if apart[loop]), key=lambda loop: apart[loop], default=loops[-1])
     steps: dict[UOp, int] = {}
-    size = 1
+    size = 1  # elements from one iteration of the loop to the next
     for loop in reversed(loops):
         if is_shared and loop is nearest and loop is not loops[-1]:
             size += _BANK // value.dtype.size_bytes
+        elif not is_shared and size * value.dtype.size_bytes % _SAME_PLACE == 0:
+            size += _LINE // value.dtype.size_bytes
         steps[loop] = size
-        size *= loop.src[0].arg
+        size *= iterations(loop)
     place = from_linear({copies[loop]: step for loop, step in steps.items()}, 0, dtypes.index)
+    filler = substitute(_by_neighbours(value, loops) if value.op is Ops.LOAD else value, copies)
     around = sorted(value.ranges.difference(loops), key=lambda r: str(r.arg[0]))
     memory = UOp(Ops.LOCAL, value.dtype, tuple(around), (name, size))
-    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, place)), substitute(value, copies)))
-    filled = UOp(Ops.AFTER, value.dtype, (memory, store, *copies.values()), 1)
+    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, place)), filler))
+    walked = sorted(loops, key=lambda loop: -apart[loop])  # as the operand lies, neighbours last
+    filled = UOp(Ops.AFTER, value.dtype, (memory, store, *(copies[loop] for loop in walked)), 1)
     return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, from_linear(steps, 0, dtypes.index))),))
+
+
+def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
+    """Where neighbours are copied up to a last one, a gate for vectors of them in place of an end for each of them."""
+    place = load.src[0]
+    for atom, factor in linear(place.src[1])[0].items():
+        if atom.op is Ops.MIN and abs(factor) == 1 and not atom.ranges.isdisjoint(loops):
+            index, last = atom.src
+            open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
+            return load.replace(src=(gated(open_place, index < last + 1),))
+    return load
+
+
+def step_of(place: UOp, loop: UOp) -> int:
+    """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
+    step = 0
+    for atom, factor in linear(place)[0].items():
+        if atom is loop:
+            step += factor
+        elif atom.op is Ops.MIN:
+            step += factor * step_of(atom.src[0], loop)
+    return abs(step)
 
 
 def _copy_kind(loop: UOp) -> AxisKind:
@@ -456,9 +486,11 @@ _PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     table: dict[UOp, UOp] = {}
+    inside = {find_loop(ast, name) for name in args[1:]}
     for node in ast.toposort():
         memory = node.src[0].src[0] if node.op is Ops.LOAD else node
-        if node.op is Ops.LOAD and memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED:
+        is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED
+        if node.op is Ops.LOAD and is_large and inside <= node.ranges:
             table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=int(args[0]))
     return substitute(ast, table)
 

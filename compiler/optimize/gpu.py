@@ -20,7 +20,7 @@ from kernmill.ir import CompileError, Ops, Target, UOp
 
 from ..kernel import KernelInfo
 from .actions import Action, apply_actions, memory_of
-from .look import Access, Group, Shape, iterations, main_group
+from .look import Access, Group, Shape, main_group, nest_iterations
 
 __all__ = ["gpu_actions"]
 
@@ -58,7 +58,8 @@ class _Plan:
         """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
         width = self.shape.lanes
         along = [a for a in accesses if a.step(loop) not in (0, None)]
-        fits = width > 1 and self.shape.sizes[loop] % width == 0 and along and all(a.step(loop) == 1 for a in along)
+        is_whole = loop not in self.shape.symbolic and self.shape.sizes[loop] % width == 0
+        fits = width > 1 and is_whole and along and all(a.step(loop) == 1 for a in along)
         return width if fits and all(a.step(loop) is not None for a in accesses) else 1
 
 
@@ -66,8 +67,8 @@ def gpu_actions(ast: UOp, shape: Shape, target: Target) -> list[Action]:
     """A schedule for the kernel."""
     plan = _Plan(ast, shape, target)
     main = main_group(shape)
-    spread = [name for name in shape.outputs if shape.sizes[name] > 0 and all(name in g.around for g in shape.groups)
-              and (not shape.keeping or name in shape.kept)]  # fmt: skip
+    spread = [name for name in shape.outputs if all(name in g.around for g in shape.groups)
+              and name not in shape.symbolic and (not shape.keeping or name in shape.kept)]  # fmt: skip
     if main is None and not shape.keeping:
         _elementwise(plan)
     elif main is None or len(shape.groups) > 1 or shape.keeping or not _product(plan, main):
@@ -103,13 +104,17 @@ def _elementwise(plan: _Plan) -> None:
 def _product(plan: _Plan, main: Group) -> bool:
     """A tile of results for a group; False where there is no pair of loops that reuse what is loaded."""
     shape, target = plan.shape, plan.target
-    loops = [n for n in shape.outputs if n in main.around and shape.sizes[n] >= _TILES[-1][0] * _TILES[-1][1]]
+    loops = [
+        n
+        for n in shape.outputs
+        if n in main.around and n not in shape.symbolic and shape.sizes[n] >= _TILES[-1][0] * _TILES[-1][1]
+    ]
     pair = next(((row, column) for column in reversed(loops) for row in loops if row != column
                  and _operand(main, row, column) and _operand(main, column, row)), None)  # fmt: skip
     if pair is None:
         return False
     row, column = pair
-    others = iterations(shape, [n for n in shape.outputs if n not in pair])
+    others = nest_iterations(shape, [n for n in shape.outputs if n not in pair])
     least = min(shape.sizes[row], shape.sizes[column])
 
     def groups(tile: tuple[int, int]) -> int:
@@ -150,7 +155,7 @@ def _operand(main: Group, loop: str, other: str) -> list[Access]:
 
 def _block(plan: _Plan, main: Group, terms: str | None, side: int) -> int:
     """How many terms a group holds of both operands at a time; 0: their places are not plain, or there is no room."""
-    if terms is None or any(a.step(terms) is None for a in main.loads):
+    if terms is None or terms in plan.shape.symbolic or any(a.step(terms) is None for a in main.loads):
         return 0
     size = plan.shape.sizes[terms]
     bytes_each = 2 * side * max(a.size_bytes for a in main.loads) + 2 * _SPACE
@@ -163,15 +168,15 @@ def _sums(plan: _Plan, main: Group | None, spread: list[str]) -> None:
     shape, items = plan.shape, plan.target.group_items
     if main is not None and len(shape.groups) == 1 and not shape.keeping:
         terms = max(main.loops, key=lambda n: shape.sizes[n])
-        largest = max(main.loads, key=lambda a: iterations(shape, list(a.steps)), default=None)
+        largest = max(main.loads, key=lambda a: nest_iterations(shape, list(a.steps)), default=None)
         nearest = next((n for n in reversed(spread) if largest and largest.step(n) == 1), None)
-        if iterations(shape, main.loops) <= _SHORT:
+        if nest_iterations(shape, main.loops) <= _SHORT:
             return  # an item adds up all by itself
         if nearest is not None:
             rows = [n for n in spread if n != nearest and any(n not in a.steps for a in main.loads)]
             if rows:
                 plan.add("unroll", rows[-1], min(_ROWS, shape.sizes[rows[-1]]))
-            if iterations(shape, [n for n in spread if n not in rows[-1:]]) < _MANY:
+            if nest_iterations(shape, [n for n in spread if n not in rows[-1:]]) < _MANY:
                 plan.add("local", nearest, min(_SIDE, items))
                 plan.add("share", terms, max(1, items // _SIDE))
             return
@@ -184,7 +189,7 @@ def _together(plan: _Plan, spread: list[str]) -> None:
     kept = sum(n.arg[1] * n.dtype.size_bytes for n in plan.ast.toposort() if n.op is Ops.LOCAL)
     if kept > plan.target.local_bytes // 2:
         return  # each item keeps rows of its own, in memory that is not shared
-    longest = max([iterations(shape, g.loops) for g in shape.groups], default=1)
+    longest = max([nest_iterations(shape, g.loops) for g in shape.groups], default=1)
     while items > _SHORT and items * shape.lanes > longest:
         items //= 2
     for group in shape.groups:

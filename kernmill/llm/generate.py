@@ -13,10 +13,10 @@ from kernmill import DType, FormatError, IndexRangeError, SettingError, Tensor, 
 
 from ..formats import gguf
 from ..quant import load_tensor
-from .arch import ARCHITECTURES, Architecture, Cache, Config, Weight
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .sampling import Sampler
-from .tokenizer import Tokenizer
+from .tokenizer import WITHOUT, Tokenizer
 
 __all__ = ["Model", "ModelMemory", "config_of", "naming"]
 
@@ -87,7 +87,7 @@ class Model:
         """From the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is not given."""
         config = config_of(metadata)
         if "tokenizer" not in options:
-            has_tokens = metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab")
+            has_tokens = metadata.get("tokenizer.ggml.model", "none") not in WITHOUT
             options["tokenizer"] = Tokenizer(metadata) if has_tokens else None
         return cls(config, weights, **options)
 
@@ -105,16 +105,16 @@ class Model:
         with naming(file):
             return cls.of(file.metadata, lambda n: load_tensor(file, n) if n in file.entries else None, **options)
 
-    # --- what is captured: a position is data, so that one graph serves them all
-    def _last_logits(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
+    # --- what is captured: the places are variables, so that one graph serves them all
+    def _last_logits(self, tokens: Tensor, last: Tensor, places: Places, cache: Cache) -> Tensor:
         """The logits after token `last` of each sequence. Shapes: (sequences, vocabulary)."""
-        hidden = self.architecture.forward(tokens, position, cache)
+        hidden = self.architecture.forward(tokens, places, cache)
         rows = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1).squeeze(1)
         return self.architecture.logits(rows.contiguous())  # a product that gathers as it goes reads weights in columns
 
-    def _all_states(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
+    def _all_states(self, tokens: Tensor, last: Tensor, places: Places, cache: Cache) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
-        return self.architecture.forward(tokens, position, cache)
+        return self.architecture.forward(tokens, places, cache)
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
@@ -140,42 +140,47 @@ class Model:
             same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
             self._seen[n] = self._seen[n][: max(0, len(ids) - 1) if same is None else same]
 
-    def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[int], Array]]:
-        """Compute what is not in the cache, block by block: how many tokens of each sequence, and the results.
+    def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[slice], Array]]:
+        """Compute what is not in the cache, block by block: which tokens of a block are new, and the results.
 
         A sequence with fewer tokens left than the others is padded. What padding writes into the cache lies behind its
-        tokens, where nothing sees it before it is written again.
+        tokens, where nothing sees it before it is written again. Where a block would go past the end of the cache it
+        begins earlier, with tokens that are there already.
         """
         while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
             size = next((size for size in (1, SHORT_BLOCK) if max(left) <= size < self.block), self.block)
-            counts = [min(count, size) for count in left]
+            left += [0] * (len(self._seen) - len(texts))
+            first = [min(len(seen), self.capacity - size) for seen in self._seen]
             tokens = np.zeros((len(self._seen), size), np.int32)
-            for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
-                start = len(self._seen[n])
-                tokens[n, :count] = ids[start : start + count]
-            position = np.array([len(seen) for seen in self._seen], np.int32)
-            last = np.array([max(0, count - 1) for count in counts] + [0] * (len(self._seen) - len(texts)), np.int32)
+            new: list[slice] = []
+            then: list[list[int]] = []
+            for n, (seen, count, start) in enumerate(zip(self._seen, left, first, strict=True)):
+                then.append([*seen, *texts[n][len(seen) :]][: start + size] if count > 0 else seen)
+                block = then[n][start:]
+                tokens[n, : len(block)] = block
+                new.append(slice(len(seen) - start, len(block)))
+            last = np.array([max(0, part.stop - 1) for part in new], np.int32)
             with no_grad():
-                result = function(Tensor(tokens), Tensor(position), Tensor(last), self._cache).numpy()
-            for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
-                self._seen[n] = ids[: len(self._seen[n]) + count]
-            self.computed_tokens += sum(counts)
-            yield counts, result
+                places = Places.bound(first, size, self.capacity)
+                result = function(Tensor(tokens), Tensor(last), places, self._cache).numpy()
+            self._seen = then
+            self.computed_tokens += sum(part.stop - part.start for part in new)
+            yield new[: len(texts)], result
 
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
         """The logits after each text. A text without new tokens since the last call gets an empty array."""
         self._rewind(texts)
         found = [np.zeros(0, np.float32) for _ in texts]
-        for counts, logits in self._run(texts, self._last):
-            for n, count in enumerate(counts):
-                if count:
+        for new, logits in self._run(texts, self._last):
+            for n, part in enumerate(new):
+                if part.stop > part.start:
                     found[n] = logits[n]
         return found
 
     def _states(self, ids: Sequence[int], call: str) -> Tensor:
         known = self._checked(ids, call)
         self._seen[0] = []
-        return Tensor(np.concatenate([states[0, : counts[0]] for counts, states in self._run([known], self._all)]))
+        return Tensor(np.concatenate([states[0, new[0]] for new, states in self._run([known], self._all)]))
 
     def reset(self) -> None:
         """Forget the tokens of earlier calls."""

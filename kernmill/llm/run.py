@@ -197,6 +197,11 @@ class _Session:
             config = self.config
             capacity = self.capacity(len(ids), config.context)
             _check_room(len(ids), capacity, config.context)
+            if capacity > config.context:
+                print(
+                    f"The context of {capacity} tokens is longer than the {config.context} that the model was trained "
+                    "on: what it says there may make no sense.", file=sys.stderr,
+                )  # fmt: skip
             dtype = dtypes.float16 if self.options.half_cache else dtypes.float32
             self.model = Model.from_gguf(self.file, tokenizer=self.tokenizer, capacity=capacity, cache_dtype=dtype)
             self.timings.load = time.perf_counter_ns() - self.timings.start
@@ -217,9 +222,10 @@ class _Session:
 
 def _check_room(prompt: int, capacity: int, context: int) -> None:
     if prompt > capacity:
+        more = ", or ask for a larger context with -c" if capacity < context else ""
         raise SettingError(
-            f"run: the prompt has {prompt} tokens, and the context {capacity}. Shorten it, or ask for a larger context "
-            f"with -c (the model was trained on {context})."
+            f"run: the prompt has {prompt} tokens, and the context {capacity}. Shorten it{more} (the model was trained "
+            f"on {context})."
         )
 
 

@@ -753,3 +753,11 @@ def test_half_types_and_casts() -> None:
     work = jit(lambda x: x.cast(dtypes.float16) * 2)
     for i in range(3):
         np.testing.assert_array_equal(work(tensor(3, start=i)).float().numpy(), numbers(3, start=i) * 2)
+
+
+def test_checked_kernels_are_captured_too() -> None:
+    """CHECK=1 ran them and recorded nothing: every replay gave the values of the capture."""
+    with Context(CHECK=1):
+        double = jit(lambda x: x * 2)
+        for value in range(4):
+            np.testing.assert_array_equal(double(Tensor([float(value)])).numpy(), [2.0 * value])

@@ -1,16 +1,38 @@
-"""class Cache: the keys and values of the tokens so far, at fixed places: one captured graph serves every position."""
+"""class Cache: keys and values of the tokens so far, each at the place of its position; class Places: which are due."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import DType, Tensor, dtypes, where
+from kernmill import DType, Tensor, Variable, cat, dtypes
 
 from .config import Config
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "Places"]
+
+
+class Places(NamedTuple):
+    """Where the new tokens of a step stand: variables of the captured graph, so that one serves every position.
+
+    `first`: of each sequence, the position of its first new token. `end`: behind the last place that any sequence uses.
+    """
+
+    first: Sequence[Any]
+    end: Any
+
+    @classmethod
+    def bound(cls, first: Sequence[int], count: int, capacity: int) -> Places:
+        """The arguments of one call for steps of `count` tokens."""
+        names = [Variable(f"first{n}", 0, capacity - count) for n in range(len(first))]
+        end = Variable("end", count, capacity)
+        return cls([v.bind(p) for v, p in zip(names, first, strict=True)], end.bind(max(first) + count))
+
+    def rows(self, table: Tensor, count: int) -> Tensor:
+        """What a table has for the new tokens. Shapes: (capacity, ..) -> (sequences, count, ..)."""
+        return cat([table[p : p + count].unsqueeze(0) for p in self.first])
 
 
 class Cache(NamedTuple):
@@ -36,18 +58,13 @@ class Cache(NamedTuple):
         )
         return cls(keys, values)
 
-    def write(self, layer: int, position: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Put in the keys and values of new tokens, from a position on in each sequence; returns all of the layer's.
+    def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Put in the keys and values of new tokens; returns those of the layer up to `places.end`.
 
-        What would lie past the end is dropped.
-
-        Shapes: position (sequences,), keys and values (sequences, kv heads, tokens, width).
+        Shapes: keys and values (sequences, kv heads, tokens, width); the results the same with `end` tokens.
         """
-        count, capacity = keys.shape[2], self.keys[layer].shape[2]
-        offset = Tensor.arange(capacity) - position.unsqueeze(-1)  # which of the new tokens belongs in a place
-        is_new = ((offset >= 0) & (offset < count)).unflatten(-1, (1, capacity, 1))
-        source = offset.clamp(0, count - 1).unflatten(-1, (1, capacity, 1))
+        count = keys.shape[2]
         for old, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            spread = new if count == 1 else new.take_along_dim(source, 2)
-            old.assign(where(is_new, spread.cast(old.dtype), old))
-        return self.keys[layer], self.values[layer]
+            for n, p in enumerate(places.first):
+                old[n : n + 1, :, p : p + count] = new[n : n + 1]
+        return self.keys[layer][:, :, : places.end], self.values[layer][:, :, : places.end]

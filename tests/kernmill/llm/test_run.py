@@ -102,18 +102,29 @@ def test_ctrl_c_leaves_what_was_written_and_the_timings(
 
 def test_a_prompt_beyond_the_context(made: Callable[..., Path]) -> None:
     path = made()
-    for options, size in (
-        (Options("ab" * 100), 64),
-        (Options("ab" * 100, tokens=2), 64),
-        (Options("ababab", capacity=3), 3),
+    larger = ", or ask for a larger context with -c"
+    for options, size, more in (
+        (Options("ab" * 100), 64, ""),
+        (Options("ab" * 100, tokens=2), 64, ""),
+        (Options("ababab", capacity=3), 3, larger),
     ):
         with pytest.raises(SettingError) as caught:
             run(path, options)
         assert re.fullmatch(
-            rf"run: the prompt has \d+ tokens, and the context {size}\. Shorten it, or ask for a larger context with "
-            r"-c \(the model was trained on 64\)\.",
+            rf"run: the prompt has \d+ tokens, and the context {size}\. Shorten it{more} "
+            r"\(the model was trained on 64\)\.",
             str(caught.value),
         )
+
+
+def test_a_context_beyond_the_trained_one_is_told(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(made(), Options("ab" * 40, tokens=2, capacity=100), GREEDY) == 0
+    assert capsys.readouterr().err.startswith(
+        "The context of 100 tokens is longer than the 64 that the model was trained on: what it says there may make no "
+        "sense.\n"
+    )
 
 
 def test_a_file_that_is_no_model_is_named_before_anything_is_written(
