@@ -16,8 +16,8 @@ __all__ = ["Renderer", "Signature", "grid_digits", "signature"]
 class Signature:
     """What a kernel is called with: buffers by slot, then variables.
 
-    `threads`: the size of its THREAD loop (the greatest of a symbolic one), of all its GLOBAL loops together times that of
-    a group, or 1. `group`: how many work-items share memory, 0 where none do.
+    `threads`: the size of its THREAD loop (the greatest of a symbolic one), of all its GLOBAL loops together times that
+    of a group, or 1. `group`: how many work-items share memory, 0 where none do.
     """
 
     params: tuple[UOp, ...]

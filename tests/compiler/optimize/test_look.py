@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernmill.compiler import look, main_group, merge_loops
+from kernmill.compiler import look, main_group, merge_loops, nest_iterations
 from tests.compiler.kernels import VECTORS, attention, data, matmul, only
 
 
