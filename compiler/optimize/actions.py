@@ -173,7 +173,9 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
         if verb in ("group", "share") and not is_reduce:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
-        if verb == "local" and ((is_reduce and not fills) or loop.arg[1] == AxisKind.THREAD):
+        if verb == "local" and fills:
+            ast = _read_back(ast, loop)
+        elif verb == "local" and (is_reduce or loop.arg[1] == AxisKind.THREAD):
             raise ValueError(f"{name} adds up or is shared among threads; a sum is spread over work-items by `share`")
         if verb in ("group", "share") and fills:
             raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
@@ -190,6 +192,24 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount)
 
     return act
+
+
+def _read_back(ast: UOp, loop: UOp) -> UOp:
+    """Sums that are taken while a row is filled, taken from the row when it is there: over loops named like `k0.r`."""
+    order = ast.toposort()
+    done: dict[UOp, UOp] = {}
+    for node in order:
+        new = with_sources(node, tuple(done[s] for s in node.src))
+        if new.op is Ops.REDUCE and loop in closed_ranges(new):
+            table = {r: make_range(f"{r.arg[0]}.r", r.src[0], AxisKind.REDUCE) for r in closed_ranges(new)}
+            for row in order:
+                if row.op is Ops.AFTER and closed_ranges(row) == closed_ranges(new):
+                    place, term = row.src[1].src
+                    there = place.replace(src=(row, *(substitute(s, table) for s in place.src[1:])))
+                    table[term] = UOp(Ops.LOAD, term.dtype, (there,))
+            new = new.replace(src=tuple(substitute(s, table) for s in new.src))
+        done[node] = new
+    return done[ast]
 
 
 def _check_changes_output(ast: UOp, loop: UOp) -> None:

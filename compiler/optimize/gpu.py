@@ -199,6 +199,7 @@ def _together(plan: _Plan, spread: list[str]) -> None:
             plan.add("share", name, items)
     for name in shape.filling:
         plan.add("local", name, items)
+        plan.add("share", f"{name}.r", items)
     inner = [n for n in shape.outputs if n not in spread and shape.sizes[n] > 1]
     if inner:
         plan.add("local", inner[-1], items)

@@ -58,9 +58,9 @@ SCHEDULES = {
     "softmax": ["share k0 16; share k1 8; local i1 16; grid i0", "share k0 4; share k1 4; local i1 4"],
     "layer_norm": ["share k0 16; share k1 16; local i1 8; grid i0"],
     "attention": [
-        "local t0_0 16; local t1_0 16; share k2 16; share k0 16; local i1 8; grid i0",
+        "local t0_0 16; local t1_0 16; share t0_0.r 16; share t1_0.r 16; local i1 8; grid i0",
         "local i0 8; grid i0",
-        "local t1_0 8; local i1 2; share k1 8; grid i0",
+        "local t1_0 8; local i1 2; share t1_0.r 8; grid i0",
     ],
     "matmul": [
         "unroll i1 2; local i1 4; unroll i0 2; local i0 2; stage 1 k0 i0.l i0.u; stage 2 k0 i1.l i1.u; grid i0 i1",
