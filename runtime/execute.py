@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -36,11 +37,12 @@ from .device import Call, Device, Program, canonical_name, get_device
 from .profile import report, report_memory, wants_report
 from .replay import check_values, copy_between, current_recording, download_scalar, variables_of
 
-__all__ = ["STALE", "allocate_buffer", "download", "realize", "upload"]
+__all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
 
 _PLANS_KEPT = 4096
 _PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
 _lock = threading.RLock()
+_launched = [0]  # ns in kernels, outside of replays
 
 
 class _Owner:
@@ -279,6 +281,11 @@ class _Run:
             raise IndexRangeError(failed[0])
 
 
+def launched_ns() -> int:
+    """Nanoseconds that kernels took so far (on devices that do not wait: their launches), outside of replays."""
+    return _launched[0]
+
+
 def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     """Launch kernels of one device in order."""
     if not batch:
@@ -288,7 +295,9 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
         for kernel, call in batch:
             run_checked(device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1))
     else:
+        start = time.perf_counter_ns()
         times = device.run([call for _, call in batch], is_timed=wants_report())
+        _launched[0] += time.perf_counter_ns() - start
         if wants_report():
             report(device, [kernel for kernel, _ in batch], times)
     record = current_recording()

@@ -8,7 +8,7 @@ constants) it keeps.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -141,11 +141,11 @@ class Replay:
 
     def __init__(self, recorded: Recording, moving: Sequence[Buffer]) -> None:
         self._slots = {id(buffer): slot for slot, buffer in enumerate(moving)}
-        self._places: list[list[tuple[Batch, int, int]]] = [[] for _ in moving]
+        self._binders: list[list[Callable[[Buffer], object]]] = [[] for _ in moving]
         # in place of what moves: the memory of the capture belongs to its user, and is not kept alive from here
         self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
         self._addresses = [0] * len(moving)
-        self._variables: dict[str, list[tuple[Batch, int, int]]] = {}
+        self._setters: dict[str, list[Callable[[int], object]]] = {}
         self._bounds: dict[str, tuple[int, int]] = {}
         self._values: Mapping[str, int] = {}
         self.kernel_count = recorded.kernel_count
@@ -193,10 +193,10 @@ class Replay:
         for entry, call in enumerate(step.calls):
             for slot, buffer in enumerate(call.buffers):
                 if id(buffer) in self._slots:
-                    self._places[self._slots[id(buffer)]].append((batch, entry, slot))
+                    self._binders[self._slots[id(buffer)]].append(batch.binder(entry, slot))
             for number, variable in enumerate(variables_of(step.kernels[entry].ast)):
                 name, least, greatest = variable.arg
-                self._variables.setdefault(name, []).append((batch, entry, number))
+                self._setters.setdefault(name, []).append(batch.setter(entry, number))
                 low, high = self._bounds.get(name, (least, greatest))
                 self._bounds[name] = (max(low, least), min(high, greatest))
         return _Ready(batch, step.kernels)
@@ -208,30 +208,30 @@ class Replay:
             IndexRangeError: a recorded check failed.
             ShapeError: a variable has no value, or one outside its bounds.
         """
-        if self._variables:
+        if self._setters:
             self._set_variables(values or {})
         addresses = [buffer.address for buffer in given]
         if addresses != self._addresses:
             for slot, address in enumerate(addresses):
                 if address != self._addresses[slot]:
-                    for batch, entry, place in self._places[slot]:
-                        batch.rebind(entry, place, given[slot])
+                    for bind in self._binders[slot]:
+                        bind(given[slot])
             self._addresses = addresses
+        is_timed = wants_report()
         for step in self._steps:
-            if isinstance(step, _Ready):
-                if wants_report():
-                    report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
-                else:
-                    step.batch.run()
-            else:
+            if not isinstance(step, _Ready):
                 self._run_other(step, given)
+            elif is_timed:
+                report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
+            else:
+                step.batch.run()
 
     def _set_variables(self, values: Mapping[str, int]) -> None:
         check_values(self._bounds, values)
-        for name, places in self._variables.items():
+        for name, setters in self._setters.items():
             if self._values.get(name) != values[name]:
-                for batch, entry, number in places:
-                    batch.set_variable(entry, number, values[name])
+                for give in setters:
+                    give(values[name])
         self._values = dict(values)
 
     def _run_other(self, step: _Copy | _Check, given: Sequence[Buffer]) -> None:

@@ -168,7 +168,8 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         loop = find_loop(ast, name)
         is_reduce = loop.arg[1] == AxisKind.REDUCE
         fills = any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort())
-        is_copied = fills and verb == "vectorize" and amount >= loop.src[0].arg  # copies of stores as one store
+        size = loop.src[0]
+        is_copied = fills and verb == "vectorize" and size.is_const and amount >= size.arg  # copies of stores as one
         if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) and not is_copied:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
         if verb in ("group", "share") and not is_reduce:
@@ -226,12 +227,12 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
     valid: UOp | None = None
     loops: tuple[UOp, ...] = (inner,)
     index = inner
-    if size.is_const and size.arg <= amount:
-        valid = None if size.arg == amount else inner < size
+    blocks = simplify((size + (amount - 1)) // amount)
+    if blocks.is_const and blocks.arg == 1:  # also of a size that is known when the kernel runs
+        valid = None if size.is_const and size.arg == amount else inner < size
         if name in order:
             order.remove(name)
     else:
-        blocks = simplify((size + (amount - 1)) // amount)
         outer = make_range(name, blocks, loop.arg[1])
         index, loops = simplify(outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size

@@ -9,7 +9,7 @@ tests/compiler/optimize/test_heuristic.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Target, UOp
+from kernmill.ir import Ops, Target, UOp
 
 from .actions import Action, fits
 from .dots import dot_actions
@@ -262,8 +262,25 @@ def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target
         *actions,
         Action("split", (lane_loop, str(inside))),
         Action("order", (lane_loop, terms, f"{lane_loop}.s", *rows)),
+        *_few_staged(shape, main, lane_loop, rows, tile),
         Action("prefetch", (str(ahead),)),
     ]
+
+
+def _few_staged(shape: Shape, main: Group, lane_loop: str, rows: list[str], tile: int) -> list[Action]:
+    """Both operands of a block of terms side by side: their rows may lie pages apart, in few places of a cache."""
+    (terms,) = main.loops
+    loads = [a for a in main.loads if a.node.op is Ops.LOAD and not is_gated(a)]
+    left = [a for a in loads if lane_loop not in a.steps and all(a.step(name) for name in rows)]
+    if not rows or len(main.loads) != 2 or len(left) != 1 or any(shape.sizes[name] < 2 for name in rows):
+        return []
+    (right,) = (a for a in loads if a is not left[0])
+    walked = [name for name in rows if name != rows[-1] or shape.sizes[name] > tile]
+    copied = [f"{rows[-1]}.u"] if tile > 1 else []
+    staged = [Action("stage", (left[0].slot, *walked, *copied, f"{terms}.s"))]
+    if walked:  # the next tile of rows reads the matrix again
+        staged.append(Action("stage", (right.slot, f"{terms}.s", f"{lane_loop}.u", f"{lane_loop}.v")))
+    return staged
 
 
 def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:

@@ -27,6 +27,16 @@ class Access:
         """Elements from one iteration to the next; 0 where the place does not change with the loop."""
         return self.steps.get(loop, 0)
 
+    @property
+    def memory(self) -> UOp:
+        """The buffer."""
+        return self.node.src[0].src[0]
+
+    @property
+    def slot(self) -> str:
+        """The number of the buffer, as `stage` takes it."""
+        return str(self.memory.arg[0])
+
 
 @dataclass(slots=True)
 class Group:

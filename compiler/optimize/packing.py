@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernmill.ir import Ops, Target, UOp
+from kernmill.ir import Ops, Target
 
 from .actions import Action, fits
 from .look import Access, Group, Shape, is_gated
@@ -103,19 +103,15 @@ def _is_converted(a: Access) -> bool:
 
 def _is_dear_panel(shape: Shape, panel: Access, tile: Tile, target: Target) -> bool:
     """All but a small matrix, whose rows stay in L1 while tiles go over it."""
-    whole = int(_memory(panel).arg[1]) * panel.size_bytes
+    whole = int(panel.memory.arg[1]) * panel.size_bytes
     is_small = whole <= target.l1_bytes and shape.sizes[tile.lanes] % tile.width == 0
     return not (_is_side_by_side(panel, tile) and is_small)
-
-
-def _memory(a: Access) -> UOp:
-    return a.node.src[0].src[0]
 
 
 def _dear_rows(shape: Shape, main: Group, tile: Tile, rows: str, terms: str) -> Access | None:
     """The operand of the rows, if reading it as it lies is dear and enough panels read it again."""
     found = [a for a in main.loads if rows in a.steps and tile.lanes not in a.steps]
-    if len(found) != 1 or is_gated(found[0]) or _memory(found[0]).op is not Ops.PARAM:
+    if len(found) != 1 or is_gated(found[0]) or found[0].memory.op is not Ops.PARAM:
         return None
     (left,) = found
     if left.step(rows) is None or left.step(terms) is None:
@@ -142,10 +138,11 @@ def _blocked(shape: Shape, tile: Tile, product: _Product, target: Target) -> lis
             actions.append(Action("split", (name, str(each))))
             outer.append(name)
             inside[name] = f"{name}.s"
+    inner = [inside[tile.lanes], inside[rows]]
     if count:
         actions.append(Action("accumulate", (terms, str(count // tile.together(terms)))))
-        outer.append(terms)
-    actions.append(Action("order", (*outer, inside[tile.lanes], inside[rows])))
+        inner.insert(0 if tile.lanes in outer or rows in outer else 1, terms)  # threads share the outermost loop
+    actions.append(Action("order", (*outer, *inner)))
     walked = f"{terms}.s" if count else terms
     return [*actions, *_panel(tile, product, walked), *_rows(tile, product, walked, inside[rows], target)]
 
@@ -182,7 +179,7 @@ def _panel(tile: Tile, product: _Product, walked: str) -> list[Action]:
     inner = [f"{product.terms}.{a.verb[0]}" for a in tile.copied(product.terms)]
     if tile.copies.get(tile.lanes, 1) > 1:
         inner.append(f"{tile.lanes}.u")
-    slot = str(_memory(product.panel).arg[0])
+    slot = product.panel.slot
     is_turned = product.panel.step(tile.lanes) != 1 and product.panel.step(product.terms) == 1
     turned = _BLOCK_ROWS // tile.together(product.terms) if is_turned else 1
     stage = Action("stage", (slot, walked, *inner, f"{tile.lanes}.v"))
@@ -195,7 +192,7 @@ def _rows(tile: Tile, product: _Product, walked: str, rows: str, target: Target)
         return []
     inner = [f"{product.terms}.{a.verb[0]}" for a in tile.copied(product.terms)]
     copied, mark = f"{product.rows}.u", "'" if product.panel is None else "''"
-    slot, count = str(_memory(product.left).arg[0]), tile.copies[product.rows]
+    slot, count = product.left.slot, tile.copies[product.rows]
     if product.left.step(product.terms) == 1:
         lanes = Action("vectorize", (f"{walked}{mark}", str(tile.width)))
         return [Action("stage", (slot, rows, copied, walked, *inner)), lanes]

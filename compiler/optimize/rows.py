@@ -21,6 +21,7 @@ __all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
+_TERMS = 4  # terms of a product that are added before the loop goes round
 _CACHED = 2  # times the L2 cache: of less memory the next row is near
 _SPREAD = 2  # iterations of a pass that is no product, taken together
 
@@ -116,6 +117,8 @@ def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
         actions.append(Action("unroll", (rows, str(vectors))))
     tiled, filling = set(products.values()), filling_loops(ast)
     actions += [Action("unroll", (loop, str(min(_TILE, _size(ast, loop))))) for loop in sorted(tiled)]
+    longer = [name for one in passes if id(one) in products and _is_long(ast, name := one.loops[-1], tiled)]
+    actions += [Action("unroll", (name, str(_TERMS))) for name in longer]
     for one in passes:
         name = one.loops[-1]
         if id(one) in products or name in tiled or _size(ast, name) < 2 * _SPREAD:
@@ -124,11 +127,17 @@ def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
     own = [f"{rows}.u"] if vectors > 1 else []
     for one in passes:
         if id(one) in products:
-            actions += _transposed(one, rows, [*own, f"{rows}.v"], products[id(one)])
-            tile = products[id(one)]
+            tile, copies = products[id(one)], [f"{name}.u" for name in one.loops if name in longer]
+            actions += _transposed(one, rows, [*copies, *own, f"{rows}.v"], tile)
             blocks = [tile] if _size(ast, tile) > _TILE else []
-            actions += _widened(one, rows, {*fixed, tile}, [*blocks, f"{tile}.u"])
+            actions += _widened(one, rows, {*fixed, tile}, [*copies, *blocks, f"{tile}.u"])
     return list(dict.fromkeys(actions))
+
+
+def _is_long(ast: UOp, name: str, tiled: set[str]) -> bool:
+    """Whether a loop over terms is longer than a few rounds of several terms each."""
+    size = _size(ast, name)
+    return name not in tiled and size % _TERMS == 0 and size >= 4 * _TERMS
 
 
 def _transposed(one: _Pass, rows: str, lanes: list[str], tile: str) -> list[Action]:

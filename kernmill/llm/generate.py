@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import DType, FormatError, IndexRangeError, SettingError, Tensor, dtypes, jit, no_grad
+from kernmill import FormatError, IndexRangeError, SettingError, Tensor, jit, no_grad
+from kernmill.runtime import launched_ns
 
 from ..formats import gguf
 from ..quant import load_tensor
@@ -22,7 +24,7 @@ __all__ = ["Model", "ModelMemory", "config_of", "naming"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
-SHORT_BLOCK = 8  # tokens: for short prompts, and for what is left of a long one
+ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -43,7 +45,7 @@ class Model:
     capacity      how many tokens of a sequence the cache holds; by default what the model was trained on, at most 4096
     sequences     how many sequences can be generated at once
     block         how many tokens of a prompt are computed together
-    cache_dtype   float32, or float16 for half the memory
+    cache_type    how keys and values are kept: f32, f16, bf16, or a type of blocks such as q8_0
 
     One call at a time: the cache is state. What a call has in common with the one before is not computed again.
 
@@ -60,7 +62,7 @@ class Model:
         capacity: int | None = None,
         sequences: int = 1,
         block: int = 64,
-        cache_dtype: DType = dtypes.float32,
+        cache_type: str = "f32",
     ) -> None:
         _check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
@@ -71,7 +73,7 @@ class Model:
         self.config, self.tokenizer, self.capacity, self.block = config, tokenizer, capacity, min(block, capacity)
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
-            self._cache = Cache.empty(config, capacity, sequences, cache_dtype)
+            self._cache = Cache.empty(config, capacity, sequences, cache_type)
         if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
             raise FormatError(
                 f"tokenizer.ggml.tokens has {len(tokenizer)} tokens, and token_embd.weight has rows for "
@@ -79,6 +81,7 @@ class Model:
             )
         self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
         self.computed_tokens = 0  # by all calls so far
+        self.builds = self.build_ns = 0  # calls that were no replay, and what they took besides running kernels
         self._last = jit(self._last_logits)
         self._all = jit(self._all_states)
 
@@ -148,7 +151,7 @@ class Model:
         begins earlier, with tokens that are there already.
         """
         while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
-            size = next((size for size in (1, SHORT_BLOCK) if max(left) <= size < self.block), self.block)
+            size = 1 if max(left) <= min(ONE_BY_ONE, self.block - 1) else self.block
             left += [0] * (len(self._seen) - len(texts))
             first = [min(len(seen), self.capacity - size) for seen in self._seen]
             tokens = np.zeros((len(self._seen), size), np.int32)
@@ -162,10 +165,20 @@ class Model:
             last = np.array([max(0, part.stop - 1) for part in new], np.int32)
             with no_grad():
                 places = Places.bound(first, size, self.capacity)
-                result = function(Tensor(tokens), Tensor(last), places, self._cache).numpy()
+                with self._building():
+                    result = function(Tensor(tokens), Tensor(last), places, self._cache).numpy()
             self._seen = then
             self.computed_tokens += sum(part.stop - part.start for part in new)
             yield new[: len(texts)], result
+
+    @contextmanager
+    def _building(self) -> Generator[None]:
+        """A call that is no replay builds a graph, finds or compiles its kernels, and captures."""
+        start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
+        yield
+        if self.replays == replays:
+            self.builds += 1
+            self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
 
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
         """The logits after each text. A text without new tokens since the last call gets an empty array."""
@@ -195,7 +208,7 @@ class Model:
     def memory(self) -> ModelMemory:
         """What the weights, the cache and captured graphs take now."""
         compute = self._last.memory().kept_bytes + self._all.memory().kept_bytes
-        context = sum(nbytes(tensor) for part in self._cache for tensor in part)
+        context = sum(nbytes(tensor) for part in (self._cache.keys, self._cache.values) for tensor in part)
         return ModelMemory(self.architecture.nbytes, context, compute)
 
     # --- results

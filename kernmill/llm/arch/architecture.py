@@ -224,7 +224,7 @@ class Architecture:
         ))  # fmt: skip
         q, k = self.norm(q, layer.get("attn_q_norm.weight")), self.norm(k, layer.get("attn_k_norm.weight"))
         q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
-        keys, values = (part.unsqueeze(2).float() for part in cache.write(n, places, k, v))
+        keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
         scores = q.unflatten(1, (c.kv_heads, -1)).matmul(keys.mT) * self.scale()  # (.., kv heads, group, tokens, end)
         if c.attention_cap:
             scores = (scores / c.attention_cap).tanh() * c.attention_cap

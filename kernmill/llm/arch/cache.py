@@ -7,11 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import DType, Tensor, Variable, cat, dtypes
+from kernmill import SettingError, Tensor, Variable, cat, dtypes
 
+from ...quant import BLOCKS
 from .config import Config
 
-__all__ = ["Cache", "Places"]
+__all__ = ["CACHE_TYPES", "Cache", "Places"]
+
+_FLOATS = {"f32": dtypes.float32, "f16": dtypes.float16, "bf16": dtypes.bfloat16}
+_BLOCK = 32  # values: heads have 64 to 256 of them
+_TYPES = {name.lower(): kind for name, kind in BLOCKS.items() if kind.write is not None and kind.values == _BLOCK}
+CACHE_TYPES = (*_FLOATS, *_TYPES)
 
 
 class Places(NamedTuple):
@@ -40,31 +46,58 @@ class Cache(NamedTuple):
 
     A tuple of lists, since `jit` finds the tensors of containers and follows what is written to them.
 
-    Shapes: keys[layer] (sequences, kv heads, capacity, head width), values[layer] the same with the value width.
+    Shapes: keys[layer] (sequences, kv heads, capacity, head width), values[layer] the same with the value width. Of a
+    type with blocks the last axis is [blocks, bytes of a block].
     """
 
     keys: list[Tensor]
     values: list[Tensor]
+    type: str = "f32"
 
     @classmethod
-    def empty(cls, config: Config, capacity: int, sequences: int = 1, dtype: DType = dtypes.float32) -> Cache:
-        """Zeros: places that were never written are masked, but 0 times nan would be nan."""
+    def empty(cls, config: Config, capacity: int, sequences: int = 1, type: str = "f32") -> Cache:
+        """Zeros: places that were never written are masked, but 0 times nan would be nan.
+
+        Raises:
+            SettingError: no such type, or heads that are no whole blocks of it.
+        """
+        if type not in CACHE_TYPES:
+            raise SettingError(f"cache of {type!r}: there is no such type. Choose one of {', '.join(CACHE_TYPES)}.")
+
+        def zeros(width: int) -> Tensor:
+            shape = (sequences, config.kv_heads, capacity)
+            if type in _FLOATS:
+                return Tensor(np.zeros((*shape, width), np.float32), _FLOATS[type])
+            if width % _BLOCK:
+                raise SettingError(
+                    f"cache of {type}: heads of {width} values are no whole blocks of {_BLOCK}. Choose one of "
+                    f"{', '.join(_FLOATS)}."
+                )
+            return Tensor(np.zeros((*shape, width // _BLOCK, _TYPES[type].size_bytes), np.uint8))
+
         keys, values = (
-            [
-                Tensor(np.zeros((sequences, config.kv_heads, capacity, width), np.float32), dtype)
-                for _ in range(config.layers)
-            ]
-            for width in (config.head_width, config.value_width)
+            [zeros(width) for _ in range(config.layers)] for width in (config.head_width, config.value_width)
         )
-        return cls(keys, values)
+        return cls(keys, values, type)
 
     def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Put in the keys and values of new tokens; returns those of the layer up to `places.end`.
 
         Shapes: keys and values (sequences, kv heads, tokens, width); the results the same with `end` tokens.
+        Dtypes: the results float32.
         """
         count = keys.shape[2]
         for old, new in ((self.keys[layer], keys), (self.values[layer], values)):
+            stored = self._stored(new)
             for n, p in enumerate(places.first):
-                old[n : n + 1, :, p : p + count] = new[n : n + 1]
-        return self.keys[layer][:, :, : places.end], self.values[layer][:, :, : places.end]
+                old[n : n + 1, :, p : p + count] = stored[n : n + 1]
+        keys, values = (self._read(part[layer][:, :, : places.end]) for part in (self.keys, self.values))
+        return keys, values
+
+    def _stored(self, x: Tensor) -> Tensor:
+        """Floats as the cache keeps them."""
+        return x if self.type in _FLOATS else _TYPES[self.type].encode(x.unflatten(-1, (-1, _BLOCK)))
+
+    def _read(self, kept: Tensor) -> Tensor:
+        """What is kept as floats."""
+        return kept.float() if self.type in _FLOATS else _TYPES[self.type].decode(kept).flatten(-2)

@@ -123,6 +123,8 @@ def test_few_rows_read_a_large_matrix_in_its_order(rows: int) -> None:
     assert verbs["order"][:3] == (columns, "k0", f"{columns}.s")
     assert verbs["thread"] == (columns,)
     assert verbs["prefetch"] == (str(int(verbs["accumulate"][1]) * 4096 * 4),)
+    staged = [action.args[0] for action in found if action.verb == "stage"]
+    assert staged == {1: [], 3: ["1"], 8: ["1"], 32: ["1", "2"]}[rows]  # the matrix only if rows make several tiles
 
 
 def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:

@@ -34,6 +34,14 @@ def test_rows_that_lie_apart_are_packed_once_for_a_block_of_panels() -> None:
     assert "stage 1 i0 k0 k0.u i0.u; vectorize i0.u'' 8" in found
 
 
+def test_threads_share_panels_where_terms_are_in_blocks() -> None:
+    """Once the blocks of terms stood outermost, where no thread can share them."""
+    root = matmul(data(0, 128, 4096), permute(data(1, 4096, 4096), (1, 0)))
+    found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
+    assert "order i1 k0 i0;" in found
+    assert found.endswith("thread i1")
+
+
 def test_values_that_are_converted_are_packed_on_both_sides() -> None:
     left, right = (data(slot, 512, 512, dtype=dtypes.bfloat16).cast(dtypes.float32) for slot in (0, 1))
     assert [args[0] for args in packed(matmul(left, right))] == ["2", "1"]

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, ShapeError, Tensor, dtypes, jit
-from kernmill.llm.arch import Cache, Config, Places
+from kernmill import Context, SettingError, ShapeError, Tensor, dtypes, jit
+from kernmill.llm.arch import CACHE_TYPES, Cache, Config, Places
+from kernmill.llm.generate import Model
+from kernmill.quant import BLOCKS
 
 
 def small(tiny: Any, capacity: int = 8, sequences: int = 1) -> Cache:
@@ -82,7 +84,59 @@ def test_a_step_that_does_not_fit() -> None:
 
 
 def test_half_precision(tiny: Any) -> None:
-    cache = Cache.empty(Config.of(tiny.make("llama", {}, {}).metadata), 4, dtype=dtypes.float16)
+    cache = Cache.empty(Config.of(tiny.make("llama", {}, {}).metadata), 4, type="f16")
     keys, _ = cache.write(0, at([1], 1), Tensor(part(1, 1) / 3), Tensor(part(1, 1)))
-    assert keys.dtype is dtypes.float16
+    assert (cache.keys[0].dtype, keys.dtype) == (dtypes.float16, dtypes.float32)
     np.testing.assert_array_equal(keys.numpy()[:, :, 1], (part(1, 1) / 3).astype(np.float16)[:, :, 0])
+
+
+def wide(tiny: Any, width: int = 64) -> Config:
+    return Config.of(tiny.make("llama", {}, {}, embedding_length=4 * width).metadata)
+
+
+@pytest.mark.parametrize("type", [kind for kind in CACHE_TYPES if kind.upper() in BLOCKS])
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_blocks_hold_what_they_encode(tiny: Any, type: str, sequences: int) -> None:
+    cache = Cache.empty(wide(tiny), 8, sequences, type)
+    chance, kind = np.random.default_rng(3), BLOCKS[type.upper()]
+    expected = np.zeros((2, sequences, 2, 8, 64), np.float32)
+    for first in ([0, 5], [3, 1], [2, 6]):
+        new = chance.standard_normal((2, sequences, 2, 2, 64)).astype(np.float32)
+        found = cache.write(1, at(first[:sequences], 2), Tensor(new[0]), Tensor(new[1]))
+        blocks = Tensor(new).unflatten(-1, (2, 32))
+        back = kind.decode(kind.encode(blocks)).flatten(-2).numpy()
+        for n, p in enumerate(first[:sequences]):
+            expected[:, n, :, p : p + 2] = back[:, n]
+        end = max(first[:sequences]) + 2
+        for part, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(part.numpy(), wanted[:, :, :end])
+    assert cache.keys[0].shape == (sequences, 2, 8, 2, kind.size_bytes)
+
+
+def test_a_model_computes_with_blocks(tiny: Any) -> None:
+    """Nearly as with floats, and nearer the more bits there are; alone as among several sequences."""
+    made = tiny.make("llama", {}, {}, embedding_length=128, attention__head_count=4)
+    tensors = {name: Tensor(array.astype(np.float32)) for name, array in made.weights.items()}
+    config, ids, apart = Config.of(made.metadata), list(tiny.IDS), {}
+    exact = made.model().logits(ids).numpy()
+    for kind in ("f16", "q8_0", "q4_0"):
+        models = [Model(config, tensors.get, capacity=16, block=4, sequences=n, cache_type=kind) for n in (1, 2)]
+        found = models[0].logits(ids).numpy()
+        apart[kind] = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+        np.testing.assert_allclose(models[0].next_logits(ids), found[-1], rtol=1e-4, atol=1e-5)
+        steps = list(models[1].generate_all([ids[:3], ids], max_tokens=4))
+        for n, prompt in enumerate((ids[:3], ids)):
+            assert [step[n] for step in steps] == list(models[0].generate(prompt, max_tokens=4))
+    assert 0 < apart["f16"] < 1e-3 < apart["q8_0"] < 0.02 < apart["q4_0"] < 0.3
+
+
+def test_what_is_no_cache(tiny: Any) -> None:
+    with pytest.raises(
+        SettingError, match=r"^cache of 'q7': there is no such type. Choose one of f32, f16, bf16, q4_0, "
+    ):
+        Cache.empty(wide(tiny), 8, type="q7")
+    with pytest.raises(SettingError) as caught:
+        Cache.empty(wide(tiny, 16), 8, type="q8_0")
+    assert str(caught.value) == (
+        "cache of q8_0: heads of 16 values are no whole blocks of 32. Choose one of f32, f16, bf16."
+    )
