@@ -5,6 +5,7 @@ if __name__ != "kernmill.compiler":
     raise ImportError("import kernmill.compiler, not compiler: the bare name would load a second copy")
 
 from .estimate import *
+from .groups import *
 from .kernel import *
 from .linearize import *
 from .memory_plan import *

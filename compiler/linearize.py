@@ -34,7 +34,7 @@ def linearize(ast: UOp, side_by_side: int = 0) -> list[UOp]:
         if node.op is not Ops.RANGE:
             blocks.setdefault(place[node], []).append(node)
     children: dict[Path, list[Path]] = {}
-    for path in {p[:n] for p in blocks for n in range(1, len(p) + 1)}:
+    for path in dict.fromkeys(p[:n] for p in blocks for n in range(1, len(p) + 1)):
         children.setdefault(path[:-1], []).append(path)
     out: list[UOp] = []
     _emit((), blocks, children, out, side_by_side)

@@ -13,6 +13,7 @@ from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
 from .convert import convert_packed
 from .expand import expand_loops
+from .groups import place_barriers, share_work
 from .linearize import linearize, loop_depths
 from .lower.decompose import decompose
 from .lower.dot import find_dots
@@ -43,9 +44,11 @@ class Pass:
 PIPELINE: tuple[Pass, ...] = (
     Pass("trim", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
+    Pass("share", lambda ast, target: share_work(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
+         "the loops of a group's items become digits of one number while they still have names and steps"),
     Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "a panel is still one store and one load"),
-    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim", "convert"),
+    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("share", "convert"),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with one vector loop at most"),
@@ -80,7 +83,7 @@ def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, 
         ast = step.run(ast, target)
         if is_checked:
             verify(ast, step.stage_out, step.name)
-    uops = linearize(ast, target.vector_registers // 2)
+    uops = place_barriers(linearize(ast, target.vector_registers // 2))
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
     uops = [  # an argument that turned out to be unused is still passed
         *(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, from_linear, index_const, linear, simplify, substitute
 
+from .groups import fills_shared
 from .linearize import loop_paths
 from .split_reduce import neutral_element
 
@@ -26,6 +27,7 @@ def trim_loops(ast: UOp) -> UOp:
     if not any(node.op is Ops.REDUCE and _gate(node) is not None for node in order):
         return ast
     paths = loop_paths(ast)
+    together = {r for node in order if fills_shared(node) for r in (*node.ranges, *closed_ranges(node))}
     limits: dict[UOp, UOp] = {}
     closers: dict[UOp, list[UOp]] = {}
     for node in order:
@@ -35,7 +37,12 @@ def trim_loops(ast: UOp) -> UOp:
     for node in reversed(order):  # who reads a kept row comes before who fills it
         seen.add(node)
         for loop in closed_ranges(node):
-            if loop.arg[1] != AxisKind.REDUCE or not loop.src[0].is_const or loop.src[0].arg < _LEAST:
+            if (
+                loop in together
+                or loop.arg[1] != AxisKind.REDUCE
+                or not loop.src[0].is_const
+                or loop.src[0].arg < _LEAST
+            ):
                 continue
             around = set(paths[loop][:-1])
             if loop in limits or any(later not in seen for later in closers[loop]):

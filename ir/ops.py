@@ -51,7 +51,7 @@ class AxisKind(StrEnum):
     VECTOR = "vector"  # the lanes of a vector value
     GROUP = "group"  # a reduce loop copied out into accumulators of its own
     GLOBAL = "global"  # a GPU's grid
-    LOCAL = "local"  # a GPU's work-group
+    LOCAL = "local"  # the work-items of a group: each runs one iteration
 
 
 class Op:
@@ -289,7 +289,8 @@ class Ops:
     INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): the place i; touched only where the bool gate holds")
     LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, or how many bytes ahead to prefetch", 1)
     STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None or 'nt' (write around the caches)", 2)
-    LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel); src: the ranges it is made anew for")
+    LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel), or (name, numel, 'shared'): one for all work-items of "
+                                "a group; src: the ranges it is made anew for")
     REG      = Op(Group.MEMORY, "an accumulator, src=(first value, ranges it is made anew for..), arg=name")
     CARRY    = Op(Group.MEMORY, "src=(REG, ranges..): what the accumulator holds at the start of an iteration of the ranges")
     SET      = Op(Group.MEMORY, "src=(REG, value): the accumulator becomes value", 2)
@@ -308,6 +309,8 @@ class Ops:
     # --- control, in kernels
     RANGE    = Op(Group.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind)", 1)
     END      = Op(Group.CONTROL, "the end of the loop src[0]", 1)
+    BARRIER  = Op(Group.CONTROL, "all work-items of a group wait for each other here and see what was stored to shared arrays; arg: "
+                                 "its number", 0)
     # fmt: on
 
     @classmethod

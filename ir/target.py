@@ -26,7 +26,8 @@ class Target:
         frozenset()
     )  # types of a and b that DOT takes, for vectors up to vector_bytes
     has_threads: bool = False  # the outermost loop may be cut into chunks
-    has_grid: bool = False  # all outer loops may be spread over work-items, each of which runs one iteration of them
+    group_items: int = 0  # most work-items of a group; 0: no work-items, else outer loops are spread over them
+    local_bytes: int = 32 * 1024  # memory that the work-items of a group share
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024

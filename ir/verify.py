@@ -51,7 +51,7 @@ LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     Stage.OPTIMIZED: _KERNEL,
     Stage.VECTORIZED: _KERNEL | _VECTOR,
     Stage.LOWERED: _LOWERED,
-    Stage.LINEAR: (_LOWERED | {Ops.END}) - {Ops.SINK},
+    Stage.LINEAR: (_LOWERED | {Ops.END, Ops.BARRIER}) - {Ops.SINK},
 }
 
 _COPIED_OUT: Final = frozenset({AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP})

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 
 from kernmill.ir import AxisKind, Ops, Target, UOp
 
-__all__ = ["Renderer", "Signature", "signature"]
+__all__ = ["Renderer", "Signature", "grid_digits", "signature"]
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """What a kernel is called with: buffers by slot, then variables.
 
-    `threads`: the size of its THREAD loop (the greatest of a symbolic one), of all its GLOBAL loops together, or 1.
+    `threads`: the size of its THREAD loop (the greatest of a symbolic one), of all its GLOBAL loops together times that
+    of a group, or 1. `group`: how many work-items share memory, 0 where none do.
     """
 
     params: tuple[UOp, ...]
     variables: tuple[UOp, ...]
     threads: int
+    group: int = 0
 
 
 def signature(uops: Sequence[UOp]) -> Signature:
@@ -30,10 +32,22 @@ def signature(uops: Sequence[UOp]) -> Signature:
     variables = sorted((u for u in uops if u.op is Ops.VARIABLE), key=lambda u: str(u.arg[0]))
     loops = [u.src[0] for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.THREAD]
     threads = int(loops[0].bounds[1]) if loops else 1
-    grid = [u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL]
-    if grid:
-        threads = math.prod(int(u.src[0].arg) for u in grid)
-    return Signature(tuple(params), tuple(variables), threads)
+    sizes = {kind: [int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and u.arg[1] == kind]
+             for kind in (AxisKind.GLOBAL, AxisKind.LOCAL)}  # fmt: skip
+    group = max(sizes[AxisKind.LOCAL], default=0)
+    if group or sizes[AxisKind.GLOBAL]:
+        threads = math.prod(sizes[AxisKind.GLOBAL]) * max(1, group)
+    return Signature(tuple(params), tuple(variables), threads, group)
+
+
+def grid_digits(uops: Sequence[UOp]) -> dict[UOp, tuple[int, int]]:
+    """The GLOBAL loops, each with the product of the sizes of those that count faster, and its own size."""
+    digits: dict[UOp, tuple[int, int]] = {}
+    inner = 1
+    for u in reversed([u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL]):
+        digits[u] = inner, int(u.src[0].arg)
+        inner *= digits[u][1]
+    return digits
 
 
 def multiple_of(u: UOp) -> int:

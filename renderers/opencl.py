@@ -2,7 +2,8 @@
 
 A kernel is `name(buffer, offset, .., variables.., chunk)`: every buffer comes with the number of values that lie
 before its first one. On a CPU work-item number n runs the iterations n*chunk to (n+1)*chunk of the THREAD loop; where
-the outer loops are a grid (GLOBAL), a work-item runs one iteration of all of them.
+the outer loops are a grid (GLOBAL), a work-item runs one iteration of all of them, or with LOCAL loops a group of items
+does: then `item` is the number in the group, and what follows a LOCAL loop of fewer iterations is for the others too.
 
 With LEAN defined the text declares the functions that it calls: drivers made from clang read a header of a megabyte
 before every kernel, which takes longer than all the rest, and a device may leave it out (runtime/ops_cl.py).
@@ -10,12 +11,11 @@ before every kernel, which takes longer than all the rest, and a device may leav
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes
 
-from .base import Renderer
+from .base import Renderer, grid_digits
 from .clike import C_OPS, c_identifier
 from .opencl_vectors import INTS, VectorBody
 
@@ -23,7 +23,8 @@ __all__ = ["OPENCL_OPS", "OpenCLRenderer"]
 
 OPENCL_OPS = C_OPS
 _ROLLED = "__attribute__((opencl_unroll_hint(1)))"  # copied out, the rare path would take the registers of the other
-_GROUP = 64  # work-items of a group where the outer loops are a grid
+_GROUP = 256  # work-items of a group where it does not matter
+_GROUP_IDS = ("get_group_id", "get_local_id")
 _CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvector(x, type)", "#else",
             "#define CONVERT(type, x) convert_##type(x)", "#endif")  # fmt: skip
 
@@ -45,7 +46,9 @@ class _Body(VectorBody):
 
     def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
         super().__init__(target, name, uops)
-        self.grid = [u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL]
+        self.grid = grid_digits(uops)
+        self.shared: list[str] = []
+        self.handlers[Ops.BARRIER] = self.barrier
 
     def head(self) -> list[str]:
         used = {d.scalar for u in self.uops for d in (u.dtype, *(s.dtype for s in u.src))}
@@ -57,7 +60,7 @@ class _Body(VectorBody):
         params = [f"__global {self.type_name(p.dtype, memory=True)} *b{p.arg[0]}, long o{p.arg[0]}"
                   for p in self.signature.params]  # fmt: skip
         names = [f"long {self.values[v]}" for v in self.signature.variables]
-        items = _GROUP if self.grid else 1
+        items = self.signature.group or (min(_GROUP, self.target.group_items) if self.grid else 1)
         head = f"__kernel __attribute__((reqd_work_group_size({items}, 1, 1)))"
         start = f"void {self.name}({', '.join([*params, *names, 'long chunk'])}) {{"
         moved = [f"  b{p.arg[0]} += o{p.arg[0]};" for p in self.signature.params]
@@ -65,11 +68,13 @@ class _Body(VectorBody):
         lean = [
             "#ifdef LEAN",
             "#define F __attribute__((overloadable))",
-            "size_t F get_global_id(uint);",
+            *(f"size_t F {name}(uint);" for name in (_GROUP_IDS if self.signature.group else ("get_global_id",))),
+            *(["void __attribute__((convergent)) F barrier(uint);"] if self.signature.group else []),
             *declared,
             "#endif",
         ]
-        return [*lines, *lean, *(_CONVERT if self.converts else ()), *self.helpers, head, start, *moved]
+        return [*lines, *lean, *(_CONVERT if self.converts else ()), *self.helpers, head, start, *moved,
+                *self.numbers(), *self.shared]  # fmt: skip
 
     def bounds(self, u: UOp) -> tuple[str, str]:
         if u.arg[1] != AxisKind.THREAD:
@@ -79,24 +84,49 @@ class _Body(VectorBody):
         self.emit(f"long last = first + chunk < {limit} ? first + chunk : {limit};")
         return "first", "last"
 
+    def numbers(self) -> list[str]:
+        """Which work-item this is."""
+        if self.signature.group:
+            return ["  long group = get_group_id(0), item = get_local_id(0);"]
+        if not self.grid:
+            return []
+        return ["  long item = get_global_id(0);", f"  if (item >= {self.signature.threads}L) return;"]
+
     def open(self, u: UOp) -> None:
-        """RANGE; a GLOBAL one is a digit of the work-item's number, the last one counts fastest."""
-        if u not in self.grid:
+        """RANGE; a GLOBAL one is a digit of the group's or item's number, the last one counts fastest."""
+        if u.arg[1] == AxisKind.LOCAL:
+            self.values[u] = "item"
+            self.emit("{" if u.src[0].arg == self.signature.group else f"if (item < {u.src[0].arg}L) {{")
+            self.depth += 1
+        elif u in self.grid:
+            inner, size = self.grid[u]
+            number = "group" if self.signature.group else "item"
+            digit = number if inner == 1 else f"{number} / {inner}L"
+            name = self.values[u] = c_identifier(str(u.arg[0]))
+            self.emit(
+                f"long {name} = {digit};" if u is next(reversed(self.grid)) else f"long {name} = {digit} % {size}L;"
+            )
+        else:
             super().open(u)
-            return
-        if u is self.grid[0]:
-            self.emit("long item = get_global_id(0);")
-            self.emit(f"if (item >= {self.signature.threads}L) return;")
-        inner = math.prod(int(loop.src[0].arg) for loop in self.grid[self.grid.index(u) + 1 :])
-        digit = "item" if inner == 1 else f"item / {inner}L"
-        name = self.values[u] = c_identifier(str(u.arg[0]))
         self.places.add(u)
-        self.emit(f"long {name} = {digit};" if u is self.grid[0] else f"long {name} = {digit} % {u.src[0].arg}L;")
 
     def close(self, u: UOp) -> None:
         """END; of a GLOBAL loop there is nothing to write."""
         if u.src[0] not in self.grid:
             super().close(u)
+
+    def local(self, u: UOp) -> None:
+        """LOCAL; an array that a group shares is declared at the head of the kernel, the only place drivers take."""
+        if "shared" not in u.arg:
+            super().local(u)
+            return
+        name = self.values[u] = f"a{self.fresh()[1:]}"
+        kind = self.type_name(u.dtype, memory=True)
+        self.shared.append(f"  __local {kind} {name}[{u.arg[1]}] __attribute__((aligned(16)));")
+
+    def barrier(self, u: UOp) -> None:
+        """BARRIER: in local memory."""
+        self.emit("barrier(CLK_LOCAL_MEM_FENCE);")
 
     # --- loads
     def load(self, u: UOp) -> None:
@@ -248,7 +278,9 @@ class _Body(VectorBody):
         memory = place.src[0]
         while memory.op is Ops.AFTER:
             memory = memory.src[0]
-        return "__private" if memory.op is Ops.LOCAL else "__global"
+        if memory.op is not Ops.LOCAL:
+            return "__global"
+        return "__local" if "shared" in memory.arg else "__private"
 
 
 def _gate(index: UOp, gates: Sequence[UOp]) -> UOp | None:

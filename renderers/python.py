@@ -1,7 +1,8 @@
 """Readable Python: the reference. One line an operation, rounded to its dtype by a function of that name.
 
 The kernel is `def name(buffers.., begin, end)`; the names that it uses (f32, exp, cdiv, ...) are given to it by
-ops_python.
+ops_python. A kernel of groups of work-items is one generator for each of them, which stops at every barrier; `together`
+runs those of a group in turn.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, DType, Group, InternalError, Op, Ops, UOp, dtypes
 
-from .base import Renderer, signature
+from .base import Renderer, grid_digits, signature
 
 __all__ = ["PYTHON_OPS", "PythonRenderer", "function_name", "rounder_name"]
 
@@ -40,15 +41,25 @@ class PythonRenderer(Renderer):
         arguments = [*(names[u] for u in sig.params), *(names[u] for u in sig.variables), "begin", "end"]
         lines = [f"def {name}({', '.join(arguments)}):"]
         depth = 1
+        digits = grid_digits(uops) if sig.group else {}
+        if sig.group:
+            lines.append("    def work(group, me, shared):")
+            depth = 2
         for u in uops:
             if u.op is Ops.END:
-                depth -= 1
+                depth -= u.src[0] not in digits
                 continue
-            text = _line(u, names)
+            if u in digits:
+                names[u] = _identifier(str(u.arg[0]))
+                text = f"{names[u]} = group // {digits[u][0]} % {digits[u][1]}"
+            else:
+                text = _line(u, names)
             if text:
                 lines.append("    " * depth + text)
-            if u.op is Ops.RANGE:
+            if u.op is Ops.RANGE and u not in digits:
                 depth += 1
+        if sig.group:
+            lines += ["        yield", f"    together(work, (end - begin) // {sig.group}, {sig.group})"]
         return "\n".join(lines) + "\n"
 
 
@@ -60,7 +71,12 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
         case Ops.CONST:
             names[u] = repr(u.arg) if abs(u.arg) != float("inf") and u.arg == u.arg else f'float("{u.arg}")'
             return ""
+        case Ops.BARRIER:
+            return "yield"
         case Ops.RANGE:
+            if u.arg[1] == AxisKind.LOCAL:
+                names[u] = "me"
+                return f"if me < {u.src[0].arg}:"
             names[u] = _identifier(str(u.arg[0]))
             bounds = names[u.src[0]]
             if u.arg[1] == AxisKind.THREAD:
@@ -102,6 +118,8 @@ def _expression(u: UOp, names: dict[UOp, str]) -> str:
         case Ops.REG:
             return src[0]
         case Ops.LOCAL:
+            if "shared" in u.arg:
+                return f"shared.setdefault({len(names)}, [None] * {u.arg[1]})"
             return f"[{'0.0' if u.dtype.is_float else '0'}] * {u.arg[1]}"
         case Ops.LOAD:
             gate = u.src[0].src[2:]

@@ -7,16 +7,16 @@ a warm start neither optimizes nor renders anything, and never imports LLVM.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
 from kernmill.compiler import Action, Kernel, estimate, fitting, lower, merge_loops, show_schedule
-from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, print_uops, setting
+from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Target, UOp, print_uops, setting
 from kernmill.renderers import signature
 
 from .compile_cache import cache_key, default_cache
-from .device import Device, Program
+from .device import Device, GroupTooLarge, Program
 from .schedules import given_schedule, parsed, stamp, symbol, written_schedule
 from .tune import search
 
@@ -77,6 +77,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         counters.from_disk += 1
         _programs[key] = program = device.load(symbol(kernel), entry.payload)
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
+        program.smaller = _Unfinished(device, kernel, disk_key, given).smaller
     for unfinished in new.values():
         unfinished.begin(is_one_of_many=len(new) >= _MANY)
     for key, unfinished in new.items():
@@ -102,10 +103,18 @@ class _Unfinished:
     def __init__(self, device: Device, kernel: Kernel, disk_key: str, given: str | None) -> None:
         self.device, self.kernel, self.disk_key, self.given = device, kernel, disk_key, given
 
+        self.target = device.target
+
     def begin(self, *, is_one_of_many: bool) -> None:
-        """Lower and render; hand the text to the compiler."""
+        """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
-        rendered = render(self.device, self.kernel, parsed(self.given, self.device, self.kernel))
+        try:
+            rendered = render(self.device, self.kernel, self.actions(), self.target)
+        except GroupTooLarge:
+            if not self.shrunk():
+                raise
+            self.begin(is_one_of_many=is_one_of_many)
+            return
         name = symbol(self.kernel)
         self.threads = rendered.threads
         if is_one_of_many:
@@ -114,14 +123,36 @@ class _Unfinished:
             self.binary = partial(self.device.compile, name, rendered.source)
 
     def finish(self) -> Program:
-        """Wait for the binary, store and load it."""
+        """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
         binary = self.binary()
-        work = estimate(self.kernel.ast).work_ns
-        header = {"name": self.kernel.name, "threads": self.threads, "work_ns": work}
+        try:
+            program = self.device.load(symbol(self.kernel), binary)
+        except GroupTooLarge:
+            smaller = self.smaller()
+            if smaller is None:
+                raise
+            return smaller
+        program.threads, program.work_ns = self.threads, estimate(self.kernel.ast).work_ns
+        program.smaller = self.smaller
+        header = {"name": self.kernel.name, "threads": program.threads, "work_ns": program.work_ns}
         default_cache().put(self.disk_key, binary, header)
-        program = self.device.load(symbol(self.kernel), binary)
-        program.threads, program.work_ns = self.threads, work
         return program
+
+    def actions(self) -> list[Action]:
+        """Those in force."""
+        return parsed(self.given, self.device, self.kernel, self.target)
+
+    def shrunk(self) -> bool:
+        """Half as many work-items in a group from now on, if groups are ours to choose and have several."""
+        self.target = replace(self.target, group_items=self.target.group_items // 2)
+        return self.given is None and self.target.group_items > 0
+
+    def smaller(self) -> Program | None:
+        """The program with smaller groups, if there can be one."""
+        if not self.shrunk():
+            return None
+        self.begin(is_one_of_many=False)
+        return self.finish()
 
 
 def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Program:
@@ -136,24 +167,42 @@ def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Progr
     return program
 
 
-def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) -> Rendered:
+def render(
+    device: Device, kernel: Kernel, actions: list[Action] | None = None, target: Target | None = None
+) -> Rendered:
     """Lower and render, from scratch. A bug on the way is reported with the kernel's UOps and schedule."""
     is_chosen = actions is None
+    target = target or device.target
     actions = schedule_of(device, kernel) if actions is None else actions
     try:
-        uops = lower(kernel.ast, device.target, actions, is_checked=bool(setting("CHECK")))
+        uops = lower(kernel.ast, target, actions, is_checked=bool(setting("CHECK")))
     except CompileError:
         if not is_chosen or setting("CHECK") or given_schedule(device, kernel) is not None:
             raise
-        return render(device, kernel, fitting(merge_loops(kernel.ast), actions))  # the heuristic's fault stops nobody
+        return render(
+            device, kernel, fitting(merge_loops(kernel.ast), actions), target
+        )  # the heuristic's fault stops nobody
     except InternalError as error:
         error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
         raise
-    if not device.target.has_grid and any(u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL for u in uops):
+    kinds = {u.arg[1] for u in uops if u.op is Ops.RANGE}
+    if not device.target.group_items and kinds & {AxisKind.GLOBAL, AxisKind.LOCAL}:
         raise CompileError(
-            f"schedule of {kernel.name}: grid is for devices with work-items; {device.name} has threads."
+            f"schedule of {kernel.name}: grid, local and share are for devices with work-items; {device.name} has none."
         )
+    _check_group(device, kernel, uops)
     return Rendered(uops, device.renderer.render(symbol(kernel), uops), signature(uops).threads)
+
+
+def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
+    """Raise GroupTooLarge for a group that the device cannot have."""
+    group, target = signature(uops).group, device.target
+    shared = sum(u.arg[1] * u.dtype.size_bytes for u in uops if u.op is Ops.LOCAL and "shared" in u.arg)
+    if group > target.group_items or shared > target.local_bytes:
+        raise GroupTooLarge(
+            f"kernel {kernel.name}: a group of {group} work-items that share {shared} bytes. {device.name} takes "
+            f"groups of {target.group_items} with {target.local_bytes} bytes; cut its loops smaller."
+        )
 
 
 def schedule_of(device: Device, kernel: Kernel) -> list[Action]:

@@ -45,6 +45,7 @@ class ClFacts:
     max_alloc_bytes: int
     local_bytes: int
     max_group: int
+    parameter_bytes: int  # that the arguments of a kernel may have
     units: int
     float_lanes: int
     cache_bytes: int
@@ -154,6 +155,7 @@ def facts_of(device: Any) -> ClFacts:
         max_alloc_bytes=int(device.max_mem_alloc_size),
         local_bytes=int(device.local_mem_size),
         max_group=int(device.max_work_group_size),
+        parameter_bytes=int(_info(device, "max_parameter_size", 1024)),
         units=int(device.max_compute_units),
         float_lanes=int(_info(device, "native_vector_width_float", 0)),
         cache_bytes=int(_info(device, "global_mem_cache_size", 0)),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ClAllocator", "ClBlock", "host_memory"]
 
 _STEP = 4096
+_STAGED = 64 << 20  # bytes on their way to the device, at most; a larger tensor is waited for
 _NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE
 
 
@@ -48,6 +49,7 @@ class ClAllocator:
         self.cache_limit_bytes = facts.total_bytes // 4
         self.live_bytes = self.cached_bytes = 0
         self._lock = threading.Lock()
+        self._writes: collections.deque[tuple[Any, int]] = collections.deque()
         self._returned: collections.deque[ClBlock] = collections.deque()
         self._free: collections.OrderedDict[int, list[ClBlock]] = collections.OrderedDict()
         self._next_address = _STEP
@@ -95,8 +97,20 @@ class ClAllocator:
         )
 
     def write(self, memory: Any, offset_bytes: int, source: memoryview) -> None:
-        """Bytes of the host into a buffer."""
-        self.cl.enqueue_copy(self.queue, memory, source, dst_offset=offset_bytes, is_blocking=True)
+        """Bytes of the host into a buffer, while kernels run and the host goes on: what is on its way is a copy."""
+        if len(source) > _STAGED:
+            self.cl.enqueue_copy(self.queue, memory, source, dst_offset=offset_bytes, is_blocking=True)
+            return
+        copy = bytearray(source)
+        event = self.cl.enqueue_copy(self.queue, memory, copy, dst_offset=offset_bytes, is_blocking=False)
+        self.queue.flush()
+        with self._lock:
+            self._writes.append((event, len(copy)))
+            done = self.cl.command_execution_status.COMPLETE
+            while self._writes and self._writes[0][0].command_execution_status == done:
+                self._writes.popleft()
+            while sum(size for _, size in self._writes) > _STAGED:
+                self._writes.popleft()[0].wait()
 
     def read(self, memory: Any, offset_bytes: int, target: memoryview) -> None:
         """A buffer into bytes of the host."""

@@ -18,7 +18,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from kernmill.ir import DeviceError, DType, Op, Target, UOp, debug, setting
+from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, setting
 from kernmill.renderers import Renderer
 
 from .allocator import Block, HostAllocator
@@ -30,6 +30,7 @@ __all__ = [
     "Call",
     "Device",
     "Event",
+    "GroupTooLarge",
     "Program",
     "Properties",
     "canonical_name",
@@ -67,14 +68,20 @@ class BufferType:
         return prod(shape) * dtype.size_bytes
 
 
+class GroupTooLarge(CompileError):
+    """A group has more work-items, or shares more memory, than this kernel may have on the device."""
+
+
 @dataclass(slots=True)
 class Program:
-    """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time."""
+    """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time;
+    `smaller` makes the same kernel with smaller groups of work-items, for a device that refuses to launch this one."""
 
     name: str
     handle: Any
     threads: int = 1
     work_ns: float = 0.0
+    smaller: Callable[[], Program | None] = lambda: None
 
 
 class Call(NamedTuple):

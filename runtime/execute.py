@@ -302,7 +302,8 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
             report(device, [kernel for kernel, _ in batch], times)
     record = current_recording()
     if record is not None:
-        record.add_kernels(device.name, batch)
+        # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups
+        record.add_kernels(device.name, [(k, call._replace(threads=call.program.threads)) for k, call in batch])
 
 
 def _bottom(node: UOp) -> list[UOp]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from kernmill.ir import DeviceError, Ops, OutOfMemoryError, Target, dtypes
+from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, dtypes, setting
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import Block
@@ -20,12 +20,14 @@ from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
 from .cl_memory import ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
-from .device import Batch, Call, Device, Program, Properties
+from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 
 __all__ = ["ClDevice"]
 
+_GROUP_REFUSED = (-5, -54, -55)  # CL_OUT_OF_RESOURCES, CL_INVALID_WORK_GROUP_SIZE, CL_INVALID_WORK_ITEM_SIZE
 _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
+_MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
 
 
 _sessions: dict[int, tuple[Any, Any]] = {}
@@ -94,7 +96,7 @@ class ClDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """OpenCL C for what the device has."""
-        return OpenCLRenderer(cl_target(self.facts))
+        return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET"))))
 
     @cached_property
     def options(self) -> tuple[str, ...]:
@@ -204,10 +206,22 @@ class ClDevice(Device):
         refuse_after_fork(self.name)
         try:
             with self.lock:
-                events = [call.program.handle.shared.bound(call).enqueue() for call in calls]
+                events = [self.launch(call) for call in calls]
         except self.cl.Error as error:
             raise self.launch_error(error) from error
         return self.finish(events, is_timed=is_timed)
+
+    def launch(self, call: Call) -> Any:
+        """Enqueue one kernel, in smaller groups where the driver finds that it has no registers for these."""
+        program = call.program
+        try:
+            return program.handle.shared.bound(call).enqueue()
+        except self.cl.Error as error:
+            other = program.smaller() if error.code in _GROUP_REFUSED and program.handle.is_grouped else None
+            if other is None:
+                raise
+        program.handle, program.threads, program.smaller = other.handle, other.threads, other.smaller
+        return self.launch(call._replace(threads=program.threads))
 
     def finish(self, events: list[Any], *, is_timed: bool) -> list[int]:
         """Wait where the memory is the host's or times are wanted; the nanoseconds of each kernel."""
@@ -262,7 +276,7 @@ class _Launch:
 
     def device_chunk(self, call: Call) -> int:
         """Iterations of the outermost loop for one work-item."""
-        return chunk_size(call.program.work_ns, call.threads) if self.device.facts.kind == "cpu" else 1
+        return chunk_size(call.program.work_ns, call.threads) if self.device.target.has_threads else 1
 
     def bind(self, slot: int, buffer: Buffer) -> None:
         """Buffer `slot` is this one from now on; one without memory is bound later."""
@@ -292,9 +306,23 @@ class _Kernel:
         self.device = device
         self.program = program
         self.name = name
-        kernel = device.cl.Kernel(program, name)
-        asked = kernel.get_work_group_info(device.cl.kernel_work_group_info.COMPILE_WORK_GROUP_SIZE, device.handle)
+        kernel, info = device.cl.Kernel(program, name), device.cl.kernel_work_group_info
+        asked = kernel.get_work_group_info(info.COMPILE_WORK_GROUP_SIZE, device.handle)
+        most = int(kernel.get_work_group_info(info.WORK_GROUP_SIZE, device.handle))
+        local = int(kernel.get_work_group_info(info.LOCAL_MEM_SIZE, device.handle))
         self.group = (max(1, int(asked[0])),)
+        self.is_grouped = self.group[0] > 1
+        facts = device.facts
+        if self.group[0] > most or (self.is_grouped and local > facts.local_bytes):
+            raise GroupTooLarge(
+                f"kernel {name}: a group of {self.group[0]} work-items with {local} bytes of local memory; {facts.name}"
+                f" takes groups of {most} for it, with {facts.local_bytes} bytes. Cut its loops smaller."
+            )
+        if 8 * kernel.num_args > facts.parameter_bytes and not facts.is_pocl:  # PoCL takes more than it says
+            raise CompileError(
+                f"kernel {name}: its arguments have {8 * kernel.num_args} bytes, and {facts.name} takes "
+                f"{facts.parameter_bytes}. Realize some of what it reads first, so that it reads fewer tensors."
+            )
         self.shared = _Launch(self)  # for calls that are not repeated, under the device's lock
 
 
@@ -338,22 +366,25 @@ def chunk_size(work_ns: float, threads: int) -> int:
     return max(1, int(least) + 1, -(-threads // _MOST_ITEMS))
 
 
-def cl_target(facts: ClFacts) -> Target:
-    """What generated code may use on the device."""
-    lanes = min(16, facts.float_lanes) if facts.kind == "cpu" and facts.float_lanes > 1 else 4
+def cl_target(facts: ClFacts, shape: str = "") -> Target:
+    """What generated code may use on the device; `shape`: gpu or cpu, where it is not the device's own."""
+    is_cpu = (shape if shape in ("gpu", "cpu") else facts.kind) == "cpu"
+    lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
     missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
         {dtypes.float16} if not facts.has_float16 else set()
     )
-    ops = OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA}
+    items = 0 if is_cpu else 1 << min(facts.max_group, _MOST_GROUP).bit_length() - 1
+    kind = "cpu" if is_cpu else f"gpu-{items}-{facts.local_bytes >> 10}"
     return Target(
-        name=f"opencl-{facts.kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
+        name=f"opencl-{kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
         vector_bytes=4 * lanes,
         vector_registers=32 if lanes in (4, 16) else 16,
-        ops=ops,
+        ops=OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA},
         storage_dtypes=frozenset(dtypes.data) - missing,
         compute_dtypes=frozenset(dtypes.data) - {dtypes.bfloat16, dtypes.float16},
-        has_threads=facts.kind == "cpu",
-        has_grid=facts.kind != "cpu",
+        has_threads=is_cpu,
+        group_items=items,
+        local_bytes=facts.local_bytes,
         has_masks=True,
         l2_bytes=1 << 20,
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from typing import Any
 
-from kernmill.ir import DType, Ops, Target, bits_of, dtypes, from_bits, to_dtype
+from kernmill.ir import DType, InternalError, Ops, Target, bits_of, dtypes, from_bits, setting, to_dtype
 from kernmill.renderers import PYTHON_OPS, PythonRenderer, Renderer, function_name, rounder_name
 
 from .buffer import Buffer
@@ -24,7 +24,9 @@ class PythonDevice(Device):
 
     @cached_property
     def renderer(self) -> Renderer:
-        """Python, scalars only."""
+        """Python, scalars only; with TARGET=gpu in groups of work-items."""
+        if setting("TARGET") == "gpu":
+            return PythonRenderer(Target(name="python-gpu", ops=PYTHON_OPS, group_items=256))
         return PythonRenderer(Target(name="python", ops=PYTHON_OPS))
 
     def compile(self, name: str, source: str) -> bytes:
@@ -66,6 +68,22 @@ class _Values:
         self.array[place] = bits_of(dtypes.bfloat16, value) if self.dtype is dtypes.bfloat16 else value
 
 
+def together(work: Callable[[int, int, dict[int, list[Any]]], Iterator[None]], groups: int, count: int) -> None:
+    """Run groups of work-items, those of a group in turn from one barrier to the next, there and back.
+
+    Raises:
+        InternalError: some came to the end while others waited at a barrier.
+    """
+    for group in range(groups):
+        shared: dict[int, list[Any]] = {}
+        items = [work(group, item, shared) for item in range(count)]
+        while items:
+            waiting = [item for item in items if next(item, items) is None]
+            if waiting and len(waiting) < len(items):
+                raise InternalError(f"a barrier of group {group} is reached by {len(waiting)} of {len(items)} items")
+            items = waiting[::-1]
+
+
 def _values(buffer: Buffer) -> _Values:
     return _Values(buffer)
 
@@ -87,6 +105,7 @@ def _names() -> dict[str, Any]:
     """What a rendered kernel may call: rounders, conversions of bits, and the meanings of the op table."""
     table: dict[str, Any] = {rounder_name(d): _rounder(d) for d in dtypes.data}
     table["index"] = int
+    table["together"] = together
     table.update({f"bitcast_{rounder_name(a)}_{rounder_name(b)}": _bitcast(a, b)
                   for a in dtypes.data for b in dtypes.data if a.bits == b.bits})  # fmt: skip
     table.update({function_name(op): op.py for op in Ops.rows() if op.py is not None})

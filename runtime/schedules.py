@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from kernmill.compiler import Action, Kernel, choose_actions, merge_loops, parse_schedule, show_schedule
-from kernmill.ir import SettingError, setting
+from kernmill.ir import SettingError, Target, setting
 
 from .compile_cache import cache_key, default_cache
 from .device import Device
@@ -26,9 +26,9 @@ def symbol(kernel: Kernel) -> str:
     return "".join(c if c.isalnum() else "_" for c in kernel.name)
 
 
-def heuristic_schedule(device: Device, kernel: Kernel) -> list[Action]:
-    """What the heuristic chooses."""
-    return choose_actions(merge_loops(kernel.ast), device.target)
+def heuristic_schedule(device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
+    """What the heuristic chooses; for another target than the device's where one is given."""
+    return choose_actions(merge_loops(kernel.ast), target or device.target)
 
 
 def given_schedule(device: Device, kernel: Kernel) -> str | None:
@@ -64,9 +64,9 @@ def store_schedule(device: Device, kernel: Kernel, actions: Sequence[Action], fa
     default_cache("schedules").put(_key(device, kernel), text.encode(), {"name": kernel.name, **facts})
 
 
-def parsed(text: str | None, device: Device, kernel: Kernel) -> list[Action]:
+def parsed(text: str | None, device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
     """A given schedule as actions; the heuristic's for None."""
-    return heuristic_schedule(device, kernel) if text is None else parse_schedule(text)
+    return heuristic_schedule(device, kernel, target) if text is None else parse_schedule(text)
 
 
 def _key(device: Device, kernel: Kernel) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
 
@@ -83,6 +84,19 @@ def opencl() -> str:
     if why_missing("CL"):
         pytest.skip(why_missing("CL"))
     return "CL"
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels for work-items, on devices that can have either, in groups that suit tensors of some hundred elements."""
+    from kernmill.ir import Context
+
+    gpu = importlib.import_module("kernmill.compiler.optimize.gpu")
+    small = {"_SHORT": 3, "_TILES": ((4, 2), (2, 2)), "_TURNED": (4, 2), "_SIDE": 4, "_GROUPS": 4}
+    for name, value in small.items():
+        monkeypatch.setattr(gpu, name, value)
+    with Context(TARGET="gpu", CACHE="0"):  # what is made now must not be found by other tests
+        yield
 
 
 @pytest.fixture(scope="session")

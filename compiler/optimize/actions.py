@@ -5,10 +5,13 @@
     vectorize i1 16    the inner 16 iterations become the lanes of vectors (of a reduce loop: 16 partial results)
     group k0 4         the inner 4 iterations of a reduce loop get accumulators of their own
     thread i0          the loop is cut into chunks for the threads of the device
-    grid i0 i1         the loops are spread over the work-items of a GPU, the last one over neighbours
+    grid i0 i1         the loops are spread over the groups of work-items of a GPU; without groups over its work-items
+    local i1 16        the inner 16 iterations are for the work-items of a group (of a kept row: they fill it together)
+    share k0 64        the work-items of a group add up 64 parts of a sum, which are folded in memory that they share
     order i1 i0        the order of the output loops, outermost first
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms
-    stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
+    stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
+                       which the work-items of a group share if one of the loops is theirs
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
     prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
@@ -32,18 +35,29 @@ from kernmill.ir import (
     UOp,
     closed_ranges,
     dtypes,
-    index_const,
+    from_linear,
     linear,
     make_range,
     simplify,
     substitute,
+    with_sources,
 )
 
 from ..kernel import KernelInfo, iterations
 from ..split_reduce import neutral_element
 from . import proposals as propose
 
-__all__ = ["VERBS", "Action", "Verb", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
+__all__ = [
+    "VERBS",
+    "Action",
+    "Verb",
+    "apply_actions",
+    "find_loop",
+    "gated",
+    "memory_of",
+    "parse_schedule",
+    "show_schedule",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,7 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
     for action in actions:
         try:
             ast = VERBS[action.verb].act(ast, action.args)
-            _check_lanes(ast)
+            _check_memory(ast)
         except IndexError:
             raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
         except (ValueError, KeyError) as error:
@@ -120,9 +134,13 @@ def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
     return found
 
 
-def _check_lanes(ast: UOp) -> None:
-    """A value has the lanes of one loop, and memory of the kernel's own is not made anew for each lane."""
+def _check_memory(ast: UOp) -> None:
+    """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
+    of a group fill together is the same for all of them."""
     for node in ast.toposort():
+        own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (node.ranges, closed_ranges(node)))
+        if own and filled:
+            raise ValueError("each work-item would need memory of its own; name the loop of the items in `stage`")
         lanes = sum(r.arg[1] == AxisKind.VECTOR for r in node.ranges)
         if lanes > 1:
             raise ValueError("a value would have the lanes of two loops")
@@ -138,7 +156,10 @@ def find_loop(ast: UOp, name: str) -> UOp:
     raise ValueError(f"there is no loop {name!r}")
 
 
-_INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g"}
+_BANK: Final = 16  # bytes left free so that neighbours of a column lie in other banks
+_KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP,
+                 "local": AxisKind.LOCAL, "share": AxisKind.LOCAL}  # fmt: skip
+_INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g", "local": "l", "share": "l"}
 
 
 def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
@@ -151,17 +172,20 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         is_copied = fills and verb == "vectorize" and size.is_const and amount >= size.arg  # copies of stores as one
         if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) and not is_copied:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
-        if verb == "group" and not is_reduce:
+        if verb in ("group", "share") and not is_reduce:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
-        if verb == "group" and fills:
+        if verb == "local" and fills:
+            ast = _read_back(ast, loop)
+        elif verb == "local" and (is_reduce or loop.arg[1] == AxisKind.THREAD):
+            raise ValueError(f"{name} adds up or is shared among threads; a sum is spread over work-items by `share`")
+        if verb in ("group", "share") and fills:
             raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
         _check_changes_output(ast, loop)
         if verb == "vectorize" and amount & (amount - 1):
             raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
-        kind = {"split": AxisKind.REDUCE if is_reduce else AxisKind.LOOP, "unroll": AxisKind.UNROLL,
-                "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP}[verb]  # fmt: skip
+        kind = _KINDS.get(verb, AxisKind.REDUCE if is_reduce else AxisKind.LOOP)
         taken = {str(node.arg[0]) for node in ast.toposort() if node.op is Ops.RANGE}
         inner_name = f"{name}.{_INNER[verb]}"
         while inner_name in taken:
@@ -169,6 +193,24 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount)
 
     return act
+
+
+def _read_back(ast: UOp, loop: UOp) -> UOp:
+    """Sums that are taken while a row is filled, taken from the row when it is there: over loops named like `k0.r`."""
+    order = ast.toposort()
+    done: dict[UOp, UOp] = {}
+    for node in order:
+        new = with_sources(node, tuple(done[s] for s in node.src))
+        if new.op is Ops.REDUCE and loop in closed_ranges(new):
+            table = {r: make_range(f"{r.arg[0]}.r", r.src[0], AxisKind.REDUCE) for r in closed_ranges(new)}
+            for row in order:
+                if row.op is Ops.AFTER and closed_ranges(row) == closed_ranges(new):
+                    place, term = row.src[1].src
+                    there = place.replace(src=(row, *(substitute(s, table) for s in place.src[1:])))
+                    table[term] = UOp(Ops.LOAD, term.dtype, (there,))
+            new = new.replace(src=tuple(substitute(s, table) for s in new.src))
+        done[node] = new
+    return done[ast]
 
 
 def _check_changes_output(ast: UOp, loop: UOp) -> None:
@@ -194,7 +236,7 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
         outer = make_range(name, blocks, loop.arg[1])
         index, loops = simplify(outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
-    if name in info.order and inner.arg[1] == AxisKind.LOOP:
+    if name in info.order and inner.arg[1] in (AxisKind.LOOP, AxisKind.LOCAL):
         order.insert(order.index(name) + 1 if name in order else 0, str(inner.arg[0]))
     ast = _replace_loop(ast, loop, index, loops, valid)
     return ast.replace(arg=replace(info, order=tuple(order)))
@@ -230,13 +272,13 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
             case Ops.AFTER if widened and loop in memory_of(node).src:
                 src = (*src, loops[-1])
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
-                src = (_gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+                src = (gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
             case Ops.INDEX if widened and loop in memory_of(node).src:
                 is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
                 inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]
                 src = (src[0], inner, *src[2:])
             case Ops.INDEX if last is None and _place_changes(node, loop):
-                src = _gated(node.replace(src=src), valid).src
+                src = gated(node.replace(src=src), valid).src
         done[node] = node if src == node.src else node.replace(src=src)
     return simplify(done[ast])
 
@@ -265,7 +307,7 @@ def _place_changes(place: UOp, loop: UOp) -> bool:
     return any(loop in s.ranges for s in place.src[1:])
 
 
-def _gated(place: UOp, valid: UOp | None) -> UOp:
+def gated(place: UOp, valid: UOp | None) -> UOp:
     """The INDEX, touched only where `valid` holds."""
     if valid is None:
         return place
@@ -325,7 +367,7 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
     block = outer.replace(arg=(name, AxisKind.LOOP))
     loops = tuple(r for r in closed_ranges(total) if r is not outer)
     part = UOp(Ops.REDUCE, total.dtype, (substitute(total.src[0], {outer: block}), *loops), total.arg)
-    so_far = UOp(Ops.LOAD, total.dtype, (_gated(store.src[0], block > 0),))
+    so_far = UOp(Ops.LOAD, total.dtype, (gated(store.src[0], block > 0),))
     value = so_far + part
     if total is not store.src[1]:
         value = block.eq(outer.src[0].arg - 1).where(substitute(store.src[1], {total: value}), value)
@@ -349,8 +391,7 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     if not loads:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
     table: dict[UOp, UOp] = {}
-    taken = {str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE}
-    first = 1 + max((len(name) - len(name.rstrip("'")) for name in taken if name.rstrip("'") in names), default=0)
+    first = _marks(ast, names)
     for number, load in enumerate(loads):
         mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
@@ -358,50 +399,103 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     return simplify(substitute(ast, table))
 
 
-def _staged(load: UOp, loops: list[UOp], name: str, mark: str) -> UOp:
-    """The load, read from memory of the kernel's own that loops over copies of `loops` have filled."""
+def _marks(ast: UOp, names: Sequence[str]) -> int:
+    """How many marks a loop needs behind one of these names to be a new one."""
+    taken = [str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE]
+    return 1 + max((len(name) - len(name.rstrip("'")) for name in taken if name.rstrip("'") in names), default=0)
+
+
+def _staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
+    """The value, read from memory of the kernel's own that loops over copies of `loops` have filled.
+
+    Work-items that read along a row and store along a column leave room behind each column: they would all want the
+    same bank of the memory that they share.
+    """
     copies = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], _copy_kind(loop)) for loop in loops}
-    place, here = index_const(0), index_const(0)
+    is_shared = any(loop.arg[1] == AxisKind.LOCAL for loop in loops)
+    apart = {loop: step_of(value.src[0].src[1], loop) if value.op is Ops.LOAD else 0 for loop in loops}
+    nearest = min((loop for loop in loops if apart[loop]), key=lambda loop: apart[loop], default=loops[-1])
+    steps: dict[UOp, int] = {}
     size = 1  # elements from one iteration of the loop to the next
     for loop in reversed(loops):
-        if size * load.dtype.size_bytes % _SAME_PLACE == 0:
-            size += _LINE // load.dtype.size_bytes
-        place, here = copies[loop] * size + place, loop * size + here
+        if is_shared and loop is nearest and loop is not loops[-1]:
+            size += _BANK // value.dtype.size_bytes
+        elif not is_shared and size * value.dtype.size_bytes % _SAME_PLACE == 0:
+            size += _LINE // value.dtype.size_bytes
+        steps[loop] = size
         size *= iterations(loop)
-    value = substitute(_by_neighbours(load, loops), copies)
-    around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
-    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, size))
-    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
-    walked = sorted(loops, key=lambda loop: -_step(load.src[0].src[1], loop))  # as the operand lies, neighbours last
-    filled = UOp(Ops.AFTER, load.dtype, (memory, store, *(copies[loop] for loop in walked)), 1)
-    return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
+    place = from_linear({copies[loop]: step for loop, step in steps.items()}, 0, dtypes.index)
+    filler = substitute(_by_neighbours(value, loops) if value.op is Ops.LOAD else value, copies)
+    around = sorted(value.ranges.difference(loops), key=lambda r: str(r.arg[0]))
+    memory = UOp(Ops.LOCAL, value.dtype, tuple(around), (name, size))
+    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, place)), filler))
+    walked = sorted(loops, key=lambda loop: -apart[loop])  # as the operand lies, neighbours last
+    filled = UOp(Ops.AFTER, value.dtype, (memory, store, *(copies[loop] for loop in walked)), 1)
+    return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, from_linear(steps, 0, dtypes.index))),))
 
 
-def _by_neighbours(load: UOp, loops: list[UOp]) -> UOp:
+def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
     """Where neighbours are copied up to a last one, a gate for vectors of them in place of an end for each of them."""
     place = load.src[0]
     for atom, factor in linear(place.src[1])[0].items():
         if atom.op is Ops.MIN and abs(factor) == 1 and not atom.ranges.isdisjoint(loops):
             index, last = atom.src
             open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
-            return load.replace(src=(_gated(open_place, index < last + 1),))
+            return load.replace(src=(gated(open_place, index < last + 1),))
     return load
 
 
-def _step(place: UOp, loop: UOp) -> int:
+def step_of(place: UOp, loop: UOp) -> int:
     """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
     step = 0
     for atom, factor in linear(place)[0].items():
         if atom is loop:
             step += factor
         elif atom.op is Ops.MIN:
-            step += factor * _step(atom.src[0], loop)
+            step += factor * step_of(atom.src[0], loop)
     return abs(step)
 
 
 def _copy_kind(loop: UOp) -> AxisKind:
     kind = AxisKind(loop.arg[1])
-    return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR) else AxisKind.REDUCE
+    return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.LOCAL) else AxisKind.REDUCE
+
+
+def _share(ast: UOp, args: tuple[str, ...]) -> UOp:
+    amount = int(args[1])
+    if amount & (amount - 1):
+        raise ValueError(f"{amount} parts: they are folded in halves, so that there must be 2, 4, 8, ... of them")
+    before = ast.toposort()
+    ast = _cut("share")(ast, args)
+    (inner,) = {n for n in ast.toposort() if n.op is Ops.RANGE and n.arg[1] == AxisKind.LOCAL}.difference(before)
+    mark = "'" * _marks(ast, [str(n.arg[0]).rstrip("'") for n in before if n.op is Ops.RANGE])
+    done: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        new = with_sources(node, tuple(done[s] for s in node.src))
+        done[node] = _folded(new, inner, f"share{len(done)}", mark) if inner in closed_ranges(new) else new
+    return simplify(done[ast])
+
+
+_AT_ONCE: Final = 16  # parts of a sum that one work-item folds
+
+
+def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
+    """A reduction whose loop `inner` is run by the items of a group: its parts folded step by step in shared memory."""
+    op = node.arg[0]
+    rest = tuple(loop for loop in closed_ranges(node) if loop is not inner)
+    part = UOp(Ops.REDUCE, node.dtype, (node.src[0], *rest), node.arg) if rest else node.src[0]
+    while True:
+        own = [r for r in part.ranges if r.arg[1] in (AxisKind.LOCAL, AxisKind.VECTOR) and r is not inner]
+        own.sort(key=lambda r: (r.arg[1] == AxisKind.VECTOR, r.arg[0]))  # lanes lie side by side
+        stored = _staged(part, [inner, *own], name, mark)
+        count, mark = int(inner.src[0].arg), f"{mark}'"
+        base = str(inner.arg[0]).rstrip("'")
+        several = make_range(f"{base}f{mark}", min(count, _AT_ONCE), AxisKind.REDUCE)
+        if count <= _AT_ONCE:
+            return UOp(Ops.REDUCE, node.dtype, (substitute(stored, {inner: several}), several), (op, 1))
+        left = make_range(f"{base}{mark}", count // _AT_ONCE, AxisKind.LOCAL)
+        value = substitute(stored, {inner: several * (count // _AT_ONCE) + left})
+        part, inner, name = UOp(Ops.REDUCE, node.dtype, (value, several), (op, 1)), left, f"{name}'"
 
 
 def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
@@ -440,6 +534,8 @@ VERBS: Final[dict[str, Verb]] = {
     "unroll": Verb(_cut("unroll"), propose.unrolls),
     "vectorize": Verb(_cut("vectorize"), propose.vectors),
     "group": Verb(_cut("group"), propose.groups),
+    "local": Verb(_cut("local"), propose.items),
+    "share": Verb(_share, propose.items),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
     "order": Verb(_order, propose.orders, 2, propose.fit_order),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),

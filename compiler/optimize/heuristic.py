@@ -14,6 +14,7 @@ from kernmill.ir import Ops, Target, UOp
 from .actions import Action, fits
 from .blocks import block_actions
 from .dots import dot_actions
+from .gpu import gpu_actions
 from .look import Access, Group, Shape, is_gated, look, main_group, nest_iterations
 from .packing import SMALL_REDUCE, Tile, pack
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
@@ -38,8 +39,10 @@ _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
-    """A schedule for the kernel; empty for a target without vectors and threads."""
+    """A schedule for the kernel; empty for a target without vectors, threads and work-items."""
     shape = look(ast, target)
+    if target.group_items:
+        return gpu_actions(ast, shape, target)
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
@@ -55,7 +58,7 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
             actions += few or [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
         else:
             actions += [*passes_along_rows(ast, shape.lanes), *_stream(shape, lane_loop, target)]
-        actions += [] if target.has_grid else ask_for_next_row(ast, target)
+        actions += ask_for_next_row(ast, target)
     left = _loops_left(shape, actions)
     ordered = [
         Action(a.verb, tuple(n for n in a.args if n in left or n not in shape.outputs)) if a.verb == "order" else a
@@ -65,10 +68,11 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
 
 
 def _shared(shape: Shape, actions: list[Action], left: list[str], target: Target) -> list[Action]:
-    """The loops that are left, among the work-items of a GPU or the threads of a CPU."""
-    if target.has_grid:
-        return _grid(shape, left)
-    return _threads(shape, actions, left) if target.has_threads else []
+    """The outermost loop that is left is shared among threads."""
+    order = next((list(a.args) for a in actions if a.verb == "order"), left)
+    if not target.has_threads or not order or order[0] not in shape.outputs:
+        return []
+    return [Action("thread", (order[0],))]
 
 
 # --- choosing
@@ -144,12 +148,12 @@ def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]
     actions = [Action("vectorize", (lane_loop, str(width)))]
     blocks = shape.sizes[lane_loop] // width
     across = _across(shape, lane_loop, width)
-    if across is not None and not target.has_grid:
+    if across is not None:
         return actions + _turned(shape, lane_loop, across, width) + _around_caches(shape, lane_loop, target)
     tile = _STREAM_TILE if shape.work <= _LIGHT else 2
     while tile > 1 and (blocks < 2 * tile or blocks % tile):
         tile //= 2
-    if tile > 1 and not target.has_grid:
+    if tile > 1:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
 
@@ -180,8 +184,6 @@ def _turned(shape: Shape, lane_loop: str, across: str, width: int) -> list[Actio
 
 def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Results far larger than the caches are written around them."""
-    if target.has_grid:
-        return []
     store = shape.stores[0]
     size = store.node.src[0].src[0].arg[1] * store.size_bytes
     if lane_loop is not None and store.step(lane_loop) == 1 and size > 8 * target.l2_bytes:
@@ -387,21 +389,3 @@ def _loops_left(shape: Shape, actions: list[Action]) -> list[str]:
         if action.verb in ("vectorize", "unroll"):
             taken[action.args[0]] = taken.get(action.args[0], 1) * int(action.args[1])
     return [name for name in shape.outputs if shape.sizes[name] > taken.get(name, 1)]
-
-
-def _threads(shape: Shape, actions: list[Action], left: list[str]) -> list[Action]:
-    """The outermost loop that is left is shared among threads."""
-    order = next((list(a.args) for a in actions if a.verb == "order"), left)
-    if not order or order[0] not in shape.outputs:
-        return []
-    return [Action("thread", (order[0],))]
-
-
-def _grid(shape: Shape, left: list[str]) -> list[Action]:
-    """Every loop that all stores and reductions stand in: others would be repeated by each work-item."""
-    loops = [
-        name for name in left
-        if name not in shape.symbolic and all(name in a.steps for a in shape.stores)
-        and all(name in group.around for group in shape.groups)
-    ]  # fmt: skip
-    return [Action("grid", tuple(loops))] if loops else []

@@ -61,6 +61,7 @@ class Shape:
     ast: UOp | None = None
     kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
     keeping: set[str] = field(default_factory=set[str])  # ... or some
+    filling: list[str] = field(default_factory=list[str])  # loops that fill kept rows, the innermost of each
     symbolic: set[str] = field(default_factory=set[str])  # loops whose sizes, here the greatest, are known at launch
 
 
@@ -77,6 +78,8 @@ def look(ast: UOp, target: Target) -> Shape:
     shape.symbolic = {str(r.arg[0]) for r in loops if not r.src[0].is_const}
     filling = filling_loops(ast)
     for node in order:
+        if node.op is Ops.AFTER:
+            shape.filling.append(str(closed_ranges(node)[-1].arg[0]))
         if node.op is Ops.REDUCE and filling.isdisjoint(str(r.arg[0]) for r in closed_ranges(node)):
             _add_group(shape, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":

@@ -72,7 +72,7 @@ class _Product:
 
 def pack(shape: Shape, main: Group, tile: Tile, target: Target) -> list[Action]:
     """The order of the loops, and what is staged; empty where operands are best read as they lie."""
-    if tile.lanes not in shape.outputs or len(main.loops) != 1 or target.has_grid:
+    if tile.lanes not in shape.outputs or len(main.loops) != 1:
         return []
     (terms,) = main.loops
     others = [name for name in shape.outputs if name != tile.lanes and tile.copies.get(name, 1) > 1]

@@ -22,6 +22,7 @@ __all__ = [
     "fit_thread",
     "grids",
     "groups",
+    "items",
     "orders",
     "prefetches",
     "splits",
@@ -92,10 +93,15 @@ def threads(ast: UOp, target: Target) -> Iterable[Args]:
     return [(name,) for name in info.order] if target.has_threads else []
 
 
+def items(ast: UOp, target: Target) -> Iterable[Args]:
+    """Some items, or all that a group can have."""
+    return _amounts(ast, (8, 16, 32, 64, 128, 256), AxisKind.LOOP, AxisKind.REDUCE) if target.group_items else []
+
+
 def grids(ast: UOp, target: Target) -> Iterable[Args]:
     """The outermost output loops, as many as fit."""
     info: KernelInfo = ast.arg
-    return [info.order[:count] for count in range(len(info.order), 0, -1)] if target.has_grid else []
+    return [info.order[:count] for count in range(len(info.order), 0, -1)] if target.group_items else []
 
 
 def orders(ast: UOp, target: Target) -> Iterable[Args]:

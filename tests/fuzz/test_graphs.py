@@ -196,5 +196,10 @@ def test_random_graph_on_opencl(seed: int, opencl: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(0, SEEDS, 4))
+def test_random_graph_on_groups_of_work_items(seed: int, small_groups: None) -> None:
+    check(seed, "PYTHON", 3 + seed % 6, 600)
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 4))
 def test_random_graph_on_python(seed: int) -> None:
     check(seed, "PYTHON", 3 + seed % 6, 300)

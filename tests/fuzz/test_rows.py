@@ -288,6 +288,11 @@ def test_random_rows_on_opencl(seed: int, opencl: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(0, SEEDS, 4))
+def test_random_rows_on_groups_of_work_items(seed: int, small_groups: None) -> None:
+    check(seed, "PYTHON", 1 + seed % 4, 300, MaskMaker if seed % 8 else RowMaker)
+
+
+@pytest.mark.parametrize("seed", range(0, SEEDS, 4))
 def test_random_rows_on_python(seed: int) -> None:
     check(seed, "PYTHON", 1 + seed % 4, 300)
 

@@ -8,54 +8,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernmill.compiler import lower, parse_schedule
+from kernmill.compiler import lower
 from kernmill.ir import DType, InternalError, Ops, Target, UOp, const, dtypes, elementwise, permute, reduce_axes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer
 from kernmill.runtime import host, llvm_codegen
-from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels, softmax, total
+from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels
+from tests.renderers.language import GOLDEN, X, has, lacks, render_with
 
 if TYPE_CHECKING:
     from tests.conftest import Golden
 
-X = data(0, 6, 32)
-
 
 def render(root: UOp, schedule: str | None = None, target: Target = VECTORS) -> str:
-    uops = lower(only(root), target, None if schedule is None else parse_schedule(schedule), is_checked=True)
-    return LLVMRenderer(target).render("kernel", uops)
-
-
-def has(text: str, *parts: str) -> None:
-    for part in parts:
-        assert part in text, f"{part!r} is not in\n{text}"
-
-
-def lacks(text: str, *parts: str) -> None:
-    for part in parts:
-        assert part not in text, f"{part!r} is in\n{text}"
+    return render_with(LLVMRenderer, root, schedule, target, "kernel")
 
 
 # --- golden files ----------------------------------------------------------------------------------------------------
-def test_add(golden: Golden) -> None:
-    assert (
-        render(elementwise(Ops.ADD, data(0, 4096), data(1, 4096)), "vectorize i0 16; unroll i0 2; thread i0") == golden
-    )
-
-
-def test_row_sum(golden: Golden) -> None:
-    assert render(total(data(0, 8, 256), 1), "vectorize k0 16; group k0 2; thread i0") == golden
-
-
-def test_matmul_tile(golden: Golden) -> None:
-    assert render(matmul(data(0, 16, 32), data(1, 32, 64)), "vectorize i1 16; unroll i0 4; thread i0") == golden
-
-
-def test_masked_tail(golden: Golden) -> None:
-    assert render(data(0, 37) * 2.0, "vectorize i0 16") == golden
-
-
-def test_softmax_row(golden: Golden) -> None:
-    assert render(softmax(data(0, 4, 64)), "vectorize k0 16; vectorize k1 16; vectorize i1 16; thread i0") == golden
+@pytest.mark.parametrize("name", GOLDEN)
+def test_of(name: str, golden: Golden) -> None:
+    assert render(*GOLDEN[name]) == golden
 
 
 def test_transposed_block(golden: Golden) -> None:
@@ -67,10 +38,6 @@ def test_int8_product(golden: Golden) -> None:
     target = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     schedule = "vectorize i1 16; unroll i0 2; unroll k0 4; order i1 i0; stage 2 k0 i1.v k0.u"
     assert render(matmul(left, right), schedule, target) == golden
-
-
-def test_scalars(golden: Golden) -> None:
-    assert render(permute(X, (1, 0)) + 1.0, "") == golden
 
 
 # --- what must be there, and what must not ---------------------------------------------------------------------------

@@ -8,63 +8,53 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernmill.compiler import lower, parse_schedule
+from kernmill.compiler import lower
 from kernmill.ir import DType, DTypeError, InternalError, Ops, Target, UOp, dtypes, elementwise, permute, reduce_axes
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer
 from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels, softmax, total
+from tests.renderers.language import GOLDEN, X, has, lacks, render_with
 
 if TYPE_CHECKING:
     from tests.conftest import Golden
 
 CPU = replace(VECTORS, name="opencl", ops=OPENCL_OPS, storage_dtypes=frozenset(dtypes.data) - {dtypes.float16})
+GPU = replace(CPU, vector_bytes=16, has_threads=False, group_items=256)
 HALF = replace(CPU, storage_dtypes=frozenset(dtypes.data))
-X = data(0, 6, 32)
 
 
 def render(root: UOp, schedule: str | None = None, target: Target = CPU) -> str:
-    uops = lower(only(root), target, None if schedule is None else parse_schedule(schedule), is_checked=True)
-    return OpenCLRenderer(target).render("k", uops)
-
-
-def has(text: str, *parts: str) -> None:
-    for part in parts:
-        assert part in text, f"{part!r} is not in\n{text}"
-
-
-def lacks(text: str, *parts: str) -> None:
-    for part in parts:
-        assert part not in text, f"{part!r} is in\n{text}"
+    return render_with(OpenCLRenderer, root, schedule, target)
 
 
 # --- golden files ----------------------------------------------------------------------------------------------------
-def test_add(golden: Golden) -> None:
-    assert (
-        render(elementwise(Ops.ADD, data(0, 4096), data(1, 4096)), "vectorize i0 16; unroll i0 2; thread i0") == golden
-    )
+@pytest.mark.parametrize("name", GOLDEN)
+def test_of(name: str, golden: Golden) -> None:
+    assert render(*GOLDEN[name]) == golden
 
 
-def test_row_sum(golden: Golden) -> None:
-    assert render(total(data(0, 8, 256), 1), "vectorize k0 16; group k0 2; thread i0") == golden
+GROUPS = {
+    "grid": (matmul(data(0, 16, 32), data(1, 32, 64)), "vectorize i1 4; unroll i0 2; grid i0 i1"),
+    "group_sum": (total(data(0, 8, 256), 1), "vectorize k0 4; share k0 32; grid i0"),
+    "group_softmax": (softmax(data(0, 4, 70)), "share k0 32; share k1 32; local i1 32; grid i0"),
+    "group_tile": (
+        matmul(data(0, 64, 48), data(1, 48, 64)),
+        "vectorize i1 4; local i1 8; unroll i0 4; local i0 8; split k0 16; "
+        "stage 1 k0.s i0.l i0.u; stage 2 k0.s i1.l i1.v; grid i0 i1",
+    ),
+}
 
 
-def test_matmul_tile(golden: Golden) -> None:
-    assert render(matmul(data(0, 16, 32), data(1, 32, 64)), "vectorize i1 16; unroll i0 2; thread i0") == golden
+@pytest.mark.parametrize("name", GROUPS)
+def test_work_items(name: str, golden: Golden) -> None:
+    assert render(*GROUPS[name], GPU) == golden
 
 
-def test_masked_tail(golden: Golden) -> None:
-    assert render(data(0, 37) * 2.0, "vectorize i0 16") == golden
-
-
-def test_softmax_row(golden: Golden) -> None:
-    assert render(softmax(data(0, 4, 64)), "vectorize k0 16; vectorize k1 16; vectorize i1 16; thread i0") == golden
-
-
-def test_scalars(golden: Golden) -> None:
-    assert render(permute(X, (1, 0)) + 1.0, "") == golden
-
-
-def test_grid(golden: Golden) -> None:
-    assert render(matmul(data(0, 16, 32), data(1, 32, 64)), "vectorize i1 4; unroll i0 2; grid i0 i1") == golden
+def test_shared_arrays_stand_at_the_head_and_barriers_are_declared_for_lean_builds() -> None:
+    head, _, body = render(*GROUPS["group_tile"], GPU).partition("reqd_work_group_size(64, 1, 1)")
+    has(head, "__attribute__((convergent)) F barrier(uint);", "get_local_id(uint)")
+    assert body.index("__local float") < body.index("for (")
+    assert body.count("barrier(CLK_LOCAL_MEM_FENCE);") == 2
+    assert "if (item" not in body.partition("for (")[0]
 
 
 # --- what must be there, and what must not ---------------------------------------------------------------------------

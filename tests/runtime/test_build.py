@@ -11,7 +11,7 @@ import pytest
 from kernmill.compiler import Action, Kernel
 from kernmill.ir import CompileError, Context, Ops, elementwise, reduce_axes, reshape
 from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, upload
-from tests.compiler.kernels import data, kernels, scheduled, total
+from tests.compiler.kernels import data, kernels, matmul, scheduled, total
 from tests.runtime.processes import run, start
 
 WORK = """
@@ -118,9 +118,21 @@ def test_a_grid_is_for_devices_with_work_items(tmp_path: Path) -> None:
     (tmp_path / f"{kernel.name}.schedule").write_text("grid i0")
     with (
         Context(OVERRIDE=str(tmp_path)),
-        pytest.raises(CompileError, match="grid is for devices with work-items; LLVM"),
+        pytest.raises(CompileError, match="grid, local and share are for devices with work-items; LLVM has none"),
     ):
         render(get_device("LLVM"), kernel)
+
+
+def test_groups_that_no_device_has_are_a_sentence(tmp_path: Path) -> None:
+    (kernel,) = kernels(scheduled(matmul(data(0, 300, 64), data(1, 64, 300))))
+    wrong = {
+        "local i0 16; local i1 32; grid i0 i1": "a group of 512 work-items .* takes groups of 256",
+        "unroll i0 16; local i0 16; stage 1 k0 i0.l i0.u; grid i0": "share 66560 bytes.* with 32768 bytes",
+    }
+    for schedule, message in wrong.items():
+        (tmp_path / f"{kernel.name}.schedule").write_text(schedule)
+        with Context(OVERRIDE=str(tmp_path), TARGET="gpu"), pytest.raises(CompileError, match=message):
+            build(get_device("PYTHON"), kernel)
 
 
 def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> None:

@@ -107,31 +107,6 @@ def test_every_choice_can_be_lowered(name: str, target: Target) -> None:
     lower(small_kernels()[name], target, is_checked=True)
 
 
-GRID = replace(VECTORS, name="gpu", vector_bytes=16, has_threads=False, has_grid=True)
-
-
-def test_a_grid_takes_every_output_loop_of_a_product() -> None:
-    found = chosen(matmul(data(0, 256, 128), data(1, 128, 512)), GRID)
-    assert found["grid"] == [("i0", "i1")]
-    assert not {"thread", "stage", "stream"} & set(found)
-
-
-def test_a_grid_leaves_out_loops_that_would_repeat_a_reduction() -> None:
-    assert chosen(softmax(data(0, 64, 96)), GRID)["grid"] == [("i0",)]
-    assert "grid" not in chosen(total(data(0, 64), 0), GRID)
-
-
-def test_neighbours_of_a_grid_load_what_lies_side_by_side() -> None:
-    found = chosen(data(0, 512, 512) + 1.0, GRID)
-    assert (found["vectorize"], found["grid"]) == ([("i0", "4")], [("i0",)])
-    assert "unroll" not in found
-
-
-@pytest.mark.parametrize("name", small_kernels())
-def test_every_grid_can_be_lowered(name: str) -> None:
-    lower(small_kernels()[name], GRID, is_checked=True)
-
-
 def test_the_choice_depends_on_the_shape_alone() -> None:
     x = data(0, 33, 65)
     ast = only(total(elementwise(Ops.MUL, x, x), 1))

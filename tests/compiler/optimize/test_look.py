@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernmill.compiler import look, main_group, merge_loops, nest_iterations
-from tests.compiler.kernels import VECTORS, data, matmul, only
+from tests.compiler.kernels import VECTORS, attention, data, matmul, only
 
 
 def test_a_product_steps_as_its_operands_lie() -> None:
@@ -23,3 +23,8 @@ def test_a_map_has_no_group() -> None:
     assert main_group(shape) is None
     assert shape.work == 1
     assert shape.lanes == VECTORS.vector_bytes // 4
+
+
+def test_loops_that_fill_kept_rows() -> None:
+    shape = look(merge_loops(only(attention(data(0, 26, 5), data(1, 25, 5), data(2, 25, 6)))), VECTORS)
+    assert (shape.kept, shape.filling) == (["i0"], ["t1_0", "t0_0"])

@@ -1,0 +1,205 @@
+"""Choose the actions for a kernel on a device with work-items: what is a group, what its items share, what each keeps.
+
+Three shapes, told apart by how loads step with loops, never by what a kernel computes:
+- a product: two output loops that each leave some load alone make a tile; the operands of a block of terms are shared
+  by a group, and an item keeps a square of results;
+- sums: the items of a group add up one row together, neighbours reading neighbours; or some columns side by side;
+- everything else: an item for each few elements, and blocks turned in shared memory where reading and writing run
+  along different loops.
+
+No GPU was at hand: the constants are from what others have published (docs/decisions/0021-work-groups.md). Tests:
+tests/compiler/optimize/test_gpu.py.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+from kernmill.ir import CompileError, Ops, Target, UOp
+
+from ..kernel import KernelInfo
+from .actions import Action, apply_actions, memory_of
+from .look import Access, Group, Shape, main_group, nest_iterations
+
+__all__ = ["gpu_actions"]
+
+_TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a tile, results along each side
+_GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather than fewer
+_TERMS: Final = (16, 8, 32, 4)  # of a block that a group shares
+_SPACE: Final = 16  # bytes behind each column (actions.py)
+_TURNED: Final = (32, 8)  # a block that is turned: its side, and items along one of them
+_MANY: Final = 1 << 15  # results that give every item one of its own
+_SHORT: Final = 32  # terms that one item adds up
+_SIDE: Final = 32  # columns side by side, as many as items that run in step
+_ROWS: Final = 8  # rows that an item keeps when a matrix is read once
+
+
+class _Plan:
+    """A schedule under construction: only what fits is taken."""
+
+    def __init__(self, ast: UOp, shape: Shape, target: Target) -> None:
+        self.ast, self.shape, self.target = ast, shape, target
+        self.actions: list[Action] = []
+
+    def add(self, verb: str, *args: object) -> bool:
+        """Whether it fitted; an amount of 1 does by itself."""
+        action = Action(verb, tuple(str(arg) for arg in args))
+        if action.args[-1] == "1" and verb in ("unroll", "local", "share", "vectorize"):
+            return True
+        try:
+            self.ast = apply_actions(self.ast, [action])
+        except CompileError:
+            return False
+        self.actions.append(action)
+        return True
+
+    def lanes(self, loop: str, accesses: list[Access]) -> int:
+        """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
+        width = self.shape.lanes
+        along = [a for a in accesses if a.step(loop) not in (0, None)]
+        is_whole = loop not in self.shape.symbolic and self.shape.sizes[loop] % width == 0
+        fits = width > 1 and is_whole and along and all(a.step(loop) == 1 for a in along)
+        return width if fits and all(a.step(loop) is not None for a in accesses) else 1
+
+
+def gpu_actions(ast: UOp, shape: Shape, target: Target) -> list[Action]:
+    """A schedule for the kernel."""
+    plan = _Plan(ast, shape, target)
+    main = main_group(shape)
+    spread = [name for name in shape.outputs if all(name in g.around for g in shape.groups)
+              and name not in shape.symbolic and (not shape.keeping or name in shape.kept)]  # fmt: skip
+    if main is None and not shape.keeping:
+        _elementwise(plan)
+    elif main is None or len(shape.groups) > 1 or shape.keeping or not _product(plan, main):
+        _sums(plan, main, spread)
+    info: KernelInfo = plan.ast.arg
+    grid = [name for name in info.order if name in spread and all(name in a.steps for a in shape.stores)]
+    if grid:
+        plan.add("grid", *grid)
+    return plan.actions
+
+
+def _elementwise(plan: _Plan) -> None:
+    shape = plan.shape
+    touched = [*shape.stores, *shape.loads]
+    nearest = next((n for n in reversed(shape.outputs) if shape.stores[0].step(n) == 1), None)
+    if nearest is None:
+        return
+    side, items = _TURNED
+    across = next((n for n in shape.outputs if n != nearest and any(a.step(n) == 1 for a in shape.loads)), None)
+    crossed = [a for a in shape.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
+    large = across is not None and min(shape.sizes[nearest], shape.sizes[across]) >= side
+    if crossed and large and plan.target.group_items >= side * items:
+        plan.add("local", nearest, side)
+        plan.add("unroll", across, side // items)
+        plan.add("local", across, items)
+        for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in crossed):
+            plan.add("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
+        return
+    plan.add("vectorize", nearest, plan.lanes(nearest, touched))
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+def _product(plan: _Plan, main: Group) -> bool:
+    """A tile of results for a group; False where there is no pair of loops that reuse what is loaded."""
+    shape, target = plan.shape, plan.target
+    loops = [
+        n
+        for n in shape.outputs
+        if n in main.around and n not in shape.symbolic and shape.sizes[n] >= _TILES[-1][0] * _TILES[-1][1]
+    ]
+    pair = next(((row, column) for column in reversed(loops) for row in loops if row != column
+                 and _operand(main, row, column) and _operand(main, column, row)), None)  # fmt: skip
+    if pair is None:
+        return False
+    row, column = pair
+    others = nest_iterations(shape, [n for n in shape.outputs if n not in pair])
+    least = min(shape.sizes[row], shape.sizes[column])
+
+    def groups(tile: tuple[int, int]) -> int:
+        return others * prod(-(-shape.sizes[n] // prod(tile)) for n in (row, column))
+
+    tiles = [t for t in _TILES if t[0] ** 2 <= target.group_items and prod(t) <= least]
+    if not tiles:
+        return False
+    items, results = next((t for t in tiles if groups(t) >= _GROUPS), tiles[min(len(tiles) - 1, 1)])
+    (terms,) = main.loops if len(main.loops) == 1 else (None,)
+    block = _block(plan, main, terms, items * results)
+    right = [a for a in _operand(main, column, row) if a.step(column) != 0]
+    width = plan.lanes(column, right) if results % max(1, shape.lanes) == 0 else 1
+    if width > 1:
+        plan.add("vectorize", column, width)
+    plan.add("local", column, items)
+    plan.add("unroll", column, results // width)
+    plan.add("unroll", row, results)
+    plan.add("local", row, items)
+    if terms is None or not block:
+        return True
+    inside = f"{terms}.s" if shape.sizes[terms] > block and plan.add("split", terms, block) else terms
+    parts = {row: [f"{row}.l", f"{row}.u"], column: [f"{column}.u", f"{column}.l", f"{column}.v"]}
+    if width == 1:
+        parts[column] = [f"{column}.u", f"{column}.l"]
+    elif results == width:
+        parts[column] = [f"{column}.l", f"{column}.v"]
+    for loop, other in ((row, column), (column, row)):
+        for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in _operand(main, loop, other)):
+            plan.add("stage", slot, inside, *parts[loop])
+    return True
+
+
+def _operand(main: Group, loop: str, other: str) -> list[Access]:
+    """The loads that change with one loop and not with the other."""
+    return [a for a in main.loads if loop in a.steps and other not in a.steps]
+
+
+def _block(plan: _Plan, main: Group, terms: str | None, side: int) -> int:
+    """How many terms a group holds of both operands at a time; 0: their places are not plain, or there is no room."""
+    if terms is None or terms in plan.shape.symbolic or any(a.step(terms) is None for a in main.loads):
+        return 0
+    size = plan.shape.sizes[terms]
+    bytes_each = 2 * side * max(a.size_bytes for a in main.loads) + 2 * _SPACE
+    room = [n for n in _TERMS if n * bytes_each <= plan.target.local_bytes]
+    return next((n for n in room if size % n == 0), room[0] if room and size > room[0] else 0)
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+def _sums(plan: _Plan, main: Group | None, spread: list[str]) -> None:
+    shape, items = plan.shape, plan.target.group_items
+    if main is not None and len(shape.groups) == 1 and not shape.keeping:
+        terms = max(main.loops, key=lambda n: shape.sizes[n])
+        largest = max(main.loads, key=lambda a: nest_iterations(shape, list(a.steps)), default=None)
+        nearest = next((n for n in reversed(spread) if largest and largest.step(n) == 1), None)
+        if nest_iterations(shape, main.loops) <= _SHORT:
+            return  # an item adds up all by itself
+        if nearest is not None:
+            rows = [n for n in spread if n != nearest and any(n not in a.steps for a in main.loads)]
+            if rows:
+                plan.add("unroll", rows[-1], min(_ROWS, shape.sizes[rows[-1]]))
+            if nest_iterations(shape, [n for n in spread if n not in rows[-1:]]) < _MANY:
+                plan.add("local", nearest, min(_SIDE, items))
+                plan.add("share", terms, max(1, items // _SIDE))
+            return
+    _together(plan, spread)
+
+
+def _together(plan: _Plan, spread: list[str]) -> None:
+    """A group for each row: its items share the sums over it, fill what is kept of it, and write its results."""
+    shape, items = plan.shape, plan.target.group_items
+    kept = sum(n.arg[1] * n.dtype.size_bytes for n in plan.ast.toposort() if n.op is Ops.LOCAL)
+    if kept > plan.target.local_bytes // 2:
+        return  # each item keeps rows of its own, in memory that is not shared
+    longest = max([nest_iterations(shape, g.loops) for g in shape.groups], default=1)
+    while items > _SHORT and items * shape.lanes > longest:
+        items //= 2
+    for group in shape.groups:
+        name = max(group.loops, key=lambda n: shape.sizes[n])
+        if group.around <= set(spread) and shape.sizes[name] > 1:
+            plan.add("vectorize", name, plan.lanes(name, group.loads))
+            plan.add("share", name, items)
+    for name in shape.filling:
+        plan.add("local", name, items)
+        plan.add("share", f"{name}.r", items)
+    inner = [n for n in shape.outputs if n not in spread and shape.sizes[n] > 1]
+    if inner:
+        plan.add("local", inner[-1], items)

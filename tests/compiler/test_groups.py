@@ -1,0 +1,174 @@
+"""Groups of work-items: random schedules mean the same; barriers stand where they must, and where all come by."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from kernmill.compiler import lower, merge_loops, parse_schedule, place_barriers
+from kernmill.ir import AxisKind, CompileError, Context, InternalError, Ops, UOp, assign, elementwise
+from kernmill.runtime import get_device
+from tests.compiler.kernels import (
+    close,
+    data,
+    inputs,
+    kernels,
+    matmul,
+    only,
+    params,
+    run_ast,
+    run_uops,
+    scheduled,
+    small_kernels,
+    softmax,
+    total,
+)
+
+TILE = (
+    "unroll i1 2; local i1 4; unroll i0 2; local i0 4; split k0 8; stage 1 k0.s i0.l i0.u; stage 2 k0.s i1.l i1.u; "
+    "grid i0 i1"
+)
+PRODUCT = merge_loops(only(matmul(data(0, 18, 21), data(1, 21, 19))))
+SOFTMAX = merge_loops(only(softmax(data(0, 6, 40))))
+
+
+def lowered(ast: UOp, schedule: str) -> list[UOp]:
+    with Context(TARGET="gpu"):
+        return lower(ast, get_device("PYTHON").target, parse_schedule(schedule), is_checked=True)
+
+
+def run(ast: UOp, uops: list[UOp], seed: int = 1) -> None:
+    arrays = inputs(ast, seed)
+    with Context(TARGET="gpu"):
+        close(run_uops("PYTHON", uops, arrays, params(ast)), run_ast(ast, arrays))
+
+
+SCHEDULES = {
+    "row_sum": ["share k0 16; grid i0", "local i0 4; share k0 8; grid i0", "share k0 64", "group k0 2; share k0 4"],
+    "column_sum": ["local i0 8; share k0 4; grid i0", "unroll i0 4; share k0 2", "local i0 32; share k0 2"],
+    "all": ["share k0 32", "split k0 8; share k0 4", "share k0 4; unroll k0 2"],
+    "row_max": ["share k0 8; unroll i0 2; grid i0"],
+    "int_sum": ["share k0 32; grid i0"],
+    "any": ["local i0 2; share k0 4; grid i0"],
+    "map": ["local i0 32; grid i0", "unroll i0 2; local i0 16; grid i0"],
+    "transpose": ["local i0 8; local i1 4; stage 1 i0.l i1.l; grid i0 i1"],
+    "softmax": ["share k0 16; share k1 8; local i1 16; grid i0", "share k0 4; share k1 4; local i1 4"],
+    "layer_norm": ["share k0 16; share k1 16; local i1 8; grid i0"],
+    "attention": [
+        "local t0_0 16; local t1_0 16; share t0_0.r 16; share t1_0.r 16; local i1 8; grid i0",
+        "local i0 8; grid i0",
+        "local t1_0 8; local i1 2; share t1_0.r 8; grid i0",
+    ],
+    "matmul": [
+        "unroll i1 2; local i1 4; unroll i0 2; local i0 2; stage 1 k0 i0.l i0.u; stage 2 k0 i1.l i1.u; grid i0 i1",
+        "local i0 2; local i1 4; share k0 4; grid i0 i1",
+        "local i0 2; local i1 4; split k0 4; stage 1 k0.s; grid i0 i1",
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "schedule"), [(name, text) for name, texts in SCHEDULES.items() for text in texts])
+def test_groups_keep_the_meaning(name: str, schedule: str) -> None:
+    ast = merge_loops(small_kernels()[name])
+    run(ast, lowered(ast, schedule))
+
+
+@pytest.mark.parametrize("schedule", [TILE, TILE.replace("unroll i1 2; local i1 4", "local i1 4; unroll i1 2")])
+def test_a_tile_whose_sizes_nothing_divides(schedule: str) -> None:
+    run(PRODUCT, lowered(PRODUCT, schedule))
+
+
+def barriers(uops: list[UOp]) -> list[int]:
+    return [at for at, u in enumerate(uops) if u.op is Ops.BARRIER]
+
+
+def test_a_block_of_terms_waits_twice() -> None:
+    uops = lowered(PRODUCT, TILE)
+    assert len(barriers(uops)) == 2
+    depth = [sum((u.op is Ops.RANGE) - (u.op is Ops.END) for u in uops[:at]) for at in barriers(uops)]
+    assert depth == [4, 4]  # i0, i1, item, k0
+
+
+@pytest.mark.parametrize(
+    ("ast", "schedule"), [(PRODUCT, TILE), (SOFTMAX, SCHEDULES["softmax"][0])], ids=["tile", "rows"]
+)
+def test_no_barrier_is_idle(ast: UOp, schedule: str) -> None:
+    """PYTHON runs the items of a group there and back: without one of the barriers it goes wrong."""
+    uops = lowered(ast, schedule)
+    for at in barriers(uops):
+        with pytest.raises((AssertionError, TypeError)):
+            run(ast, [u for n, u in enumerate(uops) if n != at])
+
+
+def test_a_barrier_that_some_pass_by_is_found() -> None:
+    def work(group: int, me: int, shared: dict[int, list[int]]) -> Iterator[None]:
+        if me < 2:
+            yield
+        yield
+
+    with pytest.raises(InternalError, match="a barrier of group 0 is reached by 2 of 3 items"):
+        importlib.import_module("kernmill.runtime.ops_python").together(work, 1, 3)
+
+
+def test_shared_memory_in_a_loop_that_not_all_run_alike_is_refused() -> None:
+    uops = lowered(PRODUCT, TILE)
+    item = next(u for u in uops if u.op is Ops.RANGE and u.arg == ("item", AxisKind.LOCAL))
+    larger = UOp(Ops.RANGE, item.dtype, (item.src[0].replace(arg=32),), ("more", AxisKind.LOCAL))
+    end = UOp(Ops.END, uops[-1].dtype, (larger,))
+    with pytest.raises(CompileError, match="share memory inside the loop item, which not all run alike"):
+        place_barriers([u for u in (larger.src[0], *uops, larger, end) if u.op is not Ops.BARRIER])
+
+
+def test_one_item_stores_what_all_compute() -> None:
+    """A total that goes to memory in place: the others must not read it when it is there."""
+    leaf = data(0, 1)
+    ast = kernels(scheduled(assign(leaf, elementwise(Ops.ADD, leaf, total(data(1, 64), 0))), in_place=[0]))[0].ast
+    run(ast, lowered(ast, "share k0 16"))
+
+
+WRONG = {
+    "local k0 4": "a sum is spread over work-items by `share`",
+    "share i0 4": "i0 is a loop of kind loop",
+    "share k0 3": "3 parts: they are folded in halves",
+    "thread i0; local i0 4": "adds up or is shared among threads",
+    "share k0 4; local i0 4": "each work-item would need memory of its own; name the loop of the items in `stage`",
+}
+
+
+@pytest.mark.parametrize("schedule", WRONG)
+def test_what_does_not_fit_is_said(schedule: str) -> None:
+    with pytest.raises(CompileError) as error:
+        lowered(PRODUCT, schedule)
+    assert WRONG[schedule] in str(error.value)
+
+
+def test_memory_that_items_fill_together_is_the_same_for_all() -> None:
+    ast = merge_loops(small_kernels()["attention"])
+    with pytest.raises(CompileError, match="each work-item would need memory of its own"):
+        lowered(ast, "local i0 4; local t1_0 4")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_tiles(seed: int) -> None:
+    rng = random.Random(seed)
+    rows, inner, columns = (rng.randint(9, 24) for _ in range(3))
+    ast = merge_loops(only(matmul(data(0, rows, inner), data(1, inner, columns))))
+    items, tile = rng.choice([(2, 2), (4, 2), (2, 4), (4, 1)])
+    cuts = []
+    for loop in ("i0", "i1"):
+        parts = [f"local {loop} {items}", *([f"unroll {loop} {tile}"] if tile > 1 else [])]
+        rng.shuffle(parts)
+        cuts += parts
+    block = rng.choice([2, 3, 4])
+    own = ["l", "u"] if tile > 1 else ["l"]
+    stages = []
+    for slot, loop in ((1, "i0"), (2, "i1")):
+        names = ["k0.s", *(f"{loop}.{one}" for one in own)]
+        rng.shuffle(names)
+        stages.append(f"stage {slot} {' '.join(names)}")
+    picked = rng.sample(stages, rng.randint(0, 2))
+    schedule = "; ".join([*cuts, f"split k0 {block}", *picked, "grid i0 i1"])
+    run(ast, lowered(ast, schedule), seed)
