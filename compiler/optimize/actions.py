@@ -31,7 +31,6 @@ from kernmill.ir import (
     UOp,
     closed_ranges,
     dtypes,
-    index_const,
     make_range,
     simplify,
     substitute,
@@ -40,6 +39,7 @@ from kernmill.ir import (
 from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
 from . import proposals as propose
+from .staging import staged
 
 __all__ = ["VERBS", "Action", "Verb", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
@@ -345,29 +345,8 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     for number, load in enumerate(loads):
         mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
-        table[load] = _staged(load, loops, f"stage{slot}_{number}", mark)
+        table[load] = staged(load, loops, f"stage{slot}_{number}", mark)
     return simplify(substitute(ast, table))
-
-
-def _staged(load: UOp, loops: list[UOp], name: str, mark: str) -> UOp:
-    """The load, read from memory of the kernel's own that loops over copies of `loops` have filled."""
-    copies = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], _copy_kind(loop)) for loop in loops}
-    place, here = index_const(0), index_const(0)
-    size = 1
-    for loop in loops:
-        place, here = place * loop.src[0].arg + copies[loop], here * loop.src[0].arg + loop
-        size *= loop.src[0].arg
-    value = substitute(load, copies)
-    around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
-    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, size))
-    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
-    filled = UOp(Ops.AFTER, load.dtype, (memory, store, *(copies[loop] for loop in loops)), 1)
-    return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
-
-
-def _copy_kind(loop: UOp) -> AxisKind:
-    kind = AxisKind(loop.arg[1])
-    return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR) else AxisKind.REDUCE
 
 
 def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:

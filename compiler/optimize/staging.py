@@ -1,0 +1,126 @@
+"""Memory of the kernel's own for what is loaded over some loops: one element for each place, not for each iteration.
+
+A window that slides over rows reads a place once for each of its positions: i + k, for neighbours i and the window's k.
+Loops that move along one line of the buffer, and through the same gates, become one axis of the copy; the gates are
+asked while copying, and readers of the copy have none. Used by the action `stage`. Tests:
+tests/compiler/optimize/test_staging.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kernmill.ir import AxisKind, Ops, UOp, dtypes, index_const, linear, make_range, substitute
+
+__all__ = ["staged"]
+
+
+@dataclass(slots=True)
+class _Axis:
+    """Loops that go over the same places, with their steps in units of the axis; the first step is 1 or -1."""
+
+    loops: list[UOp]
+    steps: list[int]
+    unit: int = 1
+    least: int = field(default=0)  # where the axis begins, in these units
+
+    @property
+    def size(self) -> int:
+        return 1 + sum(abs(step) * (_size(loop) - 1) for loop, step in zip(self.loops, self.steps, strict=True))
+
+    def position(self) -> UOp:
+        """Where on the axis an iteration of the loops is."""
+        total = index_const(-self.least)
+        for loop, step in zip(self.loops, self.steps, strict=True):
+            total = total + loop * step
+        return total
+
+
+def staged(load: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
+    """The load, read from memory of the kernel's own that is filled by copies of the loops, named with the mark."""
+    axes = _axes(load, loops)
+    table: dict[UOp, UOp] = {}
+    copies: list[UOp] = []
+    place, here = index_const(0), index_const(0)
+    for axis in axes:
+        first = min(axis.loops, key=loops.index)
+        kind = _copy_kind(first) if len(axis.loops) == 1 else AxisKind.REDUCE
+        copy = make_range(f"{first.arg[0]}{mark}", axis.size, kind)
+        copies.append(copy)
+        table |= dict.fromkeys(axis.loops, index_const(0))
+        table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
+        place, here = place * axis.size + copy, here * axis.size + axis.position()
+    value = substitute(load, table)
+    around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
+    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, math.prod(axis.size for axis in axes)))
+    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
+    filled = UOp(Ops.AFTER, load.dtype, (memory, store, *copies), 1)
+    return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
+
+
+def _copy_kind(loop: UOp) -> AxisKind:
+    kind = AxisKind(loop.arg[1])
+    return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR) else AxisKind.REDUCE
+
+
+def _size(loop: UOp) -> int:
+    if not loop.src[0].is_const:
+        raise ValueError(f"the size of {loop.arg[0]} is known only at launch")
+    return int(loop.src[0].arg)
+
+
+def _axes(load: UOp, loops: Sequence[UOp]) -> list[_Axis]:
+    """The axes of the copy, each where the last of its loops is named."""
+    forms = _forms(load.src[0])
+    lines: dict[tuple[int, ...], list[tuple[int, UOp]]] = {}
+    axes: list[_Axis] = []
+    for loop in loops:
+        way = _way(loop, forms)
+        if way is None:
+            axes.append(_Axis([loop], [1]))
+        else:
+            lines.setdefault(way[1], []).append((way[0], loop))
+    for line in lines.values():
+        found: list[_Axis] = []
+        for step, loop in sorted(line, key=lambda item: abs(item[0])):
+            last = found[-1] if found else None
+            if last is not None and step % last.unit == 0 and abs(step) < last.unit * last.size:
+                last.loops.append(loop)
+                last.steps.append(step // last.unit)
+            else:  # the axis may run against the loop
+                found.append(_Axis([loop], [1 if step > 0 else -1], abs(step)))
+        axes += found
+    for axis in axes:
+        if len(axis.loops) == 1:  # in the order of the loop, also where that runs backwards
+            axis.steps = [1]
+        moved = zip(axis.loops, axis.steps, strict=True)
+        axis.least = sum(step * (_size(loop) - 1) for loop, step in moved if step < 0)
+    return sorted(axes, key=lambda axis: max(loops.index(loop) for loop in axis.loops))
+
+
+def _forms(place: UOp) -> list[UOp]:
+    """The sums that decide what is read: the place, and both sides of every comparison of its gate."""
+    forms, gates = [place.src[1]], list(place.src[2:])
+    while gates:
+        gate = gates.pop()
+        if gate.op in (Ops.AND, Ops.OR, Ops.LT, Ops.LE, Ops.EQ, Ops.NE):
+            (gates if gate.dtype.is_bool and gate.src[0].dtype.is_bool else forms).extend(gate.src)
+        else:
+            forms.append(gate)
+    return forms
+
+
+def _way(loop: UOp, forms: Sequence[UOp]) -> tuple[int, tuple[int, ...]] | None:
+    """How far and in which direction an iteration of the loop moves all sums; None where one is no plain sum of it."""
+    steps: list[int] = []
+    for form in forms:
+        terms, _ = linear(form)
+        if any(atom is not loop and loop in atom.ranges for atom in terms):
+            return None
+        steps.append(terms.get(loop, 0))
+    if not steps[0]:
+        return None
+    step = math.gcd(*steps) * (1 if steps[0] > 0 else -1)
+    return step, tuple(s // step for s in steps)
