@@ -9,14 +9,13 @@ tests/compiler/optimize/test_heuristic.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from kernmill.ir import Target, UOp
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
-
-from ..kernel import KernelInfo
 from .actions import Action, fits
 from .dots import dot_actions
-from .rows import keeping_loops, kept_loops, passes_along_rows, rows_as_lanes
+from .look import Access, Group, Shape, is_gated, iterations, look, main_group
+from .packing import SMALL_REDUCE, Tile, pack
+from .rows import passes_along_rows, rows_as_lanes
 
 __all__ = ["choose_actions"]
 
@@ -33,52 +32,13 @@ _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _FEW_ROWS = 48  # a product of up to so many waits for memory
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
-_BLOCK_ROWS = 16  # of a transposed operand that are packed together, and turned in registers
 _PACKING_COST = 4.0  # of gathering a value into a panel, in uses of it from there
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
-_SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
-
-
-@dataclass(slots=True)
-class _Access:
-    """A load or store: how far it steps with each loop; None where the place is not a plain multiple of the loop."""
-
-    node: UOp
-    steps: dict[str, int | None]
-    size_bytes: int
-
-    def step(self, loop: str) -> int | None:
-        return self.steps.get(loop, 0)
-
-
-@dataclass(slots=True)
-class _Group:
-    """Reductions over the same loops: loops innermost last, the loads below them, the output loops they change with."""
-
-    loops: list[str]
-    loads: list[_Access]
-    around: set[str]
-
-
-@dataclass(slots=True)
-class _Shape:
-    """What the heuristic knows of a kernel."""
-
-    sizes: dict[str, int]
-    outputs: list[str]
-    stores: list[_Access]
-    loads: list[_Access]
-    groups: list[_Group] = field(default_factory=list[_Group])
-    work: int = 0  # elementwise ops per element
-    lanes: int = 1
-    ast: UOp | None = None
-    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
-    keeping: set[str] = field(default_factory=set[str])  # ... or some
 
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
     """A schedule for the kernel; empty for a target without vectors and threads."""
-    shape = _look(ast, target)
+    shape = look(ast, target)
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
@@ -87,7 +47,7 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         dots = dot_actions(ast, target)
         if dots is not None:
             return dots + _shared(shape, dots, _loops_left(shape, dots), target)
-        main = _main_group(shape)
+        main = main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
             few = _few_rows(ast, shape, main, lane_loop, target)
@@ -102,93 +62,30 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     return ordered + _shared(shape, ordered, left, target)
 
 
-def _shared(shape: _Shape, actions: list[Action], left: list[str], target: Target) -> list[Action]:
+def _shared(shape: Shape, actions: list[Action], left: list[str], target: Target) -> list[Action]:
     """The loops that are left, among the work-items of a GPU or the threads of a CPU."""
     if target.has_grid:
         return _grid(shape, left)
     return _threads(shape, actions, left) if target.has_threads else []
 
 
-# --- looking
-def _look(ast: UOp, target: Target) -> _Shape:
-    order = ast.toposort()
-    info: KernelInfo = ast.arg
-    loops = [node for node in order if node.op is Ops.RANGE]
-    sizes = {str(r.arg[0]): int(r.src[0].arg) if r.src[0].is_const else -1 for r in loops}
-    loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
-    stores = [_access(store.src[0], store) for store in ast.src]
-    shape = _Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
-    shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
-    for node in order:
-        if node.op is Ops.REDUCE:
-            _add_group(shape, node, loads)
-        elif node.op.is_elementwise and node.dtype.kind.value != "index":
-            shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
-    widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*shape.loads, *shape.stores)]
-    widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
-    shape.lanes = target.vector_bytes // widest if target.vector_bytes else 1
-    return shape
-
-
-def _access(place: UOp, node: UOp) -> _Access:
-    terms, _ = linear(place.src[1])
-    steps: dict[str, int | None] = {}
-    for atom, factor in terms.items():
-        if atom.op is Ops.RANGE:
-            steps.setdefault(str(atom.arg[0]), factor)
-        else:
-            steps.update({str(r.arg[0]): None for r in atom.ranges})
-    if len(place.src) > 2:
-        for r in place.src[2].ranges:  # read where the gate holds: changes with the loop, at no step of its own
-            steps.setdefault(str(r.arg[0]), 0)
-    return _Access(node, steps, place.dtype.scalar.size_bytes)
-
-
-def _add_group(shape: _Shape, node: UOp, loads: dict[UOp, _Access]) -> None:
-    names = [str(r.arg[0]) for r in closed_ranges(node)]
-    mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(str(r.arg[0]) in names for r in n.ranges)]
-    around = {str(r.arg[0]) for r in node.ranges}
-    for group in shape.groups:
-        if group.loops == names:
-            group.loads += [load for load in mine if load not in group.loads]
-            group.around |= around
-            return
-    shape.groups.append(_Group(names, mine, around))
-
-
-def _main_group(shape: _Shape) -> _Group | None:
-    """The reductions that take the most time."""
-    return max(shape.groups, key=lambda g: _iterations(shape, g.loops) * len(g.loads), default=None)
-
-
-def _iterations(shape: _Shape, loops: list[str]) -> int:
-    total = 1
-    for name in loops:
-        total *= max(1, shape.sizes[name])
-    return total
-
-
 # --- choosing
-def _cost(accesses: list[_Access], loop: str) -> float:
+def _cost(accesses: list[Access], loop: str) -> float:
     """How many of these would be gathered if the loop became lanes; every second place is two loads and a shuffle."""
     return sum({0: 0.0, 1: 0.0, 2: 0.25}.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
-def _packed_cost(shape: _Shape, main: _Group, loop: str) -> float:
+def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
     """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
     total = 0.0
     for a in main.loads:
-        again = _iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
-        is_panel = len(main.loops) == 1 and loop in shape.outputs and not _is_gated(a)
+        again = iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
+        is_panel = len(main.loops) == 1 and loop in shape.outputs and not is_gated(a)
         total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
     return total
 
 
-def _is_gated(a: _Access) -> bool:
-    return a.node.op is Ops.LOAD and len(a.node.src[0].src) > 2
-
-
-def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None:
+def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
     """The loop whose iterations lie side by side in the most places that matter."""
     best: tuple[float, str] | None = None
     candidates = [*shape.outputs, *(main.loops if main else [])]
@@ -208,13 +105,13 @@ def _lane_loop(shape: _Shape, main: _Group | None, target: Target) -> str | None
         )
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
-            score += 0.25 + _FOLD_COST / _iterations(shape, main.loops)  # lanes are folded once per result
+            score += 0.25 + _FOLD_COST / iterations(shape, main.loops)  # lanes are folded once per result
         if best is None or score < best[0]:
             best = (score, name)
     return best[1] if best else None
 
 
-def _width(shape: _Shape, name: str, target: Target) -> int:
+def _width(shape: Shape, name: str, target: Target) -> int:
     """Lanes for a loop: the register's, or fewer for a short loop."""
     width = shape.lanes
     while width > 2 and width >= 2 * shape.sizes[name]:
@@ -235,7 +132,7 @@ def _tile(size: int, wanted: int) -> int:
     return best
 
 
-def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
+def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Elementwise work: lanes, and a few vectors per iteration."""
     if lane_loop is None:
         return []
@@ -255,7 +152,7 @@ def _stream(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action
     return actions + _around_caches(shape, lane_loop, target)
 
 
-def _across(shape: _Shape, lane_loop: str, width: int) -> str | None:
+def _across(shape: Shape, lane_loop: str, width: int) -> str | None:
     """A loop over which lies side by side what the lanes would gather: a transpose."""
     for name in reversed(shape.outputs):
         if name != lane_loop and shape.sizes[name] >= width:
@@ -265,7 +162,7 @@ def _across(shape: _Shape, lane_loop: str, width: int) -> str | None:
     return None
 
 
-def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Action]:
+def _turned(shape: Shape, lane_loop: str, across: str, width: int) -> list[Action]:
     """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
     actions = [Action("unroll", (across, str(width)))]
     if shape.sizes[lane_loop] < 2 * _BLOCKS_ACROSS * width:
@@ -279,7 +176,7 @@ def _turned(shape: _Shape, lane_loop: str, across: str, width: int) -> list[Acti
     ]
 
 
-def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list[Action]:
+def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Results far larger than the caches are written around them."""
     if target.has_grid:
         return []
@@ -291,7 +188,7 @@ def _around_caches(shape: _Shape, lane_loop: str | None, target: Target) -> list
     return []
 
 
-def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Target) -> list[Action]:
+def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
     actions: list[Action] = []
     width = _width(shape, lane_loop, target) if lane_loop is not None else 1
     if lane_loop is not None and width > 1:
@@ -310,7 +207,7 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if has_lane_output:
             return actions
-        inner = _Shape(
+        inner = Shape(
             shape.sizes,
             outer,
             shape.stores,
@@ -321,28 +218,28 @@ def _reduction(shape: _Shape, main: _Group, lane_loop: str | None, target: Targe
         )
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
-        if width > 1:
-            actions += _packing(shape, main, lane_loop, width, tiles, actions, target)
+        if lane_loop is not None and width > 1:
+            actions += pack(shape, main, Tile(lane_loop, width, tiles, actions), target)
         if lane_loop in main.loops and count == 1 and len(shape.groups) == 1:
             actions += _read_once(main, target)
     return actions
 
 
-def _read_once(main: _Group, target: Target) -> list[Action]:
+def _read_once(main: Group, target: Target) -> list[Action]:
     """A sum that goes once over more than the caches hold asks for its data ahead."""
     params = {a.node.src[0].src[0] for a in main.loads}
     size = sum(p.arg[1] * p.dtype.size_bytes for p in params)
     return [Action("prefetch", (str(_AHEAD_ONCE),))] if size > 8 * target.l2_bytes else []
 
 
-def _few_rows(ast: UOp, shape: _Shape, main: _Group, lane_loop: str | None, target: Target) -> list[Action]:
+def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
     """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
 
     Blocks of its rows are the outer loop, and the sums go on in the output, which the caches do hold; what is needed in
     the next block is asked for in this one.
     """
     rows = [name for name in shape.outputs if name != lane_loop]
-    matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not _is_gated(a)), None)
+    matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not is_gated(a)), None)
     if lane_loop not in shape.outputs or matrix is None or len(main.loops) != 1 or len(shape.groups) != 1:
         return []
     memory = matrix.node.src[0].src[0]
@@ -350,7 +247,7 @@ def _few_rows(ast: UOp, shape: _Shape, main: _Group, lane_loop: str | None, targ
     step = matrix.step(terms) or 0
     width = _width(shape, lane_loop, target)
     vectors = shape.sizes[lane_loop] // max(1, width)
-    count = _iterations(shape, rows)
+    count = iterations(shape, rows)
     if size <= 4 * target.l2_bytes or count > _FEW_ROWS or any(name in matrix.steps for name in rows) or step <= 0:
         return []
     columns, block = 2 if rows else 4, 8 if count <= 8 else 16
@@ -373,7 +270,7 @@ def _few_rows(ast: UOp, shape: _Shape, main: _Group, lane_loop: str | None, targ
     ]
 
 
-def _register_tile(shape: _Shape, main: _Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
+def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
     many = target.vector_registers >= 32
     tiles: dict[str, int] = {}
@@ -414,7 +311,7 @@ def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
     return columns, _tile(rows, most)
 
 
-def _best_pair(shape: _Shape, main: _Group, names: list[str], lane_loop: str | None) -> list[str]:
+def _best_pair(shape: Shape, main: Group, names: list[str], lane_loop: str | None) -> list[str]:
     """First the loop over which the widest load is reused, then the one that adds the most reuse of other loads."""
 
     def reused(name: str) -> set[int]:
@@ -432,7 +329,7 @@ def _best_pair(shape: _Shape, main: _Group, names: list[str], lane_loop: str | N
     return [first, second]
 
 
-def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int, accumulators: int) -> list[Action]:
+def _reduce_loops(shape: Shape, main: Group, lane_loop: str | None, width: int, accumulators: int) -> list[Action]:
     """Short reduce loops are copied out; long ones get a longer body, and more accumulators where there are few."""
     actions: list[Action] = []
     body = accumulators
@@ -441,7 +338,7 @@ def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int
         if size < 0:
             break
         blocks = -(-size // width) if name == lane_loop else size
-        if name != lane_loop and 1 < blocks <= _SMALL_REDUCE and body * blocks <= _MAX_BODY:
+        if name != lane_loop and 1 < blocks <= SMALL_REDUCE and body * blocks <= _MAX_BODY:
             actions.append(Action("unroll", (name, str(blocks))))
             body *= blocks
             continue
@@ -456,7 +353,7 @@ def _reduce_loops(shape: _Shape, main: _Group, lane_loop: str | None, width: int
     return actions
 
 
-def _other_group(shape: _Shape, group: _Group, target: Target) -> list[Action]:
+def _other_group(shape: Shape, group: Group, target: Target) -> list[Action]:
     """A further reduction of the kernel, over loops of its own."""
     name = group.loops[-1]
     side_by_side = [a for a in group.loads if a.step(name) == 1]
@@ -471,66 +368,7 @@ def _other_group(shape: _Shape, group: _Group, target: Target) -> list[Action]:
     return [*actions, Action("group", (name, str(groups)))] if groups > 1 else actions
 
 
-def _packing(
-    shape: _Shape,
-    main: _Group,
-    lane_loop: str | None,
-    width: int,
-    tiles: dict[str, int],
-    cut: list[Action],
-    target: Target,
-) -> list[Action]:
-    """Panels of a large operand that many tiles read again are copied side by side first."""
-    if lane_loop not in shape.outputs or width < 2 or len(main.loops) != 1 or target.has_grid:
-        return []
-    (reduce_loop,) = main.loops
-    others = [name for name in shape.outputs if name != lane_loop and tiles.get(name, 1) > 1]
-    if len(others) != 1 or shape.sizes[reduce_loop] <= 2 * _SMALL_REDUCE:
-        return []
-    rows = others[0]
-    panel = [a for a in main.loads if lane_loop in a.steps and rows not in a.steps and a.node.op is Ops.LOAD]
-    if len(panel) != 1 or _is_gated(panel[0]):
-        return []
-    operand = panel[0]
-    columns = width * tiles.get(lane_loop, 1)
-    size = shape.sizes[reduce_loop] * columns * operand.size_bytes
-    whole = int(operand.node.src[0].src[0].arg[1]) * operand.size_bytes
-    blocks = shape.sizes[rows] // tiles[rows]
-    is_aligned = shape.sizes[lane_loop] % width == 0
-    if operand.step(lane_loop) == 1 and whole < target.l2_bytes // 2 and is_aligned:
-        return []
-    outer = [name for name in shape.outputs if name not in (rows, lane_loop)]
-    order = Action("order", (*outer, lane_loop, rows))
-    if blocks < (8 if operand.step(lane_loop) == 1 else 4):
-        return [order]
-    copies = [a for a in cut if a.verb in ("unroll", "group") and a.args[0] == reduce_loop]
-    inner = [f"{reduce_loop}.{a.verb[0]}" for a in copies]
-    if tiles.get(lane_loop, 1) > 1:
-        inner.append(f"{lane_loop}.u")
-    slot = str(operand.node.src[0].src[0].arg[0])
-    turned = _BLOCK_ROWS if operand.step(lane_loop) != 1 and operand.step(reduce_loop) == 1 else 1
-    for copied in copies:
-        turned //= int(copied.args[1])
-
-    def packed(loop: str) -> list[Action]:
-        stage = Action("stage", (slot, loop, *inner, f"{lane_loop}.v"))
-        return [stage, Action("unroll", (f"{loop}'", str(turned)))] if turned > 1 else [stage]
-
-    if size <= target.l2_bytes // 2:
-        return [order, *packed(reduce_loop)]
-    terms = target.l2_bytes // 4 // (columns * operand.size_bytes)
-    for copied in copies:
-        terms //= int(copied.args[1])
-    if shape.ast is None or terms < 2 or not fits(shape.ast, Action("accumulate", (reduce_loop, str(terms)))):
-        return [order]
-    return [
-        Action("accumulate", (reduce_loop, str(terms))),
-        Action("order", (*outer, lane_loop, reduce_loop, rows)),
-        *packed(f"{reduce_loop}.s"),
-    ]
-
-
-def _loops_left(shape: _Shape, actions: list[Action]) -> list[str]:
+def _loops_left(shape: Shape, actions: list[Action]) -> list[str]:
     """The output loops that the tiles do not use up."""
     taken: dict[str, int] = {}
     for action in actions:
@@ -539,7 +377,7 @@ def _loops_left(shape: _Shape, actions: list[Action]) -> list[str]:
     return [name for name in shape.outputs if shape.sizes[name] < 0 or shape.sizes[name] > taken.get(name, 1)]
 
 
-def _threads(shape: _Shape, actions: list[Action], left: list[str]) -> list[Action]:
+def _threads(shape: Shape, actions: list[Action], left: list[str]) -> list[Action]:
     """The outermost loop that is left is shared among threads."""
     order = next((list(a.args) for a in actions if a.verb == "order"), left)
     if not order or order[0] not in shape.outputs or shape.sizes[order[0]] < 0:
@@ -547,7 +385,7 @@ def _threads(shape: _Shape, actions: list[Action], left: list[str]) -> list[Acti
     return [Action("thread", (order[0],))]
 
 
-def _grid(shape: _Shape, left: list[str]) -> list[Action]:
+def _grid(shape: Shape, left: list[str]) -> list[Action]:
     """Every loop that all stores and reductions stand in: others would be repeated by each work-item."""
     loops = [
         name for name in left

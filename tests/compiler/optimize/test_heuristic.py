@@ -147,25 +147,7 @@ def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:
     assert "accumulate" not in chosen(matmul(data(0, 8, 512), data(1, 512, 512)))
 
 
-@pytest.mark.parametrize(("rows", "inner", "columns"), [(513, 512, 511), (40, 66, 8), (54, 66, 24)])
-def test_panels_name_only_loops_that_are_there(rows: int, inner: int, columns: int) -> None:
-    """Named regression: lanes that a target without masks cannot have, and a sum cut by `group`, not by `unroll`."""
-    narrow = replace(VECTORS, vector_bytes=32, vector_registers=16, has_masks=False)
-    for right in (data(1, inner, columns), permute(data(1, columns, inner), (1, 0))):
-        lower(only(matmul(data(0, rows, inner), right)), narrow, is_checked=True)
-
-
 def test_products_of_bytes_are_dots() -> None:
     vnni = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     left, right = (data(slot, 64, 64, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
     assert any(u.op is Ops.DOT for u in lower(only(matmul(left, right)), vnni, is_checked=True))
-
-
-@pytest.mark.parametrize("target", [VECTORS, NO_MASKS], ids=["masks", "no masks"])
-@pytest.mark.parametrize(
-    ("rows", "columns", "inner"), [(46, 17, 49), (10, 16, 26), (38, 8, 44), (18, 13, 32), (82, 8, 18), (44, 17, 17)]
-)
-def test_a_packed_panel_names_the_loops_there_are(rows: int, columns: int, inner: int, target: Target) -> None:
-    """Once refused: lanes that did not come about for want of masks, or copies of a sum that was grouped instead."""
-    right = permute(data(1, columns, inner), (1, 0))
-    lower(only(matmul(data(0, rows, inner), right)), target, is_checked=True)

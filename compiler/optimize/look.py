@@ -1,0 +1,118 @@
+"""What the heuristic knows of a kernel: its loops, and how far each load and store steps with each of them.
+
+Tests: tests/compiler/optimize/test_look.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
+
+from ..kernel import KernelInfo
+from .rows import keeping_loops, kept_loops
+
+__all__ = ["Access", "Group", "Shape", "is_gated", "iterations", "look", "main_group"]
+
+
+@dataclass(slots=True)
+class Access:
+    """A load or store: how far it steps with each loop; None where the place is not a plain multiple of the loop."""
+
+    node: UOp
+    steps: dict[str, int | None]
+    size_bytes: int
+
+    def step(self, loop: str) -> int | None:
+        """Elements from one iteration to the next; 0 where the place does not change with the loop."""
+        return self.steps.get(loop, 0)
+
+
+@dataclass(slots=True)
+class Group:
+    """Reductions over the same loops: loops innermost last, the loads below them, the output loops they change with."""
+
+    loops: list[str]
+    loads: list[Access]
+    around: set[str]
+
+
+@dataclass(slots=True)
+class Shape:
+    """What the heuristic knows of a kernel."""
+
+    sizes: dict[str, int]
+    outputs: list[str]
+    stores: list[Access]
+    loads: list[Access]
+    groups: list[Group] = field(default_factory=list[Group])
+    work: int = 0  # elementwise ops per element
+    lanes: int = 1
+    ast: UOp | None = None
+    kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
+    keeping: set[str] = field(default_factory=set[str])  # ... or some
+
+
+def look(ast: UOp, target: Target) -> Shape:
+    """Read it all off a kernel."""
+    order = ast.toposort()
+    info: KernelInfo = ast.arg
+    loops = [node for node in order if node.op is Ops.RANGE]
+    sizes = {str(r.arg[0]): int(r.src[0].arg) if r.src[0].is_const else -1 for r in loops}
+    loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
+    stores = [_access(store.src[0], store) for store in ast.src]
+    shape = Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
+    shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
+    for node in order:
+        if node.op is Ops.REDUCE:
+            _add_group(shape, node, loads)
+        elif node.op.is_elementwise and node.dtype.kind.value != "index":
+            shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
+    widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*shape.loads, *shape.stores)]
+    widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
+    shape.lanes = target.vector_bytes // widest if target.vector_bytes else 1
+    return shape
+
+
+def _access(place: UOp, node: UOp) -> Access:
+    terms, _ = linear(place.src[1])
+    steps: dict[str, int | None] = {}
+    for atom, factor in terms.items():
+        if atom.op is Ops.RANGE:
+            steps.setdefault(str(atom.arg[0]), factor)
+        else:
+            steps.update({str(r.arg[0]): None for r in atom.ranges})
+    if len(place.src) > 2:
+        for r in place.src[2].ranges:  # read where the gate holds: changes with the loop, at no step of its own
+            steps.setdefault(str(r.arg[0]), 0)
+    return Access(node, steps, place.dtype.scalar.size_bytes)
+
+
+def _add_group(shape: Shape, node: UOp, loads: dict[UOp, Access]) -> None:
+    names = [str(r.arg[0]) for r in closed_ranges(node)]
+    mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(str(r.arg[0]) in names for r in n.ranges)]
+    around = {str(r.arg[0]) for r in node.ranges}
+    for group in shape.groups:
+        if group.loops == names:
+            group.loads += [load for load in mine if load not in group.loads]
+            group.around |= around
+            return
+    shape.groups.append(Group(names, mine, around))
+
+
+def main_group(shape: Shape) -> Group | None:
+    """The reductions that take the most time."""
+    return max(shape.groups, key=lambda g: iterations(shape, g.loops) * len(g.loads), default=None)
+
+
+def iterations(shape: Shape, loops: list[str]) -> int:
+    """Of loops inside each other; a size that is known only at launch counts as 1."""
+    total = 1
+    for name in loops:
+        total *= max(1, shape.sizes[name])
+    return total
+
+
+def is_gated(a: Access) -> bool:
+    """Whether it is read only where a condition holds."""
+    return a.node.op is Ops.LOAD and len(a.node.src[0].src) > 2
