@@ -78,11 +78,12 @@ def cells(outcome: Outcome, others: Sequence[str]) -> list[str]:
     return [*row, "; ".join(what for what, _ in outcome.goals), "; ".join(found for _, found in outcome.goals)]
 
 
-def write_readme(text: str, path: Path = README) -> None:
-    """Put a table between the marks. Raises ValueError where the file has none."""
+def write_readme(text: str, path: Path = README, mark: str = "table") -> None:
+    """Put a table between its marks. Raises ValueError where the file has none."""
     old = path.read_text(encoding="utf-8")
-    before, found, rest = old.partition(BEGIN)
-    _, also, after = rest.partition(END)
+    begin, end = (which.replace("table", mark) for which in (BEGIN, END))
+    before, found, rest = old.partition(begin)
+    _, also, after = rest.partition(end)
     if not (found and also):
-        raise ValueError(f"{path.name}: the marks {BEGIN} and {END} are not there, in this order")
-    path.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8", newline="\n")
+        raise ValueError(f"{path.name}: the marks {begin} and {end} are not there, in this order")
+    path.write_text(f"{before}{begin}\n{text}{end}{after}", encoding="utf-8", newline="\n")

@@ -63,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
     info.set_defaults(command=show_info)
-    demo = commands.add_parser("demo", help="train a small character model and show what it costs")
-    demo.add_argument("--steps", type=_at_least_one, default=800, help="training steps (default %(default)s)")
+    demo = commands.add_parser("demo", help="train a tiny language model, let it tell stories, and show what it costs")
+    demo.add_argument("--steps", type=_at_least_one, default=240, help="training steps (default %(default)s)")
     demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
@@ -223,7 +223,7 @@ def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
 
 # --- demo, run, quantize, cache, tune, bench, conformance ------------------------------------------------------------
 def run_demo(given: argparse.Namespace) -> int:
-    """Train the character model."""
+    """Train a tiny language model."""
     from .demo import run
 
     run(given.steps, given.seed)

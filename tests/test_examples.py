@@ -47,3 +47,24 @@ def test_mnist_with_a_damaged_file(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Fetch the file again." in done.stderr
     assert "Traceback" not in done.stderr
+
+
+TINY = ("--width", "32", "--layers", "1", "--vocabulary", "320", "--stories", "40", "--steps", "3", "--batch", "2")
+
+
+def test_a_story_model(tmp_path: Path) -> None:
+    done = run("examples/train_story_model.py", "--out", str(tmp_path / "a.gguf"), *TINY)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len(re.findall(r"step +\d  loss \d\.", done.stdout)) == 3
+    plain, small = (float(found) for found in re.findall(r"perplexity ([\d.]+)$", done.stdout, re.MULTILINE))
+    assert abs(small / plain - 1) < 0.02
+    assert (tmp_path / "a.gguf").stat().st_size > 2 * (tmp_path / "a-q8_0.gguf").stat().st_size
+    assert "\nOnce upon a time" in done.stdout
+
+
+def test_a_story_model_without_a_place(tmp_path: Path) -> None:
+    done = run("examples/train_story_model.py", "--out", str(tmp_path / "no" / "a.gguf"), *TINY)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"train_story_model: {tmp_path / 'no' / 'a.gguf'}: ")
+    assert "Traceback" not in done.stderr

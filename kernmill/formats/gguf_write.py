@@ -18,7 +18,8 @@ __all__ = ["NewTensor", "Typed", "Values", "write"]
 
 VERSION = 3
 Values = memoryview | Callable[[], Iterable[memoryview]]
-_UNSIGNED_THEN_SIGNED = (ValueType.UINT32, ValueType.INT32, ValueType.UINT64, ValueType.INT64)
+_INTS = (ValueType.UINT32, ValueType.INT32, ValueType.UINT64, ValueType.INT64)
+_INTS_OF_ARRAYS = (ValueType.INT32, *_INTS)  # llama.cpp asks for it: tokenizer.ggml.token_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Ma
     """Write a file: whole, by a new name that then takes the place of the old file, or not at all.
 
     A metadata value is a bool, an int (UINT32 where it fits, else INT32, UINT64, INT64), a float (FLOAT32), a str, a
-    sequence of one of them, `Typed`, or the memoryview that `Metadata.raw` gave.
+    sequence of one of them (ints: INT32 where they fit), `Typed`, or the memoryview that `Metadata.raw` gave.
 
     Raises:
         FormatError: the folder is not there or cannot be written, the disk is full; a value or tensor that the format
@@ -91,19 +92,19 @@ def _value(value: Any, what: str) -> bytes | memoryview:
         return value
     content = value.value if isinstance(value, Typed) else value
     if isinstance(content, (str, bool, int, float)):
-        kind = value.type if isinstance(value, Typed) else _type_of([content], what)
+        kind = value.type if isinstance(value, Typed) else _type_of([content], _INTS, what)
         return struct.pack("<I", kind) + _packed(kind, [content], what)
     if not isinstance(content, Sequence):
         raise FormatError(
             f"{what}: GGUF holds no {type(content).__name__}. Give bools, numbers, texts, or a list of one."
         )
     items: list[Any] = list(content)
-    kind = value.type if isinstance(value, Typed) else _type_of(items, what)
+    kind = value.type if isinstance(value, Typed) else _type_of(items, _INTS_OF_ARRAYS, what)
     return struct.pack("<IIQ", ValueType.ARRAY, kind, len(items)) + _packed(kind, items, what)
 
 
-def _type_of(values: list[Any], what: str) -> ValueType:
-    """The type that holds all of some values."""
+def _type_of(values: list[Any], ints: Sequence[ValueType], what: str) -> ValueType:
+    """The type that holds all of some values; of ints the first of those given."""
     kinds = {type(value) for value in values}
     if kinds <= {str}:
         return ValueType.STRING
@@ -112,7 +113,7 @@ def _type_of(values: list[Any], what: str) -> ValueType:
     if kinds <= {int, float} and float in kinds:
         return ValueType.FLOAT32
     if kinds == {int}:
-        for kind in _UNSIGNED_THEN_SIGNED:
+        for kind in ints:
             bits, signed = 8 * struct.calcsize(kind.code), kind.code.islower()
             low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
             if low <= min(values) and max(values) < high:

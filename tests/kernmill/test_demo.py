@@ -1,4 +1,4 @@
-"""A few steps of the demo: the loss falls, text and kernels are shown."""
+"""A few steps of the demo: the loss falls, the file tells something, kernels are shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kernmill import Context
-from kernmill.demo import STORY, run
+from kernmill.demo import run
 
 
 @pytest.fixture(autouse=True)
@@ -17,15 +17,12 @@ def on_device() -> None:
 
 def test_a_few_steps(capsys: pytest.CaptureFixture[str]) -> None:
     with Context(DEVICE="LLVM"):
-        run(8, seed=2)
+        run(12, seed=2)
     text = capsys.readouterr().out
     losses = [float(found) for found in re.findall(r"step +\d+  loss (\S+)", text)]
-    assert len(losses) == 8
+    assert len(losses) == 12
     assert losses[-1] < losses[0] - 0.5
+    assert "What stories-q8_0.gguf (" in text
+    assert text.count("  | ") >= 2
     assert len(re.findall(r"^ +\d+\.\d%", text, re.MULTILINE)) == 5
-    assert "What it writes now" in text
     assert text.rstrip().endswith("on LLVM.")
-
-
-def test_the_story_is_plain() -> None:
-    assert 8_000 < len(STORY.read_text(encoding="ascii")) < 15_000

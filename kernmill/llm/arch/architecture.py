@@ -34,6 +34,7 @@ class Architecture:
     """
 
     by_halves = True  # which entries of a head are rotated together: see rope.rotate
+    needs_always = ("attn_norm.weight", "attn_output.weight", "ffn_norm.weight", "ffn_up.weight", "ffn_down.weight")
     needs: tuple[str, ...] = ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight")
     needs_besides: tuple[str, ...] = ()
 
@@ -95,9 +96,14 @@ class Architecture:
             weights += [*matrices.values(), *vectors.values()]
         return sum({id(weight): nbytes(weight) for weight in weights}.values())
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
+    @classmethod
+    def needed_names(cls) -> tuple[str, ...]:
+        """The tensors that a layer must have, by their names in the layer."""
+        return (*cls.needs_always, *cls.needs, *cls.needs_besides)
+
+    @classmethod
+    def shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
         """Every tensor that a layer can have, by its name in the layer."""
-        c = self.config
         queries, keys, values = c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width
         return {
             "attn_norm.weight": (c.width,),
@@ -121,11 +127,10 @@ class Architecture:
 
     def add_layer(self, n: int) -> None:
         """Take the tensors that a layer has, by their names in it."""
-        always = ("attn_norm.weight", "attn_output.weight", "ffn_norm.weight", "ffn_up.weight", "ffn_down.weight")
-        wanted = (*always, *self.needs, *self.needs_besides)
+        wanted = self.needed_names()
         matrices: dict[str, Weight] = {}
         vectors: dict[str, Tensor] = {}
-        for name, shape in self.shapes().items():
+        for name, shape in self.shapes(self.config).items():
             weight = (self.needed if name in wanted else self.found)(f"blk.{n}.{name}", *shape)
             if len(shape) == 1 and isinstance(weight, Tensor):
                 vectors[name] = weight

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kernmill import Tensor
 
 from .architecture import Architecture
+from .config import Config
 
 __all__ = ["Phi3"]
 
@@ -14,11 +15,11 @@ class Phi3(Architecture):
 
     needs = ("attn_qkv.weight",)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
+    @classmethod
+    def shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:
         """With the joined products."""
-        c = self.config
         rows = (c.heads + c.kv_heads) * c.head_width + c.kv_heads * c.value_width
-        return super().shapes() | {
+        return super().shapes(c) | {
             "attn_qkv.weight": (rows, c.width),
             "ffn_up.weight": (2 * c.feed_forward, c.width),
         }

@@ -60,13 +60,13 @@ def test_round_trip(place: Path, pairs: dict[str, Any], shapes: dict[str, list[i
 def test_types_chosen_and_given(tmp_path: Path) -> None:
     path = tmp_path / "x"
     write(path, {"small": 1, "minus": -1, "large": 1 << 40, "low": -(1 << 40), "real": 1.0, "mixed": [1, 0.5],
-                 "none": [], "byte": Typed(ValueType.UINT8, 7),
+                 "ints": [1, 2], "wide": [1, 1 << 31], "none": [], "byte": Typed(ValueType.UINT8, 7),
                  "bytes": Typed(ValueType.INT16, [1, -2])}, {})  # fmt: skip
     found = gguf.read(path).metadata
     types = {key: next(t for t in reversed(found.type_of(key)) if t is not None).name for key in found}
     assert types == {
         "small": "UINT32", "minus": "INT32", "large": "UINT64", "low": "INT64", "real": "FLOAT32", "mixed": "FLOAT32",
-        "none": "STRING", "byte": "UINT8", "bytes": "INT16",
+        "ints": "INT32", "wide": "UINT32", "none": "STRING", "byte": "UINT8", "bytes": "INT16",
     }  # fmt: skip
     again = tmp_path / "again"
     write(again, {key: found.raw(key) for key in found}, {})

@@ -1,0 +1,297 @@
+"""`python -m bench.llama`: language models against llama.cpp (the package llama-cpp-python): same file, same threads.
+
+For each mix a file of random weights in a real shape is written, both open it, their logits are compared, and then
+they take turns: tokens made one by one (tg128) and a prompt read (pp512), each from an empty context. While tokens are
+made all weights are read for each: the share of the read ceiling, measured in the same rounds, says how well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import dataclasses
+import importlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .__main__ import thread_counts
+from .ceilings import ceiling_sampler
+from .figures import digits, ratios, show_bytes, show_ratio, spread
+from .machine import machine, machine_line
+from .model_file import SHAPES, write_model
+from .peers import thread_environment
+from .table import as_row, write_readme
+
+__all__ = ["GOALS", "Line", "main", "markdown", "measured", "verdicts"]
+
+GOALS = {  # at least so many times llama.cpp's rate, at one thread: tokens made, prompt read
+    "F16": (1.0, 4.0), "Q8_0": (1.0, 1.5), "Q4_0": (1.2, 1.5), "Q6_K": (1.2, 2.0), "Q4_K_M": (1.6, 2.0),
+}  # fmt: skip
+_SHARE = 0.85  # of the read ceiling while tokens are made, at any number of threads
+_APART = 0.05  # most difference of the logits, as a share of their size: both round activations to 8 bits, each its way
+_CHECKED = 6  # tokens whose logits are compared
+_WARM_UP = 3  # calls: the first builds graphs, the second captures, the third replays
+
+
+@dataclasses.dataclass
+class Line:
+    """One test of one file. Rates in tokens per second, one a round; `ceiling` is the rate at the read ceiling."""
+
+    mix: str
+    test: str
+    threads: int
+    size_bytes: int
+    apart: float = 0.0
+    kernmill: list[float] = dataclasses.field(default_factory=list)
+    llama: list[float] = dataclasses.field(default_factory=list)
+    ceiling: list[float] = dataclasses.field(default_factory=list)
+    failed: str = ""
+
+
+# --- the two sides ---------------------------------------------------------------------------------------------------
+class Ours:
+    """kernmill, with a cache that is just long enough."""
+
+    def __init__(self, path: Path, length: int) -> None:
+        from kernmill.llm import Model
+
+        self.model = Model.from_gguf(path, tokenizer=None, capacity=length)
+
+    def logits(self, ids: Sequence[int]) -> Any:
+        """After these tokens, which are computed from an empty context."""
+        self.model.reset()
+        return self.model.next_logits(ids)
+
+    def make(self, ids: Sequence[int]) -> None:
+        """One token after the other."""
+        self.model.reset()
+        for end in range(1, len(ids) + 1):
+            self.model.next_logits(ids[:end])
+
+    def close(self) -> None:
+        """Let go of it."""
+        del self.model
+
+
+class Theirs:
+    """llama.cpp by its own C interface. Its context has its defaults (keys and values in float16)."""
+
+    def __init__(self, path: Path, length: int, threads: int) -> None:
+        self.c = llama_cpp = importlib.import_module("llama_cpp")
+        self._silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(self._silent, ctypes.c_void_p(0))
+        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+        if not self.model:
+            raise RuntimeError("llama.cpp cannot open the file")
+        options = llama_cpp.llama_context_default_params()
+        options.n_ctx, options.n_batch, options.n_ubatch = length, max(length, 512), 512
+        options.n_threads = options.n_threads_batch = threads
+        self.context = llama_cpp.llama_init_from_model(self.model, options)
+        self.rows = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
+
+    def _decode(self, ids: Sequence[int]) -> None:
+        array = (self.c.llama_token * len(ids))(*ids)
+        if self.c.llama_decode(self.context, self.c.llama_batch_get_one(array, len(ids))):
+            raise RuntimeError("llama_decode failed")
+        self.c.llama_get_logits_ith(self.context, -1)  # waits until they are there
+
+    def _reset(self) -> None:
+        self.c.llama_memory_clear(self.c.llama_get_memory(self.context), True)
+
+    def logits(self, ids: Sequence[int]) -> Any:
+        """After these tokens, which are computed from an empty context."""
+        self._reset()
+        self._decode(ids)
+        return np.ctypeslib.as_array(self.c.llama_get_logits_ith(self.context, -1), (self.rows,)).copy()
+
+    def make(self, ids: Sequence[int]) -> None:
+        """One token after the other."""
+        self._reset()
+        for token in ids:
+            self._decode([token])
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.c.llama_free(self.context)
+        self.c.llama_model_free(self.model)
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+def measured(path: Path, mix: str, test: str, threads: int, rounds: int, least_s: float = 0.0) -> Line:
+    """One test: logits first, then rounds in which each takes its turn, for at most some seconds after the third."""
+    from kernmill.formats import gguf
+
+    file, length = gguf.read(path), int(test[2:])
+    size = sum(entry.stop - entry.start for entry in file.entries.values())
+    (rows,) = (entry.shape[0] for name, entry in file.entries.items() if name == "token_embd.weight")
+    line = Line(mix, test, threads, size)
+    ids = np.random.default_rng(1234).integers(3, rows, max(length, _CHECKED)).tolist()
+    ours, theirs = Ours(path, len(ids)), Theirs(path, len(ids), threads)
+    try:
+        line.apart = max(apart(ours.logits(ids[:n]), theirs.logits(ids[:n])) for n in (1, _CHECKED))
+        if not line.apart < _APART:
+            line.failed = f"logits are {line.apart:.2g} apart"
+            return line
+        ceiling, _ = ceiling_sampler("read", size, 0.02, threads)
+        assert ceiling is not None
+        call = "make" if test.startswith("tg") else "logits"
+        for side in (ours, theirs):
+            for _ in range(_WARM_UP):
+                getattr(side, call)(ids[: 2 if call == "make" else length])
+        begun = time.perf_counter()
+        while len(line.kernmill) < rounds and (len(line.kernmill) < 3 or time.perf_counter() - begun < least_s):
+            for side, rates in ((ours, line.kernmill), (theirs, line.llama)):
+                time.sleep(0.03 if threads > 1 else 0)  # the other's threads fall asleep
+                rates.append(length / seconds(lambda side=side: getattr(side, call)(ids[:length])))  # type: ignore[misc]
+            line.ceiling.append(1 / ceiling())
+    finally:
+        ours.close()
+        theirs.close()
+    return line
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def apart(ours: Any, theirs: Any) -> float:
+    """How far two vectors of logits are apart, as a share of their size."""
+    theirs = np.asarray(theirs, np.float64)
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+def verdicts(line: Line) -> list[str]:
+    """What was to be reached, and whether it was."""
+    makes = line.test.startswith("tg")
+    wanted = GOALS[line.mix][0 if makes else 1] if line.threads == 1 or not makes else 1.0
+    found = ratios(line.kernmill, line.llama).median
+    said = [f"{digits(wanted)}x: {'met' if found >= wanted else f'short by {1 - found / wanted:.0%}'}"]
+    if makes:
+        share = ratios(line.kernmill, line.ceiling).median
+        said.append(f"{_SHARE:.0%} of reading: {'met' if share >= _SHARE else f'short by {1 - share / _SHARE:.0%}'}")
+    return said
+
+
+def markdown(facts: dict[str, Any], shape: str, lines: Sequence[Line]) -> str:
+    """The machine and the table."""
+    text = [f"{machine_line(facts)}; llama-cpp-python {facts['llama']}.", "",
+            f"Random weights in the shape {shape}, medians of interleaved rounds, the middle half in brackets. "
+            "x: kernmill's rate by llama.cpp's; reading: the share of the read ceiling; apart: of the logits, "
+            "by their size.", "",
+            as_row(["type", "size", "test", "threads", "rounds", "kernmill t/s", "llama.cpp t/s", "x", "reading",
+                    "llama.cpp's", "apart", "goals"]),
+            as_row(["---", "--:", "---", *["--:"] * 8, "---"])]  # fmt: skip
+    text += [as_row(list(cells(line))) for line in lines if not line.failed]
+    failed = [f"* **{line.mix} {line.test}**, threads {line.threads}: {line.failed}" for line in lines if line.failed]
+    return "\n".join([*text, *(["", "Failed, hence not timed:", "", *failed] if failed else [])]) + "\n"
+
+
+def cells(line: Line) -> Iterator[str]:
+    """Of one line."""
+    yield from (line.mix, show_bytes(line.size_bytes), line.test, str(line.threads), str(len(line.kernmill)))
+    yield from (digits(spread(rates).median) for rates in (line.kernmill, line.llama))
+    yield show_ratio(ratios(line.kernmill, line.llama))
+    for rates in (line.kernmill, line.llama):
+        yield f"{ratios(rates, line.ceiling).median:.0%}" if line.test.startswith("tg") else ""
+    yield f"{line.apart:.1%}"
+    yield "; ".join(verdicts(line))
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m bench.llama", description=__doc__)
+    made.add_argument("mixes", nargs="*", metavar="MIX", help=f"of {', '.join(GOALS)}; all without any")
+    made.add_argument("--shape", choices=SHAPES, default="0.5B")
+    made.add_argument("--tests", default="", help="such as tg128,pp512 (default; with --quick tg16,pp64)")
+    made.add_argument("--threads", default="1", help="numbers of threads, a process each: 1,2 (default 1)")
+    made.add_argument("--seconds", type=float, default=60, help="a test, after its third round (default %(default)s)")
+    made.add_argument("--quick", action="store_true", help="short tests and few rounds: a look")
+    made.add_argument("--folder", type=Path, help="keep the model files here, and take those that are there")
+    made.add_argument("--json", type=Path, metavar="FILE", help="every sample, for keeping")
+    made.add_argument("--show", nargs="+", type=Path, metavar="FILE", help="nothing is run: the table of what was kept")
+    made.add_argument("--write-readme", action="store_true", help="put the table into bench/README.md")
+    return made
+
+
+def run_here(arguments: argparse.Namespace, threads: int, folder: Path) -> Iterator[Line]:
+    """Every test in this process."""
+    tests = arguments.tests or ("tg16,pp64" if arguments.quick else "tg128,pp512")
+    for mix in arguments.mixes or GOALS:
+        path = folder / f"random-{arguments.shape}-{mix}.gguf"
+        if not path.exists():
+            write_model(path, arguments.shape, mix)
+        for test in tests.split(","):
+            line = measured(path, mix, test, threads, 3 if arguments.quick else 11, arguments.seconds)
+            print(as_row(list(cells(line))) if not line.failed else line.failed, file=sys.stderr, flush=True)
+            yield line
+        if not arguments.folder:
+            path.unlink()
+
+
+def run_all(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any], list[Line]]:
+    """A process for each number of threads, which is in its environment before anything is imported."""
+    facts: dict[str, Any] = {}
+    lines: list[Line] = []
+    for threads in thread_counts(arguments.threads):
+        kept = folder / f"lines-{threads}.json"
+        tests = ["--tests", arguments.tests] if arguments.tests else []
+        command = [sys.executable, "-m", "bench.llama", *arguments.mixes, "--shape", arguments.shape, *tests]
+        command += ["--threads", str(threads), "--folder", str(arguments.folder or folder), "--json", str(kept)]
+        command += ["--seconds", str(arguments.seconds), *(["--quick"] if arguments.quick else []), "--child"]
+        subprocess.run(command, env=thread_environment(threads), check=True)
+        facts, found = shown([kept])
+        lines += found
+    return facts, lines
+
+
+def shown(files: Sequence[Path]) -> tuple[dict[str, Any], list[Line]]:
+    """What --json kept."""
+    contents = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return contents[-1]["machine"], [Line(**line) for content in contents for line in content["lines"]]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """1 when a test failed, 2 when the peer is not installed, else 0."""
+    made = parser()
+    made.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    arguments = made.parse_args(given)
+    if unknown := [mix for mix in arguments.mixes if mix not in GOALS]:
+        made.error(f"{unknown[0]} is none of {', '.join(GOALS)}")
+    try:
+        llama_cpp = importlib.import_module("llama_cpp")
+    except ImportError:
+        print("bench.llama: llama-cpp-python is not installed. Run: pip install llama-cpp-python", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="kernmill-llama-") as name:
+        folder = arguments.folder or Path(name)
+        if arguments.show:
+            facts, lines = shown(arguments.show)
+        elif arguments.child:
+            facts = {**machine(), "llama": llama_cpp.__version__}
+            lines = list(run_here(arguments, int(arguments.threads), folder))
+        else:
+            facts, lines = run_all(arguments, Path(name))
+    if arguments.json:
+        content = {"machine": facts, "lines": [dataclasses.asdict(line) for line in lines]}
+        arguments.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if not arguments.child:
+        text = markdown(facts, arguments.shape, lines)
+        print(text, end="")
+        if arguments.write_readme:
+            write_readme(text, mark="llama")
+    return int(any(line.failed for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""GGUF files of real shapes with random weights: what speed is measured on where no model is at hand.
+
+    python -m bench.model_file model.gguf --shape 1B --mix Q4_0 --vocabulary qwen2.gguf
+
+One piece of random values is quantised for each type and repeated through the file, from another place in each tensor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["SHAPES", "write_model"]
+
+_BLOCKS = 16381  # of a piece: a prime number, so that rows differ
+_SPREAD = 0.02
+SHAPES: dict[str, dict[str, Any]] = {
+    "0.5B": {  # Qwen2.5-0.5B
+        "general.architecture": "qwen2", "qwen2.context_length": 32768, "qwen2.embedding_length": 896,
+        "qwen2.block_count": 24, "qwen2.feed_forward_length": 4864, "qwen2.attention.head_count": 14,
+        "qwen2.attention.head_count_kv": 2, "qwen2.attention.layer_norm_rms_epsilon": 1e-6,
+        "qwen2.rope.freq_base": 1e6, "qwen2.vocab_size": 151936,
+    },
+    "1B": {  # Llama-3.2-1B
+        "general.architecture": "llama", "llama.context_length": 131072, "llama.embedding_length": 2048,
+        "llama.block_count": 16, "llama.feed_forward_length": 8192, "llama.attention.head_count": 32,
+        "llama.attention.head_count_kv": 8, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.freq_base": 5e5, "llama.rope.dimension_count": 64, "llama.vocab_size": 128256,
+    },
+    "tiny": {
+        "general.architecture": "llama", "llama.context_length": 256, "llama.embedding_length": 256,
+        "llama.block_count": 2, "llama.feed_forward_length": 512, "llama.attention.head_count": 4,
+        "llama.attention.head_count_kv": 2, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.dimension_count": 64, "llama.vocab_size": 512,
+    },
+}  # fmt: skip
+
+
+def write_model(
+    path: str | os.PathLike[str], shape: str, mix: str, vocabulary: Mapping[str, Any] | None = None
+) -> None:
+    """Write a file with tied embeddings; an old one is replaced.
+
+    `vocabulary`: metadata whose `tokenizer.` keys are taken over; without it the file has none.
+    """
+    from kernmill.formats.gguf_types import tensor_type
+    from kernmill.formats.gguf_write import NewTensor, write
+    from kernmill.llm.arch import Config
+    from kernmill.llm.train import shapes_of
+    from kernmill.quant.mixes import mix_named
+
+    recipe, keys = mix_named(mix), dict(SHAPES[shape])
+    (rows,) = (value for key, value in keys.items() if key.endswith(".vocab_size"))
+    words = {key: value for key, value in (vocabulary or {}).items() if key.startswith("tokenizer.") and value != ()}
+    rows = max(rows, len(words.get("tokenizer.ggml.tokens", ())))
+    config = Config.of(keys)
+    tensors = {}
+    for number, (name, size) in enumerate(shapes_of(config, rows).items()):
+        kind = recipe.type_for(name, size, config.layers, is_tied=True) or tensor_type("F32")
+        values = partial(_ones if "_norm." in name else _repeated, kind.name, kind.nbytes(size), number)
+        tensors[name] = NewTensor(kind, size, values)
+    metadata = {**keys, "general.name": f"random {shape}", "general.size_label": shape}
+    metadata |= {"general.file_type": recipe.file_type} | (words or {"tokenizer.ggml.model": "no_vocab"})
+    write(path, metadata, tensors)
+
+
+def _ones(kind: str, size_bytes: int, number: int) -> list[memoryview]:
+    return [np.ones(size_bytes // 4, np.float32).data.cast("B")]
+
+
+def _repeated(kind: str, size_bytes: int, number: int) -> Iterator[memoryview]:
+    """So many bytes of the piece, from a place that depends on the number of the tensor."""
+    piece = _piece(kind)
+    block = len(piece) // _BLOCKS
+    start = number * 977 % _BLOCKS * block
+    while size_bytes:
+        part = piece[start : start + size_bytes]
+        yield part
+        size_bytes -= len(part)
+        start = 0
+
+
+@cache
+def _piece(kind: str) -> memoryview:
+    """Random values as blocks of a type, or as plain values."""
+    from kernmill import Tensor, no_grad
+    from kernmill.formats.gguf_types import tensor_type
+    from kernmill.quant import QuantizedTensor
+    from kernmill.tensor_bytes import bytes_of
+
+    dtype, count = tensor_type(kind).dtype, tensor_type(kind).values
+    values = np.random.default_rng(7).standard_normal((_BLOCKS, count)).astype(np.float32) * _SPREAD
+    with no_grad():
+        made = Tensor(values)
+        return bytes_of(made.cast(dtype) if dtype is not None else QuantizedTensor.quantize(made, kind).data)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Write a file."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.model_file", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("path", type=Path)
+    parser.add_argument("--shape", choices=SHAPES, default="0.5B")
+    parser.add_argument("--mix", default="Q4_0", help="as kernmill quantize makes them (default %(default)s)")
+    parser.add_argument("--vocabulary", metavar="GGUF", help="a file whose tokenizer is taken over")
+    arguments = parser.parse_args(given)
+    words = None
+    if arguments.vocabulary:
+        from kernmill.formats import gguf
+
+        words = gguf.read(arguments.vocabulary).metadata
+    write_model(arguments.path, arguments.shape, arguments.mix, words)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Training: the forward pass of an architecture on parameters, without a cache; what comes out is a GGUF file."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kernmill import SettingError, Tensor, jit, nn
+
+from ..quant import save
+from .arch import ARCHITECTURES, Cache, Config
+from .generate import config_of
+
+__all__ = ["Learner", "llama_metadata", "shapes_of"]
+
+REPORTS = 12  # lines that `fit` gives
+PIECE = 10  # steps with one learning rate
+Report = Callable[[str], None]
+
+
+def llama_metadata(width: int, layers: int, context: int, heads: int = 4) -> dict[str, Any]:
+    """The sizes of a small llama; two query heads share a key head."""
+    sizes = {
+        "context_length": context, "embedding_length": width, "block_count": layers, "feed_forward_length": 3 * width,
+        "attention.head_count": heads, "attention.head_count_kv": max(1, heads // 2),
+        "attention.layer_norm_rms_epsilon": 1e-5, "rope.dimension_count": width // heads,
+    }  # fmt: skip
+    return {"general.architecture": "llama"} | {f"llama.{key}": value for key, value in sizes.items()}
+
+
+def shapes_of(config: Config, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a model of these sizes must have, under its name in a GGUF file."""
+    kind = ARCHITECTURES[config.name]
+    layer = {name: shape for name, shape in kind.shapes(config).items() if name in kind.needed_names()}
+    shapes = {"token_embd.weight": (vocabulary, config.width), "output_norm.weight": (config.width,)}
+    return shapes | {f"blk.{n}.{name}": shape for n in range(config.layers) for name, shape in layer.items()}
+
+
+class _Batch(Cache):
+    """What stands where a cache is asked for: every token of a text is there at once, so nothing is kept."""
+
+    def write(self, layer: int, position: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The new ones are all."""
+        return keys, values
+
+
+class Learner:
+    """A language model whose weights are parameters: `loss` of batches of tokens, `save` as a file that `run` opens.
+
+    `metadata` holds the sizes as a GGUF file has them, `length` is the number of tokens that are learned together. The
+    embedding is the output as well. Weights start small and random, norms as ones.
+
+    Raises:
+        FormatError: an unknown architecture, or sizes that make no sense.
+    """
+
+    def __init__(self, metadata: Mapping[str, Any], vocabulary: int, length: int, seed: int = 1) -> None:
+        self.metadata, self.length = dict(metadata), length
+        config, chance = config_of(metadata), np.random.default_rng(seed)
+        self.weights: dict[str, Tensor] = {}
+        for name, shape in shapes_of(config, vocabulary).items():
+            spread = 0.02 if name == "token_embd.weight" else 0.7 * shape[-1] ** -0.5
+            start = np.ones(shape) if len(shape) == 1 else chance.standard_normal(shape) * spread
+            self.weights[name] = Tensor(start.astype(np.float32), requires_grad=True)
+        self.architecture = ARCHITECTURES[config.name](config, self.weights.get, length)
+
+    def parameters(self) -> list[Tensor]:
+        """What an optimizer takes."""
+        return list(self.weights.values())
+
+    def logits(self, tokens: Tensor) -> Tensor:
+        """Shapes: (texts, length) -> (texts, length, vocabulary)."""
+        position = Tensor.zeros(tokens.shape[0], dtype=tokens.dtype)
+        return self.architecture.logits(self.architecture.forward(tokens, position, _Batch([], [])))
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """How surprised the model is, in nats a token. Shapes: (texts, length + 1) -> ()."""
+        result: Tensor = self.logits(tokens[:, :-1]).flatten(0, 1).cross_entropy(tokens[:, 1:].flatten())
+        return result
+
+    def fit(self, texts: Sequence[Sequence[int]], steps: int, *, batch: int = 16, rate: float = 3e-3, seed: int = 1,
+            report: Report = print) -> float:  # fmt: skip
+        """Learn from random batches of texts, by AdamW with a rate that falls to a tenth; the last loss.
+
+        A text that is too long is cut; after a short one its last token is repeated.
+
+        Raises:
+            SettingError: no texts, or one without tokens.
+        """
+        if not texts or not all(texts):
+            raise SettingError("fit: no texts, or a text without tokens. Give at least one, with its begin token.")
+        size = self.length + 1
+        data = np.array([[*ids[:size], *[ids[-1]] * (size - len(ids))] for ids in texts], np.int32)
+        chance = np.random.default_rng(seed)
+        optimizer = nn.optim.AdamW(self.parameters(), lr=rate)
+
+        @jit
+        def step(tokens: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = self.loss(tokens)
+            loss.backward()
+            optimizer.step(loss)
+            return loss.detach()
+
+        start, value = time.perf_counter(), math.nan
+        for n in range(1, steps + 1):
+            if n % PIECE == 0:
+                optimizer.lr = rate * (0.55 + 0.45 * math.cos(math.pi * n / steps))
+            loss = step(Tensor(data[chance.integers(0, len(data), batch)]))
+            if n == 1 or n % max(1, steps // REPORTS) == 0 or n == steps:
+                value = float(loss.item())
+                report(f"  step {n:4}  loss {value:.3f}  {time.perf_counter() - start:5.1f} s")
+        return value
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a GGUF file, which replaces one that is there.
+
+        Raises:
+            FormatError: it cannot be written.
+        """
+        save(path, {name: weight.detach() for name, weight in self.weights.items()}, self.metadata)

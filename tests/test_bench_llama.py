@@ -1,0 +1,79 @@
+"""Language models against llama.cpp: the files are models, the table's arithmetic is right, both sides agree."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.llama import GOALS, Line, apart, main, markdown, measured, verdicts
+from bench.model_file import write_model
+from bench.table import END
+from bench.table import README as TABLES
+from kernmill.formats import gguf
+from kernmill.llm import Model
+
+FACTS = {"cpu": "C", "cores": 2, "caches": {}, "system": "s", "versions": {}, "load": 0.0, "llama": "1"}
+
+
+@pytest.mark.parametrize("mix", GOALS)
+def test_a_random_file_is_a_model(mix: str, tmp_path: Path) -> None:
+    write_model(tmp_path / "a.gguf", "tiny", mix)
+    file = gguf.read(tmp_path / "a.gguf")
+    assert {"F16": "F16", "Q4_K_M": "Q4_K"}.get(mix, mix) in {entry.type.name for entry in file.entries.values()}
+    first, second = (bytes(file.values(f"blk.{n}.attn_q.weight")) for n in (0, 1))
+    assert first != second
+    logits = Model.from_gguf(file, capacity=8).next_logits([3, 4, 5])
+    assert logits.shape == (512,)
+    assert np.isfinite(logits).all()
+    assert logits.std() > 0.01
+
+
+def test_a_vocabulary_is_taken_over(tmp_path: Path) -> None:
+    words = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.tokens": ["a"] * 600, "general.name": "no"}
+    write_model(tmp_path / "a.gguf", "tiny", "Q8_0", words)
+    file = gguf.read(tmp_path / "a.gguf")
+    assert file.metadata["tokenizer.ggml.tokens"] == ("a",) * 600
+    assert file.entries["token_embd.weight"].shape == (600, 256)
+    assert file.metadata["general.name"] == "random tiny"
+
+
+def line(test: str = "tg128", threads: int = 1, mix: str = "Q4_0", failed: str = "") -> Line:
+    return Line(mix, test, threads, 10**9, 0.01, [24.0, 26.0, 25.0], [20.0] * 3, [50.0] * 3, failed)
+
+
+def test_goals_are_those_of_the_issue() -> None:
+    assert verdicts(line()) == ["1.20x: met", "85% of reading: short by 41%"]
+    assert verdicts(line(mix="Q4_K_M"))[0] == "1.60x: short by 22%"
+    assert verdicts(line(mix="Q4_K_M", threads=2))[0] == "1.00x: met"  # never slower
+    assert verdicts(line(test="pp512", mix="F16", threads=2)) == ["4.00x: short by 69%"]
+
+
+def test_the_table() -> None:
+    text = markdown(FACTS, "0.5B", [line(), line("pp512"), line(failed="logits are 1 apart")])
+    assert "| Q4_0 | 1.00 GB | tg128 | 1 | 3 | 25.0 | 20.0 | **1.25** (1.23-1.27) | 50% | 40% | 1.0% | " in text
+    assert "| Q4_0 | 1.00 GB | pp512 | 1 | 3 | 25.0 | 20.0 | **1.25** (1.23-1.27) |  |  | 1.0% | " in text
+    assert text.endswith("* **Q4_0 tg128**, threads 1: logits are 1 apart\n")
+    assert END.replace("table", "llama") in TABLES.read_text(encoding="utf-8")
+
+
+def test_how_far_logits_are_apart() -> None:
+    assert apart(np.array([3.0, 4.5]), np.array([3.0, 4.0])) == pytest.approx(0.1)
+    assert not apart(np.array([np.nan]), np.array([1.0])) < 1
+
+
+def test_an_unknown_mix(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["Q9"])
+    assert "Q9 is none of F16, Q8_0, Q4_0, Q6_K, Q4_K_M" in capsys.readouterr().err
+
+
+def test_both_sides_agree(tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    for mix in GOALS:
+        write_model(tmp_path / "a.gguf", "tiny", mix)
+        found = measured(tmp_path / "a.gguf", mix, "tg2", 1, 1)
+        assert not found.failed
+        assert json.dumps(found.kernmill)
