@@ -296,23 +296,9 @@ def _grid(ast: UOp, args: tuple[str, ...]) -> UOp:
 
 def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
     info: KernelInfo = ast.arg
-    if args[0] not in info.order:
-        return _order_sum(ast, args)
     if sorted(args) != sorted(info.order):
         raise ValueError(f"the output loops are {' '.join(info.order)}")
     return ast.replace(arg=replace(info, order=args))
-
-
-def _order_sum(ast: UOp, args: tuple[str, ...]) -> UOp:
-    done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
-        src = tuple(done[s] for s in node.src)
-        closed = closed_ranges(node)
-        if node.op is Ops.REDUCE and sorted(r.arg[0] for r in closed) == sorted(args):
-            first = len(src) - len(closed)
-            src = (*src[:first], *sorted(src[first:], key=lambda r: args.index(r.arg[0])))
-        done[node] = node if src == node.src else node.replace(src=src)
-    return done[ast]
 
 
 def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:

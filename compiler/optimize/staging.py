@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import AxisKind, Ops, UOp, dtypes, index_const, linear, make_range, substitute
 
-__all__ = ["staged"]
+__all__ = ["staged", "walked_together"]
 
 
 @dataclass(slots=True)
@@ -58,6 +58,11 @@ def staged(load: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
     store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
     filled = UOp(Ops.AFTER, load.dtype, (memory, store, *copies), 1)
     return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
+
+
+def walked_together(load: UOp, loops: Sequence[UOp]) -> list[list[UOp]]:
+    """The loops that share an axis of the copy: what one reads in its next iteration, another has read or will."""
+    return [axis.loops for axis in _axes(load, loops) if len(axis.loops) > 1]
 
 
 def _copy_kind(loop: UOp) -> AxisKind:
