@@ -27,6 +27,7 @@ from kernmill.ir import (
     Ops,
     Shape,
     UOp,
+    as_size,
     dtypes,
     index_const,
     make_range,
@@ -173,10 +174,13 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data)
         else:
             cost = sum(f.cost for f in below) + (_COST.get(node.op, 1) if node.op.is_elementwise else 0)
+            reads = sum(f.reads for f in below)
+            if node.op is Ops.EXPAND and reads and _elements(node.shape) >= _REUSE * _elements(node.src[0].shape):
+                cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
             widest = max((f.widest for f in below), default=0)
-            facts[node] = _Facts(min(cost, 1000), sum(f.reads for f in below), heavy, depth, widest, tiled, data)
+            facts[node] = _Facts(min(cost, 1000), reads, heavy, depth, widest, tiled, data)
     return facts
 
 
@@ -185,7 +189,7 @@ def _open_kernel(node: UOp, fusion: Fusion, in_place: bool) -> Use:
     index: list[UOp] = []
     shape = node.shape
     if in_place and node.arg is not None:  # only the region is written
-        shape = tuple(-((start - stop) // step) for start, stop, step in node.arg)
+        shape = tuple(as_size(-((start - stop) // step)) for start, stop, step in node.arg)
     for size in shape:
         if isinstance(size, int) and size == 1:
             index.append(index_const(0))

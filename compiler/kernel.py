@@ -7,7 +7,12 @@ from typing import TypeAlias
 
 from kernmill.ir import DType, UOp
 
-__all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "Schedule"]
+__all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "Schedule", "iterations"]
+
+
+def iterations(loop: UOp) -> int:
+    """How often a loop runs; where its size is known at launch only, at most."""
+    return int(loop.src[0].bounds[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from kernmill.ir import AxisKind, InternalError, Ops, UOp, closed_ranges, dtypes
 
 from .kernel import KernelInfo
 
-__all__ = ["linearize", "loop_depths", "loop_paths"]
+__all__ = ["linearize", "loop_depths", "loop_paths", "walked"]
 
 Path = tuple[UOp, ...]
 _LONG_CHAIN = 8  # vector steps, one after the other
@@ -63,11 +63,11 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     while waiting:  # a closer may stand in the loops of another closer that comes later in the order
         later: list[UOp] = []
         for node in waiting:
-            if any(r in closed_somewhere and r not in paths for r in _walked(node.ranges)):
+            if any(r in closed_somewhere and r not in paths for r in walked(node.ranges)):
                 later.append(node)
                 continue
             around = _place(node, paths)
-            for loop in _walked(closed_ranges(node)):
+            for loop in walked(closed_ranges(node)):
                 around = (*around, loop)
                 if paths.setdefault(loop, around) != around:
                     raise InternalError(
@@ -79,14 +79,14 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     return paths
 
 
-def _walked(loops: Iterable[UOp]) -> list[UOp]:
+def walked(loops: Iterable[UOp]) -> list[UOp]:
     """Those that are walked: copies and lanes, before they are made, are none."""
     return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP)]
 
 
 def _place(node: UOp, paths: dict[UOp, Path]) -> Path:
     deepest: Path = ()
-    around = _walked(node.ranges)
+    around = walked(node.ranges)
     for loop in around:
         path = paths.get(loop)
         if path is None:

@@ -1,8 +1,9 @@
-"""Tidy the loops of reductions: idle ones go, and reductions that stand in different places get loops of their own.
+"""Tidy the loops of reductions: idle ones go, a kept row is folded while it is filled, and reductions that stand in
+different places get loops of their own.
 
 When: once a kernel's body is built and simplified. Why there: only then is known which loops a value changes with.
-Guarantees: a summed value changes with every loop of its sum; two reductions share a loop only if they stand in the
-same loops, so that one pass over it can serve both. Tests: tests/compiler/test_reduce_loops.py.
+Guarantees: a summed value changes with every loop of its sum; what closes a loop stands in the same loops as whatever
+else closes it, so that one pass over it can serve both. Tests: tests/compiler/test_reduce_loops.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from itertools import count
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, make_range, simplify, substitute
+
+from .linearize import walked
 
 __all__ = ["separate_loops", "tidy_reduce_loops"]
 
@@ -23,30 +26,65 @@ def tidy_reduce_loops(ast: UOp) -> UOp:
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.replace(src=src)
         done[node] = _without_idle(new) if new.op is Ops.REDUCE else new
-    return separate_loops(simplify(done[ast]))
+    return separate_loops(simplify(_fold_while_filling(done[ast])))
+
+
+def _fold_while_filling(ast: UOp) -> UOp:
+    """A sum over a kept row takes its terms from the pass that fills the row, where nothing else makes it wait."""
+    done: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.replace(src=src)
+        done[node] = (_in_the_filling_pass(new) or new) if new.op is Ops.REDUCE else new
+    return done[ast]
+
+
+def _in_the_filling_pass(node: UOp) -> UOp | None:
+    """The same reduction over the loops that fill the row; None where it reads anything else with its own loops."""
+    loops = closed_ranges(node)
+    reads = [u for u in node.toposort() if u.op is Ops.LOAD and not u.ranges.isdisjoint(loops)]
+    if node.arg[1] != 1 or not reads or any(u.src[0].src[0].op is not Ops.AFTER for u in reads):
+        return None
+    row = reads[0].src[0].src[0]
+    filling = closed_ranges(row)
+    if len(filling) != len(loops) or any(a.src[0] is not b.src[0] for a, b in zip(loops, filling, strict=True)):
+        return None
+    place, term = row.src[1].src[0], row.src[1].src[1]
+    moved = dict(zip(loops, filling, strict=True))
+    if row.arg != 1 or row.ranges != node.ranges:
+        return None
+    if any(u.src[0].src[0] is not row or substitute(u.src[0], moved).src[1:] != place.src[1:] for u in reads):
+        return None
+    value = substitute(substitute(node.src[0], dict.fromkeys(reads, term)), moved)
+    return None if row in value.toposort() else node.replace(src=(value, *filling))
 
 
 def separate_loops(ast: UOp) -> UOp:
-    """Loops of their own for reductions that share some with one in another place.
+    """Loops of their own for reductions that share some with what stands in another place.
 
     Also needed after loops were copied out: in one of the copies a value may have lost a loop around it.
     """
     done: dict[UOp, UOp] = {}
-    owners: dict[UOp, tuple[tuple[UOp, ...], frozenset[UOp]]] = {}  # loop -> its sum's loops, and those around it
     own: dict[tuple[tuple[UOp, ...], frozenset[UOp]], dict[UOp, UOp]] = {}  # a place -> what its loops become
     order = ast.toposort()
     names = {str(node.arg[0]) for node in order if node.op is Ops.RANGE}
+    owners = {loop: _place(node) for node in order if node.op is Ops.AFTER for loop in closed_ranges(node)}
     for node in order:
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.replace(src=src)
         if new.op is Ops.REDUCE:
-            mine = (closed_ranges(new), new.ranges)
+            mine = _place(new)
             if any(owners.setdefault(loop, mine) != mine for loop in closed_ranges(new)):
                 if mine not in own:
                     own[mine] = _own_loops(new, names)
                 new = substitute(new, own[mine])
         done[node] = new
     return done[ast]
+
+
+def _place(node: UOp) -> tuple[tuple[UOp, ...], frozenset[UOp]]:
+    """The loops that a node closes, and those around it; copies and lanes are none."""
+    return tuple(walked(closed_ranges(node))), frozenset(walked(node.ranges))
 
 
 def _without_idle(node: UOp) -> UOp:

@@ -400,4 +400,5 @@ def _name(ast: UOp, kernel: KernelRoot) -> str:
 
 
 def _size(r: UOp) -> str:
-    return str(r.src[0].arg) if r.src[0].op is Ops.CONST else r.src[0].symbolic_name
+    size = simplify(r.src[0])
+    return str(size.arg) if size.op is Ops.CONST else f"n{size.bounds[1]}"  # known at launch: the greatest

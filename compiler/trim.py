@@ -31,15 +31,21 @@ def trim_loops(ast: UOp) -> UOp:
     for node in order:
         for loop in closed_ranges(node):
             closers.setdefault(loop, []).append(node)
+    seen: set[UOp] = set()
     for node in reversed(order):  # who reads a kept row comes before who fills it
+        seen.add(node)
         for loop in closed_ranges(node):
             if loop.arg[1] != AxisKind.REDUCE or not loop.src[0].is_const or loop.src[0].arg < _LEAST:
                 continue
             around = set(paths[loop][:-1])
-            if node.op is Ops.REDUCE:
-                found = [_sum_limit(closer, loop, around) for closer in closers[loop]]
-            else:
-                found = [_row_limit(node, loop, around, limits, order)]
+            if loop in limits or any(later not in seen for later in closers[loop]):
+                continue
+            found = [
+                _sum_limit(closer, loop, around)
+                if closer.op is Ops.REDUCE
+                else _row_limit(closer, loop, around, limits, order)
+                for closer in closers[loop]
+            ]
             first = found[0]
             if first is not None and all(limit is first for limit in found):
                 limits[loop] = simplify(first.alu(Ops.MIN, loop.src[0]))

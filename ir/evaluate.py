@@ -253,7 +253,7 @@ class _Evaluator:
             case Ops.PAD:
                 return np.pad(x, [self.sizes(pair) for pair in u.arg])
             case Ops.SHRINK:
-                return x[tuple(slice(self.size(a), self.size(b)) for a, b in u.arg)]
+                return x[tuple(slice(self.size(a), self.size(a) + self.size(n)) for a, n in u.arg)]
             case Ops.STRIDE:
                 return x[tuple(slice(None, None, step) for step in u.arg)]
         axis, size, stride, dilation = u.arg

@@ -163,6 +163,23 @@ def pad(x: UOp, padding: Sequence[tuple[Size, Size]]) -> UOp:
     return x if all(p == (0, 0) for p in pads) else UOp(Ops.PAD, x.dtype, (x,), pads)
 
 
+def check_region(shape: Shape, axis: int, start: Size, stop: Size, size: Size) -> None:
+    """Places start..stop of an axis, whatever values their variables get.
+
+    Raises:
+        ShapeError: for some values they lie outside.
+    """
+    if isinstance(start, int) and isinstance(stop, int):
+        return
+    least, greatest = _as_uop(start).bounds[0], _as_uop(as_size(_as_uop(stop) - size)).bounds[1]
+    if least < 0 or greatest > 0 or _as_uop(as_size(_as_uop(stop) - start)).bounds[0] < 0:
+        shown = show_shape((start, stop))[1:-1].replace(", ", ":")
+        raise ShapeError(
+            f"[{shown}] of axis {axis} of {show_shape(shape)}: some values of the variables lead outside of it. "
+            "Give the variables bounds for which 0 <= start <= stop <= size."
+        )
+
+
 def shrink(x: UOp, bounds: Sequence[tuple[Size, Size]]) -> UOp:
     """x[start:stop] on every axis."""
     bounds = tuple((as_size(start), as_size(stop)) for start, stop in bounds)
@@ -171,10 +188,12 @@ def shrink(x: UOp, bounds: Sequence[tuple[Size, Size]]) -> UOp:
         for (start, stop), size in zip(bounds, x.shape, strict=False)
     ):
         raise ShapeError(f"shrink: {show_shape(x.shape)} to {bounds}: need 0 <= start <= stop <= size on every axis.")
+    for axis, ((start, stop), size) in enumerate(zip(bounds, x.shape, strict=True)):
+        check_region(x.shape, axis, start, stop, size)
     if all(isinstance(start, int) and start == 0 and (stop is size or stop == size)
            for (start, stop), size in zip(bounds, x.shape, strict=True)):  # fmt: skip
         return x
-    return UOp(Ops.SHRINK, x.dtype, (x,), bounds)
+    return UOp(Ops.SHRINK, x.dtype, (x,), tuple((start, as_size(stop - start)) for start, stop in bounds))
 
 
 def strided(x: UOp, steps: Sequence[int]) -> UOp:
@@ -222,6 +241,10 @@ def take(x: UOp, index: UOp, axis: int) -> UOp:
 
 def assign(old: UOp, value: UOp, region: tuple[tuple[Size, Size, int], ...] | None = None) -> UOp:
     """`old` with the region (start, stop, step > 0 per axis) replaced by `value`."""
+    if region is not None:
+        region = tuple((as_size(start), as_size(stop), step) for start, stop, step in region)
+        for axis, ((start, stop, _), size) in enumerate(zip(region, old.shape, strict=True)):
+            check_region(old.shape, axis, start, stop, size)
     if value.dtype is not old.dtype:
         raise DTypeError(f"assign: a {value.dtype.name} value into a {old.dtype.name} tensor. Cast it first.")
     return UOp(Ops.ASSIGN, old.dtype, (old, value), region)

@@ -216,7 +216,7 @@ class Ops:
     EXPAND   = Op(Group.MOVEMENT, "axes of size 1 repeated to shape arg", 1)
     PERMUTE  = Op(Group.MOVEMENT, "axis i of the result is axis arg[i] of x", 1)
     PAD      = Op(Group.MOVEMENT, "zeros around x; arg=((before, after), ...) per axis", 1)
-    SHRINK   = Op(Group.MOVEMENT, "x[start:stop] per axis; arg=((start, stop), ...)", 1)
+    SHRINK   = Op(Group.MOVEMENT, "x[start:start+length] per axis; arg=((start, length), ...)", 1)
     STRIDE   = Op(Group.MOVEMENT, "every arg[i]-th element of axis i; a negative step starts at the end", 1)
     WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation): axis becomes window positions, a new last axis runs "
                                   "over the window: out[.., o, .., k] = x[.., o*stride + k*dilation, ..]", 1)

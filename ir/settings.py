@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from .errors import SettingError
 
-__all__ = ["DEBUG_LEVELS", "SETTINGS", "Context", "Setting", "check_environment", "setting"]
+__all__ = ["DEBUG_LEVELS", "SETTINGS", "Context", "Setting", "active_overrides", "check_environment", "setting"]
 
 Value = int | str
 
@@ -127,6 +127,10 @@ def setting(name: str) -> Value:
         text = os.environ.get(name)
         _environment[name] = row.default if text is None else _parse(row, text, "environment")
     return _environment[name]
+
+
+active_overrides = _overrides.get
+"""What the innermost `Context` says, as one object; None outside of any. While it is the same, every setting is."""
 
 
 def debug() -> int:

@@ -52,7 +52,7 @@ def _moved(node: UOp, shape: Shape) -> Shape:
         case Ops.PAD:
             return tuple(size + before + after for size, (before, after) in zip(shape, arg, strict=True))
         case Ops.SHRINK:
-            return tuple(stop if isinstance(start, int) and start == 0 else stop - start for start, stop in arg)
+            return tuple(length for _, length in arg)
         case Ops.STRIDE:
             return tuple(size if step in (1, -1) else (size + abs(step) - 1) // abs(step)
                          for size, step in zip(shape, arg, strict=True))  # fmt: skip

@@ -31,6 +31,7 @@ from .lazy import no_grad, train
 from .movement import cat, meshgrid, stack
 from .random import manual_seed
 from .tensor import Tensor
+from .variable import Variable
 
 __all__ = [
     "CompileError",
@@ -47,6 +48,7 @@ __all__ = [
     "SettingError",
     "ShapeError",
     "Tensor",
+    "Variable",
     "cat",
     "dtypes",
     "einsum",

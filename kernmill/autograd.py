@@ -14,6 +14,7 @@ from kernmill.ir import (
     Ops,
     Size,
     UOp,
+    as_size,
     assign,
     device_of,
     dtypes,
@@ -214,7 +215,7 @@ def grad_pad(u: UOp, g: UOp) -> Grads:
 
 
 def grad_shrink(u: UOp, g: UOp) -> Grads:
-    return (pad(g, [(start, size - stop) for (start, stop), size in zip(u.arg, u.src[0].shape, strict=True)]),)
+    return (pad(g, [(a, as_size(size - a - n)) for (a, n), size in zip(u.arg, u.src[0].shape, strict=True)]),)
 
 
 def grad_stride(u: UOp, g: UOp) -> Grads:

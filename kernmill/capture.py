@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, is_
 from sys import getrefcount
@@ -15,9 +15,20 @@ from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer, 
 from .guards import Guard, Walk
 from .lazy import Lazy, _alive  # pyright: ignore[reportPrivateUsage]
 from .nest import Leaf, assign_at, rebuild
+from .reader import Reader
 from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ["Entry", "Tensors", "alive_tensors", "assigned_tensors", "is_free", "make_real", "refresh", "stored"]
+__all__ = [
+    "Entry",
+    "Tensors",
+    "alive_tensors",
+    "assigned_tensors",
+    "is_free",
+    "make_real",
+    "refresh",
+    "stored",
+    "tracked_tensors",
+]
 
 stored = _stored
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
@@ -25,9 +36,14 @@ _uop_of = attrgetter("uop")
 
 
 # --- tensors and their memory ----------------------------------------------------------------------------------------
+def tracked_tensors() -> list[tuple[int, Lazy]]:
+    """Every tensor there is, with a number that it keeps."""
+    return [(number, tensor) for number, ref in list(_alive.items()) if (tensor := ref()) is not None]
+
+
 def alive_tensors() -> list[Lazy]:
     """Every tensor there is."""
-    return [tensor for ref in list(_alive.values()) if (tensor := ref()) is not None]
+    return [tensor for _, tensor in tracked_tensors()]
 
 
 def assigned_tensors() -> list[Lazy]:
@@ -235,6 +251,7 @@ class Entry:
 
     def __init__(self, recorded: Recording, known: Tensors, guard: Guard, after: Walk) -> None:
         self.guard = guard
+        self.read: Reader | None = None
         self._recorded, self._known, self._after = recorded, known, after
         self._arguments = len(known.arguments)
         self._tensors = [*known.arguments, *known.places]  # by number; `held` come after
@@ -337,12 +354,16 @@ class Entry:
             [slot if len(s.members) == 1 else -1 for slot, s in enumerate(sources) if number in s.members]
             for number in range(len(self._tensors))
         ]
+        values = [*self._made, *(value for _, value in self._effects.rebound)]
+        self._goes_on = [value for value in values if value.kind == "source"]
+        self._written_slots = [slot for slot, source in enumerate(sources) if source.is_written]
         self._rings = [fresh for _, fresh in self._fresh.values()]
         self._shapes = [(t.uop.shape, t.dtype) for t in self._tensors[self._arguments :]]
         self._devices = [b.device for b in self._source_buffers]
-        self._same = self._pattern(self._tensors[: self._arguments], self._tensors[self._arguments :])
         places = self.guard.places
-        self._state: list[Lazy] = list(self._tensors[self._arguments :])
+        self._set_state(self._tensors[self._arguments :])
+        self._same = [self._numbers.get(id(t), -1) for t in self._tensors[: self._arguments]]
+        self.changes_arguments = bool(self._effects.leaves)
         del self._recorded, self._known, self._after, self._tensors, self._number, self._source_buffers
         del self._fresh_buffers, self._owners, self._written, self._sources, self._fresh
         self._forget()
@@ -397,8 +418,11 @@ class Entry:
         return found
 
     # --- is this the captured situation?
-    def matches(self, arguments: list[Lazy]) -> list[Lazy] | None:
-        """The tensors of this call by number, or None when something the capture depended on is different."""
+    def matches(self, arguments: Sequence[Lazy], buffers: Sequence[Buffer] = ()) -> list[Lazy] | None:
+        """The tensors of this call by number, or None when something the capture depended on is different.
+
+        `buffers`: where each argument lies, if that is known.
+        """
         places = self.guard.check()
         if places is None:
             return None
@@ -407,20 +431,20 @@ class Entry:
             all(map(is_, state, self._state)) and all(map(is_, map(_uop_of, state), [ref() for ref in self._uops]))
         ) and not self._look_again(state):
             return None
-        if self._pattern(arguments, state) != self._same:
+        if [self._numbers.get(id(t), -1) for t in arguments] != self._same:
             return None
         now = [*arguments, *state]
-        for slot in self._from_arguments:
+        if buffers:
+            for slot, number in self._direct:
+                self._buffers[slot] = buffers[number]
+        for slot in self._shared if buffers else self._from_arguments:
             if not self._resolve(slot, now):
                 return None
         return now
 
-    def _pattern(self, arguments: Sequence[Lazy], state: Sequence[Lazy]) -> list[int]:
-        """For each argument, which tensor of the state it is."""
-        numbers = {id(t): i for i, t in enumerate(state)} if len(arguments) > 8 else None
-        if numbers is None:
-            return [next((i for i, t in enumerate(state) if t is a), -1) for a in arguments]
-        return [numbers.get(id(a), -1) for a in arguments]
+    def _set_state(self, state: Sequence[Lazy]) -> None:
+        self._state: list[Lazy] = list(state)
+        self._numbers = {id(tensor): number for number, tensor in reversed(list(enumerate(state)))}
 
     def _resolve(self, slot: int, now: Sequence[Lazy]) -> bool:
         """Find the memory of a source. False: its tensors no longer share it, or it went to another device."""
@@ -436,8 +460,11 @@ class Entry:
         self._uops: list[Callable[[], UOp | None]] = [_nothing] * len(self._state)
         self._buffers: list[Any] = [None] * len(self._list)
         self._from_arguments = [i for i, s in enumerate(self._list) if min(s.members) < self._arguments]
+        self._direct = [(i, self._list[i].members[0]) for i in self._from_arguments if len(self._list[i].members) == 1]
+        self._shared = [i for i in self._from_arguments if len(self._list[i].members) > 1]
         self._nodes: list[weakref.ref[UOp]] = []
         self._counts: list[int] = []
+        self._owned: list[int] = []
 
     def _look_again(self, state: Sequence[Lazy]) -> bool:
         """Tensors of the state were exchanged or have other memory: fitting ones are taken over."""
@@ -446,7 +473,7 @@ class Entry:
                 return False
         needed = {m - self._arguments for s in self._list for m in s.members if m >= self._arguments}
         make_real([state[i] for i in needed])
-        self._state = list(state)
+        self._set_state(state)
         now = [*[None] * self._arguments, *state]
         for slot, source in enumerate(self._list):
             if min(source.members) >= self._arguments and not self._resolve(slot, now):  # type: ignore[arg-type]
@@ -457,13 +484,14 @@ class Entry:
         return True
 
     # --- the replay
-    def run(self, leaves: list[Leaf], now: list[Lazy]) -> Any:
+    def run(self, leaves: Sequence[Leaf], now: list[Lazy], values: Mapping[str, int]) -> Any:
         """Launch, and leave everything as plain execution would."""
-        self._claim(now)
+        if self._written_slots:
+            self._claim(now)
         spares = [ring.take() for ring in self._rings]
-        old = self._before(now)
+        old = self._before(now) if self._goes_on else {}
         given = [*self._buffers, *[spare.node.storage for spare in spares], *self._private]
-        self.replay.run(given)
+        self.replay.run(given, values)
         made: list[Lazy] = []
         for value in self._made:
             made.append(now[value.which] if value.kind == "same" else self._tensor(value, spares, old))
@@ -491,17 +519,17 @@ class Entry:
                 self._uops[place] = _nothing  # one of several that share memory: look again
             elif slots:
                 self._buffers[slots[0]] = buffer_of(tensor)
+        self._set_state(self._state)
 
     def _claim(self, now: list[Lazy]) -> None:
         """What the recording writes in place must be seen by its own tensor only."""
-        written = [i for i, s in enumerate(self._list) if s.is_written]
-        if not written:
-            return
+        written = self._written_slots
         nodes = [ref() for ref in self._nodes]
         is_alone = nodes and list(map(getrefcount, nodes)) == self._counts
-        if is_alone and not any(self._buffers[i].is_exported for i in written):
-            return
         del nodes
+        is_same = is_alone and [id(now[self._list[slot].members[0]].uop) for slot in written] == self._owned
+        if is_same and not any(self._buffers[i].is_exported for i in written):
+            return
         for slot in written:
             tensor = now[self._list[slot].members[0]]
             self._buffers[slot] = own(tensor)
@@ -510,21 +538,18 @@ class Entry:
             for member in self._list[slot].members:
                 if member >= self._arguments:
                     self._uops[member - self._arguments] = weakref.ref(now[member].uop)
-        if any(i in self._from_arguments for i in written):
-            return  # another tensor each time: look at all of them each time
+        self._owned = [id(tensor.uop) for tensor in mine]
         self._nodes = [weakref.ref(node) for tensor in mine for node in _chain(tensor.uop)]
         found = [ref() for ref in self._nodes]
         self._counts = list(map(getrefcount, found))
 
     def _before(self, now: list[Lazy]) -> dict[int, UOp]:
         """The nodes of sources as they are before, for tensors that go on seeing them."""
-        values = [*self._made, *(value for _, value in self._effects.rebound)]
         found: dict[int, UOp] = {}
-        for value in values:
-            if value.kind == "source":
-                node = stored(now[self._list[value.which].members[0]].uop)
-                assert node is not None
-                found[value.which] = node
+        for value in self._goes_on:
+            node = stored(now[self._list[value.which].members[0]].uop)
+            assert node is not None
+            found[value.which] = node
         return found
 
     def _node(self, value: _Value, spares: list[_Spare], old: dict[int, UOp]) -> UOp:
@@ -538,8 +563,11 @@ class Entry:
 
     def _tensor(self, value: _Value, spares: list[_Spare], old: dict[int, UOp]) -> Lazy:
         uop = self._node(value, spares, old)
-        node = stored(uop)
-        new = Tensor._make(uop, None if node is None else node.storage.device)
+        if value.kind == "fresh":
+            new = Tensor._make(uop, self._rings[value.which].device)
+        else:
+            node = stored(uop)
+            new = Tensor._make(uop, None if node is None else node.storage.device)
         return new.requires_grad_() if value.is_leaf else new
 
     def _rebind(self, now: list[Lazy], spares: list[_Spare], old: dict[int, UOp]) -> None:

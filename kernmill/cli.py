@@ -109,7 +109,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-c", "--ctx-size", type=_at_least_one, metavar="N", help="tokens of context (default: as needed)"
     )
-    parser.add_argument("--half-cache", action="store_true", help="keys and values in float16: half the memory")
+    parser.add_argument(
+        "--cache-type", default="f32", metavar="TYPE", help="of keys and values: f32, f16, bf16, q8_0, .. (default f32)"
+    )
     parser.add_argument("--no-display-prompt", action="store_true", help="only what the model adds")
     parser.add_argument(
         "--temperature", "--temp", type=float, default=0.8, help="0: the best token (default %(default)s)"
@@ -282,7 +284,7 @@ def run_model(given: argparse.Namespace) -> int:
         raise SettingError(f"run: --seed {given.seed} is below 0. Leave it out for another text each time.")
     options = Options(
         given.prompt, given.chat, given.system, None if given.n_predict < 0 else given.n_predict, given.ctx_size,
-        given.half_cache, not given.no_display_prompt,
+        given.cache_type, not given.no_display_prompt,
     )  # fmt: skip
     sampler = Sampler(
         given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n, given.seed

@@ -30,7 +30,13 @@ MOST_BYTES = 1 << 20  # larger NumPy arrays are compared by identity and shape o
 _WIDE = 256  # longer containers of plain values are compared in one step
 _SMALL_BYTES = 4096  # NumPy arrays up to here are compared by value, larger ones by checksum
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_OPEN = ("types.SimpleNamespace", "argparse.Namespace")  # of the standard library, but data of the user
+_OPEN = (  # of the standard library, but data of the user
+    "types.SimpleNamespace",
+    "argparse.Namespace",
+    "collections.ChainMap",
+    "collections.UserDict",
+    "collections.UserList",
+)
 _LIBRARY = (os.path.dirname(os.__file__), "<frozen")
 _HERE = str(Path(__file__).resolve().parent)
 _OURS = (_HERE, *(str(Path(_HERE).parent / name) for name in ("ir", "compiler", "renderers", "runtime")))

@@ -20,6 +20,7 @@ from kernmill.ir import (
     ShapeError,
     Size,
     UOp,
+    as_size,
     assign,
     broadcast_shapes,
     dtypes,
@@ -483,8 +484,8 @@ def _symbolic_slice(item: slice, size: Size, step: int) -> tuple[Size, Size, int
 def _length(part: tuple[Size, Size, int]) -> Size:
     start, stop, step = part
     if step in (1, -1):
-        return stop - start
-    return (stop - start + abs(step) - 1) // abs(step)
+        return as_size(stop - start)
+    return as_size((stop - start + abs(step) - 1) // abs(step))
 
 
 def _forward(part: tuple[Size, Size, int]) -> tuple[Size, Size, int]:

@@ -19,19 +19,31 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from kernmill.ir import GradientError, setting
+from kernmill.ir import GradientError, ShapeError, UOp, setting, show_shape
 from kernmill.runtime import current_recording, recording
 
-from .capture import Entry, Tensors, alive_tensors, assigned_tensors, is_free, make_real, refresh, stored
+from .capture import (
+    Entry,
+    Tensors,
+    alive_tensors,
+    assigned_tensors,
+    is_free,
+    make_real,
+    refresh,
+    stored,
+    tracked_tensors,
+)
 from .guards import Guard, Walk
 from .lazy import Lazy, is_grad_enabled, is_training
 from .nest import Leaf, take_apart
 from .random import _generators  # pyright: ignore[reportPrivateUsage]
+from .reader import make_reader
 from .tensor import Tensor
+from .variable import Bound, given_values, opened, values_of, variables_below, with_values
 
 __all__ = ["CacheInfo", "Jit", "Memory", "jit"]
 
@@ -39,6 +51,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MOST_KEYS = 16
+MOST_RECENT = 4
 MOST_VARIANTS = 4  # of one key: they differ in what the guards see
 PATIENCE = 3  # captures of one key before a warning
 _SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK")
@@ -67,6 +80,7 @@ class _Call(NamedTuple):
     leaves: list[Leaf]
     objects: list[Any]
     key: Any
+    values: dict[str, int]  # of variables
 
     @property
     def tensors(self) -> list[Lazy]:
@@ -90,6 +104,7 @@ class Jit(Generic[P, R]):
         with self._lock:
             self._ran = False
             self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
+            self._recent: list[Entry] = []  # that are tried before the arguments are taken apart
             self._captured: dict[Any, int] = {}
             self._captures = self._replays = self._kernels = 0
             self._warned: set[str] = set()
@@ -133,19 +148,47 @@ class Jit(Generic[P, R]):
             GradientError: an argument has a history that backward() would have to go through.
             IndexRangeError: an index in a tensor is out of range, also in a replay.
         """
-        if current_recording() is not None:
+        if current_recording() is not None or given_values():  # inside of another captured function
             return self.__kernmill_captured__(*args, **kwargs)
         with self._lock:
+            for entry in self._recent:
+                found = None if entry.read is None else entry.read(args, kwargs)
+                if found is not None and not _has_pending():
+                    now = entry.matches(found.tensors, found.buffers)
+                    if now is not None:
+                        self._replays += 1
+                        return entry.run((), now, found.values)  # type: ignore[no-any-return]
             call = _take(args, kwargs)
-            if not self._ran:
-                return self._first(args, kwargs, call)
             tensors = call.tensors
-            for entry in self._entries.get(call.key, ()):
+            for entry in self._entries.get(call.key, ()) if self._ran else ():
                 now = entry.matches(tensors)
                 if now is not None:
                     self._replays += 1
-                    return entry.run(call.leaves, now)  # type: ignore[no-any-return]
-            return self._capture(args, kwargs, call)
+                    self._remember(entry, args, kwargs)
+                    return entry.run(call.leaves, now, call.values)  # type: ignore[no-any-return]
+            if call.values:
+                args, kwargs = opened(args), opened(kwargs)
+            before = {ref: tensor.uop for ref, tensor in tracked_tensors()} if call.values else {}
+            with with_values(call.values):
+                result = self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
+            if call.values:
+                self._refuse_what_depends(before)
+            return result
+
+    def _refuse_what_depends(self, before: dict[int, UOp]) -> None:
+        """Nothing that outlives a call may depend on the values that its variables had in it.
+
+        Raises:
+            ShapeError: a tensor that this call made or assigned is not computed yet and names a variable.
+        """
+        for ref, tensor in tracked_tensors():
+            names = variables_below(tensor.uop) if before.get(ref) is not tensor.uop else []
+            if names:
+                self.reset()
+                raise ShapeError(
+                    f"jit: {self._name} leaves a tensor of shape {show_shape(tensor.uop.shape)} that is not computed "
+                    f"and depends on {', '.join(names)}, which only this call has a value for. Realize or return it."
+                )
 
     def _walk(self, objects: Iterable[Any], earlier: Walk | None = None) -> Walk:
         walk = Walk(None if earlier is None else earlier.scope)
@@ -173,7 +216,8 @@ class Jit(Generic[P, R]):
         with _capturing:
             before = self._walk(call.objects)
             make_real([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
-            known = Tensors(call.leaves, before.tensors.values(), alive_tensors())
+            everything = alive_tensors()
+            known = Tensors(call.leaves, before.tensors.values(), everything)
             renewed = refresh(known.reachable())
             with recording() as recorded:
                 plain: Callable[..., R] = self.__kernmill_captured__
@@ -186,12 +230,20 @@ class Jit(Generic[P, R]):
                 made = [leaf.tensor for leaf in found] + known.gradients()
                 made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
                 make_real([*made, *known.changed(recorded)], always=True)
+            self._warn_of_escapes([*everything, *made, *after.tensors.values()])
             for tensor in made:
                 _without_history(tensor)
             entry = Entry(recorded, known, Guard(before), after)
             value = entry.finish(result, renewed)
             self._keep(call.key, entry, after)
             return value  # type: ignore[no-any-return]
+
+    def _remember(self, entry: Entry, args: Any, kwargs: Any) -> None:
+        """The entry is tried first from now on, if its arguments can be read by straight code."""
+        if entry.read is None and not entry.changes_arguments:
+            entry.read = make_reader(args, kwargs)
+        if entry.read is not None:
+            self._recent = [entry, *(e for e in self._recent if e is not entry)][:MOST_RECENT]
 
     def _keep(self, key: Any, entry: Entry, after: Walk) -> None:
         self._captures += 1
@@ -206,15 +258,19 @@ class Jit(Generic[P, R]):
                 "each capture costs as much as many replays.",
             )
         variants.insert(0, entry)
+        self._forget_entries(variants[MOST_VARIANTS:])
         del variants[MOST_VARIANTS:]
         self._entries.move_to_end(key)
         if len(self._entries) > MOST_KEYS:
-            self._entries.popitem(last=False)
+            self._forget_entries(self._entries.popitem(last=False)[1])
             self._warn(
                 "keys",
                 f"was called with more than {MOST_KEYS} combinations of shapes and plain values. "
                 "Use fewer: pad the shapes, or make the values tensors; each capture costs as much as many replays.",
             )
+
+    def _forget_entries(self, entries: list[Entry]) -> None:
+        self._recent = [entry for entry in self._recent if entry not in entries]
 
     def _warn_of_constants(self, walk: Walk, states: dict[str, bytes]) -> None:
         """What stays in the replays as it is in this capture, although it may change."""
@@ -231,6 +287,18 @@ class Jit(Generic[P, R]):
                 f"drew random numbers from {', '.join(drawn)} while it was captured: they are constants of the replay. "
                 "Use Tensor.rand and its like, or draw them outside and make them a Tensor argument.",
             )
+
+    def _warn_of_escapes(self, known: Sequence[Lazy]) -> None:
+        """Tensors made in the capture that are alive, and that no place holds which a replay fills."""
+        ids = {id(tensor) for tensor in known}
+        for tensor in alive_tensors():
+            if id(tensor) not in ids and not is_free(tensor):
+                self._warn(
+                    "escape",
+                    f"keeps a tensor of shape {show_shape(tensor.uop.shape)} where jit does not look into: replays "
+                    "leave it as it is. Return it, or keep it in a list, a dict, or an attribute of a class of yours.",
+                )
+                return
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:
@@ -284,6 +352,11 @@ def _without_history(tensor: Lazy) -> None:
         refresh([tensor])
 
 
+def _has_pending() -> bool:
+    """Whether the state of some random numbers is behind."""
+    return bool(_generators) and any(generator.pending for generator in _generators.values())
+
+
 def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     """Arguments taken apart, their tensors realized, and the key of what they look like."""
     leaves: list[Leaf] = []
@@ -296,7 +369,7 @@ def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
             if leaf.tensor.grad is not None:
                 leaves.append(Leaf(leaf.tensor.grad, leaf.tensor, "grad"))
     lazy = [leaf.tensor for leaf in leaves if stored(leaf.tensor.uop) is None]
-    if lazy or any(generator.pending for generator in _generators.values()):
+    if lazy or _has_pending():
         make_real(lazy, always=True)
     tokens: list[Any] = []
     buffers = []
@@ -310,7 +383,10 @@ def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         places = [id(leaf.tensor) for leaf in leaves]
         tokens.append((*map(buffers.index, buffers), *map(places.index, places)))
     mode = (is_grad_enabled(), is_training(), *[setting(name) for name in _SETTINGS])
-    return _Call(leaves, objects, (structure, *tokens, mode))
+    bounds = [value for value in objects if isinstance(value, Bound)]
+    if bounds:
+        objects = [value for value in objects if not isinstance(value, Bound)]
+    return _Call(leaves, objects, (structure, *tokens, mode), values_of(bounds))
 
 
 def _check_history(tensor: Lazy) -> None:

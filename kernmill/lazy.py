@@ -71,6 +71,9 @@ def train(mode: bool = True) -> Generator[None]:
         _training.reset(token)
 
 
+grad_state, training_state = _grad_enabled.get, _training.get  # the same as functions of C, for what runs at each call
+
+
 def is_grad_enabled() -> bool:
     """Whether results are recorded for gradients here."""
     return _grad_enabled.get()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from kernmill.ir import KernmillError
 
 from .lazy import Lazy
+from .variable import Bound
 
 __all__ = ["Leaf", "assign_at", "is_record", "rebuild", "take_apart"]
 
@@ -49,6 +50,9 @@ def take_apart(value: Any, leaves: list[Leaf], objects: list[Any], holder: Any =
     kind = type(value)
     if kind in (int, bool, str, bytes) or value is None:
         return kind, value
+    if kind is Bound:
+        objects.append(value)
+        return kind, value.variable.uop
     if isinstance(value, float):
         return kind, value.hex()  # -0.0 is not 0.0 here, and nan is nan
     if isinstance(value, (list, tuple)):

@@ -32,6 +32,7 @@ from .casting import Casting
 from .creation import host_array
 from .lazy import Lazy, expressions, fits, keep_track, trace_origins
 from .movement import expand_whole
+from .variable import given_values
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,10 +81,16 @@ class Conversions(Casting):
         tensors: list[Any] = [self, *others, *self._states()]
         lazy = [t for t in {id(t): t for t in tensors}.values() if _stored(t.uop) is None]
         if lazy:
+            for t in lazy:
+                if any(isinstance(size, UOp) for size in t.uop.shape):
+                    raise ShapeError(
+                        f"realize: the shape {show_shape(t.uop.shape)} is known at each call only, and a tensor that "
+                        "stays has a fixed one. Reduce it, or write it into a part of a larger tensor."
+                    )
             constant = [(t, t.uop) for t in lazy if _is_shared(t.uop)]
             origin, UOp.current_origin = UOp.current_origin, None
             try:
-                realize(list(dict.fromkeys(t.uop for t in lazy)), expressions)
+                realize(list(dict.fromkeys(t.uop for t in lazy)), expressions, given_values())
             finally:
                 UOp.current_origin = origin
             for t in lazy:

@@ -14,12 +14,14 @@ __all__ = ["Renderer", "Signature", "signature"]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a kernel is called with: buffers by slot, then variables; `threads`: the size of its THREAD loop, of all its
-    GLOBAL loops together, or 1."""
+    """What a kernel is called with: buffers by slot, then variables.
+
+    `threads`: the size of its THREAD loop (the greatest of a symbolic one), of all its GLOBAL loops together, or 1.
+    """
 
     params: tuple[UOp, ...]
     variables: tuple[UOp, ...]
-    threads: UOp | int
+    threads: int
 
 
 def signature(uops: Sequence[UOp]) -> Signature:
@@ -27,9 +29,7 @@ def signature(uops: Sequence[UOp]) -> Signature:
     params = sorted((u for u in uops if u.op is Ops.PARAM), key=lambda u: int(u.arg[0]))
     variables = sorted((u for u in uops if u.op is Ops.VARIABLE), key=lambda u: str(u.arg[0]))
     loops = [u.src[0] for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.THREAD]
-    threads: UOp | int = 1
-    if loops:
-        threads = int(loops[0].arg) if loops[0].op is Ops.CONST else loops[0]
+    threads = int(loops[0].bounds[1]) if loops else 1
     grid = [u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.GLOBAL]
     if grid:
         threads = math.prod(int(u.src[0].arg) for u in grid)

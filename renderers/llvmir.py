@@ -19,6 +19,8 @@ from .base import Renderer, multiple_of, signature
 __all__ = ["LLVM_OPS", "LLVMRenderer"]
 
 _FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
+_LINE = 64  # bytes that memory of the kernel's own is aligned to
+_ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
 _BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
     Ops.ADD: ("fadd", "add", "add"),
     Ops.SUB: ("fsub", "sub", "sub"),
@@ -109,6 +111,7 @@ class _Function:
         self.lines: list[str] = []
         self.values: dict[UOp, str] = {}
         self.allocas: list[str] = []
+        self.heap: list[str] = []
         self.declarations: dict[str, None] = {}
         self.loops: list[_Loop] = []
         self.block = "entry"
@@ -137,6 +140,8 @@ class _Function:
         if self.has_streams:
             self._declare("void @llvm.x86.sse.sfence()")
             self._emit("call void @llvm.x86.sse.sfence()")
+        for memory in self.heap:
+            self._emit(f"call void @free(ptr {memory})")
         body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
         head = f"define void @{self.name}(ptr noundef %args, i64 noundef %begin, i64 noundef %end) #0 {{"
         tail = ['attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }', "!0 = !{i32 1}"]
@@ -177,8 +182,20 @@ class _Function:
         self._argument(u, len(self.signature.params) + self.signature.variables.index(u), "i64")
 
     def _local(self, u: UOp) -> None:
-        name = self._fresh()
-        self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align 64")
+        """LOCAL: on the stack, or from the C library's heap where a thread's stack may be too small."""
+        name, size_bytes = self._fresh(), u.arg[1] * max(1, u.dtype.bits // 8)
+        if size_bytes <= _ON_STACK:
+            self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align {_LINE}")
+        else:
+            self._declare("noalias ptr @malloc(i64)")
+            self._declare("void @free(ptr)")
+            self.allocas += [
+                f"  {name}.m = call ptr @malloc(i64 {size_bytes + _LINE})",
+                f"  {name}.n = getelementptr i8, ptr {name}.m, i64 {_LINE}",
+                f"  {name} = call ptr @llvm.ptrmask.p0.i64(ptr {name}.n, i64 {-_LINE})",
+            ]
+            self._declare("ptr @llvm.ptrmask.p0.i64(ptr, i64)")
+            self.heap.append(f"{name}.m")
         self.values[u] = name
 
     def _place(self, u: UOp) -> None:
@@ -307,6 +324,8 @@ class _Function:
         loop = _Loop(self.count, self.block, registers or [])
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
+        if is_thread and u.src[0].op is not Ops.CONST:  # threads claim parts of the greatest size
+            limit = self._smaller(limit, self.values[u.src[0]])
         self._emit(f"br label %{loop.body}")
         self._label(loop.body)
         loop.counter = self._fresh()
@@ -321,6 +340,10 @@ class _Function:
         if is_thread or u.src[0].op is not Ops.CONST:
             self._guard(loop, limit)
         self.loops.append(loop)
+
+    def _smaller(self, a: str, b: str) -> str:
+        is_less = self._define(f"icmp slt i64 {a}, {b}")
+        return self._define(f"select i1 {is_less}, i64 {a}, i64 {b}")
 
     def _guard(self, loop: _Loop, limit: str) -> None:
         """A loop that may run zero times tests before its body."""

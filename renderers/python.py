@@ -36,7 +36,7 @@ class PythonRenderer(Renderer):
     def render(self, name: str, uops: Sequence[UOp]) -> str:
         """Source text of the kernel `name`."""
         sig = signature(uops)
-        names = {**{u: f"b{u.arg[0]}" for u in sig.params}, **{u: str(u.arg[0]) for u in sig.variables}}
+        names = {**{u: f"b{u.arg[0]}" for u in sig.params}, **{u: f"n_{u.arg[0]}" for u in sig.variables}}
         arguments = [*(names[u] for u in sig.params), *(names[u] for u in sig.variables), "begin", "end"]
         lines = [f"def {name}({', '.join(arguments)}):"]
         depth = 1
@@ -62,7 +62,9 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
             return ""
         case Ops.RANGE:
             names[u] = _identifier(str(u.arg[0]))
-            bounds = "begin, end" if u.arg[1] == AxisKind.THREAD else names[u.src[0]]
+            bounds = names[u.src[0]]
+            if u.arg[1] == AxisKind.THREAD:
+                bounds = "begin, end" if u.src[0].op is Ops.CONST else f"begin, min(end, {bounds})"
             return f"for {names[u]} in range({bounds}):"
         case Ops.INDEX:
             place = f"{names[u.src[0]]}[{names[u.src[1]]}]"

@@ -153,8 +153,7 @@ def render(device: Device, kernel: Kernel, actions: list[Action] | None = None) 
         raise CompileError(
             f"schedule of {kernel.name}: grid is for devices with work-items; {device.name} has threads."
         )
-    threads = signature(uops).threads
-    return Rendered(uops, device.renderer.render(symbol(kernel), uops), threads if isinstance(threads, int) else 1)
+    return Rendered(uops, device.renderer.render(symbol(kernel), uops), signature(uops).threads)
 
 
 def schedule_of(device: Device, kernel: Kernel) -> list[Action]:

@@ -93,10 +93,24 @@ class Batch:
         self.device = device
         self.calls = list(calls)
 
-    def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
-        """Buffer `slot` of call `entry` is another one from now on."""
-        call = self.calls[entry]
-        self.calls[entry] = call._replace(buffers=(*call.buffers[:slot], buffer, *call.buffers[slot + 1 :]))
+    def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
+        """A function that puts another buffer into slot `slot` of call `entry`, for all runs to come."""
+
+        def bind(buffer: Buffer) -> None:
+            call = self.calls[entry]
+            self.calls[entry] = call._replace(buffers=(*call.buffers[:slot], buffer, *call.buffers[slot + 1 :]))
+
+        return bind
+
+    def setter(self, entry: int, number: int) -> Callable[[int], object]:
+        """A function that gives variable `number` of call `entry` another value, for all runs to come."""
+
+        def give(value: int) -> None:
+            call = self.calls[entry]
+            values = (*call.variables[:number], value, *call.variables[number + 1 :])
+            self.calls[entry] = call._replace(variables=values)
+
+        return give
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         """Execute all calls in order; with `is_timed` the nanoseconds of each."""

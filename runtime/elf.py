@@ -78,8 +78,8 @@ def _libc() -> ctypes.CDLL:
 
 @functools.cache
 def libc_externs() -> dict[str, int]:
-    """What LLVM may call without being asked: the memory functions of the C library."""
-    names = ("memcpy", "memset", "memmove", "memcmp")
+    """The memory functions of the C library: what LLVM may call without being asked, and the heap for large panels."""
+    names = ("memcpy", "memset", "memmove", "memcmp", "malloc", "free")
     return {name: ctypes.cast(getattr(_libc(), name), ctypes.c_void_p).value or 0 for name in names}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -21,7 +22,6 @@ from kernmill.ir import (
     IndexRangeError,
     KernmillError,
     Ops,
-    ShapeError,
     UOp,
     dtypes,
     numel,
@@ -35,13 +35,14 @@ from .build import build, build_all
 from .check import run_checked, wants_check
 from .device import Call, Device, Program, canonical_name, get_device
 from .profile import report, report_memory, wants_report
-from .replay import copy_between, current_recording, download_scalar
+from .replay import check_values, copy_between, current_recording, download_scalar, variables_of
 
-__all__ = ["STALE", "allocate_buffer", "download", "realize", "upload"]
+__all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
 
 _PLANS_KEPT = 4096
 _PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
 _lock = threading.RLock()
+_launched = [0]  # ns in kernels, outside of replays
 
 
 class _Owner:
@@ -144,7 +145,11 @@ def _make_plan(schedule: Schedule) -> _Plan:
     built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
     programs = [next(built) if isinstance(item, Kernel) else None for item in schedule.items]
     found = [variables_of(item.ast) if isinstance(item, Kernel) else [] for item in schedule.items]
-    bounds = {str(v.arg[0]): (int(v.arg[1]), int(v.arg[2])) for variables in found for v in variables}
+    bounds: dict[str, tuple[int, int]] = {}
+    for variable in (v for variables in found for v in variables):
+        name, least, greatest = variable.arg
+        low, high = bounds.get(name, (least, greatest))
+        bounds[name] = (max(low, least), min(high, greatest))
     names = [tuple(str(v.arg[0]) for v in variables) for variables in found]
     return _Plan(schedule, plan_memory(schedule), programs, names, bounds)
 
@@ -218,10 +223,7 @@ class _Run:
             if wants_report():
                 report_memory(plan.memory)
         _plans.move_to_end(key)
-        for name, (least, greatest) in plan.bounds.items():
-            if not least <= self.variables.get(name, least - 1) <= greatest:
-                given = self.variables.get(name, "nothing")
-                raise ShapeError(f"realize: the size {name} is {given}. Give it a value from {least} to {greatest}.")
+        check_values(plan.bounds, self.variables)
         return plan
 
     def memory(self, plan: _Plan) -> list[Buffer]:
@@ -279,9 +281,9 @@ class _Run:
             raise IndexRangeError(failed[0])
 
 
-def variables_of(ast: UOp) -> list[UOp]:
-    """The variables of a kernel in the order of its arguments."""
-    return sorted((node for node in ast.toposort() if node.op is Ops.VARIABLE), key=lambda v: str(v.arg[0]))
+def launched_ns() -> int:
+    """Nanoseconds that kernels took so far (on devices that do not wait: their launches), outside of replays."""
+    return _launched[0]
 
 
 def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
@@ -292,10 +294,12 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     if wants_check() and device.props().is_host_visible and device.name != "PYTHON":
         for kernel, call in batch:
             run_checked(device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1))
-        return
-    times = device.run([call for _, call in batch], is_timed=wants_report())
-    if wants_report():
-        report(device, [kernel for kernel, _ in batch], times)
+    else:
+        start = time.perf_counter_ns()
+        times = device.run([call for _, call in batch], is_timed=wants_report())
+        _launched[0] += time.perf_counter_ns() - start
+        if wants_report():
+            report(device, [kernel for kernel, _ in batch], times)
     record = current_recording()
     if record is not None:
         record.add_kernels(device.name, batch)

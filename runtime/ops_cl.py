@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from kernmill.ir import DeviceError, Ops, OutOfMemoryError, Target, dtypes
@@ -308,8 +308,11 @@ class _Prepared(Batch):
         self.entries = [(launch.kernel, launch.size, launch.group) for launch in self.launches]
         self.lock = threading.Lock()
 
-    def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
-        self.launches[entry].bind(slot, buffer)
+    def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
+        return partial(self.launches[entry].bind, slot)
+
+    def setter(self, entry: int, number: int) -> Callable[[int], object]:
+        return partial(self.launches[entry].set_number, 2 * len(self.calls[entry].buffers) + number)
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from kernmill.ir import DType, Ops, Target, dtypes, setting
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
@@ -84,8 +84,17 @@ class _Table(Batch):
         super().__init__(device, calls)
         self.table = launch_table(calls)
 
-    def rebind(self, entry: int, slot: int, buffer: Buffer) -> None:
-        self.table.set_arg(entry, slot, buffer.address)
+    def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
+        slots, place = self.table.argument(entry, slot)
+
+        def bind(buffer: Buffer) -> None:
+            slots[place] = buffer.address
+
+        return bind
+
+    def setter(self, entry: int, number: int) -> Callable[[int], object]:
+        slots, place = self.table.argument(entry, len(self.calls[entry].buffers) + number)
+        return partial(slots.__setitem__, place)
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         if is_timed:

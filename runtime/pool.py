@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kernmill.ir import setting
+from kernmill.ir import active_overrides, setting
 
 from .host import this_host
 from .llvm_codegen import compile_cached
@@ -203,8 +203,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def default_pool() -> Pool:
-    """The pool that the settings ask for: `THREADS` and `SPIN`."""
-    return _pool_for(this_host().threads(), int(setting("SPIN")))
+    """The pool that the settings ask for: `THREADS` and `SPIN`. The process's limits are looked at once a second."""
+    global _lately
+    second, overrides = int(time.monotonic()), active_overrides()
+    if _lately is None or _lately[0] != second or _lately[1] is not overrides:
+        _lately = second, overrides, _pool_for(this_host().threads(), int(setting("SPIN")))
+    return _lately[2]
+
+
+_lately: tuple[int, object, Pool] | None = None
 
 
 @functools.cache
@@ -240,11 +247,11 @@ class LaunchTable:
             first += len(launch.args)
         self.address = ctypes.addressof(self._entries)
 
-    def set_arg(self, entry: int, slot: int, value: int) -> None:
-        """Change one argument: a buffer address or a variable."""
+    def argument(self, entry: int, slot: int) -> tuple[ctypes.Array[ctypes.c_int64], int]:
+        """Where an argument stands, a buffer address or a variable: an array of all, and the place in it."""
         if not 0 <= slot < self._slots[entry]:
-            raise IndexError(f"set_arg: entry {entry} has {self._slots[entry]} slots, not slot {slot}")
-        self._args[self._first[entry] + slot] = value
+            raise IndexError(f"argument: entry {entry} has {self._slots[entry]} slots, not slot {slot}")
+        return self._args, self._first[entry] + slot
 
     def set_range(self, entry: int, n: int, chunk: int) -> None:
         """Change the parallel range of an entry and the part of it that is claimed at once."""

@@ -8,19 +8,28 @@ constants) it keeps.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kernmill.compiler import Kernel
-from kernmill.ir import IndexRangeError, KernmillError
+from kernmill.ir import IndexRangeError, KernmillError, Ops, ShapeError, UOp
 
 from .buffer import Buffer
 from .device import Batch, Call, get_device
 from .profile import report, wants_report
 
-__all__ = ["Recording", "Replay", "copy_between", "current_recording", "recording"]
+__all__ = [
+    "Recording",
+    "Replay",
+    "check_values",
+    "copy_between",
+    "current_recording",
+    "download_scalar",
+    "recording",
+    "variables_of",
+]
 
 
 @dataclass(slots=True)
@@ -132,10 +141,13 @@ class Replay:
 
     def __init__(self, recorded: Recording, moving: Sequence[Buffer]) -> None:
         self._slots = {id(buffer): slot for slot, buffer in enumerate(moving)}
-        self._places: list[list[tuple[Batch, int, int]]] = [[] for _ in moving]
+        self._binders: list[list[Callable[[Buffer], object]]] = [[] for _ in moving]
         # in place of what moves: the memory of the capture belongs to its user, and is not kept alive from here
         self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
         self._addresses = [0] * len(moving)
+        self._setters: dict[str, list[Callable[[int], object]]] = {}
+        self._bounds: dict[str, tuple[int, int]] = {}
+        self._values: Mapping[str, int] = {}
         self.kernel_count = recorded.kernel_count
         self.kept_bytes, self.least_bytes = self._memory(recorded)
         self._steps: list[_Ready | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
@@ -181,30 +193,46 @@ class Replay:
         for entry, call in enumerate(step.calls):
             for slot, buffer in enumerate(call.buffers):
                 if id(buffer) in self._slots:
-                    self._places[self._slots[id(buffer)]].append((batch, entry, slot))
+                    self._binders[self._slots[id(buffer)]].append(batch.binder(entry, slot))
+            for number, variable in enumerate(variables_of(step.kernels[entry].ast)):
+                name, least, greatest = variable.arg
+                self._setters.setdefault(name, []).append(batch.setter(entry, number))
+                low, high = self._bounds.get(name, (least, greatest))
+                self._bounds[name] = (max(low, least), min(high, greatest))
         return _Ready(batch, step.kernels)
 
-    def run(self, given: Sequence[Buffer]) -> None:
-        """Launch everything with these buffers in the places of those that move.
+    def run(self, given: Sequence[Buffer], values: Mapping[str, int] | None = None) -> None:
+        """Launch everything with these buffers in the places of those that move, and these values of variables.
 
         Raises:
             IndexRangeError: a recorded check failed.
+            ShapeError: a variable has no value, or one outside its bounds.
         """
+        if self._setters:
+            self._set_variables(values or {})
         addresses = [buffer.address for buffer in given]
         if addresses != self._addresses:
             for slot, address in enumerate(addresses):
                 if address != self._addresses[slot]:
-                    for batch, entry, place in self._places[slot]:
-                        batch.rebind(entry, place, given[slot])
+                    for bind in self._binders[slot]:
+                        bind(given[slot])
             self._addresses = addresses
+        is_timed = wants_report()
         for step in self._steps:
-            if isinstance(step, _Ready):
-                if wants_report():
-                    report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
-                else:
-                    step.batch.run()
-            else:
+            if not isinstance(step, _Ready):
                 self._run_other(step, given)
+            elif is_timed:
+                report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
+            else:
+                step.batch.run()
+
+    def _set_variables(self, values: Mapping[str, int]) -> None:
+        check_values(self._bounds, values)
+        for name, setters in self._setters.items():
+            if self._values.get(name) != values[name]:
+                for give in setters:
+                    give(values[name])
+        self._values = dict(values)
 
     def _run_other(self, step: _Copy | _Check, given: Sequence[Buffer]) -> None:
         """A copy or a check, which are rare."""
@@ -213,6 +241,21 @@ class Replay:
             copy_between(at.get(id(step.target), step.target), at.get(id(step.source), step.source))
         elif download_scalar(at.get(id(step.buffer), step.buffer)):
             raise IndexRangeError(step.message)
+
+
+def variables_of(ast: UOp) -> list[UOp]:
+    """The variables of a kernel in the order of its arguments."""
+    return sorted((node for node in ast.toposort() if node.op is Ops.VARIABLE), key=lambda v: str(v.arg[0]))
+
+
+def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int]) -> None:
+    """Raises ShapeError for a variable without a value or with one outside its bounds."""
+    for name, (least, greatest) in bounds.items():
+        if not least <= values.get(name, least - 1) <= greatest:
+            raise ShapeError(
+                f"realize: the size {name} is {values.get(name, 'nothing')}. Give it a value from {least} to "
+                f"{greatest}."
+            )
 
 
 def copy_between(target: Buffer, source: Buffer) -> None:

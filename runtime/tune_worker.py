@@ -23,8 +23,9 @@ from .buffer import Buffer
 from .build import compile_with
 from .check import agree
 from .device import Batch, Call, get_device
-from .execute import allocate_buffer, variables_of
+from .execute import allocate_buffer
 from .kernel_text import kernel_from_text
+from .replay import variables_of
 
 __all__ = ["Bench", "main"]
 

@@ -22,11 +22,11 @@ from ..turn import merged, shuffle
 from ..vectorize import spread
 from .reduce import without_mask
 
-__all__ = ["find_dots"]
+__all__ = ["BYTES", "GROUP", "find_dots"]
 
-_BYTES = (dtypes.int8, dtypes.uint8)
+BYTES = (dtypes.int8, dtypes.uint8)
 _HIGHEST = {dtypes.uint8: 128, dtypes.int8: -128}  # the highest bit, as a value
-_GROUP = 4  # products that one lane of the result adds up
+GROUP = 4  # products that one lane of the result adds up
 
 
 def find_dots(ast: UOp, target: Target) -> UOp:
@@ -54,10 +54,10 @@ def _with_dots(node: UOp, target: Target) -> UOp:
     shifts: list[UOp] = []
     values = list(node.src[: node.arg[1]])
     rest: list[UOp] = []
-    for first in range(0, len(values), _GROUP):
-        found = _dot(values[first : first + _GROUP], node, target)
+    for first in range(0, len(values), GROUP):
+        found = _dot(values[first : first + GROUP], node, target)
         if found is None:
-            rest += values[first : first + _GROUP]
+            rest += values[first : first + GROUP]
         else:
             dots.append(found[0])
             shifts += found[1:]
@@ -74,7 +74,7 @@ def _sum(like: UOp, values: Sequence[UOp], loops: Sequence[UOp]) -> UOp:
 def _dot(values: Sequence[UOp], node: UOp, target: Target) -> tuple[UOp, ...] | None:
     """The four values as one DOT, and the DOT to take off again where an operand was moved by 128."""
     products = [product for value in values if (product := _product(value)) is not None]
-    if len(products) < _GROUP or len({tuple(x.dtype.scalar for x in product) for product in products}) > 1:
+    if len(products) < GROUP or len({tuple(x.dtype.scalar for x in product) for product in products}) > 1:
         return None
     lanes = node.dtype.lanes
     a, b = (_side_by_side([product[n] for product in products], lanes) for n in (0, 1))
@@ -132,14 +132,14 @@ def _product(value: UOp) -> tuple[UOp, UOp] | None:
 def _byte(u: UOp) -> UOp | None:
     if u.op is Ops.BROADCAST:
         return _byte(u.src[0])
-    return u.src[0] if u.op is Ops.CAST and u.src[0].dtype.scalar in _BYTES else None
+    return u.src[0] if u.op is Ops.CAST and u.src[0].dtype.scalar in BYTES else None
 
 
 def _side_by_side(four: Sequence[UOp], lanes: int) -> UOp:
     """Lane 4*n + m of the result is lane n of vector m."""
     if all(u.dtype.lanes == 1 for u in four):
-        quad = _neighbours(four) or UOp(Ops.LANES, four[0].dtype.vec(_GROUP), tuple(four))
-        return shuffle(quad, quad, tuple(range(_GROUP)) * lanes)
+        quad = _neighbours(four) or UOp(Ops.LANES, four[0].dtype.vec(GROUP), tuple(four))
+        return shuffle(quad, quad, tuple(range(GROUP)) * lanes)
     vectors = [spread(u, lanes) for u in four]
     return merged([(vector, lane) for lane in range(lanes) for vector in vectors])
 
@@ -156,5 +156,5 @@ def _neighbours(four: Sequence[UOp]) -> UOp | None:
     )
     if not is_row:
         return None
-    kind = four[0].dtype.vec(_GROUP)
+    kind = four[0].dtype.vec(GROUP)
     return UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, first)),), four[0].arg)

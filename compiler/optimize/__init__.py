@@ -9,9 +9,9 @@ from .actions import parse_schedule as parse_schedule
 from .actions import show_schedule as show_schedule
 from .dots import dot_actions as dot_actions
 from .heuristic import choose_actions as choose_actions
-from .look import iterations as iterations
 from .look import look as look
 from .look import main_group as main_group
+from .look import nest_iterations as nest_iterations
 from .rows import kept_loops as kept_loops
 from .rows import rows_as_lanes as rows_as_lanes
 from .search import body_size as body_size

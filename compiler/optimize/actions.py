@@ -11,6 +11,7 @@
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
+    prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search.
@@ -39,7 +40,7 @@ from kernmill.ir import (
 from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
 from . import proposals as propose
-from .staging import staged
+from .staging import gated, staged
 
 __all__ = ["VERBS", "Action", "Verb", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
@@ -144,9 +145,14 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         name, amount = args[0], int(args[1])
         loop = find_loop(ast, name)
         is_reduce = loop.arg[1] == AxisKind.REDUCE
-        if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) or (verb == "group" and not is_reduce):
+        fills = any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort())
+        size = loop.src[0]
+        is_copied = fills and verb == "vectorize" and size.is_const and amount >= size.arg  # copies of stores as one
+        if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) and not is_copied:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
-        if verb == "group" and any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort()):
+        if verb == "group" and not is_reduce:
+            raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
+        if verb == "group" and fills:
             raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
@@ -178,12 +184,12 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
     valid: UOp | None = None
     loops: tuple[UOp, ...] = (inner,)
     index = inner
-    if size.is_const and size.arg <= amount:
-        valid = None if size.arg == amount else inner < size
+    blocks = simplify((size + (amount - 1)) // amount)
+    if blocks.is_const and blocks.arg == 1:  # also of a size that is known when the kernel runs
+        valid = None if size.is_const and size.arg == amount else inner < size
         if name in order:
             order.remove(name)
     else:
-        blocks = simplify((size + (amount - 1)) // amount)
         outer = make_range(name, blocks, loop.arg[1])
         index, loops = simplify(outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
@@ -201,7 +207,7 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     """
     order = ast.toposort()
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
-    last = None if valid is None or not is_output or not loop.src[0].is_const else loop.src[0].arg - 1
+    last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
     widened = _copied_out(loops[-1])
     done: dict[UOp, UOp] = {}
     for node in order:
@@ -223,13 +229,13 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
             case Ops.AFTER if widened and loop in memory_of(node).src:
                 src = (*src, loops[-1])
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
-                src = (_gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+                src = (gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
             case Ops.INDEX if widened and loop in memory_of(node).src:
                 is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
                 inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]
                 src = (src[0], inner, *src[2:])
             case Ops.INDEX if last is None and _place_changes(node, loop):
-                src = _gated(node.replace(src=src), valid).src
+                src = gated(node.replace(src=src), valid).src
         done[node] = node if src == node.src else node.replace(src=src)
     return simplify(done[ast])
 
@@ -258,21 +264,12 @@ def _place_changes(place: UOp, loop: UOp) -> bool:
     return any(loop in s.ranges for s in place.src[1:])
 
 
-def _gated(place: UOp, valid: UOp | None) -> UOp:
-    """The INDEX, touched only where `valid` holds."""
-    if valid is None:
-        return place
-    return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
-
-
 def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     loop = find_loop(ast, args[0])
     info: KernelInfo = ast.arg
     if args[0] not in info.order:
         raise ValueError(f"{args[0]} is no output loop")
     _check_changes_output(ast, loop)
-    if not loop.src[0].is_const:
-        raise ValueError("its size is known only at launch, and threads share a fixed number of iterations")
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
         raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
@@ -320,7 +317,7 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
     block = outer.replace(arg=(name, AxisKind.LOOP))
     loops = tuple(r for r in closed_ranges(total) if r is not outer)
     part = UOp(Ops.REDUCE, total.dtype, (substitute(total.src[0], {outer: block}), *loops), total.arg)
-    so_far = UOp(Ops.LOAD, total.dtype, (_gated(store.src[0], block > 0),))
+    so_far = UOp(Ops.LOAD, total.dtype, (gated(store.src[0], block > 0),))
     value = so_far + part
     if total is not store.src[1]:
         value = block.eq(outer.src[0].arg - 1).where(substitute(store.src[1], {total: value}), value)
@@ -358,9 +355,11 @@ _PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     table: dict[UOp, UOp] = {}
+    inside = {find_loop(ast, name) for name in args[1:]}
     for node in ast.toposort():
         memory = node.src[0].src[0] if node.op is Ops.LOAD else node
-        if node.op is Ops.LOAD and memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED:
+        is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED
+        if node.op is Ops.LOAD and is_large and inside <= node.ranges:
             table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=int(args[0]))
     return substitute(ast, table)
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes, linear
 
 from ..kernel import KernelInfo
+from ..lower.dot import BYTES, GROUP
 from .actions import Action
+from .packing import blocks
 
 __all__ = ["dot_actions"]
 
-_GROUP = 4
-_BYTES = (dtypes.int8, dtypes.uint8)
 _BLOCK = (4, 6)  # vectors and rows of a register tile; with 16 registers:
 _SMALL_BLOCK = (2, 4)
 _PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
@@ -46,7 +46,7 @@ def dot_actions(ast: UOp, target: Target) -> list[Action] | None:
     steps = _steps(ast.src[0].src[0])
     info: KernelInfo = ast.arg
     order = [name for name in info.order if name in sizes]
-    if steps is None or sizes[inner] < 2 * _GROUP:
+    if steps is None or sizes[inner] < 2 * GROUP:
         return None
     for left, right in (operands, operands[::-1]):
         columns = [name for name in order if steps.get(name) == 1 and name in right.steps and name not in left.steps]
@@ -54,7 +54,7 @@ def dot_actions(ast: UOp, target: Target) -> list[Action] | None:
         if columns and rows:
             return _tiled(sizes, order, (rows[-1], columns[0], inner), (left, right), target)
     if all(operand.steps.get(inner) == 1 for operand in operands):
-        return [Action("unroll", (inner, str(_GROUP))), Action("vectorize", (inner, str(target.vector_bytes // 4)))]
+        return [Action("unroll", (inner, str(GROUP))), Action("vectorize", (inner, str(target.vector_bytes // 4)))]
     return None
 
 
@@ -75,41 +75,33 @@ def _tiled(
     tile = min(range(1, most + 1), key=lambda n: (-(-sizes[rows] // n) * (n + 1), -n))
     actions = [Action("vectorize", (columns, str(lanes)))]
     actions += [Action("unroll", (name, str(n))) for name, n in ((columns, vectors), (rows, tile)) if n > 1]
-    actions.append(Action("unroll", (inner, str(_GROUP))))
+    actions.append(Action("unroll", (inner, str(GROUP))))
     if sizes[rows] < _PACKED_ROWS * tile:
         return actions
-    packs_rows = _is_moved(left, right) and left.steps.get(inner) == 1 and sizes[inner] % (_GROUP * lanes) == 0
-    many = _block(-(-sizes[rows] // tile), tile * sizes[inner], target)
-    wide_block = _block(-(-sizes[columns] // (lanes * vectors)), lanes * vectors * sizes[inner], target)
-    if many[0] == 1:  # all rows are one block, and each panel is packed for them where it is used
-        wide_block = (wide_block[0] * wide_block[1], 1)
+    packs_rows = _is_moved(left, right) and left.steps.get(inner) == 1 and sizes[inner] % (GROUP * lanes) == 0
+    panels, tiles = -(-sizes[columns] // (lanes * vectors)), -(-sizes[rows] // tile)
+    across, down = blocks(sizes[columns], panels, sizes[rows], sizes[rows] * sizes[inner], target)
     outer, inside = [name for name in order if name not in (rows, columns)], list[str]()
-    for name, (count, each) in ((columns, wide_block), (rows, many)):
-        if count > 1 and each > 1:
+    for name, count, number in ((columns, panels, across), (rows, tiles, down)):
+        each = -(-count // number)
+        if packs_rows and 1 < each < count:
             actions.append(Action("split", (name, str(each))))
-        if count > 1:
             outer.append(name)
-        if each > 1:
-            inside.append(f"{name}.s" if count > 1 else name)
+            inside.append(f"{name}.s")
+        elif count > 1:
+            inside.append(name)
     actions.append(Action("order", (*outer, *inside)))
-    held = {name: [n for n in inside if n.partition(".")[0] == name] for name in (rows, columns)}
-    own = [inner] if sizes[inner] > _GROUP else []
+    held = [name for name in inside if name.partition(".")[0] == rows]
+    own = [inner] if sizes[inner] > GROUP else []
     wide = [f"{columns}.u"] if vectors > 1 else []
-    panel = (*held[columns], *own, *wide, f"{columns}.v", f"{inner}.u")
+    panel = (*own, *wide, f"{columns}.v", f"{inner}.u")
     actions.append(Action("stage", (str(right.slot), *panel)))
     if packs_rows:  # adding 128 in the inner loop would cost a fifth of the time
         actions.append(
-            Action("stage", (str(left.slot), *held[rows], *([f"{rows}.u"] if tile > 1 else []), *own, f"{inner}.u"))
+            Action("stage", (str(left.slot), *held, *([f"{rows}.u"] if tile > 1 else []), *own, f"{inner}.u"))
         )
         actions.append(Action("vectorize", (f"{inner}''", str(lanes))))
     return actions
-
-
-def _block(tiles: int, size_bytes: int, target: Target) -> tuple[int, int]:
-    """How many blocks, and tiles in each, so that one of them takes at most a third of L2."""
-    count = -(-tiles // max(1, target.l2_bytes // 3 // size_bytes))
-    each = -(-tiles // count)
-    return -(-tiles // each), each
 
 
 def _is_moved(left: _Operand, right: _Operand) -> bool:
@@ -125,7 +117,7 @@ def _operands(total: UOp) -> tuple[_Operand, _Operand] | None:
 
 
 def _operand(u: UOp) -> _Operand | None:
-    if u.op is not Ops.CAST or u.src[0].op is not Ops.LOAD or u.src[0].dtype not in _BYTES:
+    if u.op is not Ops.CAST or u.src[0].op is not Ops.LOAD or u.src[0].dtype not in BYTES:
         return None
     place = u.src[0].src[0]
     steps = _steps(place)

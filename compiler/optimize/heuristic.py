@@ -9,13 +9,13 @@ tests/compiler/optimize/test_heuristic.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Target, UOp
+from kernmill.ir import Ops, Target, UOp
 
 from .actions import Action, fits
 from .dots import dot_actions
-from .look import Access, Group, Shape, is_gated, iterations, look, main_group
+from .look import Access, Group, Shape, is_gated, look, main_group, nest_iterations
 from .packing import SMALL_REDUCE, Tile, pack
-from .rows import passes_along_rows, rows_as_lanes
+from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
 from .windows import window_actions
 
 __all__ = ["choose_actions"]
@@ -54,7 +54,8 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
             few = _few_rows(ast, shape, main, lane_loop, target)
             actions += few or [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
         else:
-            actions += _stream(shape, lane_loop, target)
+            actions += [*passes_along_rows(ast, shape.lanes), *_stream(shape, lane_loop, target)]
+        actions += [] if target.has_grid else ask_for_next_row(ast, target)
     left = _loops_left(shape, actions)
     ordered = [
         Action(a.verb, tuple(n for n in a.args if n in left or n not in shape.outputs)) if a.verb == "order" else a
@@ -80,7 +81,7 @@ def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
     """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
     total = 0.0
     for a in main.loads:
-        again = iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
+        again = nest_iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
         is_panel = len(main.loops) == 1 and loop in shape.outputs and not is_gated(a)
         total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
     return total
@@ -106,7 +107,7 @@ def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
         )
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
-            score += 0.25 + _FOLD_COST / iterations(shape, main.loops)  # lanes are folded once per result
+            score += 0.25 + _FOLD_COST / nest_iterations(shape, main.loops)  # lanes are folded once per result
         if best is None or score < best[0]:
             best = (score, name)
     return best[1] if best else None
@@ -214,15 +215,8 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if has_lane_output:
             return actions
-        inner = Shape(
-            shape.sizes,
-            outer,
-            shape.stores,
-            [a for a in shape.loads if a not in main.loads],
-            [],
-            shape.work,
-            shape.lanes,
-        )
+        loads = [a for a in shape.loads if a not in main.loads]
+        inner = Shape(shape.sizes, outer, shape.stores, loads, shape.groups, shape.work, shape.lanes)
         actions += _stream(inner, _lane_loop(inner, None, target), target)
     else:
         if lane_loop is not None and width > 1:
@@ -254,7 +248,7 @@ def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target
     step = matrix.step(terms) or 0
     width = _width(shape, lane_loop, target)
     vectors = shape.sizes[lane_loop] // max(1, width)
-    count = iterations(shape, rows)
+    count = nest_iterations(shape, rows)
     if size <= 4 * target.l2_bytes or count > _FEW_ROWS or any(name in matrix.steps for name in rows) or step <= 0:
         return []
     columns, block = 2 if rows else 4, 8 if count <= 8 else 16
@@ -273,8 +267,25 @@ def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target
         *actions,
         Action("split", (lane_loop, str(inside))),
         Action("order", (lane_loop, terms, f"{lane_loop}.s", *rows)),
+        *_few_staged(shape, main, lane_loop, rows, tile),
         Action("prefetch", (str(ahead),)),
     ]
+
+
+def _few_staged(shape: Shape, main: Group, lane_loop: str, rows: list[str], tile: int) -> list[Action]:
+    """Both operands of a block of terms side by side: their rows may lie pages apart, in few places of a cache."""
+    (terms,) = main.loops
+    loads = [a for a in main.loads if a.node.op is Ops.LOAD and not is_gated(a)]
+    left = [a for a in loads if lane_loop not in a.steps and all(a.step(name) for name in rows)]
+    if not rows or len(main.loads) != 2 or len(left) != 1 or any(shape.sizes[name] < 2 for name in rows):
+        return []
+    (right,) = (a for a in loads if a is not left[0])
+    walked = [name for name in rows if name != rows[-1] or shape.sizes[name] > tile]
+    copied = [f"{rows[-1]}.u"] if tile > 1 else []
+    staged = [Action("stage", (left[0].slot, *walked, *copied, f"{terms}.s"))]
+    if walked:  # the next tile of rows reads the matrix again
+        staged.append(Action("stage", (right.slot, f"{terms}.s", f"{lane_loop}.u", f"{lane_loop}.v")))
+    return staged
 
 
 def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
@@ -342,8 +353,6 @@ def _reduce_loops(shape: Shape, main: Group, lane_loop: str | None, width: int, 
     body = accumulators
     for name in reversed(main.loops):
         size = shape.sizes[name]
-        if size < 0:
-            break
         blocks = -(-size // width) if name == lane_loop else size
         if name != lane_loop and 1 < blocks <= SMALL_REDUCE and body * blocks <= _MAX_BODY:
             actions.append(Action("unroll", (name, str(blocks))))
@@ -381,13 +390,13 @@ def _loops_left(shape: Shape, actions: list[Action]) -> list[str]:
     for action in actions:
         if action.verb in ("vectorize", "unroll"):
             taken[action.args[0]] = taken.get(action.args[0], 1) * int(action.args[1])
-    return [name for name in shape.outputs if shape.sizes[name] < 0 or shape.sizes[name] > taken.get(name, 1)]
+    return [name for name in shape.outputs if shape.sizes[name] > taken.get(name, 1)]
 
 
 def _threads(shape: Shape, actions: list[Action], left: list[str]) -> list[Action]:
     """The outermost loop that is left is shared among threads."""
     order = next((list(a.args) for a in actions if a.verb == "order"), left)
-    if not order or order[0] not in shape.outputs or shape.sizes[order[0]] < 0:
+    if not order or order[0] not in shape.outputs:
         return []
     return [Action("thread", (order[0],))]
 
@@ -396,7 +405,7 @@ def _grid(shape: Shape, left: list[str]) -> list[Action]:
     """Every loop that all stores and reductions stand in: others would be repeated by each work-item."""
     loops = [
         name for name in left
-        if shape.sizes[name] > 0 and all(name in a.steps for a in shape.stores)
+        if name not in shape.symbolic and all(name in a.steps for a in shape.stores)
         and all(name in group.around for group in shape.groups)
     ]  # fmt: skip
     return [Action("grid", tuple(loops))] if loops else []

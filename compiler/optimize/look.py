@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo
-from .rows import keeping_loops, kept_loops
+from ..kernel import KernelInfo, iterations
+from .rows import filling_loops, keeping_loops, kept_loops
 
-__all__ = ["Access", "Group", "Shape", "is_gated", "iterations", "look", "main_group"]
+__all__ = ["Access", "Group", "Shape", "is_gated", "look", "main_group", "nest_iterations"]
 
 
 @dataclass(slots=True)
@@ -26,6 +26,16 @@ class Access:
     def step(self, loop: str) -> int | None:
         """Elements from one iteration to the next; 0 where the place does not change with the loop."""
         return self.steps.get(loop, 0)
+
+    @property
+    def memory(self) -> UOp:
+        """The buffer."""
+        return self.node.src[0].src[0]
+
+    @property
+    def slot(self) -> str:
+        """The number of the buffer, as `stage` takes it."""
+        return str(self.memory.arg[0])
 
 
 @dataclass(slots=True)
@@ -51,6 +61,7 @@ class Shape:
     ast: UOp | None = None
     kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
     keeping: set[str] = field(default_factory=set[str])  # ... or some
+    symbolic: set[str] = field(default_factory=set[str])  # loops whose sizes, here the greatest, are known at launch
 
 
 def look(ast: UOp, target: Target) -> Shape:
@@ -58,13 +69,15 @@ def look(ast: UOp, target: Target) -> Shape:
     order = ast.toposort()
     info: KernelInfo = ast.arg
     loops = [node for node in order if node.op is Ops.RANGE]
-    sizes = {str(r.arg[0]): int(r.src[0].arg) if r.src[0].is_const else -1 for r in loops}
+    sizes = {str(r.arg[0]): iterations(r) for r in loops}
     loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store) for store in ast.src]
     shape = Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
     shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
+    shape.symbolic = {str(r.arg[0]) for r in loops if not r.src[0].is_const}
+    filling = filling_loops(ast)
     for node in order:
-        if node.op is Ops.REDUCE:
+        if node.op is Ops.REDUCE and filling.isdisjoint(str(r.arg[0]) for r in closed_ranges(node)):
             _add_group(shape, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
             shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
@@ -102,11 +115,11 @@ def _add_group(shape: Shape, node: UOp, loads: dict[UOp, Access]) -> None:
 
 def main_group(shape: Shape) -> Group | None:
     """The reductions that take the most time."""
-    return max(shape.groups, key=lambda g: iterations(shape, g.loops) * len(g.loads), default=None)
+    return max(shape.groups, key=lambda g: nest_iterations(shape, g.loops) * len(g.loads), default=None)
 
 
-def iterations(shape: Shape, loops: list[str]) -> int:
-    """Of loops inside each other; a size that is known only at launch counts as 1."""
+def nest_iterations(shape: Shape, loops: list[str]) -> int:
+    """Of loops inside each other; a size that is known only at launch counts as the greatest."""
     total = 1
     for name in loops:
         total *= max(1, shape.sizes[name])

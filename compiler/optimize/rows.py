@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernmill.ir import Ops, UOp, closed_ranges, linear
+from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, iterations
 from .actions import Action, memory_of
 
-__all__ = ["keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
+__all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
+_TERMS = 4  # terms of a product that are added before the loop goes round
+_CACHED = 2  # times the L2 cache: of less memory the next row is near
 _SPREAD = 2  # iterations of a pass that is no product, taken together
 
 
@@ -52,6 +54,11 @@ def keeping_loops(ast: UOp) -> set[str]:
     return set[str]().union(*_loops_of_memories(ast))
 
 
+def filling_loops(ast: UOp) -> set[str]:
+    """The loops that fill kept rows; a sum over one is taken on the way."""
+    return {str(loop.arg[0]) for node in ast.toposort() if node.op is Ops.AFTER for loop in closed_ranges(node)}
+
+
 def _loops_of_memories(ast: UOp) -> list[set[str]]:
     return [{str(r.arg[0]) for r in node.src} for node in ast.toposort() if node.op is Ops.LOCAL]
 
@@ -64,12 +71,33 @@ def passes_along_rows(ast: UOp, lanes: int) -> list[Action]:
         size = _size(ast, name)
         if one.node.op is not Ops.AFTER or size < lanes or any(_step(load, name) not in (0, 1) for load in one.loads):
             continue
-        if any(r.loops[-1] != name and name in r.around for r in _passes(ast)):
+        if any(name in r.around for r in _passes(ast)):
             continue  # a reduction for each element of the row: its own loop has the lanes
         actions.append(Action("vectorize", (name, str(lanes))))
         if size // lanes >= 2 * _SPREAD:
             actions.append(Action("unroll", (name, str(_SPREAD))))
     return actions
+
+
+def ask_for_next_row(ast: UOp, target: Target) -> list[Action]:
+    """Where several passes read a row, the first waits for memory: the last one asks for the next row meanwhile."""
+    order = ast.toposort()
+    place = {str(loop.arg[0]): number for number, node in enumerate(order) for loop in closed_ranges(node)}
+    info: KernelInfo = ast.arg
+    passes: dict[UOp, dict[str, UOp]] = {}
+    for load in order:
+        if load.op is Ops.LOAD and load.src[0].src[0].op is Ops.PARAM:
+            along = [name for name in _names(load) if _step(load, name) == 1]
+            passes.setdefault(load.src[0].src[0], {}).update(dict.fromkeys(along, load))
+    for memory, loads in passes.items():
+        last = max(loads, key=lambda name: place.get(name, len(order)), default="")
+        if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * target.l2_bytes:
+            continue
+        rows = [name for name in info.order if name in _names(loads[last]) and name != last]
+        ahead = (_step(loads[last], rows[-1]) or 0 if rows else 0) * memory.dtype.size_bytes
+        if 0 < _size(ast, last) * memory.dtype.size_bytes <= ahead <= target.l2_bytes // 4:
+            return [Action("prefetch", (str(ahead), last))]
+    return []
 
 
 def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
@@ -87,21 +115,29 @@ def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
     vectors = _ROW_VECTORS if _size(ast, rows) >= _ROW_VECTORS * lanes else 1
     if vectors > 1:
         actions.append(Action("unroll", (rows, str(vectors))))
-    tiled = set(products.values())
+    tiled, filling = set(products.values()), filling_loops(ast)
     actions += [Action("unroll", (loop, str(min(_TILE, _size(ast, loop))))) for loop in sorted(tiled)]
+    longer = [name for one in passes if id(one) in products and _is_long(ast, name := one.loops[-1], tiled)]
+    actions += [Action("unroll", (name, str(_TERMS))) for name in longer]
     for one in passes:
         name = one.loops[-1]
         if id(one) in products or name in tiled or _size(ast, name) < 2 * _SPREAD:
             continue
-        actions.append(Action("group" if one.node.op is Ops.REDUCE else "unroll", (name, str(_SPREAD))))
+        actions.append(Action("unroll" if name in filling else "group", (name, str(_SPREAD))))
     own = [f"{rows}.u"] if vectors > 1 else []
     for one in passes:
         if id(one) in products:
-            actions += _transposed(one, rows, [*own, f"{rows}.v"], products[id(one)])
-            tile = products[id(one)]
+            tile, copies = products[id(one)], [f"{name}.u" for name in one.loops if name in longer]
+            actions += _transposed(one, rows, [*copies, *own, f"{rows}.v"], tile)
             blocks = [tile] if _size(ast, tile) > _TILE else []
-            actions += _widened(one, rows, {*fixed, tile}, [*blocks, f"{tile}.u"])
+            actions += _widened(one, rows, {*fixed, tile}, [*copies, *blocks, f"{tile}.u"])
     return list(dict.fromkeys(actions))
+
+
+def _is_long(ast: UOp, name: str, tiled: set[str]) -> bool:
+    """Whether a loop over terms is longer than a few rounds of several terms each."""
+    size = _size(ast, name)
+    return name not in tiled and size % _TERMS == 0 and size >= 4 * _TERMS
 
 
 def _transposed(one: _Pass, rows: str, lanes: list[str], tile: str) -> list[Action]:
@@ -169,4 +205,4 @@ def _step(load: UOp, loop: str) -> int | None:
 
 def _size(ast: UOp, name: str) -> int:
     loop = next(node for node in ast.toposort() if node.op is Ops.RANGE and node.arg[0] == name)
-    return int(loop.src[0].arg) if loop.src[0].is_const else -1
+    return iterations(loop)

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import AxisKind, Ops, UOp, dtypes, index_const, linear, make_range, substitute
 
-__all__ = ["staged", "walked_together"]
+from ..kernel import iterations
+
+__all__ = ["gated", "staged", "walked_together"]
+
+_SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
+_LINE = 64  # bytes by which they are moved apart
 
 
 @dataclass(slots=True)
@@ -28,7 +33,7 @@ class _Axis:
 
     @property
     def size(self) -> int:
-        return 1 + sum(abs(step) * (_size(loop) - 1) for loop, step in zip(self.loops, self.steps, strict=True))
+        return 1 + sum(abs(step) * (iterations(loop) - 1) for loop, step in zip(self.loops, self.steps, strict=True))
 
     def position(self) -> UOp:
         """Where on the axis an iteration of the loops is."""
@@ -40,24 +45,60 @@ class _Axis:
 
 def staged(load: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
     """The load, read from memory of the kernel's own that is filled by copies of the loops, named with the mark."""
-    axes = _axes(load, loops)
+    load = _by_neighbours(load, loops)
     table: dict[UOp, UOp] = {}
-    copies: list[UOp] = []
+    copies: dict[UOp, int] = {}
     place, here = index_const(0), index_const(0)
-    for axis in axes:
+    size = 1  # elements from one place on the axis to the next
+    for axis in reversed(_axes(load, loops)):
         first = min(axis.loops, key=loops.index)
-        kind = _copy_kind(first) if len(axis.loops) == 1 else AxisKind.REDUCE
-        copy = make_range(f"{first.arg[0]}{mark}", axis.size, kind)
-        copies.append(copy)
+        is_one = len(axis.loops) == 1
+        count = first.src[0] if is_one else index_const(axis.size)
+        copy = make_range(f"{first.arg[0]}{mark}", count, _copy_kind(first) if is_one else AxisKind.REDUCE)
+        copies[copy] = min(_step(load.src[0].src[1], loop) for loop in axis.loops)
         table |= dict.fromkeys(axis.loops, index_const(0))
         table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
-        place, here = place * axis.size + copy, here * axis.size + axis.position()
-    value = substitute(load, table)
+        if size * load.dtype.size_bytes % _SAME_PLACE == 0:
+            size += _LINE // load.dtype.size_bytes
+        place, here = copy * size + place, axis.position() * size + here
+        size *= axis.size
     around = sorted(load.ranges.difference(loops), key=lambda r: str(r.arg[0]))
-    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, math.prod(axis.size for axis in axes)))
+    memory = UOp(Ops.LOCAL, load.dtype, tuple(around), (name, size))
+    value = substitute(load, table)
     store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, load.dtype, (memory, place)), value))
-    filled = UOp(Ops.AFTER, load.dtype, (memory, store, *copies), 1)
+    in_order = list(copies)[::-1]
+    walked = sorted(in_order, key=lambda copy: -copies[copy])  # as the operand lies, neighbours last
+    filled = UOp(Ops.AFTER, load.dtype, (memory, store, *walked), 1)
     return UOp(Ops.LOAD, load.dtype, (UOp(Ops.INDEX, load.dtype, (filled, here)),))
+
+
+def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
+    """Where neighbours are copied up to a last one, a gate for vectors of them in place of an end for each of them."""
+    place = load.src[0]
+    for atom, factor in linear(place.src[1])[0].items():
+        if atom.op is Ops.MIN and abs(factor) == 1 and not atom.ranges.isdisjoint(loops):
+            index, last = atom.src
+            open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
+            return load.replace(src=(gated(open_place, index < last + 1),))
+    return load
+
+
+def _step(place: UOp, loop: UOp) -> int:
+    """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
+    step = 0
+    for atom, factor in linear(place)[0].items():
+        if atom is loop:
+            step += factor
+        elif atom.op is Ops.MIN:
+            step += factor * _step(atom.src[0], loop)
+    return abs(step)
+
+
+def gated(place: UOp, valid: UOp | None) -> UOp:
+    """The INDEX, touched only where `valid` holds."""
+    if valid is None:
+        return place
+    return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
 
 
 def walked_together(load: UOp, loops: Sequence[UOp]) -> list[list[UOp]]:
@@ -70,12 +111,6 @@ def _copy_kind(loop: UOp) -> AxisKind:
     return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR) else AxisKind.REDUCE
 
 
-def _size(loop: UOp) -> int:
-    if not loop.src[0].is_const:
-        raise ValueError(f"the size of {loop.arg[0]} is known only at launch")
-    return int(loop.src[0].arg)
-
-
 def _axes(load: UOp, loops: Sequence[UOp]) -> list[_Axis]:
     """The axes of the copy, each where the last of its loops is named."""
     forms = _forms(load.src[0])
@@ -83,7 +118,7 @@ def _axes(load: UOp, loops: Sequence[UOp]) -> list[_Axis]:
     axes: list[_Axis] = []
     for loop in loops:
         way = _way(loop, forms)
-        if way is None:
+        if way is None or not loop.src[0].is_const:
             axes.append(_Axis([loop], [1]))
         else:
             lines.setdefault(way[1], []).append((way[0], loop))
@@ -101,7 +136,7 @@ def _axes(load: UOp, loops: Sequence[UOp]) -> list[_Axis]:
         if len(axis.loops) == 1:  # in the order of the loop, also where that runs backwards
             axis.steps = [1]
         moved = zip(axis.loops, axis.steps, strict=True)
-        axis.least = sum(step * (_size(loop) - 1) for loop, step in moved if step < 0)
+        axis.least = sum(step * (iterations(loop) - 1) for loop, step in moved if step < 0)
     return sorted(axes, key=lambda axis: max(loops.index(loop) for loop in axis.loops))
 
 

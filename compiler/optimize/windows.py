@@ -17,7 +17,7 @@ from itertools import product
 from kernmill.ir import Ops, Target
 
 from .actions import Action
-from .look import Access, Shape, is_gated, iterations
+from .look import Access, Shape, is_gated, nest_iterations
 from .staging import walked_together
 
 __all__ = ["window_actions"]
@@ -76,7 +76,7 @@ def window_actions(shape: Shape, target: Target) -> list[Action] | None:
         return None
     lanes, width, sizes = window.lanes, shape.lanes, shape.sizes
     blocks = -(-sizes[lanes] // width)
-    panel = iterations(shape, window.terms) * width * window.panel.size_bytes
+    panel = nest_iterations(shape, window.terms) * width * window.panel.size_bytes
     tile = max(_tiles(shape, window, rows, target), key=lambda tile: tile.speed, default=None)
     if tile is None or tile.speed <= _speed_along(shape, window) or panel * tile.vectors > target.l2_bytes // 2:
         return None
@@ -103,10 +103,13 @@ def window_actions(shape: Shape, target: Target) -> list[Action] | None:
 
 
 def _find(shape: Shape) -> _Window | None:
-    if len(shape.groups) != 1 or len(shape.stores) != 1 or shape.kept or shape.keeping or min(shape.sizes.values()) < 1:
+    order = shape.ast.toposort() if shape.ast is not None else []
+    if len(shape.groups) != 1 or len(shape.stores) != 1 or shape.kept or shape.keeping:
+        return None
+    if any(node.op is Ops.RANGE and not node.src[0].is_const for node in order):
         return None
     (group,) = shape.groups
-    sums = [node for node in (shape.ast.toposort() if shape.ast is not None else ()) if node.op is Ops.REDUCE]
+    sums = [node for node in order if node.op is Ops.REDUCE]
     if len(sums) != 1 or sums[0].arg != (Ops.ADD, 1) or len(group.loads) != 2:
         return None
     for moving, panel in (group.loads, group.loads[::-1]):
@@ -145,7 +148,7 @@ def _places(shape: Shape, window: _Window, line: tuple[str, str], count: int) ->
 def _rows_of_a_copy(shape: Shape, window: _Window, target: Target) -> int:
     """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
     own = [name for name in window.terms if name in window.moving.steps and name not in dict(window.lines[:2]).values()]
-    row = iterations(shape, own) * window.moving.size_bytes
+    row = nest_iterations(shape, own) * window.moving.size_bytes
     row *= _places(shape, window, window.lines[0], shape.sizes[window.along])
     if window.down is None:
         return int(row <= target.l2_bytes // 2)
@@ -187,7 +190,7 @@ def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator
     )
     step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
     used = shape.sizes[window.lanes] / (blocks * shape.lanes)
-    steps = iterations(shape, window.terms)
+    steps = nest_iterations(shape, window.terms)
     for vectors, along, down in product(_divisors(blocks, 4), _divisors(size, 16), _divisors(rows, 4)):
         for taps in {1, window_size if window_size <= _LONGEST else 1}:
             sums = vectors * along * down

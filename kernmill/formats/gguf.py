@@ -122,9 +122,13 @@ class Metadata(Mapping[str, Any]):
         return key in self._spots
 
     def __getitem__(self, key: str) -> Any:
-        if key not in self._decoded:
-            self._decoded[key] = self._decode(key, self._spots[key])
-        return self._decoded[key]
+        if key in self._decoded:
+            return self._decoded[key]
+        spot = self._spots[key]
+        value = self._decode(key, spot)
+        if spot.count is None:  # lists are large, and asked for once: a vocabulary and its merges are 50 MB of texts
+            self._decoded[key] = value
+        return value
 
     def __repr__(self) -> str:
         return f"<Metadata of {len(self)} values: {', '.join(list(self)[:8])}{', ..' if len(self) > 8 else ''}>"

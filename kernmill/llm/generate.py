@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import DType, FormatError, IndexRangeError, SettingError, Tensor, dtypes, jit, no_grad
+from kernmill import FormatError, IndexRangeError, SettingError, Tensor, jit, no_grad
+from kernmill.runtime import launched_ns
 
 from ..formats import gguf
 from ..quant import load_tensor
-from .arch import ARCHITECTURES, Architecture, Cache, Config, Weight
+from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .sampling import Sampler
-from .tokenizer import Tokenizer
+from .tokenizer import WITHOUT, Tokenizer
 
 __all__ = ["Model", "ModelMemory", "config_of", "naming"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
-SHORT_BLOCK = 8  # tokens: for short prompts, and for what is left of a long one
+ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -43,7 +45,7 @@ class Model:
     capacity      how many tokens of a sequence the cache holds; by default what the model was trained on, at most 4096
     sequences     how many sequences can be generated at once
     block         how many tokens of a prompt are computed together
-    cache_dtype   float32, or float16 for half the memory
+    cache_type    how keys and values are kept: f32, f16, bf16, or a type of blocks such as q8_0
 
     One call at a time: the cache is state. What a call has in common with the one before is not computed again.
 
@@ -60,7 +62,7 @@ class Model:
         capacity: int | None = None,
         sequences: int = 1,
         block: int = 64,
-        cache_dtype: DType = dtypes.float32,
+        cache_type: str = "f32",
     ) -> None:
         _check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
@@ -71,7 +73,7 @@ class Model:
         self.config, self.tokenizer, self.capacity, self.block = config, tokenizer, capacity, min(block, capacity)
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
-            self._cache = Cache.empty(config, capacity, sequences, cache_dtype)
+            self._cache = Cache.empty(config, capacity, sequences, cache_type)
         if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
             raise FormatError(
                 f"tokenizer.ggml.tokens has {len(tokenizer)} tokens, and token_embd.weight has rows for "
@@ -79,6 +81,7 @@ class Model:
             )
         self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
         self.computed_tokens = 0  # by all calls so far
+        self.builds = self.build_ns = 0  # calls that were no replay, and what they took besides running kernels
         self._last = jit(self._last_logits)
         self._all = jit(self._all_states)
 
@@ -87,7 +90,7 @@ class Model:
         """From the metadata of a GGUF file: its sizes and its tokenizer, if it has one and `tokenizer` is not given."""
         config = config_of(metadata)
         if "tokenizer" not in options:
-            has_tokens = metadata.get("tokenizer.ggml.model", "none") not in ("none", "no_vocab")
+            has_tokens = metadata.get("tokenizer.ggml.model", "none") not in WITHOUT
             options["tokenizer"] = Tokenizer(metadata) if has_tokens else None
         return cls(config, weights, **options)
 
@@ -105,16 +108,16 @@ class Model:
         with naming(file):
             return cls.of(file.metadata, lambda n: load_tensor(file, n) if n in file.entries else None, **options)
 
-    # --- what is captured: a position is data, so that one graph serves them all
-    def _last_logits(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
+    # --- what is captured: the places are variables, so that one graph serves them all
+    def _last_logits(self, tokens: Tensor, last: Tensor, places: Places, cache: Cache) -> Tensor:
         """The logits after token `last` of each sequence. Shapes: (sequences, vocabulary)."""
-        hidden = self.architecture.forward(tokens, position, cache)
+        hidden = self.architecture.forward(tokens, places, cache)
         rows = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1).squeeze(1)
         return self.architecture.logits(rows.contiguous())  # a product that gathers as it goes reads weights in columns
 
-    def _all_states(self, tokens: Tensor, position: Tensor, last: Tensor, cache: Cache) -> Tensor:
+    def _all_states(self, tokens: Tensor, last: Tensor, places: Places, cache: Cache) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
-        return self.architecture.forward(tokens, position, cache)
+        return self.architecture.forward(tokens, places, cache)
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
@@ -140,42 +143,57 @@ class Model:
             same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
             self._seen[n] = self._seen[n][: max(0, len(ids) - 1) if same is None else same]
 
-    def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[int], Array]]:
-        """Compute what is not in the cache, block by block: how many tokens of each sequence, and the results.
+    def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[slice], Array]]:
+        """Compute what is not in the cache, block by block: which tokens of a block are new, and the results.
 
         A sequence with fewer tokens left than the others is padded. What padding writes into the cache lies behind its
-        tokens, where nothing sees it before it is written again.
+        tokens, where nothing sees it before it is written again. Where a block would go past the end of the cache it
+        begins earlier, with tokens that are there already.
         """
         while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
-            size = next((size for size in (1, SHORT_BLOCK) if max(left) <= size < self.block), self.block)
-            counts = [min(count, size) for count in left]
+            size = 1 if max(left) <= min(ONE_BY_ONE, self.block - 1) else self.block
+            left += [0] * (len(self._seen) - len(texts))
+            first = [min(len(seen), self.capacity - size) for seen in self._seen]
             tokens = np.zeros((len(self._seen), size), np.int32)
-            for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
-                start = len(self._seen[n])
-                tokens[n, :count] = ids[start : start + count]
-            position = np.array([len(seen) for seen in self._seen], np.int32)
-            last = np.array([max(0, count - 1) for count in counts] + [0] * (len(self._seen) - len(texts)), np.int32)
+            new: list[slice] = []
+            then: list[list[int]] = []
+            for n, (seen, count, start) in enumerate(zip(self._seen, left, first, strict=True)):
+                then.append([*seen, *texts[n][len(seen) :]][: start + size] if count > 0 else seen)
+                block = then[n][start:]
+                tokens[n, : len(block)] = block
+                new.append(slice(len(seen) - start, len(block)))
+            last = np.array([max(0, part.stop - 1) for part in new], np.int32)
             with no_grad():
-                result = function(Tensor(tokens), Tensor(position), Tensor(last), self._cache).numpy()
-            for n, (ids, count) in enumerate(zip(texts, counts, strict=True)):
-                self._seen[n] = ids[: len(self._seen[n]) + count]
-            self.computed_tokens += sum(counts)
-            yield counts, result
+                places = Places.bound(first, size, self.capacity)
+                with self._building():
+                    result = function(Tensor(tokens), Tensor(last), places, self._cache).numpy()
+            self._seen = then
+            self.computed_tokens += sum(part.stop - part.start for part in new)
+            yield new[: len(texts)], result
+
+    @contextmanager
+    def _building(self) -> Generator[None]:
+        """A call that is no replay builds a graph, finds or compiles its kernels, and captures."""
+        start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
+        yield
+        if self.replays == replays:
+            self.builds += 1
+            self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
 
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
         """The logits after each text. A text without new tokens since the last call gets an empty array."""
         self._rewind(texts)
         found = [np.zeros(0, np.float32) for _ in texts]
-        for counts, logits in self._run(texts, self._last):
-            for n, count in enumerate(counts):
-                if count:
+        for new, logits in self._run(texts, self._last):
+            for n, part in enumerate(new):
+                if part.stop > part.start:
                     found[n] = logits[n]
         return found
 
     def _states(self, ids: Sequence[int], call: str) -> Tensor:
         known = self._checked(ids, call)
         self._seen[0] = []
-        return Tensor(np.concatenate([states[0, : counts[0]] for counts, states in self._run([known], self._all)]))
+        return Tensor(np.concatenate([states[0, new[0]] for new, states in self._run([known], self._all)]))
 
     def reset(self) -> None:
         """Forget the tokens of earlier calls."""
@@ -190,7 +208,7 @@ class Model:
     def memory(self) -> ModelMemory:
         """What the weights, the cache and captured graphs take now."""
         compute = self._last.memory().kept_bytes + self._all.memory().kept_bytes
-        context = sum(nbytes(tensor) for part in self._cache for tensor in part)
+        context = sum(nbytes(tensor) for part in (self._cache.keys, self._cache.values) for tensor in part)
         return ModelMemory(self.architecture.nbytes, context, compute)
 
     # --- results

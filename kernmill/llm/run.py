@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kernmill import SettingError, dtypes
+from kernmill import SettingError
 from kernmill.runtime import get_device
 
 from ..formats import gguf
@@ -32,41 +32,41 @@ class Options:
     system: str = ""
     tokens: int | None = None
     capacity: int | None = None
-    half_cache: bool = False
+    cache_type: str = "f32"
     shows_prompt: bool = True
 
 
 class Timings:
     """Where the time went, with the words of llama.cpp. Units: ns.
 
-    The prompt's time goes until its first token is there. Steps that built their graph are apart from those that
-    replayed it.
+    Building graphs and their kernels is apart from running them: that is done once for each size of a block.
     """
 
     def __init__(self) -> None:
         self.start = time.perf_counter_ns()
         self.load = self.sampling = self.samples = 0
-        self.steps: dict[str, list[int]] = {name: [0, 0] for name in ("prompt eval", "build", "eval")}  # ns, tokens
+        self.steps: dict[str, list[int]] = {name: [0, 0] for name in ("prompt eval", "eval")}  # ns, tokens
+        self.build, self.builds = 0, 0
 
     @contextmanager
     def step(self, model: Model, *, is_prompt: bool) -> Generator[None]:
         """One more token is made."""
-        start, sampling = time.perf_counter_ns(), self.sampling
-        computed, replays = model.computed_tokens, model.replays
+        start, besides, computed = time.perf_counter_ns(), self.sampling + model.build_ns, model.computed_tokens
         yield
         tokens = model.computed_tokens - computed
-        row = self.steps["prompt eval" if is_prompt else "eval" if model.replays > replays else "build"]
+        row = self.steps["prompt eval" if is_prompt else "eval"]
         if tokens:
-            row[0] += time.perf_counter_ns() - start - (self.sampling - sampling)
+            row[0] += time.perf_counter_ns() - start - (self.sampling + model.build_ns - besides)
             row[1] += tokens
+        self.build, self.builds = model.build_ns, model.builds
 
     def lines(self) -> Iterator[str]:
         """The table."""
         yield _line("load time", self.load)
+        yield _line("build time", self.build) + f" / {self.builds:5} graphs"
         yield _line("sampling time", self.sampling, self.samples, "runs")
         for name, (ns, tokens) in self.steps.items():
-            if tokens or name != "build":
-                yield _line(f"{name} time", ns, tokens, "tokens" if name == "prompt eval" else "runs")
+            yield _line(f"{name} time", ns, tokens, "tokens" if name == "prompt eval" else "runs")
         total = sum(tokens for _, tokens in self.steps.values())
         yield _line("total time", time.perf_counter_ns() - self.start) + f" / {total:5} tokens"
 
@@ -197,8 +197,14 @@ class _Session:
             config = self.config
             capacity = self.capacity(len(ids), config.context)
             _check_room(len(ids), capacity, config.context)
-            dtype = dtypes.float16 if self.options.half_cache else dtypes.float32
-            self.model = Model.from_gguf(self.file, tokenizer=self.tokenizer, capacity=capacity, cache_dtype=dtype)
+            if capacity > config.context:
+                print(
+                    f"The context of {capacity} tokens is longer than the {config.context} that the model was trained "
+                    "on: what it says there may make no sense.", file=sys.stderr,
+                )  # fmt: skip
+            self.model = Model.from_gguf(
+                self.file, tokenizer=self.tokenizer, capacity=capacity, cache_type=self.options.cache_type
+            )
             self.timings.load = time.perf_counter_ns() - self.timings.start
         _check_room(len(ids), self.model.capacity, self.model.config.context)
         return self.model
@@ -217,9 +223,10 @@ class _Session:
 
 def _check_room(prompt: int, capacity: int, context: int) -> None:
     if prompt > capacity:
+        more = ", or ask for a larger context with -c" if capacity < context else ""
         raise SettingError(
-            f"run: the prompt has {prompt} tokens, and the context {capacity}. Shorten it, or ask for a larger context "
-            f"with -c (the model was trained on {context})."
+            f"run: the prompt has {prompt} tokens, and the context {capacity}. Shorten it{more} (the model was trained "
+            f"on {context})."
         )
 
 

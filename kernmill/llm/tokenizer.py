@@ -30,6 +30,7 @@ from .pre_tokenizers import PreTokenizer, pre_tokenizer
 
 __all__ = ["TextStream", "TokenKind", "Tokenizer"]
 
+WITHOUT = ("none", "no_vocab")  # what tokenizer.ggml.model is where a file has no vocabulary
 SPACE = "\u2581"  # stands for a space in SentencePiece's vocabularies
 _ENDS_BY_NAME = (  # older files do not say which token ends a turn
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<turn|>", "<|endoftext|>",
@@ -64,6 +65,10 @@ class Tokenizer:
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._keys = metadata
         self.kind = str(self._key("model", "llama"))
+        if self.kind in WITHOUT:
+            raise FormatError(
+                "the file has no vocabulary: it cannot read text or write any. kernmill bench needs none."
+            )
         if self.kind not in _BUILDERS:
             raise FormatError(f"tokenizer.ggml.model is {self.kind!r}. kernmill builds {', '.join(sorted(_BUILDERS))}.")
         self.tokens: list[str] = self._list("tokens", str, "text")

@@ -13,7 +13,7 @@ import numpy as np
 from kernmill import SettingError, Tensor, jit, nn
 
 from ..quant import save
-from .arch import ARCHITECTURES, Cache, Config
+from .arch import ARCHITECTURES, Cache, Config, Places
 from .generate import config_of
 
 __all__ = ["Learner", "llama_metadata", "shapes_of"]
@@ -44,7 +44,7 @@ def shapes_of(config: Config, vocabulary: int) -> dict[str, tuple[int, ...]]:
 class _Batch(Cache):
     """What stands where a cache is asked for: every token of a text is there at once, so nothing is kept."""
 
-    def write(self, layer: int, position: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """The new ones are all."""
         return keys, values
 
@@ -75,8 +75,8 @@ class Learner:
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Shapes: (texts, length) -> (texts, length, vocabulary)."""
-        position = Tensor.zeros(tokens.shape[0], dtype=tokens.dtype)
-        return self.architecture.logits(self.architecture.forward(tokens, position, _Batch([], [])))
+        every = Places([0], self.length)  # of all texts the same
+        return self.architecture.logits(self.architecture.forward(tokens, every, _Batch([], [])))
 
     def loss(self, tokens: Tensor) -> Tensor:
         """How surprised the model is, in nats a token. Shapes: (texts, length + 1) -> ()."""

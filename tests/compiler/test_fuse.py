@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.ir import Ops, UOp, broadcast_to, dtypes, elementwise, pad, permute, reduce_axes, reshape, scalar, shrink
+from kernmill.ir import (
+    Ops,
+    UOp,
+    broadcast_to,
+    dtypes,
+    elementwise,
+    iota,
+    pad,
+    permute,
+    reduce_axes,
+    reshape,
+    scalar,
+    shrink,
+)
 from tests.compiler.kernels import (
     F32,
     close,
@@ -94,6 +107,15 @@ def test_a_diamond_of_costly_steps_is_computed_once() -> None:
     assert names(total(costly, 0), total(costly, 1))[0] == "map_32x64"
     assert len(names(total(costly, 0), total(costly, 1))) == 3
     assert len(names(total(cheap, 0), total(cheap, 1))) == 2
+
+
+def test_a_costly_value_is_stored_at_its_own_size_not_expanded() -> None:
+    """Gradients of a masked attention: 32 x 32 x 64 elements were written to memory."""
+    visible = elementwise(Ops.LE, reshape(iota(32), (1, 32, 1)), reshape(iota(32), (32, 1, 1)))
+    costly = reshape(X.alu(Ops.EXP) * 2.0, (32, 1, 64))
+    masked = elementwise(Ops.WHERE, visible, costly, scalar(F32, 0.0))
+    found = names(total(elementwise(Ops.MUL, masked, reshape(Y, (1, 32, 64))), 2), total(masked, 0))
+    assert found == ["map_32x64", "sum_32x32_k64", "sum_32x64_k32"]
 
 
 def test_a_costly_value_read_in_a_loop_is_stored() -> None:

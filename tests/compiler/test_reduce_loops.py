@@ -1,12 +1,14 @@
 """Idle loops go; reductions that stand in different places do not share a loop."""
 
 import numpy as np
+import pytest
 
 from kernmill import Tensor
 from kernmill.compiler import tidy_reduce_loops
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range
 
 K = make_range("k0", 5, AxisKind.REDUCE)
+T = make_range("t0_0", 5, AxisKind.REDUCE)
 I = make_range("i0", 3, AxisKind.LOOP)  # noqa: E741 - the loop's own name
 MEMORY = UOp(Ops.PARAM, dtypes.float32, (), (1, 15))
 
@@ -43,6 +45,34 @@ def test_sums_in_one_place_share_their_loop() -> None:
     both = reduce(Ops.ADD, load(I * 5 + K)) + reduce(Ops.MAX, load(I * 5 + K))
     loops = {closed_ranges(n) for n in tidy_reduce_loops(kernel(both)).toposort() if n.op is Ops.REDUCE}
     assert loops == {(K,)}
+
+
+def kept(value: UOp, at: UOp) -> UOp:
+    """A row of 5, filled with `value`, which changes with T; read at a place."""
+    memory = UOp(Ops.LOCAL, dtypes.float32, (I,), ("t0", 5))
+    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, dtypes.float32, (memory, T)), value))
+    row = UOp(Ops.AFTER, dtypes.float32, (memory, store, T), 1)
+    return UOp(Ops.LOAD, dtypes.float32, (UOp(Ops.INDEX, dtypes.float32, (row, at)),))
+
+
+def test_a_kept_row_is_folded_while_it_is_filled() -> None:
+    value = load(I * 5 + T).alu(Ops.EXP)
+    tidied = tidy_reduce_loops(kernel(kept(value, I) / reduce(Ops.ADD, kept(value, K) * 2.0)))
+    (total,) = [n for n in tidied.toposort() if n.op is Ops.REDUCE]
+    assert total.src == (value * 2.0, T)
+
+
+@pytest.mark.parametrize("at", [K * 0 + (4 - K), K + I])
+def test_a_kept_row_read_in_another_order_is_folded_afterwards(at: UOp) -> None:
+    (total,) = [n for n in tidy_reduce_loops(kernel(reduce(Ops.ADD, kept(load(T), at)))).toposort()
+                if n.op is Ops.REDUCE]  # fmt: skip
+    assert closed_ranges(total) == (K,)
+
+
+def test_a_sum_that_reads_other_things_too_has_its_own_pass() -> None:
+    summed = reduce(Ops.ADD, kept(load(T), K) * load(K))
+    (total,) = [n for n in tidy_reduce_loops(kernel(summed)).toposort() if n.op is Ops.REDUCE]
+    assert closed_ranges(total) == (K,)
 
 
 def test_sums_in_different_places_do_not() -> None:

@@ -65,8 +65,8 @@ def test_a_kept_row_is_filled_as_far_as_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("schedule", [
-    "split k2 16; vectorize i1 2",  # the end of the reading loop names a loop that does not fill the row
-    "split k2 16; split k0 32; split k2 32",  # ... and a loop that is trimmed itself
+    "split t1_0 16; vectorize i1 2",  # the end of the reading loop names a loop that does not fill the row
+    "split k1 8; split t0_0 16; split k1 16",  # ... and a loop that is trimmed itself
 ])  # fmt: skip
 def test_a_kept_row_in_loops_cut_twice_is_the_same(schedule: str) -> None:
     ast = merge_loops(only(attention(data(0, 22, 4), data(1, 22, 4), data(2, 22, 3), is_causal=True)))

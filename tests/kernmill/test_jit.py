@@ -6,6 +6,7 @@ import copy
 import logging
 import random
 import threading
+from collections import ChainMap, UserDict, UserList
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -753,3 +754,48 @@ def test_half_types_and_casts() -> None:
     work = jit(lambda x: x.cast(dtypes.float16) * 2)
     for i in range(3):
         np.testing.assert_array_equal(work(tensor(3, start=i)).float().numpy(), numbers(3, start=i) * 2)
+
+
+def test_checked_kernels_are_captured_too() -> None:
+    """CHECK=1 ran them and recorded nothing: every replay gave the values of the capture."""
+    with Context(CHECK=1):
+        double = jit(lambda x: x * 2)
+        for value in range(4):
+            np.testing.assert_array_equal(double(Tensor([float(value)])).numpy(), [2.0 * value])
+
+
+@pytest.mark.parametrize("make", [lambda t: UserList([t]), lambda t: UserDict({0: t}), lambda t: ChainMap({0: t})])
+def test_a_tensor_that_is_exchanged_in_a_container_of_the_library(make: Callable[[Tensor], Any]) -> None:
+    """They were not looked into: a replay left the tensor of the capture in its place, without a word."""
+    box = make(tensor(3))
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        box[0] = box[0] + x
+        result: Tensor = box[0] * 2
+        return result
+
+    for count in range(1, 6):
+        np.testing.assert_array_equal(step(tensor(3, start=1)).numpy(), 2 * (numbers(3) + count * numbers(3, start=1)))
+        np.testing.assert_array_equal(box[0].numpy(), numbers(3) + count * numbers(3, start=1))
+
+
+class Opaque:
+    """Not looked into: it says that it is of the standard library."""
+
+    __module__ = "collections"
+    tensor: Tensor
+
+
+def test_a_tensor_that_is_put_where_jit_does_not_look(caplog: pytest.LogCaptureFixture) -> None:
+    box = Opaque()
+
+    @jit
+    def keep(x: Tensor) -> Tensor:
+        box.tensor = x + 1
+        return x * 2
+
+    with caplog.at_level(logging.WARNING, logger="kernmill"):
+        for value in range(3):
+            keep(tensor(3, start=value))
+    assert [r.getMessage() for r in caplog.records if "does not look into" in r.getMessage()]

@@ -133,14 +133,15 @@ def test_arguments_and_ranges_may_change(crew: pool.Pool) -> None:
     a, b = (ctypes.c_int64 * 10)(), (ctypes.c_int64 * 10)()
     table = pool.LaunchTable([launch("empty"), launch("bump", address_of(a), 1, n=10, chunk=2)])
     table.run(crew)
-    table.set_arg(1, 0, address_of(b))
-    table.set_arg(1, 1, -5)
+    for slot, value in enumerate((address_of(b), -5)):
+        slots, place = table.argument(1, slot)
+        slots[place] = value
     table.set_range(1, 4, 1)
     table.run(crew)
     assert list(a) == [1] * 10
     assert list(b) == [-5] * 4 + [0] * 6
     with pytest.raises(IndexError, match="entry 0 has 0 slots, not slot 0"):
-        table.set_arg(0, 0, 1)
+        table.argument(0, 0)
 
 
 def test_odd_tables(crew: pool.Pool) -> None:

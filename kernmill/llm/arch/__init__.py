@@ -1,7 +1,7 @@
 """Architectures: one file each, and what they share."""
 
 from .architecture import Architecture
-from .cache import Cache
+from .cache import CACHE_TYPES, Cache, Places
 from .config import Config
 from .gemma2 import Gemma2
 from .gemma3 import Gemma3
@@ -11,7 +11,7 @@ from .qwen2 import Qwen2
 from .qwen3 import Qwen3
 from .weight import Matrix, Weight
 
-__all__ = ["ARCHITECTURES", "Architecture", "Cache", "Config", "Matrix", "Weight"]
+__all__ = ["ARCHITECTURES", "CACHE_TYPES", "Architecture", "Cache", "Config", "Matrix", "Places", "Weight"]
 
 ARCHITECTURES: dict[str, type[Architecture]] = {  # general.architecture of a GGUF file
     "gemma2": Gemma2,

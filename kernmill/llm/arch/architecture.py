@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from kernmill import FormatError, Tensor, where
 
-from .cache import Cache
+from .cache import Cache, Places
 from .config import Config
 from .rope import rotate, tables
 from .weight import Weight, linear, nbytes, rows
@@ -170,29 +170,32 @@ class Architecture:
         return rows(self.embedding, tokens)
 
     # --- the parts
-    def forward(self, tokens: Tensor, position: Tensor, cache: Cache) -> Tensor:
+    def forward(self, tokens: Tensor, places: Places, cache: Cache) -> Tensor:
         """The last hidden state of each token, normed; their keys and values go into the cache.
 
-        Shapes: tokens (sequences, tokens), position (sequences,): of the first of them; the result (sequences, tokens,
-        width).
+        Shapes: tokens (sequences, tokens); the result (sequences, tokens, width).
         """
-        places = Tensor.arange(tokens.shape[1]) + position.unsqueeze(-1)
-        known = places.clamp(0, self.capacity - 1)  # blocks are padded, also at the end of the cache
+        count = tokens.shape[1]
         around = {
-            is_local: (cosine[known].unsqueeze(1), sine[known].unsqueeze(1), self.mask(places, is_local))
+            is_local: (
+                places.rows(cosine, count).unsqueeze(1),
+                places.rows(sine, count).unsqueeze(1),
+                self.mask(places, count, is_local),
+            )
             for is_local, (cosine, sine) in self.rope.items()
         }
         x = self.embed(tokens)
         for n, layer in enumerate(self.vectors):
-            part = self.attention(n, self.norm(x, layer["attn_norm.weight"]), position, around[self.is_local[n]], cache)
+            part = self.attention(n, self.norm(x, layer["attn_norm.weight"]), places, around[self.is_local[n]], cache)
             x = x + self.norm(part, layer.get("post_attention_norm.weight"))
             part = self.feed_forward(n, self.norm(x, layer["ffn_norm.weight"]))
             x = x + self.norm(part, layer.get("post_ffw_norm.weight"))
         return self.norm(x, self.output_norm)
 
-    def mask(self, places: Tensor, is_local: bool) -> Tensor:
-        """What each token sees. Shapes: (sequences, tokens) -> (sequences, 1, 1, tokens, capacity)."""
-        seen, now = Tensor.arange(self.capacity), places.unflatten(-1, (1, 1, -1, 1))
+    def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
+        """What each token sees. Shapes: (sequences, 1, 1, count, end)."""
+        every = Tensor.arange(self.capacity)
+        seen, now = every[: places.end], places.rows(every, count).unflatten(-1, (1, 1, -1, 1))
         mask = seen <= now
         return mask & (seen > now - self.config.window) if is_local else mask
 
@@ -212,7 +215,7 @@ class Architecture:
         return linear(x, self.matrices[n][f"{name}.weight"], self.vectors[n].get(f"{name}.bias"))
 
     def attention(
-        self, n: int, x: Tensor, position: Tensor, around: tuple[Tensor, Tensor, Tensor], cache: Cache
+        self, n: int, x: Tensor, places: Places, around: tuple[Tensor, Tensor, Tensor], cache: Cache
     ) -> Tensor:
         """Each token looks at those before it; several query heads share a key head. `around`: cosine, sine, mask."""
         c, (cosine, sine, mask), layer = self.config, around, self.vectors[n]
@@ -221,10 +224,8 @@ class Architecture:
         ))  # fmt: skip
         q, k = self.norm(q, layer.get("attn_q_norm.weight")), self.norm(k, layer.get("attn_k_norm.weight"))
         q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
-        keys, values = (part.unsqueeze(2).float() for part in cache.write(n, position, k, v))
-        scores = (
-            q.unflatten(1, (c.kv_heads, -1)).matmul(keys.mT) * self.scale()
-        )  # (.., kv heads, group, tokens, capacity)
+        keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
+        scores = q.unflatten(1, (c.kv_heads, -1)).matmul(keys.mT) * self.scale()  # (.., kv heads, group, tokens, end)
         if c.attention_cap:
             scores = (scores / c.attention_cap).tanh() * c.attention_cap
         weights = where(mask, scores, -math.inf).softmax(-1)

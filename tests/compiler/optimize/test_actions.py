@@ -7,8 +7,31 @@ import random
 import pytest
 
 from kernmill.compiler import Action, KernelInfo, apply_actions, merge_loops, parse_schedule, show_schedule
-from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Stage, UOp, verify
-from tests.compiler.kernels import causal_kernel, close, inputs, run_ast, run_on, small_kernels
+from kernmill.ir import (
+    AxisKind,
+    CompileError,
+    InternalError,
+    Ops,
+    Stage,
+    UOp,
+    broadcast_to,
+    elementwise,
+    permute,
+    reshape,
+    verify,
+)
+from tests.compiler.kernels import (
+    causal_kernel,
+    close,
+    data,
+    inputs,
+    matmul,
+    only,
+    run_ast,
+    run_on,
+    small_kernels,
+    total,
+)
 
 KERNELS = {**small_kernels(), "causal": causal_kernel()}
 SEEDS = 8
@@ -108,6 +131,7 @@ def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
         "split k0 8; group k0.s 4; order i1 i0",
         "stage 1 k0 i1.u i1.v",
         "stream",
+        "prefetch 4096\nprefetch 16384 k0",
         "grid i0 i1",
     ],
 )
@@ -144,6 +168,13 @@ WRONG = {
 }
 
 
+def test_a_prefetch_may_be_of_one_pass() -> None:
+    x = data(0, 1024, 512)
+    ast = merge_loops(only(elementwise(Ops.MUL, x, broadcast_to(reshape(total(x, 1), (1024, 1)), x.shape))))
+    loads = [u for u in apply_actions(ast, parse_schedule("prefetch 2048 i1")).toposort() if u.op is Ops.LOAD]
+    assert {(load.arg, "k0" in {r.arg[0] for r in load.ranges}) for load in loads} == {(2048, False), (None, True)}
+
+
 def test_a_loop_that_fills_a_kept_row_has_no_groups() -> None:
     with pytest.raises(CompileError, match="fills memory of the kernel's own"):
         apply_actions(merge_loops(KERNELS["attention"]), parse_schedule("group t0_0 4"))
@@ -175,6 +206,22 @@ def test_an_amount_that_does_not_divide_is_masked() -> None:
         "unroll k0 32",
     ):
         close(run_on("LLVM", ast, arrays, parse_schedule(text)), run_ast(ast, arrays))
+
+
+def test_staged_rows_do_not_lie_a_page_apart() -> None:
+    """Rows at multiples of 1 KB share few places of a cache: a line is left free behind each."""
+    ast = apply_actions(merge_loops(only(matmul(data(0, 8, 512), data(1, 512, 64)))), parse_schedule("stage 1 i0 k0"))
+    (memory,) = (node for node in ast.toposort() if node.op is Ops.LOCAL)
+    assert memory.arg[1] == 8 * (512 + 16)
+
+
+def test_copies_that_fill_memory_become_lanes() -> None:
+    ast = merge_loops(only(matmul(permute(data(0, 12, 20), (1, 0)), data(1, 12, 32))))
+    arrays = inputs(ast)
+    text = "vectorize i1 16; unroll i0 6; stage 1 i0 k0 i0.u; vectorize i0.u' 8"
+    close(run_on("LLVM", ast, arrays, parse_schedule(text)), run_ast(ast, arrays))
+    with pytest.raises(CompileError, match="is a loop of kind"):
+        apply_actions(ast, parse_schedule("unroll i0 6; vectorize i0.u 8"))
 
 
 def test_stage_copies_a_panel_first() -> None:

@@ -38,9 +38,9 @@ def test_rows_that_are_moved_are_packed_as_well() -> None:
     assert schedule(product(512, 512, 512)).endswith("stage 1 i0 i0.u k0 k0.u; vectorize k0'' 16")
 
 
-def test_what_is_packed_stays_in_the_cache() -> None:
+def test_rows_are_packed_once_for_many_panels() -> None:
     found = schedule(product(1024, 1024, 1024))
-    assert "split i1 4; split i0 43; order i1 i0 i1.s i0.s; stage 2 i1.s k0 i1.u i1.v k0.u; stage 1 i0.s i0.u" in found
+    assert "split i1 8; order i1 i1.s i0; stage 2 k0 i1.u i1.v k0.u; stage 1 i0 i0.u k0 k0.u" in found
 
 
 def test_few_rows_are_not_worth_a_panel() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernmill.compiler import iterations, look, main_group, merge_loops
+from kernmill.compiler import look, main_group, merge_loops, nest_iterations
 from tests.compiler.kernels import VECTORS, data, matmul, only
 
 
@@ -12,7 +12,7 @@ def test_a_product_steps_as_its_operands_lie() -> None:
     assert group is not None
     assert group.loops == ["k0"]
     assert group.around == {"i0", "i1"}
-    assert iterations(shape, ["i0", "i1", "k0"]) == 6 * 20 * 48
+    assert nest_iterations(shape, ["i0", "i1", "k0"]) == 6 * 20 * 48
     a, b = sorted(group.loads, key=lambda access: int(access.node.src[0].src[0].arg[0]))
     assert (a.step("i0"), a.step("i1"), a.step("k0")) == (20, 0, 1)
     assert (b.step("i0"), b.step("i1"), b.step("k0")) == (0, 1, 48)

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import choose_actions, lower, merge_loops
-from kernmill.ir import Target, UOp, permute
-from tests.compiler.kernels import VECTORS, data, matmul, only
+from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
+from kernmill.ir import Target, UOp, dtypes, permute
+from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
+NARROW = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)
 
 
 def packed(root: UOp, target: Target = VECTORS) -> list[tuple[str, ...]]:
@@ -23,7 +24,46 @@ def test_a_small_operand_is_read_as_it_lies() -> None:
 
 
 def test_a_large_operand_is_packed_for_its_rows() -> None:
-    assert [args[0] for args in packed(matmul(data(0, 1024, 1024), data(1, 1024, 1024)))] == ["2"]
+    assert packed(matmul(data(0, 1024, 1024), data(1, 1024, 1024))) == [("2", "k0", "k0.u", "i1.u", "i1.v")]
+
+
+def test_rows_that_lie_apart_are_packed_once_for_a_block_of_panels() -> None:
+    root = matmul(permute(data(0, 1024, 1024), (1, 0)), data(1, 1024, 1024))
+    found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
+    assert "split i1 8; order i1 i1.s i0;" in found
+    assert "stage 1 i0 k0 k0.u i0.u; vectorize i0.u'' 8" in found
+
+
+def test_threads_share_panels_where_terms_are_in_blocks() -> None:
+    """Once the blocks of terms stood outermost, where no thread can share them."""
+    root = matmul(data(0, 128, 4096), permute(data(1, 4096, 4096), (1, 0)))
+    found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
+    assert "order i1 k0 i0;" in found
+    assert found.endswith("thread i1")
+
+
+def test_values_that_are_converted_are_packed_on_both_sides() -> None:
+    left, right = (data(slot, 512, 512, dtype=dtypes.bfloat16).cast(dtypes.float32) for slot in (0, 1))
+    assert [args[0] for args in packed(matmul(left, right))] == ["2", "1"]
+
+
+SIZES = [(67, 40, 270), (130, 67, 515), (30, 4100, 257)]  # rows, terms, columns: four panels and more
+
+
+@pytest.mark.parametrize("target", [VECTORS, NO_MASKS, NARROW], ids=lambda t: t.name)
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_packed_operands_give_the_same_product(
+    sizes: tuple[int, int, int], turned: tuple[bool, bool], target: Target
+) -> None:
+    """Odd sizes: the last rows of a tile are gated where they are packed, and what lies past them is never stored."""
+    rows, inner, columns = sizes
+    left = permute(data(0, inner, rows), (1, 0)) if turned[0] else data(0, rows, inner)
+    right = permute(data(1, columns, inner), (1, 0)) if turned[1] else data(1, inner, columns)
+    ast = merge_loops(only(matmul(left, right)))
+    actions = choose_actions(ast, target)
+    lower(ast, target, actions, is_checked=True)
+    close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
 
 
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(513, 512, 511), (40, 66, 8), (54, 66, 24)])

@@ -101,21 +101,45 @@ def test_the_text_that_llama_cpp_writes(gguf: Callable[[str], Any], shared_data:
     assert rest.startswith("text:  Once upon a time")
 
 
-def test_perplexity_is_that_of_plain_numpy(gguf: Callable[[str], Any]) -> None:
+TEXT = (
+    "One day, a boy named Tim went to the park. He saw a big tree and a small cat. Tim was very happy. "
+    '"Can we play?" he said. The cat ran up the tree, and Tim could not get it down.'
+)
+
+
+def perplexity(logits: Array, ids: list[int]) -> float:
+    logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    return float(np.exp(-np.mean([row[i] for row, i in zip(logs, ids[1:], strict=True)])))
+
+
+@pytest.mark.parametrize("name", [STORIES, BABY])
+def test_perplexity_is_that_of_plain_numpy(name: str, gguf: Callable[[str], Any]) -> None:
     """Within 0.1 %, on a fixed text."""
-    file = gguf(STORIES)
+    file = gguf(name)
     model = load(file, block=16)
     assert model.tokenizer is not None
-    text = "One day, a boy named Tim went to the park. He saw a big tree and a small cat. Tim was very happy."
-    ids = model.tokenizer.encode(text)
-    reference = PlainLlama(file)
-    both = [model.logits(ids[:-1]).numpy().astype(np.float64), np.array([reference.step(i) for i in ids[:-1]])]
-    values = []
-    for logits in both:
-        logs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-        values.append(np.exp(-np.mean([row[i] for row, i in zip(logs, ids[1:], strict=True)])))
-    assert values[0] == pytest.approx(values[1], rel=1e-3)
-    np.testing.assert_allclose(both[0], both[1], rtol=1e-3, atol=1e-4)
+    ids, reference = model.tokenizer.encode(TEXT), PlainLlama(file)
+    ours = model.logits(ids[:-1]).numpy().astype(np.float64)
+    theirs = np.array([reference.step(i) for i in ids[:-1]])
+    assert perplexity(ours, ids) == pytest.approx(perplexity(theirs, ids), rel=1e-3)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [STORIES, BABY, BABY.replace("f32", "f16"), BABY.replace("f32", "q8_0")])
+def test_perplexity_is_that_of_llama_cpp(name: str, gguf: Callable[[str], Any]) -> None:
+    """Within 0.1 % for floats (its cache is float16), 1 % where both round activations to 8 bits."""
+    peer = pytest.importorskip("llama_cpp")
+    file = gguf(name)
+    model = load(file, block=16)
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode(TEXT)
+    other = peer.Llama(str(file.path), n_ctx=len(ids), logits_all=True, n_threads=1, verbose=False)
+    assert other.tokenize(TEXT.encode()) == ids
+    other.eval(ids[:-1])
+    theirs = perplexity(np.asarray(other.scores[: len(ids) - 1], np.float64), ids)
+    other.close()
+    ours = perplexity(model.logits(ids[:-1]).numpy().astype(np.float64), ids)
+    assert ours == pytest.approx(theirs, rel=1e-2 if "q8_0" in name else 1e-3)
 
 
 # --- a random model --------------------------------------------------------------------------------------------------
@@ -201,7 +225,7 @@ def test_several_sequences_are_what_each_is_alone() -> None:
 
 
 def test_a_cache_of_halves() -> None:
-    logits = random_model(cache_dtype=dtypes.float16).logits([1, 2, 3, 4, 5]).numpy()
+    logits = random_model(cache_type="f16").logits([1, 2, 3, 4, 5]).numpy()
     expected = random_model().logits([1, 2, 3, 4, 5]).numpy()
     np.testing.assert_allclose(logits, expected, atol=0.02)
     assert np.abs(logits - expected).max() > 0
@@ -303,7 +327,7 @@ def test_a_file_that_is_open_and_one_without_tokens(made: Callable[..., Path]) -
     assert model.computed_tokens == 4
     model.reset()
     assert len(list(model.generate([1, 2], max_tokens=1))) == 1
-    assert (model.computed_tokens, model.replays) == (6, 1)
+    assert (model.computed_tokens, model.replays, model.builds) == (6, 4, 2)
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0"])

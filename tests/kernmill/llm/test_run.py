@@ -16,7 +16,7 @@ from kernmill.llm import ChatTemplate, Model, Sampler
 from kernmill.llm.run import Options, run
 
 GREEDY = Sampler(temperature=0)
-LINES = ("load", "sampling", "prompt eval", "build", "eval", "total")
+LINES = ("load", "build", "sampling", "prompt eval", "eval", "total")
 
 
 def test_text_is_that_of_the_model_and_costs_are_told(
@@ -29,7 +29,7 @@ def test_text_is_that_of_the_model_and_costs_are_told(
     names = [line.split(" time")[0].strip() for line in err.splitlines() if " time = " in line]
     assert names == list(LINES)
     assert re.search(r"prompt eval time = +[\d.]+ ms / +3 tokens +\( +[\d.]+ ms per token, +[\d.]+ tokens per sec", err)
-    assert re.search(r"^ +eval time = +[\d.]+ ms / +4 runs ", err, re.MULTILINE)
+    assert re.search(r"^ +eval time = +[\d.]+ ms / +5 runs ", err, re.MULTILINE)
     assert re.search(r"^memory \[MiB\] +total +free +model +context +compute$", err, re.MULTILINE)
 
 
@@ -102,18 +102,29 @@ def test_ctrl_c_leaves_what_was_written_and_the_timings(
 
 def test_a_prompt_beyond_the_context(made: Callable[..., Path]) -> None:
     path = made()
-    for options, size in (
-        (Options("ab" * 100), 64),
-        (Options("ab" * 100, tokens=2), 64),
-        (Options("ababab", capacity=3), 3),
+    larger = ", or ask for a larger context with -c"
+    for options, size, more in (
+        (Options("ab" * 100), 64, ""),
+        (Options("ab" * 100, tokens=2), 64, ""),
+        (Options("ababab", capacity=3), 3, larger),
     ):
         with pytest.raises(SettingError) as caught:
             run(path, options)
         assert re.fullmatch(
-            rf"run: the prompt has \d+ tokens, and the context {size}\. Shorten it, or ask for a larger context with "
-            r"-c \(the model was trained on 64\)\.",
+            rf"run: the prompt has \d+ tokens, and the context {size}\. Shorten it{more} "
+            r"\(the model was trained on 64\)\.",
             str(caught.value),
         )
+
+
+def test_a_context_beyond_the_trained_one_is_told(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(made(), Options("ab" * 40, tokens=2, capacity=100), GREEDY) == 0
+    assert capsys.readouterr().err.startswith(
+        "The context of 100 tokens is longer than the 64 that the model was trained on: what it says there may make no "
+        "sense.\n"
+    )
 
 
 def test_a_file_that_is_no_model_is_named_before_anything_is_written(
@@ -132,7 +143,7 @@ def test_a_file_that_is_no_model_is_named_before_anything_is_written(
 
 def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     sizes = []
-    for half in (False, True):
-        run(made(), Options("a", tokens=1, half_cache=half), GREEDY)
+    for kind in ("f32", "f16"):
+        run(made(), Options("a", tokens=1, cache_type=kind), GREEDY)
         sizes.append(float(capsys.readouterr().err.split()[-2]))
     assert sizes == [0.02, 0.01]

@@ -196,6 +196,10 @@ def test_raw_byte_pairs_keep_runs_of_lines_whole() -> None:
 # --- what is wrong with a file -------------------------------------------------------------------------------------
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"model": "rwkv"}, "tokenizer.ggml.model is 'rwkv'. kernmill builds bert, gpt2, llama, t5."),
+    (
+        {"model": "no_vocab"},
+        "the file has no vocabulary: it cannot read text or write any. kernmill bench needs none.",
+    ),
     ({"tokens": []}, "tokenizer.ggml.tokens is empty or missing: the file has no vocabulary."),
     ({"tokens": "abc"}, "tokenizer.ggml.tokens is a str, not an array."),
     (

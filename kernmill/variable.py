@@ -1,0 +1,149 @@
+"""class Variable: a size or position with another value in each call of a captured function; one capture serves all."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Generator, Iterable, Mapping
+from typing import Any, Self
+
+from kernmill.ir import KernmillError, Ops, ShapeError, UOp, dtypes
+
+from .lazy import Lazy
+
+__all__ = ["Bound", "Variable", "given_values", "opened", "values_of", "variables_below", "with_values"]
+
+_given: contextvars.ContextVar[Mapping[str, int]] = contextvars.ContextVar("given_values", default={})  # noqa: B039
+
+
+class Variable:
+    """A whole number from `least` to `greatest` that is known at each call only.
+
+        pos = Variable("pos", 0, 4095)
+
+        @jit
+        def step(x, cache, pos):
+            cache[:, pos : pos + 1] = x
+            return cache[:, : pos + 1].sum(1)
+
+        for place in range(100):
+            step(x, cache, pos.bind(place))  # captured once
+
+    The function gets a symbolic size in place of the number: it goes into slices, sums, comparisons and arithmetic with
+    tensors, and costs what its value says, not what its bounds say. Outside of captured functions a bound variable is
+    a plain int.
+
+    Raises:
+        ShapeError: no name, or bounds that no number lies between.
+    """
+
+    def __init__(self, name: str, least: int, greatest: int) -> None:
+        if not name.isidentifier() or not 0 <= least <= greatest < 1 << 31:
+            raise ShapeError(
+                f"Variable: {name!r} from {least} to {greatest}. Give a name of letters and digits, and bounds "
+                "0 <= least <= greatest."
+            )
+        self.name, self.least, self.greatest = name, least, greatest
+        self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
+
+    def bind(self, value: int) -> Bound:
+        """The variable with a value, as an argument of a captured function.
+
+        Raises:
+            ShapeError: a value outside the bounds.
+        """
+        return Bound(self, value)
+
+    def __repr__(self) -> str:
+        return f"Variable({self.name!r}, {self.least}, {self.greatest})"
+
+
+class Bound(int):
+    """An int that says which variable it is the value of."""
+
+    variable: Variable
+
+    def __new__(cls, variable: Variable, value: int) -> Self:  # noqa: D102
+        if not variable.least <= value <= variable.greatest:
+            raise ShapeError(
+                f"{variable.name}.bind: {value} is outside of {variable.least} to {variable.greatest}. Give a value "
+                "between, or make the variable with wider bounds."
+            )
+        new = super().__new__(cls, value)
+        new.variable = variable
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, (int(self),)
+
+
+def given_values() -> Mapping[str, int]:
+    """The value of each variable in the call of a captured function that is under way."""
+    return _given.get()
+
+
+@contextlib.contextmanager
+def with_values(values: Mapping[str, int]) -> Generator[None]:
+    """In this block variables have these values."""
+    token = _given.set(values)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def values_of(bounds: Iterable[Bound]) -> dict[str, int]:
+    """The values of one call by name.
+
+    Raises:
+        ShapeError: one name with two values, or for two variables.
+    """
+    found: dict[str, Bound] = {}
+    for bound in bounds:
+        other = found.setdefault(bound.variable.name, bound)
+        if other != bound or other.variable.uop is not bound.variable.uop:
+            raise ShapeError(
+                f"jit: {bound.variable!r} is {int(bound)} and {other.variable!r} is {int(other)} in one call. "
+                "Give each variable a name of its own, and one value."
+            )
+    return {name: int(bound) for name, bound in found.items()}
+
+
+def variables_below(node: UOp) -> list[str]:
+    """Names of the variables that the shape of a node, or the way to its values, depends on."""
+    sizes = [size for size in node.shape if isinstance(size, UOp)]
+    for below in node.toposort(stop=lambda u: u.storage is not None):
+        if below.storage is None:
+            sizes += [below, *_sizes_in(below.arg)]
+    order = UOp(Ops.SINK, dtypes.void, tuple(sizes)).toposort() if sizes else []
+    return sorted({str(u.arg[0]) for u in order if u.op is Ops.VARIABLE})
+
+
+def _sizes_in(arg: Any) -> list[UOp]:
+    if isinstance(arg, UOp):
+        return [arg]
+    return [size for part in arg for size in _sizes_in(part)] if isinstance(arg, tuple) else []
+
+
+def opened(value: Any) -> Any:
+    """An argument with symbolic sizes in place of bound variables; itself where there are none.
+
+    Raises:
+        KernmillError: a bound variable in a container that may not be copied.
+    """
+    if isinstance(value, Bound):
+        return value.variable.uop
+    if isinstance(value, (list, tuple, dict)):
+        parts = list(value.values()) if isinstance(value, dict) else list(value)
+        new = [opened(part) for part in parts]
+        if all(a is b for a, b in zip(parts, new, strict=True)):
+            return value
+        if isinstance(value, tuple):
+            return type(value)(*new) if hasattr(value, "_fields") else tuple(new)
+        if type(value) in (list, dict) and not any(isinstance(part, (Lazy, list, dict)) for part in parts):
+            return new if isinstance(value, list) else dict(zip(value, new, strict=True))
+        raise KernmillError(
+            f"jit: a {type(value).__name__} holds a bound variable beside tensors or containers. Give variables as "
+            "arguments of their own, or in a list of nothing else."
+        )
+    return value

@@ -1,0 +1,216 @@
+"""Variables: one capture serves every value, on each device, whatever the schedule does with the loops."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import UserList
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Context, KernmillError, ShapeError, Tensor, Variable, jit, where
+
+Array = np.ndarray[Any, np.dtype[Any]]
+ROWS, WIDTH = 37, 19
+X = np.random.default_rng(0).standard_normal((ROWS, WIDTH)).astype(np.float32)
+Q = np.random.default_rng(1).standard_normal((3, WIDTH)).astype(np.float32)
+VALUES = (5, 6, 0, 1, 2, 16, 17, 31, 32, 33, ROWS - 3, 4)
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    result: Array = e / e.sum(-1, keepdims=True)
+    return result
+
+
+def attention(x: Any, q: Any, n: Any) -> Any:
+    seen = x[: n + 3]
+    return (q @ seen.T).softmax(-1) @ seen
+
+
+def causal(x: Any, q: Any, n: Any) -> Any:
+    seen = x[: n + 3]
+    mask = Tensor.arange(ROWS)[: n + 3] <= (Tensor.arange(3) + n).unsqueeze(-1)
+    return where(mask, q @ seen.T, -np.inf).softmax(-1) @ seen
+
+
+def causal_numpy(x: Array, q: Array, n: int) -> Array:
+    scores = np.where(np.arange(n + 3) <= np.arange(n, n + 3)[:, None], q @ x[: n + 3].T, -np.inf)
+    return softmax(scores) @ x[: n + 3]
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "rows": (lambda x, q, n: x[n : n + 3] * 2, lambda x, q, n: x[n : n + 3] * 2),
+    "row": (lambda x, q, n: x[n], lambda x, q, n: x[n]),
+    "sum": (lambda x, q, n: x[:n].sum(0), lambda x, q, n: x[:n].sum(0)),
+    "sum of all": (lambda x, q, n: (x[: n + 1] * 2).sum(), lambda x, q, n: (x[: n + 1] * 2).sum()),
+    "from the end": (lambda x, q, n: x[n:].sum(0), lambda x, q, n: x[n:].sum(0)),
+    "between": (lambda x, q, n: x[n : n + 2].max(0), lambda x, q, n: x[n : n + 2].max(0)),
+    "max": (lambda x, q, n: x[: n + 1].max(0), lambda x, q, n: x[: n + 1].max(0)),
+    "mean": (lambda x, q, n: x[: n + 1].mean(0), lambda x, q, n: x[: n + 1].mean(0)),
+    "columns": (lambda x, q, n: x.T[:, : n + 1].sum(-1), lambda x, q, n: x[: n + 1].sum(0)),
+    "number": (lambda x, q, n: Tensor.arange(5) + n, lambda x, q, n: np.arange(5) + n),
+    "product": (lambda x, q, n: x[:n].T @ x[:n], lambda x, q, n: x[:n].T @ x[:n]),
+    "strided": (lambda x, q, n: x[: n + 1 : 2].sum(0), lambda x, q, n: x[: n + 1 : 2].sum(0)),
+    "reversed": (
+        lambda x, q, n: (x[: n + 1].flip(0) * x[: n + 1]).sum(0),
+        lambda x, q, n: (x[n::-1] * x[: n + 1]).sum(0),
+    ),
+    "kept": (lambda x, q, n: (x[: n + 1].contiguous() + 1).sum(0), lambda x, q, n: (x[: n + 1] + 1).sum(0)),
+    "mask": (
+        lambda x, q, n: where((Tensor.arange(ROWS) < n).unsqueeze(-1), x, 0).sum(0),
+        lambda x, q, n: x[:n].sum(0),
+    ),
+    "attention": (attention, lambda x, q, n: softmax(q @ x[: n + 3].T) @ x[: n + 3]),
+    "causal": (causal, causal_numpy),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_capture_serves_every_value(name: str, device: str) -> None:
+    ours, numpy = CASES[name]
+    n = Variable("n", 0, ROWS - 3)
+    with Context(DEVICE=device):
+        step = jit(ours)
+        x, q = Tensor(X).realize(), Tensor(Q).realize()
+        for value in VALUES[:5] if device == "PYTHON" else VALUES:
+            np.testing.assert_allclose(step(x, q, n.bind(value)).numpy(), numpy(X, Q, value), rtol=1e-4, atol=1e-4)
+        assert step.cache_info().captures == 1
+
+
+def test_parts_are_written_where_the_value_says(device: str) -> None:
+    n = Variable("n", 0, ROWS - 3)
+    with Context(DEVICE=device):
+        cache, wanted = Tensor(X).realize(), X.copy()
+
+        @jit
+        def put(cache: Tensor, new: Tensor, n: Any) -> Tensor:
+            cache[n : n + 3] = new
+            cache[n + 1, :2] = 7
+            return cache[: n + 3].sum()
+
+        for value in VALUES:
+            total = put(cache, Tensor(Q * value), n.bind(value))
+            wanted[value : value + 3] = Q * value
+            wanted[value + 1, :2] = 7
+            np.testing.assert_array_equal(cache.numpy(), wanted)
+            np.testing.assert_allclose(total.numpy(), wanted[: value + 3].sum(), rtol=1e-4, atol=1e-4)
+        assert put.cache_info()[:2] == (1, len(VALUES) - 2)
+
+
+def test_parts_of_many_rows_go_to_threads() -> None:
+    """A symbolic loop that is shared among threads ends where its value says."""
+    rows = 5000
+    x = np.random.default_rng(0).standard_normal((rows, 64)).astype(np.float32)
+    n = Variable("n", 0, rows)
+
+    @jit
+    def put(t: Tensor, x: Tensor, n: Any) -> None:
+        t[:n] = x[:n].exp() + n
+
+    t, wanted, source = Tensor.zeros(rows, 64).realize(), np.zeros_like(x), Tensor(x)
+    for value in (10, 4999, 0, 5000, 1, 64, 777):
+        put(t, source, n.bind(value))
+        wanted[:value] = np.exp(x[:value]) + value
+        np.testing.assert_allclose(t.numpy(), wanted, rtol=1e-5)
+    assert put.cache_info().captures == 1
+
+
+@pytest.mark.parametrize("target", ["avx2", "sse"])
+def test_narrower_targets(target: str) -> None:
+    """In a process of its own: the target is chosen once."""
+    check = "t.test_one_capture_serves_every_value(name, 'LLVM')"
+    code = f"import tests.kernmill.test_variable as t\nfor name in t.CASES: {check}"
+    root = Path(__file__).resolve().parent.parent.parent
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "TARGET": target}, cwd=root, check=True)
+
+
+def test_two_variables_in_one_call() -> None:
+    a, b = Variable("a", 0, 10), Variable("b", 0, 20)
+
+    @jit
+    def area(x: Tensor, a: Any, b: Any) -> Tensor:
+        return x[a : a + b].sum(0)
+
+    x = Tensor(X).realize()
+    for p, q in ((1, 2), (3, 4), (10, 20), (0, 0), (5, 1)):
+        np.testing.assert_allclose(area(x, a.bind(p), b.bind(q)).numpy(), X[p : p + q].sum(0), rtol=1e-4, atol=1e-5)
+    assert area.cache_info().captures == 1
+
+
+def test_nested_captures_and_containers() -> None:
+    n = Variable("n", 1, 9)
+    inner = jit(lambda x, places: x[: places[0]].sum(0) + places[1])
+
+    @jit
+    def outer(x: Tensor, places: Any) -> Any:
+        return inner(x, places) * 2
+
+    x = Tensor(X).realize()
+    for value in (1, 5, 9, 4):
+        want = (X[:value].sum(0) + value) * 2
+        np.testing.assert_allclose(outer(x, (n.bind(value), n.bind(value))).numpy(), want, rtol=1e-4, atol=1e-5)
+    assert outer.cache_info().captures == 1
+
+
+def test_a_bound_variable_is_an_int_elsewhere() -> None:
+    five = Variable("n", 1, 9).bind(5)
+    assert five == 5
+    assert list(range(9))[five] == 5
+    np.testing.assert_array_equal(Tensor(X)[:five].numpy(), X[:5])
+
+
+def test_dtype_and_shape_still_tell_captures_apart() -> None:
+    n = Variable("n", 0, 8)
+    wide = Variable("n", 0, 9)
+    step = jit(lambda x, n: x[:n].sum())
+    x = Tensor(X).realize()
+    for value in (3, 4, 5):
+        step(x, n.bind(value))
+        step(x, wide.bind(value))
+        step(x.T.contiguous().realize(), n.bind(value))
+    assert step.cache_info().entries == 3
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Variable("n", 0, 9).bind(10), r"n.bind: 10 is outside of 0 to 9\."),
+        (lambda: Variable("n", 0, 9).bind(-1), r"n.bind: -1 is outside of 0 to 9\."),
+        (lambda: Variable("n", 5, 4), r"Variable: 'n' from 5 to 4\."),
+        (lambda: Variable("", 0, 4), r"Variable: '' from 0 to 4\."),
+    ],
+)
+def test_bad_variables(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        make()
+
+
+def test_what_cannot_be_captured() -> None:
+    n = Variable("n", 0, ROWS)
+    x = Tensor(X).realize()
+    with pytest.raises(ShapeError, match=r"realize: the shape \(n, 19\) is known at each call only"):
+        jit(lambda x, n: x[:n])(x, n.bind(3))
+    kept: dict[str, Any] = {}
+    with pytest.raises(ShapeError, match=r"leaves a tensor of shape \(19,\) that is not computed and depends on n"):
+        jit(lambda x, n: kept.update(last=UserList([x.sum(0) + n])))(x, n.bind(3))
+    kept.clear()
+    with pytest.raises(ShapeError, match="some values of the variables lead outside of it"):
+        jit(lambda x, n: x[: n + 1].sum())(x, n.bind(3))
+    with pytest.raises(ShapeError, match="some values of the variables lead outside of it"):
+        jit(lambda x, n: x[n - 1 :].sum())(x, n.bind(3))
+    with pytest.raises(KernmillError, match="a list holds a bound variable beside tensors"):
+        jit(lambda parts: parts[0][: parts[1]].sum())([x, n.bind(3)])
+    with pytest.raises(ShapeError, match=r"in one call\. Give each variable a name of its own"):
+        jit(lambda x, a, b: x[a:b].sum())(x, n.bind(3), n.bind(4))
+
+
+def test_a_size_without_a_value_is_refused() -> None:
+    n = Variable("n", 0, 9)
+    with pytest.raises(ShapeError, match=r"realize: the size n is nothing\. Give it a value from 0 to 9"):
+        Tensor(X)[: n.uop].sum().realize()
