@@ -27,13 +27,19 @@ def expand_loops(ast: UOp) -> UOp:
             node_new = _close(node_new)
         done[node] = node_new
     root = done[ast]
-    stores = [copy for store in root.src for copy in _copies(store, _kind(store.ranges, AxisKind.UNROLL))]
+    stores = [copy for store in root.src for copy in _copies(store, _tile(store))]
     return separate_loops(simplify(root.replace(src=tuple(stores))))
 
 
 def _kind(ranges: object, kind: AxisKind) -> list[UOp]:
     found = [r for r in ranges if r.arg[1] == kind]  # type: ignore[attr-defined]
     return sorted(found, key=lambda r: str(r.arg[0]))
+
+
+def _tile(store: UOp) -> list[UOp]:
+    """The loops of a register tile, the longest outside: values that change with it are used and gone, one after the
+    other, while those of the shorter ones stay in registers."""
+    return sorted(_kind(store.ranges, AxisKind.UNROLL), key=lambda r: -int(r.src[0].arg))
 
 
 def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:

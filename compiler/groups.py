@@ -29,7 +29,8 @@ from kernmill.ir import (
 )
 
 from .kernel import KernelInfo
-from .optimize.actions import gated, memory_of, step_of
+from .optimize.actions import memory_of
+from .optimize.staging import gated, step_of
 
 __all__ = ["fills_shared", "place_barriers", "share_work"]
 

@@ -22,6 +22,7 @@ __all__ = ["merged", "shuffle", "side_by_side", "turn"]
 
 _MOST_VECTORS = 4  # of contiguous memory that one gather is picked from
 _LEAST_ROWS = 4  # a block of fewer rows costs as much as gathers
+_MOST_READERS = 4  # lanes that may share a place, each behind a gate of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +184,20 @@ def _row(one: _Access, start: int, lane: int, count: int) -> UOp:
     return UOp(Ops.INDEX, one.scalar.vec(count), (one.memory, one.at(start + one.steps[lane]), *gate))
 
 
-def _touched(family: list[_Access]) -> dict[int, int]:
-    """Each place, and the lane that reads it."""
-    return {place: lane for access in family for lane, place in enumerate(access.places())}
+def _touched(family: list[_Access]) -> dict[int, list[int]]:
+    """Each place, and the lanes that touch it."""
+    touched: dict[int, dict[int, None]] = {}
+    for access in family:
+        for lane, place in enumerate(access.places()):
+            touched.setdefault(place, {})[lane] = None
+    return {place: list(lanes) for place, lanes in touched.items()}
 
 
 def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
     """A weave read as whole vectors, from which each gather picks its lanes."""
     one, touched = family[0], _touched(family)
-    if one.gate is not None and len(touched) < len(family) * len(one.steps):  # a place behind several gates
+    is_masked = one.gate is not None and one.gate.dtype.lanes > 1
+    if is_masked and max(map(len, touched.values())) > _MOST_READERS:
         return {} if len(family) == 1 else {s: v for access in family for s, v in _picked([access], target).items()}
     low, high = min(touched), max(touched)
     width = min(target.lanes(one.scalar), 1 << (high - low).bit_length())
@@ -200,23 +206,31 @@ def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
     vectors: dict[int, UOp] = {}
     for number in {(place - low) // width for place in touched}:
         first = low + number * width
-        lanes = [touched.get(first + n) for n in range(width)]
+        lanes = [touched.get(first + n, []) for n in range(width)]
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *_mask(one, first, lanes)))
         vectors[number] = UOp(Ops.LOAD, index.dtype, (index,), one.node.arg)
-    return {
+    found = {
         access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.places()])
         for access in family
     }
+    if one.gate is None or not is_masked or max(map(len, touched.values())) == 1:
+        return found
+    zero = const(one.scalar.vec(len(one.steps)), 0)  # a place may have been read for another lane
+    return {start: one.gate.where(value, zero) for start, value in found.items()}
 
 
-def _mask(one: _Access, first: int, lanes: Sequence[int | None]) -> tuple[UOp, ...]:
-    """The gate of a vector of which each lane belongs to a lane of the gather, or to none."""
+def _mask(one: _Access, first: int, lanes: Sequence[Sequence[int]]) -> tuple[UOp, ...]:
+    """The gate of a vector of which each lane belongs to some lanes of the gather, or to none: open where one is."""
     bools = dtypes.bool.vec(len(lanes))
     if one.gate is not None and one.gate.dtype.lanes > 1:
-        count = one.gate.dtype.lanes
-        picks = tuple(count if lane is None else lane for lane in lanes)
-        return (UOp(Ops.SHUFFLE, bools, (one.gate, const(one.gate.dtype, False)), picks),)
-    is_whole = None not in lanes
+        closed = const(one.gate.dtype, False)
+        gate: UOp | None = None
+        for number in range(max(map(len, lanes))):
+            picks = tuple(own[number] if number < len(own) else one.gate.dtype.lanes for own in lanes)
+            part = UOp(Ops.SHUFFLE, bools, (one.gate, closed), picks)
+            gate = part if gate is None else gate | part
+        return () if gate is None else (gate,)
+    is_whole = all(lanes)
     if one.gate is not None:
         return (one.gate,) if is_whole else (spread(one.gate, len(lanes)) & _bools(lanes),)
     memory = one.memory
@@ -227,8 +241,8 @@ def _mask(one: _Access, first: int, lanes: Sequence[int | None]) -> tuple[UOp, .
     return () if is_whole or is_inside else (_bools(lanes),)
 
 
-def _bools(lanes: Sequence[int | None]) -> UOp:
-    return const(dtypes.bool.vec(len(lanes)), tuple(lane is not None for lane in lanes))
+def _bools(lanes: Sequence[Sequence[int]]) -> UOp:
+    return const(dtypes.bool.vec(len(lanes)), tuple(bool(own) for own in lanes))
 
 
 # --- stores

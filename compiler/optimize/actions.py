@@ -35,17 +35,16 @@ from kernmill.ir import (
     UOp,
     closed_ranges,
     dtypes,
-    from_linear,
-    linear,
     make_range,
     simplify,
     substitute,
     with_sources,
 )
 
-from ..kernel import KernelInfo, iterations
+from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
 from . import proposals as propose
+from .staging import gated, staged
 
 __all__ = [
     "VERBS",
@@ -53,7 +52,6 @@ __all__ = [
     "Verb",
     "apply_actions",
     "find_loop",
-    "gated",
     "memory_of",
     "parse_schedule",
     "show_schedule",
@@ -156,7 +154,6 @@ def find_loop(ast: UOp, name: str) -> UOp:
     raise ValueError(f"there is no loop {name!r}")
 
 
-_BANK: Final = 16  # bytes left free so that neighbours of a column lie in other banks
 _KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP,
                  "local": AxisKind.LOCAL, "share": AxisKind.LOCAL}  # fmt: skip
 _INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g", "local": "l", "share": "l"}
@@ -307,13 +304,6 @@ def _place_changes(place: UOp, loop: UOp) -> bool:
     return any(loop in s.ranges for s in place.src[1:])
 
 
-def gated(place: UOp, valid: UOp | None) -> UOp:
-    """The INDEX, touched only where `valid` holds."""
-    if valid is None:
-        return place
-    return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
-
-
 def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     loop = find_loop(ast, args[0])
     info: KernelInfo = ast.arg
@@ -376,10 +366,6 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
     return simplify(ast.replace(src=(new,), arg=replace(info, order=(*info.order, name))))
 
 
-_SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
-_LINE = 64  # bytes by which they are moved apart
-
-
 def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     slot, names = int(args[0]), args[1:]
     loads = [
@@ -395,7 +381,7 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     for number, load in enumerate(loads):
         mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
-        table[load] = _staged(load, loops, f"stage{slot}_{number}", mark)
+        table[load] = staged(load, loops, f"stage{slot}_{number}", mark)
     return simplify(substitute(ast, table))
 
 
@@ -403,62 +389,6 @@ def _marks(ast: UOp, names: Sequence[str]) -> int:
     """How many marks a loop needs behind one of these names to be a new one."""
     taken = [str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE]
     return 1 + max((len(name) - len(name.rstrip("'")) for name in taken if name.rstrip("'") in names), default=0)
-
-
-def _staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
-    """The value, read from memory of the kernel's own that loops over copies of `loops` have filled.
-
-    Work-items that read along a row and store along a column leave room behind each column: they would all want the
-    same bank of the memory that they share.
-    """
-    copies = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], _copy_kind(loop)) for loop in loops}
-    is_shared = any(loop.arg[1] == AxisKind.LOCAL for loop in loops)
-    apart = {loop: step_of(value.src[0].src[1], loop) if value.op is Ops.LOAD else 0 for loop in loops}
-    nearest = min((loop for loop in loops if apart[loop]), key=lambda loop: apart[loop], default=loops[-1])
-    steps: dict[UOp, int] = {}
-    size = 1  # elements from one iteration of the loop to the next
-    for loop in reversed(loops):
-        if is_shared and loop is nearest and loop is not loops[-1]:
-            size += _BANK // value.dtype.size_bytes
-        elif not is_shared and size * value.dtype.size_bytes % _SAME_PLACE == 0:
-            size += _LINE // value.dtype.size_bytes
-        steps[loop] = size
-        size *= iterations(loop)
-    place = from_linear({copies[loop]: step for loop, step in steps.items()}, 0, dtypes.index)
-    filler = substitute(_by_neighbours(value, loops) if value.op is Ops.LOAD else value, copies)
-    around = sorted(value.ranges.difference(loops), key=lambda r: str(r.arg[0]))
-    memory = UOp(Ops.LOCAL, value.dtype, tuple(around), (name, size))
-    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, place)), filler))
-    walked = sorted(loops, key=lambda loop: -apart[loop])  # as the operand lies, neighbours last
-    filled = UOp(Ops.AFTER, value.dtype, (memory, store, *(copies[loop] for loop in walked)), 1)
-    return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, from_linear(steps, 0, dtypes.index))),))
-
-
-def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
-    """Where neighbours are copied up to a last one, a gate for vectors of them in place of an end for each of them."""
-    place = load.src[0]
-    for atom, factor in linear(place.src[1])[0].items():
-        if atom.op is Ops.MIN and abs(factor) == 1 and not atom.ranges.isdisjoint(loops):
-            index, last = atom.src
-            open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
-            return load.replace(src=(gated(open_place, index < last + 1),))
-    return load
-
-
-def step_of(place: UOp, loop: UOp) -> int:
-    """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
-    step = 0
-    for atom, factor in linear(place)[0].items():
-        if atom is loop:
-            step += factor
-        elif atom.op is Ops.MIN:
-            step += factor * step_of(atom.src[0], loop)
-    return abs(step)
-
-
-def _copy_kind(loop: UOp) -> AxisKind:
-    kind = AxisKind(loop.arg[1])
-    return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.LOCAL) else AxisKind.REDUCE
 
 
 def _share(ast: UOp, args: tuple[str, ...]) -> UOp:
@@ -487,7 +417,7 @@ def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
     while True:
         own = [r for r in part.ranges if r.arg[1] in (AxisKind.LOCAL, AxisKind.VECTOR) and r is not inner]
         own.sort(key=lambda r: (r.arg[1] == AxisKind.VECTOR, r.arg[0]))  # lanes lie side by side
-        stored = _staged(part, [inner, *own], name, mark)
+        stored = staged(part, [inner, *own], name, mark)
         count, mark = int(inner.src[0].arg), f"{mark}'"
         base = str(inner.arg[0]).rstrip("'")
         several = make_range(f"{base}f{mark}", min(count, _AT_ONCE), AxisKind.REDUCE)

@@ -18,6 +18,7 @@ from .gpu import gpu_actions
 from .look import Access, Group, Shape, is_gated, look, main_group, nest_iterations
 from .packing import SMALL_REDUCE, Tile, pack
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
+from .windows import window_actions
 
 __all__ = ["choose_actions"]
 
@@ -48,9 +49,9 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
         if rows is not None:
             return rows + _shared(shape, rows, [n for n in _loops_left(shape, rows) if n in shape.kept], target)
-        dots = dot_actions(ast, target) or block_actions(ast, target)
-        if dots is not None:
-            return dots + _shared(shape, dots, _loops_left(shape, dots), target)
+        tiled = dot_actions(ast, target) or block_actions(ast, target) or window_actions(shape, target)
+        if tiled is not None:
+            return tiled + _shared(shape, tiled, _loops_left(shape, tiled), target)
         main = main_group(shape)
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
@@ -145,6 +146,12 @@ def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]
     width = _width(shape, lane_loop, target)
     if width < 2:
         return []
+    if (
+        4 < width < shape.sizes[lane_loop]
+        and not shape.sizes[lane_loop] % (width // 2)
+        and shape.sizes[lane_loop] % width
+    ):
+        width //= 2  # masked stores hold up the loads behind them
     actions = [Action("vectorize", (lane_loop, str(width)))]
     blocks = shape.sizes[lane_loop] // width
     across = _across(shape, lane_loop, width)

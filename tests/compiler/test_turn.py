@@ -130,3 +130,18 @@ def test_packing_four_by_four_is_undone_by_one_shuffle() -> None:
     assert not apart(ast)
     assert sorted(load.dtype.lanes for load in nodes(ast, Ops.LOAD) if load.dtype.lanes > 1) == [16, 16, 16, 16, 64]
     same(only(product), schedule)
+
+
+def test_lanes_that_share_a_place_keep_gates_of_their_own() -> None:
+    """The gradient of a strided convolution: every second lane is closed, and its neighbour reads the same place."""
+    import numpy as np
+
+    from kernmill import Tensor
+
+    rng = np.random.default_rng(0)
+    x, w = (Tensor(rng.standard_normal(s, np.float32), device="LLVM", requires_grad=True)
+            for s in ((2, 8, 12, 12), (32, 8, 3, 3)))  # fmt: skip
+    y = x.conv2d(w, stride=2, padding=1)
+    y.square().sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose((x.grad.numpy() * x.numpy()).sum(), 2 * (y.numpy() ** 2).sum(), rtol=1e-4)

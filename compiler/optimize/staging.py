@@ -1,0 +1,176 @@
+"""Memory of the kernel's own for what is loaded over some loops: one element for each place, not for each iteration.
+
+A window that slides over rows reads a place once for each of its positions: i + k, for neighbours i and the window's k.
+Loops that move along one line of the buffer, and through the same gates, become one axis of the copy; the gates are
+asked while copying, and readers of the copy have none. Used by the action `stage`. Tests:
+tests/compiler/optimize/test_staging.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kernmill.ir import AxisKind, Ops, UOp, dtypes, index_const, linear, make_range, substitute
+
+from ..kernel import iterations
+
+__all__ = ["gated", "staged", "step_of", "walked_together"]
+
+_SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
+_LINE = 64  # bytes by which they are moved apart
+_BANK = 16  # bytes left free so that neighbours of a column lie in other banks
+
+
+@dataclass(slots=True)
+class _Axis:
+    """Loops that go over the same places, with their steps in units of the axis; the first step is 1 or -1."""
+
+    loops: list[UOp]
+    steps: list[int]
+    unit: int = 1
+    least: int = field(default=0)  # where the axis begins, in these units
+
+    @property
+    def size(self) -> int:
+        return 1 + sum(abs(step) * (iterations(loop) - 1) for loop, step in zip(self.loops, self.steps, strict=True))
+
+    def position(self) -> UOp:
+        """Where on the axis an iteration of the loops is."""
+        total = index_const(-self.least)
+        for loop, step in zip(self.loops, self.steps, strict=True):
+            total = total + loop * step
+        return total
+
+
+def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
+    """The value, read from memory of the kernel's own that is filled by copies of the loops, named with the mark.
+
+    Work-items share that memory if one of the loops is theirs; where they read along a row and store along a column
+    there is room behind each column: they would all want the same bank.
+    """
+    is_load, is_shared = value.op is Ops.LOAD, any(loop.arg[1] == AxisKind.LOCAL for loop in loops)
+    value = _by_neighbours(value, loops) if is_load else value
+    apart = {loop: step_of(value.src[0].src[1], loop) if is_load else 0 for loop in loops}
+    nearest = min((loop for loop in loops if apart[loop]), key=lambda loop: apart[loop], default=loops[-1])
+    axes = [_Axis([loop], [1]) for loop in loops] if is_shared or not is_load else _axes(value, loops)
+    table: dict[UOp, UOp] = {}
+    copies: dict[UOp, int] = {}
+    place, here = index_const(0), index_const(0)
+    size = 1  # elements from one place on the axis to the next
+    for axis in reversed(axes):
+        first = min(axis.loops, key=loops.index)
+        is_one = len(axis.loops) == 1
+        count = first.src[0] if is_one else index_const(axis.size)
+        copy = make_range(f"{first.arg[0]}{mark}", count, _copy_kind(first) if is_one else AxisKind.REDUCE)
+        copies[copy] = min(apart[loop] for loop in axis.loops)
+        table |= dict.fromkeys(axis.loops, index_const(0))
+        table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
+        if is_shared and first is nearest and axis is not axes[-1]:
+            size += _BANK // value.dtype.size_bytes
+        elif not is_shared and size * value.dtype.size_bytes % _SAME_PLACE == 0:
+            size += _LINE // value.dtype.size_bytes
+        place, here = copy * size + place, axis.position() * size + here
+        size *= axis.size
+    around = sorted(value.ranges.difference(loops), key=lambda r: str(r.arg[0]))
+    memory = UOp(Ops.LOCAL, value.dtype, tuple(around), (name, size))
+    store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, place)), substitute(value, table)))
+    in_order = list(copies)[::-1]
+    walked = sorted(in_order, key=lambda copy: -copies[copy])  # as the operand lies, neighbours last
+    filled = UOp(Ops.AFTER, value.dtype, (memory, store, *walked), 1)
+    return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, here)),))
+
+
+def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
+    """Where neighbours are copied up to a last one, a gate for vectors of them in place of an end for each of them."""
+    place = load.src[0]
+    for atom, factor in linear(place.src[1])[0].items():
+        if atom.op is Ops.MIN and abs(factor) == 1 and not atom.ranges.isdisjoint(loops):
+            index, last = atom.src
+            open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
+            return load.replace(src=(gated(open_place, index < last + 1),))
+    return load
+
+
+def step_of(place: UOp, loop: UOp) -> int:
+    """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
+    step = 0
+    for atom, factor in linear(place)[0].items():
+        if atom is loop:
+            step += factor
+        elif atom.op is Ops.MIN:
+            step += factor * step_of(atom.src[0], loop)
+    return abs(step)
+
+
+def gated(place: UOp, valid: UOp | None) -> UOp:
+    """The INDEX, touched only where `valid` holds."""
+    if valid is None:
+        return place
+    return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
+
+
+def walked_together(load: UOp, loops: Sequence[UOp]) -> list[list[UOp]]:
+    """The loops that share an axis of the copy: what one reads in its next iteration, another has read or will."""
+    return [axis.loops for axis in _axes(load, loops) if len(axis.loops) > 1]
+
+
+def _copy_kind(loop: UOp) -> AxisKind:
+    kind = AxisKind(loop.arg[1])
+    return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.LOCAL) else AxisKind.REDUCE
+
+
+def _axes(load: UOp, loops: Sequence[UOp]) -> list[_Axis]:
+    """The axes of the copy, each where the last of its loops is named."""
+    forms = _forms(load.src[0])
+    lines: dict[tuple[int, ...], list[tuple[int, UOp]]] = {}
+    axes: list[_Axis] = []
+    for loop in loops:
+        way = _way(loop, forms)
+        if way is None or not loop.src[0].is_const:
+            axes.append(_Axis([loop], [1]))
+        else:
+            lines.setdefault(way[1], []).append((way[0], loop))
+    for line in lines.values():
+        found: list[_Axis] = []
+        for step, loop in sorted(line, key=lambda item: abs(item[0])):
+            last = found[-1] if found else None
+            if last is not None and step % last.unit == 0 and abs(step) < last.unit * last.size:
+                last.loops.append(loop)
+                last.steps.append(step // last.unit)
+            else:  # the axis may run against the loop
+                found.append(_Axis([loop], [1 if step > 0 else -1], abs(step)))
+        axes += found
+    for axis in axes:
+        if len(axis.loops) == 1:  # in the order of the loop, also where that runs backwards
+            axis.steps = [1]
+        moved = zip(axis.loops, axis.steps, strict=True)
+        axis.least = sum(step * (iterations(loop) - 1) for loop, step in moved if step < 0)
+    return sorted(axes, key=lambda axis: max(loops.index(loop) for loop in axis.loops))
+
+
+def _forms(place: UOp) -> list[UOp]:
+    """The sums that decide what is read: the place, and both sides of every comparison of its gate."""
+    forms, gates = [place.src[1]], list(place.src[2:])
+    while gates:
+        gate = gates.pop()
+        if gate.op in (Ops.AND, Ops.OR, Ops.LT, Ops.LE, Ops.EQ, Ops.NE):
+            (gates if gate.dtype.is_bool and gate.src[0].dtype.is_bool else forms).extend(gate.src)
+        else:
+            forms.append(gate)
+    return forms
+
+
+def _way(loop: UOp, forms: Sequence[UOp]) -> tuple[int, tuple[int, ...]] | None:
+    """How far and in which direction an iteration of the loop moves all sums; None where one is no plain sum of it."""
+    steps: list[int] = []
+    for form in forms:
+        terms, _ = linear(form)
+        if any(atom is not loop and loop in atom.ranges for atom in terms):
+            return None
+        steps.append(terms.get(loop, 0))
+    if not steps[0]:
+        return None
+    step = math.gcd(*steps) * (1 if steps[0] > 0 else -1)
+    return step, tuple(s // step for s in steps)

@@ -1,0 +1,227 @@
+"""Schedules of sums of products in which one operand is read through a sliding window.
+
+Two facts are asked for, nothing else. Reduce loops move along the same line of one operand as output loops do
+(staging.py): it is copied once into rows without gates, and then read as scalars. The other operand does not change
+with those output loops, and has a loop of its own that becomes the lanes: it is packed into a panel. What is left is
+the register tile of a matrix product, whose rows share what they read with their neighbours. Figures:
+docs/decisions/0015-windows.md. Tests: tests/compiler/optimize/test_windows.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from kernmill.ir import Ops, Target
+
+from .actions import Action
+from .look import Access, Shape, is_gated, nest_iterations
+from .staging import walked_together
+
+__all__ = ["window_actions"]
+
+_GATED = 8.0  # instructions of a load behind a mask of its own
+_TURN = 4.0  # cycles to store a vector of a tile across the lanes
+_SCATTER = 20.0  # and where too few rows lie beside each other
+_AROUND = 20.0  # cycles of a tile before and after its sums
+_ISSUED = 3.6  # instructions a cycle
+_LONGEST = 7  # a window that is copied out
+_MOST_ROWS = 16  # of one copy
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The loops of such a sum, by the part they play; sizes of loops are in the Shape."""
+
+    moving: Access  # what the window slides over
+    panel: Access
+    lanes: str
+    lines: list[tuple[str, str]]  # output loops, and the reduce loop that moves on the same line
+    terms: list[str]  # all reduce loops
+
+    @property
+    def along(self) -> str:
+        """The output loop that steps least."""
+        return self.lines[0][0]
+
+    @property
+    def taps(self) -> str:
+        """The reduce loop on its line."""
+        return self.lines[0][1]
+
+    @property
+    def down(self) -> str | None:
+        """The output loop of the next line."""
+        return self.lines[1][0] if len(self.lines) > 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """Vectors, places along and rows of a register tile, and the taps that are copied out."""
+
+    vectors: int
+    along: int
+    rows: int
+    taps: int  # 1: not copied out
+    speed: float  # useful multiply-adds of vectors a cycle
+
+
+def window_actions(shape: Shape, target: Target) -> list[Action] | None:
+    """The schedule without its threads; None where the kernel is something else, or better done with other lanes."""
+    window = _find(shape) if target.has_masks and not target.group_items else None
+    rows = _rows_of_a_copy(shape, window, target) if window is not None else 0
+    if window is None or not rows:
+        return None
+    lanes, width, sizes = window.lanes, shape.lanes, shape.sizes
+    blocks = -(-sizes[lanes] // width)
+    panel = nest_iterations(shape, window.terms) * width * window.panel.size_bytes
+    tile = max(_tiles(shape, window, rows, target), key=lambda tile: tile.speed, default=None)
+    if tile is None or tile.speed <= _speed_along(shape, window) or panel * tile.vectors > target.l2_bytes // 2:
+        return None
+    is_whole = panel * blocks <= target.l2_bytes // 2 and blocks > tile.vectors
+    down, is_split = window.down, window.down is not None and 1 < rows < sizes[window.down]
+    inside = f"{down}.s" if is_split else down if rows > 1 else None
+    near = [name for name in (inside, window.along) if name is not None]
+    copies = {lanes: tile.vectors, window.along: tile.along} | ({inside: tile.rows} if inside is not None else {})
+    actions = [Action("split", (str(down), str(rows)))] if is_split else []
+    actions += _copied(shape, window, inside)
+    actions.append(Action("vectorize", (lanes, str(width))))
+    actions += [Action("unroll", (name, str(count))) for name, count in copies.items() if count > 1]
+    wide = [f"{lanes}.u"] if tile.vectors > 1 else []
+    all_lanes = [lanes] if is_whole else []
+    actions.append(Action("stage", (_slot(window.panel), *all_lanes, *window.terms, *wide, f"{lanes}.v")))
+    used = {lanes: blocks == tile.vectors, window.along: sizes[window.along] == tile.along, inside: rows == tile.rows}
+    others = [name for name in shape.outputs if name not in (*near, lanes)]
+    fits_panel = panel * blocks <= target.l2_bytes // 2
+    order = [*others, lanes, *near] if fits_panel else [lanes, *others, *near]
+    actions.append(Action("order", tuple(name for name in order if not used.get(name, False))))
+    if tile.taps > 1:
+        actions.append(Action("unroll", (window.taps, str(tile.taps))))
+    return actions + _ahead(window, rows, target)
+
+
+def _find(shape: Shape) -> _Window | None:
+    order = shape.ast.toposort() if shape.ast is not None else []
+    if len(shape.groups) != 1 or len(shape.stores) != 1 or shape.kept or shape.keeping:
+        return None
+    if any(node.op is Ops.RANGE and not node.src[0].is_const for node in order):
+        return None
+    (group,) = shape.groups
+    sums = [node for node in order if node.op is Ops.REDUCE]
+    if len(sums) != 1 or sums[0].arg != (Ops.ADD, 1) or len(group.loads) != 2:
+        return None
+    for moving, panel in (group.loads, group.loads[::-1]):
+        lanes = [name for name in group.around if name in panel.steps and name not in moving.steps]
+        is_plain = not is_gated(panel) and None not in panel.steps.values() and None not in moving.steps.values()
+        if not is_plain or not lanes or any(a.node.src[0].src[0].op is not Ops.PARAM for a in (moving, panel)):
+            continue
+        if moving.node.src[0].src[0] is panel.node.src[0].src[0]:
+            continue
+        lines = _lines(shape, moving, panel)
+        if lines and lines[0][0] in group.around:
+            lane = max(lanes, key=lambda name: shape.sizes[name])
+            return _Window(moving, panel, lane, lines, list(group.loops))
+    return None
+
+
+def _lines(shape: Shape, moving: Access, panel: Access) -> list[tuple[str, str]]:
+    """Output loops and the reduce loop on the same line of the operand that moves, the one that steps least first."""
+    near = [r for r in moving.node.ranges if r.arg[0] not in shape.outputs or r.arg[0] not in panel.steps]
+    lines: list[tuple[str, str]] = []
+    for loops in walked_together(moving.node, sorted(near, key=lambda r: str(r.arg[0]))):
+        names = [str(r.arg[0]) for r in loops]
+        outputs = [name for name in names if name in shape.outputs]
+        if len(names) == 2 and len(outputs) == 1:
+            lines.append((outputs[0], next(name for name in names if name not in outputs)))
+    return sorted(lines, key=lambda line: abs(moving.step(line[0]) or 0))
+
+
+def _places(shape: Shape, window: _Window, line: tuple[str, str], count: int) -> int:
+    """Places on a line that `count` iterations of its output loop go over."""
+    step, tap = (abs(window.moving.step(name) or 1) for name in line)
+    unit = math.gcd(step, tap)
+    return 1 + (step * (count - 1) + tap * (shape.sizes[line[1]] - 1)) // unit
+
+
+def _rows_of_a_copy(shape: Shape, window: _Window, target: Target) -> int:
+    """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
+    own = [name for name in window.terms if name in window.moving.steps and name not in dict(window.lines[:2]).values()]
+    row = nest_iterations(shape, own) * window.moving.size_bytes
+    row *= _places(shape, window, window.lines[0], shape.sizes[window.along])
+    if window.down is None:
+        return int(row <= target.l2_bytes // 2)
+    size = shape.sizes[window.down]
+    for count in range(min(size, _MOST_ROWS), 0, -1):
+        bound = target.l2_bytes // (5 if count > 1 else 2)
+        if size % count == 0 and row * _places(shape, window, window.lines[1], count) <= bound:
+            return count
+    return 0
+
+
+def _copied(shape: Shape, window: _Window, inside: str | None) -> list[Action]:
+    """The rows that a block of the output needs, without gates and side by side."""
+    line = dict(window.lines[:2])
+    first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
+    down = [] if window.down is None else [*([inside] if inside else []), line[window.down]]
+    names = (*first, *down, window.along, window.taps)
+    actions = [Action("stage", (_slot(window.moving), *names))]
+    if min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
+        actions.append(Action("vectorize", (f"{window.along}'", str(shape.lanes))))
+    return actions
+
+
+def _ahead(window: _Window, rows: int, target: Target) -> list[Action]:
+    """The next copy's rows are asked for while this one is made."""
+    step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
+    size = int(window.moving.node.src[0].src[0].arg[1]) * window.moving.size_bytes
+    return (
+        [Action("prefetch", (str(rows * step * window.moving.size_bytes),))] if step and size > target.l2_bytes else []
+    )
+
+
+def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:
+    """Tiles that the registers hold and that leave nothing over, with how fast they are."""
+    blocks, size, window_size = (
+        -(-shape.sizes[window.lanes] // shape.lanes),
+        shape.sizes[window.along],
+        shape.sizes[window.taps],
+    )
+    step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
+    used = shape.sizes[window.lanes] / (blocks * shape.lanes)
+    steps = nest_iterations(shape, window.terms)
+    for vectors, along, down in product(_divisors(blocks, 4), _divisors(size, 16), _divisors(rows, 4)):
+        for taps in {1, window_size if window_size <= _LONGEST else 1}:
+            sums = vectors * along * down
+            if sums + vectors * taps + taps > target.vector_registers:
+                continue
+            products = sums * taps
+            loads = vectors * taps + down * len({step * n + tap * k for n in range(along) for k in range(taps)})
+            cycles = max(products / 2, 4.0 * taps, loads / 2, (products + loads + 5) / _ISSUED)
+            turned = 0 if shape.stores[0].step(window.along) != 1 else along - along % 4
+            store = vectors * down * (turned * _TURN + (along - turned) * _SCATTER)
+            if shape.stores[0].step(window.lanes) == 1:
+                store = sums
+            speed = used * sums * steps / (steps / taps * cycles + store + _AROUND)
+            yield _Tile(vectors, along, down, taps, speed)
+
+
+def _divisors(size: int, most: int) -> list[int]:
+    return [n for n in range(1, min(size, most) + 1) if size % n == 0]
+
+
+def _speed_along(shape: Shape, window: _Window) -> float:
+    """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
+    size = shape.sizes[window.along]
+    blocks = -(-size // shape.lanes)
+    vectors, rows = min(4, blocks), min(6, shape.sizes[window.lanes])
+    step = abs(window.moving.step(window.along) or 0)
+    load = _GATED if is_gated(window.moving) else 2.0
+    load *= 1.0 if step == 1 else shape.lanes / 2
+    cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
+    return vectors * rows / cycles * size / (blocks * shape.lanes)
+
+
+def _slot(access: Access) -> str:
+    return str(access.node.src[0].src[0].arg[0])

@@ -1,0 +1,85 @@
+"""Which sums under a sliding window take their lanes from the other operand, and that they stay what they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor
+from kernmill.compiler import choose_actions, merge_loops
+from tests.compiler.kernels import VECTORS, convolution, data, matmul, only
+
+
+def chosen(root: object) -> list[str]:
+    return [str(action) for action in choose_actions(merge_loops(only(root)), VECTORS)]  # type: ignore[arg-type]
+
+
+def test_lanes_are_output_channels_and_rows_are_copied_without_gates() -> None:
+    found = chosen(convolution(data(0, 2, 16, 18, 18), data(1, 32, 16, 3, 3)))
+    assert "vectorize i1 16" in found
+    assert any(action.startswith("stage 1 k0 ") for action in found)
+    assert any(action.startswith("stage 2 ") and action.endswith("i1.v") for action in found)
+    assert "unroll k2 3" in found
+
+
+def test_a_plain_product_is_left_alone() -> None:
+    found = chosen(matmul(data(0, 64, 64), data(1, 64, 64)))
+    assert not any(action.startswith("stage 1 k0 i") for action in found)
+
+
+def test_few_channels_do_not_fill_lanes() -> None:
+    assert "vectorize i1 16" not in chosen(convolution(data(0, 2, 16, 34, 34), data(1, 2, 16, 3, 3)))
+
+
+CASES = [
+    ((2, 8, 12, 12), (16, 8, 3, 3), {"padding": 1}),
+    ((1, 3, 17, 13), (20, 3, 3, 3), {"padding": 1}),
+    ((2, 8, 12, 12), (32, 8, 3, 3), {"stride": 2, "padding": 1}),
+    ((2, 8, 16, 16), (10, 8, 3, 3), {"dilation": 2, "padding": 2}),
+    ((2, 8, 15, 16), (48, 8, 5, 5), {"padding": 2, "stride": 3}),
+    ((2, 16, 12, 12), (64, 4, 3, 3), {"groups": 4, "padding": 1}),
+    ((1, 1, 20, 20), (16, 1, 5, 5), {}),
+    ((2, 8, 12, 12), (16, 8, 2, 2), {"stride": 2}),
+]
+
+
+@pytest.mark.parametrize(("size", "weight", "options"), CASES)
+def test_convolutions_and_their_gradients_are_right(
+    size: tuple[int, ...], weight: tuple[int, ...], options: dict[str, int]
+) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(size, np.float32), rng.standard_normal(weight, np.float32)
+    x, w = (Tensor(t, device="LLVM", requires_grad=True) for t in (a, b))
+    result = x.conv2d(w, **options)
+    result.square().sum().backward()
+    assert x.grad is not None
+    assert w.grad is not None
+    y, dx, dw = (t.numpy() for t in (result, x.grad, w.grad))
+    wanted = reference(a.astype(np.float64), b.astype(np.float64), **options)
+    np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4)
+    # y is linear in x and in w: the slope of sum(y * y) along either is twice itself
+    np.testing.assert_allclose((dx * a).sum(dtype=np.float64), 2 * (wanted**2).sum(), rtol=1e-4)
+    np.testing.assert_allclose((dw * b).sum(dtype=np.float64), 2 * (wanted**2).sum(), rtol=1e-4)
+    step = rng.standard_normal(size)
+    slope = 2 * (wanted * reference(step, b.astype(np.float64), **options)).sum()
+    np.testing.assert_allclose((dx * step).sum(), slope, rtol=1e-3, atol=1e-2)
+
+
+def reference(
+    x: np.ndarray, weight: np.ndarray, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1
+) -> np.ndarray:
+    """One product for each place of the kernel, in float64."""
+    x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+    out, inner, high, wide = weight.shape
+    rows, columns = ((n - dilation * (k - 1) - 1) // stride + 1 for n, k in zip(x.shape[2:], (high, wide), strict=True))
+    total = np.zeros((x.shape[0], out, rows, columns))
+    each = out // groups
+    for group in range(groups):
+        part = x[:, group * inner : (group + 1) * inner]
+        own = weight[group * each : (group + 1) * each]
+        for i in range(high):
+            for j in range(wide):
+                seen = part[:, :, i * dilation :, j * dilation :]
+                seen = seen[:, :, : rows * stride : stride, : columns * stride : stride]
+                total[:, group * each : (group + 1) * each] += np.einsum("ncyx,oc->noyx", seen, own[:, :, i, j])
+    return total
