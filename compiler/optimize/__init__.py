@@ -7,6 +7,8 @@ from .actions import apply_actions as apply_actions
 from .actions import fitting as fitting
 from .actions import parse_schedule as parse_schedule
 from .actions import show_schedule as show_schedule
+from .blocks import block_actions as block_actions
+from .blocks import is_nested as is_nested
 from .dots import dot_actions as dot_actions
 from .heuristic import choose_actions as choose_actions
 from .look import look as look

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import apply_actions, choose_actions, merge_loops, show_schedule
-from kernmill.compiler.optimize.blocks import block_actions, is_nested
+from kernmill.compiler import apply_actions, block_actions, choose_actions, is_nested, merge_loops, show_schedule
 from kernmill.ir import Ops, UOp, dtypes, expand, permute, reduce_axes, reshape
 from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_ast, run_on
 
