@@ -23,6 +23,7 @@ _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
 _TERMS = 4  # terms of a product that are added before the loop goes round
 _CACHED = 2  # times the L2 cache: of less memory the next row is near
+_LONG_ROW = 16  # vectors; the loop over a shorter row may be copied out whole, and has nothing to wait for
 _SPREAD = 2  # iterations of a pass that is no product, taken together
 
 
@@ -95,7 +96,8 @@ def ask_for_next_row(ast: UOp, target: Target) -> list[Action]:
             continue
         rows = [name for name in info.order if name in _names(loads[last]) and name != last]
         ahead = (_step(loads[last], rows[-1]) or 0 if rows else 0) * memory.dtype.size_bytes
-        if 0 < _size(ast, last) * memory.dtype.size_bytes <= ahead <= target.l2_bytes // 4:
+        length = _size(ast, last) * memory.dtype.size_bytes if last else 0
+        if _LONG_ROW * target.vector_bytes <= length <= ahead <= target.l2_bytes // 4:
             return [Action("prefetch", (str(ahead), last))]
     return []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ CASES = [
 
 @pytest.mark.parametrize(("size", "weight", "options"), CASES)
 def test_convolutions_and_their_gradients_are_right(
-    size: tuple[int, ...], weight: tuple[int, ...], options: dict[str, int]
+    size: tuple[int, ...], weight: tuple[int, ...], options: dict[str, Any]
 ) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal(size, np.float32), rng.standard_normal(weight, np.float32)

@@ -79,7 +79,8 @@ def test_quantized_rows() -> None:
     x[1, :32] = 0
     rows = quantized_rows(Tensor(x.astype(np.float32)))
     codes, scale = rows.codes.numpy(), rows.scale.numpy()
-    assert (codes.shape, codes.dtype, scale.shape) == ((3, 3, 32), np.int8, (3, 3, 1))
+    assert codes.dtype == np.int8
+    assert (codes.shape, scale.shape) == ((3, 3, 32), (3, 3, 1))
     assert (codes[1, 0] == 0).all()
     assert scale[1, 0, 0] == 0
     assert set(np.abs(codes.astype(int)).max(-1).reshape(-1)) == {0, 127}
