@@ -101,10 +101,10 @@ class Learner:
 
         @jit
         def step(tokens: Tensor) -> Tensor:
-            optimizer.zero_grad()
             loss = self.loss(tokens)
             loss.backward()
             optimizer.step(loss)
+            optimizer.zero_grad()
             return loss.detach()
 
         start, value = time.perf_counter(), math.nan
