@@ -39,11 +39,11 @@ from .capture import (
 )
 from .guards import Guard, Walk
 from .lazy import Lazy, is_grad_enabled, is_training
-from .nest import Leaf, take_apart
+from .nest import Leaf, opened, take_apart
 from .random import _generators  # pyright: ignore[reportPrivateUsage]
 from .reader import make_reader
 from .tensor import Tensor
-from .variable import Bound, given_values, opened, values_of, variables_below, with_values
+from .variable import Bound, given_values, values_of, variables_below, with_values
 
 __all__ = ["CacheInfo", "Jit", "Memory", "jit"]
 
@@ -166,12 +166,12 @@ class Jit(Generic[P, R]):
                     self._replays += 1
                     self._remember(entry, args, kwargs)
                     return entry.run(call.leaves, now, call.values)  # type: ignore[no-any-return]
-            if call.values:
-                args, kwargs = opened(args), opened(kwargs)
-            before = {ref: tensor.uop for ref, tensor in tracked_tensors()} if call.values else {}
-            with with_values(call.values):
+            if not call.values:
+                return self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
+            args, kwargs = opened(args), opened(kwargs)
+            with _capturing, with_values(call.values):  # equal nodes of two threads would have two values
+                before = {ref: tensor.uop for ref, tensor in tracked_tensors()}
                 result = self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
-            if call.values:
                 self._refuse_what_depends(before)
             return result
 
@@ -206,7 +206,8 @@ class Jit(Generic[P, R]):
         found: list[Leaf] = []
         take_apart(result, found, [])
         places = self._walk(call.objects).tensors.values()
-        make_real([*(leaf.tensor for leaf in found), *(t for t in places if not is_free(t)), *call.tensors])
+        given = [t for tensor in call.tensors for t in (tensor, tensor.grad) if t is not None]
+        make_real([*(leaf.tensor for leaf in found), *(t for t in places if not is_free(t)), *given])
         for leaf in found:
             _without_history(leaf.tensor)
         self._ran = True

@@ -12,7 +12,7 @@ from kernmill.ir import KernmillError
 from .lazy import Lazy
 from .variable import Bound
 
-__all__ = ["Leaf", "assign_at", "is_record", "rebuild", "take_apart"]
+__all__ = ["Leaf", "assign_at", "is_record", "opened", "rebuild", "take_apart"]
 
 
 class Leaf(NamedTuple):
@@ -112,3 +112,33 @@ def assign_at(holder: Any, key: Any, value: Any) -> None:
         holder[key] = value
     else:
         object.__setattr__(holder, key, value)
+
+
+def opened(value: Any) -> Any:
+    """An argument with symbolic sizes in place of bound variables; itself where there are none.
+
+    Raises:
+        KernmillError: a bound variable in a container that may not be copied.
+    """
+    if isinstance(value, Bound):
+        return value.variable.uop
+    if isinstance(value, (list, tuple, dict)):
+        parts = list(value.values()) if isinstance(value, dict) else list(value)
+        new = [opened(part) for part in parts]
+        if all(a is b for a, b in zip(parts, new, strict=True)):
+            return value
+        if isinstance(value, tuple):
+            return type(value)(*new) if hasattr(value, "_fields") else tuple(new)
+        if type(value) in (list, dict) and not any(isinstance(part, (Lazy, list, dict)) for part in parts):
+            return new if isinstance(value, list) else dict(zip(value, new, strict=True))
+        raise KernmillError(
+            f"jit: a {type(value).__name__} holds a bound variable beside tensors or containers. Give variables as "
+            "arguments of their own, or in a list of nothing else."
+        )
+    if is_record(value) and any(
+        opened(getattr(value, f.name)) is not getattr(value, f.name) for f in dataclasses.fields(value)
+    ):
+        raise KernmillError(
+            f"jit: a {type(value).__name__} holds a bound variable. Give variables as arguments of their own."
+        )
+    return value

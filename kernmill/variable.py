@@ -7,11 +7,9 @@ import contextvars
 from collections.abc import Generator, Iterable, Mapping
 from typing import Any, Self
 
-from kernmill.ir import KernmillError, Ops, ShapeError, UOp, dtypes
+from kernmill.ir import Ops, ShapeError, UOp, dtypes
 
-from .lazy import Lazy
-
-__all__ = ["Bound", "Variable", "given_values", "opened", "values_of", "variables_below", "with_values"]
+__all__ = ["Bound", "Variable", "given_values", "values_of", "variables_below", "with_values"]
 
 _given: contextvars.ContextVar[Mapping[str, int]] = contextvars.ContextVar("given_values", default={})  # noqa: B039
 
@@ -30,8 +28,8 @@ class Variable:
             step(x, cache, pos.bind(place))  # captured once
 
     The function gets a symbolic size in place of the number: it goes into slices, sums, comparisons and arithmetic with
-    tensors, and costs what its value says, not what its bounds say. Outside of captured functions a bound variable is
-    a plain int.
+    tensors, and costs what its value says, not what its bounds say. Python cannot decide by it (`if`, `==`, `min`): do
+    that outside, or with tensors. Outside of captured functions a bound variable is a plain int.
 
     Raises:
         ShapeError: no name, or bounds that no number lies between.
@@ -123,27 +121,3 @@ def _sizes_in(arg: Any) -> list[UOp]:
     if isinstance(arg, UOp):
         return [arg]
     return [size for part in arg for size in _sizes_in(part)] if isinstance(arg, tuple) else []
-
-
-def opened(value: Any) -> Any:
-    """An argument with symbolic sizes in place of bound variables; itself where there are none.
-
-    Raises:
-        KernmillError: a bound variable in a container that may not be copied.
-    """
-    if isinstance(value, Bound):
-        return value.variable.uop
-    if isinstance(value, (list, tuple, dict)):
-        parts = list(value.values()) if isinstance(value, dict) else list(value)
-        new = [opened(part) for part in parts]
-        if all(a is b for a, b in zip(parts, new, strict=True)):
-            return value
-        if isinstance(value, tuple):
-            return type(value)(*new) if hasattr(value, "_fields") else tuple(new)
-        if type(value) in (list, dict) and not any(isinstance(part, (Lazy, list, dict)) for part in parts):
-            return new if isinstance(value, list) else dict(zip(value, new, strict=True))
-        raise KernmillError(
-            f"jit: a {type(value).__name__} holds a bound variable beside tensors or containers. Give variables as "
-            "arguments of their own, or in a list of nothing else."
-        )
-    return value

@@ -461,9 +461,18 @@ class _Function:
         self.values[u] = self._define(f"call {kind} @{name}({args})")
 
     def _fold(self, u: UOp) -> None:
-        """Halves onto each other until one lane is left."""
+        """Halves onto each other until one lane is left.
+
+        Whole numbers are added by LLVM's own op: it loses terms of products of bytes where it finds such a ladder.
+        """
         vector = u.src[0]
         name, lanes = self.values[vector], vector.dtype.lanes
+        if u.arg is Ops.ADD and u.dtype.is_int:
+            kind, many = llvm_type(u.dtype), llvm_type(vector.dtype)
+            add = f"{kind} @llvm.vector.reduce.add.v{lanes}{kind}"
+            self._declare(f"{add}({many})")
+            self.values[u] = self._define(f"call {add}({many} {name})")
+            return
         while lanes > 1:
             whole, half = vector.dtype.vec(lanes), vector.dtype.vec(lanes // 2)
             kind = llvm_type(whole)

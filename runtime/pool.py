@@ -205,10 +205,10 @@ if hasattr(os, "register_at_fork"):
 def default_pool() -> Pool:
     """The pool that the settings ask for: `THREADS` and `SPIN`. The process's limits are looked at once a second."""
     global _lately
-    second, overrides = int(time.monotonic()), active_overrides()
-    if _lately is None or _lately[0] != second or _lately[1] is not overrides:
-        _lately = second, overrides, _pool_for(this_host().threads(), int(setting("SPIN")))
-    return _lately[2]
+    second, overrides, lately = int(time.monotonic()), active_overrides(), _lately
+    if lately is None or lately[0] != second or lately[1] is not overrides:
+        _lately = lately = second, overrides, _pool_for(this_host().threads(), int(setting("SPIN")))
+    return lately[2]
 
 
 _lately: tuple[int, object, Pool] | None = None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,3 +222,34 @@ def test_a_size_without_a_value_is_refused() -> None:
     n = Variable("n", 0, 9)
     with pytest.raises(ShapeError, match=r"realize: the size n is nothing\. Give it a value from 0 to 9"):
         Tensor(X)[: n.uop].sum().realize()
+
+
+def test_threads_have_values_of_their_own() -> None:
+    """Named regression: while one thread captured, nodes of another one with the same name had its value."""
+    found: list[bool] = []
+
+    def work(number: int) -> None:
+        n, x = Variable("n", 0, 15), Tensor.ones(32).realize()
+        for start in range(8):
+            total = jit(lambda x, n: x[: n + 1].sum())
+            for value in ((start + number + step) % 16 for step in range(3)):
+                found.append(total(x, n.bind(value)).item() == value + 1)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 72
+
+
+def test_a_record_may_not_hold_a_variable() -> None:
+    """Named regression: its value was that of the capture in every replay."""
+
+    @dataclasses.dataclass
+    class Given:
+        x: Tensor
+        n: Any
+
+    with pytest.raises(KernmillError, match="Given holds a bound variable"):
+        jit(lambda given: given.x + given.n)(Given(Tensor([1.0]), Variable("n", 0, 4).bind(2)))

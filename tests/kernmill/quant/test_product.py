@@ -145,3 +145,13 @@ def test_mistakes() -> None:
         QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (17, 32), beside=16)
     with pytest.raises(SettingError, match="QUANT_ACT"), Context(QUANT_ACT="int4"):
         pass
+
+
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "Q6_K"])
+def test_weights_that_are_quantized_on_the_way(name: str) -> None:
+    """Named regression: LLVM found 16 products of bytes in a ladder of halves and added only a fourth of them."""
+    rng = np.random.default_rng(0)
+    w, x = rng.standard_normal((32, 256)).astype(np.float32), rng.standard_normal((2, 256)).astype(np.float32)
+    mine = QuantizedTensor.quantize(Tensor(w), name)
+    values = mine.dequantize().numpy()
+    assert (np.abs(mine.linear(Tensor(x)).numpy() - x @ values.T) <= bound(x, values)).all()
