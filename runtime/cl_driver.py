@@ -122,11 +122,7 @@ def found_devices() -> list[Any]:
         found += [(_rank(platform.name, int(device.type)), device) for device in devices]
     if not found:
         names = ", ".join(platform.name for platform in platforms)
-        why = (
-            " (PoCL: where it cannot write its cache; POCL_CACHE_DIR names another folder)"
-            if "Portable" in names
-            else ""
-        )
+        why = " (PoCL where it cannot write its cache, POCL_CACHE_DIR)" if "Portable" in names else ""
         raise DeviceError(_nothing(f"the OpenCL drivers here ({names}) offer no device{why}"))
     return [device for _, device in sorted(found, key=lambda pair: pair[0])]
 

@@ -25,7 +25,7 @@ _LOG_LINES = 12
 
 
 def build_program(cl: Any, context: Any, device: Any, source: str, options: Sequence[str], name: str) -> Any:
-    """A program built for a device, with the first options that the driver takes. Raises CompileError with the log and its line."""
+    """A program for a device, with the first options that work. Raises CompileError with the log and its line."""
     text = ""
     for choice in options:
         try:

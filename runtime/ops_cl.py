@@ -63,9 +63,7 @@ class ClDevice(Device):
         try:
             self.context, self.queue = _session(self.cl, self.facts, index)
         except self.cl.Error as error:
-            raise DeviceError(
-                f"{name}: {self.facts.name} cannot be opened ({error}). Choose another device."
-            ) from error
+            raise DeviceError(f"{name}: {self.facts.name} cannot be opened ({error}). Choose another.") from error
         self.lock = threading.Lock()
         self.memory = ClAllocator(self.cl, self.context, self.queue, self.facts, name)
         self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 from kernmill.ir import Op, Ops, Rule, RuleSet, UOp, dtypes, node, var
 
@@ -43,16 +44,7 @@ _ERF_SATURATES = {32: 3.95, 64: 5.95}
 _ERF_JOINT = {32: 1.13, 64: 1.0}
 _ERF_CENTER = 1.25
 _TANH_SATURATES = {32: 9.1, 64: 20.0}
-_PI_WORDS = (
-    0,
-    0xA2F9836E,
-    0x4E441529,
-    0xFC2757D1,
-    0xF534DDC0,
-    0xDB629599,
-    0x3C439041,
-    0xFE5163AB,
-)  # 2/pi, 32 bits each
+_PI_WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)  # of 2/pi
 _HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 
 
@@ -174,7 +166,7 @@ def _reduce_in_words(x: UOp) -> tuple[UOp, UOp]:
         near = start < 32 * (first + 1)
         words = [near.where(word.like(_PI_WORDS[i + first]), word) for i, word in enumerate(words)]
     by = (start & 31).cast(dtypes.uint64)
-    a, b, c = (((high << 32 | low) << by) >> 32 for high, low in zip(words, words[1:], strict=False))
+    a, b, c = (((high << 32 | low) << by) >> 32 for high, low in pairwise(words))
     m = (bits & 0x7FFFFF | 0x800000).cast(dtypes.uint64)
     turned = ((m * a) << 32) + m * b + ((m * c) >> 32) + (1 << 61)  # to a quarter of a turn
     rest = (turned & ((1 << 62) - 1)).bitcast(dtypes.int64) - (1 << 61)
