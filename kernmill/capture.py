@@ -551,6 +551,8 @@ class Entry:
         old = self._before(now) if self._goes_on else {}
         given = [*self._buffers, *[spare.node.storage for spare in spares], *self._private]
         self.replay.run(given, values)
+        for slot in self._from_arguments:
+            self._buffers[slot] = None  # the caller's: not kept alive from here
         made: list[Any] = []
         for value in self._made:
             if value.kind == "same":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -215,3 +217,16 @@ def test_one_and_true_are_other_keys() -> None:
     for _ in range(4):
         assert step({1: made()}) is not True
         assert step({True: made()}) is True
+
+
+def test_arguments_are_not_kept_alive() -> None:
+    """Named regression: on devices without a table of their own a capture held the last call's buffers."""
+    step = jit(lambda x: x.sum())
+    for value in range(5):
+        x = made() * value
+        x.realize()
+        step(x)
+        buffer = weakref.ref(buffer_of(x))
+        del x
+    gc.collect()
+    assert buffer() is None
