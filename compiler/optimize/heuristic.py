@@ -191,7 +191,7 @@ def _turned(shape: Shape, lane_loop: str, across: str, width: int) -> list[Actio
 
 def _outgrows_caches(shape: Shape, target: Target) -> bool:
     store = shape.stores[0]
-    return store.node.src[0].src[0].arg[1] * store.size_bytes > 8 * target.l2_bytes
+    return int(store.node.src[0].src[0].arg[1]) * store.size_bytes > 8 * target.l2_bytes
 
 
 def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
