@@ -25,7 +25,7 @@ def _for_a_matrix_unit() -> Iterator[None]:
 def values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
     """What the dtype holds, as an array that NumPy has."""
     if dtype.is_int:
-        found = rng.integers(dtype.min, dtype.max, shape, endpoint=True).astype(dtype.name)
+        found = rng.integers(int(dtype.min), int(dtype.max), shape, endpoint=True).astype(dtype.name)
         found.reshape(-1)[::7], found.reshape(-1)[::11] = dtype.min, dtype.max
         return found
     floats = rng.standard_normal(shape).astype(np.float32)
