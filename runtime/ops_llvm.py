@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 
-from kernmill.ir import DType, Ops, Target, dtypes, setting
+from kernmill.ir import DType, Ops, Target, Unit, dtypes, setting
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .buffer import Buffer
@@ -14,6 +14,7 @@ from .host import Host, this_host, usable_cpus
 from .llvm_codegen import assembly, compile_ir, compile_ir_later, llvm_version
 from .loader import load_object
 from .pool import Launch, LaunchTable, default_pool
+from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
 
@@ -31,8 +32,12 @@ class LlvmDevice(Device):
 
     @cached_property
     def renderer(self) -> Renderer:
-        """LLVM IR for the host's vector registers."""
-        return LLVMRenderer(host_target(self.host))
+        """LLVM IR for the host's vector registers and its matrix unit."""
+        return LLVMRenderer(host_target(self.host, matrix_unit(self.host)[0]), has_tiles=self.host.has("amx-tile"))
+
+    def details(self) -> list[str]:
+        """The matrix unit, if there is anything to say about one."""
+        return [text] if (text := matrix_unit(self.host)[1]) else []
 
     def props(self) -> Properties:
         """The machine's memory."""
@@ -132,15 +137,15 @@ def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
     return frozenset({(dtypes.uint8, dtypes.int8)}) if has_it else frozenset()
 
 
-def host_target(host: Host) -> Target:
-    """What generated code may use on this CPU."""
+def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
+    """What generated code may use on this CPU, with these products of a matrix unit."""
     wide = host.has("avx512f")
     vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
     ops = LLVM_OPS if host.arch != "x86_64" or host.has("fma") else LLVM_OPS - {Ops.FMA}
     if host.arch == "x86_64" and not (host.has("sse4.1") or host.has("avx")):
         ops = ops - {Ops.FLOOR, Ops.CEIL, Ops.TRUNC, Ops.ROUND}
     return Target(
-        name=f"llvm-{host.arch}-{vector * 8}",
+        name=f"llvm-{host.arch}-{vector * 8}{'-amx' if tiles else ''}",
         vector_bytes=vector,
         vector_registers=32 if wide or host.arch == "aarch64" else 16,
         ops=ops,
@@ -148,6 +153,7 @@ def host_target(host: Host) -> Target:
         - (set() if host.arch != "x86_64" or host.has("f16c") else {dtypes.float16}),
         compute_dtypes=compute_dtypes(host.has("avx512fp16")),
         dots=dot_types(host),
+        tiles=tiles,
         has_threads=True,
         has_masks=wide,
         l1_bytes=host.l1,
