@@ -1,18 +1,16 @@
 """What of the CPU's matrix unit can be used: what it has, what the system allows, and what gave right results.
 
-Before kernels rely on it, each of its products is tried once for a machine, in a process of its own: an instruction
-that is announced and not there would end this one. The answer is kept in the kernel cache.
+Before kernels rely on it, each of its products is tried once for a machine, in a process that is forked for it: an
+instruction that is announced and not there would end this one. The answer is kept in the kernel cache.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
@@ -20,62 +18,57 @@ from kernmill.ir import AxisKind, DType, Ops, Target, Unit, UOp, bits_of, const,
 from kernmill.renderers import AMX_UNITS, LLVMRenderer
 
 from .compile_cache import cache_key, default_cache
-from .host import Host, amx_refusal, this_host
+from .host import Host, amx_refusal
 from .llvm_codegen import compile_ir, llvm_version
 from .loader import load_object
 
-__all__ = ["main", "matrix_unit", "try_unit"]
+__all__ = ["matrix_unit", "trial"]
 
-_CHILD: Final = "from kernmill.runtime.tile_check import main; main()"
-_WAIT_S: Final = 60
-_STEPS: Final = 3  # blocks of terms that are added up
+_STEPS: Final = 2  # blocks of terms that are added up
 
 
 def matrix_unit(host: Host) -> tuple[tuple[Unit, ...], str]:
     """What can be multiplied, and a sentence about it for `kernmill info`; with TARGET=amx functions stand for all."""
-    if setting("TARGET") == "amx":
-        every = tuple(unit for several in AMX_UNITS.values() for unit in several)
-        return every, "matrix unit: functions stand for one (TARGET=amx)"
-    units = tuple(unit for feature, several in AMX_UNITS.items() if host.has(feature) for unit in several)
+    is_stood_for = setting("TARGET") == "amx"
+    units = tuple(unit for name, several in AMX_UNITS.items() if is_stood_for or host.has(name) for unit in several)
+    if is_stood_for:
+        return units, "matrix unit: functions stand for one (TARGET=amx)"
     if not units:
-        return (), amx_refusal() if not setting("TARGET") else ""
-    fault = _fault(host)
-    if fault:
-        return (), f"matrix unit: not used, {fault}"
-    return units, f"matrix unit: {', '.join(dict.fromkeys(unit.a.name for unit in units))}"
+        return (), "" if setting("TARGET") else amx_refusal()
+    fault = _fault(units, host)
+    names = ", ".join(dict.fromkeys(unit.a.name for unit in units))
+    return ((), f"matrix unit: not used, {fault}") if fault else (units, f"matrix unit: {names}")
 
 
 @functools.cache
-def _fault(host: Host) -> str:
-    """Why the unit cannot be trusted; empty if it can."""
+def _fault(units: tuple[Unit, ...], host: Host) -> str:
+    """Why they cannot be trusted; empty if they can."""
     key = cache_key("matrix unit", llvm_version(), host.cpu, ",".join(host.features), " ".join(os.uname()))
-    cache = default_cache()
-    entry = cache.get(key)
-    if entry is not None:
-        return entry.payload.decode()
-    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _CHILD], env={**os.environ, "TARGET": "", "PYTHONPATH": path}, capture_output=True,
-            text=True, timeout=_WAIT_S, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"trying it in a process of its own failed: {error}"  # not kept: next time it may work
-    fault = str(json.loads(done.stdout)) if done.returncode == 0 else f"trying it ended a process ({done.returncode})"
-    cache.put(key, fault.encode(), {"what": "whether the matrix unit gives right results"})
-    return fault
+    entry = default_cache().get(key)
+    if entry is None:
+        fault = _outcome([trial(unit, host, has_tiles=True) for unit in units])
+        default_cache().put(key, fault.encode(), {"name": "what is wrong with the matrix unit", "fault": fault})
+        return fault
+    return entry.payload.decode()
 
 
-def main() -> None:
-    """In the process of its own: write what is wrong, as JSON, to stdout."""
-    host = this_host()
-    units = [unit for feature, several in AMX_UNITS.items() if host.has(feature) for unit in several]
-    wrong = [f"{u.a.name} by {u.b.name}" for u in units if not try_unit(u, host, has_tiles=True)]
-    print(json.dumps(f"products are wrong: {', '.join(wrong)}" if wrong else ""))
+def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
+    """What is wrong, tried in a forked process, which does nothing else."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns where there are threads
+        process = os.fork()
+    if not process:
+        wrong = 2
+        try:
+            wrong = int(not all(right() for right in trials))
+        finally:
+            os._exit(wrong)
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    return ("", "its products are wrong")[code] if 0 <= code < 2 else f"a process that tried it ended with {code}"
 
 
-def try_unit(unit: Unit, host: Host, *, has_tiles: bool) -> bool:
-    """Whether a small kernel gives the right sums; without `has_tiles` functions stand for the unit."""
+def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
+    """What says whether a small kernel gives the right sums; without `has_tiles` functions stand for the unit."""
     text = LLVMRenderer(Target("check"), has_tiles=has_tiles).render("check", _kernel(unit))
     module = load_object(compile_ir(text, host), ["check"])
     sizes = (unit.a, unit.m * unit.k), (unit.b, unit.k * unit.n)
@@ -84,12 +77,15 @@ def try_unit(unit: Unit, host: Host, *, has_tiles: bool) -> bool:
     for a, b in zip(*blocks, strict=True):
         assert Ops.TILE.py is not None
         wanted = Ops.TILE.py(a, b, wanted, unit.m, unit.n, unit.k, unit.group)
-    given = [_memory([*chain(*block)], dtype) for block, (dtype, _) in zip(blocks, sizes, strict=True)]
-    right = _memory(wanted, unit.c)
-    result = ctypes.create_string_buffer(len(right) - 1)
-    slots = (ctypes.c_uint64 * 3)(*(ctypes.addressof(memory) for memory in (*given, result)))
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(module.symbols["check"])(slots, 0, 1)
-    return result.raw == right.raw[:-1]
+    memory = [_memory([*chain(*block)], dtype) for block, (dtype, _) in zip(blocks, sizes, strict=True)]
+    right, result = (_memory(values, unit.c) for values in (wanted, [0] * len(wanted)))
+
+    def is_right() -> bool:
+        slots = (ctypes.c_uint64 * 3)(*(ctypes.addressof(array) for array in (*memory, result)))
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(module.symbols["check"])(slots, 0, 1)
+        return result.raw == right.raw
+
+    return is_right
 
 
 def _kernel(unit: Unit) -> list[UOp]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
-import subprocess
+import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from tests.compiler.tiles import UNITS
 from tests.renderers.test_amx import amx_host
 
 check: Any = importlib.import_module("kernmill.runtime.tile_check")
+BYTES = next(unit for unit in UNITS if unit.a is unit.b and unit.a.name == "uint8")
 
 
 @pytest.fixture(autouse=True)
@@ -23,27 +24,16 @@ def _forget() -> None:
     check._fault.cache_clear()
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, code: int, out: str) -> list[object]:
-    asked: list[object] = []
-
-    def run(command: object, **_: object) -> object:
-        asked.append(command)
-        return subprocess.CompletedProcess([], code, out, "")
-
-    monkeypatch.setattr(check.subprocess, "run", run)
-    return asked
-
-
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: f"{u.a}-{u.b}")
 def test_functions_in_its_place_give_the_right_sums(unit: Unit) -> None:
-    assert check.try_unit(unit, host.this_host(), has_tiles=False)
+    assert check.trial(unit, host.this_host(), has_tiles=False)()
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda u: f"{u.a}-{u.b}")
 def test_the_unit_itself(unit: Unit) -> None:
     if unit not in check.matrix_unit(host.this_host())[0]:
         pytest.skip("this CPU has no such matrix unit")
-    assert check.try_unit(unit, host.this_host(), has_tiles=True)
+    assert check.trial(unit, host.this_host(), has_tiles=True)()
 
 
 def test_wrong_sums_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,44 +41,51 @@ def test_wrong_sums_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         LLVMRenderer, "render", lambda self, *a: render(self, *a).replace("mul <16 x i32>", "add <16 x i32>")
     )
-    unit = next(unit for unit in UNITS if unit.a is unit.b and unit.a.name == "uint8")
-    assert not check.try_unit(unit, host.this_host(), has_tiles=False)
+    assert not check.trial(BYTES, host.this_host(), has_tiles=False)()
 
 
-def test_what_works_is_used_and_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    asked = answer(monkeypatch, 0, json.dumps(""))
-    with Context(TARGET="", CACHE_DIR=str(tmp_path)):
-        units, text = check.matrix_unit(amx_host())
-        check._fault.cache_clear()
-        assert check.matrix_unit(amx_host())[0] == units == UNITS
-    assert text == "matrix unit: int8, uint8, bfloat16, float16"
-    assert len(asked) == 1
+def test_an_instruction_that_is_not_there_ends_only_the_trial() -> None:
+    if host.request_amx():
+        pytest.skip("this CPU has a matrix unit")
+    fault = check._outcome([check.trial(BYTES, amx_host(), has_tiles=True)])
+    assert fault == "a process that tried it ended with -4"
 
 
 @pytest.mark.parametrize(
-    ("code", "out", "message"),
+    ("trials", "fault"),
     [
-        (0, json.dumps("products are wrong: int8 by int8"), "matrix unit: not used, products are wrong: int8 by int8"),
-        (-4, "", "matrix unit: not used, trying it ended a process (-4)"),
+        ([lambda: True, lambda: True], ""),
+        ([lambda: True, lambda: False], "its products are wrong"),
+        ([lambda: os._exit(7)], "a process that tried it ended with 7"),
     ],
 )
-def test_what_does_not_work_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, code: int, out: str, message: str
+def test_outcomes(trials: list[Callable[[], bool]], fault: str) -> None:
+    assert check._outcome(trials) == fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "units", "message"),
+    [
+        ("", UNITS, "matrix unit: int8, uint8, bfloat16, float16"),
+        ("its products are wrong", (), "matrix unit: not used, its products are wrong"),
+    ],
+)
+def test_the_answer_decides_and_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, fault: str, units: tuple[Unit, ...], message: str
 ) -> None:
-    answer(monkeypatch, code, out)
-    with Context(TARGET="", CACHE_DIR=str(tmp_path)):
-        assert check.matrix_unit(amx_host()) == ((), message)
+    asked: list[int] = []
 
+    def outcome(trials: list[Callable[[], bool]]) -> str:
+        asked.append(len(trials))
+        return fault
 
-def test_a_process_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    def run(command: object, **_: object) -> object:
-        raise subprocess.TimeoutExpired("python", 60)
-
-    monkeypatch.setattr(check.subprocess, "run", run)
-    with Context(TARGET="", CACHE_DIR=str(tmp_path)):
-        units, text = check.matrix_unit(amx_host())
-    assert not units
-    assert text.startswith("matrix unit: not used, trying it in a process of its own failed:")
+    monkeypatch.setattr(check, "trial", lambda unit, host, has_tiles: lambda: True)
+    monkeypatch.setattr(check, "_outcome", outcome)
+    with Context(TARGET="", CACHE_DIR=str(tmp_path), CACHE="1"):
+        assert check.matrix_unit(amx_host()) == (units, message)
+        check._fault.cache_clear()
+        assert check.matrix_unit(amx_host()) == (units, message)
+    assert asked == [len(UNITS)]
 
 
 def test_a_refusal_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,13 +97,6 @@ def test_a_refusal_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
         units, text = check.matrix_unit(plain)
     assert not units
     assert text == "matrix unit: not used, the system does not let this process (arch_prctl ARCH_REQ_XCOMP_PERM)"
-
-
-def test_the_process_says_what_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(check, "this_host", amx_host)
-    monkeypatch.setattr(check, "try_unit", lambda unit, host, has_tiles: unit.a.is_int)
-    check.main()
-    assert json.loads(capsys.readouterr().out) == "products are wrong: bfloat16 by bfloat16, float16 by float16"
 
 
 def test_info_says_that_functions_stand_for_it() -> None:
