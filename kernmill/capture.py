@@ -19,7 +19,7 @@ from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer
 from .entry import Effects, Entry, Fresh, Plan, Refill, Source, Value
 from .guards import Guard, Walk
 from .lazy import Lazy
-from .nest import rebuild
+from .nest import Kind, contents, kind_of, rebuild
 from .size import SymbolicSize
 from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored
 
@@ -152,37 +152,72 @@ class Capture:
     def _note_arguments(self) -> None:
         """Containers of arguments that hold other parts, and gradients of arguments."""
         for number, kind, before, after in self._holders.changed():
-            old = {id(part): key for key, part in before.items()}
-            parts: dict[Any, tuple[Any, Callable[[Any], Any] | None]] = {
-                key: (old[id(part)], None) if id(part) in old else (None, rebuild(part, self._make))
-                for key, part in after.items()
-            }
-            self._effects.refills.append(Refill(number, kind, parts))
+            self._refill(number, kind, before, after)
         for number, (tensor, grad) in enumerate(zip(self._known.arguments, self._known.grads, strict=True)):
             if tensor.grad is not grad:
                 self._effects.grads.append((number, rebuild(tensor.grad, self._make)))
 
+    def _refill(self, number: int, kind: Kind, before: dict[Any, Any], after: dict[Any, Any]) -> None:
+        old = {id(part): key for key, part in before.items()}
+        parts: dict[Any, tuple[Any, Callable[[Any], Any] | None]] = {
+            key: (old[id(part)], None) if id(part) in old else (None, rebuild(part, self._make))
+            for key, part in after.items()
+        }
+        self._effects.refills.append(Refill(number, kind, parts))
+
     def _note_places(self) -> None:
-        """Places that hold another tensor than before, or one where there was none."""
+        """Places that hold another tensor than before, or one where there was none; containers of other keys."""
         before, after = self._guard.walk, self._after
-        changed: dict[str, str] = {}
+        owners = before.owners | after.owners
+        changed, whole = self._note_containers(owners)
         for place in dict.fromkeys((*before.tensors, *after.tensors)):
-            if before.tensors.get(place) is not after.tensors.get(place):
-                changed.setdefault(after.owners.get(place, before.owners.get(place, place)), place)
+            is_other = before.tensors.get(place) is not after.tensors.get(place)
+            if is_other and not any(place.startswith(f"{container}[") for container in whole):
+                changed.setdefault(owners.get(place, place), None)
         lines = []
-        for number, place in enumerate(changed):
+        for place in changed:
             try:
                 value = self._guard.value(place)
-            except (LookupError, AttributeError):
+            except (LookupError, AttributeError, ValueError):
+                lines.append(f" del {place}\n")
                 continue
-            lines.append(f" {place} = parts[{number}](made)\n")
+            lines.append(f" {place} = parts[{len(self._effects.parts)}](made)\n")
             self._effects.parts.append(rebuild(value, self._make))
             if isinstance(value, Lazy) and place in self._guard.places:
                 self._effects.known.append((self._guard.places.index(place), self._made_number[id(value)]))
         if lines:
-            scope = dict(before.scope)
-            exec(compile(f"def put(made, parts):\n{''.join(lines)}", "<places of a captured function>", "exec"), scope)
-            self._effects.places = scope["put"]
+            self._effects.places = self._compiled("put", "made, parts", "".join(lines))
+
+    def _note_containers(self, owners: dict[str, str]) -> tuple[dict[str, None], list[str]]:
+        """Containers at places: those that are others now, and all whose parts need no look of their own."""
+        changed: dict[str, None] = {}
+        whole: list[str] = []
+        places: list[str] = []
+        for place, (container, parts) in self._guard.walk.containers.items():
+            if any(place.startswith(f"{outer}[") for outer in whole):
+                continue
+            try:
+                now = self._guard.value(place)
+            except (LookupError, AttributeError, ValueError):
+                continue
+            kind = kind_of(now)
+            if now is not container:
+                whole.append(place)
+                changed[owners.get(place, place)] = None
+            elif kind is not None and list(contents(now, kind)) != list(parts):
+                whole.append(place)
+                self._refill(len(self._holders.parts.holders) + len(places), kind, parts, contents(now, kind))
+                places.append(place)
+        if places:
+            self._effects.find = self._compiled("find", "", f" return [{', '.join(places)}]\n")
+        return changed, whole
+
+    def _compiled(self, name: str, arguments: str, body: str) -> Callable[..., Any]:
+        """A function over the names of the walk."""
+        scope = dict(self._guard.walk.scope)
+        exec(compile(f"def {name}({arguments}):\n{body}", "<places of a captured function>", "exec"), scope)
+        found: Callable[..., Any] = scope[name]
+        return found
 
     def _replaced(self) -> list[Buffer]:
         """Buffers of the recording that tensors unknown to it hold: replays write elsewhere."""

@@ -91,9 +91,9 @@ class Value(NamedTuple):
 
 
 class Refill(NamedTuple):
-    """A container of the arguments that other parts are put into. `parts`: by key, what makes one, or the old key."""
+    """A container that other parts are put into. `parts`: by key, the old key, or what makes one."""
 
-    holder: int
+    holder: int  # of the arguments, then those that `Effects.find` gives
     kind: Kind
     parts: Mapping[Any, tuple[Any, Callable[[Any], Any] | None]]
 
@@ -105,13 +105,14 @@ class Effects:
     rebound: list[tuple[int, Value]] = field(default_factory=list)
     grads: list[tuple[int, Callable[[Any], Any]]] = field(default_factory=list)  # argument, value
     refills: list[Refill] = field(default_factory=list)
+    find: Callable[[], list[Any]] = list  # the containers at places that other parts are put into
     places: Callable[[Any, Any], None] | None = None
     parts: list[Callable[[Any], Any]] = field(default_factory=list)
     known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded place, tensor made
 
     @property
     def change_arguments(self) -> bool:
-        """Whether containers or gradients of arguments become others."""
+        """Whether containers become others, or gradients of arguments."""
         return bool(self.refills or self.grads)
 
 
@@ -255,7 +256,7 @@ class Entry:
         for number, part in effects.grads:
             now[number].grad = part(made)
         if effects.refills:
-            _refill(effects.refills, holders, made)
+            _refill(effects.refills, [*holders, *effects.find()], made)
         if effects.places is not None:
             effects.places(made, effects.parts)
             self._learn(made)
