@@ -101,11 +101,14 @@ class Batch:
         self.calls = list(calls)
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
-        """A function that puts another buffer into slot `slot` of call `entry`, for all runs to come."""
+        """A function that puts another buffer into slot `slot` of call `entry`, for all runs to come.
+
+        The memory is that of whoever runs the batch: only its address is kept here.
+        """
+        standing = self.calls[entry].buffers[slot]
 
         def bind(buffer: Buffer) -> None:
-            call = self.calls[entry]
-            self.calls[entry] = call._replace(buffers=(*call.buffers[:slot], buffer, *call.buffers[slot + 1 :]))
+            standing.address = buffer.address
 
         return bind
 

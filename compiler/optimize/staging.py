@@ -57,13 +57,13 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
     axes = [_Axis([loop], [1]) for loop in loops] if is_shared or not is_load else _axes(value, loops)
     table: dict[UOp, UOp] = {}
     copies: dict[UOp, int] = {}
+    kinds = _copy_kinds([(axis.loops, min(apart[loop] for loop in axis.loops)) for axis in axes])
     place, here = index_const(0), index_const(0)
     size = 1  # elements from one place on the axis to the next
-    for axis in reversed(axes):
+    for axis, kind in zip(reversed(axes), reversed(kinds), strict=True):
         first = min(axis.loops, key=loops.index)
-        is_one = len(axis.loops) == 1
-        count = first.src[0] if is_one else index_const(axis.size)
-        copy = make_range(f"{first.arg[0]}{mark}", count, _copy_kind(first) if is_one else AxisKind.REDUCE)
+        count = first.src[0] if len(axis.loops) == 1 else index_const(axis.size)
+        copy = make_range(f"{first.arg[0]}{mark}", count, kind)
         copies[copy] = min(apart[loop] for loop in axis.loops)
         table |= dict.fromkeys(axis.loops, index_const(0))
         table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
@@ -116,9 +116,17 @@ def walked_together(load: UOp, loops: Sequence[UOp]) -> list[list[UOp]]:
     return [axis.loops for axis in _axes(load, loops) if len(axis.loops) > 1]
 
 
-def _copy_kind(loop: UOp) -> AxisKind:
-    kind = AxisKind(loop.arg[1])
-    return kind if kind in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.LOCAL) else AxisKind.REDUCE
+def _copy_kinds(axes: Sequence[tuple[list[UOp], int]]) -> list[AxisKind]:
+    """Of loops that share an axis, with the distance of neighbours: that of the loop, but what is copied out around a
+    loop that walks nearer places is a loop too. Copies of it would only be more code.
+    """
+    kinds = [AxisKind(loops[0].arg[1]) if len(loops) == 1 else AxisKind.REDUCE for loops, _ in axes]
+    kept = (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.LOCAL)
+    nearest = min((apart for kind, (_, apart) in zip(kinds, axes, strict=True) if kind not in kept), default=0)
+    return [
+        kind if kind in kept and not (kind is AxisKind.UNROLL and 0 < nearest < apart) else AxisKind.REDUCE
+        for kind, (_, apart) in zip(kinds, axes, strict=True)
+    ]
 
 
 def _axes(load: UOp, loops: Sequence[UOp]) -> list[_Axis]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule
-from kernmill.ir import Ops, UOp
-from tests.compiler.kernels import close, convolution, data, inputs, only, run_ast
+from kernmill.ir import AxisKind, Ops, UOp, permute
+from tests.compiler.kernels import close, convolution, data, inputs, matmul, only, run_ast
 
 PLAIN = only(convolution(data(0, 2, 3, 7, 9), data(1, 4, 3, 3, 3)))
 
@@ -27,3 +27,14 @@ def test_rows_under_a_window_are_copied_once() -> None:
 def test_the_meaning_stays(text: str) -> None:
     arrays = inputs(PLAIN)
     close(run_ast(staged(PLAIN, text), arrays), run_ast(PLAIN, arrays))
+
+
+def test_a_copy_of_far_places_around_near_ones_is_a_loop() -> None:
+    turned = only(matmul(data(0, 12, 32), permute(data(1, 64, 32), (1, 0))))
+    ast = staged(turned, "vectorize i1 4; unroll i1 4; unroll k0 2; order i1 i0; stage 2 k0 k0.u i1.u i1.v")
+    loops = [node for node in ast.toposort() if node.op is Ops.RANGE]
+    assert {str(loop.arg[0]): loop.arg[1] for loop in loops if loop.arg[0].endswith("'")} == {
+        "i1.u'": AxisKind.REDUCE, "i1.v'": AxisKind.VECTOR, "k0'": AxisKind.REDUCE, "k0.u'": AxisKind.UNROLL,
+    }  # fmt: skip
+    arrays = inputs(turned)
+    close(run_ast(ast, arrays), run_ast(turned, arrays))
