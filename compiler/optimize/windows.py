@@ -130,7 +130,7 @@ def _tiled(shape: Shape, window: _Window, blocks: list[str], target: Target) -> 
 def _in_blocks(shape: Shape, window: _Window, target: Target) -> list[Action]:
     """A sum whose panel no cache holds goes on in the output, block by block of its terms.
 
-    Threads share a loop outside of the blocks: that of the lanes, or parts of another where all lanes are packed at once.
+    Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
     """
     vectors = -(-shape.sizes[window.lanes] // shape.lanes)
     together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
