@@ -4,9 +4,9 @@ Running values over more than 16 entries are made of blocks: what each adds up t
 
 Sorting orders int64 keys, the value above its place, so that no two are equal and the order is stable; values of 64
 bits are sorted by their lower halves, then by their upper ones. The bitonic network sorts by n log(n)**2 / 2 minima and
-maxima of a key and its partner. Keys whose numbers differ in four bits at most become one kernel's for four such stages:
-16 keys at a time, in registers. Source: Batcher, Sorting networks and their applications (1968). Where the number of
-keys is known at launch only, the place of one is the number of smaller ones.
+maxima of a key and its partner. Four stages are one kernel: 16 keys at a time, whose numbers differ in four bits, in
+registers. Source: Batcher, Sorting networks and their applications (1968). Where the number of keys is known at launch
+only, the place of one is the number of smaller ones.
 """
 
 from __future__ import annotations

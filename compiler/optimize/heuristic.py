@@ -213,7 +213,11 @@ def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[
         return []
     if not _outgrows_caches(shape, target):
         return []
-    return [Action("stream"), *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE else [])]
+    is_looked_up = any(None in a.steps.values() for a in shape.loads)  # behind a row there is not the next one
+    return [
+        Action("stream"),
+        *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE and not is_looked_up else []),
+    ]
 
 
 def _passes(ast: UOp, shape: Shape, target: Target) -> list[Action]:
