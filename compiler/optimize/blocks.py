@@ -18,8 +18,7 @@ __all__ = ["block_actions", "is_nested"]
 _WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
 _TILE = 8  # rows of a register tile
-_AHEAD = 4096  # bytes
-_LARGE = 8  # times L2: what no cache keeps until it is needed again
+_AHEAD = 2048  # bytes
 
 
 def is_nested(total: UOp) -> bool:
@@ -76,10 +75,7 @@ def _tiled(ast: UOp, shape: Shape, matrices: list[UOp], target: Target) -> list[
         return actions
     if len(matrices) == 1:
         actions += [Action("unroll", (name, "2")) for name in beside[-1:] if sizes[name] % 2 == 0]
-    params = {n for m in matrices for n in m.toposort() if n.op is Ops.PARAM}
-    if sum(p.arg[1] * p.dtype.size_bytes for p in params) > _LARGE * target.l2_bytes:
-        actions.append(Action("prefetch", (str(_AHEAD),)))
-    return actions
+    return [*actions, Action("prefetch", (str(_AHEAD),))]  # it leaves alone what is small
 
 
 def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:
