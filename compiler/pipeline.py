@@ -15,6 +15,7 @@ from .convert import convert_packed
 from .expand import expand_loops
 from .groups import place_barriers, share_work
 from .linearize import linearize, loop_depths
+from .lower.ahead import ask_ahead
 from .lower.decompose import decompose
 from .lower.dot import find_dots
 from .lower.index import lower_index
@@ -60,6 +61,8 @@ PIPELINE: tuple[Pass, ...] = (
          "four products of bytes are values of one sum, and what was packed for them is one load"),
     Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize", "dot"),
          "an accumulator must have its final dtype, lanes included"),
+    Pass("ahead", lambda ast, target: ask_ahead(ast), Stage.LOWERED, Stage.LOWERED, ("reduce",),
+         "what the loop of an accumulator does besides has a place in its AFTER; addresses are still sums of loops"),
     Pass("decompose", decompose, Stage.LOWERED, Stage.LOWERED, ("reduce",),
          "after accumulators, so that a combining op which the target lacks is decomposed as well"),
     Pass("simplify", lambda ast, target: simplify(ast), Stage.LOWERED, Stage.LOWERED, ("decompose",),

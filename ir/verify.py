@@ -42,7 +42,7 @@ _KERNEL: Final = _ELEMENTWISE | {
     Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL,
     Ops.AFTER, Ops.SINK,
 }  # fmt: skip
-_LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET}) - {Ops.REDUCE}
+_LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET, Ops.PREFETCH}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     Stage.TENSOR: _ELEMENTWISE
@@ -343,8 +343,8 @@ def _set(node: UOp, stage: Stage) -> Complaint:
 
 
 def _after(node: UOp, stage: Stage) -> Complaint:
-    if not node.src or _memory_of(node).op not in (Ops.REG, Ops.LOCAL) or node.dtype is not node.src[0].dtype:
-        return "AFTER is of a REG or a LOCAL, in its dtype"
+    if not node.src or _memory_of(node).op not in (Ops.REG, *_PLACES) or node.dtype is not node.src[0].dtype:
+        return "AFTER is of a REG, a LOCAL or a PARAM, in its dtype"
     effects = node.arg
     if not isinstance(effects, int) or not 1 <= effects < len(node.src) or not _are_ranges(node.src[1 + effects :]):
         return f"AFTER of {effects} effects needs them after its memory, and then its loops"

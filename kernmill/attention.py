@@ -31,7 +31,7 @@ class Attention(Random):
             return self
         if p == 1:
             return self.mul(0)
-        kept = self.rand(self.shape, device=self._device).ge(p)
+        kept = self.rand(self.node_shape, device=self._device).ge(p)
         return choose(kept, self.div(1 - p), self._filled(0))
 
     def scaled_dot_product_attention(
@@ -52,10 +52,10 @@ class Attention(Random):
             ShapeError: query heads that are no multiple of the key heads.
         """
         query = self
-        if query.ndim > 2 and key.ndim > 2 and 1 != key.shape[-3] != query.shape[-3]:
+        if query.ndim > 2 and key.ndim > 2 and 1 != key.node_shape[-3] != query.node_shape[-3]:
             return self._grouped(key, value, attn_mask, dropout_p, is_causal, scale)
         wide = accumulator(query.dtype)
-        factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+        factor = 1 / math.sqrt(query.node_shape[-1]) if scale is None else scale
         scores = query.cast(wide).matmul(key.cast(wide).mT).mul(factor)
         if attn_mask is not None and not attn_mask.dtype.is_bool:
             scores = scores.add(attn_mask)
@@ -86,7 +86,7 @@ class Attention(Random):
     def _grouped(
         self, key: Self, value: Self, mask: Self | None, dropout_p: float, is_causal: bool, scale: float | None
     ) -> Self:
-        heads, own = self.shape[-3], key.shape[-3]
+        heads, own = self.node_shape[-3], key.node_shape[-3]
         if own == 0 or heads % own:
             raise ShapeError(
                 f"scaled_dot_product_attention: query {show_shape(self.uop.shape)}, key {show_shape(key.uop.shape)}: "
@@ -94,8 +94,8 @@ class Attention(Random):
             )
         query = self.unflatten(-3, (own, heads // own))
         if mask is not None and mask.ndim > 2:
-            mask = mask.unsqueeze(-3) if mask.shape[-3] == 1 else mask.unflatten(-3, (own, heads // own))
+            mask = mask.unsqueeze(-3) if mask.node_shape[-3] == 1 else mask.unflatten(-3, (own, heads // own))
         result = query.scaled_dot_product_attention(
             key.unsqueeze(-3), value.unsqueeze(-3), mask, dropout_p, is_causal, scale
         )
-        return result.reshape((*result.shape[:-4], heads, *result.shape[-2:]))
+        return result.reshape((*result.node_shape[:-4], heads, *result.node_shape[-2:]))

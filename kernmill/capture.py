@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter, is_
 from sys import getrefcount
@@ -14,12 +14,14 @@ from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer, 
 
 from .guards import Guard, Walk
 from .lazy import Lazy, _alive  # pyright: ignore[reportPrivateUsage]
-from .nest import Leaf, assign_at, rebuild
+from .nest import Kind, Parts, contents, kind_of, rebuild
 from .reader import Reader
+from .size import SymbolicSize
 from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
 __all__ = [
     "Entry",
+    "Holders",
     "Tensors",
     "alive_tensors",
     "assigned_tensors",
@@ -145,9 +147,9 @@ def _chain(uop: UOp) -> list[UOp]:
 class Tensors:
     """The tensors that there are before a capture: arguments, those at places the walk found, all others alive."""
 
-    def __init__(self, leaves: Sequence[Leaf], places: Iterable[Lazy], everything: Sequence[Lazy]) -> None:
-        self.leaves = list(leaves)
-        self.arguments = [leaf.tensor for leaf in leaves]
+    def __init__(self, arguments: Sequence[Lazy], places: Iterable[Lazy], everything: Sequence[Lazy]) -> None:
+        self.arguments = list(arguments)
+        self.grads = [tensor.grad for tensor in arguments]
         self.places = list(places)
         known = {id(t) for t in (*self.arguments, *self.places)}
         self.others = [t for t in everything if id(t) not in known]
@@ -177,6 +179,32 @@ class Tensors:
                 if any(id(node.storage) in ours for node in below):
                     lazy.append(tensor)
         return lazy
+
+
+class Holders:
+    """The containers of arguments that can change, and what they held before a capture."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.before = [contents(holder, _kind(holder)) for holder in parts.holders]
+
+    def value(self, holder: Any) -> _Value | None:
+        """How a replay finds this container."""
+        number = self.parts.number_of(holder)
+        return None if number is None else _Value("holder", number)
+
+    def changed(self) -> Iterator[tuple[int, Kind, dict[Any, Any], dict[Any, Any]]]:
+        """Number, kind, and parts before and after, of each that holds others."""
+        for number, (holder, before) in enumerate(zip(self.parts.holders, self.before, strict=True)):
+            after = contents(holder, _kind(holder))
+            if list(before) != list(after) or not all(map(is_, before.values(), after.values())):
+                yield number, _kind(holder), before, after
+
+
+def _kind(holder: Any) -> Kind:
+    kind = kind_of(holder)
+    assert kind is not None
+    return kind
 
 
 # --- what a replay makes ---------------------------------------------------------------------------------------------
@@ -226,13 +254,22 @@ class _Source:
 
 
 class _Value(NamedTuple):
-    """Where a tensor's memory comes from: a fresh buffer, a source as it was before, a constant, another tensor."""
+    """What a replay makes: a tensor (over a fresh buffer, a source as it was before, a constant; or the same one as
+    before), a container of the arguments, or the number that a size is."""
 
-    kind: str  # fresh, source, constant, same
+    kind: str  # fresh, source, constant, same, holder, size
     which: int = 0
     shape: Any = None
     uop: UOp | None = None
     is_leaf: bool = False
+
+
+class _Refill(NamedTuple):
+    """A container of the arguments that other parts are put into. `parts`: by key, what makes one, or the old key."""
+
+    holder: int
+    kind: Kind
+    parts: Mapping[Any, tuple[Any, Callable[[Any], Any] | None]]
 
 
 @dataclass(slots=True)
@@ -240,7 +277,8 @@ class _Effects:
     """What a replay does to tensors and places, besides its result."""
 
     rebound: list[tuple[int, _Value]] = field(default_factory=list)
-    leaves: list[tuple[int, Any, Callable[[Any], Any]]] = field(default_factory=list)  # argument, "grad" or None, value
+    grads: list[tuple[int, Callable[[Any], Any]]] = field(default_factory=list)  # argument, value
+    refills: list[_Refill] = field(default_factory=list)
     places: Callable[[Any, Any], None] | None = None
     parts: list[Callable[[Any], Any]] = field(default_factory=list)
     known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded place, tensor made
@@ -249,8 +287,9 @@ class _Effects:
 class Entry:
     """One captured call, ready to be replayed."""
 
-    def __init__(self, recorded: Recording, known: Tensors, guard: Guard, after: Walk) -> None:
+    def __init__(self, recorded: Recording, known: Tensors, guard: Guard, after: Walk, holders: Holders) -> None:
         self.guard = guard
+        self._holders = holders
         self.read: Reader | None = None
         self._recorded, self._known, self._after = recorded, known, after
         self._arguments = len(known.arguments)
@@ -266,6 +305,7 @@ class Entry:
         self._fresh_buffers: list[Buffer] = []
         self._made: list[_Value] = []
         self._made_number: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that none of these ids becomes another's
         self._effects = _Effects()
         self._prepare()
 
@@ -322,13 +362,24 @@ class Entry:
         buffer.is_borrowed = True
         return _Value("constant", 0, shape, reshape(node, shape), is_leaf)
 
-    def _make(self, tensor: Lazy) -> int:
-        """The number of a tensor among those that a replay makes."""
-        if id(tensor) not in self._made_number:
-            self._made_number[id(tensor)] = len(self._made)
-            same = self._number.get(id(tensor))
-            self._made.append(_Value("same", same) if same is not None else self._value(tensor))
-        return self._made_number[id(tensor)]
+    def _make(self, part: Any) -> int | None:
+        """The number of a part of a result among those that a replay makes; None: a container that is made anew."""
+        if id(part) not in self._made_number:
+            value = self._part(part)
+            if value is None:
+                return None
+            self._made_number[id(part)] = len(self._made)
+            self._made.append(value)
+            self._kept.append(part)
+        return self._made_number[id(part)]
+
+    def _part(self, part: Any) -> _Value | None:
+        if isinstance(part, SymbolicSize):
+            return _Value("size", shape=part)
+        same = self._number.get(id(part))
+        if isinstance(part, Lazy):
+            return self._value(part) if same is None else _Value("same", same)
+        return self._holders.value(part)
 
     # --- the end of a capture
     def finish(self, result: Any, renewed: dict[int, list[UOp]]) -> Any:
@@ -363,27 +414,35 @@ class Entry:
         places = self.guard.places
         self._set_state(self._tensors[self._arguments :])
         self._same = [self._numbers.get(id(t), -1) for t in self._tensors[: self._arguments]]
-        self.changes_arguments = bool(self._effects.leaves)
-        del self._recorded, self._known, self._after, self._tensors, self._number, self._source_buffers
+        self.changes_arguments = bool(self._effects.grads or self._effects.refills)
+        self.changes_arguments |= any(value.kind == "holder" for value in self._made)
+        del (
+            self._recorded,
+            self._known,
+            self._holders,
+            self._kept,
+            self._after,
+            self._tensors,
+            self._number,
+            self._source_buffers,
+        )
         del self._fresh_buffers, self._owners, self._written, self._sources, self._fresh
         self._forget()
         assert len(self._state) == len(places) + len(self._held)
         return result
 
     def _note_arguments(self) -> None:
-        """Containers of arguments whose tensors were exchanged, and gradients of arguments."""
-        for number, leaf in enumerate(self._known.leaves):
-            holder, key = leaf.holder, leaf.key
-            if holder is None or isinstance(holder, (tuple, Lazy)):
-                continue
-            value = holder[key] if isinstance(holder, (list, dict)) else getattr(holder, key)
-            if value is not leaf.tensor:
-                self._effects.leaves.append((number, None, rebuild(value, self._make)))
-        grads = {id(leaf.holder): leaf.tensor for leaf in self._known.leaves if isinstance(leaf.holder, Lazy)}
-        for number, leaf in enumerate(self._known.leaves):
-            grad = leaf.tensor.grad
-            if grad is not grads.get(id(leaf.tensor)):
-                self._effects.leaves.append((number, "grad", rebuild(grad, self._make)))
+        """Containers of arguments that hold other parts, and gradients of arguments."""
+        for number, kind, before, after in self._holders.changed():
+            old = {id(part): key for key, part in before.items()}
+            parts: dict[Any, tuple[Any, Callable[[Any], Any] | None]] = {
+                key: (old[id(part)], None) if id(part) in old else (None, rebuild(part, self._make))
+                for key, part in after.items()
+            }
+            self._effects.refills.append(_Refill(number, kind, parts))
+        for number, (tensor, grad) in enumerate(zip(self._known.arguments, self._known.grads, strict=True)):
+            if tensor.grad is not grad:
+                self._effects.grads.append((number, rebuild(tensor.grad, self._make)))
 
     def _note_places(self) -> None:
         """Places that hold another tensor than before, or one where there was none."""
@@ -401,7 +460,7 @@ class Entry:
             lines.append(f" {place} = parts[{number}](made)\n")
             self._effects.parts.append(rebuild(value, self._make))
             if isinstance(value, Lazy) and place in self.guard.places:
-                self._effects.known.append((self.guard.places.index(place), self._make(value)))
+                self._effects.known.append((self.guard.places.index(place), self._made_number[id(value)]))
         if lines:
             scope = dict(before.scope)
             exec(compile(f"def put(made, parts):\n{''.join(lines)}", "<places of a captured function>", "exec"), scope)
@@ -484,7 +543,7 @@ class Entry:
         return True
 
     # --- the replay
-    def run(self, leaves: Sequence[Leaf], now: list[Lazy], values: Mapping[str, int]) -> Any:
+    def run(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int]) -> Any:
         """Launch, and leave everything as plain execution would."""
         if self._written_slots:
             self._claim(now)
@@ -492,18 +551,25 @@ class Entry:
         old = self._before(now) if self._goes_on else {}
         given = [*self._buffers, *[spare.node.storage for spare in spares], *self._private]
         self.replay.run(given, values)
-        made: list[Lazy] = []
+        for slot in self._from_arguments:
+            self._buffers[slot] = None  # the caller's: not kept alive from here
+        made: list[Any] = []
         for value in self._made:
-            made.append(now[value.which] if value.kind == "same" else self._tensor(value, spares, old))
+            if value.kind == "same":
+                made.append(now[value.which])
+            elif value.kind == "holder":
+                made.append(holders[value.which])
+            elif value.kind == "size":
+                made.append(value.shape.number(values))
+            else:
+                made.append(self._tensor(value, spares, old))
         effects = self._effects
         if effects.rebound:
             self._rebind(now, spares, old)
-        for number, key, part in effects.leaves:
-            leaf = leaves[number]
-            if key is None:
-                assign_at(leaf.holder, leaf.key, part(made))
-            else:
-                leaf.tensor.grad = part(made)
+        for number, part in effects.grads:
+            now[number].grad = part(made)
+        if effects.refills:
+            _refill(effects.refills, holders, made)
         if effects.places is not None:
             effects.places(made, effects.parts)
             self._learn(made)
@@ -580,6 +646,16 @@ class Entry:
         for place, tensor in enumerate(self._state):
             if id(tensor) in changed:
                 self._uops[place] = _nothing  # its memory is another: look again
+
+
+def _refill(refills: Sequence[_Refill], holders: Sequence[Any], made: Sequence[Any]) -> None:
+    """Put parts into containers of the arguments; all are read before any is written."""
+    new = []
+    for refill in refills:
+        old = contents(holders[refill.holder], refill.kind)
+        new.append([old[key] if part is None else part(made) for key, part in refill.parts.values()])
+    for refill, parts in zip(refills, new, strict=True):
+        refill.kind.fill(holders[refill.holder], list(refill.parts), parts)
 
 
 def _nothing() -> None:

@@ -103,9 +103,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-p", "--prompt", help="the text to go on with; with --chat the first message")
     parser.add_argument("--chat", action="store_true", help="a conversation: messages come from stdin, a line each")
     parser.add_argument("--system", default="", metavar="TEXT", help="with --chat: what the model is told before")
-    parser.add_argument(
-        "-n", "--n-predict", type=int, default=-1, metavar="N", help="tokens at most (default: no limit)"
-    )
+    parser.add_argument("-n", "--n-predict", type=_limit, metavar="N", help="tokens at most; -1: no limit (default)")
     parser.add_argument(
         "-c", "--ctx-size", type=_at_least_one, metavar="N", help="tokens of context (default: as needed)"
     )
@@ -157,6 +155,14 @@ def _at_least_one(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return value
+
+
+def _limit(text: str) -> int | None:
+    """A number of tokens; None, written -1, is no limit."""
+    value = int(text)
+    if value < -1:
+        raise argparse.ArgumentTypeError(f"{text} is neither a number of tokens nor -1 (no limit)")
+    return None if value < 0 else value
 
 
 def _version() -> str:
@@ -283,7 +289,7 @@ def run_model(given: argparse.Namespace) -> int:
     if given.seed is not None and given.seed < 0:
         raise SettingError(f"run: --seed {given.seed} is below 0. Leave it out for another text each time.")
     options = Options(
-        given.prompt, given.chat, given.system, None if given.n_predict < 0 else given.n_predict, given.ctx_size,
+        given.prompt, given.chat, given.system, given.n_predict, given.ctx_size,
         given.cache_type, not given.no_display_prompt,
     )  # fmt: skip
     sampler = Sampler(

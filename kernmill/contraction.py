@@ -41,7 +41,7 @@ class Contraction(Indexing):
             raise ShapeError(f"{shown}: a 0-d tensor has no axis to sum over. Use * instead.")
         left = self if self.ndim > 1 else self.unsqueeze(0)
         right = other if other.ndim > 1 else other.unsqueeze(1)
-        inner, own = left.shape[-1], right.shape[-2]
+        inner, own = left.node_shape[-1], right.node_shape[-2]
         if inner is not own and inner != own:
             raise ShapeError(
                 f"{shown}: inner sizes differ ({inner} and {own}). "
@@ -89,9 +89,9 @@ class Contraction(Indexing):
         while len(set(names)) < len(names):
             name = next(n for n in names if names.count(n) > 1)
             first, second = names.index(name), names.index(name, names.index(name) + 1)
-            if result.shape[first] != result.shape[second]:
+            if result.node_shape[first] != result.node_shape[second]:
                 raise ShapeError(
-                    f"einsum: {name!r} names axes of sizes {result.shape[first]} and {result.shape[second]}."
+                    f"einsum: {name!r} names axes of sizes {result.node_shape[first]} and {result.node_shape[second]}."
                 )
             result = result.diagonal(0, first, second)
             names = names[:first] + names[first + 1 : second] + names[second + 1 :] + name
@@ -100,11 +100,11 @@ class Contraction(Indexing):
     def _paired(self, letters: str, right: Self, own: str, later: set[str]) -> tuple[Self, str]:
         """The product of two, summed over the letters that nobody needs later."""
         both = letters + "".join(n for n in own if n not in letters)
-        sizes = dict(zip(own, right.shape, strict=True))
-        for name, size in zip(letters, self.shape, strict=True):
+        sizes = dict(zip(own, right.node_shape, strict=True))
+        for name, size in zip(letters, self.node_shape, strict=True):
             if name in sizes and size not in (1, sizes[name]) and sizes[name] != 1:
                 raise ShapeError(f"einsum: {name!r} has sizes {size} and {sizes[name]}. Each letter has one size.")
-        left = self.reshape((*self.shape, *(1 for _ in both[len(letters) :])))
+        left = self.reshape((*self.node_shape, *(1 for _ in both[len(letters) :])))
         order = [n for n in both if n in own]
         turned = right.permute([own.index(n) for n in order])
         turned = turned.reshape([sizes.get(n, 1) for n in both])

@@ -69,7 +69,7 @@ class Convolution(Contraction):
             raise ShapeError(f"{shown}: the weight needs 2 axes and one per spatial axis, the input as many.")
         if self.ndim == rank + 1:
             return self.unsqueeze(0).conv2d(weight, bias, stride, padding, dilation, groups).squeeze(0)
-        channels, out = self.shape[1], weight.shape[0]
+        channels, out = self.node_shape[1], weight.shape[0]
         if groups < 1 or channels != weight.shape[1] * groups or out % groups:
             raise ShapeError(
                 f"{shown}: {channels} input channels are not {groups} x {weight.shape[1]}, or {out} output channels "
@@ -139,7 +139,7 @@ class Convolution(Contraction):
         ceil_mode: bool = False,
     ) -> Self:
         """The largest value of each window; with one number, windows over the last two axes."""
-        pool = Pool(self.shape, kernel_size, stride, padding, dilation, ceil_mode)
+        pool = Pool(self.node_shape, kernel_size, stride, padding, dilation, ceil_mode)
         low = -math.inf if self.dtype.is_float else int(self.dtype.min)
         seen = self.pad(pool.around(pool.pads, pool.rests), value=low)._windows(pool.kernel, pool.steps, pool.gaps)
         return seen.max(tuple(range(-pool.rank, 0)))
@@ -153,7 +153,7 @@ class Convolution(Contraction):
         count_include_pad: bool = True,
     ) -> Self:
         """The mean of each window; padding counts as zeros, unless `count_include_pad` is False."""
-        pool = Pool(self.shape, kernel_size, stride, padding, 1, ceil_mode)
+        pool = Pool(self.node_shape, kernel_size, stride, padding, 1, ceil_mode)
         axes = tuple(range(-pool.rank, 0))
         seen = self.pad(pool.around(pool.pads, pool.rests))._windows(pool.kernel, pool.steps, pool.gaps)
         if count_include_pad and not any(pool.rests):
@@ -170,7 +170,7 @@ class Convolution(Contraction):
             ShapeError: a size that is no multiple of the wanted one.
         """
         wanted = each(output_size, 2, "output_size")
-        sizes = self.shape[-2:]
+        sizes = self.node_shape[-2:]
         if any(s % w for s, w in zip(sizes, wanted, strict=True)):
             raise ShapeError(
                 f"adaptive_avg_pool2d: {sizes} is no multiple of {wanted}. Pad the input, or use avg_pool2d."
@@ -186,7 +186,7 @@ class Convolution(Contraction):
         if mode != "nearest" or (size is None) == (scale_factor is None):
             raise SettingError("interpolate: mode is 'nearest', and exactly one of size and scale_factor is given.")
         rank = self.ndim - 2
-        old = self.shape[2:]
+        old = self.node_shape[2:]
         new = each(size, rank, "size") if size is not None else tuple(s * (scale_factor or 1) for s in old)
         result = self
         for i, (before, after) in enumerate(zip(old, new, strict=True)):

@@ -207,7 +207,7 @@ class Creation(Lazy):
     def full_like(self, fill_value: float, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
         """One value in this tensor's shape, dtype and on its device."""
         return self.full(
-            self.shape, fill_value, dtype=dtype or self.dtype, device=self._device, requires_grad=requires_grad
+            self.node_shape, fill_value, dtype=dtype or self.dtype, device=self._device, requires_grad=requires_grad
         )
 
     def zeros_like(self, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:

@@ -19,7 +19,10 @@ from operator import is_
 from pathlib import Path
 from typing import Any
 
+from kernmill.ir import ShapeError
+
 from .lazy import Lazy
+from .size import SymbolicSize
 
 __all__ = ["Guard", "Walk"]
 
@@ -118,6 +121,11 @@ class Walk:
             return
         if isinstance(value, Lazy):
             self._tensor(place, value, label)
+        elif isinstance(value, SymbolicSize):
+            raise ShapeError(
+                f"jit: {label} is the size {value!r}, which is another number in each call of a captured function. "
+                "Return it, or put the number there outside of the function."
+            )
         elif isinstance(value, _PLAIN):
             self.checks[_equal(self, place, value)] = label
         elif type(value) in (list, tuple, dict) or isinstance(value, (list, dict, tuple, deque)):

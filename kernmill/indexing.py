@@ -42,6 +42,7 @@ from .elementwise import choose
 from .lazy import Lazy
 from .movement import expand_whole
 from .reduce import Reduce
+from .size import SymbolicSize, as_node
 
 if TYPE_CHECKING:
     from .lazy import Operand
@@ -280,11 +281,11 @@ class Indexing(Reduce, Creation):
         wide = value._result(expand_value(value.uop, target.uop.shape)).flatten()
         flat = self.flatten()
         written = flat._scattered(target.flatten(), wide)
-        self._become(written.reshape(self.shape))
+        self._become(written.reshape(self.node_shape))
 
     def _scattered(self, index: Self, value: Self) -> Self:
         """1-D: self with entries `index` replaced by `value`; where an index comes twice the last one counts."""
-        size, count = self.shape[0], index.shape[0]
+        size, count = self.node_shape[0], index.node_shape[0]
         if isinstance(count, int) and count == 0:
             return self
         rows = self._make(reshape(iota(size), (size, 1)))
@@ -325,7 +326,7 @@ class Indexing(Reduce, Creation):
             )
             step = own.mul(stride)
             flat = step if flat is None else flat.add(step)
-            stride = stride * x.shape[a]
+            stride = stride * x.node_shape[a]
         if flat is None:
             return self
         flat = flat._result(expand_whole(flat.uop, shape))
@@ -381,7 +382,7 @@ class Indexing(Reduce, Creation):
         return choose(found.pad(missing), last.pad(missing), self)
 
     def _missing(self, part: Self) -> list[tuple[int, int]]:
-        return [(0, whole - own) for whole, own in zip(self.shape, part.shape, strict=True)]
+        return [(0, whole - own) for whole, own in zip(self.node_shape, part.node_shape, strict=True)]
 
     def scatter_add(self, axis: int, index: Self, value: Self) -> Self:
         """As scatter, adding to what is there."""
@@ -405,7 +406,8 @@ def _data_dependent(call: str) -> ShapeError:
 
 def _is_int(item: object) -> bool:
     return (
-        isinstance(item, (int, UOp)) or (hasattr(item, "__index__") and not isinstance(item, Lazy) and not _ndim(item))
+        isinstance(item, (int, UOp, SymbolicSize))
+        or (hasattr(item, "__index__") and not isinstance(item, Lazy) and not _ndim(item))
     ) and not isinstance(item, bool)
 
 
@@ -446,6 +448,7 @@ def _out_of_range(index: int, axis: int, size: int) -> IndexRangeError:
 
 
 def _checked(item: Any, axis: int, size: Size) -> Size:
+    item = as_node(item)
     if isinstance(item, UOp):
         return item
     at = int(item.__index__())
@@ -461,8 +464,9 @@ def _slice(item: slice, size: Size) -> tuple[Size, Size, int]:
     step = 1 if item.step is None else int(item.step.__index__())
     if step == 0:
         raise IndexRangeError("t[::0]: a step of 0 never ends. Give another step.")
-    if isinstance(size, UOp) or isinstance(item.start, UOp) or isinstance(item.stop, UOp):
-        return _symbolic_slice(item, size, step)
+    start, stop = as_node(item.start), as_node(item.stop)
+    if isinstance(size, UOp) or isinstance(start, UOp) or isinstance(stop, UOp):
+        return _symbolic_slice(slice(start, stop), size, step)
     start, stop, step = item.indices(size)
     count = len(range(start, stop, step))
     if not count:

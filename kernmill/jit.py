@@ -19,15 +19,16 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from kernmill.ir import GradientError, ShapeError, UOp, setting, show_shape
+from kernmill.ir import GradientError, ShapeError, UOp, show_shape
 from kernmill.runtime import current_recording, recording
 
 from .capture import (
     Entry,
+    Holders,
     Tensors,
     alive_tensors,
     assigned_tensors,
@@ -39,11 +40,12 @@ from .capture import (
 )
 from .guards import Guard, Walk
 from .lazy import Lazy, is_grad_enabled, is_training
-from .nest import Leaf, opened, take_apart
+from .nest import Parts, opened, rebuild, take_apart
 from .random import _generators  # pyright: ignore[reportPrivateUsage]
-from .reader import make_reader
+from .reader import make_reader, settings_now
+from .size import SymbolicSize
 from .tensor import Tensor
-from .variable import Bound, given_values, values_of, variables_below, with_values
+from .variable import given_values, values_of, variables_below, with_values
 
 __all__ = ["CacheInfo", "Jit", "Memory", "jit"]
 
@@ -54,7 +56,6 @@ MOST_KEYS = 16
 MOST_RECENT = 4
 MOST_VARIANTS = 4  # of one key: they differ in what the guards see
 PATIENCE = 3  # captures of one key before a warning
-_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK")
 _capturing = threading.RLock()
 
 
@@ -75,16 +76,12 @@ class Memory(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """The arguments of one call. `leaves`: their tensors, then the gradients that those have."""
+    """The arguments of one call. `tensors`: theirs, then the gradients that those have."""
 
-    leaves: list[Leaf]
-    objects: list[Any]
+    tensors: list[Lazy]
+    parts: Parts
     key: Any
     values: dict[str, int]  # of variables
-
-    @property
-    def tensors(self) -> list[Lazy]:
-        return [leaf.tensor for leaf in self.leaves]
 
 
 class Jit(Generic[P, R]):
@@ -159,13 +156,12 @@ class Jit(Generic[P, R]):
                         self._replays += 1
                         return entry.run((), now, found.values)  # type: ignore[no-any-return]
             call = _take(args, kwargs)
-            tensors = call.tensors
             for entry in self._entries.get(call.key, ()) if self._ran else ():
-                now = entry.matches(tensors)
+                now = entry.matches(call.tensors)
                 if now is not None:
                     self._replays += 1
                     self._remember(entry, args, kwargs)
-                    return entry.run(call.leaves, now, call.values)  # type: ignore[no-any-return]
+                    return entry.run(call.parts.holders, now, call.values)  # type: ignore[no-any-return]
             if not call.values:
                 return self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
             args, kwargs = opened(args), opened(kwargs)
@@ -203,41 +199,54 @@ class Jit(Generic[P, R]):
         """Run plainly; afterwards nothing that the function made is lazy."""
         plain: Callable[..., R] = self.__kernmill_captured__
         result = plain(*args, **kwargs)
-        found: list[Leaf] = []
-        take_apart(result, found, [])
-        places = self._walk(call.objects).tensors.values()
-        given = [t for tensor in call.tensors for t in (tensor, tensor.grad) if t is not None]
-        make_real([*(leaf.tensor for leaf in found), *(t for t in places if not is_free(t)), *given])
-        for leaf in found:
-            _without_history(leaf.tensor)
+        found, held = _parts(result), self._held(call)
+        places = self._walk(call.parts.objects).tensors.values()
+        given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
+        make_real([*found.tensors, *(t for t in places if not is_free(t)), *given])
+        for tensor in found.tensors:
+            _without_history(tensor)
         self._ran = True
-        return result
+        return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
     def _capture(self, args: Any, kwargs: Any, call: _Call) -> R:
         with _capturing:
-            before = self._walk(call.objects)
+            before = self._walk(call.parts.objects)
             make_real([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
             everything = alive_tensors()
-            known = Tensors(call.leaves, before.tensors.values(), everything)
+            known = Tensors(call.tensors, before.tensors.values(), everything)
+            holders = Holders(call.parts)
             renewed = refresh(known.reachable())
             with recording() as recorded:
                 plain: Callable[..., R] = self.__kernmill_captured__
                 states = _random_states(before)
                 result = plain(*args, **kwargs)
                 self._warn_of_constants(before, states)
-                found: list[Leaf] = []
-                take_apart(result, found, [])
-                after = self._walk(call.objects, before)
-                made = [leaf.tensor for leaf in found] + known.gradients()
+                found = _parts(result)
+                after = self._walk(call.parts.objects, before)
+                made = [*found.tensors, *self._held(call), *known.gradients()]
                 made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
                 make_real([*made, *known.changed(recorded)], always=True)
             self._warn_of_escapes([*everything, *made, *after.tensors.values()])
             for tensor in made:
                 _without_history(tensor)
-            entry = Entry(recorded, known, Guard(before), after)
-            value = entry.finish(result, renewed)
+            entry = Entry(recorded, known, Guard(before), after, holders)
+            entry.finish(result, renewed)
             self._keep(call.key, entry, after)
-            return value  # type: ignore[no-any-return]
+            return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
+
+    def _held(self, call: _Call) -> list[Lazy]:
+        """The tensors in containers of the arguments.
+
+        Raises:
+            ShapeError: a size that only this call has was put there.
+        """
+        found = _parts(call.parts.holders)
+        if found.sizes:
+            raise ShapeError(
+                f"jit: {self._name} puts the size {found.sizes[0]!r} into a container of its arguments, and it is "
+                "another number in each call. Return it."
+            )
+        return found.tensors
 
     def _remember(self, entry: Entry, args: Any, kwargs: Any) -> None:
         """The entry is tried first from now on, if its arguments can be read by straight code."""
@@ -358,36 +367,55 @@ def _has_pending() -> bool:
     return bool(_generators) and any(generator.pending for generator in _generators.values())
 
 
+def _parts(value: Any) -> Parts:
+    found = Parts()
+    take_apart(value, found)
+    return found
+
+
+def _with_numbers(result: Any, found: Parts, values: Mapping[str, int]) -> Any:
+    """A result with the numbers of this call in place of sizes."""
+    if not found.sizes:
+        return result
+    made: list[Any] = []
+
+    def number_of(part: Any) -> int | None:
+        if not isinstance(part, (Lazy, SymbolicSize)):
+            return None
+        made.append(part.number(values) if isinstance(part, SymbolicSize) else part)
+        return len(made) - 1
+
+    return rebuild(result, number_of)(made)
+
+
 def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     """Arguments taken apart, their tensors realized, and the key of what they look like."""
-    leaves: list[Leaf] = []
-    objects: list[Any] = []
-    named = kwargs if len(kwargs) < 2 else {name: kwargs[name] for name in sorted(kwargs)}
-    structure = take_apart((args, named), leaves, objects)
-    for leaf in leaves[:]:
-        if leaf.tensor.requires_grad:
-            _check_history(leaf.tensor)
-            if leaf.tensor.grad is not None:
-                leaves.append(Leaf(leaf.tensor.grad, leaf.tensor, "grad"))
-    lazy = [leaf.tensor for leaf in leaves if stored(leaf.tensor.uop) is None]
+    parts = Parts()
+    named = [(name, kwargs[name]) for name in sorted(kwargs)]
+    structure = take_apart((args, tuple(named)), parts)
+    tensors = parts.tensors[:]
+    for tensor in parts.tensors:
+        if tensor.requires_grad:
+            _check_history(tensor)
+            if tensor.grad is not None:
+                tensors.append(tensor.grad)
+    lazy = [tensor for tensor in tensors if stored(tensor.uop) is None]
     if lazy or _has_pending():
         make_real(lazy, always=True)
     tokens: list[Any] = []
     buffers = []
-    for tensor, _, _ in leaves:
+    for tensor in tensors:
         node = stored(tensor.uop)
         assert node is not None
         buffers.append(id(node.storage))
         uop = tensor.uop
         tokens.append((uop.shape, uop.dtype, node.storage.device, tensor.requires_grad, tensor.grad is None))
     if len(set(buffers)) < len(buffers):  # which share memory, and which are the same tensor
-        places = [id(leaf.tensor) for leaf in leaves]
+        places = [id(tensor) for tensor in tensors]
         tokens.append((*map(buffers.index, buffers), *map(places.index, places)))
-    mode = (is_grad_enabled(), is_training(), *[setting(name) for name in _SETTINGS])
-    bounds = [value for value in objects if isinstance(value, Bound)]
-    if bounds:
-        objects = [value for value in objects if not isinstance(value, Bound)]
-    return _Call(leaves, objects, (structure, *tokens, mode), values_of(bounds))
+    mode = (is_grad_enabled(), is_training(), *settings_now())
+    key = (structure, *tokens, mode)
+    return _Call(tensors, parts, key, values_of(parts.bounds))
 
 
 def _check_history(tensor: Lazy) -> None:

@@ -40,10 +40,12 @@ from kernmill.ir import (
     setting,
 )
 
+from .size import SymbolicSize, as_node, shown
+
 if TYPE_CHECKING:
     import numpy as np
 
-    Operand: TypeAlias = "Lazy | float | UOp | np.ndarray[Any, Any] | np.generic"
+    Operand: TypeAlias = "Lazy | float | UOp | SymbolicSize | np.ndarray[Any, Any] | np.generic"
 
 __all__ = ["Lazy", "device_name", "is_grad_enabled", "is_training", "no_grad", "trace_origins", "train"]
 
@@ -161,7 +163,12 @@ class Lazy:
     # --- what it is
     @property
     def shape(self) -> tuple[int, ...]:
-        """Size of each axis; a size that is known at launch only is a UOp."""
+        """Size of each axis; one that is known at each call only is a SymbolicSize."""
+        return tuple([shown(size) for size in self.uop.shape])
+
+    @property
+    def node_shape(self) -> tuple[int, ...]:
+        """`shape` as methods need it: a size that is known at each call only is a UOp, which they may not decide by."""
         return self.uop.shape  # type: ignore[return-value]
 
     @property
@@ -202,8 +209,8 @@ class Lazy:
             return value  # type: ignore[return-value]
         if isinstance(value, (bool, int, float)):
             return self._make(checked_const(weak(self.dtype, value), value, self.dtype))
-        if isinstance(value, UOp):  # a size known at launch only
-            return self._make(value.cast(weak(self.dtype, 1)))
+        if isinstance(value, (UOp, SymbolicSize)):
+            return self._make(as_node(value).cast(weak(self.dtype, 1)))
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
             return self._from_host(value)
         raise DTypeError(
@@ -261,7 +268,7 @@ class Lazy:
 
 
 def _is_weak(value: object) -> bool:
-    return isinstance(value, (bool, int, float, UOp))
+    return isinstance(value, (bool, int, float, UOp, SymbolicSize))
 
 
 def checked_const(dtype: DType, value: float, asked: DType) -> UOp:

@@ -95,7 +95,7 @@ class Losses(Attention):
             safe = choose(is_positive, target, target._filled(1))
             loss = target.mul(safe.log().sub(self))
         if reduction == "batchmean":
-            return loss.sum().div(self.shape[0])
+            return loss.sum().div(self.node_shape[0])
         return loss._reduced(reduction)
 
     @in_float32
@@ -138,7 +138,7 @@ class Losses(Attention):
 
     def _hit(self, classes: Self, axis: int, call: str) -> Self:
         """True at the place of each class along the axis; a class that does not exist fails when realized."""
-        size = self.shape[axis]
+        size = self.node_shape[axis]
         places = self._positions(axis).reshape([size if a == axis else 1 for a in range(self.ndim)])
         return classes._classes(call, self.uop.shape[axis], axis).unsqueeze(axis).eq(places)
 
@@ -157,7 +157,7 @@ class Losses(Attention):
         """
         axis = 1 if self.ndim > 1 else 0
         log_p = self.log_softmax(axis)
-        count = self.shape[axis] if self.ndim else 1
+        count = self.node_shape[axis] if self.ndim else 1
         shaped = None if weight is None else weight.reshape([count if a == axis else 1 for a in range(self.ndim)])
         if target.uop.shape == self.uop.shape and target.dtype.is_float:
             smooth = target.mul(1 - label_smoothing).add(label_smoothing / count)

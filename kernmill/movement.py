@@ -15,6 +15,7 @@ from kernmill.ir import (
     ShapeError,
     Size,
     UOp,
+    as_size,
     broadcast_shapes,
     iota,
     numel,
@@ -29,6 +30,7 @@ from kernmill.ir import reshape as reshape_node
 from kernmill.ir import shrink as shrink_node
 
 from .elementwise import Arithmetic, choose
+from .size import SymbolicSize, as_node, shown
 
 __all__ = ["Joining", "Movement", "cat", "meshgrid", "stack"]
 
@@ -39,6 +41,7 @@ def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     """reshape(2, 3) and reshape((2, 3)) are the same call."""
     if len(sizes) == 1 and isinstance(sizes[0], Iterable) and not isinstance(sizes[0], (UOp, str, bytes)):
         sizes = tuple(sizes[0])
+    sizes = tuple(map(as_node, sizes))
     for size in sizes:
         if not isinstance(size, UOp) and not hasattr(size, "__index__"):
             raise ShapeError(f"{size!r} as a size or an axis: a {type(size).__name__} is none. Give whole numbers.")
@@ -80,16 +83,16 @@ class Movement(Arithmetic):
         if not self.ndim:
             return self.reshape(1)
         first, last = self._axis(start_axis, "flatten"), self._axis(end_axis, "flatten")
-        shape = self.shape
+        shape = self.node_shape
         return self.reshape((*shape[:first], numel(shape[first : last + 1]), *shape[last + 1 :]))  # type: ignore[arg-type]
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
         """One axis cut into several; one size may be -1."""
         axis = self._axis(axis, "unflatten")
-        sizes, size = tuple(sizes), self.shape[axis]
+        sizes, size = tuple(sizes), self.node_shape[axis]
         if sizes.count(-1) == 1 and (known := -prod(sizes)):
             sizes = tuple(size // known if s == -1 else s for s in sizes)
-        return self.reshape((*self.shape[:axis], *sizes, *self.shape[axis + 1 :]))
+        return self.reshape((*self.node_shape[:axis], *sizes, *self.node_shape[axis + 1 :]))
 
     def permute(self, *axes: int | Sequence[int]) -> Self:
         """Axis i of the result is axis axes[i]."""
@@ -128,13 +131,13 @@ class Movement(Arithmetic):
         """Axes of size 1 dropped; a named axis of another size stays."""
         axes = self._axes(axis, "squeeze")
         return self.reshape(
-            tuple(s for a, s in enumerate(self.shape) if not (a in axes and isinstance(s, int) and s == 1))
+            tuple(s for a, s in enumerate(self.node_shape) if not (a in axes and isinstance(s, int) and s == 1))
         )
 
     def unsqueeze(self, axis: int) -> Self:
         """A new axis of size 1 at this place."""
         axis = self._axis(axis, "unsqueeze", extra=1)
-        return self.reshape((*self.shape[:axis], 1, *self.shape[axis:]))
+        return self.reshape((*self.node_shape[:axis], 1, *self.node_shape[axis:]))
 
     # --- growing and cutting
     def expand(self, *sizes: int | Sequence[int]) -> Self:
@@ -146,7 +149,7 @@ class Movement(Arithmetic):
                 f"expand: {show_shape(self.uop.shape)} -> {show_shape(shape)}: the result has fewer axes. "
                 "Give a size for each."
             )
-        own = (1,) * new + self.shape
+        own = (1,) * new + self.node_shape
         wanted = tuple(own[i] if isinstance(s, int) and s == -1 else s for i, s in enumerate(shape))
         return self._result(expand_node(reshape_node(self.uop, own), wanted))
 
@@ -166,7 +169,7 @@ class Movement(Arithmetic):
         if mode != "constant":
             return self._pad_from_within(pairs, mode)
         if any(isinstance(p, int) and p < 0 for pair in pairs for p in pair):
-            cut = [(max(0, -a), s - max(0, -b)) for (a, b), s in zip(pairs, self.shape, strict=True)]
+            cut = [(max(0, -a), s - max(0, -b)) for (a, b), s in zip(pairs, self.node_shape, strict=True)]
             return self.shrink(cut).pad([(max(0, a), max(0, b)) for a, b in pairs], value=value)
         padded = self._result(pad_node(self.uop, pairs))
         if value == 0 or all(p == (0, 0) for p in pairs):
@@ -175,9 +178,9 @@ class Movement(Arithmetic):
         return choose(inside, padded, self._tensor(value).cast(self.dtype))
 
     def _pairs(self, padding: Sequence[int] | Sequence[tuple[int, int] | None]) -> list[tuple[int, int]]:
-        flat = [p for p in padding if isinstance(p, (int, UOp))]
+        flat = [as_node(p) for p in padding if isinstance(p, (int, UOp, SymbolicSize))]
         if not flat:
-            pairs = [(0, 0) if p is None else (p[0], p[1]) for p in padding]  # type: ignore[index]
+            pairs = [(0, 0) if p is None else (as_node(p[0]), as_node(p[1])) for p in padding]  # type: ignore[index]
         else:
             if len(flat) % 2 or len(flat) > 2 * self.ndim or len(flat) != len(padding):
                 raise ShapeError(
@@ -193,7 +196,7 @@ class Movement(Arithmetic):
     def _pad_from_within(self, pairs: list[tuple[int, int]], mode: str) -> Self:
         result = self
         for axis, (before, after) in enumerate(pairs):
-            size = self.shape[axis]
+            size = self.node_shape[axis]
             most = {"reflect": size - 1, "circular": size}.get(mode, before + after if size else 0)
             if mode not in ("reflect", "replicate", "circular"):
                 raise SettingError(f"pad: mode={mode!r} is none of constant, reflect, replicate, circular.")
@@ -205,10 +208,10 @@ class Movement(Arithmetic):
         return result
 
     def _border(self, axis: int, before: int, after: int, mode: str) -> Self:
-        size = self.shape[axis]
+        size = self.node_shape[axis]
 
         def part(start: int, stop: int, *, flipped: bool = False, times: int = 1) -> list[Self]:
-            piece = self.shrink([(start, stop) if a == axis else (0, s) for a, s in enumerate(self.shape)])
+            piece = self.shrink([(start, stop) if a == axis else (0, s) for a, s in enumerate(self.node_shape)])
             return [piece.flip(axis) if flipped else piece] * (times if stop > start else 0)
 
         if mode == "reflect":
@@ -221,7 +224,10 @@ class Movement(Arithmetic):
 
     def shrink(self, bounds: Sequence[tuple[int, int] | None]) -> Self:
         """self[start:stop] per axis; None keeps an axis."""
-        given = [(0, s) if b is None else b for b, s in itertools.zip_longest(bounds, self.shape)]
+        given = [
+            (0, s) if b is None else (as_node(b[0]), as_node(b[1]))
+            for b, s in itertools.zip_longest(bounds, self.node_shape)
+        ]
         return self._result(shrink_node(self.uop, given))
 
     def flip(self, *axes: int | Sequence[int]) -> Self:
@@ -232,11 +238,11 @@ class Movement(Arithmetic):
     def roll(self, shifts: int | Sequence[int], axis: Axes = None) -> Self:
         """Elements shifted along axes, those that leave come in at the other end; no axis: the flat tensor."""
         if axis is None:
-            return self.flatten().roll(shifts, 0).reshape(self.shape)
+            return self.flatten().roll(shifts, 0).reshape(self.node_shape)
         result = self
         moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
         for a, shift in zip(self._axes(axis, "roll"), moves, strict=True):
-            size = result.shape[a]
+            size = result.node_shape[a]
             if size and (cut := shift % size):
                 parts = [
                     result.shrink([bounds if i == a else None for i in range(self.ndim)])
@@ -250,7 +256,7 @@ class Movement(Arithmetic):
         counts = flat_sizes(repeats)
         if len(counts) < self.ndim:
             raise ShapeError(f"repeat: {len(counts)} counts for shape {show_shape(self.uop.shape)}: give one per axis.")
-        shape = (1,) * (len(counts) - self.ndim) + self.shape
+        shape = (1,) * (len(counts) - self.ndim) + self.node_shape
         wide = self.reshape([size for s in shape for size in (1, s)])
         wide = wide.expand([size for c, s in zip(counts, shape, strict=True) for size in (c, s)])
         return wide.reshape([c * s for c, s in zip(counts, shape, strict=True)])
@@ -265,7 +271,7 @@ class Movement(Arithmetic):
         if axis is None:
             return self.flatten().repeat_interleave(repeats, 0)
         axis = self._axis(axis, "repeat_interleave")
-        shape = self.shape
+        shape = self.node_shape
         wide = self.unsqueeze(axis + 1).expand((*shape[: axis + 1], repeats, *shape[axis + 1 :]))
         return wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
 
@@ -279,12 +285,12 @@ M = TypeVar("M", bound=Movement)
 
 def join_pieces(pieces: Sequence[M], axis: int) -> M:
     """Tensors of one dtype side by side along an axis: padded to the whole length, chosen by place (-0 survives)."""
-    total = sum(p.shape[axis] for p in pieces)
+    total = sum(p.node_shape[axis] for p in pieces)
     rank = pieces[0].ndim
     whole: M | None = None
     place = 0
     for piece in pieces:
-        size = piece.shape[axis]
+        size = piece.node_shape[axis]
         if not isinstance(size, int) or size:
             padded = piece.pad([(place, total - place - size) if a == axis else (0, 0) for a in range(rank)])
             whole = padded if whole is None else choose(from_place(padded, axis, place), padded, whole)
@@ -294,7 +300,8 @@ def join_pieces(pieces: Sequence[M], axis: int) -> M:
 
 def from_place(like: M, axis: int, place: int) -> M:
     """True on an axis from a place on; size 1 on the other axes."""
-    positions = reshape_node(iota(like.shape[axis]), [like.shape[axis] if a == axis else 1 for a in range(like.ndim)])
+    size = like.node_shape[axis]
+    positions = reshape_node(iota(size), [size if a == axis else 1 for a in range(like.ndim)])
     return like._make(positions)._binary(Ops.LT, place).logical_not()
 
 
@@ -305,7 +312,8 @@ class Joining(Movement):
         """Tensors in their common dtype whose shapes agree, the axis apart."""
         for other in others:
             same = other.ndim == self.ndim and all(
-                a is b or a == b or i == axis for i, (a, b) in enumerate(zip(self.shape, other.shape, strict=True))
+                a is b or a == b or i == axis
+                for i, (a, b) in enumerate(zip(self.node_shape, other.node_shape, strict=True))
             )
             if not same:
                 where = "" if axis is None else f" outside axis {axis}"
@@ -330,12 +338,13 @@ class Joining(Movement):
     def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
         """Pieces along an axis: of one size (the last may be smaller), or of the sizes given."""
         axis = self._axis(axis, "split")
-        length = self.shape[axis]
+        length = self.node_shape[axis]
         if isinstance(sizes, int):
             if sizes < 1:
                 raise ShapeError(f"split: pieces of size {sizes}. Give a size of at least 1.")
             sizes = [min(sizes, length - start) for start in range(0, length, sizes)] or [0]
-        if sum(sizes) != length:
+        sizes = [as_node(size) for size in sizes]
+        if shown(as_size(sum(sizes))) != shown(length):
             raise ShapeError(
                 f"split: sizes {tuple(sizes)} make {sum(sizes)}, axis {axis} has {length}. Make them add up."
             )
@@ -349,19 +358,19 @@ class Joining(Movement):
         """At most `chunks` pieces of equal size, the last may be smaller."""
         if chunks < 1:
             raise ShapeError(f"chunk: {chunks} chunks. Ask for at least 1.")
-        length = self.shape[self._axis(axis, "chunk")]
+        length = self.node_shape[self._axis(axis, "chunk")]
         return self.split(max(1, -(-length // chunks)), axis)
 
     def unbind(self, axis: int = 0) -> tuple[Self, ...]:
         """The entries of an axis, each without that axis."""
         axis = self._axis(axis, "unbind")
-        shape = (*self.shape[:axis], *self.shape[axis + 1 :])
-        return tuple(piece.reshape(shape) for piece in self.split(1, axis)) if self.shape[axis] else ()
+        shape = (*self.node_shape[:axis], *self.node_shape[axis + 1 :])
+        return tuple(piece.reshape(shape) for piece in self.split(1, axis)) if self.node_shape[axis] else ()
 
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """1-D tensors as the coordinates of a grid; indexing "xy" exchanges the first two axes."""
         tensors = (self, *others)
-        shape = tuple(t.shape[0] for t in tensors)
+        shape = tuple(t.node_shape[0] for t in tensors)
         grids = [
             t.reshape([size if a == i else 1 for a, size in enumerate(shape)]).expand(shape)
             for i, t in enumerate(tensors)
@@ -373,7 +382,7 @@ class Joining(Movement):
     # --- triangles and diagonals
     def _below(self, diagonal: int) -> Self:
         """True on and below a diagonal of the last two axes."""
-        rows, columns = self.shape[-2], self.shape[-1]
+        rows, columns = self.node_shape[-2], self.node_shape[-1]
         row = self._make(reshape_node(iota(rows), (rows, 1)))
         return row.add(diagonal).ge(self._make(iota(columns)))
 
@@ -395,10 +404,10 @@ class Joining(Movement):
         """A diagonal of two axes, as the last axis."""
         self._matrix("diagonal")
         x = self.movedim((self._axis(axis1, "diagonal"), self._axis(axis2, "diagonal")), (-2, -1))
-        rows, columns = x.shape[-2:]
+        rows, columns = x.node_shape[-2:]
         top, left = max(0, -offset), max(0, offset)
         length = max(0, min(rows - top, columns - left))
-        others = x.shape[:-2]
+        others = x.node_shape[:-2]
         keep, still = [None] * len(others), [(0, 0)] * len(others)
         rows_from, columns_from = min(top, rows), min(left, columns)
         square = x.shrink([*keep, (rows_from, rows_from + length), (columns_from, columns_from + length)])
@@ -411,7 +420,7 @@ class Joining(Movement):
         """A vector as the diagonal of a matrix, or the diagonal of a matrix."""
         if self.ndim != 1:
             return self.diagonal(diagonal)
-        n, k = self.shape[0], abs(diagonal)
+        n, k = self.node_shape[0], abs(diagonal)
         square = self.unsqueeze(1).pad([(0, 0), (0, n)]).flatten().shrink([(0, n * n)]).reshape((n, n))
         return square.pad([(k, 0) if diagonal < 0 else (0, k), (k, 0) if diagonal > 0 else (0, k)])
 

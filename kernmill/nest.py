@@ -1,26 +1,171 @@
-"""Tensors in nested containers: lists, tuples, dicts and dataclasses taken apart into leaves and put together again."""
+"""Tensors in nested containers: lists, tuples, dicts and dataclasses taken apart into leaves and put together again.
+
+What a container is to jit stands here once, in `KINDS`: a list or tuple, a dict, a dataclass of the user's. Taking a
+call apart, reading it by straight code (reader.py), building results and writing to arguments all go by this table.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+import operator
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from kernmill.ir import KernmillError
 
 from .lazy import Lazy
+from .size import SymbolicSize
 from .variable import Bound
 
-__all__ = ["Leaf", "assign_at", "is_record", "opened", "rebuild", "take_apart"]
+__all__ = ["Kind", "Parts", "contents", "key_mark", "kind_of", "opened", "rebuild", "take_apart"]
 
 
-class Leaf(NamedTuple):
-    """A tensor, and where it stands: `holder[key]`, or the attribute `key` of `holder`."""
+class Kind:
+    """One kind of container: its parts, by key, and how Python writes them."""
 
-    tensor: Lazy
-    holder: Any
-    key: Any
+    part: Callable[[Any, Any], Any] = staticmethod(operator.getitem)
+    text = "{}[{}]"  # of a place and a key
+
+    def has(self, value: Any) -> bool:
+        """Whether a value is such a container."""
+        raise NotImplementedError
+
+    def can_change(self, value: Any) -> bool:
+        """Whether other parts can be put into it."""
+        return True
+
+    def keys(self, value: Any) -> Sequence[Any]:
+        """The keys of its parts, in order."""
+        raise NotImplementedError
+
+    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
+        """Python for: the container at a place, of the same class, has the keys of this one."""
+        raise NotImplementedError
+
+    def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
+        """A new container of the same class with other parts."""
+        raise NotImplementedError
+
+    def fill(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> None:
+        """These parts and no others, in place."""
+        raise NotImplementedError
+
+
+class _Sequence(Kind):
+    def has(self, value: Any) -> bool:
+        return isinstance(value, (list, tuple))
+
+    def can_change(self, value: Any) -> bool:
+        return isinstance(value, list)
+
+    def keys(self, value: Any) -> Sequence[Any]:
+        return range(len(value))
+
+    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
+        return f"len({place}) == {len(value)}"
+
+    def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
+        kind = type(value)
+        if kind is list:
+            return parts
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+    def fill(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> None:
+        value[:] = parts
+
+
+class _Mapping(Kind):
+    def has(self, value: Any) -> bool:
+        return isinstance(value, dict)
+
+    def keys(self, value: Any) -> Sequence[Any]:
+        return tuple(value)
+
+    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
+        if all(type(key) is str for key in value):
+            return f"tuple({place}) == {name(tuple(value))}"
+        return f"[*map({name(key_mark)}, {place})] == {name([key_mark(key) for key in value])}"
+
+    def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
+        new = dict(zip(keys, parts, strict=True))
+        if type(value) is dict:
+            return new
+        other = copy.copy(value)  # a defaultdict keeps its factory
+        self.fill(other, keys, parts)
+        return other
+
+    def fill(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> None:
+        value.clear()
+        value.update(zip(keys, parts, strict=True))
+
+
+class _Record(Kind):
+    """A dataclass of the user's, or a namespace: its attributes count, not its identity."""
+
+    part = staticmethod(getattr)
+    text = "{}.{}"
+
+    def has(self, value: Any) -> bool:
+        if isinstance(value, SimpleNamespace):
+            return True
+        is_ours = type(value).__module__.startswith("kernmill.")
+        return dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_ours
+
+    def keys(self, value: Any) -> Sequence[Any]:
+        fields = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+        names = [f.name for f in fields if hasattr(value, f.name)]
+        return tuple(dict.fromkeys([*names, *getattr(value, "__dict__", ())]))
+
+    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
+        return f"len({place}.__dict__) == {len(value.__dict__)}" if hasattr(value, "__dict__") else "True"
+
+    def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
+        new = copy.copy(value)
+        self.fill(new, keys, parts)
+        return new
+
+    def fill(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> None:
+        for key in set(getattr(value, "__dict__", self.keys(value))).difference(keys):
+            object.__delattr__(value, key)
+        for key, part in zip(keys, parts, strict=True):
+            if getattr(value, key, self) is not part:
+                object.__setattr__(value, key, part)
+
+
+KINDS = (_Sequence(), _Mapping(), _Record())
+
+
+def kind_of(value: Any) -> Kind | None:
+    """What kind of container a value is; None: it is none."""
+    return next((kind for kind in KINDS if kind.has(value)), None)
+
+
+def contents(value: Any, kind: Kind) -> dict[Any, Any]:
+    """The parts of a container by key."""
+    return {key: kind.part(value, key) for key in kind.keys(value)}
+
+
+class Parts:
+    """What was found in a value: its tensors, its containers that can change, sizes, and other objects."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Lazy] = []
+        self.holders: list[Any] = []  # each once
+        self.sizes: list[SymbolicSize] = []
+        self.bounds: list[Bound] = []
+        self.objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+
+    def add_holder(self, holder: Any) -> None:
+        """Note a container that can change."""
+        self._numbers[id(holder)] = len(self.holders)
+        self.holders.append(holder)
+
+    def number_of(self, holder: Any) -> int | None:
+        """The place of a container among the holders."""
+        return self._numbers.get(id(holder))
 
 
 class _ByValue:
@@ -33,112 +178,96 @@ class _ByValue:
         return hash(type(self.value))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByValue) and type(other.value) is type(self.value) and bool(self.value == other.value)
+        if not isinstance(other, _ByValue) or type(other.value) is not type(self.value):
+            return False
+        try:
+            return bool(self.value == other.value)
+        except Exception:  # tensors in it have no answer
+            return False
 
 
-def is_record(value: object) -> bool:
-    """A dataclass of the user's: its fields count, not its identity."""
-    is_ours = type(value).__module__.startswith("kernmill.")
-    return dataclasses.is_dataclass(value) and not isinstance(value, type) and not is_ours
+def key_mark(key: Any) -> Any:
+    """What tells a key from others: 1 is not True, 0.0 is not -0.0."""
+    if type(key) is str:
+        return key
+    return type(key), key.hex() if isinstance(key, float) else key
 
 
-def take_apart(value: Any, leaves: list[Leaf], objects: list[Any], holder: Any = None, key: Any = None) -> Any:
-    """What a value looks like without its tensors, hashable; its tensors go to `leaves`, other objects to `objects`."""
+def take_apart(value: Any, parts: Parts) -> Any:
+    """What a value looks like without its tensors, hashable; what it is made of goes to `parts`."""
     if isinstance(value, Lazy):
-        leaves.append(Leaf(value, holder, key))
+        parts.tensors.append(value)
         return Lazy
-    kind = type(value)
-    if kind in (int, bool, str, bytes) or value is None:
-        return kind, value
-    if kind is Bound:
-        objects.append(value)
-        return kind, value.variable.uop
+    of_type = type(value)
+    if of_type in (int, bool, str, bytes) or value is None:
+        return of_type, value
+    if of_type is Bound:
+        parts.bounds.append(value)
+        return of_type, value.variable.uop
     if isinstance(value, float):
-        return kind, value.hex()  # -0.0 is not 0.0 here, and nan is nan
-    if isinstance(value, (list, tuple)):
-        return (kind, *[take_apart(item, leaves, objects, value, i) for i, item in enumerate(value)])
-    if isinstance(value, dict):
-        return (kind, *[(k, take_apart(item, leaves, objects, value, k)) for k, item in value.items()])
-    if is_record(value):
-        names = [f.name for f in dataclasses.fields(value)]
-        return (kind, *[take_apart(getattr(value, name), leaves, objects, value, name) for name in names])
-    if kind.__module__ == "numpy" and hasattr(value, "__array_interface__") and kind.__name__ == "ndarray":
+        return of_type, value.hex()  # -0.0 is not 0.0 here, and nan is nan
+    if of_type is SymbolicSize:
+        parts.sizes.append(value)
+        return of_type, value.uop
+    kind = kind_of(value)
+    if kind is not None:
+        if kind.can_change(value):
+            if (number := parts.number_of(value)) is not None:
+                return "again", number
+            parts.add_holder(value)
+        return (of_type, *[(key_mark(key), take_apart(kind.part(value, key), parts)) for key in kind.keys(value)])
+    if of_type.__module__ == "numpy" and hasattr(value, "__array_interface__") and of_type.__name__ == "ndarray":
         raise KernmillError(
             f"jit: an argument is a NumPy array of shape {value.shape}. "
             "A replay would repeat its values; wrap it in Tensor(..)."
         )
-    objects.append(value)
+    parts.objects.append(value)
     try:
         hash(value)
     except TypeError:
         return _ByValue(value)
-    return kind, value
+    return of_type, value
 
 
-def rebuild(value: Any, of_tensor: Callable[[Lazy], Any]) -> Callable[[Any], Any]:
-    """A function that makes such a value from a list; `of_tensor` says where in the list each tensor stands."""
-    if isinstance(value, Lazy):
-        which = of_tensor(value)
-        return lambda made: made[which]
-    if isinstance(value, dict):
-        keys, parts = list(value), [rebuild(item, of_tensor) for item in value.values()]
-        return lambda made: _like(value, {k: part(made) for k, part in zip(keys, parts, strict=True)})
-    if isinstance(value, (list, tuple)):
-        parts = [rebuild(item, of_tensor) for item in value]
-        return lambda made: _like(value, [part(made) for part in parts])
-    if is_record(value):
-        fields = [(f.name, rebuild(getattr(value, f.name), of_tensor)) for f in dataclasses.fields(value)]
-        return lambda made: _record(value, ((name, part(made)) for name, part in fields))
-    return lambda _made: value
+def rebuild(value: Any, number_of: Callable[[Any], int | None]) -> Callable[[Any], Any]:
+    """A function that makes such a value from a list.
 
-
-def _like(value: Any, items: Any) -> Any:
-    kind = type(value)
-    if kind in (list, dict):
-        return items
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
-
-
-def _record(value: Any, fields: Iterable[tuple[str, Any]]) -> Any:
-    new = copy.copy(value)
-    for name, item in fields:
-        object.__setattr__(new, name, item)
-    return new
-
-
-def assign_at(holder: Any, key: Any, value: Any) -> None:
-    """`holder[key] = value`, or the attribute."""
-    if isinstance(holder, (list, dict)):
-        holder[key] = value
-    else:
-        object.__setattr__(holder, key, value)
+    `number_of` says where in the list a tensor, a symbolic size, or a container that can change stands; None for a
+    container that is to be made anew.
+    """
+    kind = kind_of(value)
+    if isinstance(value, (Lazy, SymbolicSize)) or (kind is not None and kind.can_change(value)):
+        which = number_of(value)
+        if which is not None:
+            return operator.itemgetter(which)
+    if kind is None:
+        return lambda _made: value
+    keys = kind.keys(value)
+    parts = [rebuild(kind.part(value, key), number_of) for key in keys]
+    return lambda made: kind.like(value, keys, [part(made) for part in parts])
 
 
 def opened(value: Any) -> Any:
     """An argument with symbolic sizes in place of bound variables; itself where there are none.
 
     Raises:
-        KernmillError: a bound variable in a container that may not be copied.
+        KernmillError: a bound variable in a container that can change, which a copy could not stand for.
     """
     if isinstance(value, Bound):
-        return value.variable.uop
-    if isinstance(value, (list, tuple, dict)):
-        parts = list(value.values()) if isinstance(value, dict) else list(value)
-        new = [opened(part) for part in parts]
-        if all(a is b for a, b in zip(parts, new, strict=True)):
+        return SymbolicSize(value.variable.uop)
+    kind = kind_of(value)
+    if kind is None:
+        return value
+    if kind.can_change(value):
+        found = Parts()
+        take_apart(value, found)
+        if not found.bounds:
             return value
-        if isinstance(value, tuple):
-            return type(value)(*new) if hasattr(value, "_fields") else tuple(new)
-        if type(value) in (list, dict) and not any(isinstance(part, (Lazy, list, dict)) for part in parts):
-            return new if isinstance(value, list) else dict(zip(value, new, strict=True))
         raise KernmillError(
-            f"jit: a {type(value).__name__} holds a bound variable beside tensors or containers. Give variables as "
-            "arguments of their own, or in a list of nothing else."
+            f"jit: a {type(value).__name__} holds a bound variable. Give variables as arguments of their own, or in "
+            "tuples: what the function would put into a copy is lost."
         )
-    if is_record(value) and any(
-        opened(getattr(value, f.name)) is not getattr(value, f.name) for f in dataclasses.fields(value)
-    ):
-        raise KernmillError(
-            f"jit: a {type(value).__name__} holds a bound variable. Give variables as arguments of their own."
-        )
-    return value
+    keys = kind.keys(value)
+    old = [kind.part(value, key) for key in keys]
+    new = [opened(part) for part in old]
+    return value if all(map(operator.is_, old, new)) else kind.like(value, keys, new)

@@ -234,27 +234,29 @@ class Random(Convolution, Scan):
 
     def rand_like(self, *, dtype: DType | None = None) -> Self:
         """Even numbers in [0, 1) in this tensor's shape, dtype and on its device."""
-        return self.rand(self.shape, dtype=dtype or self.dtype, device=self._device)
+        return self.rand(self.node_shape, dtype=dtype or self.dtype, device=self._device)
 
     def randn_like(self, *, dtype: DType | None = None) -> Self:
         """Normal numbers in this tensor's shape, dtype and on its device."""
-        return self.randn(self.shape, dtype=dtype or self.dtype, device=self._device)
+        return self.randn(self.node_shape, dtype=dtype or self.dtype, device=self._device)
 
     def bernoulli(self) -> Self:
         """1 with the probability that each entry says, else 0."""
         wide = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
-        return self.rand(self.shape, dtype=wide, device=self._device).lt(self.detach()).cast(self.dtype)
+        return self.rand(self.node_shape, dtype=wide, device=self._device).lt(self.detach()).cast(self.dtype)
 
     def multinomial(self, num_samples: int, replacement: bool = False) -> Self:
         """Numbers of classes drawn with the weights in the last axis; without replacement by an exponential race."""
         weights = self.detach()._float_wide()
         if replacement:
             bounds = weights.cumsum(-1)
-            total = bounds.shrink([*(None for _ in self.shape[:-1]), (self.shape[-1] - 1, self.shape[-1])])
-            drawn = self.rand((*self.shape[:-1], num_samples), device=self._device).mul(total)
+            total = bounds.shrink(
+                [*(None for _ in self.node_shape[:-1]), (self.node_shape[-1] - 1, self.node_shape[-1])]
+            )
+            drawn = self.rand((*self.node_shape[:-1], num_samples), device=self._device).mul(total)
             below = bounds.unsqueeze(-2).le(drawn.unsqueeze(-1)).sum(-1)
-            return below.clamp(max=self.shape[-1] - 1)
-        x, y = self._words((self.shape,), self._device)
+            return below.clamp(max=self.node_shape[-1] - 1)
+        x, y = self._words((self.node_shape,), self._device)
         race = self._unit((x, y), dtypes.float32, above_zero=True).log().neg().div(weights)
         return race.topk(num_samples, largest=False)[1]
 

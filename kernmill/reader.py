@@ -7,19 +7,25 @@ know (a tensor that is not computed yet, memory that two arguments share, gradie
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from kernmill.ir import Ops, active_overrides
+from kernmill.ir import Ops, active_overrides, setting
 from kernmill.runtime import Buffer
 
 from .lazy import Lazy, grad_state, training_state
-from .nest import is_record
+from .nest import Kind, kind_of
 from .tensor import _stored  # pyright: ignore[reportPrivateUsage]
 from .variable import Bound
 
-__all__ = ["Found", "Reader", "make_reader"]
+__all__ = ["Found", "Reader", "make_reader", "settings_now"]
+
+_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK")
+
+
+def settings_now() -> tuple[Any, ...]:
+    """The values of the settings that a capture depends on."""
+    return tuple([setting(name) for name in _SETTINGS])
 
 
 class Found(NamedTuple):
@@ -37,9 +43,10 @@ def make_reader(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reader | None:
     """A reader for calls like this one, in the settings that are in force; None where there is none."""
     writer = _Writer()
     writer.test(f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}")
-    for name, state in (("grad", grad_state), ("training", training_state), ("overrides", active_overrides)):
+    for name, state in (("grad", grad_state), ("training", training_state)):
         writer.scope[name] = state
-        writer.test(f"{name}() is not {writer.name(state())}")
+        writer.test(f"{name}() is not {state()}")
+    writer.settings()
     items = [(f"args[{n}]", value) for n, value in enumerate(args)]
     items += [(f"kwargs[{name!r}]", kwargs[name]) for name in sorted(kwargs)]
     if not all(writer.visit(place, value) for place, value in items) or not writer.has_own_memory():
@@ -56,6 +63,7 @@ class _Writer:
         self.buffers: list[Any] = []
         self.values: dict[str, str] = {}
         self.count = 0
+        self.holders: set[int] = set()
 
     def name(self, value: object) -> str:
         """A name for an object."""
@@ -65,6 +73,12 @@ class _Writer:
     def test(self, condition: str) -> None:
         """Another call, if this holds."""
         self.lines.append(f"  if {condition}: return None")
+
+    def settings(self) -> None:
+        """The settings have the values of now; looked at again when another Context is in force."""
+        self.scope |= {"overrides": active_overrides, "now": settings_now, "seen": [active_overrides()]}
+        self.lines += ["  if overrides() is not seen[0]:", f"   if now() != {self.name(settings_now())}: return None",
+                       "   seen[0] = overrides()"]  # fmt: skip
 
     def local(self, place: str) -> str:
         """A variable with the value at a place."""
@@ -95,18 +109,24 @@ class _Writer:
             self.test(f"{here} != {self.name(value)}")
         elif isinstance(value, float):
             self.test(f"{here}.hex() != {value.hex()!r}")
-        elif isinstance(value, (list, tuple)):
-            self.test(f"len({here}) != {len(value)}")
-            return all(self.visit(f"{here}[{n}]", item) for n, item in enumerate(value))
-        elif isinstance(value, dict):
-            self.test(f"tuple({here}) != {self.name(tuple(value))}")
-            return all(self.visit(f"{here}[{self.name(key)}]", item) for key, item in value.items())
-        elif is_record(value):
-            return all(self.visit(f"{here}.{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value))
+        elif (container := kind_of(value)) is not None:
+            return self.container(here, value, container)
         elif kind.__hash__ is None:
             return False
         else:
             self.test(f"{here} is not {self.name(value)}")
+        return True
+
+    def container(self, here: str, value: Any, kind: Kind) -> bool:
+        """A container and its parts; what is told apart by `key_mark` has other keys."""
+        if kind.can_change(value) and id(value) in self.holders:
+            return False
+        self.holders.add(id(value))
+        self.test(f"not ({kind.same_keys(here, value, self.name)})")
+        for key in kind.keys(value):
+            is_plain = type(key) is int or "." in kind.text
+            if not self.visit(kind.text.format(here, key if is_plain else self.name(key)), kind.part(value, key)):
+                return False
         return True
 
     def bound(self, here: str, value: Bound) -> bool:

@@ -68,7 +68,7 @@ class Reduce(Activations, Joining):
         return result.cast(self.dtype) if self.dtype.is_float else result
 
     def _nonempty(self, axis: Axes, call: str) -> None:
-        if any(isinstance(self.shape[a], int) and self.shape[a] == 0 for a in self._axes(axis, call)):
+        if any(isinstance(self.node_shape[a], int) and self.node_shape[a] == 0 for a in self._axes(axis, call)):
             raise ShapeError(
                 f"{call}: shape {show_shape(self.uop.shape)}, axis {axis}: nothing has no {call}. Check the size first."
             )
@@ -130,7 +130,7 @@ class Reduce(Activations, Joining):
         self._nonempty(axis, call)
         axis = self._axis(axis, call)
         x = self.detach() if self.ndim else self.detach().reshape(1)
-        size = x.shape[axis]
+        size = x.node_shape[axis]
         fits = self.dtype.bits == 32 or self.dtype in (dtypes.float16, dtypes.bfloat16)  # small ints: lanes weigh more
         if fits and axis == x.ndim - 1 and (not isinstance(size, int) or size < 1 << 32):
             first = x._first_by_key(op, call)
@@ -150,7 +150,7 @@ class Reduce(Activations, Joining):
         found = self.eq(self._reduce(op, axis, True, call))
         if self.dtype.is_float:
             found = found.logical_or(self.isnan())
-        size = self.shape[axis]
+        size = self.node_shape[axis]
         narrow = dtypes.int32 if isinstance(size, int) and size < 2**31 else dtypes.int64  # as many lanes as float32
         places = self._make(reshape(iota(size, narrow), [size if a == axis else 1 for a in range(self.ndim)]))
         first = choose(found, places, places._tensor(size).cast(narrow))._reduce(Ops.MIN, axis, True, call)
@@ -158,7 +158,7 @@ class Reduce(Activations, Joining):
 
     # --- moments
     def _count(self, axis: Axes, call: str) -> int | UOp:
-        return numel(tuple(self.shape[a] for a in self._axes(axis, call)))
+        return numel(tuple(self.node_shape[a] for a in self._axes(axis, call)))
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The mean; ints are added exactly, in int64, and give float32. Half types are added in float32."""
@@ -220,7 +220,7 @@ class Reduce(Activations, Joining):
         """log(sum(exp(x))) without overflow; of -inf only, -inf."""
         x = self._floating()
         wide = x.cast(accumulator(x.dtype))
-        if any(isinstance(self.shape[a], int) and self.shape[a] == 0 for a in self._axes(axis, "logsumexp")):
+        if any(isinstance(self.node_shape[a], int) and self.node_shape[a] == 0 for a in self._axes(axis, "logsumexp")):
             return wide.exp().sum(axis, keepdim).log().cast(x.dtype)
         top = wide.detach().max(axis, keepdim=True)
         top = choose(top.isinf(), top._filled(0), top)
@@ -228,7 +228,7 @@ class Reduce(Activations, Joining):
         return (total if keepdim else total._dropped(self._axes(axis, "logsumexp"))).cast(x.dtype)
 
     def _dropped(self, axes: Sequence[int]) -> Self:
-        return self.reshape(tuple(s for a, s in enumerate(self.shape) if a not in axes))
+        return self.reshape(tuple(s for a, s in enumerate(self.node_shape) if a not in axes))
 
     def softmax(self, axis: int = -1, dtype: DType | None = None) -> Self:
         """exp(x) / sum(exp(x)) along an axis; half types in float32."""

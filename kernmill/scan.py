@@ -63,7 +63,7 @@ class Scan(Indexing):
 
     def _scan(self, op: Op, axis: int, call: str) -> Self:
         axis = self._axis(axis, call)
-        if not self.ndim or (isinstance(self.shape[axis], int) and self.shape[axis] == 0):
+        if not self.ndim or (isinstance(self.node_shape[axis], int) and self.node_shape[axis] == 0):
             return self
         return self.movedim(axis, -1)._scan_last(op).movedim(-1, axis)
 
@@ -78,26 +78,26 @@ class Scan(Indexing):
 
         Places are repeated before they are compared: what is compared at full size is computed where it is used.
         """
-        size = self.shape[-1]
-        shape = (*self.shape, size)
+        size = self.node_shape[-1]
+        shape = (*self.node_shape, size)
         place = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
         return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
 
     def _scan_last(self, op: Op) -> Self:
         """Blocks folded, what stands before each block, and every place in its block joined with that."""
-        size = self.shape[-1]
+        size = self.node_shape[-1]
         unit = self._unit_of(op)
         if size <= _BLOCK:
             wide = self.unsqueeze(-2)
             return choose(self._lower(), wide, wide._filled(unit))._reduce(op, -1, False, "scan")
         rows = -(-size // _BLOCK)
-        padded = self.pad([*((0, 0) for _ in self.shape[:-1]), (0, rows * _BLOCK - size)], value=unit)
-        blocks = padded.reshape((*self.shape[:-1], rows, _BLOCK))
+        padded = self.pad([*((0, 0) for _ in self.node_shape[:-1]), (0, rows * _BLOCK - size)], value=unit)
+        blocks = padded.reshape((*self.node_shape[:-1], rows, _BLOCK))
         last = blocks._reduce(op, -1, False, "scan")
-        before = last.pad([*((0, 0) for _ in last.shape[:-1]), (1, 0)], value=unit)
-        before = before.shrink([*(None for _ in last.shape[:-1]), (0, rows)])._scan_last(op)
-        joined = blocks._scan_last(op)._apply(op, before.unsqueeze(-1)).reshape(padded.shape)
-        return joined.shrink([*(None for _ in self.shape[:-1]), (0, size)])
+        before = last.pad([*((0, 0) for _ in last.node_shape[:-1]), (1, 0)], value=unit)
+        before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(op)
+        joined = blocks._scan_last(op)._apply(op, before.unsqueeze(-1)).reshape(padded.node_shape)
+        return joined.shrink([*(None for _ in self.node_shape[:-1]), (0, size)])
 
     # --- sorting
     def _stored(self) -> Self:
@@ -122,12 +122,12 @@ class Scan(Indexing):
 
     def _sorted_by_part(self, count: int | None) -> Self:
         """Places in the order of int64 values between -2**31 and 2**31, equal ones in the order of their places."""
-        size = self.shape[-1]
+        size = self.node_shape[-1]
         if not isinstance(size, int) or size <= _BLOCK_SORTED:
             keys = self._numbered()._ranked()
         else:
             whole = _BLOCK_SORTED << (-(-size // _BLOCK_SORTED) - 1).bit_length()
-            padding = [*((0, 0) for _ in self.shape[:-1]), (0, whole - size)]
+            padding = [*((0, 0) for _ in self.node_shape[:-1]), (0, whole - size)]
             keys = self.pad(padding, value=(1 << 31) - 1)._numbered()._merged(count or size)
         wanted = size if count is None else count
         kept = keys._first(wanted) if isinstance(wanted, int) else keys
@@ -138,7 +138,7 @@ class Scan(Indexing):
         return self.bitwise_left_shift(32).bitwise_or(self._make(iota(self.uop.shape[-1])))
 
     def _first(self, count: int) -> Self:
-        return self.shrink([*(None for _ in self.shape[:-1]), (0, count)])
+        return self.shrink([*(None for _ in self.node_shape[:-1]), (0, count)])
 
     def _ranked(self) -> Self:
         """Keys, all different, in order: the place of one is the number of smaller ones."""
@@ -149,13 +149,13 @@ class Scan(Indexing):
 
     def _merged(self, count: int) -> Self:
         """The first of these keys in order, at least `count`: sorted blocks, merged two by two."""
-        width, lead = _BLOCK_SORTED, self.shape[:-1]
-        blocks = self.shape[-1] // width
+        width, lead = _BLOCK_SORTED, self.node_shape[:-1]
+        blocks = self.node_shape[-1] // width
         keys = self.reshape((*lead, blocks, width))._ranked()._stored()
         while blocks > 1:
             blocks //= 2
             pairs = keys.reshape((*lead, blocks, 2, width))
-            low, high = (pairs.shrink([*(None for _ in pairs.shape[:-2]), (n, n + 1), None]) for n in (0, 1))
+            low, high = (pairs.shrink([*(None for _ in pairs.node_shape[:-2]), (n, n + 1), None]) for n in (0, 1))
             low, high = low.squeeze(-2), high.squeeze(-2).flip(-1)
             if width >= count:
                 keys = low.minimum(high)._stored()
@@ -168,7 +168,7 @@ class Scan(Indexing):
 
     def _untangled(self) -> Self:
         """Rows, each of them rising and then falling or the other way, in order."""
-        shape, half = self.shape, self.shape[-1] // 2
+        shape, half = self.node_shape, self.node_shape[-1] // 2
         keys = self
         while half >= _BLOCK_SORTED:
             halves = keys.reshape((*shape[:-1], -1, 2, half))
@@ -178,9 +178,9 @@ class Scan(Indexing):
 
     def _exchanged(self, other: Self, axis: int, half: int) -> Self:
         """The smaller of each and its partner in the first half of an axis, the larger one in the second."""
-        size = self.shape[axis]
+        size = self.node_shape[axis]
         place = self._make(iota(size, dtypes.int64)).reshape((size, *(1 for _ in range(-1 - axis))))
-        first = place.expand(self.shape).lt(half)
+        first = place.expand(self.node_shape).lt(half)
         return choose(first, self.minimum(other), self.maximum(other))._stored()
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Self:
@@ -201,7 +201,7 @@ class Scan(Indexing):
         Raises:
             ShapeError: fewer than k elements.
         """
-        size = self.shape[self._axis(axis, "topk")] if self.ndim else 1
+        size = self.node_shape[self._axis(axis, "topk")] if self.ndim else 1
         if isinstance(size, int) and not 0 <= k <= size:
             raise ShapeError(f"topk: {k} of {size} elements. Ask for 0 to {size}.")
         order = self._order(axis, largest, k, "topk")
@@ -213,7 +213,7 @@ class Scan(Indexing):
             return self.flatten().median(0)
         axis = self._axis(axis, "median")
         values, _ = self.sort(axis)
-        size = self.shape[axis]
+        size = self.node_shape[axis]
         if not size:
             raise ShapeError("median: nothing has no median. Check the size first.")
         middle = values.index_select(axis, [(size - 1) // 2]).squeeze(axis)

@@ -16,9 +16,11 @@ from kernmill.ir import (
     ShapeError,
     UOp,
     as_dtype,
+    as_size,
     assign,
     broadcast_shapes,
     dtypes,
+    numel,
     reshape,
     scalar,
     show_shape,
@@ -31,6 +33,7 @@ from .casting import Casting
 from .creation import host_array
 from .lazy import Lazy, expressions, fits, keep_track, trace_origins
 from .movement import expand_whole
+from .size import as_node, shown
 from .variable import given_values
 
 if TYPE_CHECKING:
@@ -52,10 +55,7 @@ class Conversions(Casting):
 
     def numel(self) -> int:
         """Number of elements."""
-        result = 1
-        for size in self.shape:
-            result = result * size
-        return result
+        return shown(as_size(numel(self.uop.shape)))  # type: ignore[no-any-return]
 
     def size(self, axis: int | None = None) -> tuple[int, ...] | int:
         """The shape, or the size of one axis."""
@@ -137,7 +137,7 @@ class Conversions(Casting):
             except ImportError:
                 raise DTypeError("numpy: NumPy has no bfloat16. Use .float().numpy(), or install ml_dtypes.") from None
             array = array.view(ml_dtypes.bfloat16)
-        return array.reshape(self.shape)
+        return array.reshape(self.node_shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         import numpy as np
@@ -288,6 +288,7 @@ class Tensor(Conversions):
 
     @classmethod
     def _of(cls, data: Any, dtype: DType | None, device: str | None, is_leaf: bool) -> Self:
+        data = as_node(data)
         if isinstance(data, UOp):
             return cls._make(data.cast(dtypes.int64) if data.dtype is dtypes.index else data)
         if isinstance(data, Tensor):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Generator, Iterable, Mapping
+from operator import index
 from typing import Any, Self
 
 from kernmill.ir import Ops, ShapeError, UOp, dtypes
@@ -27,9 +28,10 @@ class Variable:
         for place in range(100):
             step(x, cache, pos.bind(place))  # captured once
 
-    The function gets a symbolic size in place of the number: it goes into slices, sums, comparisons and arithmetic with
-    tensors, and costs what its value says, not what its bounds say. Python cannot decide by it (`if`, `==`, `min`): do
-    that outside, or with tensors. Outside of captured functions a bound variable is a plain int.
+    The function gets a SymbolicSize in place of the number: it goes into slices, sums, and arithmetic and comparisons
+    with tensors, and costs what its value says, not what its bounds say. Returned, it is the number of that call.
+    Python can decide by it (`if`, `==`, `min`) only where the bounds leave no doubt; else it is refused: decide
+    outside, or with tensors. Outside of captured functions a bound variable is a plain int.
 
     Raises:
         ShapeError: no name, or bounds that no number lies between.
@@ -62,12 +64,19 @@ class Bound(int):
     variable: Variable
 
     def __new__(cls, variable: Variable, value: int) -> Self:  # noqa: D102
-        if not variable.least <= value <= variable.greatest:
+        try:
+            number = index(value)
+        except TypeError:
+            raise ShapeError(
+                f"{variable.name}.bind: {value!r} is no whole number. Give an int from {variable.least} to "
+                f"{variable.greatest}."
+            ) from None
+        if not variable.least <= number <= variable.greatest:
             raise ShapeError(
                 f"{variable.name}.bind: {value} is outside of {variable.least} to {variable.greatest}. Give a value "
                 "between, or make the variable with wider bounds."
             )
-        new = super().__new__(cls, value)
+        new = super().__new__(cls, number)
         new.variable = variable
         return new
 

@@ -124,6 +124,7 @@ class _Function:
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
             Ops.SHUFFLE: self._shuffle, Ops.DOT: self._dot,
+            Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], int(u.arg)),
         }  # fmt: skip
 
     def text(self) -> str:

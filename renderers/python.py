@@ -66,7 +66,7 @@ class PythonRenderer(Renderer):
 def _line(u: UOp, names: dict[UOp, str]) -> str:
     """The line of one node, empty where its text only appears inside others."""
     match u.op:
-        case Ops.PARAM | Ops.VARIABLE:
+        case Ops.PARAM | Ops.VARIABLE | Ops.PREFETCH:
             return ""
         case Ops.CONST:
             names[u] = repr(u.arg) if abs(u.arg) != float("inf") and u.arg == u.arg else f'float("{u.arg}")'

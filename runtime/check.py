@@ -6,6 +6,7 @@ look at it.
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def agree(got: Any, wanted: Any, dtype: str) -> bool:
 
 
 def _reproducer(kernel: Kernel) -> Path:
-    folder = Path(str(setting("DUMP")) or ".")
+    folder = Path(str(setting("DUMP")) or tempfile.mkdtemp(prefix="kernmill-check-"))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"mismatch_{kernel.ast.key.hex()[:12]}.uops"
     path.write_text(print_uops(kernel.ast))

@@ -101,11 +101,14 @@ class Batch:
         self.calls = list(calls)
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
-        """A function that puts another buffer into slot `slot` of call `entry`, for all runs to come."""
+        """A function that puts another buffer into slot `slot` of call `entry`, for all runs to come.
+
+        The memory is that of whoever runs the batch: only its address is kept here.
+        """
+        standing = self.calls[entry].buffers[slot]
 
         def bind(buffer: Buffer) -> None:
-            call = self.calls[entry]
-            self.calls[entry] = call._replace(buffers=(*call.buffers[:slot], buffer, *call.buffers[slot + 1 :]))
+            standing.address = buffer.address
 
         return bind
 
@@ -217,6 +220,15 @@ class Device(ABC):
         import numpy as np
 
         np.frombuffer(target, np.uint8)[:] = source.host_array().view(np.uint8)
+
+    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> bool:
+        """(default: where the host sees both) A buffer of another device into one of this one's, not by way of the
+        host; whether that could be done."""
+        if not (self.props().is_host_visible and device.props().is_host_visible):
+            return False
+        device.synchronize()
+        device.copy_out(target.host_array().data.cast("B"), source)
+        return True
 
     def assembly(self, source: str) -> str:
         """(default: none) What the machine executes, as text."""

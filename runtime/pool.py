@@ -12,7 +12,6 @@ running call cannot be interrupted: KeyboardInterrupt arrives when the table is 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import mmap
@@ -30,7 +29,19 @@ from kernmill.ir import active_overrides, setting
 from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
-from .pool_ir import POOL_FUNCTIONS, STATE_BYTES, STATE_SPIN, STATE_THREADS, pool_ir
+from .pool_ir import (
+    CPU_BYTES,
+    MOST_WORKERS,
+    POOL_FUNCTIONS,
+    STATE_BYTES,
+    STATE_CPUS,
+    STATE_HOME,
+    STATE_IDS,
+    STATE_SPIN,
+    STATE_THREADS,
+    STATE_WORKERS,
+    pool_ir,
+)
 
 __all__ = ["Launch", "LaunchTable", "Pool", "default_pool"]
 
@@ -69,7 +80,7 @@ def _externs() -> dict[str, int]:
     if sys.platform == "win32":
         return _windows_externs()
     libc = ctypes.CDLL(None)
-    names = ("syscall", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
+    names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
     return {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in names}
 
 
@@ -97,8 +108,7 @@ def _windows_externs() -> dict[str, int]:
 class _Crew:
     """The state block of a pool and the threads that serve it. A forked child gets a new one."""
 
-    def __init__(self, threads: int, spin: int, pin: bool) -> None:
-        self.pin = pin
+    def __init__(self, threads: int, spin: int) -> None:
         self.memory = mmap.mmap(-1, mmap.PAGESIZE) if sys.platform == "win32" else _private_page()
         state = (ctypes.c_char * STATE_BYTES).from_buffer(self.memory)
         self.address = ctypes.addressof(state)
@@ -106,12 +116,25 @@ class _Crew:
         self.started = threads <= 1
         for offset, value in ((STATE_THREADS, threads), (STATE_SPIN, spin)):
             self.memory[offset : offset + 8] = value.to_bytes(8, "little")
+        if hasattr(os, "sched_getaffinity"):
+            cpus = {cpu for cpu in os.sched_getaffinity(0) if cpu < 8 * CPU_BYTES}
+            apart = min(threads - 1, MOST_WORKERS) if len(cpus) > 1 else 0
+            self.memory[STATE_WORKERS : STATE_WORKERS + 4] = apart.to_bytes(4, "little")
+            mask = sum(1 << cpu for cpu in cpus)
+            self.memory[STATE_CPUS : STATE_CPUS + CPU_BYTES] = mask.to_bytes(CPU_BYTES, "little")
+
+    def enlist(self, worker: int) -> None:
+        """The calling thread is this worker from now on: it will be kept off the caller's CPU."""
+        if worker < MOST_WORKERS:
+            at = STATE_IDS + 4 * worker
+            self.memory[at : at + 4] = threading.get_native_id().to_bytes(4, "little")
+            self.memory[STATE_HOME : STATE_HOME + 4] = b"\xff" * 4
 
     def start(self, count: int) -> None:
         """Start the workers. Where no thread can be started (at interpreter exit) the caller does all the work."""
         self.started = True
         for index in range(count):
-            thread = threading.Thread(target=_serve, args=(self, index + 1), name=f"kernmill-{index + 1}", daemon=True)
+            thread = threading.Thread(target=_serve, args=(self, index), name=f"kernmill-{index + 1}", daemon=True)
             try:
                 thread.start()
             except RuntimeError:
@@ -133,26 +156,18 @@ def _private_page() -> mmap.mmap:
     return mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-def _serve(crew: _Crew, number: int) -> None:
+def _serve(crew: _Crew, worker: int) -> None:
     if hasattr(signal, "pthread_sigmask"):  # a signal must interrupt the main thread, not a worker
         faults = {getattr(signal, name, None) for name in _FAULTS}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
-    if crew.pin and hasattr(os, "sched_setaffinity"):
-        cpus = sorted(os.sched_getaffinity(0))
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, {cpus[number % len(cpus)]})  # 0: the calling thread
+    crew.enlist(worker)
     _native().worker(crew.address)
 
 
 class Pool:
-    """A pool of `threads` threads, the caller included. `run` may be called from any thread; calls take turns.
+    """A pool of `threads` threads, the caller included. `run` may be called from any thread; calls take turns."""
 
-    `pin` ties each worker to a CPU. In a virtual machine the scheduler may otherwise put a woken worker behind the
-    caller on one CPU for a whole time slice (3 ms); but a tied worker cannot leave a CPU that another process takes.
-    """
-
-    def __init__(self, threads: int, spin: int | None = None, *, pin: bool = False) -> None:
-        self.pin = pin
+    def __init__(self, threads: int, spin: int | None = None) -> None:
         self.threads = max(1, threads)
         self.spin = int(setting("SPIN")) if spin is None else spin
         self._call, self._call_timed = _native().run, _native().run_timed
@@ -161,7 +176,7 @@ class Pool:
 
     def _renew(self) -> None:
         self._lock = threading.RLock()
-        self._crew = _Crew(self.threads, self.spin, self.pin)
+        self._crew = _Crew(self.threads, self.spin)
         self._finalizer = weakref.finalize(self, self._crew.stop)
 
     def renew_after_fork(self) -> None:

@@ -1,7 +1,8 @@
 """The thread pool and launcher as LLVM IR text; `pool.py` compiles it, loads it and says what it does.
 
 State block (bytes): 0 word | 64 done, 68 waiting | 128 fn, 136 args, 144 n, 152 chunk, 160 chunks | 192 epoch,
-196 sleepers, 200 stop | 256 threads, 264 spin. What different threads write lies on different cache lines.
+196 sleepers, 200 stop | 256 threads, 264 spin, 272 home, 280 until, 288 penalty | 320 workers, 328 their thread ids |
+2048 CPUs allowed, 2176 those but the caller's. What different threads write lies on different cache lines.
 
 Claiming. `word` is generation << 32 | chunks left. A thread reads it, then the job, then takes one chunk by
 compare-and-swap. A job is written only while nothing is left to claim and nobody works, so a swap that succeeds proves
@@ -10,13 +11,25 @@ that the job just read belongs to this generation; a thread that slept through a
 Sleeping. Worker: sleepers += 1, then look at `word` once more, then wait on `epoch`. Caller: publish `word`, then look
 at `sleepers`. Both orders are sequentially consistent, so one of them sees the other; `epoch` moves before the wake, so
 a worker on its way to sleep stays awake. The caller waits for stragglers the same way on `done`, `waiting` is the flag.
+
+Apart (Linux). Before workers are woken they are kept off the caller's CPU, `home`: a scheduler may put a woken thread
+behind the one that woke it for a time slice, with a CPU idle beside it.
+
+Backing off. Where sharing took clearly longer than one thread would have, judged by the caller's own chunks, something
+else runs on the workers' CPUs: for `penalty` ns, until `until`, jobs are done by the caller alone. A failure doubles
+the penalty, a success halves it.
 """
 
 from __future__ import annotations
 
-__all__ = ["POOL_FUNCTIONS", "STATE_BYTES", "STATE_SPIN", "STATE_THREADS", "pool_ir"]
+__all__ = [
+    "CPU_BYTES", "MOST_WORKERS", "POOL_FUNCTIONS", "STATE_BYTES", "STATE_CPUS", "STATE_HOME", "STATE_IDS", "STATE_SPIN",
+    "STATE_THREADS", "STATE_WORKERS", "pool_ir",
+]  # fmt: skip
 
-STATE_BYTES, STATE_THREADS, STATE_SPIN = 320, 256, 264
+STATE_BYTES, STATE_THREADS, STATE_SPIN = 2304, 256, 264
+STATE_HOME, STATE_WORKERS, STATE_IDS, STATE_CPUS = 272, 320, 328, 2048
+MOST_WORKERS, CPU_BYTES = 430, 128  # that fit into the ids; 8 CPUs a byte
 POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop")
 
 _PAUSE = {
@@ -24,6 +37,10 @@ _PAUSE = {
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }
 _FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+_AFFINITY_CALL = {"x86_64": 203, "aarch64": 122, "riscv64": 122, "ppc64le": 222, "s390x": 239}
+_LEAST_PENALTY_NS, _MOST_PENALTY_NS = 4_000_000, 128_000_000
+_PATIENCE = 200  # pauses that a caller waits without asking whether sharing paid
+_SLACK_NS = 500_000  # by which it may be late: waking an idle CPU of a virtual machine takes up to 400 us
 
 _WAIT_FUTEX = """
 declare i64 @syscall(i64, ...)
@@ -55,6 +72,65 @@ _FIELDS = """
   %n.p = getelementptr i8, ptr %s, i64 144
   %chunk.p = getelementptr i8, ptr %s, i64 152
   %chunks.p = getelementptr i8, ptr %s, i64 160
+"""
+
+_APART_NOWHERE = """
+define internal void @apart(ptr %s) nounwind {
+  ret void
+}
+"""
+
+# Tie the workers to all allowed CPUs but the caller's, when that is another one than the last time.
+_APART = """
+declare i32 @sched_getcpu()
+define internal void @apart(ptr %s) nounwind noinline {
+entry:
+  %home.p = getelementptr i8, ptr %s, i64 272
+  %count.p = getelementptr i8, ptr %s, i64 320
+  %ids = getelementptr i8, ptr %s, i64 328
+  %allowed = getelementptr i8, ptr %s, i64 2048
+  %mask = getelementptr i8, ptr %s, i64 2176
+  %cpu = call i32 @sched_getcpu()
+  %home = load atomic i32, ptr %home.p monotonic, align 4
+  %same = icmp eq i32 %cpu, %home
+  %known = icmp ult i32 %cpu, 1024
+  %unknown = xor i1 %known, true
+  %stay = or i1 %same, %unknown
+  br i1 %stay, label %out, label %moved
+moved:
+  store atomic i32 %cpu, ptr %home.p monotonic, align 4
+  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %allowed, i64 128, i1 false)
+  %place = lshr i32 %cpu, 3
+  %bit = and i32 %cpu, 7
+  %bit8 = trunc i32 %bit to i8
+  %one = shl i8 1, %bit8
+  %others = xor i8 %one, -1
+  %byte.p = getelementptr i8, ptr %mask, i32 %place
+  %byte = load i8, ptr %byte.p
+  %less = and i8 %byte, %others
+  store i8 %less, ptr %byte.p
+  %count = load atomic i32, ptr %count.p monotonic, align 4
+  br label %loop
+loop:
+  %i = phi i32 [ 0, %moved ], [ %i1, %next ]
+  %more = icmp ult i32 %i, %count
+  br i1 %more, label %body, label %out
+body:
+  %id.p = getelementptr i32, ptr %ids, i32 %i
+  %id = load atomic i32, ptr %id.p monotonic, align 4
+  %i1 = add i32 %i, 1
+  %started = icmp ne i32 %id, 0
+  br i1 %started, label %tie, label %next
+tie:
+  %wide = sext i32 %id to i64
+  %r = call i64 (i64, ...) @syscall(i64 AFFINITY, i64 %wide, i64 128, ptr %mask)
+  br label %next
+next:
+  br label %loop
+out:
+  ret void
+}
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
 
 # Take chunks until none is left; returns how many this thread did.
@@ -92,7 +168,7 @@ out:
 }
 """
 
-# One job shared with the workers; returns when every chunk is done.
+# One job shared with the workers, unless that did not pay lately; returns when every chunk is done.
 _SHARE = """
 define internal void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk) nounwind noinline {
 entry:FIELDS
@@ -101,6 +177,16 @@ entry:FIELDS
   %epoch.p = getelementptr i8, ptr %s, i64 192
   %sleepers.p = getelementptr i8, ptr %s, i64 196
   %spin.p = getelementptr i8, ptr %s, i64 264
+  %until.p = getelementptr i8, ptr %s, i64 280
+  %penalty.p = getelementptr i8, ptr %s, i64 288
+  %begun = call i64 @now()
+  %until = load i64, ptr %until.p, align 8
+  %shunned = icmp slt i64 %begun, %until
+  br i1 %shunned, label %single, label %publish
+single:
+  call void %fn(ptr %args, i64 0, i64 %n) nounwind
+  ret void
+publish:
   %up = add i64 %n, %chunk
   %up1 = sub i64 %up, 1
   %chunks = udiv i64 %up1, %chunk
@@ -125,6 +211,7 @@ rouse:
   %others = sub i64 %chunks, 1
   %few = icmp ult i64 %others, %wide
   %most = select i1 %few, i64 %others, i64 %wide
+  call void @apart(ptr %s)
   call void @wake(ptr %epoch.p, i64 %most)
   br label %go
 go:
@@ -133,6 +220,7 @@ go:
   %alone = icmp eq i32 %mine, %total
   br i1 %alone, label %out, label %join
 join:
+  %own = call i64 @now()
   %before = atomicrmw add ptr %done.p, i32 %mine seq_cst, align 4
   %spin = load i64, ptr %spin.p, align 8
   br label %poll
@@ -140,7 +228,10 @@ poll:
   %turn = phi i64 [ 0, %join ], [ %next, %again ]
   %d = load atomic i32, ptr %done.p seq_cst, align 4
   %finished = icmp eq i32 %d, %total
-  br i1 %finished, label %out, label %again
+  br i1 %finished, label %arrived, label %again
+arrived:
+  %patient = icmp ult i64 %turn, PATIENCE
+  br i1 %patient, label %out, label %judge
 again:
   PAUSE
   %next = add i64 %turn, 1
@@ -158,10 +249,32 @@ rest:
   br label %check
 awake:
   store atomic i32 0, ptr %waiting.p seq_cst, align 4
+  br label %judge
+judge:
+  %end = call i64 @now()
+  %took = sub i64 %end, %begun
+  %busy = sub i64 %own, %begun
+  %mine64 = zext i32 %mine to i64
+  %fair = sub i64 %took, SLACK
+  %took.m = mul i64 %fair, %mine64
+  %alone.m = mul i64 %busy, %chunks
+  %worse = icmp sgt i64 %took.m, %alone.m
+  %penalty = load i64, ptr %penalty.p, align 8
+  %half = lshr i64 %penalty, 1
+  %double = shl i64 %penalty, 1
+  %above = call i64 @llvm.smax.i64(i64 %double, i64 LEAST)
+  %capped = call i64 @llvm.smin.i64(i64 %above, i64 MOST)
+  %penalty1 = select i1 %worse, i64 %capped, i64 %half
+  %later = add i64 %end, %capped
+  %until1 = select i1 %worse, i64 %later, i64 0
+  store i64 %penalty1, ptr %penalty.p, align 8
+  store i64 %until1, ptr %until.p, align 8
   br label %out
 out:
   ret void
 }
+declare i64 @llvm.smax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
 """
 
 _WORKER = """
@@ -316,5 +429,13 @@ def pool_ir(arch: str, system: str) -> str:
     timed = _RUN.replace("NAME", "km_run_timed").replace("OUT", ", ptr %times")
     timed = timed.replace("START", _START).replace("STOP", _STOP)
     clock = _CLOCK.replace("CLOCK", "6" if system == "darwin" else "1")
-    text = "\n".join((declare, wait, _WORK, _SHARE, _WORKER, clock, plain, timed))
-    return text.replace("FIELDS", _FIELDS).replace("PAUSE", pause)
+    call = _AFFINITY_CALL.get(arch) if futex is not None else None
+    apart = _APART_NOWHERE if call is None else _APART.replace("AFFINITY", str(call))
+    text = "\n".join((declare, wait, apart, _WORK, clock, _SHARE, _WORKER, plain, timed))
+    words = {
+        "FIELDS": _FIELDS, "PAUSE": pause, "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS,
+        "MOST": _MOST_PENALTY_NS,
+    }  # fmt: skip
+    for word, value in words.items():
+        text = text.replace(word, str(value))
+    return text

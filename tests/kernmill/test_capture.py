@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -127,3 +131,102 @@ def test_a_tensor_that_is_put_where_jit_does_not_look(caplog: pytest.LogCaptureF
         for value in range(3):
             keep(Tensor([1.0, value]))
     assert [r.getMessage() for r in caplog.records if "does not look into" in r.getMessage()]
+
+
+def put_in(d: dict[Any, Any], x: Tensor) -> Tensor:
+    d["twice"] = x * 2
+    return x + 1
+
+
+def append(d: list[Any], x: Tensor) -> Tensor:
+    d.append(x * 2)
+    d.insert(0, [x + 1])
+    d.append(x)
+    return x + 1
+
+
+def turn(d: list[Any], x: Tensor) -> int:
+    d.append((d.pop(0), x - 1))
+    d.reverse()
+    return 3
+
+
+def remove(d: dict[Any, Any], x: Tensor) -> Any:
+    del d["a"]
+    d["b"], d["c"] = d["c"], {"more": d["b"] + x}
+    d["n"] = 5
+    return d
+
+
+def attributes(d: Any, x: Tensor) -> None:
+    d.made = [x * 2]
+    d.kept = (d, d.kept)
+
+
+@dataclass
+class Kept:
+    kept: Any
+
+
+def show(value: Any, inside: tuple[int, ...] = ()) -> Any:
+    """A value without tensors, to be compared."""
+    if isinstance(value, Tensor):
+        return value.numpy().tolist()
+    if id(value) in inside:
+        return inside.index(id(value))
+    inside = (*inside, id(value))
+    if isinstance(value, dict):
+        return [(key, show(item, inside)) for key, item in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [show(item, inside) for item in value]
+    return show(vars(value), inside) if hasattr(value, "__dict__") else value
+
+
+@pytest.mark.parametrize(
+    ("function", "make"),
+    [
+        (put_in, dict), (append, list), (append, lambda: [made()]), (turn, lambda: [made(), 1, "a"]),
+        (remove, lambda: {"a": made(), "b": made(), "c": [made()]}), (attributes, lambda: Kept(made())),
+        (attributes, lambda: SimpleNamespace(kept=made())), (lambda d, x: put_in(d[0]["in"], x), lambda: ({"in": {}},)),
+        (lambda d, x: [d[0].append(x), d[0], d], lambda: [[], []]), (lambda d, x: d.update({1: x}), lambda: {True: 1}),
+    ],
+)  # fmt: skip
+def test_what_is_put_into_a_container_is_put_there_by_replays(function: Any, make: Any) -> None:
+    """Named regression: a tensor put into a dict, a list or an attribute of an argument was that of the capture."""
+    step = jit(function)
+    for value in range(6):
+        mine, theirs = make(), make()
+        found, wanted = step(mine, made() * value), function(theirs, made() * value)
+        assert show((found, mine)) == show((wanted, theirs))
+        assert (found is mine) == (wanted is theirs)
+
+
+def test_the_same_container_twice() -> None:
+    """Named regression: with tensors in neither, two containers were taken for one."""
+    step = jit(lambda a, b, x: (a.append(x), len(b))[1])
+    for _ in range(4):
+        one, two = [], []  # type: ignore[var-annotated]
+        assert step(one, one, made()) == 1
+        assert step(one := [], two, made()) == 0
+        assert (len(one), len(two)) == (1, 0)
+
+
+def test_one_and_true_are_other_keys() -> None:
+    """Named regression: {1: x} and {True: x} shared a capture."""
+    step = jit(lambda d: next(iter(d)))
+    for _ in range(4):
+        assert step({1: made()}) is not True
+        assert step({True: made()}) is True
+
+
+def test_arguments_are_not_kept_alive() -> None:
+    """Named regression: on devices without a table of their own a capture held the last call's buffers."""
+    step = jit(lambda x: x.sum())
+    for value in range(5):
+        x = made() * value
+        x.realize()
+        step(x)
+        buffer = weakref.ref(buffer_of(x))
+        del x
+    gc.collect()
+    assert buffer() is None

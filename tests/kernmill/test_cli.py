@@ -100,3 +100,10 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setattr("kernmill.cli.check_environment", interrupted)
     assert main(["info"]) == 130
     assert capsys.readouterr().err == "\nkernmill: stopped.\n"
+
+
+def test_a_limit_of_tokens_below_minus_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was taken for no limit without a word."""
+    with pytest.raises(SystemExit):
+        main(["run", "m.gguf", "-p", "a", "-n", "-3"])
+    assert "-3 is neither a number of tokens nor -1" in capsys.readouterr().err

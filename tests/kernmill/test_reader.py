@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +47,7 @@ N = Variable("n", 0, 9)
         ((1, 2), (1,), False), (([1, 2],), ([1, 2],), True), (([1, 2],), ((1, 2),), False),
         (([1, 2],), ([1, 2, 3],), False), (([1, 2],), (3,), False), (({"a": 1},), ({"a": 1},), True),
         (({"a": 1, "b": 2},), ({"b": 2, "a": 1},), False), (({"a": 1},), ({"c": 1},), False),
+        (({1: 1},), ({True: 1},), False), (({(1, 2): 1},), ({(1, 2): 1},), True), (({0.0: 1},), ({-0.0: 1},), False),
         ((Pair(1, 2),), (Pair(1, 2),), True), ((Pair(1, 2),), (Pair(1, 3),), False), ((Pair(1, 2),), ((1, 2),), False),
         ((X,), (Y,), True), ((X,), (real(1),), False), ((X,), (X.int().realize(),), False), ((X,), (1,), False),
         ((X, Y), (Y, X), True), ((X, Y), (X, X), False), ((X,), (X + 1,), False),
@@ -84,6 +86,16 @@ def test_settings_and_modes_count() -> None:
         with block:
             assert read((X,), {}) is None
     assert read((X,), {}) is not None
+
+
+def test_a_reader_made_in_a_context_serves_outside() -> None:
+    """Named regression: it never did, and every later call was taken apart."""
+    with Context(DEBUG=0):
+        read = make_reader((X,), {})
+    assert read is not None
+    for block in (nullcontext(), Context(DEBUG=0), Context(), nullcontext()):
+        with block:
+            assert read((X,), {}) is not None
 
 
 def agree(step: Any, plain: Callable[..., Tensor], *args: Any) -> None:

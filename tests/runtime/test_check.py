@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -30,3 +31,19 @@ def test_a_wrong_result_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_device_that_runs_nothing_is_not_compared() -> None:
     with Context(CHECK=1):
         realize([upload(np.ones(5, np.float32), dtypes.float32, "NULL") + 41.0])
+
+
+def test_without_dump_a_difference_leaves_nothing_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    work.mkdir()
+    temporary.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    x = upload(np.arange(37, dtype=np.float32), dtypes.float32, "LLVM")
+    monkeypatch.setattr(get_device("LLVM"), "run", lambda calls, **_: [0] * len(calls))
+    with Context(CHECK=1, DUMP=""), pytest.raises(InternalError, match=r"Its UOps are in .*mismatch_\w+\.uops"):
+        realize([x * 999.0 + 54321.0])
+    assert not list(work.iterdir())
+    assert len(list(temporary.glob("*/mismatch_*.uops"))) == 1

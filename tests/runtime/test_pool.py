@@ -61,6 +61,36 @@ done:
   store i64 %s1, ptr %out
   ret void
 }
+; of two indices the one begun first ends when the other has begun, which takes long; slot 0: begun, calls with both
+define void @straggle(ptr %args, i64 %begin, i64 %end) nounwind {
+entry:
+  %begun = load ptr, ptr %args
+  %both.p = getelementptr i64, ptr %begun, i64 1
+  %width = sub i64 %end, %begin
+  %both = icmp sgt i64 %width, 1
+  br i1 %both, label %single, label %shared
+single:
+  %more = atomicrmw add ptr %both.p, i64 1 seq_cst
+  ret void
+shared:
+  %old = atomicrmw add ptr %begun, i64 1 seq_cst
+  %odd = and i64 %old, 1
+  %first = icmp eq i64 %odd, 0
+  br i1 %first, label %await, label %dawdle
+await:
+  %now = load atomic i64, ptr %begun seq_cst, align 8
+  %next = add i64 %old, 1
+  %unmet = icmp eq i64 %now, %next
+  br i1 %unmet, label %await, label %out
+dawdle:
+  %i = phi i64 [ 0, %shared ], [ %i1, %dawdle ]
+  %i1 = add i64 %i, 1
+  %r = atomicrmw add ptr %args, i64 0 seq_cst
+  %on = icmp slt i64 %i1, 500000
+  br i1 %on, label %dawdle, label %out
+out:
+  ret void
+}
 define void @empty(ptr %args, i64 %begin, i64 %end) nounwind {
   ret void
 }
@@ -70,7 +100,7 @@ define void @empty(ptr %args, i64 %begin, i64 %end) nounwind {
 @functools.cache
 def kernels() -> elf.Module:
     data = llvm_codegen.compile_ir(KERNELS, host.this_host())
-    return loader.load_object(data, ["bump", "count", "sum", "empty"])
+    return loader.load_object(data, ["bump", "count", "sum", "straggle", "empty"])
 
 
 def address_of(array: "ctypes.Array[ctypes.c_int64]") -> int:
@@ -183,19 +213,43 @@ def test_python_threads_share_a_pool(crew: pool.Pool) -> None:
     assert all(set(array) == {300} for array in arrays)
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="affinity of threads")
-def test_pinned_workers() -> None:
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2, reason="a CPU beside the caller's"
+)
+def test_woken_workers_are_kept_off_the_callers_cpu() -> None:
+    """A worker woken on the caller's CPU waited behind it for a time slice, and two threads were as slow as one."""
     mine = os.sched_getaffinity(0)
-    crew = pool.Pool(2, pin=True)
+    crew = pool.Pool(2, 0)
     array = (ctypes.c_int64 * 50)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=50, chunk=1)])
-    for _ in range(50):
-        table.run(crew)
-    assert set(array) == {50}
-    worker = crew._crew.threads[0].native_id
-    assert worker is not None
-    assert len(os.sched_getaffinity(worker)) == 1
-    assert os.sched_getaffinity(0) == mine
+    try:
+        for cpu in sorted(mine)[:2]:
+            os.sched_setaffinity(0, {cpu})  # so that it is known where the caller is
+            for _ in range(20):
+                table.run(crew)
+                time.sleep(0.002)  # long enough for the worker to fall asleep
+            worker = crew._crew.threads[0].native_id
+            assert worker is not None
+            assert os.sched_getaffinity(worker) == mine - {cpu}
+    finally:
+        os.sched_setaffinity(0, mine)
+        crew.close()
+    assert set(array) == {40}
+
+
+def test_what_does_not_pay_is_not_shared_for_a_while() -> None:
+    """Where a worker holds up the caller, jobs are done by the caller alone; later sharing is tried again."""
+    crew = pool.Pool(2)
+    state, calls = (ctypes.c_int64 * 2)(), (ctypes.c_int64 * 1)()
+    slow = pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)])
+    for _ in range(100):
+        slow.run(crew)
+        if state[1]:
+            break
+    assert state[1] == 1
+    time.sleep(0.3)  # longer than it stays alone at most
+    pool.LaunchTable([launch("count", address_of(calls), n=100, chunk=9)]).run(crew)
+    assert calls[0] == 12
     crew.close()
 
 

@@ -34,7 +34,7 @@ class Places(NamedTuple):
         """The arguments of one call for steps of `count` tokens."""
         names = [Variable(f"first{n}", 0, capacity - count) for n in range(len(first))]
         end = Variable("end", count, capacity)
-        return cls([v.bind(p) for v, p in zip(names, first, strict=True)], end.bind(max(first) + count))
+        return cls(tuple(v.bind(p) for v, p in zip(names, first, strict=True)), end.bind(max(first) + count))
 
     def rows(self, table: Tensor, count: int) -> Tensor:
         """What a table has for the new tokens. Shapes: (capacity, ..) -> (sequences, count, ..)."""
