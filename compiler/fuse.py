@@ -193,7 +193,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
                 cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
-            widest = max((f.widest for f in below), default=0)
+            widest = min(max((f.widest for f in below), default=0), _elements(node.shape))  # a part may be taken
             facts[node] = _Facts(
                 min(cost, 1000),
                 reads,
