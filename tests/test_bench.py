@@ -7,6 +7,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from bench.table import BEGIN, END, markdown, write_readme
 from bench.timing import call_sampler, calls_for, interleave
 from bench.tuned import Line, lines_of
 from bench.tuned import markdown as tuned_markdown
+from tests.conftest import why_missing
 
 TINY = Setup(peers=("kernmill",), rounds=2, sample_s=0.0, tiny=True)
 FACTS = {**machine(), "rounds": 2, "jit": True}
@@ -212,7 +214,11 @@ def close(prepared: Prepared) -> None:
 def test_kernmill_is_right_at_a_tiny_size(row: Row) -> None:
     if row.name.endswith("_memory") and not sys.platform.startswith("linux"):
         pytest.skip("reads /proc")
-    prepared = row.prepare(TINY)  # compares with the reference
+    if row.name.startswith("opencl_") and why_missing("CL"):
+        assert not row.prepare(TINY).samplers
+        pytest.skip(why_missing("CL"))
+    setup = replace(TINY, peers=("kernmill", "opencl")) if row.name.startswith("opencl_") else TINY
+    prepared = row.prepare(setup)  # compares with the reference
     close(prepared)
     assert "kernmill" in prepared.samplers
 
