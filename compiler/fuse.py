@@ -35,7 +35,7 @@ from kernmill.ir import (
     static,
 )
 
-from .rangeify import TRUE, Use, moved
+from .rangeify import TRUE, Places, Use
 
 __all__ = ["Fusion", "KernelRoot", "fuse"]
 
@@ -47,6 +47,7 @@ _COST: dict[Op, int] = {
 }
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
 _MOST_PLACES = 6  # read at more places than this it is stored in any case: each place is a copy of the expression
+_MOST_COPIES = 16  # ... but where loops of two are copied out, their copies read the same places: a butterfly
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
@@ -68,6 +69,9 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
+    has_tile: bool = False  # a reduction that wants a register tile melted into it: for another there is no room
+    kept_count: int = 0
+    has_takes: bool = False
     has_blocks: bool = (
         False  # short sums of ints inside a sum: what they unpack from bytes is unpacked where it is used
     )
@@ -104,6 +108,7 @@ class Fusion:
     taken: dict[UOp, tuple[UOp, Use]] = field(default_factory=dict[UOp, tuple[UOp, Use]])
     readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
     position: dict[UOp, int] = field(default_factory=dict[UOp, int])
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(slots=True)
@@ -182,6 +187,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             )
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
+            is_tiled |= below[0].is_tiled and below[0].terms <= _SHORT_SUM
             terms = terms * _reduced(node) if node.dtype.is_int else _UNKNOWN
             facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data, terms, False)
         else:
@@ -191,7 +197,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
                 cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
-            widest = max((f.widest for f in below), default=0)
+            widest = min(max((f.widest for f in below), default=0), _elements(node.shape))  # a part may be taken
             facts[node] = _Facts(
                 min(cost, 1000),
                 reads,
@@ -241,11 +247,17 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if fact.cost == 0:
         return False
     kernels = {use.kernel for use in uses}
-    if len(uses) > _MOST_PLACES:
+    if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _pairs(uses))):
         return True
     if len(kernels) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
         return True
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
+
+
+def _pairs(uses: list[Use]) -> int:
+    """How many copies there will be if the loops of two around all uses are copied out."""
+    shared = frozenset[UOp].intersection(*(_needed(use) for use in uses)) if uses else ()
+    return 2 ** sum(loop.src[0].bounds == (2, 2) for loop in shared)
 
 
 def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
@@ -285,7 +297,8 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
         return False
     if facts[node].is_tiled and _elements(node.shape) < _KEPT_GAIN * facts[node].data:
         return False
-    number = len(fusion.kept)
+    number = kernel.kept_count
+    kernel.kept_count += 1
     loops = tuple(make_range(f"t{number}_{n}", size, AxisKind.REDUCE) for n, size in enumerate(sizes))
     kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
     kernel.kept_loops.update(loops)
@@ -335,8 +348,12 @@ def _melts(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
         return False
     rows = _product(r for r in kernel.loops if r in needed)
     total = _product(kernel.loops)
-    if rows == total or total * _reduced(node) <= _SMALL:
+    if total * _reduced(node) <= _SMALL:
         return True
+    if rows == total:
+        is_alone = not (fact.is_tiled and kernel.has_tile)
+        kernel.has_tile |= fact.is_tiled and node.op is Ops.REDUCE
+        return is_alone
     return rows >= _FEW_ROWS and not fact.is_tiled
 
 
@@ -391,7 +408,7 @@ def _product(ranges: object) -> int:
 # --- where the sources are read --------------------------------------------------------------------------------------
 def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> tuple[Use, ...]:
     if node.op.group is Group.MOVEMENT:
-        return (moved(node, use),)
+        return (fusion.places.moved(node, use),)
     match node.op:
         case Ops.REDUCE:
             return (_reduction(node, use, fusion, facts),)
@@ -434,6 +451,7 @@ def _take(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
     name = f"take{use.kernel}_{len(fusion.taken)}"
     stand_in = UOp(Ops.VARIABLE, dtypes.index, tuple(free), (name, 0, max(0, last)))
     fusion.taken[stand_in] = (index_node, index_use)
+    fusion.roots[use.kernel].has_takes = True
     return Use(use.kernel, (*use.index[:axis], stand_in, *use.index[axis + rank :]), use.gate), index_use
 
 

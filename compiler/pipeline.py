@@ -15,10 +15,12 @@ from .convert import convert_packed
 from .expand import expand_loops
 from .groups import place_barriers, share_work
 from .linearize import linearize, loop_depths
+from .lower.ahead import ask_ahead
 from .lower.decompose import decompose
 from .lower.dot import find_dots
 from .lower.index import lower_index
 from .lower.reduce import lower_reduces
+from .lower.tile import find_tiles
 from .lower.words import find_words
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
@@ -46,8 +48,10 @@ PIPELINE: tuple[Pass, ...] = (
          "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
     Pass("share", lambda ast, target: share_work(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
          "the loops of a group's items become digits of one number while they still have names and steps"),
-    Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
-         "a panel is still one store and one load"),
+    Pass("tile", find_tiles, Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+         "a sum over blocks is still one node, and what is packed for it one load"),
+    Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile",),
+         "a panel is still one store and one load; one for a matrix unit keeps its type"),
     Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("share", "convert"),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
@@ -60,6 +64,8 @@ PIPELINE: tuple[Pass, ...] = (
          "four products of bytes are values of one sum, and what was packed for them is one load"),
     Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize", "dot"),
          "an accumulator must have its final dtype, lanes included"),
+    Pass("ahead", lambda ast, target: ask_ahead(ast), Stage.LOWERED, Stage.LOWERED, ("reduce",),
+         "what the loop of an accumulator does besides has a place in its AFTER; addresses are still sums of loops"),
     Pass("decompose", decompose, Stage.LOWERED, Stage.LOWERED, ("reduce",),
          "after accumulators, so that a combining op which the target lacks is decomposed as well"),
     Pass("simplify", lambda ast, target: simplify(ast), Stage.LOWERED, Stage.LOWERED, ("decompose",),

@@ -51,7 +51,7 @@ class CLikeBody(ABC):
             Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.LOCAL: self.local,
             Ops.INDEX: self.place, Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open,
             Ops.END: self.close, Ops.REG: self.register, Ops.CARRY: self.carry, Ops.SET: self.set,
-            Ops.AFTER: self.after,
+            Ops.AFTER: self.after, Ops.PREFETCH: lambda u: None,
         }  # fmt: skip
 
     # --- what a language spells

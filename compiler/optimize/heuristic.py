@@ -18,6 +18,7 @@ from .gpu import gpu_actions
 from .look import Access, Group, Shape, is_gated, look, main_group, nest_iterations
 from .packing import SMALL_REDUCE, Tile, pack
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
+from .tiles import tile_actions
 from .windows import window_actions
 
 __all__ = ["choose_actions"]
@@ -33,7 +34,8 @@ _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
-_FEW_ROWS = 48  # a product of up to so many waits for memory
+_IN_REGISTERS = 8  # rows whose sums are one tile
+_SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 4.0  # of gathering a value into a panel, in uses of it from there
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
@@ -44,6 +46,9 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     shape = look(ast, target)
     if target.group_items:
         return gpu_actions(ast, shape, target)
+    tiled = tile_actions(ast, target)
+    if tiled is not None:
+        return tiled + _shared(shape, tiled, shape.outputs, target)
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
@@ -56,9 +61,9 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
             few = _few_rows(ast, shape, main, lane_loop, target)
-            actions += few or [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
+            actions += few or [*_passes(ast, shape, target), *_reduction(shape, main, lane_loop, target)]
         else:
-            actions += [*passes_along_rows(ast, shape.lanes), *_stream(shape, lane_loop, target)]
+            actions += [*_passes(ast, shape, target), *_stream(shape, lane_loop, target)]
         actions += ask_for_next_row(ast, target)
     left = _loops_left(shape, actions)
     ordered = [
@@ -141,11 +146,12 @@ def _tile(size: int, wanted: int) -> int:
 
 def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Elementwise work: lanes, and a few vectors per iteration."""
-    if lane_loop is None:
-        return []
+    pairs = [Action("unroll", (name, "2")) for name in shape.outputs if name != lane_loop and _is_crossed(shape, name)]
+    if lane_loop is None or _width(shape, lane_loop, target) < 2:
+        return pairs
+    if pairs:
+        return [*pairs, Action("vectorize", (lane_loop, str(_width(shape, lane_loop, target))))]
     width = _width(shape, lane_loop, target)
-    if width < 2:
-        return []
     if (
         4 < width < shape.sizes[lane_loop]
         and not shape.sizes[lane_loop] % (width // 2)
@@ -163,6 +169,12 @@ def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]
     if tile > 1:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
+
+
+def _is_crossed(shape: Shape, name: str) -> bool:
+    """Whether both iterations of a loop of two read the same places, each in its own order."""
+    steps = {a.step(name) or 0 for a in shape.loads}
+    return shape.sizes[name] == 2 and any(step and -step in steps for step in steps)
 
 
 def _across(shape: Shape, lane_loop: str, width: int) -> str | None:
@@ -189,14 +201,29 @@ def _turned(shape: Shape, lane_loop: str, across: str, width: int) -> list[Actio
     ]
 
 
-def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
-    """Results far larger than the caches are written around them."""
+def _outgrows_caches(shape: Shape, target: Target) -> bool:
     store = shape.stores[0]
-    size = store.node.src[0].src[0].arg[1] * store.size_bytes
-    if lane_loop is not None and store.step(lane_loop) == 1 and size > 8 * target.l2_bytes:
-        ahead = [Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE and not shape.groups else []
-        return [Action("stream"), *ahead]
-    return []
+    return int(store.node.src[0].src[0].arg[1]) * store.size_bytes > 8 * target.l2_bytes
+
+
+def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
+    """Results far larger than the caches are written around them, but not by a kernel of several passes: there the
+    last one would wait for all of that writing, while other stores go on during the next passes."""
+    if lane_loop is None or shape.stores[0].step(lane_loop) != 1 or shape.groups or shape.filling:
+        return []
+    if not _outgrows_caches(shape, target):
+        return []
+    is_looked_up = any(None in a.steps.values() for a in shape.loads)  # behind a row there is not the next one
+    return [
+        Action("stream"),
+        *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE and not is_looked_up else []),
+    ]
+
+
+def _passes(ast: UOp, shape: Shape, target: Target) -> list[Action]:
+    """Passes that fill rows; in a large output, whose lines are then fetched while there is something to compute."""
+    rows = [Action("inplace", (name,)) for name in shape.filling[-1:] if _outgrows_caches(shape, target)]
+    return [*(row for row in rows if fits(ast, row)), *passes_along_rows(ast, shape.lanes)]
 
 
 def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
@@ -226,23 +253,22 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
     else:
         if lane_loop is not None and width > 1:
             actions += pack(shape, main, Tile(lane_loop, width, tiles, actions), target)
-        if lane_loop in main.loops and count == 1 and len(shape.groups) == 1:
-            actions += _read_once(main, target)
+        if lane_loop in main.loops and len(shape.groups) == 1:
+            actions += _read_once(shape, main, target)
     return actions
 
 
-def _read_once(main: Group, target: Target) -> list[Action]:
-    """A sum that goes once over more than the caches hold asks for its data ahead."""
-    params = {a.node.src[0].src[0] for a in main.loads}
-    size = sum(p.arg[1] * p.dtype.size_bytes for p in params)
-    return [Action("prefetch", (str(_AHEAD_ONCE),))] if size > 8 * target.l2_bytes else []
+def _read_once(shape: Shape, main: Group, target: Target) -> list[Action]:
+    """A sum that goes once over more than L2 holds asks for its data ahead."""
+    sizes = {a.memory: a.memory.arg[1] * a.size_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
+    return [Action("prefetch", (str(_AHEAD_ONCE),))] if sum(sizes.values()) > target.l2_bytes else []
 
 
 def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
     """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
 
-    Blocks of its rows are the outer loop, and the sums go on in the output, which the caches do hold; what is needed in
-    the next block is asked for in this one.
+    Blocks of its rows are the outer loop, and the sums go on in the output, of which L2 holds a page's width; what is
+    needed in the next block is asked for in this one.
     """
     rows = [name for name in shape.outputs if name != lane_loop]
     matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not is_gated(a)), None)
@@ -254,30 +280,33 @@ def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target
     width = _width(shape, lane_loop, target)
     vectors = shape.sizes[lane_loop] // max(1, width)
     count = nest_iterations(shape, rows)
-    if size <= 4 * target.l2_bytes or count > _FEW_ROWS or any(name in matrix.steps for name in rows) or step <= 0:
+    if size <= 4 * target.l2_bytes or count * _PAGE > target.l2_bytes // 2 or step <= 0:
         return []
-    columns, block = 2 if rows else 4, 8 if count <= 8 else 16
+    if any(name in matrix.steps for name in rows):
+        return []
+    is_one = count <= _IN_REGISTERS
+    columns, block, together = 2 if rows and is_one else 4, 8 if is_one else 16, 1 if count < _SHORT_BLOCK else 2
     inside = _PAGE // (width * columns * matrix.size_bytes)
-    if shape.sizes[terms] < 8 * block or inside < 2 or vectors < 2 * inside * columns:
+    if shape.sizes[terms] < 8 * block * together or inside < 2 or vectors < 2 * inside * columns:
         return []
-    if width < 2 or not fits(ast, Action("accumulate", (terms, str(block)))):
+    if width < 2 or shape.sizes[terms] % together or not fits(ast, Action("accumulate", (terms, str(block)))):
         return []
-    tile = _tile(shape.sizes[rows[-1]], 8) if rows else 1
-    actions = [Action("vectorize", (lane_loop, str(width))), Action("unroll", (lane_loop, str(columns)))]
-    if tile > 1:
-        actions.append(Action("unroll", (rows[-1], str(tile))))
+    tile = _tile(shape.sizes[rows[-1]], _IN_REGISTERS if is_one else 4) if rows else 1
+    tiles = {lane_loop: columns, **({rows[-1]: tile} if rows else {}), terms: together}
+    actions = [Action("vectorize", (lane_loop, str(width)))]
+    actions += [Action("unroll", (name, str(amount))) for name, amount in tiles.items() if amount > 1]
     actions.append(Action("accumulate", (terms, str(block))))
-    ahead = block * step * matrix.size_bytes
+    ahead = block * together * step * matrix.size_bytes
     return [
         *actions,
         Action("split", (lane_loop, str(inside))),
         Action("order", (lane_loop, terms, f"{lane_loop}.s", *rows)),
-        *_few_staged(shape, main, lane_loop, rows, tile),
+        *_few_staged(shape, main, lane_loop, rows, tiles),
         Action("prefetch", (str(ahead),)),
     ]
 
 
-def _few_staged(shape: Shape, main: Group, lane_loop: str, rows: list[str], tile: int) -> list[Action]:
+def _few_staged(shape: Shape, main: Group, lane_loop: str, rows: list[str], tiles: dict[str, int]) -> list[Action]:
     """Both operands of a block of terms side by side: their rows may lie pages apart, in few places of a cache."""
     (terms,) = main.loops
     loads = [a for a in main.loads if a.node.op is Ops.LOAD and not is_gated(a)]
@@ -285,11 +314,12 @@ def _few_staged(shape: Shape, main: Group, lane_loop: str, rows: list[str], tile
     if not rows or len(main.loads) != 2 or len(left) != 1 or any(shape.sizes[name] < 2 for name in rows):
         return []
     (right,) = (a for a in loads if a is not left[0])
-    walked = [name for name in rows if name != rows[-1] or shape.sizes[name] > tile]
-    copied = [f"{rows[-1]}.u"] if tile > 1 else []
-    staged = [Action("stage", (left[0].slot, *walked, *copied, f"{terms}.s"))]
+    walked = [name for name in rows if name != rows[-1] or shape.sizes[name] > tiles[name]]
+    copied = [f"{rows[-1]}.u"] if tiles[rows[-1]] > 1 else []
+    block = [f"{terms}.s", *([f"{terms}.u"] if tiles[terms] > 1 else [])]
+    staged = [Action("stage", (left[0].slot, *walked, *copied, *block))]
     if walked:  # the next tile of rows reads the matrix again
-        staged.append(Action("stage", (right.slot, f"{terms}.s", f"{lane_loop}.u", f"{lane_loop}.v")))
+        staged.append(Action("stage", (right.slot, *block, f"{lane_loop}.u", f"{lane_loop}.v")))
     return staged
 
 

@@ -25,10 +25,12 @@ __all__ = [
     "items",
     "orders",
     "prefetches",
+    "rows",
     "splits",
     "stages",
     "streams",
     "threads",
+    "tiles",
     "unrolls",
     "vectors",
 ]
@@ -115,6 +117,14 @@ def orders(ast: UOp, target: Target) -> Iterable[Args]:
     return [args for args in found if args != order]
 
 
+def tiles(ast: UOp, target: Target) -> Iterable[Args]:
+    """Two output loops of the sizes that a matrix unit has."""
+    loops = _loops(ast, AxisKind.LOOP)
+    for unit in target.tiles:
+        rows, columns = ([str(r.arg[0]) for r in loops if r.src[0].arg == size] for size in (unit.m, unit.n))
+        yield from ((a, b) for a in rows for b in columns if a != b)
+
+
 def stages(ast: UOp, target: Target) -> Iterable[Args]:
     """What a buffer gives to the inner loops, and the same over a block of an output loop as well."""
     found: dict[Args, None] = {}
@@ -136,6 +146,11 @@ def stages(ast: UOp, target: Target) -> Iterable[Args]:
 def _stage_order(loop: UOp) -> tuple[int, str]:
     """Lanes last: they lie side by side in the copy."""
     return _COPIED.get(AxisKind(loop.arg[1]), 0), str(loop.arg[0])
+
+
+def rows(ast: UOp, target: Target) -> Iterable[Args]:
+    """Each row that is kept."""
+    return [(str(n.src[-1].arg[0]),) for n in ast.toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.LOCAL]
 
 
 def streams(ast: UOp, target: Target) -> Iterable[Args]:

@@ -1,0 +1,94 @@
+"""Prefetches of a copying loop move into the loops that read the copy, and are spread over them.
+
+When: once sums are accumulators. Why there: it is known which loads are left, and what an accumulator waits for has a
+place of its own (AFTER). A panel is copied in a burst: what it asks for ahead (LOAD's arg) comes from memory as fast as
+memory can, while the multipliers wait; asked for by the products of the panel before, it comes meanwhile. Assumes: the
+bytes ahead are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than it does keeps
+its prefetches. Figures: docs/decisions/0025-ask-ahead.md. Tests: tests/compiler/lower/test_ahead.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernmill.ir import Ops, UOp, closed_ranges, dtypes, index_const, linear, simplify, substitute, with_sources
+
+from ..kernel import iterations
+
+__all__ = ["ask_ahead"]
+
+_LINE = 64  # bytes that come together
+
+
+def ask_ahead(ast: UOp) -> UOp:
+    """The kernel with its prefetches where there is work to hide them."""
+    order = ast.toposort()
+    copies = {node: loads for node in order if node.op is Ops.AFTER and (loads := _asking(node))}
+    moved: dict[UOp, list[UOp]] = {}  # a sum -> what its loops ask for
+    silent: dict[UOp, UOp] = {}
+    for node in order if copies else []:
+        if node.op is not Ops.AFTER or node.src[0].op is not Ops.REG:
+            continue
+        for panel in _panels(node):
+            asks = _asks(panel, copies[panel], node) if panel in copies else []
+            if asks:
+                moved[node] = [*moved.get(node, []), *asks]
+                silent |= {load: load.replace(arg=None) for load in copies.pop(panel)}
+    done: dict[UOp, UOp] = {}
+    for node in order if moved else []:
+        new = with_sources(silent.get(node, node), tuple(done[s] for s in node.src))
+        if node in moved:
+            asks = [substitute(ask, done) for ask in moved[node]]
+            new = new.replace(src=(*new.src[:2], *asks, *new.src[2:]), arg=1 + len(asks))
+        done[node] = new
+    return done.get(ast, ast)
+
+
+def _asking(copy: UOp) -> list[UOp]:
+    """The loads of a copying pass over one loop that ask for what comes later, one for each line."""
+    loops = closed_ranges(copy)
+    if len(loops) != 1 or copy.src[0].op is not Ops.LOCAL:
+        return []
+    inside = (node for effect in copy.src[1:-1] for node in effect.toposort(stop=lambda u: loops[0] not in u.ranges))
+    lines: dict[object, UOp] = {}
+    for load in inside:
+        if load.op is Ops.LOAD and load.arg is not None and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
+            terms, offset = linear(load.src[0].src[1])
+            place = offset * load.dtype.scalar.size_bytes // _LINE
+            lines.setdefault((load.src[0].src[0], tuple(terms.items()), place), load)
+    return list(lines.values())
+
+
+def _panels(total: UOp) -> Iterable[UOp]:
+    """The copies that the loops of a sum read."""
+    loops = closed_ranges(total)
+    inside = total.src[1].toposort(stop=lambda u: u.ranges.isdisjoint(loops))
+    return dict.fromkeys(node.src[0].src[0] for node in inside if node.op is Ops.LOAD and len(loops) == 1)
+
+
+def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
+    """Prefetches for the loop of the sum: of the lines of an iteration, each tile of those that read the panel has its
+    share."""
+    (copying,), (loop,) = closed_ranges(panel), closed_ranges(total)
+    tiles = sorted(total.ranges - panel.ranges, key=lambda r: str(r.arg[0]))
+    if iterations(copying) != iterations(loop) or not panel.ranges <= total.ranges:
+        return []
+    count, number = 1, index_const(0)
+    for tile in tiles:
+        number, count = number * iterations(tile) + tile, count * iterations(tile)
+    share = -(-len(loads) // count)
+    asks: list[UOp] = []
+    for first in range(share):
+        mine = loads[first::share]
+        index = mine[0].src[0]
+        places = [one.src[0].src[1] - index.src[1] for one in mine]
+        places = [simplify(place) for place in places]
+        if any(not place.is_const for place in places) or len({one.src[0].src[0] for one in mine}) > 1:
+            return []
+        offset = places[0]
+        for turn, place in enumerate(places[1:], 1):
+            offset = (number < -(-turn * count // len(mine))).where(offset, place)
+        where = substitute(index, {copying: loop})
+        where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
+        asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg))
+    return asks

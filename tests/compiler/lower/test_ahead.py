@@ -1,0 +1,79 @@
+"""Prefetches that move: every line of the next panel is asked for, by the loops that read this one."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernmill.compiler import lower, merge_loops, parse_schedule
+from kernmill.ir import Ops, UOp, closed_ranges, index_const, simplify, substitute
+from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_ast, run_on
+from tests.compiler.passes import after
+
+STAGED = (
+    "vectorize i1 16; unroll i1 2; unroll i0 4; accumulate k0 16; split i1 8; order i1 k0 i1.s i0; "
+    "stage 2 k0.s i1.u i1.v"
+)
+AHEAD = 16 * 4096 * 4
+TILES = {4: 1, 8: 2, 12: 3, 20: 5, 18: 5}  # rows: tiles of four
+
+
+def product(rows: int, columns: int = 4096) -> UOp:
+    return merge_loops(only(matmul(data(0, rows, 80), data(1, 80, columns))))
+
+
+def asks(ast: UOp) -> list[UOp]:
+    return [node for node in ast.toposort() if node.op is Ops.PREFETCH]
+
+
+def lines(place: UOp, loops: list[UOp]) -> list[int]:
+    """The lines of `place` over all iterations of the loops, those around at their start."""
+    table = {r: index_const(0) for r in place.ranges if r not in loops}
+    found = [simplify(substitute(place, table))]
+    for loop in loops:
+        found = [simplify(substitute(p, {loop: index_const(i)})) for p in found for i in range(loop.src[0].arg)]
+    return [int(p.arg) * 4 // 64 for p in found]
+
+
+@pytest.mark.parametrize("rows", TILES)
+def test_every_line_of_a_panel_is_asked_for(rows: int) -> None:
+    schedule = f"{STAGED}; prefetch {AHEAD}".replace("i1.s i0;", "i1.s;" if rows == 4 else "i1.s i0;")
+    plain, moved = (after(name, product(rows), schedule, VECTORS) for name in ("reduce", "ahead"))
+    (panel,) = [n for n in plain.toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.LOCAL and closed_ranges(n)]
+    loads = [n for n in plain.toposort() if n.op is Ops.LOAD and n.arg is not None]
+    wanted = sorted(line for load in loads for line in lines(load.src[0].src[1], list(closed_ranges(panel))))
+    assert len(wanted) == 32
+    found = asks(moved)
+    assert len(found) == (2 if TILES[rows] == 1 else 1)
+    assert all(node.arg is None for node in moved.toposort() if node.op is Ops.LOAD)
+    asked: list[int] = []
+    for ask in found:
+        assert ask.arg == AHEAD
+        place = ask.src[0].src[1]
+        inner = [r for r in place.ranges if r not in panel.ranges]
+        asked += lines(place, inner)
+    assert sorted(set(asked)) == wanted
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8, 4096), (18, 4096), (9, 4100), (5, 4090)])
+def test_results_stay(rows: int, columns: int) -> None:
+    ast = product(rows, columns)
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays, parse_schedule(f"{STAGED}; prefetch {AHEAD}")), run_ast(ast, arrays))
+
+
+def test_a_copy_that_is_read_by_another_step_keeps_its_prefetches() -> None:
+    schedule = f"{STAGED}; unroll k0.s' 4; prefetch {AHEAD}"
+    moved = after("ahead", product(8), schedule, VECTORS)
+    assert not asks(moved)
+    assert any(node.arg == AHEAD for node in moved.toposort() if node.op is Ops.LOAD)
+
+
+def test_loads_outside_of_copies_keep_theirs() -> None:
+    moved = after("ahead", product(8), "vectorize i1 16; prefetch 4096", VECTORS)
+    assert not asks(moved)
+    assert any(node.arg == 4096 for node in moved.toposort() if node.op is Ops.LOAD)
+
+
+def test_the_linear_form_is_legal() -> None:
+    uops = lower(product(8), VECTORS, parse_schedule(f"{STAGED}; prefetch {AHEAD}"), is_checked=True)
+    assert sum(u.op is Ops.PREFETCH for u in uops) == 1
