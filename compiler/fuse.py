@@ -35,7 +35,7 @@ from kernmill.ir import (
     static,
 )
 
-from .rangeify import TRUE, Use, moved
+from .rangeify import TRUE, Places, Use
 
 __all__ = ["Fusion", "KernelRoot", "fuse"]
 
@@ -68,6 +68,8 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
+    kept_count: int = 0
+    has_takes: bool = False
     has_blocks: bool = (
         False  # short sums of ints inside a sum: what they unpack from bytes is unpacked where it is used
     )
@@ -104,6 +106,7 @@ class Fusion:
     taken: dict[UOp, tuple[UOp, Use]] = field(default_factory=dict[UOp, tuple[UOp, Use]])
     readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
     position: dict[UOp, int] = field(default_factory=dict[UOp, int])
+    places: Places = field(default_factory=Places)
 
 
 @dataclass(slots=True)
@@ -285,7 +288,8 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
         return False
     if facts[node].is_tiled and _elements(node.shape) < _KEPT_GAIN * facts[node].data:
         return False
-    number = len(fusion.kept)
+    number = kernel.kept_count
+    kernel.kept_count += 1
     loops = tuple(make_range(f"t{number}_{n}", size, AxisKind.REDUCE) for n, size in enumerate(sizes))
     kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
     kernel.kept_loops.update(loops)
@@ -391,7 +395,7 @@ def _product(ranges: object) -> int:
 # --- where the sources are read --------------------------------------------------------------------------------------
 def _sources(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) -> tuple[Use, ...]:
     if node.op.group is Group.MOVEMENT:
-        return (moved(node, use),)
+        return (fusion.places.moved(node, use),)
     match node.op:
         case Ops.REDUCE:
             return (_reduction(node, use, fusion, facts),)
@@ -434,6 +438,7 @@ def _take(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
     name = f"take{use.kernel}_{len(fusion.taken)}"
     stand_in = UOp(Ops.VARIABLE, dtypes.index, tuple(free), (name, 0, max(0, last)))
     fusion.taken[stand_in] = (index_node, index_use)
+    fusion.roots[use.kernel].has_takes = True
     return Use(use.kernel, (*use.index[:axis], stand_in, *use.index[axis + rank :]), use.gate), index_use
 
 

@@ -7,7 +7,9 @@ first, each at the lowest place that is free during its life. Tests: tests/compi
 
 from __future__ import annotations
 
+from bisect import insort
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from .kernel import Copy, Item, Schedule
 
@@ -42,22 +44,32 @@ def plan_memory(schedule: Schedule) -> MemoryPlan:
                 first.setdefault(number, position)
                 last[number] = position
     sizes = {n: _padded(schedule.buffers[n].numel * schedule.buffers[n].dtype.size_bytes) for n in first}
-    result = MemoryPlan(unplanned_bytes=sum(sizes.values()))
-    for position in range(len(schedule.items)):
-        alive = sum(size for n, size in sizes.items() if first[n] <= position <= last[n])
-        result.lower_bound_bytes = max(result.lower_bound_bytes, alive)
+    result = MemoryPlan(unplanned_bytes=sum(sizes.values()), lower_bound_bytes=_most_alive(first, last, sizes))
+    placed: dict[str, list[tuple[int, int, int, int]]] = {}  # device -> (begin, end, first, last), by begin
     for number in sorted(sizes, key=lambda n: (-sizes[n], n)):
-        device = schedule.buffers[number].device
+        device, size = schedule.buffers[number].device, sizes[number]
+        born, dies = first[number], last[number]
+        others = placed.setdefault(device, [])
         offset = 0
-        for other in sorted(result.offsets, key=result.offsets.__getitem__):
-            if schedule.buffers[other].device != device or last[other] < first[number] or last[number] < first[other]:
+        for begin, end, other_born, other_dies in others:
+            if other_dies < born or dies < other_born:
                 continue
-            if offset + sizes[number] <= result.offsets[other]:
+            if offset + size <= begin:
                 break
-            offset = max(offset, result.offsets[other] + sizes[other])
+            offset = max(offset, end)
+        insort(others, (offset, offset + size, born, dies))
         result.offsets[number] = offset
-        result.arena_bytes[device] = max(result.arena_bytes.get(device, 0), offset + sizes[number])
+        result.arena_bytes[device] = max(result.arena_bytes.get(device, 0), offset + size)
     return result
+
+
+def _most_alive(first: dict[int, int], last: dict[int, int], sizes: dict[int, int]) -> int:
+    """Bytes that live at the worst moment."""
+    changes = [0] * (2 + max(last.values(), default=0))
+    for number, size in sizes.items():
+        changes[first[number]] += size
+        changes[last[number] + 1] -= size
+    return max(accumulate(changes))
 
 
 def _padded(size_bytes: int) -> int:

@@ -2,17 +2,19 @@
 
 When: inside `fuse`, once for every use of a node by a kernel. Why there: whether two consumers read the same element
 can only be told from indices. Assumes: shapes were checked when the graph was built. Guarantees: every index is
-simplified; a place that may lie outside its axis comes with a gate that is false there. Tests:
+simplified; a place that may lie outside its axis comes with a gate that is false there. Loops of all kernels have the
+same names, so that the second of two equal layers asks for places that are known (`Places`). Tests:
 tests/compiler/test_rangeify.py.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from kernmill.ir import Ops, Shape, Size, UOp, const, dtypes, index_const, row_strides, simplify
 
-__all__ = ["TRUE", "Use", "flat_index", "moved"]
+__all__ = ["TRUE", "Places", "Use", "flat_index"]
 
 TRUE = const(dtypes.bool, True)
 
@@ -26,6 +28,33 @@ class Use:
     gate: UOp
 
 
+@dataclass(slots=True)
+class Places:
+    """Index arithmetic of one graph, each piece done once."""
+
+    known_sources: dict[Hashable, tuple[tuple[UOp, ...], UOp]] = field(
+        default_factory=dict[Hashable, "tuple[tuple[UOp, ...], UOp]"]
+    )
+    known_flat: dict[tuple[tuple[UOp, ...], Shape], UOp] = field(
+        default_factory=dict["tuple[tuple[UOp, ...], Shape]", UOp]
+    )
+
+    def moved(self, node: UOp, use: Use) -> Use:
+        """The place in the source of a movement op that the place in its output reads."""
+        key = (node.op, node.arg, node.shape, node.src[0].shape, use.index, use.gate)
+        found = self.known_sources.get(key)
+        if found is None:
+            found = self.known_sources[key] = _moved(node, use)
+        return Use(use.kernel, *found)
+
+    def flat(self, index: tuple[UOp, ...], shape: Shape) -> UOp:
+        """The row-major position of a place."""
+        found = self.known_flat.get((index, shape))
+        if found is None:
+            found = self.known_flat[index, shape] = flat_index(index, shape)
+        return found
+
+
 def flat_index(index: tuple[UOp, ...], shape: Shape) -> UOp:
     """The row-major position of a place."""
     total = index_const(0)
@@ -34,8 +63,8 @@ def flat_index(index: tuple[UOp, ...], shape: Shape) -> UOp:
     return simplify(total)
 
 
-def moved(node: UOp, use: Use) -> Use:
-    """The place in the source of a movement op that the place in its output reads."""
+def _moved(node: UOp, use: Use) -> tuple[tuple[UOp, ...], UOp]:
+    """Index and gate in the source of a movement op."""
     source = node.src[0].shape
     gate: UOp | None = None
     match node.op:
@@ -59,7 +88,7 @@ def moved(node: UOp, use: Use) -> Use:
         case _:
             index, gate = _unwound(node, use.index, source)
     new_gate = use.gate if gate is None else simplify(use.gate & gate)
-    return Use(use.kernel, tuple(simplify(i) for i in index), new_gate)
+    return tuple(simplify(i) for i in index), new_gate
 
 
 def _is_one(size: Size) -> bool:

@@ -8,14 +8,14 @@ place only where nobody can see the difference. Tests: tests/compiler/test_sched
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from kernmill.ir import Group, InternalError, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
 
-from .fuse import Fusion, Kept, KernelRoot, fuse, region_gate
+from .fuse import Fusion, Kept, fuse, region_gate
 from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
-from .rangeify import TRUE, Use, flat_index
+from .rangeify import TRUE, Use
 from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces
 
@@ -66,6 +66,10 @@ class _Builder:
     buffer_of: dict[UOp, int] = field(default_factory=dict[UOp, int])  # node with memory -> buffer
     targets: dict[UOp, int] = field(default_factory=dict[UOp, int])  # in-place ASSIGN -> buffer it writes
     values: dict[tuple[UOp, Use], UOp] = field(default_factory=dict[tuple[UOp, Use], UOp])
+    slots: list[dict[int, int]] = field(default_factory=list[dict[int, int]])  # of each kernel: buffer -> slot
+    finished: dict[Hashable, tuple[UOp, tuple[int, ...]]] = field(
+        default_factory=dict[Hashable, "tuple[UOp, tuple[int, ...]]"]
+    )  # a body as it was built -> the kernel, and the order of its slots
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
     device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
     reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> nodes it reads
@@ -141,6 +145,7 @@ class _Builder:
             else:
                 count = int(static((numel(node.shape),))[0])
                 self.buffer_of[node] = self._new(node, count, self.device_of.get(node) or self.default_device)
+        self.slots = [{self.buffer_of[kernel.node]: 0} for kernel in fusion.roots]
 
     # --- bodies
     def _bodies(self, fusion: Fusion) -> None:
@@ -163,7 +168,7 @@ class _Builder:
         for use in fusion.uses.get(node, ()):
             key = (node, use)
             if node in self.buffer_of:
-                self.values[key] = self._load(node, use)
+                self.values[key] = self._load(node, use, fusion)
             elif key in fusion.below or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
                 self.values[key] = self._value(node, use, fusion)
 
@@ -171,16 +176,16 @@ class _Builder:
         """Memory of the kernel's own, filled by loops of its own; every use reads it from there."""
         sizes = tuple(node.shape[axis] for axis in kept.axes)
         memory = UOp(Ops.LOCAL, node.dtype, kept.around, (str(kept.loops[0].arg[0]), int(static((numel(sizes),))[0])))
-        place = UOp(Ops.INDEX, node.dtype, (memory, flat_index(kept.loops, sizes)))
+        place = UOp(Ops.INDEX, node.dtype, (memory, fusion.places.flat(kept.loops, sizes)))
         store = UOp(Ops.STORE, dtypes.void, (place, self._value(node, kept.use, fusion)))
         filled = UOp(Ops.AFTER, node.dtype, (memory, store, *kept.loops), 1)
         for use in fusion.uses[node]:
-            here = flat_index(tuple(use.index[axis] for axis in kept.axes), sizes)
+            here = fusion.places.flat(tuple(use.index[axis] for axis in kept.axes), sizes)
             self.values[node, use] = UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (filled, here)),))
 
-    def _load(self, node: UOp, use: Use) -> UOp:
+    def _load(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
         count = _count(node)
-        place = (_memory(node, self.buffer_of[node], count), flat_index(use.index, node.shape))
+        place = (self._memory(node, use.kernel), fusion.places.flat(use.index, node.shape))
         low, high = place[1].bounds
         is_inside = use.gate is TRUE or (low >= 0 and high < count)  # what is read outside is not used
         gate = () if is_inside else (use.gate,)
@@ -222,15 +227,23 @@ class _Builder:
         place = kernel.index
         if node in self.targets and node.arg is not None:
             place = tuple(i * step + start for i, (start, _, step) in zip(place, node.arg, strict=True))
-        target = UOp(
-            Ops.INDEX, node.dtype, (_memory(node, self.buffer_of[node], _count(node)), flat_index(place, node.shape))
-        )
+        target = UOp(Ops.INDEX, node.dtype, (self._memory(node, number), fusion.places.flat(place, node.shape)))
         ast = UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)),))
-        ast = _insert_taken(ast, fusion, self.values)
-        ast, buffers = _localize(tidy_reduce_loops(simplify(ast)), self.buffer_of[node])
-        info = KernelInfo(_name(ast, kernel), tuple(str(r.arg[0]) for r in kernel.loops))
+        if kernel.has_takes:
+            ast = _insert_taken(ast, fusion, self.values)
+        found = self.finished.get((ast, kernel.loops))
+        if found is None:  # else an equal layer has the same kernel
+            found = self.finished[ast, kernel.loops] = _finished(ast, kernel.loops)
+        buffers = list(self.slots[number])
         device = self.device_of.get(node) or self.default_device
-        self.kernels[node] = Kernel(ast.replace(arg=info), buffers, (self.buffer_of[node],), device, node.origin)
+        used = tuple(buffers[slot] for slot in found[1])
+        self.kernels[node] = Kernel(found[0], used, (self.buffer_of[node],), device, node.origin)
+
+    def _memory(self, node: UOp, kernel: int) -> UOp:
+        """The buffer of a node in the body of a kernel: numbered as that meets them, so that equal layers are equal."""
+        slots = self.slots[kernel]
+        slot = slots.setdefault(self.buffer_of[node], len(slots))
+        return UOp(Ops.PARAM, node.dtype, (), (slot, _count(node)))
 
     # --- order
     def _order(self, fusion: Fusion) -> None:
@@ -335,17 +348,15 @@ def _count(node: UOp) -> int:
     return int(static((numel(node.shape),))[0])
 
 
-def _memory(node: UOp, number: int, count: int) -> UOp:
-    """A buffer of the whole schedule inside a body under construction; numbered from 0 per kernel in the end."""
-    return UOp(Ops.PARAM, node.dtype, (), (number, count))
-
-
-def _localize(ast: UOp, output: int) -> tuple[UOp, tuple[int, ...]]:
+def _finished(ast: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[int, ...]]:
+    """The kernel of a body, and which of the body's slots became slot 0, 1, ..: the output first, then as read."""
+    ast = tidy_reduce_loops(simplify(ast))
     params = [node for node in ast.toposort() if node.op is Ops.PARAM]
-    params.sort(key=lambda node: node.arg[0] != output)
+    params.sort(key=lambda node: node.arg[0] != 0)
     numbers = list(dict.fromkeys(node.arg[0] for node in params))
-    table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
-    return substitute(ast, table), tuple(numbers)
+    ast = substitute(ast, {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params})
+    info = KernelInfo(_name(ast, loops), tuple(str(r.arg[0]) for r in loops))
+    return ast.replace(arg=info), tuple(numbers)
 
 
 def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) -> UOp:
@@ -389,11 +400,11 @@ _WORDS = {
 }
 
 
-def _name(ast: UOp, kernel: KernelRoot) -> str:
+def _name(ast: UOp, loops: tuple[UOp, ...]) -> str:
     """What it does and over which sizes: `sum_512x512_k512`, `map_128x784`."""
     reduces = [node for node in ast.toposort() if node.op is Ops.REDUCE]
     words = list(dict.fromkeys(_WORDS[node.arg[0]] for node in reduces)) or ["map"]
-    sizes = "x".join(_size(r) for r in kernel.loops) or "1"
+    sizes = "x".join(_size(r) for r in loops) or "1"
     inner = dict.fromkeys(r for node in reduces for r in node.src[node.arg[1] :])
     tail = "_k" + "x".join(_size(r) for r in inner) if inner else ""
     return f"{'_'.join(words)}_{sizes}{tail}"

@@ -343,8 +343,8 @@ def _set(node: UOp, stage: Stage) -> Complaint:
 
 
 def _after(node: UOp, stage: Stage) -> Complaint:
-    if not node.src or _memory_of(node).op not in (Ops.REG, Ops.LOCAL) or node.dtype is not node.src[0].dtype:
-        return "AFTER is of a REG or a LOCAL, in its dtype"
+    if not node.src or _memory_of(node).op not in (Ops.REG, *_PLACES) or node.dtype is not node.src[0].dtype:
+        return "AFTER is of a REG, a LOCAL or a PARAM, in its dtype"
     effects = node.arg
     if not isinstance(effects, int) or not 1 <= effects < len(node.src) or not _are_ranges(node.src[1 + effects :]):
         return f"AFTER of {effects} effects needs them after its memory, and then its loops"

@@ -46,8 +46,8 @@ class VectorBody(CLikeBody, ABC):
         scalar = dtype.scalar
         if scalar not in self.target.storage_dtypes and scalar is dtypes.float64:
             raise DTypeError(
-                f"kernel {self.name}: the device has no float64. Compute in float32 (x.float()), or choose a device "
-                "that has it: `kernmill info` lists them."
+                f"kernel {self.name}: the device has no float64. Bring float32 to it (array.astype('float32'), "
+                "x.to('LLVM').float()), or choose a device that has it: `kernmill info` lists them."
             )
         name = _TYPES[scalar.name]
         if scalar is dtypes.float16 and scalar not in self.target.storage_dtypes:

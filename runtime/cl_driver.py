@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -121,7 +122,8 @@ def found_devices() -> list[Any]:
         found += [(_rank(platform.name, int(device.type)), device) for device in devices]
     if not found:
         names = ", ".join(platform.name for platform in platforms)
-        raise DeviceError(_nothing(f"the OpenCL drivers here ({names}) offer no device"))
+        why = " (PoCL where it cannot write its cache, POCL_CACHE_DIR)" if "Portable" in names else ""
+        raise DeviceError(_nothing(f"the OpenCL drivers here ({names}) offer no device{why}"))
     return [device for _, device in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -235,13 +237,15 @@ for p in cl.get_platforms():
 def _self_test(facts: ClFacts) -> str | None:
     """Run a kernel in a process of its own; None when it worked, else the end of what was said."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _SELF_TEST.format(platform=facts.platform)],
-            capture_output=True, text=True, timeout=_SELF_TEST_S, check=False,
-        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as fresh:  # from PoCL's cache a kernel comes without the linker
+            done = subprocess.run(
+                [sys.executable, "-c", _SELF_TEST.format(platform=facts.platform)],
+                capture_output=True, text=True, timeout=_SELF_TEST_S, check=False,
+                env={**os.environ, "POCL_CACHE_DIR": fresh},
+            )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"no answer in {_SELF_TEST_S} s."
     if done.returncode == 0:
         return None
     said = (done.stderr or done.stdout).strip().splitlines()
-    return f"{said[-1] if said else f'exit status {done.returncode}'}."
+    return f"{said[-1].rstrip('.') if said else f'exit status {done.returncode}'}."

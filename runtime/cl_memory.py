@@ -2,6 +2,10 @@
 
 A driver's buffer has no address that means anything here, so each block gets a range of addresses that nothing else
 has: a Buffer inside it (a place in a planned arena) is found by the difference.
+
+Kernels have one queue, copies to and from the host another, so that they run side by side. `last` is the event after
+which nothing enqueued so far runs any more, since queues are in order: a block remembers it when it is given back, and
+a copy into memory that was used waits for it. Kernels wait for the copies in `waits`.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernmill.ir import OutOfMemoryError
@@ -26,13 +31,15 @@ _NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCE
 class ClBlock:
     """A driver's buffer and the range of addresses that stands for it."""
 
-    __slots__ = ("address", "capacity_bytes", "memory", "nbytes")
+    __slots__ = ("address", "after", "capacity_bytes", "is_fresh", "memory", "nbytes")
 
     def __init__(self, memory: Any, address: int, capacity_bytes: int) -> None:
         self.memory = memory
         self.address = address
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
+        self.is_fresh = True  # nothing was put here since it was handed out
+        self.after: Any = None  # the event after which its last user is done with it
 
 
 def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
@@ -46,6 +53,9 @@ class ClAllocator:
 
     def __init__(self, cl: Any, context: Any, queue: Any, facts: ClFacts, device: str) -> None:
         self.cl, self.context, self.queue, self.facts, self.device = cl, context, queue, facts, device
+        self.copies = cl.CommandQueue(context, queue.device)
+        self.last: Any = None
+        self.waits: list[Any] = []
         self.cache_limit_bytes = facts.total_bytes // 4
         self.live_bytes = self.cached_bytes = 0
         self._lock = threading.Lock()
@@ -65,13 +75,14 @@ class ClAllocator:
                 self.cached_bytes -= capacity
         if block is None:
             block = self._fresh(nbytes, capacity)
-        block.nbytes = nbytes
+        block.nbytes, block.is_fresh = nbytes, True
         with self._lock:
             self.live_bytes += capacity
         return block
 
     def free(self, block: ClBlock) -> None:
         """Give a block back; work that was enqueued before may still use it, as may what is enqueued later."""
+        block.after = self.last
         self._returned.append(block)  # the garbage collector may call this anywhere, lock held
         if self._lock.acquire(blocking=False):
             try:
@@ -96,16 +107,33 @@ class ClAllocator:
             f"the device has {self.facts.total_bytes / 2**20:.0f} MiB."
         )
 
-    def write(self, memory: Any, offset_bytes: int, source: memoryview) -> None:
+    def begin(self) -> None:
+        """Kernels enqueued from here on see what was copied before. Called with the device's lock held, as `joined`."""
+        if self.waits:
+            with self._lock:
+                waits, self.waits = self.waits, []
+            self.cl.enqueue_barrier(self.queue, wait_for=waits)
+
+    def joined(self, events: Sequence[Any], source: ClAllocator | None = None) -> None:
+        """What was enqueued; `source`: the memory of another device that it reads, whose kernels wait for it."""
+        self.last = events[-1] if events else self.last
+        if source is not None:
+            source.last = self.last
+            with source._lock:
+                source.waits += events
+
+    def write(self, memory: Any, offset_bytes: int, source: memoryview, after: Any) -> None:
         """Bytes of the host into a buffer, while kernels run and the host goes on: what is on its way is a copy."""
-        if len(source) > _STAGED:
-            self.cl.enqueue_copy(self.queue, memory, source, dst_offset=offset_bytes, is_blocking=True)
-            return
-        copy = bytearray(source)
-        event = self.cl.enqueue_copy(self.queue, memory, copy, dst_offset=offset_bytes, is_blocking=False)
-        self.queue.flush()
+        is_large = len(source) > _STAGED
+        copy = source if is_large else bytearray(source)
+        before = None if after is None else [after]
+        event = self.cl.enqueue_copy(
+            self.copies, memory, copy, dst_offset=offset_bytes, is_blocking=is_large, wait_for=before
+        )
+        self.copies.flush()
         with self._lock:
-            self._writes.append((event, len(copy)))
+            self.waits.append(event)
+            self._writes.append((event, 0 if is_large else len(copy)))
             done = self.cl.command_execution_status.COMPLETE
             while self._writes and self._writes[0][0].command_execution_status == done:
                 self._writes.popleft()
@@ -113,8 +141,11 @@ class ClAllocator:
                 self._writes.popleft()[0].wait()
 
     def read(self, memory: Any, offset_bytes: int, target: memoryview) -> None:
-        """A buffer into bytes of the host."""
-        self.cl.enqueue_copy(self.queue, target, memory, src_offset=offset_bytes, is_blocking=True)
+        """A buffer into bytes of the host, once all that was enqueued before is done."""
+        before = [*([] if self.last is None else [self.last]), *self.waits]
+        self.cl.enqueue_copy(
+            self.copies, target, memory, src_offset=offset_bytes, is_blocking=True, wait_for=before or None
+        )
 
     def _collect(self) -> None:
         while self._returned:

@@ -24,26 +24,26 @@ _PLACES = (re.compile(r":(\d+):(\d+):\s*(?:fatal )?error:\s*(.*)"), re.compile(r
 _LOG_LINES = 12
 
 
-def build_program(cl: Any, context: Any, source: str, options: Sequence[str], name: str) -> Any:
-    """A built program, with the first options that the driver takes. Raises CompileError with the log and its line."""
+def build_program(cl: Any, context: Any, device: Any, source: str, options: Sequence[str], name: str) -> Any:
+    """A program for a device, with the first options that work. Raises CompileError with the log and its line."""
     text = ""
     for choice in options:
         try:
-            return quietly(cl.Program(context, source), choice)
+            return quietly(cl.Program(context, source), device, choice)
         except cl.Error as error:
             text = str(error)
             saved = _SAVED.search(text)
             if saved is not None:  # the binding leaves a copy of the source behind
                 with contextlib.suppress(OSError):
                     Path(saved.group(1)).unlink()
-    raise CompileError(explain_build(name, source, options[-1], text, str(context.devices[0].name)))
+    raise CompileError(explain_build(name, source, options[-1], text, str(device.name)))
 
 
-def quietly(program: Any, options: str) -> Any:
+def quietly(program: Any, device: Any, options: str) -> Any:
     """Build without the binding's warnings: drivers with much to say are not drivers that failed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return program.build(options)
+        return program.build(options, devices=[device])
 
 
 def explain_build(name: str, source: str, options: str, log: str, device: str) -> str:

@@ -221,6 +221,15 @@ class Device(ABC):
 
         np.frombuffer(target, np.uint8)[:] = source.host_array().view(np.uint8)
 
+    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> bool:
+        """(default: where the host sees both) A buffer of another device into one of this one's, not by way of the
+        host; whether that could be done."""
+        if not (self.props().is_host_visible and device.props().is_host_visible):
+            return False
+        device.synchronize()
+        device.copy_out(target.host_array().data.cast("B"), source)
+        return True
+
     def assembly(self, source: str) -> str:
         """(default: none) What the machine executes, as text."""
         return ""

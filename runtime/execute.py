@@ -98,8 +98,8 @@ def download(node: UOp) -> Any:
             "the values of the capture. Return the tensor and read it outside."
         )
     device = get_device(buffer.device)
-    device.synchronize()
     if device.props().is_host_visible:
+        device.synchronize()
         return buffer.host_array()
     import numpy as np
 

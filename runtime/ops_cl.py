@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
@@ -30,15 +31,23 @@ _MOST_ITEMS = 64  # work-items of a kernel on a CPU
 _MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
 
 
+_contexts: dict[Any, Any] = {}
 _sessions: dict[int, tuple[Any, Any]] = {}
 
 
-def _session(cl: Any, handle: Any, index: int) -> tuple[Any, Any]:
-    """Context and queue: one for each device, also where it is opened again for another TARGET."""
+def _session(cl: Any, facts: ClFacts, index: int) -> tuple[Any, Any]:
+    """Context and queue of a device, also where it is opened again for another TARGET.
+
+    Devices of one driver share a context where they have memory of their own, which is then copied without the host.
+    """
     if index not in _sessions:
-        context = cl.Context([handle])
-        queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
-        _sessions[index] = context, queue
+        handle = found_devices()[index]
+        key = index if facts.is_host_memory else (facts.platform, facts.kind)
+        if key not in _contexts:
+            alike = [d for d in handle.platform.get_devices() if int(d.type) == int(handle.type)]
+            _contexts[key] = cl.Context([handle] if facts.is_host_memory else alike)
+        timed = cl.command_queue_properties.PROFILING_ENABLE
+        _sessions[index] = _contexts[key], cl.CommandQueue(_contexts[key], handle, properties=timed)
     return _sessions[index]
 
 
@@ -51,7 +60,10 @@ class ClDevice(Device):
         self.handle = found_devices()[index]
         self.facts = facts_of(self.handle)
         refuse_unusable(self.handle, self.facts, name)
-        self.context, self.queue = _session(self.cl, self.handle, index)
+        try:
+            self.context, self.queue = _session(self.cl, self.facts, index)
+        except self.cl.Error as error:
+            raise DeviceError(f"{name}: {self.facts.name} cannot be opened ({error}). Choose another.") from error
         self.lock = threading.Lock()
         self.memory = ClAllocator(self.cl, self.context, self.queue, self.facts, name)
         self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
@@ -118,12 +130,18 @@ class ClDevice(Device):
     def compile(self, name: str, source: str) -> bytes:
         """The source and the driver's binary."""
         refuse_after_fork(self.name)
-        program = build_program(self.cl, self.context, source, self.options, name)
+        return pack_program(source, self.binary(self.build(name, source)))
+
+    def build(self, name: str, source: str) -> Any:
+        """A program of the driver for this device. Raises CompileError."""
+        return build_program(self.cl, self.context, self.handle, source, self.options, name)
+
+    def binary(self, program: Any) -> bytes:
+        """Its binary for this device; nothing from a driver without binaries, which builds from source each time."""
         try:
-            binary = bytes(program.get_info(self.cl.program_info.BINARIES)[0])
-        except self.cl.Error:  # a driver without binaries: built from source each time
-            binary = b""
-        return pack_program(source, binary)
+            return next((bytes(made) for made in program.get_info(self.cl.program_info.BINARIES) if made), b"")
+        except self.cl.Error:
+            return b""
 
     def load(self, name: str, binary: bytes) -> Program:
         """A kernel from the driver's binary, or from the source where the driver refuses it."""
@@ -132,17 +150,15 @@ class ClDevice(Device):
         program = None
         if stored:
             try:
-                program = quietly(self.cl.Program(self.context, [self.handle], [stored]), self.options[-1])
+                program = quietly(self.cl.Program(self.context, [self.handle], [stored]), self.handle, self.options[-1])
             except self.cl.Error:
                 program = None
-        if program is None:
-            program = build_program(self.cl, self.context, source, self.options, name)
-        return Program(name, _Kernel(self, program, name))
+        with self.told():
+            return Program(name, _Kernel(self, program or self.build(name, source), name))
 
     def assembly(self, source: str) -> str:
         """The driver's binary where that is text, as NVIDIA's is."""
-        program = build_program(self.cl, self.context, source, self.options, "kernel")
-        binary = bytes(program.get_info(self.cl.program_info.BINARIES)[0])
+        binary = self.binary(self.build("kernel", source))
         return binary.decode("ascii").rstrip("\0") if binary.isascii() else ""
 
     # --- memory
@@ -164,28 +180,54 @@ class ClDevice(Device):
             super().free(block)
 
     def copy_in(self, target: Buffer, source: memoryview) -> None:
-        """Bytes of the host into a buffer."""
+        """Bytes of the host into a buffer, beside the kernels that run."""
         if self.facts.is_host_memory:
             super().copy_in(target, source)
-        else:
-            memory, offset = self.place(target)
-            self.memory.write(memory, offset * target.dtype.size_bytes, source)
+            return
+        block = self.block_of(target)
+        after = block.after if block.is_fresh else self.memory.last
+        memory, offset = self.place(target)
+        with self.told():
+            self.memory.write(memory, offset * target.dtype.size_bytes, source, after)
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """A buffer into bytes of the host."""
         if self.facts.is_host_memory:
             super().copy_out(target, source)
-        else:
-            memory, offset = self.place(source)
+            return
+        memory, offset = self.place(source)
+        with self.told():
             self.memory.read(memory, offset * source.dtype.size_bytes, target)
 
-    def place(self, buffer: Buffer) -> tuple[Any, int]:
-        """The driver's memory that a buffer lies in, and how many values lie before it."""
+    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> bool:
+        """Of a device in the same context: by the driver, in the order of both queues."""
+        if not isinstance(device, ClDevice) or device.context is not self.context or self.facts.is_host_memory:
+            return super().copy_from(target, source, device)
+        (into, at), (out_of, start) = self.place(target), device.place(source)
+        size = source.dtype.size_bytes
+        with self.told(), self.lock:
+            self.memory.begin()
+            before = [*([] if device.memory.last is None else [device.memory.last]), *device.memory.waits]
+            event = self.cl.enqueue_copy(
+                self.queue, into, out_of, byte_count=source.nbytes, src_offset=start * size, dst_offset=at * size,
+                wait_for=before or None,
+            )  # fmt: skip
+            self.memory.joined([event], device.memory)
+            self.queue.flush()
+        return True
+
+    def block_of(self, buffer: Buffer) -> Any:
+        """The block that a buffer lies in; None for borrowed memory."""
         owner = buffer.owner
         while isinstance(owner, Buffer):
             owner = owner.owner
-        block = getattr(owner, "block", None)
+        return getattr(owner, "block", None)
+
+    def place(self, buffer: Buffer) -> tuple[Any, int]:
+        """The driver's memory that a buffer lies in, and how many values lie before it."""
+        block = self.block_of(buffer)
         if isinstance(block, ClBlock):
+            block.is_fresh = False
             return block.memory, (buffer.address - block.address) // buffer.dtype.size_bytes
         if isinstance(block, Block):
             if block.wrapped is None or block.wrapped[0] is not self.context:
@@ -204,11 +246,10 @@ class ClDevice(Device):
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
         refuse_after_fork(self.name)
-        try:
-            with self.lock:
-                events = [self.launch(call) for call in calls]
-        except self.cl.Error as error:
-            raise self.launch_error(error) from error
+        with self.told(), self.lock:
+            self.memory.begin()
+            events = [self.launch(call) for call in calls]
+            self.memory.joined(events)
         return self.finish(events, is_timed=is_timed)
 
     def launch(self, call: Call) -> Any:
@@ -225,19 +266,27 @@ class ClDevice(Device):
 
     def finish(self, events: list[Any], *, is_timed: bool) -> list[int]:
         """Wait where the memory is the host's or times are wanted; the nanoseconds of each kernel."""
-        try:
+        with self.told():
             if is_timed or self.facts.is_host_memory:
                 self.queue.finish()
             else:
                 self.queue.flush()
-        except self.cl.Error as error:
-            raise self.launch_error(error) from error
         return [max(0, int(e.profile.end) - int(e.profile.start)) for e in events] if is_timed else []
 
     def synchronize(self) -> None:
-        """Return when the queue is empty."""
+        """Return when the queues are empty."""
         if not self.facts.is_host_memory:
-            self.queue.finish()
+            with self.told():
+                self.queue.finish()
+                self.memory.copies.finish()
+
+    @contextmanager
+    def told(self) -> Generator[None]:
+        """The driver's errors as sentences."""
+        try:
+            yield
+        except self.cl.Error as error:
+            raise self.launch_error(error) from error
 
     def launch_error(self, error: Any) -> DeviceError:
         """A driver's error as a sentence."""
@@ -334,7 +383,6 @@ class _Prepared(Batch):
         self.cl_device = device
         self.launches = [_Launch(call.program.handle).bound(call) for call in calls]
         self.entries = [(launch.kernel, launch.size, launch.group) for launch in self.launches]
-        self.lock = threading.Lock()
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
         return partial(self.launches[entry].bind, slot)
@@ -345,16 +393,11 @@ class _Prepared(Batch):
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device
         refuse_after_fork(device.name)
-        events: list[Any] = []
         enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
-        try:
-            with self.lock:
-                for kernel, size, group in self.entries:
-                    event = enqueue(queue, kernel, size, group)
-                    if is_timed:
-                        events.append(event)
-        except device.cl.Error as error:
-            raise device.launch_error(error) from error
+        with device.told(), device.lock:
+            device.memory.begin()
+            events = [enqueue(queue, kernel, size, group) for kernel, size, group in self.entries]
+            device.memory.joined(events)
         return device.finish(events, is_timed=is_timed)
 
 

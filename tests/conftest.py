@@ -23,6 +23,7 @@ DEVICES = ("LLVM", "CL", "PYTHON")  # a new device goes in here; PYTHON is the r
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kernmill")
     group.addoption("--update-golden", action="store_true", help="write the golden files, compare nothing")
+    group.addoption("--record-kernels", metavar="FOLDER", help="keep each kernel there: tests/kernel_records.py")
     group.addoption("--device", action="append", default=[], metavar="NAME", help=f"only these of {', '.join(DEVICES)}")
 
 
@@ -33,6 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"--device {name}: the tests know no such device. Use one of {', '.join(DEVICES)}.")
     os.environ["CACHE_DIR"] = tempfile.mkdtemp(prefix="kernmill-test-cache-")  # an xdist worker replaces its parent's
     os.environ["POCL_CACHE_DIR"] = os.path.join(os.environ["CACHE_DIR"], "pocl")
+    if config.getoption("--record-kernels"):
+        importlib.import_module("tests.kernel_records").start_recording(Path(config.getoption("--record-kernels")))
     config.add_cleanup(partial(shutil.rmtree, os.environ["CACHE_DIR"], ignore_errors=True))
 
 
@@ -92,8 +95,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from kernmill.ir import Context
 
     gpu = importlib.import_module("kernmill.compiler.optimize.gpu")
-    small = {"_SHORT": 3, "_TILES": ((4, 2), (2, 2)), "_TURNED": (4, 2), "_SIDE": 4, "_GROUPS": 4}
-    for name, value in small.items():
+    for name, value in importlib.import_module("tests.kernel_records").SMALL_GROUPS.items():
         monkeypatch.setattr(gpu, name, value)
     with Context(TARGET="gpu", CACHE="0"):  # what is made now must not be found by other tests
         yield

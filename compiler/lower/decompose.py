@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from kernmill.ir import Kind, Op, Ops, Rule, RuleSet, Target, UOp, node, rewrite, var
+from kernmill.ir import Kind, Op, Ops, Rule, RuleSet, Target, UOp, dtypes, node, rewrite, var
 
 from .integer_division import INTEGER_DIVISION
 from .narrow_float import narrow_float_rules
-from .transcendental import TRANSCENDENTAL
+from .transcendental import SINES_IN_WORDS, TRANSCENDENTAL
 
 __all__ = ["decompose"]
 
@@ -64,7 +64,8 @@ def _rules(target: Target) -> RuleSet:
     rules.append(_FMA_OF_INTS)
     rules.append(Rule("shift_in_range", node(Ops.SHL, x, y).named("u"), _safe_shift))
     rules.append(Rule("shift_right_in_range", node(Ops.SHR, x, y).named("u"), _safe_shift))
-    rules += [r for r in TRANSCENDENTAL if r.pattern.op not in target.ops]
+    sines = () if dtypes.float64 in target.storage_dtypes else SINES_IN_WORDS
+    rules += [r for r in (*sines, *TRANSCENDENTAL) if r.pattern.op not in target.ops]
     rules += list(INTEGER_DIVISION)
     return RuleSet("decompose", [*narrow_float_rules(target), *rules])
 

@@ -4,7 +4,7 @@ When: in lowering, for the ops a target does not have. Why here: dtypes are sett
 Assumes: FMA rounds once. Where it rounds twice, SIN, COS and POW lose bits and the rest one or two ulp.
 Guarantees: no branches, no tables in memory, no loops, no conversion between ints and floats, int lanes as wide as the
 float lanes; scalars and vectors alike. nan, inf and -0 as NumPy. float16 and bfloat16 go through float32. SIN and COS
-of float32 reduce their argument in float64 lanes: a target without float64 must bring its own.
+of float32 reduce their argument in float64 lanes; for a target without float64, in SINES_IN_WORDS, in uint64 ones.
 Mathematics: at each function; the numbers come from tools/fit_polynomials.py. The errors stated (in ulp: the distance
 of neighbours at the exact value) are what tests/compiler/lower/test_transcendental.py measures and holds.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 from kernmill.ir import Op, Ops, Rule, RuleSet, UOp, dtypes, node, var
 
@@ -33,7 +34,7 @@ from .split_float import (
     split,
 )
 
-__all__ = ["TRANSCENDENTAL", "decompose"]
+__all__ = ["SINES_IN_WORDS", "TRANSCENDENTAL", "decompose"]
 
 
 # --- constants as pairs: the nearest float64, and what that leaves ---
@@ -43,6 +44,7 @@ _ERF_SATURATES = {32: 3.95, 64: 5.95}
 _ERF_JOINT = {32: 1.13, 64: 1.0}
 _ERF_CENTER = 1.25
 _TANH_SATURATES = {32: 9.1, 64: 20.0}
+_PI_WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)  # of 2/pi
 _HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 
 
@@ -99,29 +101,30 @@ def _log_special(x: UOp, result: UOp) -> UOp:
     return x.eq(infinite).where(infinite, (x > 0).where(result, at_most_0))
 
 
-def sin_to_polynomial(x: UOp) -> UOp:
+def sin_to_polynomial(x: UOp, in_words: bool = False) -> UOp:
     """sin x from |x| = n*pi/2 + r, any finite x.
 
     Error: float32 1.6 ulp. float64 1.6 ulp for |x| < 2**50 (neighbouring floats lie a quarter of a radian apart there);
     beyond, 1e-15 absolute, which is many ulp next to the zeros: 2 ulp would take a fourth word for every argument.
     """
     f = format_of(x)
-    sine, cosine, quadrant = _quarter(x)
+    sine, cosine, quadrant = _quarter(x, in_words)
     sign = ((quadrant << (f.bits - 2)) ^ x.bitcast(f.uint)) & f.sign_bit
     return _flip((quadrant & 1).eq(0).where(sine, cosine), sign)
 
 
-def cos_to_polynomial(x: UOp) -> UOp:
+def cos_to_polynomial(x: UOp, in_words: bool = False) -> UOp:
     """cos x from |x| = n*pi/2 + r; error of sin_to_polynomial."""
     f = format_of(x)
-    sine, cosine, quadrant = _quarter(x)
+    sine, cosine, quadrant = _quarter(x, in_words)
     sign = ((quadrant + 1) << (f.bits - 2)) & f.sign_bit
     return _flip((quadrant & 1).eq(0).where(cosine, sine), sign)
 
 
-def _quarter(x: UOp) -> tuple[UOp, UOp, UOp]:
+def _quarter(x: UOp, in_words: bool) -> tuple[UOp, UOp, UOp]:
     """sin r, cos r and an int with the low bits of n, where |x| = n*pi/2 + r; nan for inf and nan."""
-    r, quadrant = _reduce_in_double(x) if x.dtype.bits == 32 else _reduce(magnitude(x))
+    reduce = _reduce if x.dtype.bits == 64 else _reduce_in_words if in_words else _reduce_in_double
+    r, quadrant = reduce(x)
     z = r * r
     sine = fma(r * z, polynomial(z, "SIN"), r)
     cosine = fma(z * z, polynomial(z, "COS"), fma(z, -0.5, 1.0))
@@ -148,8 +151,37 @@ def _reduce_in_double(x: UOp) -> tuple[UOp, UOp]:
     return (y * literal(y, math.pi / 2)).cast(dtypes.float32), total.bitcast(dtypes.uint64).cast(dtypes.uint32)
 
 
-def _reduce(size: UOp) -> tuple[UOp, UOp]:
-    """r and n of a float64, at least 0: Cody and Waite's three words of pi/2 below 2**50, Payne and Hanek's beyond."""
+def _reduce_in_words(x: UOp) -> tuple[UOp, UOp]:
+    """r and n of a float32 in whole numbers: its 24 bits times the 96 bits of 2/pi that matter for its exponent.
+
+    Bits before these add multiples of 4. Of the product's 120 bits the upper 24 do so too, and 64 are kept: 2 of n, and
+    62 of what is left, which next to a multiple of pi/2 begins with 30 zeros at most.
+    """
+    size = magnitude(x)
+    bits = size.bitcast(dtypes.uint32)
+    exponent = bits >> 23
+    start = exponent.alu(Ops.MAX, 126) - 120  # of the 96 bits in _PI_WORDS
+    words = [size.bitcast(dtypes.uint32).like(_PI_WORDS[i + 4]).cast(dtypes.uint64) for i in range(4)]
+    for first in (3, 2, 1, 0):
+        near = start < 32 * (first + 1)
+        words = [near.where(word.like(_PI_WORDS[i + first]), word) for i, word in enumerate(words)]
+    by = (start & 31).cast(dtypes.uint64)
+    a, b, c = (((high << 32 | low) << by) >> 32 for high, low in pairwise(words))
+    m = (bits & 0x7FFFFF | 0x800000).cast(dtypes.uint64)
+    turned = ((m * a) << 32) + m * b + ((m * c) >> 32) + (1 << 61)  # to a quarter of a turn
+    rest = (turned & ((1 << 62) - 1)).bitcast(dtypes.int64) - (1 << 61)
+    upper = rest.cast(dtypes.float32)
+    lower = (rest - upper.cast(dtypes.int64)).cast(dtypes.float32)
+    unit, more = high_low(x, math.ldexp(_HALF_PI[0], -62), math.ldexp(_HALF_PI[1], -62))
+    r = fma(upper, unit, fma(upper, more, lower * unit))
+    small, finite = size < literal(x, 0.78), size < literal(x, math.inf)
+    quadrant = (turned >> 62).cast(dtypes.uint32)
+    return small.where(size, finite.where(r, literal(x, math.nan))), small.where(quadrant.like(0), quadrant)
+
+
+def _reduce(x: UOp) -> tuple[UOp, UOp]:
+    """r and n of a float64: Cody and Waite's three words of pi/2 below 2**50, Payne and Hanek's beyond."""
+    size = magnitude(x)
     n, quadrant = nearest(size, 2 / math.pi, 0)
     r = size
     for word in _HALF_PI:
@@ -298,5 +330,23 @@ TRANSCENDENTAL = RuleSet(
         _rule("floor_to_round", Ops.FLOOR),
         _rule("ceil_to_floor", Ops.CEIL),
         _rule("trunc_to_floor", Ops.TRUNC),
+    ],
+)
+
+
+def _sine_in_words(name: str, op: Op, program: Callable[[UOp, bool], UOp]) -> Rule:
+    def expand(x: UOp) -> UOp | None:
+        return None if x.dtype.bits == 64 else program(x.cast(dtypes.float32), True).cast(x.dtype.scalar)
+
+    why = "float rounding; measured by tests/compiler/lower/test_transcendental.py"
+    return Rule(name, node(op, var("x")), expand, kind="float", unproven=why)
+
+
+# For targets without float64, to be asked before those above.
+SINES_IN_WORDS = RuleSet(
+    "sines_in_words",
+    [
+        _sine_in_words("sin_in_words", Ops.SIN, sin_to_polynomial),
+        _sine_in_words("cos_in_words", Ops.COS, cos_to_polynomial),
     ],
 )

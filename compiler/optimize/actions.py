@@ -12,6 +12,7 @@
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
+    inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
     prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
@@ -44,7 +45,7 @@ from kernmill.ir import (
 from ..kernel import KernelInfo
 from ..split_reduce import neutral_element
 from . import proposals as propose
-from .staging import gated, staged
+from .staging import gated, in_output, staged
 
 __all__ = [
     "VERBS",
@@ -385,6 +386,10 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     return simplify(substitute(ast, table))
 
 
+def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
+    return in_output(ast, find_loop(ast, args[0]))
+
+
 def _marks(ast: UOp, names: Sequence[str]) -> int:
     """How many marks a loop needs behind one of these names to be a new one."""
     taken = [str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE]
@@ -450,7 +455,8 @@ def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
 class Verb:
     """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
 
-    `place`: a schedule is sorted by it. A cut goes before whatever names the loops that cuts make.
+    `place`: a schedule is sorted by it. A cut goes before whatever names the loops that cuts make, and after what wants
+    loops whole.
     """
 
     act: Callable[[UOp, tuple[str, ...]], UOp]
@@ -466,6 +472,7 @@ VERBS: Final[dict[str, Verb]] = {
     "group": Verb(_cut("group"), propose.groups),
     "local": Verb(_cut("local"), propose.items),
     "share": Verb(_share, propose.items),
+    "inplace": Verb(_inplace, propose.rows, -1),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
     "order": Verb(_order, propose.orders, 2, propose.fit_order),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),

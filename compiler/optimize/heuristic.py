@@ -57,9 +57,9 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
         lane_loop = _lane_loop(shape, main, target)
         if main is not None:
             few = _few_rows(ast, shape, main, lane_loop, target)
-            actions += few or [*passes_along_rows(ast, shape.lanes), *_reduction(shape, main, lane_loop, target)]
+            actions += few or [*_passes(ast, shape, target), *_reduction(shape, main, lane_loop, target)]
         else:
-            actions += [*passes_along_rows(ast, shape.lanes), *_stream(shape, lane_loop, target)]
+            actions += [*_passes(ast, shape, target), *_stream(shape, lane_loop, target)]
         actions += ask_for_next_row(ast, target)
     left = _loops_left(shape, actions)
     ordered = [
@@ -190,14 +190,25 @@ def _turned(shape: Shape, lane_loop: str, across: str, width: int) -> list[Actio
     ]
 
 
-def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
-    """Results far larger than the caches are written around them."""
+def _outgrows_caches(shape: Shape, target: Target) -> bool:
     store = shape.stores[0]
-    size = store.node.src[0].src[0].arg[1] * store.size_bytes
-    if lane_loop is not None and store.step(lane_loop) == 1 and size > 8 * target.l2_bytes:
-        ahead = [Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE and not shape.groups else []
-        return [Action("stream"), *ahead]
-    return []
+    return int(store.node.src[0].src[0].arg[1]) * store.size_bytes > 8 * target.l2_bytes
+
+
+def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
+    """Results far larger than the caches are written around them, but not by a kernel of several passes: there the
+    last one would wait for all of that writing, while other stores go on during the next passes."""
+    if lane_loop is None or shape.stores[0].step(lane_loop) != 1 or shape.groups or shape.filling:
+        return []
+    if not _outgrows_caches(shape, target):
+        return []
+    return [Action("stream"), *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE else [])]
+
+
+def _passes(ast: UOp, shape: Shape, target: Target) -> list[Action]:
+    """Passes that fill rows; in a large output, whose lines are then fetched while there is something to compute."""
+    rows = [Action("inplace", (name,)) for name in shape.filling[-1:] if _outgrows_caches(shape, target)]
+    return [*(row for row in rows if fits(ast, row)), *passes_along_rows(ast, shape.lanes)]
 
 
 def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:

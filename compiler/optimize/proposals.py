@@ -25,6 +25,7 @@ __all__ = [
     "items",
     "orders",
     "prefetches",
+    "rows",
     "splits",
     "stages",
     "streams",
@@ -136,6 +137,11 @@ def stages(ast: UOp, target: Target) -> Iterable[Args]:
 def _stage_order(loop: UOp) -> tuple[int, str]:
     """Lanes last: they lie side by side in the copy."""
     return _COPIED.get(AxisKind(loop.arg[1]), 0), str(loop.arg[0])
+
+
+def rows(ast: UOp, target: Target) -> Iterable[Args]:
+    """Each row that is kept."""
+    return [(str(n.src[-1].arg[0]),) for n in ast.toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.LOCAL]
 
 
 def streams(ast: UOp, target: Target) -> Iterable[Args]:

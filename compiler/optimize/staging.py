@@ -1,8 +1,9 @@
 """Memory of the kernel's own for what is loaded over some loops: one element for each place, not for each iteration.
+Or the other way: a row that the kernel would keep in memory of its own, in its output.
 
 A window that slides over rows reads a place once for each of its positions: i + k, for neighbours i and the window's k.
 Loops that move along one line of the buffer, and through the same gates, become one axis of the copy; the gates are
-asked while copying, and readers of the copy have none. Used by the action `stage`. Tests:
+asked while copying, and readers of the copy have none. Used by the actions `stage` and `inplace`. Tests:
 tests/compiler/optimize/test_staging.py.
 """
 
@@ -12,11 +13,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import AxisKind, Ops, UOp, dtypes, index_const, linear, make_range, substitute
+from kernmill.ir import (
+    AxisKind,
+    Ops,
+    UOp,
+    closed_ranges,
+    dtypes,
+    index_const,
+    linear,
+    make_range,
+    simplify,
+    substitute,
+)
 
 from ..kernel import iterations
 
-__all__ = ["gated", "staged", "step_of", "walked_together"]
+__all__ = ["gated", "in_output", "staged", "step_of", "walked_together"]
 
 _SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
 _LINE = 64  # bytes by which they are moved apart
@@ -80,6 +92,36 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
     walked = sorted(in_order, key=lambda copy: -copies[copy])  # as the operand lies, neighbours last
     filled = UOp(Ops.AFTER, value.dtype, (memory, store, *walked), 1)
     return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, here)),))
+
+
+def in_output(ast: UOp, loop: UOp) -> UOp:
+    """The kernel with the row that the loop fills in the output: an element lies where what is made of it will lie.
+
+    Raises:
+        ValueError: the output reads other elements of the row than the one it replaces, or holds another dtype.
+    """
+    order, store = ast.toposort(), ast.src[0]
+    row = next((node for node in order if node.op is Ops.AFTER and loop in closed_ranges(node)), None)
+    if row is None or row.src[0].op is not Ops.LOCAL or row.arg != 1:
+        raise ValueError(f"{loop.arg[0]} fills no row")
+    place, local, (filled, value) = store.src[0], row.src[0], row.src[1].src
+    along = [r for r in place.ranges if r not in local.src]
+    is_one = len(ast.src) == 1 and len(place.src) == 2 and local.dtype is place.dtype
+    if not is_one or len(along) != 1 or filled.src[1] is not loop or along[0].src[0] is not loop.src[0]:
+        raise ValueError("the only output must have rows of the same size and dtype")
+    memory, reads = place.src[0], [n for n in order if n.op is Ops.INDEX and n.src[0] is row]
+    if any(n.op is Ops.INDEX and n.src[0] is memory and n is not place for n in order):
+        raise ValueError("the kernel reads the old values of its output")
+    inside = [n for n in order if closed_ranges(n) and along[0] in n.ranges and row in n.toposort()]
+    if inside or any(along[0] in n.ranges and (n.src[1] is not along[0] or len(n.src) > 2) for n in reads):
+        raise ValueError("the output needs elements of the row that it has replaced already")
+
+    def moved(index: UOp) -> UOp:
+        return substitute(place.src[1], {along[0]: index})
+
+    put = UOp(Ops.STORE, dtypes.void, (place.replace(src=(memory, moved(loop))), value))
+    there = row.replace(src=(memory, put, *closed_ranges(row)))
+    return simplify(substitute(ast, {n: n.replace(src=(there, moved(n.src[1]), *n.src[2:])) for n in reads}))
 
 
 def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:

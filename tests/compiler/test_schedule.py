@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from kernmill.compiler import Copy, Kernel
 from kernmill.ir import Ops, UOp, assign, dtypes, elementwise, permute, reshape, scalar, shrink, strided, take
-from tests.compiler.kernels import F32, Array, close, data, kernels, names, only, run_schedule, scheduled, total
+from tests.compiler.kernels import (
+    F32,
+    Array,
+    close,
+    data,
+    kernels,
+    matmul,
+    names,
+    only,
+    run_schedule,
+    scheduled,
+    softmax,
+    total,
+)
 
 X, Y = data(0, 6, 8), data(1, 6, 8)
 Region = tuple[tuple[int, int, int], ...]
@@ -118,6 +134,34 @@ def test_equal_kernels_of_different_data_are_one_ast() -> None:
     a, b = kernels(scheduled(total(X, 1), total(data(1, 6, 8), 1)))
     assert a.ast is b.ast
     assert a.buffers != b.buffers
+
+
+ROWS = UOp(Ops.IOTA, dtypes.int32, (), 12) * 5 % 12
+
+
+@pytest.mark.parametrize("layer", [lambda x, w: softmax(matmul(x, w)), lambda x, w: take(matmul(x, w), ROWS, 0)])
+def test_an_equal_layer_is_not_built_again(layer: Callable[[UOp, UOp], UOp], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done with a body, and the arithmetic of places, is done once for all layers."""
+    built: list[UOp] = []
+    tidy = importlib.import_module("kernmill.compiler.reduce_loops").tidy_reduce_loops
+    module = importlib.import_module("kernmill.compiler.schedule")
+
+    def counted(ast: UOp) -> UOp:
+        built.append(ast)
+        result: UOp = tidy(ast)
+        return result
+
+    monkeypatch.setattr(module, "tidy_reduce_loops", counted)
+    counts: list[int] = []
+    for layers in (3, 9):
+        x = data(0, 12, 12)
+        for n in range(layers):
+            x = UOp(Ops.CONTIGUOUS, F32, (layer(x, data(1 + n, 12, 12)),))
+        counts.append(len(kernels(scheduled(x, devices=("LLVM",) * 10))))
+        counts.append(len(built))
+        built.clear()
+    assert counts[2] >= 3 * counts[0] - 4  # kernels ..
+    assert counts[1] == counts[3]  # .. and those of them that were new
 
 
 def test_names_say_what_and_how_large() -> None:

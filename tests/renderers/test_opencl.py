@@ -107,7 +107,7 @@ def test_without_halves_they_are_moved_as_bits() -> None:
 
 def test_without_float64_the_kernel_is_refused_by_name() -> None:
     target = replace(CPU, storage_dtypes=frozenset(dtypes.data) - {dtypes.float64})
-    with pytest.raises(DTypeError, match=r"kernel k: the device has no float64\. Compute in float32"):
+    with pytest.raises(DTypeError, match=r"kernel k: the device has no float64\. Bring float32 to it"):
         render(data(0, 64, dtype=dtypes.float64) * 2.0, None, target)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kernmill.ir import DeviceError
 from kernmill.runtime import cl_driver
-from tests.runtime.processes import environment, start
+from tests.runtime.processes import environment, run, start
 
 
 class FakeError(Exception):
@@ -148,6 +148,31 @@ def test_pocl_that_fails_in_a_process_of_its_own_is_refused(
     cl_driver.refuse_unusable(one, cl_driver.facts_of(one), "CL")
     cl_driver.refuse_unusable(one, cl_driver.facts_of(one), "CL")  # what worked once is not asked again
     assert answers == []
+
+
+def test_a_linker_that_fails_is_found_though_pocls_own_cache_knows_the_first_kernel(
+    opencl: str, tmp_path: Path
+) -> None:
+    """Kernels in that cache need no linker: the self-test passed, and the next new kernel ended the process."""
+    if not cl_driver.facts_of(cl_driver.found_devices()[0]).is_pocl:
+        pytest.skip("this driver needs no linker")
+    code = """
+from kernmill import Tensor
+from kernmill.ir import DeviceError
+try:
+    print((Tensor([1.0, 2.0], device="CL") * {factor}).tolist())
+except DeviceError as error:
+    print(error)
+"""
+    tools, stores = tmp_path / "tools", {"POCL_CACHE_DIR": str(tmp_path / "pocl")}
+    tools.mkdir()
+    (tools / "ld").write_text("#!/bin/sh\nexit 1\n")
+    (tools / "ld").chmod(0o755)
+    assert run(code.format(factor=3), tmp_path / "one", **stores)[0] == "[3.0, 6.0]\n"
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
+    out = run(code.format(factor=5), tmp_path / "two", **stores, PATH=path)[0]
+    assert "a first kernel failed in a process of its own" in out
+    assert "Install the packages binutils and libc6-dev" in out
 
 
 def test_a_forked_child_is_refused(binding: Any, monkeypatch: pytest.MonkeyPatch) -> None:

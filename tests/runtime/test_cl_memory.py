@@ -21,6 +21,7 @@ class Driver:
     """Buffers out of so many bytes."""
 
     Error = Refusal
+    CommandQueue = staticmethod(lambda context, device: SimpleNamespace())
     mem_flags = SimpleNamespace(READ_WRITE=1, USE_HOST_PTR=8)
 
     def __init__(self, room: int) -> None:
@@ -40,7 +41,7 @@ class Driver:
 def allocator(room: int, total: int | None = None) -> tuple[Any, Driver]:
     driver = Driver(room)
     facts: Any = SimpleNamespace(total_bytes=total or room, max_alloc_bytes=room)
-    queue = SimpleNamespace(finish=lambda: None)
+    queue = SimpleNamespace(finish=lambda: None, device=None)
     return cl_memory.ClAllocator(driver, None, queue, facts, "CL"), driver
 
 

@@ -58,16 +58,16 @@ def test_options_are_tried_in_order_and_no_copy_of_the_source_stays(tmp_path: Pa
         def __init__(self, context: Any, source: str) -> None:
             self.source = source
 
-        def build(self, options: str) -> str:
+        def build(self, options: str, devices: list[Any]) -> str:
             tried.append(options)
             if options != "good":
                 raise Refusal(f"failed\n:2:3: error: no\n(source saved as {copy})")
             return "built"
 
     cl = SimpleNamespace(Program=Program, Error=Refusal)
-    context = SimpleNamespace(devices=[SimpleNamespace(name="H200")])
-    assert cl_program.build_program(cl, context, SOURCE, ("lean", "good"), "k") == "built"
+    device = SimpleNamespace(name="H200")
+    assert cl_program.build_program(cl, None, device, SOURCE, ("lean", "good"), "k") == "built"
     assert tried == ["lean", "good"]
     assert not copy.exists()
     with pytest.raises(CompileError, match="float x = y"):
-        cl_program.build_program(cl, context, SOURCE, ("lean",), "k")
+        cl_program.build_program(cl, None, device, SOURCE, ("lean",), "k")

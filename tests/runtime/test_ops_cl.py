@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
-from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, dtypes
+from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, dtypes
 from kernmill.runtime import Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.runtime.processes import run, start
 
@@ -24,19 +24,27 @@ def opened(name: str) -> Any:
     return get_device(name)
 
 
-@pytest.fixture(params=["cpu", "gpu"])
-def driver_memory(request: pytest.FixtureRequest, opencl: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The device, taken for one with memory of its own; as a GPU also with kernels that are grids of work-items."""
-    real = cl_driver.facts_of
-    changed = {"is_unified": False, "kind": request.param}
-    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
+@pytest.fixture
+def closed_devices() -> Iterator[None]:
+    """Devices are opened anew in the test, and forgotten after it."""
     table: dict[str, Device] = sys.modules["kernmill.runtime.device"]._open
     kept = dict(table)
     for key in [key for key in table if key.startswith("CL")]:
         del table[key]
-    yield opened("CL")
+    yield
     table.clear()
     table.update(kept)
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def driver_memory(
+    request: pytest.FixtureRequest, opencl: str, monkeypatch: pytest.MonkeyPatch, closed_devices: None
+) -> Any:
+    """The device, taken for one with memory of its own; as a GPU also with kernels that are grids of work-items."""
+    real = cl_driver.facts_of
+    changed = {"is_unified": False, "kind": request.param}
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
+    return opened("CL")
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -173,6 +181,78 @@ def test_what_is_on_its_way_to_the_device_is_a_copy(driver_memory: Any) -> None:
             assert (tensor + 1).numpy().tolist() == [turn + 1] * 1000
 
 
+def test_a_copy_to_the_device_goes_beside_its_kernels(driver_memory: Any) -> None:
+    """Kernels are held up by an event of ours: what is fresh is copied nevertheless, what they use is not."""
+    cl, memory = driver_memory.cl, driver_memory.memory
+    gate = cl.UserEvent(driver_memory.context)
+    done = cl.command_execution_status.COMPLETE
+    with Context(DEVICE="CL"):
+        used = Tensor(np.zeros(5000, F32)).realize()
+        (used + 1).realize()
+        memory.last = cl.enqueue_barrier(driver_memory.queue, wait_for=[gate])
+        (used + 2).realize()
+        fresh = Tensor(np.arange(70_000, dtype=F32)).realize()
+        memory.waits[-1].wait()
+        driver_memory.copy_in(used.uop.storage, memoryview(bytearray(20_000)))
+        assert memory.waits[-1].command_execution_status != done
+        gate.set_status(done)
+        assert (fresh + 1).numpy()[:3].tolist() == [1, 2, 3]
+        del used, fresh
+
+
+def test_memory_that_is_given_back_is_not_overwritten_under_its_last_kernel(driver_memory: Any) -> None:
+    """A block goes from hand to hand while kernels are held up; the copy into it waits for them."""
+    cl, memory = driver_memory.cl, driver_memory.memory
+    gate = cl.UserEvent(driver_memory.context)
+    with Context(DEVICE="CL"):
+        first = Tensor(np.full(7777, 3, F32)).realize()
+        block = driver_memory.block_of(first.uop.storage)
+        memory.last = cl.enqueue_barrier(driver_memory.queue, wait_for=[gate])
+        result = (first * 2).realize()
+        del first
+        again = Tensor(np.full(7777, 5, F32)).realize()
+        assert driver_memory.block_of(again.uop.storage) is block
+        gate.set_status(cl.command_execution_status.COMPLETE)
+        assert result.numpy().tolist() == [6] * 7777
+        assert again.numpy().tolist() == [5] * 7777
+
+
+def test_devices_of_one_driver_copy_without_the_host(opencl: str) -> None:
+    """Two devices with memory of their own, as GPUs are; the source is given back and used again at once."""
+    code = """
+from dataclasses import replace
+from kernmill import Context, Tensor, jit
+from kernmill.runtime import cl_driver, ops_cl
+real = cl_driver.facts_of
+ops_cl.facts_of = lambda handle: replace(real(handle), is_unified=False)
+first, second = get_device("CL"), get_device("CL:1")
+assert first.context is second.context and first.queue is not second.queue
+def refuse(*_):
+    raise AssertionError("by way of the host")
+reads, writes = first.memory.read, second.memory.write
+first.memory.read = second.memory.write = refuse
+good = []
+for turn in range(8):
+    a = Tensor(np.full(3000, turn, np.float32), device="CL") * 2
+    b = a.to("CL:1") + 1
+    b.realize()
+    del a
+    c = Tensor(np.full(3000, -1, np.float32), device="CL").realize()
+    good.append(b.numpy().tolist() == [2 * turn + 1] * 3000)
+step = jit(lambda a: (a * 3).to("CL:1") + 1)
+for turn in range(4):
+    good.append(step(Tensor(np.full(30, turn, np.float32), device="CL")).numpy().tolist() == [3 * turn + 1] * 30)
+first.memory.read, second.memory.write = reads, writes
+good.append((b.to("CL") + 1).numpy().tolist() == [2 * 7 + 2] * 3000)
+good.append((b.to("LLVM") + 1).numpy().tolist() == [2 * 7 + 2] * 3000)
+print(all(good))
+"""
+    both = {"POCL_DEVICES": "pthread pthread"}
+    if run("from kernmill.runtime import device_indices; print(len(device_indices('CL')))", None, **both)[0] != "2\n":
+        pytest.skip("the driver does not offer the CPU twice")
+    assert run(code, None, DEVICE="CL", **both)[0] == "True\n"
+
+
 # --- programs --------------------------------------------------------------------------------------------------------
 def test_a_build_that_fails_shows_its_line(opencl: str) -> None:
     with pytest.raises(CompileError, match=r"(?s)kernel k: the driver of .*\n +2 \| +b\[0\] = nothing;\n +\^"):
@@ -307,7 +387,53 @@ def test_a_lost_device_is_a_sentence(opencl: str) -> None:
     assert "start the program anew" in str(lost)
 
 
+def test_a_driver_error_in_a_copy_is_a_sentence(driver_memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Context(DEVICE="CL"):
+        x = Tensor(np.zeros(5, F32)).realize()
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise driver_memory.cl.LogicError("clEnqueueReadBuffer failed: DEVICE_NOT_AVAILABLE")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(driver_memory.memory, "read", fail)
+            with pytest.raises(DeviceError, match=r"CL: .* failed \(clEnqueueReadBuffer.*start the program anew"):
+                x.numpy()
+        assert x.tolist() == [0] * 5
+
+
+def test_a_device_that_cannot_be_opened_is_a_sentence(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = opened(opencl)
+
+    def fail(*_: Any) -> None:
+        raise device.cl.LogicError("clCreateContext failed: DEVICE_NOT_AVAILABLE")
+
+    monkeypatch.setattr(ops_cl, "_session", fail)
+    with pytest.raises(DeviceError, match=r"CL: .* cannot be opened \(clCreateContext failed.*Choose another"):
+        ops_cl.ClDevice("CL", 0)
+
+
 # --- capabilities ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_without_float64_only_float64_is_refused(
+    kind: str, opencl: str, monkeypatch: pytest.MonkeyPatch, closed_devices: None
+) -> None:
+    """Nor float16, fused products and exact division: what float32 programs need is made of what there is."""
+    real, missing = cl_driver.facts_of, ("has_float64", "has_float16", "has_fma", "divides_correctly")
+    changed: dict[str, Any] = {"kind": kind, "is_unified": kind == "cpu", **dict.fromkeys(missing, False)}
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
+    x = np.linspace(-9000, 9000, 60, dtype=F32).reshape(4, 15)
+    with Context(DEVICE="CL"):
+        np.testing.assert_allclose(Tensor(x).sin().numpy(), np.sin(x.astype(float)), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(Tensor(x).cos().numpy(), np.cos(x.astype(float)), rtol=1e-6, atol=1e-7)
+        assert np.isfinite(Tensor.randn(40).numpy()).all()
+        half = x.astype(np.float16)
+        np.testing.assert_array_equal((Tensor(half) + 1).numpy(), half + np.float16(1))
+        np.testing.assert_array_equal((Tensor(x.astype(np.int64)) // 7).numpy(), x.astype(np.int64) // 7)
+        with pytest.raises(DTypeError, match=r"the device has no float64\. Bring float32 to it"):
+            (Tensor(x.astype(np.float64)) + 1).numpy()
+        assert Tensor([1.0]).add(1).tolist() == [2]
+
+
 def facts(**changes: Any) -> Any:
     plain = cl_driver.ClFacts(
         name="board", platform="Boards", version="1", kind="cpu", extensions=(), total_bytes=1 << 30,

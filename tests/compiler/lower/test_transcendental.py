@@ -19,7 +19,7 @@ from kernmill.ir import DType, Op, Ops, UOp, dtypes, evaluate, rewrite
 
 # inside the compiler: no user of the package calls these
 _module = importlib.import_module("kernmill.compiler.lower.transcendental")
-decompose, TRANSCENDENTAL = _module.decompose, _module.TRANSCENDENTAL
+decompose, TRANSCENDENTAL, SINES_IN_WORDS = _module.decompose, _module.TRANSCENDENTAL, _module.SINES_IN_WORDS
 exp_to_polynomial, exp2_to_polynomial = _module.exp_to_polynomial, _module.exp2_to_polynomial
 
 Array = np.ndarray[Any, Any]
@@ -129,6 +129,29 @@ def test_error_is_as_stated(op: Op, dtype: DType) -> None:
     worst = int(np.argmax(error))
     assert len(x) >= 100_000
     assert error[worst] <= LIMITS[op][dtype.bits], (x[worst], error[worst])
+
+
+@pytest.mark.parametrize("op", PERIODIC, ids=str)
+def test_sine_and_cosine_without_float64(op: Op) -> None:
+    """Also at every exponent, next to the zeros, and at what is no number."""
+    rng = np.random.default_rng(1)
+    every = (np.ldexp(1 + rng.random((64, 278)), np.arange(-149, 129)[None] - 1)).astype(np.float32).reshape(-1)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 0.78, 0.78000003, 1e-45], np.float32)
+    x = np.concatenate([samples(op, dtypes.float32), every[np.isfinite(every)], special])
+    place = leaf(dtypes.float32)
+    root = rewrite(place.alu(op), SINES_IN_WORDS)
+    assert not any(u.dtype.scalar is dtypes.float64 for u in root.toposort())
+    with np.errstate(all="ignore"):
+        got = evaluate(root, {place: x})
+        error = error_ulp(got, WIDE[op](wider(x)))
+    worst = int(np.argmax(error))
+    assert error[worst] <= LIMITS[op][32], (x[worst], error[worst])
+    if op is Ops.SIN:
+        assert np.signbit(got[np.signbit(x) & (x == 0)]).all()
+    half = leaf(dtypes.float16)
+    assert rewrite(half.alu(op), SINES_IN_WORDS).dtype is dtypes.float16
+    double = leaf(dtypes.float64).alu(op)
+    assert rewrite(double, SINES_IN_WORDS) is double
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -81,6 +81,14 @@ def test_large_results_go_around_the_caches() -> None:
     assert "stream" not in chosen(data(0, 64, 64) + 1.0)
 
 
+def test_a_large_result_of_several_passes_holds_their_row() -> None:
+    """Its lines are fetched while the row is filled, and written back while the next one is."""
+    found = chosen(softmax(data(0, 4096, 4096)))
+    assert found["inplace"] == [("t0_0",)]
+    assert "stream" not in found
+    assert "inplace" not in chosen(softmax(data(0, 64, 64)))
+
+
 def test_without_masks_lanes_divide_the_loop() -> None:
     for size in (3, 5, 12, 17, 70, 96):
         for _, lanes in chosen(data(0, size) + 1.0, NO_MASKS).get("vectorize", []):

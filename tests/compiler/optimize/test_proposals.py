@@ -6,7 +6,7 @@ import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule, proposals
 from kernmill.ir import UOp
-from tests.compiler.kernels import SCALARS, VECTORS, data, kernels, matmul, scheduled
+from tests.compiler.kernels import SCALARS, VECTORS, data, kernels, matmul, only, scheduled, softmax
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +56,11 @@ def test_a_panel_is_what_the_inner_loops_read() -> None:
 def test_results_go_around_the_caches_once() -> None:
     assert proposals.streams(product(), VECTORS) == [()]
     assert not proposals.streams(product("stream"), VECTORS)
+
+
+def test_a_row_that_is_kept_may_lie_in_the_output() -> None:
+    assert proposals.rows(merge_loops(only(softmax(data(0, 16, 64)))), VECTORS) == [("t0_0",)]
+    assert not proposals.rows(product(), VECTORS)
 
 
 def test_later_arguments_are_made_to_fit() -> None:

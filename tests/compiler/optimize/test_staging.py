@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule
-from kernmill.ir import AxisKind, Ops, UOp, permute
-from tests.compiler.kernels import close, convolution, data, inputs, matmul, only, run_ast
+from kernmill.ir import AxisKind, CompileError, Ops, Stage, UOp, dtypes, permute, strided, verify
+from tests.compiler.kernels import (
+    attention,
+    close,
+    convolution,
+    data,
+    inputs,
+    matmul,
+    only,
+    run_ast,
+    run_on,
+    softmax,
+)
 
 PLAIN = only(convolution(data(0, 2, 3, 7, 9), data(1, 4, 3, 3, 3)))
 
@@ -27,6 +38,44 @@ def test_rows_under_a_window_are_copied_once() -> None:
 def test_the_meaning_stays(text: str) -> None:
     arrays = inputs(PLAIN)
     close(run_ast(staged(PLAIN, text), arrays), run_ast(PLAIN, arrays))
+
+
+@pytest.mark.parametrize("size", [35, 50, 64])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "unroll i0 4",
+        "vectorize i0 8; thread i0",
+        "vectorize t0_0 16; unroll t0_0 2; vectorize i1 16; vectorize k1 16; group k1 2; thread i0",
+        "vectorize i1 8; unroll i0 2; unroll t0_0 3; stream",
+    ],
+)
+def test_a_row_in_the_output_gives_the_same(text: str, size: int) -> None:
+    ast = merge_loops(only(softmax(data(0, 9, size))))
+    arrays, actions = inputs(ast), parse_schedule(f"inplace t0_0; {text}")
+    one = staged(ast, f"inplace t0_0; {text}")
+    assert not any(node.op is Ops.LOCAL for node in one.toposort())
+    verify(one, Stage.OPTIMIZED, text)
+    for device in ("LLVM",) if "vectorize" in text else ("LLVM", "PYTHON"):
+        close(run_on(device, ast, arrays, actions), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize(
+    ("root", "why"),
+    [
+        (strided(softmax(data(0, 16, 64)), (1, -1)), "replaced already"),
+        (softmax(data(0, 16, 64)).cast(dtypes.float16), "same size and dtype"),
+        (attention(data(0, 40, 4), data(1, 64, 4), data(2, 64, 4)), "same size and dtype"),
+        (attention(data(0, 40, 4), data(1, 64, 4), data(2, 64, 64)), "replaced already"),
+    ],
+)
+def test_a_row_whose_elements_are_read_elsewhere_stays_apart(root: UOp, why: str) -> None:
+    ast = merge_loops(only(root))
+    loops = [node.src[-1].arg[0] for node in ast.toposort() if node.op is Ops.AFTER]
+    for loop in loops:
+        with pytest.raises(CompileError, match=why):
+            staged(ast, f"inplace {loop}")
 
 
 def test_a_copy_of_far_places_around_near_ones_is_a_loop() -> None:
