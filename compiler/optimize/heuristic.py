@@ -36,7 +36,7 @@ _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that mi
 _IN_REGISTERS = 8  # rows whose sums are one tile
 _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
-_PACKING_COST = 4.0  # of gathering a value into a panel, in uses of it from there
+_PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
