@@ -38,6 +38,8 @@ def _wanted(order: list[UOp]) -> dict[UOp, DType]:
     """The type that all readers of a LOCAL convert to."""
     found: dict[UOp, set[DType | None]] = {}
     for node in order:
+        if node.op is Ops.STORE and node.src[0].dtype.lanes > 1:  # what a matrix unit gives stays as it is
+            found.setdefault(memory_of(node.src[0]), set()).add(None)
         for s in node.src:
             if s.op is Ops.LOAD and memory_of(s.src[0]).op is Ops.LOCAL:
                 is_float = node.op is Ops.CAST and node.dtype.is_float

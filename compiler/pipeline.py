@@ -20,6 +20,7 @@ from .lower.decompose import decompose
 from .lower.dot import find_dots
 from .lower.index import lower_index
 from .lower.reduce import lower_reduces
+from .lower.tile import find_tiles
 from .lower.words import find_words
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
@@ -47,8 +48,10 @@ PIPELINE: tuple[Pass, ...] = (
          "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
     Pass("share", lambda ast, target: share_work(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
          "the loops of a group's items become digits of one number while they still have names and steps"),
-    Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
-         "a panel is still one store and one load"),
+    Pass("tile", find_tiles, Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+         "a sum over blocks is still one node, and what is packed for it one load"),
+    Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile",),
+         "a panel is still one store and one load; one for a matrix unit keeps its type"),
     Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("share", "convert"),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),

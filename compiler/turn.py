@@ -22,6 +22,7 @@ __all__ = ["merged", "shuffle", "side_by_side", "turn"]
 
 _MOST_VECTORS = 4  # of contiguous memory that one gather is picked from
 _LEAST_ROWS = 4  # a block of fewer rows costs as much as gathers
+_WORD = 4  # bytes
 _MOST_READERS = 4  # lanes that may share a place, each behind a gate of its own
 
 
@@ -167,12 +168,16 @@ def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
     if not _is_block(family):
         return {start: v for part in _stretches(by_start.values()) for start, v in _picked(part, target).items()}
     turned: dict[int, UOp] = {}
-    for run in _runs(list(by_start), len(one.steps), one.scalar.size_bytes):
+    for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
         rows = [_row(one, run[0], lane, len(run)) for lane in range(len(one.steps))]
-        turned.update(
-            zip(run, _transposed([UOp(Ops.LOAD, row.dtype, (row,), one.node.arg) for row in rows]), strict=True)
-        )
+        turned.update(zip(run, _columns([UOp(Ops.LOAD, row.dtype, (row,), one.node.arg) for row in rows]), strict=True))
     return turned
+
+
+def _longest(one: _Access, target: Target) -> int:
+    """Places of a block that one lane goes over: narrow ones fill a register, since they are turned as words."""
+    lanes = len(one.steps)
+    return max(lanes, min(lanes * _WORD // one.scalar.size_bytes, target.lanes(one.scalar)))
 
 
 def _row(one: _Access, start: int, lane: int, count: int) -> UOp:
@@ -269,8 +274,8 @@ def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     if not _is_block(family):
         return {old: new for part in _stretches(family) for old, new in _woven(part, target).items()}
     turned: dict[UOp, list[UOp]] = {}
-    for run in _runs(list(by_start), len(one.steps), one.scalar.size_bytes):
-        rows = _transposed([by_start[start].node.src[1] for start in run])
+    for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
+        rows = _rows([by_start[start].node.src[1] for start in run])
         turned.update({by_start[start].node: [] for start in run})
         turned[by_start[run[0]].node] = [
             UOp(Ops.STORE, dtypes.void, (_row(one, run[0], lane, len(run)), row), one.node.arg)
@@ -415,6 +420,33 @@ def _neighbours(values: Sequence[UOp]) -> UOp | None:
         return None
     kind = values[0].dtype.vec(len(values))
     return UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, first)),), values[0].arg)
+
+
+def _columns(rows: Sequence[UOp]) -> list[UOp]:
+    """Vector n holds lane n of every row. Neighbours that fill a word are turned together."""
+    scalar, lanes = rows[0].dtype.scalar, rows[0].dtype.lanes
+    group = _WORD // min(_WORD, scalar.size_bytes)
+    if group == 1 or lanes <= group:
+        return _transposed(rows)
+    words = _transposed([_read_as(u, dtypes.uint32.vec(lanes // group)) for u in rows])
+    wide = [_read_as(u, scalar.vec(len(rows) * group)) for u in words]
+    return [shuffle(u, u, tuple(range(n, len(rows) * group, group))) for u in wide for n in range(group)]
+
+
+def _rows(columns: Sequence[UOp]) -> list[UOp]:
+    """What `_columns` undoes."""
+    scalar, lanes = columns[0].dtype.scalar, columns[0].dtype.lanes
+    group = _WORD // min(_WORD, scalar.size_bytes)
+    if group == 1 or len(columns) <= group:
+        return _transposed(columns)
+    parts = [columns[n : n + group] for n in range(0, len(columns), group)]
+    woven = [merged([(u, lane) for lane in range(lanes) for u in part]) for part in parts]
+    words = _transposed([_read_as(u, dtypes.uint32.vec(lanes)) for u in woven])
+    return [_read_as(u, scalar.vec(len(columns))) for u in words]
+
+
+def _read_as(u: UOp, dtype: DType) -> UOp:
+    return UOp(Ops.BITCAST, dtype, (u,))
 
 
 def _transposed(rows: Sequence[UOp]) -> list[UOp]:

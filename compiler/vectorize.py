@@ -49,8 +49,8 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
         return _close(node, src)
     if node.op is Ops.INDEX:
         return _place(node, src, done)
-    if src == node.src:
-        return node
+    if src == node.src or node.op is Ops.TILE:
+        return node.replace(src=src)
     lanes = max(s.dtype.lanes for s in src)
     if node.op is Ops.LOAD:
         lanes = max(lanes, src[0].src[1].dtype.lanes)

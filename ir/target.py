@@ -7,7 +7,20 @@ from dataclasses import dataclass
 from .dtype import DType, dtypes
 from .ops import Op
 
-__all__ = ["Target"]
+__all__ = ["Target", "Unit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a matrix unit does in one step (TILE): m x n sums of k products, `group` of which lie side by side in b."""
+
+    a: DType
+    b: DType
+    c: DType
+    m: int
+    n: int
+    k: int
+    group: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +38,7 @@ class Target:
     dots: frozenset[tuple[DType, DType]] = (
         frozenset()
     )  # types of a and b that DOT takes, for vectors up to vector_bytes
+    tiles: tuple[Unit, ...] = ()  # what TILE can do
     has_threads: bool = False  # the outermost loop may be cut into chunks
     group_items: int = 0  # most work-items of a group; 0: no work-items, else outer loops are spread over them
     local_bytes: int = 32 * 1024  # memory that the work-items of a group share

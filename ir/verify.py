@@ -42,13 +42,14 @@ _KERNEL: Final = _ELEMENTWISE | {
     Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL,
     Ops.AFTER, Ops.SINK,
 }  # fmt: skip
+_OPTIMIZED: Final = _KERNEL | {Ops.TILE}
 _LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET, Ops.PREFETCH}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     Stage.TENSOR: _ELEMENTWISE
     | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
     Stage.KERNEL: _KERNEL,
-    Stage.OPTIMIZED: _KERNEL,
+    Stage.OPTIMIZED: _OPTIMIZED,
     Stage.VECTORIZED: _KERNEL | _VECTOR,
     Stage.LOWERED: _LOWERED,
     Stage.LINEAR: (_LOWERED | {Ops.END, Ops.BARRIER}) - {Ops.SINK},
@@ -372,6 +373,8 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
             is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
         case Ops.DOT:
             return _dot(node)
+        case Ops.TILE:
+            return _tile(node)
         case _:
             return None
     if any(s.dtype.scalar is not node.dtype.scalar for s in node.src):
@@ -384,6 +387,13 @@ def _dot(node: UOp) -> Complaint:
     is_legal = {a.scalar, b.scalar} <= _BYTES and c is node.dtype is dtypes.int32.vec(c.lanes)
     is_legal = is_legal and a.lanes == b.lanes == 4 * c.lanes
     return None if is_legal else f"DOT gives {node.dtype.name} from {_names(node.src)}"
+
+
+def _tile(node: UOp) -> Complaint:
+    m, n, k, group = node.arg
+    lanes = [s.dtype.lanes for s in node.src]
+    is_legal = lanes == [m * k, k * n, m * n] and node.src[2].dtype is node.dtype and k % group == 0
+    return None if is_legal else f"TILE {node.arg} gives {node.dtype.name} from {_names(node.src)}"
 
 
 def _take(node: UOp, stage: Stage) -> Complaint:

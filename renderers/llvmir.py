@@ -12,8 +12,9 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, UOp, dtypes
+from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, Target, UOp, dtypes
 
+from .amx import AMX_CONFIG, amx_functions, amx_instruction, tile_numbers
 from .base import Renderer, multiple_of, signature
 
 __all__ = ["LLVM_OPS", "LLVMRenderer"]
@@ -85,9 +86,13 @@ def _constant(dtype: DType, arg: object) -> str:
 class LLVMRenderer(Renderer):
     """Text for llvmlite's parser (LLVM 20 or later: opaque pointers, `splat`)."""
 
+    def __init__(self, target: Target, *, has_tiles: bool = True) -> None:
+        super().__init__(target)
+        self.has_tiles = has_tiles  # else what a matrix unit does is done by functions
+
     def render(self, name: str, uops: Sequence[UOp]) -> str:
         """Source text of the kernel `name`."""
-        return _Function(name, uops).text()
+        return _Function(name, uops, self.has_tiles).text()
 
 
 class _Loop:
@@ -105,8 +110,11 @@ class _Loop:
 class _Function:
     """The text of one kernel under construction."""
 
-    def __init__(self, name: str, uops: Sequence[UOp]) -> None:
+    def __init__(self, name: str, uops: Sequence[UOp], has_tiles: bool) -> None:
         self.name = name
+        self.has_tiles = has_tiles
+        self.tiles = tile_numbers(uops)
+        self.functions: dict[str, None] = {}  # of a matrix unit that is not there
         self.uops = uops
         self.signature = signature(uops)
         self.lines: list[str] = []
@@ -130,8 +138,12 @@ class _Function:
 
     def text(self) -> str:
         changed = self._changed_registers()
+        if self.tiles and self.has_tiles:
+            self._unit("ldtilecfg", "ptr @tile_config")
         for u in self.uops:
-            if u.op is Ops.CONST:
+            if u in self.tiles or (u.op is Ops.STORE and u.src[1] in self.tiles):
+                self._tile(u)
+            elif u.op is Ops.CONST:
                 self.values[u] = _constant(u.dtype, u.arg)
             elif u.op is Ops.RANGE:
                 self._open(u, changed[u])
@@ -144,9 +156,17 @@ class _Function:
             self._emit("call void @llvm.x86.sse.sfence()")
         for memory in self.heap:
             self._emit(f"call void @free(ptr {memory})")
+        if self.tiles and self.has_tiles:
+            self._unit("tilerelease")
         body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
         head = f"define void @{self.name}(ptr noundef %args, i64 noundef %begin, i64 noundef %end) #0 {{"
         tail = ['attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }', "!0 = !{i32 1}"]
+        if self.tiles and self.has_tiles:
+            kind = f"[{len(AMX_CONFIG)} x i8]"
+            config = "".join(f"\\{byte:02X}" for byte in AMX_CONFIG)
+            tail.append(f'@tile_config = private unnamed_addr constant {kind} c"{config}", align {_LINE}')
+        elif self.tiles:
+            tail.append(amx_functions(self.functions))
         return "\n".join([head, body, "}", *(f"declare {d}" for d in self.declarations), *tail]) + "\n"
 
     # --- small tools
@@ -306,7 +326,7 @@ class _Function:
                 open_loops.pop()
             elif u.op is Ops.REG:
                 made_at[u] = len(open_loops)
-            elif u.op is Ops.SET:
+            elif u.op is Ops.SET and u.src[1] not in self.tiles:
                 for loop in open_loops[made_at[u.src[0]] :]:
                     if u.src[0] not in changed[loop]:
                         changed[loop].append(u.src[0])
@@ -461,6 +481,32 @@ class _Function:
         self._declare(f"{kind} @{name}({kind}, {kind}, {kind})")
         args = ", ".join(f"{kind} {value}" for value in (self.values[u.src[2]], *words))
         self.values[u] = self._define(f"call {kind} @{name}({args})")
+
+    def _tile(self, u: UOp) -> None:
+        """A value that is a tile of a matrix unit (amx.py says which one): a sum stays where it is."""
+        self.values[u] = ""
+        if u.op is Ops.REG or (u.op is Ops.TILE and u.src[2].is_const):
+            self._unit("tilezero", self.tiles[u])
+        if u.op is Ops.TILE:
+            self._unit(amx_instruction(u), *(self.tiles[s] for s in (u, *u.src[:2])))
+        elif u.op is Ops.LOAD:
+            self._unit("tileloadd64", self.tiles[u], f"ptr {self.values[u.src[0]]}", f"i64 {_LINE}")
+        elif u.op is Ops.STORE:
+            self._unit("tilestored64", self.tiles[u.src[1]], f"ptr {self.values[u.src[0]]}", f"i64 {_LINE}")
+
+    def _unit(self, name: str, *operands: int | str) -> None:
+        """An instruction of the matrix unit; a number among its operands is a tile's."""
+        texts = [o if isinstance(o, str) else f"i8 {o}" if self.has_tiles else f"ptr %tile{o}" for o in operands]
+        if self.has_tiles:
+            self._declare(f"void @llvm.x86.{name}({', '.join(text.split()[0] for text in texts)})")
+            self._emit(f"call void @llvm.x86.{name}({', '.join(texts)})")
+            return
+        self.functions[name] = None
+        self._emit(f"call void @{name}({', '.join(texts)})")
+        for text in texts:
+            memory = f"  {text[4:]} = alloca [1024 x i8], align {_LINE}"
+            if text.startswith("ptr %tile") and memory not in self.allocas:
+                self.allocas.append(memory)
 
     def _fold(self, u: UOp) -> None:
         """Halves onto each other until one lane is left.

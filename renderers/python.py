@@ -69,7 +69,8 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
         case Ops.PARAM | Ops.VARIABLE | Ops.PREFETCH:
             return ""
         case Ops.CONST:
-            names[u] = repr(u.arg) if abs(u.arg) != float("inf") and u.arg == u.arg else f'float("{u.arg}")'
+            text = repr(u.arg) if abs(u.arg) != float("inf") and u.arg == u.arg else f'float("{u.arg}")'
+            names[u] = text if u.dtype.lanes == 1 else f"[{text}] * {u.dtype.lanes}"
             return ""
         case Ops.BARRIER:
             return "yield"
@@ -83,8 +84,9 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
                 bounds = "begin, end" if u.src[0].op is Ops.CONST else f"begin, min(end, {bounds})"
             return f"for {names[u]} in range({bounds}):"
         case Ops.INDEX:
-            place = f"{names[u.src[0]]}[{names[u.src[1]]}]"
-            names[u] = place
+            place = names[u.src[1]]
+            place = place if u.dtype.lanes == 1 else f"{place}:{place} + {u.dtype.lanes}"
+            names[u] = f"{names[u.src[0]]}[{place}]"
             return ""
         case Ops.AFTER | Ops.CARRY:
             names[u] = names[u.src[0]]
@@ -130,6 +132,8 @@ def _expression(u: UOp, names: dict[UOp, str]) -> str:
             return f"bitcast_{rounder_name(u.src[0].dtype)}_{rounder_name(u.dtype)}({src[0]})"
         case Ops.CAST:
             return f"{rounder_name(u.dtype)}({src[0]})"
+        case Ops.TILE:
+            return f"[{rounder_name(u.dtype)}(x) for x in tile({', '.join([*src, *map(str, u.arg)])})]"
     if u.op.group not in (Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY):
         raise InternalError(f"python: {u!r} has no text")
     text = f"{src[0]} {_INFIX[u.op]} {src[1]}" if u.op in _INFIX else f"{function_name(u.op)}({', '.join(src)})"

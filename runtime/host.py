@@ -19,7 +19,7 @@ from typing import Any
 
 from kernmill.ir import SettingError, setting
 
-__all__ = ["Host", "cpu_quota", "request_amx", "this_host"]
+__all__ = ["Host", "amx_refusal", "cpu_quota", "request_amx", "this_host"]
 
 # /proc/cpuinfo flag -> LLVM feature. What is absent is switched off by name, since a CPU name promises more than
 # a virtual machine may show.
@@ -47,6 +47,7 @@ _TARGETS: dict[str, tuple[str, set[str]]] = {
     "sse": ("x86-64-v2", _V2),
     "avx2": ("x86-64-v3", _V3),
     "avx512": ("x86-64-v4", _V4),
+    "amx": ("", set()),  # what there is, with functions in place of the matrix unit
 }
 _NEEDS_AVX = {"avx", "avx2", "fma", "f16c", "fma4", "xop", "vaes", "vpclmulqdq"}
 _DEFAULT_CACHES = (32 << 10, 1 << 20, 8 << 20)
@@ -127,7 +128,7 @@ def x86_target(vendor: str, found: set[str], target: str) -> tuple[str, tuple[st
                 f"TARGET={target}: this CPU lacks {', '.join(missing)}. Leave TARGET empty to use what it has."
             )
         found = {feature for feature in found if _allowed(feature, target)}
-        cpu = name if target != "avx512" else _x86_cpu(vendor, found)
+        cpu = name if target in ("sse", "avx2") else _x86_cpu(vendor, found)
     else:
         cpu = _x86_cpu(vendor, found)
     table = X86_FEATURES.values()
@@ -137,7 +138,7 @@ def x86_target(vendor: str, found: set[str], target: str) -> tuple[str, tuple[st
 def _allowed(feature: str, target: str) -> bool:
     if feature.startswith("amx"):
         return False
-    if target == "avx512":
+    if target in ("avx512", "amx"):
         return True
     if feature.startswith("avx512"):
         return False
@@ -177,6 +178,13 @@ def request_amx() -> bool:
     call = ctypes.CDLL(None).syscall
     call.restype = ctypes.c_long
     return int(call(ctypes.c_long(arch_prctl), ctypes.c_long(req_xcomp_perm), ctypes.c_long(xtiledata))) == 0
+
+
+def amx_refusal() -> str:
+    """Why a matrix unit that the CPU has is not used; empty if there is none, or if it may be used."""
+    if "amx_tile" not in _cpuinfo()[1] or request_amx():
+        return ""
+    return "matrix unit: not used, the system does not let this process (arch_prctl ARCH_REQ_XCOMP_PERM)"
 
 
 # --- caches and threads -----------------------------------------------------------------------------------------------

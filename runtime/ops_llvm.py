@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import Any
 
-from kernmill.ir import DType, Ops, Target, dtypes, setting
+from kernmill.ir import DType, Ops, Target, Unit, dtypes, setting
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .buffer import Buffer
@@ -14,6 +15,7 @@ from .host import Host, this_host, usable_cpus
 from .llvm_codegen import assembly, compile_ir, compile_ir_later, llvm_version
 from .loader import load_object
 from .pool import Launch, LaunchTable, default_pool
+from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
 
@@ -31,8 +33,12 @@ class LlvmDevice(Device):
 
     @cached_property
     def renderer(self) -> Renderer:
-        """LLVM IR for the host's vector registers."""
-        return LLVMRenderer(host_target(self.host))
+        """LLVM IR for the host's vector registers and its matrix unit."""
+        return LLVMRenderer(host_target(self.host, matrix_unit(self.host)[0]), has_tiles=self.host.has("amx-tile"))
+
+    def details(self) -> list[str]:
+        """The matrix unit, if there is anything to say about one."""
+        return [text] if (text := matrix_unit(self.host)[1]) else []
 
     def props(self) -> Properties:
         """The machine's memory."""
@@ -85,12 +91,15 @@ class _Table(Batch):
         self.table = launch_table(calls)
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
-        slots, place = self.table.argument(entry, slot)
+        slots, place = self.place(entry, slot)
 
         def bind(buffer: Buffer) -> None:
             slots[place] = buffer.address
 
         return bind
+
+    def place(self, entry: int, slot: int) -> tuple[Any, int]:
+        return self.table.argument(entry, slot)
 
     def setter(self, entry: int, number: int) -> Callable[[int], object]:
         slots, place = self.table.argument(entry, len(self.calls[entry].buffers) + number)
@@ -132,15 +141,15 @@ def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
     return frozenset({(dtypes.uint8, dtypes.int8)}) if has_it else frozenset()
 
 
-def host_target(host: Host) -> Target:
-    """What generated code may use on this CPU."""
+def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
+    """What generated code may use on this CPU, with these products of a matrix unit."""
     wide = host.has("avx512f")
     vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
     ops = LLVM_OPS if host.arch != "x86_64" or host.has("fma") else LLVM_OPS - {Ops.FMA}
     if host.arch == "x86_64" and not (host.has("sse4.1") or host.has("avx")):
         ops = ops - {Ops.FLOOR, Ops.CEIL, Ops.TRUNC, Ops.ROUND}
     return Target(
-        name=f"llvm-{host.arch}-{vector * 8}",
+        name=f"llvm-{host.arch}-{vector * 8}{'-amx' if tiles else ''}",
         vector_bytes=vector,
         vector_registers=32 if wide or host.arch == "aarch64" else 16,
         ops=ops,
@@ -148,6 +157,7 @@ def host_target(host: Host) -> Target:
         - (set() if host.arch != "x86_64" or host.has("f16c") else {dtypes.float16}),
         compute_dtypes=compute_dtypes(host.has("avx512fp16")),
         dots=dot_types(host),
+        tiles=tiles,
         has_threads=True,
         has_masks=wide,
         l1_bytes=host.l1,

@@ -2,7 +2,7 @@
 
 When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
 left; a sum of products is a chain of FMAs where the target has them (the only place where a product and a sum are
-contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs is a chain of DOTs. Tests:
+contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or TILEs is a chain of them. Tests:
 tests/compiler/lower/test_reduce.py.
 """
 
@@ -51,7 +51,7 @@ def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
     if value.op is Ops.WHERE and _is_neutral(value.src[2], op):  # one masked instruction where the target has masks
         gate = value.src[0]
         return gate.where(_add(total, value.src[1], op, target), total)
-    if value.op is Ops.DOT and value.src[2].is_const and value.src[2].arg == 0:
+    if value.op in (Ops.DOT, Ops.TILE) and value.src[2].is_const and value.src[2].arg == 0:
         return value.replace(src=(*value.src[:2], total))
     if op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float and Ops.FMA in target.ops:
         return value.src[0].alu(Ops.FMA, value.src[1], total)

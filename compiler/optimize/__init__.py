@@ -14,9 +14,11 @@ from .heuristic import choose_actions as choose_actions
 from .look import look as look
 from .look import main_group as main_group
 from .look import nest_iterations as nest_iterations
+from .products import find_product as find_product
 from .rows import kept_loops as kept_loops
 from .rows import rows_as_lanes as rows_as_lanes
 from .search import body_size as body_size
 from .search import is_reasonable as is_reasonable
 from .search import neighbours as neighbours
 from .search import optimized as optimized
+from .tiles import tile_actions as tile_actions

@@ -18,6 +18,7 @@ from .gpu import gpu_actions
 from .look import Access, Group, Shape, is_gated, look, main_group, nest_iterations
 from .packing import SMALL_REDUCE, Tile, pack
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
+from .tiles import tile_actions
 from .windows import window_actions
 
 __all__ = ["choose_actions"]
@@ -45,6 +46,9 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
     shape = look(ast, target)
     if target.group_items:
         return gpu_actions(ast, shape, target)
+    tiled = tile_actions(ast, target)
+    if tiled is not None:
+        return tiled + _shared(shape, tiled, shape.outputs, target)
     actions: list[Action] = []
     if target.vector_bytes and shape.lanes > 1 and shape.sizes:
         rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None

@@ -30,6 +30,7 @@ __all__ = [
     "stages",
     "streams",
     "threads",
+    "tiles",
     "unrolls",
     "vectors",
 ]
@@ -114,6 +115,14 @@ def orders(ast: UOp, target: Target) -> Iterable[Args]:
         rest = [other for other in order if other != name]
         found |= {(*rest[:place], name, *rest[place:]): None for place in range(len(order))}
     return [args for args in found if args != order]
+
+
+def tiles(ast: UOp, target: Target) -> Iterable[Args]:
+    """Two output loops of the sizes that a matrix unit has."""
+    loops = _loops(ast, AxisKind.LOOP)
+    for unit in target.tiles:
+        rows, columns = ([str(r.arg[0]) for r in loops if r.src[0].arg == size] for size in (unit.m, unit.n))
+        yield from ((a, b) for a in rows for b in columns if a != b)
 
 
 def stages(ast: UOp, target: Target) -> Iterable[Args]:

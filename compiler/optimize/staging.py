@@ -127,8 +127,8 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
 def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
     """Where neighbours are copied up to a last one, a gate for vectors of them in place of an end for each of them."""
     place = load.src[0]
-    for atom, factor in linear(place.src[1])[0].items():
-        if atom.op is Ops.MIN and abs(factor) == 1 and not atom.ranges.isdisjoint(loops):
+    for atom in linear(place.src[1])[0]:
+        if atom.op is Ops.MIN and not atom.ranges.isdisjoint(loops):
             index, last = atom.src
             open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
             return load.replace(src=(gated(open_place, index < last + 1),))

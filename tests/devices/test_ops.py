@@ -270,7 +270,7 @@ OTHERS: dict[Op, str] = {
     **dict.fromkeys(SHAPED, "tests/devices/test_shapes.py"),
     **dict.fromkeys(OF_KERNELS, "what kernels are made of: tests/compiler/"),
     Ops.BARRIER: "work-items wait for each other: tests/compiler/test_groups.py",
-    Ops.TILE: "matrix units: no device has them yet",
+    Ops.TILE: "tests/devices/test_tiles.py",
 }  # fmt: skip
 
 

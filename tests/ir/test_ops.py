@@ -59,7 +59,7 @@ def test_units_change_no_int(op: Op) -> None:
     assert all(call(op, a, op.unit) == a for a in INTS)
 
 
-@pytest.mark.parametrize("op", [op for op in ROWS if op.py is not None and op.group is not Group.TERNARY], ids=str)
+@pytest.mark.parametrize("op", [op for op in ROWS if op.py and op.group not in (Group.TERNARY, Group.VECTOR)], ids=str)
 def test_a_meaning_never_raises(op: Op) -> None:
     pools: list[list[float]] = (
         [[*INTS]]
@@ -121,3 +121,10 @@ def test_minus_zero_stays(op: Op) -> None:
 
 def test_kinds_of_loops_are_words() -> None:
     assert [str(kind) for kind in (AxisKind.LOOP, AxisKind.GLOBAL)] == ["loop", "global"]
+
+
+def test_a_tile_is_a_product_of_matrices() -> None:
+    """Four values of k in groups of two: b is woven, a and c are rows."""
+    a, woven, c = [1, 2, 3, 4], [1, 10, 2, 20, 3, 30, 4, 40], [100, 200]
+    assert Ops.TILE.py is not None
+    assert Ops.TILE.py(a, woven, c, 1, 2, 4, 2) == [100 + 1 + 20 + 9 + 120, 200 + 2 + 40 + 12 + 160]

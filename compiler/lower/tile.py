@@ -1,0 +1,77 @@
+"""Sums of products that fill a matrix unit become its instruction.
+
+When: before loops are copied out. Why there: the results of one step are memory that two loops fill (the action
+`tile`), its operands are loads from packed memory, and each is still one node. Assumes: nothing; what does not lie as
+the unit wants it stays a loop. Guarantees: the operands of a TILE are loads of whole blocks.
+Tests: tests/compiler/lower/test_tile.py.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+from math import prod
+
+from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, const, dtypes, index_const, linear, simplify, substitute
+
+__all__ = ["find_tiles"]
+
+
+def find_tiles(ast: UOp, target: Target) -> UOp:
+    """The kernel with TILE where sums of products allow it."""
+    if not target.tiles:
+        return ast
+    done: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        src = tuple(done[s] for s in node.src)
+        new = node if src == node.src else node.replace(src=src)
+        done[node] = next((tile for unit in target.tiles if (tile := _tile(new, unit)) is not None), new)
+    return done[ast]
+
+
+def _tile(node: UOp, unit: Unit) -> UOp | None:
+    """The memory of results, filled by the unit; None where it is filled by anything else."""
+    loops = closed_ranges(node)
+    if node.op is not Ops.AFTER or len(loops) != 2 or node.arg != 1 or node.src[1].src[1].op is not Ops.REDUCE:
+        return None
+    memory, (place, total) = node.src[0], node.src[1].src
+    operands = _operands(total, unit)
+    if operands is None:
+        return None
+    rows, columns = loops
+    for deep, near in permutations(closed_ranges(total), 2):
+        sizes = {rows: unit.m, columns: unit.n, deep: unit.k // unit.group, near: unit.group}
+        a = _block(operands[0], {rows: unit.k, deep: unit.group, near: 1}, sizes)
+        b = _block(operands[1], {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
+        c = _block(place, {rows: unit.n, columns: 1}, sizes)
+        if a is None or b is None or c is None:
+            continue
+        loads = (UOp(Ops.LOAD, block.dtype, (block,)) for block in (a, b))
+        value = UOp(Ops.TILE, c.dtype, (*loads, const(c.dtype, 0)), (unit.m, unit.n, unit.k, unit.group))
+        rest = [loop for loop in closed_ranges(total) if loop not in sizes]
+        if rest:
+            value = UOp(Ops.REDUCE, c.dtype, (value, *rest), total.arg)
+        return UOp(Ops.AFTER, node.dtype, (memory, UOp(Ops.STORE, dtypes.void, (c, value))), 1)
+    return None
+
+
+def _operands(total: UOp, unit: Unit) -> tuple[UOp, UOp] | None:
+    """The places of what is multiplied, if the unit multiplies such types."""
+    if total.arg != (Ops.ADD, 1) or total.dtype is not unit.c or total.src[0].op is not Ops.MUL:
+        return None
+    loads = [s.src[0] if s.op is Ops.CAST else s for s in total.src[0].src]
+    if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in loads):
+        return None
+    if (loads[0].dtype, loads[1].dtype) != (unit.a, unit.b):
+        loads = loads[::-1]
+    return (loads[0].src[0], loads[1].src[0]) if (loads[0].dtype, loads[1].dtype) == (unit.a, unit.b) else None
+
+
+def _block(place: UOp, steps: dict[UOp, int], sizes: dict[UOp, int]) -> UOp | None:
+    """INDEX of a whole block, if these loops walk it in these steps, and the others of the unit not at all."""
+    terms, _ = linear(place.src[1])
+    if any(loop.src[0] is not index_const(size) for loop, size in sizes.items()):
+        return None
+    if {atom: k for atom, k in terms.items() if not atom.ranges.isdisjoint(sizes)} != steps:
+        return None
+    first = simplify(substitute(place.src[1], dict.fromkeys(sizes, index_const(0))))
+    return place.replace(dtype=place.dtype.vec(prod(sizes[loop] for loop in steps)), src=(place.src[0], first))

@@ -1,0 +1,83 @@
+"""Sums of products that fill a matrix unit: found, as loads of whole blocks; what does not fit stays a loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernmill.ir import Ops, UOp, dtypes
+from tests.compiler.kernels import close, inputs, run_ast
+from tests.compiler.passes import after
+from tests.compiler.tiles import BF16, CUT, F16, I8, LEFT, RIGHT, TILES, U8, product
+
+PACKED = "; ".join((CUT, RIGHT, LEFT))
+
+
+def tiles(ast: UOp, schedule: str = PACKED, passed: str = "reduce") -> list[UOp]:
+    return [node for node in after(passed, ast, schedule, TILES).toposort() if node.op is Ops.TILE]
+
+
+def test_blocks_are_one_load_each() -> None:
+    found = tiles(product())
+    assert len(found) == 4
+    assert {node.dtype for node in found} == {dtypes.float32.vec(256)}
+    assert {s.op for node in found for s in node.src[:2]} == {Ops.LOAD}
+    assert {s.dtype for node in found for s in node.src[:2]} == {BF16.vec(512)}
+    assert {node.src[2].op for node in found} == {Ops.CARRY}
+
+
+def test_a_sum_of_one_step_has_no_loop() -> None:
+    found = tiles(product((32, 32, 32)), PACKED.replace("stage 2 k0", "stage 2").replace("stage 1 i0 k0", "stage 1")
+                  .replace("order i1 i0 i0.s", "order i0.s"))  # fmt: skip
+    assert len(found) == 4
+    assert {node.src[2].op for node in found} == {Ops.CONST}
+
+
+@pytest.mark.parametrize("pair", [(I8, I8), (I8, U8), (U8, I8), (U8, U8)])
+def test_bytes_of_any_sign(pair: tuple[object, object]) -> None:
+    schedule = PACKED.replace("split k0 32; split k0.s 2", "split k0 64; split k0.s 4")
+    found = tiles(product((96, 128, 96), pair), schedule)  # type: ignore[arg-type]
+    assert {tuple(s.dtype.scalar for s in node.src) for node in found} == {(*pair, dtypes.int32)}
+
+
+def test_memory_of_results_keeps_its_type() -> None:
+    """Its only reader rounds to bfloat16, but the unit stores float32."""
+    ast = product()
+    (store,) = ast.src
+    half = UOp(Ops.PARAM, BF16, (), store.src[0].src[0].arg)
+    place = UOp(Ops.INDEX, BF16, (half, *store.src[0].src[1:]))
+    rounded = ast.replace(src=(UOp(Ops.STORE, dtypes.void, (place, store.src[1].cast(BF16))),))
+    nodes = after("index", rounded, PACKED, TILES).toposort()
+    assert {n.dtype for n in nodes if n.op is Ops.LOCAL and n.arg[0] == "tile"} == {dtypes.float32}
+    assert sum(n.op is Ops.TILE for n in nodes) == 4
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        CUT,  # nothing is packed
+        "; ".join((CUT, RIGHT)),
+        "; ".join((CUT, LEFT)),
+        PACKED.replace("k0.s i1.s' k0.s.s", "k0.s k0.s.s i1.s'"),  # not woven
+        PACKED.replace("split k0.s 2", "split k0.s 4"),
+        PACKED.replace("split i1 16", "split i1 8"),
+        PACKED.replace("tile i0.s i1.s", "tile i1.s i0.s"),
+    ],
+)
+def test_what_does_not_fit_stays_a_loop(schedule: str) -> None:
+    ast = product((64, 64, 96))
+    assert not tiles(ast, schedule, "tile")
+    arrays = inputs(ast)
+    close(run_ast(after("tile", ast, schedule, TILES), arrays), run_ast(ast, arrays))
+
+
+def test_other_targets_and_types_keep_their_loops() -> None:
+    assert not tiles(product(pair=(BF16, F16)), passed="tile")
+    only_bytes = replace(TILES, tiles=tuple(unit for unit in TILES.tiles if unit.a.is_int))
+    assert all(node.op is not Ops.TILE for node in after("tile", product(), PACKED, only_bytes).toposort())
+
+
+@pytest.mark.parametrize("sizes", [(33, 70, 50), (100, 100, 100)])
+def test_tails_are_zeros_while_packing(sizes: tuple[int, int, int]) -> None:
+    assert len(tiles(product(sizes), PACKED)) == 4

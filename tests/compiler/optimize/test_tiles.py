@@ -1,0 +1,59 @@
+"""The schedule for a matrix unit: every product that is large enough becomes TILEs, in any layout, with any tails."""
+
+from __future__ import annotations
+
+from itertools import product as every
+
+import pytest
+
+from kernmill.compiler import choose_actions, lower, show_schedule, tile_actions
+from kernmill.ir import DType, Ops
+from tests.compiler.kernels import VECTORS
+from tests.compiler.tiles import BF16, F16, I8, TILES, U8, product
+
+SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (8, 40, 200), (200, 500, 9)]
+
+
+def test_the_schedule() -> None:
+    assert show_schedule(choose_actions(product((64, 512, 1024)), TILES)).splitlines() == [
+        "split i0 16",
+        "split i1 16",
+        "split k0 32",
+        "split k0.s 2",
+        "unroll i0 2",
+        "unroll i1 2",
+        "tile i0.s i1.s",
+        "split i1 16",
+        "vectorize i1.s 16",
+        "order i1 i1.ss i0 i0.s",
+        "stage 2 k0 i1.u k0.s i1.s' k0.s.s",
+        "stage 1 i0 k0 i0.u i0.s' k0.s k0.s.s",
+        "unroll k0.s.s' 2",
+        "vectorize i1.s'' 16",
+        "unroll k0.s.s'' 2",
+        "vectorize k0.s'' 16",
+        "thread i1",
+    ]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("turned", list(every((False, True), repeat=2)))
+def test_every_layout_becomes_tiles(sizes: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
+    uops = lower(product(sizes, turned=turned), TILES, is_checked=True)
+    assert sum(u.op is Ops.TILE for u in uops) in (1, 2, 4)
+    assert not any(u.op is Ops.FMA for u in uops)
+
+
+@pytest.mark.parametrize("pair", [(I8, I8), (I8, U8), (U8, I8), (U8, U8), (F16, F16)])
+def test_every_pair_of_types(pair: tuple[DType, DType]) -> None:
+    assert any(u.op is Ops.TILE for u in lower(product((32, 64, 32), pair), TILES, is_checked=True))
+
+
+@pytest.mark.parametrize("sizes", [(4, 96, 96), (96, 96, 7), (96, 15, 96)])
+def test_blocks_that_would_be_empty_for_the_most_part(sizes: tuple[int, int, int]) -> None:
+    assert tile_actions(product(sizes), TILES) is None
+
+
+def test_targets_and_types_without_it() -> None:
+    assert tile_actions(product(), VECTORS) is None
+    assert tile_actions(product(pair=(BF16, F16)), TILES) is None

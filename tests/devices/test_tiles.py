@@ -1,0 +1,114 @@
+"""Products through a matrix unit, or through the functions that stand for one (TARGET=amx), against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor
+from kernmill.ir import Context, DType, dtypes, round_bfloat16
+
+BF16, F16, I8, U8 = dtypes.bfloat16, dtypes.float16, dtypes.int8, dtypes.uint8
+SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (8, 40, 200), (200, 300, 9)]
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def _for_a_matrix_unit() -> Iterator[None]:
+    with Context(TARGET="amx"):
+        yield
+
+
+def values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+    """What the dtype holds, as an array that NumPy has."""
+    if dtype.is_int:
+        found = rng.integers(int(dtype.min), int(dtype.max), shape, endpoint=True).astype(dtype.name)
+        found.reshape(-1)[::7], found.reshape(-1)[::11] = dtype.min, dtype.max
+        return found
+    floats = rng.standard_normal(shape).astype(np.float32)
+    return round_bfloat16(floats) if dtype is BF16 else floats.astype(np.float16).astype(np.float32)
+
+
+def tensor(array: Array, dtype: DType, device: str) -> Tensor:
+    found = Tensor(array, device=device)
+    return found if dtype.is_int else found.cast(dtype).realize()
+
+
+def agree(
+    a: Array, b: Array, pair: tuple[DType, DType], device: str, turned: tuple[bool, bool] = (False, False)
+) -> None:
+    """a @ b, each of them given as it lies or turned."""
+    left, right = (
+        tensor(np.ascontiguousarray(np.swapaxes(x, -1, -2)) if turn else x, dtype, device)
+        for x, dtype, turn in zip((a, b), pair, turned, strict=True)
+    )
+    left, right = (t.transpose(-1, -2) if turn else t for t, turn in zip((left, right), turned, strict=True))
+    wide = dtypes.int32 if pair[0].is_int else dtypes.float32
+    got = (left.cast(wide) @ right.cast(wide)).numpy()
+    if wide is dtypes.int32:
+        np.testing.assert_array_equal(got, a.astype(np.int32) @ b.astype(np.int32))
+    else:
+        with np.errstate(invalid="ignore"):
+            want = a.astype(np.float64) @ b.astype(np.float64)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * max(1.0, float(np.nanmax(np.abs(want), initial=0.0,
+                                   where=np.isfinite(want)))))  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("pair", [(BF16, BF16), (I8, I8)], ids=["bfloat16", "int8"])
+def test_layouts_and_tails(sizes: tuple[int, int, int], turned: tuple[bool, bool], pair: tuple[DType, DType]) -> None:
+    rows, inner, columns = sizes
+    rng = np.random.default_rng(1)
+    agree(values(rng, (rows, inner), pair[0]), values(rng, (inner, columns), pair[1]), pair, "LLVM", turned)
+
+
+@pytest.mark.parametrize("pair", [(U8, I8), (I8, U8), (U8, U8), (F16, F16)], ids=str)
+def test_other_types(pair: tuple[DType, DType]) -> None:
+    rng = np.random.default_rng(2)
+    agree(values(rng, (40, 100), pair[0]), values(rng, (100, 50), pair[1]), pair, "LLVM")
+
+
+@pytest.mark.parametrize("pair", [(BF16, BF16), (I8, I8), (F16, F16)], ids=str)
+def test_the_reference_device(pair: tuple[DType, DType]) -> None:
+    rng = np.random.default_rng(3)
+    agree(values(rng, (20, 70), pair[0]), values(rng, (70, 33), pair[1]), pair, "PYTHON")
+
+
+@pytest.mark.parametrize("turned", [(False, False), (False, True)])
+def test_batches(turned: tuple[bool, bool]) -> None:
+    rng = np.random.default_rng(4)
+    agree(values(rng, (3, 40, 50), BF16), values(rng, (3, 50, 60), BF16), (BF16, BF16), "LLVM", turned)
+    agree(values(rng, (2, 2, 17, 64), I8), values(rng, (2, 1, 64, 33), I8), (I8, I8), "LLVM", turned)
+
+
+def test_more_blocks_than_one_and_threads() -> None:
+    rng = np.random.default_rng(5)
+    agree(values(rng, (300, 129), BF16), values(rng, (129, 1100), BF16), (BF16, BF16), "LLVM")
+    agree(values(rng, (1100, 129), I8), values(rng, (129, 70), I8), (I8, I8), "LLVM")
+
+
+def test_not_a_number_and_infinities() -> None:
+    rng = np.random.default_rng(6)
+    a, b = values(rng, (33, 40), BF16), values(rng, (40, 35), BF16)
+    a[3, 5], a[7, 1], b[2, 34] = np.nan, np.inf, -np.inf
+    agree(a, b, (BF16, BF16), "LLVM")
+
+
+def test_what_follows_the_product_stays_in_its_kernel() -> None:
+    rng = np.random.default_rng(7)
+    a, b, bias = values(rng, (50, 64), BF16), values(rng, (64, 70), BF16), values(rng, (70,), BF16)
+    left, right, added = (tensor(x, BF16, "LLVM") for x in (a, b, bias))
+    got = (left @ right + added).relu().float().numpy()
+    want = np.maximum(round_bfloat16(round_bfloat16((a @ b).astype(np.float32)) + bias), 0)
+    np.testing.assert_allclose(got, want, rtol=2**-7, atol=0.1)
+
+
+@pytest.mark.parametrize("sizes", [(0, 32, 32), (32, 0, 32), (32, 32, 0), (1, 1, 1)])
+def test_nothing_and_one(sizes: tuple[int, int, int]) -> None:
+    rows, inner, columns = sizes
+    rng = np.random.default_rng(8)
+    agree(values(rng, (rows, inner), I8), values(rng, (inner, columns), I8), (I8, I8), "LLVM")
