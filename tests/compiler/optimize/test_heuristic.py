@@ -144,3 +144,14 @@ def test_products_of_bytes_are_dots() -> None:
     vnni = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     left, right = (data(slot, 64, 64, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
     assert any(u.op is Ops.DOT for u in lower(only(matmul(left, right)), vnni, is_checked=True))
+
+
+@pytest.mark.parametrize(("rows", "terms"), [(16, 4096), (24, 8192)])
+def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -> None:
+    """Regression: the loop over rows stood outside, and the matrix was read from memory for each four of them."""
+    weight = permute(data(1, 4096, terms), (1, 0))
+    found = choose_actions(merge_loops(only(matmul(data(0, rows, terms), weight))), VECTORS)
+    verbs = {action.verb: action.args for action in found}
+    assert verbs["vectorize"][0] == "k0"
+    assert verbs["order"] == (("i1", "i0") if rows == 16 else ("i1", "k0", "i0"))
+    assert verbs["thread"] == ("i1",)
