@@ -69,6 +69,7 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
+    has_tile: bool = False  # a reduction that wants a register tile melted into it: for another there is no room
     kept_count: int = 0
     has_takes: bool = False
     has_blocks: bool = (
@@ -186,6 +187,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             )
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
+            is_tiled |= below[0].is_tiled and below[0].terms <= _SHORT_SUM
             terms = terms * _reduced(node) if node.dtype.is_int else _UNKNOWN
             facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data, terms, False)
         else:
@@ -195,7 +197,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
                 cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
-            widest = max((f.widest for f in below), default=0)
+            widest = min(max((f.widest for f in below), default=0), _elements(node.shape))  # a part may be taken
             facts[node] = _Facts(
                 min(cost, 1000),
                 reads,
@@ -346,8 +348,12 @@ def _melts(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
         return False
     rows = _product(r for r in kernel.loops if r in needed)
     total = _product(kernel.loops)
-    if rows == total or total * _reduced(node) <= _SMALL:
+    if total * _reduced(node) <= _SMALL:
         return True
+    if rows == total:
+        is_alone = not (fact.is_tiled and kernel.has_tile)
+        kernel.has_tile |= fact.is_tiled and node.op is Ops.REDUCE
+        return is_alone
     return rows >= _FEW_ROWS and not fact.is_tiled
 
 

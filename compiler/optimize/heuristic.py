@@ -253,16 +253,15 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
     else:
         if lane_loop is not None and width > 1:
             actions += pack(shape, main, Tile(lane_loop, width, tiles, actions), target)
-        if lane_loop in main.loops and count == 1 and len(shape.groups) == 1:
-            actions += _read_once(main, target)
+        if lane_loop in main.loops and len(shape.groups) == 1:
+            actions += _read_once(shape, main, target)
     return actions
 
 
-def _read_once(main: Group, target: Target) -> list[Action]:
-    """A sum that goes once over more than the caches hold asks for its data ahead."""
-    params = {a.node.src[0].src[0] for a in main.loads}
-    size = sum(p.arg[1] * p.dtype.size_bytes for p in params)
-    return [Action("prefetch", (str(_AHEAD_ONCE),))] if size > 8 * target.l2_bytes else []
+def _read_once(shape: Shape, main: Group, target: Target) -> list[Action]:
+    """A sum that goes once over more than L2 holds asks for its data ahead."""
+    sizes = {a.memory: a.memory.arg[1] * a.size_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
+    return [Action("prefetch", (str(_AHEAD_ONCE),))] if sum(sizes.values()) > target.l2_bytes else []
 
 
 def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
