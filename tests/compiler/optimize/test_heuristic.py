@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape
+from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape, strided, take
 from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
@@ -87,6 +87,20 @@ def test_a_large_result_of_several_passes_holds_their_row() -> None:
     assert found["inplace"] == [("t0_0",)]
     assert "stream" not in found
     assert "inplace" not in chosen(softmax(data(0, 64, 64)))
+
+
+def test_a_row_that_is_looked_up_is_not_read_past_its_end() -> None:
+    rows = take(data(0, 4096, 768), data(1, 8192, dtype=dtypes.int64), 0)
+    assert "stream" in chosen(rows)
+    assert "prefetch" not in chosen(rows)
+    assert "prefetch" in chosen(data(0, 4096, 4096) + 1.0)
+
+
+def test_a_loop_of_two_that_is_read_in_both_orders_is_copied_out() -> None:
+    x = data(0, 2, 64)
+    swapped = strided(x, (-1, 1))
+    assert chosen(elementwise(Ops.MAX, x, swapped))["unroll"] == [("i0", "2")]
+    assert ("i0", "2") not in chosen(elementwise(Ops.MAX, x, data(1, 2, 64))).get("unroll", [])
 
 
 def test_without_masks_lanes_divide_the_loop() -> None:
