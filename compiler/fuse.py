@@ -47,6 +47,7 @@ _COST: dict[Op, int] = {
 }
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
 _MOST_PLACES = 6  # read at more places than this it is stored in any case: each place is a copy of the expression
+_MOST_COPIES = 16  # ... but where loops of two are copied out, their copies read the same places: a butterfly
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
@@ -246,11 +247,17 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if fact.cost == 0:
         return False
     kernels = {use.kernel for use in uses}
-    if len(uses) > _MOST_PLACES:
+    if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _pairs(uses))):
         return True
     if len(kernels) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
         return True
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
+
+
+def _pairs(uses: list[Use]) -> int:
+    """How many copies there will be if the loops of two around all uses are copied out."""
+    shared = frozenset[UOp].intersection(*(_needed(use) for use in uses)) if uses else ()
+    return 2 ** sum(loop.src[0].bounds == (2, 2) for loop in shared)
 
 
 def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:

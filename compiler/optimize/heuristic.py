@@ -146,11 +146,12 @@ def _tile(size: int, wanted: int) -> int:
 
 def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Elementwise work: lanes, and a few vectors per iteration."""
-    if lane_loop is None:
-        return []
+    pairs = [Action("unroll", (name, "2")) for name in shape.outputs if name != lane_loop and _is_crossed(shape, name)]
+    if lane_loop is None or _width(shape, lane_loop, target) < 2:
+        return pairs
+    if pairs:
+        return [*pairs, Action("vectorize", (lane_loop, str(_width(shape, lane_loop, target))))]
     width = _width(shape, lane_loop, target)
-    if width < 2:
-        return []
     if (
         4 < width < shape.sizes[lane_loop]
         and not shape.sizes[lane_loop] % (width // 2)
@@ -168,6 +169,12 @@ def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]
     if tile > 1:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
+
+
+def _is_crossed(shape: Shape, name: str) -> bool:
+    """Whether both iterations of a loop of two read the same places, each in its own order."""
+    steps = {a.step(name) or 0 for a in shape.loads}
+    return shape.sizes[name] == 2 and any(step and -step in steps for step in steps)
 
 
 def _across(shape: Shape, lane_loop: str, width: int) -> str | None:
@@ -206,7 +213,11 @@ def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[
         return []
     if not _outgrows_caches(shape, target):
         return []
-    return [Action("stream"), *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE else [])]
+    is_looked_up = any(None in a.steps.values() for a in shape.loads)  # behind a row there is not the next one
+    return [
+        Action("stream"),
+        *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE and not is_looked_up else []),
+    ]
 
 
 def _passes(ast: UOp, shape: Shape, target: Target) -> list[Action]:
