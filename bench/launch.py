@@ -123,6 +123,31 @@ def prepare_products(setup: Setup) -> Prepared:
     return Prepared(samplers)
 
 
+# --- OpenCL ---
+def prepare_enqueues(setup: Setup) -> Prepared:
+    """A captured graph on the first OpenCL device, and its kernels enqueued by pyopencl with all arguments set."""
+    if "opencl" not in setup.peers:
+        return Prepared({}, notes=lambda: ["asked for with --peers opencl"])
+    library = peer("opencl")
+    given = library.tensor(np.random.default_rng(7).standard_normal(16).astype(np.float32))
+    captured = library.bind(chain, [given])
+    for _ in range(3):
+        check("opencl", library.array(captured()), chain(np, given.numpy().astype(np.float64)), 1e-5)
+    with library.lib.Context(DEVICE="CL"):
+        batch = table(library.lib, given)
+    binding, queue = importlib.import_module("pyopencl"), batch.device.queue
+
+    def bare() -> None:
+        for kernel, size, group in batch.entries:
+            binding.enqueue_nd_range_kernel(queue, kernel, size, group)
+        queue.finish()
+
+    calls = {"kernmill": captured, "ceiling": bare}
+    return Prepared({
+        name: call_sampler(call, setup.sample_s, setup.threads, _KERNELS) for name, call in calls.items()
+    })  # fmt: skip
+
+
 # --- arguments -------------------------------------------------------------------------------------------------------
 _ARGUMENTS = 8
 
@@ -162,6 +187,8 @@ def in_turn(step: Any, made: list[list[Any]]) -> Any:
 
 
 LAUNCH_ROWS = [
+    Row("opencl_enqueue", f"one of {_KERNELS} dependent kernels on 16 floats, captured, DEVICE=CL; ceiling: pyopencl's "
+        "enqueues of the same kernels, arguments set", prepare_enqueues, goals=(Goal("ceiling", 1 / 1.2),)),
     Row(f"graph_{_KERNELS}", f"one of {_KERNELS} dependent kernels on {_ELEMENTS} floats (x * 0.75 + 0.25), captured",
         prepare, goals=(Goal(limit=1e-6),)),
     Row(f"launch_{_KERNELS}", f"one of {_KERNELS} dependent products of 16 floats, captured; torch and numpy op by op",

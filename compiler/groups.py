@@ -47,7 +47,8 @@ def share_work(ast: UOp) -> UOp:
     if not outputs and not fills:
         return ast
     count = prod(int(loop.src[0].arg) for loop in outputs)
-    group = max(count, *(prod(int(r.src[0].arg) for r in closed_ranges(fill) if _is_local(r)) for fill in fills), 1)
+    made = [fill for fill in fills if not (outputs and _is_copy(fill))]  # a copy is dealt out to however many there are
+    group = max(count, *(prod(int(r.src[0].arg) for r in closed_ranges(fill) if _is_local(r)) for fill in made), 1)
     item = make_range("item", count if outputs else group, AxisKind.LOCAL)
     done: dict[UOp, UOp] = _digits(outputs, item)
     shared = {memory_of(fill) for fill in fills}
@@ -74,6 +75,10 @@ def share_work(ast: UOp) -> UOp:
 def fills_shared(node: UOp) -> bool:
     """Whether the items of a group fill an array together here."""
     return node.op is Ops.AFTER and any(_is_local(loop) for loop in closed_ranges(node))
+
+
+def _is_copy(fill: UOp) -> bool:
+    return fill.src[1].src[1].op is Ops.LOAD
 
 
 def _is_local(loop: UOp) -> bool:

@@ -2,7 +2,7 @@
 
 Three shapes, told apart by how loads step with loops, never by what a kernel computes:
 - a product: two output loops that each leave some load alone make a tile; the operands of a block of terms are shared
-  by a group, and an item keeps a square of results;
+  by a group, places that windows read more than once only once, and an item keeps a square of results;
 - sums: the items of a group add up one row together, neighbours reading neighbours; or some columns side by side;
 - everything else: an item for each few elements, and blocks turned in shared memory where reading and writing run
   along different loops.
@@ -124,8 +124,9 @@ def _product(plan: _Plan, main: Group) -> bool:
     if not tiles:
         return False
     items, results = next((t for t in tiles if groups(t) >= _GROUPS), tiles[min(len(tiles) - 1, 1)])
-    (terms,) = main.loops if len(main.loops) == 1 else (None,)
-    block = _block(plan, main, terms, items * results)
+    terms = max(main.loops, key=lambda n: shape.sizes[n])  # of a window: the channels, cut into blocks of whole windows
+    window = [n for n in main.loops if n != terms]
+    block = _block(plan, main, terms, items * results * nest_iterations(shape, window))
     right = [a for a in _operand(main, column, row) if a.step(column) != 0]
     width = plan.lanes(column, right) if results % max(1, shape.lanes) == 0 else 1
     if width > 1:
@@ -134,7 +135,7 @@ def _product(plan: _Plan, main: Group) -> bool:
     plan.add("unroll", column, results // width)
     plan.add("unroll", row, results)
     plan.add("local", row, items)
-    if terms is None or not block:
+    if not block:
         return True
     inside = f"{terms}.s" if shape.sizes[terms] > block and plan.add("split", terms, block) else terms
     parts = {row: [f"{row}.l", f"{row}.u"], column: [f"{column}.u", f"{column}.l", f"{column}.v"]}
@@ -144,7 +145,7 @@ def _product(plan: _Plan, main: Group) -> bool:
         parts[column] = [f"{column}.l", f"{column}.v"]
     for loop, other in ((row, column), (column, row)):
         for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in _operand(main, loop, other)):
-            plan.add("stage", slot, inside, *parts[loop])
+            plan.add("stage", slot, inside, *window, *parts[loop])
     return True
 
 
@@ -153,14 +154,14 @@ def _operand(main: Group, loop: str, other: str) -> list[Access]:
     return [a for a in main.loads if loop in a.steps and other not in a.steps]
 
 
-def _block(plan: _Plan, main: Group, terms: str | None, side: int) -> int:
+def _block(plan: _Plan, main: Group, terms: str, side: int) -> int:
     """How many terms a group holds of both operands at a time; 0: their places are not plain, or there is no room."""
-    if terms is None or terms in plan.shape.symbolic or any(a.step(terms) is None for a in main.loads):
+    if any(n in plan.shape.symbolic or a.step(n) is None for n in main.loops for a in main.loads):
         return 0
     size = plan.shape.sizes[terms]
     bytes_each = 2 * side * max(a.size_bytes for a in main.loads) + 2 * _SPACE
-    room = [n for n in _TERMS if n * bytes_each <= plan.target.local_bytes]
-    return next((n for n in room if size % n == 0), room[0] if room and size > room[0] else 0)
+    room = [n for n in (*_TERMS, size) if n * bytes_each <= plan.target.local_bytes and n <= size]
+    return next((n for n in room if size % n == 0 and n <= max(_TERMS)), room[0] if room else 0)
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
     value = _by_neighbours(value, loops) if is_load else value
     apart = {loop: step_of(value.src[0].src[1], loop) if is_load else 0 for loop in loops}
     nearest = min((loop for loop in loops if apart[loop]), key=lambda loop: apart[loop], default=loops[-1])
-    axes = [_Axis([loop], [1]) for loop in loops] if is_shared or not is_load else _axes(value, loops)
+    axes = _axes(value, loops) if is_load else [_Axis([loop], [1]) for loop in loops]
     table: dict[UOp, UOp] = {}
     copies: dict[UOp, int] = {}
     kinds = _copy_kinds([(axis.loops, min(apart[loop] for loop in axis.loops)) for axis in axes])
@@ -163,6 +163,8 @@ def _copy_kinds(axes: Sequence[tuple[list[UOp], int]]) -> list[AxisKind]:
     loop that walks nearer places is a loop too. Copies of it would only be more code.
     """
     kinds = [AxisKind(loops[0].arg[1]) if len(loops) == 1 else AxisKind.REDUCE for loops, _ in axes]
+    for number, (loops, _) in enumerate(axes):  # what work-items fill together is theirs
+        kinds[number] = AxisKind.LOCAL if any(r.arg[1] == AxisKind.LOCAL for r in loops) else kinds[number]
     kept = (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.LOCAL)
     nearest = min((apart for kind, (_, apart) in zip(kinds, axes, strict=True) if kind not in kept), default=0)
     return [

@@ -53,6 +53,11 @@ CHOSEN = {
         "vectorize i1 4; local i1 16; unroll i0 4; local i0 16; split k0 16; "
         "stage 1 k0.s i0.l i0.u; stage 2 k0.s i1.l i1.v; grid i0 i1",
     ),
+    "convolution": (  # windows: each place of a row once, whole windows of 8 channels at a time
+        convolution(data(0, 4, 64, 58, 58), data(1, 64, 64, 3, 3)),
+        "vectorize i3 4; local i3 8; unroll i1 4; local i1 8; split k0 8; "
+        "stage 2 k0.s k1 k2 i1.l i1.u; stage 1 k0.s k1 k2 i3.l i3.v; grid i0 i1 i2 i3",
+    ),
     "few rows": (matmul(data(0, 8, 4096), data(1, 4096, 4096)), "unroll i0 8; local i1 32; share k0 8; grid i1"),
     "row sums": (total(data(0, 4096, 4096), 1), "vectorize k0 4; share k0 256; grid i0"),
     "column sums": (total(data(0, 4096, 4096), 0), "local i0 32; share k0 8; grid i0"),
@@ -107,6 +112,8 @@ def grouped_kernels() -> dict[str, UOp]:
         "norm": only(layer_norm(data(0, 16, 70))),
         "transpose": only(permute(data(0, 33, 40), (1, 0)) + 1.0),
         "convolution": only(convolution(data(0, 1, 3, 12, 12), data(1, 16, 3, 3, 3))),
+        "windows": only(convolution(data(0, 1, 8, 6, 18), data(1, 16, 8, 3, 3))),
+        "odd windows": only(convolution(data(0, 2, 9, 5, 21), data(1, 19, 9, 3, 3))),
         "attention": small_kernels()["attention"],
     }
 
