@@ -22,6 +22,7 @@ from typing import Any
 from kernmill.ir import ShapeError
 
 from .lazy import Lazy
+from .nest import contents, kind_of
 from .size import SymbolicSize
 
 __all__ = ["Guard", "Walk"]
@@ -98,6 +99,7 @@ class Walk:
         self.checks: dict[str, str] = {}  # condition: what the user calls it
         self.tensors: dict[str, Lazy] = {}
         self.labels: dict[str, str] = {}
+        self.containers: dict[str, tuple[Any, dict[Any, Any]]] = {}  # that can change, by place, with their parts
         self.unwatched: dict[str, str] = {}  # what the user calls it: why changes of it are not noticed
         self.generators: dict[str, Any] = {}  # random generators of Python and NumPy, by what the user calls them
         self._is_full = False
@@ -128,6 +130,8 @@ class Walk:
             )
         elif isinstance(value, _PLAIN):
             self.checks[_equal(self, place, value)] = label
+        elif isinstance(value, (set, frozenset)):
+            self._set(place, value, label)
         elif type(value) in (list, tuple, dict) or isinstance(value, (list, dict, tuple, deque)):
             self._container(place, value, label, depth)
         elif type(value).__module__ == "numpy" and hasattr(value, "tobytes"):
@@ -166,6 +170,10 @@ class Walk:
         kind = type(value)
         kind_name = kind.__name__ if kind in (list, tuple, dict) else self.name(kind)
         self.checks[f"type({place}) is {kind_name} and len({place}) == {len(value)}"] = label
+        if (found := kind_of(value)) is not None and found.can_change(value):
+            self.containers[place] = value, contents(value, found)
+            if self._owner:
+                self.owners[place] = self._owner
         if len(value) > _WIDE and self._snapshot(place, value, label):
             return
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -180,6 +188,16 @@ class Walk:
                 self.visit(f"{place}[{self.name(key)}]", item, f"{label}[{key!r}]", depth + 1)
         self._owner = outer
         self._inside.discard(id(value))
+
+    def _set(self, place: str, value: Any, label: str) -> None:
+        if len(value) <= MOST_ENTRIES and all(isinstance(item, _PLAIN) for item in value):
+            self.checks[f"type({place}) is {self.name(type(value))} and {place} == {self.name(frozenset(value))}"] = (
+                label
+            )
+        else:
+            self.checks[f"{place} is {self.name(value)} and len({place}) == {len(value)}"] = label
+            if not isinstance(value, frozenset):
+                self.unwatched[label] = f"a set of {len(value):,} entries, not all of them plain"
 
     def _snapshot(self, place: str, value: Any, label: str) -> bool:
         """One check for all entries; False: they are not all plain."""

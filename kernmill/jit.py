@@ -26,8 +26,17 @@ from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 from kernmill.ir import GradientError, ShapeError, UOp, show_shape
 from kernmill.runtime import current_recording, recording
 
-from .capture import (
-    Entry,
+from .capture import Capture
+from .entry import Entry
+from .guards import Guard, Walk
+from .lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
+from .nest import Parts, opened, rebuild, take_apart
+from .random import _generators  # pyright: ignore[reportPrivateUsage]
+from .reader import MISS, settings_now
+from .size import SymbolicSize
+from .straight import write
+from .tensor import Tensor
+from .tensor_memory import (
     Holders,
     Tensors,
     alive_tensors,
@@ -36,15 +45,7 @@ from .capture import (
     make_real,
     refresh,
     stored,
-    tracked_tensors,
 )
-from .guards import Guard, Walk
-from .lazy import Lazy, is_grad_enabled, is_training
-from .nest import Parts, opened, rebuild, take_apart
-from .random import _generators  # pyright: ignore[reportPrivateUsage]
-from .reader import make_reader, settings_now
-from .size import SymbolicSize
-from .tensor import Tensor
 from .variable import given_values, values_of, variables_below, with_values
 
 __all__ = ["CacheInfo", "Jit", "Memory", "jit"]
@@ -148,20 +149,20 @@ class Jit(Generic[P, R]):
         if current_recording() is not None or given_values():  # inside of another captured function
             return self.__kernmill_captured__(*args, **kwargs)
         with self._lock:
-            for entry in self._recent:
-                found = None if entry.read is None else entry.read(args, kwargs)
-                if found is not None and not _has_pending():
-                    now = entry.matches(found.tensors, found.buffers)
-                    if now is not None:
+            if not _has_pending():
+                for entry in self._recent:
+                    found = MISS if entry.call is None else entry.call(args, kwargs)
+                    if found is not MISS:
                         self._replays += 1
-                        return entry.run((), now, found.values)  # type: ignore[no-any-return]
+                        return found  # type: ignore[no-any-return]
             call = _take(args, kwargs)
             for entry in self._entries.get(call.key, ()) if self._ran else ():
                 now = entry.matches(call.tensors)
                 if now is not None:
                     self._replays += 1
+                    result = entry.run(call.parts.holders, now, call.values)
                     self._remember(entry, args, kwargs)
-                    return entry.run(call.parts.holders, now, call.values)  # type: ignore[no-any-return]
+                    return result  # type: ignore[no-any-return]
             if not call.values:
                 return self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
             args, kwargs = opened(args), opened(kwargs)
@@ -171,7 +172,7 @@ class Jit(Generic[P, R]):
                 self._refuse_what_depends(before)
             return result
 
-    def _refuse_what_depends(self, before: dict[int, UOp]) -> None:
+    def _refuse_what_depends(self, before: dict[weakref.ref[Lazy], UOp]) -> None:
         """Nothing that outlives a call may depend on the values that its variables had in it.
 
         Raises:
@@ -229,8 +230,7 @@ class Jit(Generic[P, R]):
             self._warn_of_escapes([*everything, *made, *after.tensors.values()])
             for tensor in made:
                 _without_history(tensor)
-            entry = Entry(recorded, known, Guard(before), after, holders)
-            entry.finish(result, renewed)
+            entry = Capture(recorded, known, Guard(before), after, holders).entry(result, renewed)
             self._keep(call.key, entry, after)
             return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
@@ -249,10 +249,10 @@ class Jit(Generic[P, R]):
         return found.tensors
 
     def _remember(self, entry: Entry, args: Any, kwargs: Any) -> None:
-        """The entry is tried first from now on, if its arguments can be read by straight code."""
-        if entry.read is None and not entry.changes_arguments:
-            entry.read = make_reader(args, kwargs)
-        if entry.read is not None:
+        """The entry is tried first from now on, if there is straight code for it."""
+        if entry.call is None:
+            entry.call = write(entry, args, kwargs)
+        if entry.call is not None:
             self._recent = [entry, *(e for e in self._recent if e is not entry)][:MOST_RECENT]
 
     def _keep(self, key: Any, entry: Entry, after: Walk) -> None:

@@ -113,28 +113,22 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
-class _Ref(weakref.ref["Lazy"]):
-    __slots__ = ("number",)
-    number: int
-
-
-_alive: dict[int, _Ref] = {}
-
-
-def _forget(ref: weakref.ref[Lazy]) -> None:
-    assert isinstance(ref, _Ref)
-    _alive.pop(ref.number, None)
+_alive: set[weakref.ref[Lazy]] = set()
+_track, _forget = _alive.add, _alive.discard  # functions of C: they run for every tensor
 
 
 def keep_track(tensor: Lazy) -> None:
-    ref = _Ref(tensor, _forget)
-    ref.number = id(ref)
-    _alive[ref.number] = ref
+    _track(weakref.ref(tensor, _forget))
+
+
+def tracked_tensors() -> list[tuple[weakref.ref[Lazy], Lazy]]:
+    """Every tensor there is, with a reference that stays the same."""
+    return [(ref, tensor) for ref in list(_alive) if (tensor := ref()) is not None]
 
 
 def expressions() -> list[UOp]:
     """The nodes of all tensors that are alive: what an assignment must leave readable."""
-    return [tensor.uop for ref in list(_alive.values()) if (tensor := ref()) is not None]
+    return [tensor.uop for _, tensor in tracked_tensors()]
 
 
 class Lazy:

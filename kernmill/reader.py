@@ -1,25 +1,27 @@
 """Reading the arguments of a captured call: their structure as straight code, made once, and run at each call.
 
-`take_apart` (nest.py) says what a call looks like in general. A reader answers one question, fast: does this call look
+`take_apart` (nest.py) says what a call looks like in general. This code answers one question, fast: does this call look
 like that of one capture, and if so, which tensors does it bring, and in which memory do they lie? What it does not
 know (a tensor that is not computed yet, memory that two arguments share, gradients) it leaves to `take_apart`.
+straight.py goes on from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from kernmill.ir import Ops, active_overrides, setting
-from kernmill.runtime import Buffer
+from kernmill.runtime import is_quiet
 
 from .lazy import Lazy, grad_state, training_state
 from .nest import Kind, kind_of
 from .tensor import _stored  # pyright: ignore[reportPrivateUsage]
 from .variable import Bound
 
-__all__ = ["Found", "Reader", "make_reader", "settings_now"]
+__all__ = ["MISS", "Reading", "read_call", "settings_now"]
 
+_GONE = (AttributeError, LookupError, TypeError)
 _SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK")
 
 
@@ -28,38 +30,29 @@ def settings_now() -> tuple[Any, ...]:
     return tuple([setting(name) for name in _SETTINGS])
 
 
-class Found(NamedTuple):
-    """What a call brings: its tensors, where they lie, and the values of its variables by name."""
-
-    tensors: tuple[Lazy, ...]
-    buffers: tuple[Buffer, ...]
-    values: dict[str, int]
+MISS: Any = object()  # what code for one look answers to calls of another
 
 
-Reader: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], "Found | None"]
-
-
-def make_reader(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reader | None:
-    """A reader for calls like this one, in the settings that are in force; None where there is none."""
-    writer = _Writer()
-    writer.test(f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}")
-    for name, state in (("grad", grad_state), ("training", training_state)):
-        writer.scope[name] = state
-        writer.test(f"{name}() is not {state()}")
-    writer.settings()
+def read_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reading | None:
+    """The code that reads calls like this one, in the settings that are in force; None where there is none."""
+    reading = Reading()
+    reading.test(f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}")
+    reading.settings()
     items = [(f"args[{n}]", value) for n, value in enumerate(args)]
     items += [(f"kwargs[{name!r}]", kwargs[name]) for name in sorted(kwargs)]
-    if not all(writer.visit(place, value) for place, value in items) or not writer.has_own_memory():
-        return None
-    return writer.reader()
+    is_known = all(reading.visit(place, value) for place, value in items) and reading.has_own_memory()
+    return reading if is_known else None
 
 
-class _Writer:
-    """The code of one reader."""
+class Reading:
+    """The code that reads the arguments of one call. In it t0 is the first tensor and b0 its memory.
+
+    `values`: of its variables, each the code for its number. `quiet[0]`: that nobody wants to hear of kernels.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.scope: dict[str, Any] = {"stored": _stored, "RESHAPE": Ops.RESHAPE, "Found": Found}
+        self.scope: dict[str, Any] = {"stored": _stored, "RESHAPE": Ops.RESHAPE, "MISS": MISS, "GONE": _GONE}
         self.buffers: list[Any] = []
         self.values: dict[str, str] = {}
         self.count = 0
@@ -72,13 +65,15 @@ class _Writer:
 
     def test(self, condition: str) -> None:
         """Another call, if this holds."""
-        self.lines.append(f"  if {condition}: return None")
+        self.lines.append(f"  if {condition}: return MISS")
 
     def settings(self) -> None:
-        """The settings have the values of now; looked at again when another Context is in force."""
-        self.scope |= {"overrides": active_overrides, "now": settings_now, "seen": [active_overrides()]}
-        self.lines += ["  if overrides() is not seen[0]:", f"   if now() != {self.name(settings_now())}: return None",
-                       "   seen[0] = overrides()"]  # fmt: skip
+        """The modes and settings have the values of now. Settings are looked at again in another Context."""
+        self.scope |= {"grad": grad_state, "training": training_state, "overrides": active_overrides}
+        self.scope |= {"now": settings_now, "seen": [active_overrides()], "quiet": [is_quiet()], "is_quiet": is_quiet}
+        self.test(f"grad() is not {grad_state()} or training() is not {training_state()}")
+        self.lines += ["  if overrides() is not seen[0]:", f"   if now() != {self.name(settings_now())}: return MISS",
+                       "   seen[0], quiet[0] = overrides(), is_quiet()"]  # fmt: skip
 
     def local(self, place: str) -> str:
         """A variable with the value at a place."""
@@ -151,27 +146,24 @@ class _Writer:
             f"   b{n} = u.src[0].storage if u.op is RESHAPE else None",
             f"   if b{n} is None:",
             "    u = stored(u)",
-            "    if u is None: return None",
+            "    if u is None: return MISS",
             f"    b{n}, u = u.storage, t{n}.uop",
         ]
+        shape = self.name(value.uop.shape)
         self.test(
-            f"u.dtype is not {self.name(value.dtype)} or b{n}.device != {node.storage.device!r} "
-            f"or u.shape != {value.shape} or t{n}.requires_grad or t{n}.grad is not None "
+            f"u._shape != {shape} and u.shape != {shape} or u.dtype is not {self.name(value.dtype)} "
+            f"or b{n}.device != {node.storage.device!r} or t{n}.requires_grad or t{n}.grad is not None "
             f"or type(t{n}) is not {self.name(type(value))}"
         )
         return True
 
-    def reader(self) -> Reader:
-        """The function."""
-        numbers = range(len(self.buffers))
-        tensors, buffers = ("".join(f"{letter}{n}, " for n in numbers) for letter in "tb")
-        values = ", ".join(f"{name!r}: {text}" for name, text in self.values.items())
-        body = "\n".join(self.lines)
-        source = (
-            f"def read(args, kwargs):\n try:\n{body}\n  return Found(({tensors}), ({buffers}), {{{values}}})\n"
-            " except GONE:\n  return None\n"
-        )
-        self.scope["GONE"] = (AttributeError, LookupError, TypeError)
-        exec(compile(source, "<arguments of a captured function>", "exec"), self.scope)
-        found: Reader = self.scope["read"]
+    def values_text(self) -> str:
+        """Python for the values of the variables by name."""
+        return "{" + ", ".join(f"{name!r}: {text}" for name, text in self.values.items()) + "}"
+
+    def function(self, lines: list[str]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+        """A function of args and kwargs that goes on with these lines when it has read them."""
+        body = "\n".join([" try:", *self.lines, " except GONE:", "  return MISS", *lines])
+        exec(compile(f"def call(args, kwargs):\n{body}\n", "<call of a captured function>", "exec"), self.scope)
+        found: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self.scope["call"]
         return found

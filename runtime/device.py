@@ -112,6 +112,10 @@ class Batch:
 
         return bind
 
+    def place(self, entry: int, slot: int) -> tuple[Any, int] | None:
+        """(default: None) What `binder` writes to, where that is an address in an array: the array and the place."""
+        return None
+
     def setter(self, entry: int, number: int) -> Callable[[int], object]:
         """A function that gives variable `number` of call `entry` another value, for all runs to come."""
 

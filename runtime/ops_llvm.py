@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 from kernmill.ir import DType, Ops, Target, Unit, dtypes, setting
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
@@ -90,12 +91,15 @@ class _Table(Batch):
         self.table = launch_table(calls)
 
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
-        slots, place = self.table.argument(entry, slot)
+        slots, place = self.place(entry, slot)
 
         def bind(buffer: Buffer) -> None:
             slots[place] = buffer.address
 
         return bind
+
+    def place(self, entry: int, slot: int) -> tuple[Any, int]:
+        return self.table.argument(entry, slot)
 
     def setter(self, entry: int, number: int) -> Callable[[int], object]:
         slots, place = self.table.argument(entry, len(self.calls[entry].buffers) + number)

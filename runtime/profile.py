@@ -20,7 +20,16 @@ from .schedules import symbol
 if TYPE_CHECKING:
     from .device import Device
 
-__all__ = ["KernelTotal", "collecting_kernels", "report", "report_memory", "totals", "wants_report"]
+__all__ = [
+    "KernelTotal",
+    "collecting_kernels",
+    "is_quiet",
+    "is_watched",
+    "report",
+    "report_memory",
+    "totals",
+    "wants_report",
+]
 
 
 @dataclass(slots=True)
@@ -43,7 +52,17 @@ _launched: dict[tuple[str, UOp], tuple[Kernel, int]] | None = None
 
 def wants_report() -> bool:
     """Whether kernels are timed one by one."""
-    return collecting or _launched is not None or debug() >= 2 or bool(setting("DUMP"))
+    return is_watched() or not is_quiet()
+
+
+def is_watched() -> bool:
+    """Whether a block of this process collects the times of kernels."""
+    return collecting or _launched is not None
+
+
+def is_quiet() -> bool:
+    """Whether no setting asks for reports. The same as long as `active_overrides` gives the same."""
+    return debug() < 2 and not setting("DUMP")
 
 
 @contextmanager

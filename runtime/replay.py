@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from kernmill.compiler import Kernel
 from kernmill.ir import IndexRangeError, KernmillError, Ops, ShapeError, UOp
@@ -58,6 +58,8 @@ class _Check:
     buffer: Buffer
     message: str
 
+
+_MOST_PLACES = 4  # of one buffer, that straight code writes one by one
 
 Step: TypeAlias = "_Kernels | _Copy | _Check"
 
@@ -111,13 +113,16 @@ class Recording:
         return sum(len(step.calls) for step in self.steps if isinstance(step, _Kernels))
 
 
-_local = threading.local()
+class _Local(threading.local):
+    recording: Recording | None = None
+
+
+_local = _Local()
 
 
 def current_recording() -> Recording | None:
     """The recording of this thread, if one is under way."""
-    found: Recording | None = getattr(_local, "recording", None)
-    return found
+    return _local.recording
 
 
 @contextmanager
@@ -144,13 +149,16 @@ class Replay:
         self._binders: list[list[Callable[[Buffer], object]]] = [[] for _ in moving]
         # in place of what moves: the memory of the capture belongs to its user, and is not kept alive from here
         self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
-        self._addresses = [0] * len(moving)
+        self.addresses = [0] * len(moving)
         self._setters: dict[str, list[Callable[[int], object]]] = {}
         self._bounds: dict[str, tuple[int, int]] = {}
         self._values: Mapping[str, int] = {}
         self.kernel_count = recorded.kernel_count
         self.kept_bytes, self.least_bytes = self._memory(recorded)
+        self._places: list[list[Any]] = [[] for _ in moving]
         self._steps: list[_Ready | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
+        only = self._steps[0] if len(self._steps) == 1 else None
+        self.batch = only.batch if isinstance(only, _Ready) else None  # where that is all there is to launch
 
     def _memory(self, recorded: Recording) -> tuple[int, int]:
         """Bytes of all that stays, and of what of it is alive at the worst moment."""
@@ -194,6 +202,7 @@ class Replay:
             for slot, buffer in enumerate(call.buffers):
                 if id(buffer) in self._slots:
                     self._binders[self._slots[id(buffer)]].append(batch.binder(entry, slot))
+                    self._places[self._slots[id(buffer)]].append(batch.place(entry, slot))
             for number, variable in enumerate(variables_of(step.kernels[entry].ast)):
                 name, least, greatest = variable.arg
                 self._setters.setdefault(name, []).append(batch.setter(entry, number))
@@ -208,15 +217,28 @@ class Replay:
             IndexRangeError: a recorded check failed.
             ShapeError: a variable has no value, or one outside its bounds.
         """
-        if self._setters:
-            self._set_variables(values or {})
+        self.set_variables(values or {})
         addresses = [buffer.address for buffer in given]
-        if addresses != self._addresses:
+        if addresses != self.addresses:
             for slot, address in enumerate(addresses):
-                if address != self._addresses[slot]:
-                    for bind in self._binders[slot]:
-                        bind(given[slot])
-            self._addresses = addresses
+                if address != self.addresses[slot]:
+                    self.bind(slot, given[slot])
+        self.launch(given)
+
+    def bind(self, slot: int, buffer: Buffer) -> None:
+        """Another buffer in the place of one that moves."""
+        for bind in self._binders[slot]:
+            bind(buffer)
+        self.addresses[slot] = buffer.address
+
+    def places(self, slot: int) -> list[Any] | None:
+        """Where the address of one that moves stands: arrays and places in them, to be written together with
+        `addresses`. None: `bind` has to be called."""
+        found = self._places[slot]
+        return None if len(found) > _MOST_PLACES or None in found else found
+
+    def launch(self, given: Sequence[Buffer]) -> None:
+        """Launch everything as it is bound."""
         is_timed = wants_report()
         for step in self._steps:
             if not isinstance(step, _Ready):
@@ -226,7 +248,14 @@ class Replay:
             else:
                 step.batch.run()
 
-    def _set_variables(self, values: Mapping[str, int]) -> None:
+    def set_variables(self, values: Mapping[str, int]) -> None:
+        """Give variables their values.
+
+        Raises:
+            ShapeError: one has none, or one outside its bounds.
+        """
+        if not self._setters:
+            return
         check_values(self._bounds, values)
         for name, setters in self._setters.items():
             if self._values.get(name) != values[name]:

@@ -388,6 +388,13 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     return simplify(substitute(ast, table))
 
 
+<<<<<<< HEAD
+def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
+    return in_output(ast, find_loop(ast, args[0]))
+
+
+=======
+>>>>>>> wt_tile
 def _tile(ast: UOp, args: tuple[str, ...]) -> UOp:
     loops = [find_loop(ast, name) for name in args]
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE and closed_ranges(node)]
@@ -397,10 +404,13 @@ def _tile(ast: UOp, args: tuple[str, ...]) -> UOp:
     (total,) = sums
     bare = total.replace(src=(without_mask(total.src[0]), *closed_ranges(total)))
     return simplify(substitute(ast, {total: staged(bare, loops, "tile", "'" * _marks(ast, args))}))
+<<<<<<< HEAD
+=======
 
 
 def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
     return in_output(ast, find_loop(ast, args[0]))
+>>>>>>> wt_tile
 
 
 def _marks(ast: UOp, names: Sequence[str]) -> int:

@@ -1,0 +1,352 @@
+"""class Entry: one captured call, ready to be replayed: is this its situation, launch, and put what was made in place.
+
+capture.py says what there is to do. straight.py writes the common cases of it as code for one entry; what that code
+does not know it leaves to `matches` and `run`, which know all.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, is_
+from sys import getrefcount
+from typing import Any, NamedTuple
+
+from kernmill.ir import UOp, reshape
+from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
+
+from .guards import Guard
+from .lazy import Lazy
+from .nest import Kind, contents
+from .tensor import Tensor
+from .tensor_memory import buffer_of, chain, hold, make_real, own, stored
+
+__all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
+
+_SPARE = 2  # buffers that a result may use again when its tensor is gone
+_SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
+_uop_of = attrgetter("uop")
+
+
+class _Spare:
+    """Memory with a node for each shape. `counts`: how often its nodes are referred to while nobody else has them."""
+
+    __slots__ = ("buffer", "counts", "nodes")
+
+    def __init__(self, buffer: Buffer, shapes: Sequence[Any]) -> None:
+        node = buffer_node(buffer)
+        self.buffer = buffer
+        self.nodes = (node, *[reshape(node, shape) for shape in shapes])
+        del node
+        self.counts = [*map(getrefcount, self.nodes)]
+
+
+class Fresh:
+    """Memory for one result, new each time, or used again when nothing can see what was in it."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.device, self.dtype, self.numel = buffer.device, buffer.dtype, buffer.numel
+        self.shapes: list[Any] = []
+        self._spares: list[_Spare] = []
+
+    def shape(self, shape: Any) -> int:
+        """The number of this shape among the nodes of what `take` gives."""
+        if shape not in self.shapes:
+            self.shapes.append(shape)
+        return self.shapes.index(shape) + 1
+
+    def take(self) -> _Spare:
+        """Memory, with a node for each shape."""
+        spares = self._spares  # by turns: the last result often lives until the next one is there
+        for place, spare in enumerate(spares):
+            if [*map(getrefcount, spare.nodes)] == spare.counts:
+                buffer = spare.buffer
+                if spare.nodes[0].storage is buffer and (buffer._export is None or not buffer.is_exported):
+                    spares.append(spares.pop(place))
+                    return spare
+        spare = _Spare(allocate_buffer(self.device, self.dtype, self.numel), self.shapes)
+        spares.append(spare)
+        del spares[: -_SPARE if spare.buffer.nbytes > _SMALL_BYTES else -_SMALL_SPARE]
+        return spare
+
+
+class Source(NamedTuple):
+    """A buffer of the recording that was there before; `members`: the tensors that held it, by number."""
+
+    members: list[int]
+    is_written: bool
+    device: str
+
+
+class Value(NamedTuple):
+    """What a replay makes: a tensor (over a fresh buffer, a source as it was before, a constant; or the same one as
+    before), a container of the arguments, or the number that a size is."""
+
+    kind: str  # fresh, source, constant, same, holder, size
+    which: int = 0
+    shape: Any = None
+    uop: UOp | None = None
+    is_leaf: bool = False
+
+
+class Refill(NamedTuple):
+    """A container that other parts are put into. `parts`: by key, the old key, or what makes one."""
+
+    holder: int  # of the arguments, then those that `Effects.find` gives
+    kind: Kind
+    parts: Mapping[Any, tuple[Any, Callable[[Any], Any] | None]]
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a replay does to tensors and places, besides its result."""
+
+    rebound: list[tuple[int, Value]] = field(default_factory=list)
+    grads: list[tuple[int, Callable[[Any], Any]]] = field(default_factory=list)  # argument, value
+    refills: list[Refill] = field(default_factory=list)
+    find: Callable[[], list[Any]] = list  # the containers at places that other parts are put into
+    places: Callable[[Any, Any], None] | None = None
+    parts: list[Callable[[Any], Any]] = field(default_factory=list)
+    known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded place, tensor made
+
+    @property
+    def change_arguments(self) -> bool:
+        """Whether containers become others, or gradients of arguments."""
+        return bool(self.refills or self.grads)
+
+
+class Plan(NamedTuple):
+    """What a capture found. Tensors have numbers: the arguments, then the state.
+
+    `state`: tensors at guarded places, then others that the recording touched (`held`). `private`: what takes the place
+    of buffers that a user's tensor kept. The replay's moving buffers are those of sources, fresh ones, private ones.
+    """
+
+    arguments: list[Lazy]
+    state: list[Lazy]
+    held: list[Lazy]
+    sources: list[Source]
+    fresh: list[Fresh]
+    private: list[Buffer]
+    made: list[Value]
+    result: Callable[[Any], Any]
+    is_tensor: bool  # the result, and nothing else
+    effects: Effects
+
+
+class Entry:
+    """One captured call."""
+
+    def __init__(self, plan: Plan, guard: Guard, replay: Replay) -> None:
+        self.guard, self.replay = guard, replay
+        self.sources, self.fresh, self.made, self.result = plan.sources, plan.fresh, plan.made, plan.result
+        self.effects = plan.effects
+        self.is_tensor = plan.is_tensor
+        self.shows_holders = any(value.kind == "holder" for value in plan.made)
+        self.is_bound = False  # the addresses of the state stand in the replay
+        self.call: Callable[[Any, Any], Any] | None = None  # see straight.py
+        self.count = len(plan.arguments)
+        self.held, self._private = plan.held, plan.private
+        self._shapes = [(t.uop.shape, t.dtype) for t in plan.state]
+        made = [*plan.made, *(value for _, value in plan.effects.rebound)]
+        self._goes_on = [value for value in made if value.kind == "source"]
+        self._written = [slot for slot, source in enumerate(self.sources) if source.is_written]
+        self._of_arguments = [slot for slot, s in enumerate(self.sources) if min(s.members) < self.count]
+        self._slot_of = {m: (slot, len(s.members) == 1) for slot, s in enumerate(self.sources) for m in s.members}
+        self._set_state(plan.state)
+        self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
+        self._forget()
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether a replay makes a result and changes nothing."""
+        effects = self.effects
+        return not (
+            self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.places is not None
+        )
+
+    # --- is this the captured situation?
+    def matches(self, arguments: Sequence[Lazy]) -> list[Lazy] | None:
+        """The tensors of this call by number, or None when something the capture depended on is different."""
+        places = self.guard.check()
+        if places is None:
+            return None
+        state = [*places, *self.held] if self.held else places
+        if not self.knows(state) and not self._look_again(state):
+            return None
+        if [self.numbers.get(id(t), -1) for t in arguments] != self.same:
+            return None
+        now = [*arguments, *state]
+        return now if all(self._resolve(slot, now) for slot in self._of_arguments) else None
+
+    def knows(self, state: Sequence[Lazy]) -> bool:
+        """Whether these are the tensors of the last replay, in the same memory."""
+        return all(map(is_, state, self._state)) and all(map(is_, map(_uop_of, state), [ref() for ref in self._uops]))
+
+    def _set_state(self, state: Sequence[Lazy]) -> None:
+        self._state: list[Lazy] = list(state)
+        self.numbers = {id(tensor): number for number, tensor in reversed(list(enumerate(state)))}
+
+    def _resolve(self, slot: int, now: Sequence[Lazy]) -> bool:
+        """Find the memory of a source. False: its tensors no longer share it, or it went to another device."""
+        members = self.sources[slot].members
+        buffer = buffer_of(now[members[0]])
+        if buffer is None or buffer.device != self.sources[slot].device:
+            return False
+        self._buffers[slot] = buffer
+        return all(buffer_of(now[member]) is buffer for member in members[1:])
+
+    def lies(self, now: Sequence[Lazy], buffers: Sequence[Buffer]) -> bool:
+        """Note where the arguments of a call lie; False: a source is in two places."""
+        for slot in self._of_arguments:
+            members = self.sources[slot].members
+            if len(members) == 1:
+                self._buffers[slot] = buffers[members[0]]
+            elif not self._resolve(slot, now):
+                return False
+        return True
+
+    def _forget(self) -> None:
+        """Look everything up at the next call."""
+        self.is_bound = False
+        self._uops: list[Callable[[], UOp | None]] = [_nothing] * len(self._state)
+        self._buffers: list[Any] = [None] * len(self.sources)
+        self._nodes: list[weakref.ref[UOp]] = []
+        self._counts: list[int] = []
+        self._owned: list[int] = []
+
+    def _look_again(self, state: Sequence[Lazy]) -> bool:
+        """Tensors of the state were exchanged or have other memory: fitting ones are taken over."""
+        self.is_bound = False
+        for tensor, (shape, dtype) in zip(state, self._shapes, strict=True):
+            if tensor.uop.shape != shape or tensor.dtype is not dtype:
+                return False
+        needed = {m - self.count for s in self.sources for m in s.members if m >= self.count}
+        make_real([state[i] for i in needed])
+        self._set_state(state)
+        now: list[Any] = [*[None] * self.count, *state]
+        for slot, source in enumerate(self.sources):
+            if min(source.members) >= self.count and not self._resolve(slot, now):
+                self._forget()
+                return False
+        self._uops = [weakref.ref(t.uop) for t in state]
+        self._nodes, self._counts = [], []
+        return True
+
+    # --- the replay
+    def run(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int]) -> Any:
+        """Launch, and leave everything as plain execution would. `now`: what `matches` gave."""
+        try:
+            if self._written:
+                self._claim(now)
+            spares = [fresh.take() for fresh in self.fresh]
+            old = self._before(now) if self._goes_on else {}
+            self.replay.run([*self._buffers, *[spare.buffer for spare in spares], *self._private], values)
+        except BaseException:
+            self._forget()
+            raise
+        self.is_bound = True
+        for slot in self._of_arguments:
+            self._buffers[slot] = None  # the caller's: not kept alive from here
+        made = [self.part(value, holders, now, values, spares, old) for value in self.made]
+        effects = self.effects
+        if effects.rebound:
+            self._rebind(now, spares, old)
+        for number, part in effects.grads:
+            now[number].grad = part(made)
+        if effects.refills:
+            _refill(effects.refills, [*holders, *effects.find()], made)
+        if effects.places is not None:
+            effects.places(made, effects.parts)
+            self._learn(made)
+        return self.result(made)
+
+    def part(self, value: Value, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
+              spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
+        """One of the things that a replay makes."""
+        if value.kind == "same":
+            return now[value.which]
+        if value.kind == "holder":
+            return holders[value.which]
+        if value.kind == "size":
+            return value.shape.number(values)
+        uop = self._node(value, spares, old)
+        node = stored(uop)
+        new = Tensor._make(uop, None if node is None else node.storage.device)
+        return new.requires_grad_() if value.is_leaf else new
+
+    def _node(self, value: Value, spares: Sequence[_Spare], old: dict[int, UOp]) -> UOp:
+        if value.kind == "fresh":
+            return spares[value.which].nodes[int(value.shape)]
+        if value.kind == "source":
+            return reshape(old[value.which], value.shape)
+        assert value.uop is not None
+        return value.uop
+
+    def _before(self, now: Sequence[Lazy]) -> dict[int, UOp]:
+        """The nodes of sources as they are before, for tensors that go on seeing them."""
+        found: dict[int, UOp] = {}
+        for value in self._goes_on:
+            node = stored(now[self.sources[value.which].members[0]].uop)
+            assert node is not None
+            found[value.which] = node
+        return found
+
+    def _claim(self, now: Sequence[Lazy]) -> None:
+        """What the recording writes in place must be seen by its own tensor only."""
+        written = self._written
+        nodes = [ref() for ref in self._nodes]
+        is_alone = nodes and list(map(getrefcount, nodes)) == self._counts
+        del nodes
+        is_same = is_alone and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned
+        if is_same and not any(self._buffers[i].is_exported for i in written):
+            return
+        mine = [now[self.sources[slot].members[0]] for slot in written]
+        for slot, tensor in zip(written, mine, strict=True):
+            self._buffers[slot] = own(tensor)
+        for slot in written:
+            for member in self.sources[slot].members:
+                if member >= self.count:
+                    self._uops[member - self.count] = weakref.ref(now[member].uop)
+        self._owned = [id(tensor.uop) for tensor in mine]
+        self._nodes = [weakref.ref(node) for tensor in mine for node in chain(tensor.uop)]
+        found = [ref() for ref in self._nodes]
+        self._counts = list(map(getrefcount, found))
+
+    def _rebind(self, now: Sequence[Lazy], spares: Sequence[_Spare], old: dict[int, UOp]) -> None:
+        for number, value in self.effects.rebound:
+            node = stored(self._node(value, spares, old))
+            assert node is not None
+            hold(now[number], node)
+        changed = {id(now[number]) for number, _ in self.effects.rebound}
+        for place, tensor in enumerate(self._state):
+            if id(tensor) in changed:
+                self._uops[place] = _nothing  # its memory is another: look again
+
+    def _learn(self, made: Sequence[Lazy]) -> None:
+        """Guarded places hold other tensors now, and we know which."""
+        for place, number in self.effects.known:
+            tensor = self._state[place] = made[number]
+            self._uops[place] = weakref.ref(tensor.uop)
+            slot, is_alone = self._slot_of.get(place + self.count, (0, False))
+            if is_alone:
+                self._buffers[slot] = buffer_of(tensor)
+                self.is_bound = False
+            elif place + self.count in self._slot_of:
+                self._uops[place] = _nothing  # one of several that share memory: look again
+        self._set_state(self._state)
+
+
+def _refill(refills: Sequence[Refill], holders: Sequence[Any], made: Sequence[Any]) -> None:
+    """Put parts into containers of the arguments; all are read before any is written."""
+    new = []
+    for refill in refills:
+        old = contents(holders[refill.holder], refill.kind)
+        new.append([old[key] if part is None else part(made) for key, part in refill.parts.values()])
+    for refill, parts in zip(refills, new, strict=True):
+        refill.kind.fill(holders[refill.holder], list(refill.parts), parts)
+
+
+def _nothing() -> None:
+    return None

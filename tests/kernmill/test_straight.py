@@ -1,0 +1,125 @@
+"""Straight code for whole calls: it launches only what it was written for, and is what plain execution is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Context, Tensor, Variable, jit
+from kernmill.reader import MISS
+from kernmill.runtime import collecting_kernels
+
+
+def real(*values: float) -> Tensor:
+    return Tensor(np.array(values, np.float32)).realize()
+
+
+W = real(5, 7)
+N = Variable("n", 1, 2)
+
+
+def with_state(x: Tensor) -> Tensor:
+    return x * W + 1
+
+
+def nested(x: Tensor, y: Tensor) -> Any:
+    return [x + y, (x, {"y": y * 2, "one": 1})], W, Tensor([3.0]), (x - y).reshape(2, 1)
+
+
+def sized(x: Tensor, n: Any) -> Any:
+    return x[:n].sum(), n, x * n
+
+
+@pytest.mark.parametrize(
+    ("function", "looks"),
+    [
+        (with_state, [(real(1, 2),), (real(3, 4),), (real(1, 2).reshape(2),)]),
+        (nested, [(real(1, 2), real(3, 4)), (real(5, 6), real(7, 8))]),
+        (sized, [(real(1, 2), N.bind(1)), (real(1, 2), N.bind(2)), (real(4, 5), N.bind(1))]),
+        (lambda x: x.exp(), [(real(1, 2),)]), (lambda x: None, [(real(1, 2),)]), (lambda: W * 2, [()]),
+        (lambda x: x, [(real(1, 2),), (real(3, 4),)]), (lambda x: x[1:], [(real(1, 2),), (real(3, 4),)]),
+    ],
+)  # fmt: skip
+def test_it_is_what_plain_execution_is(function: Callable[..., Any], looks: list[Any]) -> None:
+    step = jit(function)
+    kept = []
+    for turn in range(6):
+        for look in looks:
+            found = step(*look)
+            kept.append((found, show(found)))
+            assert show(found) == show(function(*look))
+            if turn > 2:
+                assert step._recent
+                (entry,) = (e for e in step._recent[:1])
+                assert entry.call is not None
+                again = entry.call(look, {})
+                assert again is not MISS
+                assert show(again) == show(found)
+    for found, shown in kept:  # nothing was written where an older result lies
+        assert show(found) == shown
+
+
+def show(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.numpy().tolist()
+    if isinstance(value, (list, tuple)):
+        return [show(item) for item in value]
+    return [show(item) for item in value.items()] if isinstance(value, dict) else value
+
+
+def test_state_that_moved() -> None:
+    """A tensor of the state in other memory, then back: the addresses are those of now."""
+    weight = real(1, 2)
+    step = jit(lambda x: x * weight)
+    x = real(3, 4)
+    for _ in range(4):
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+    for value in range(4):
+        weight.assign(weight + value).realize()
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+        weight.replace(real(value, 1))
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+
+
+def test_reports_are_made_when_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    step = jit(lambda x: x * 3)
+    x = real(1, 2)
+    for _ in range(4):
+        step(x)
+    with collecting_kernels() as found:
+        step(x)
+    assert len(found) == 1
+    capsys.readouterr()
+    with Context(DEBUG=2):
+        step(x)
+    assert capsys.readouterr().err
+    step(x)
+    assert not capsys.readouterr().err
+
+
+def test_results_outlive_many_calls() -> None:
+    """More results alive than memory is kept for; some with views, some seen by NumPy."""
+    step = jit(lambda x: (x * 2, (x + 1).reshape(2, 1)))
+    alive: list[Any] = []
+    for value in range(20):
+        a, b = step(real(value, value))
+        alive.append((value, a if value % 3 else a.numpy(), b[1] if value % 2 else b))
+        if value % 5 == 4:
+            del alive[::2]
+        for v, first, second in alive:
+            np.testing.assert_array_equal(first if isinstance(first, np.ndarray) else first.numpy(), [2 * v, 2 * v])
+            assert set(second.numpy().ravel()) == {v + 1}
+
+
+def test_a_launch_that_fails_leaves_no_trace() -> None:
+    table = real(1, 2, 3)
+    step = jit(lambda i: table[i] * 2)
+    for at in ([0, 1], [2, 2], [1, 0]):
+        np.testing.assert_array_equal(step(Tensor(at).realize()).numpy(), 2 * table.numpy()[at])
+    with pytest.raises(IndexError):
+        step(Tensor([0, 7]).realize())
+    np.testing.assert_array_equal(step(Tensor([2, 0]).realize()).numpy(), [6, 2])

@@ -1,0 +1,51 @@
+"""Tensors and their memory: what is owned, shared, renewed and realized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kernmill import Tensor
+from kernmill.tensor_memory import buffer_of, make_real, own, refresh, stored
+
+
+def made(requires_grad: bool = False) -> Tensor:
+    return Tensor(np.ones((2, 3), np.float32), requires_grad=requires_grad).realize()
+
+
+def test_own_memory_stays_where_it_is() -> None:
+    tensor = made()
+    before = buffer_of(tensor)
+    assert before is not None
+    assert own(tensor).address == before.address
+
+
+def test_shared_memory_is_copied() -> None:
+    tensor = made()
+    for share in (tensor.clone, lambda: tensor * 2, tensor.numpy):
+        other: Any = share()
+        before = buffer_of(tensor)
+        assert before is not None
+        assert own(tensor).address != before.address
+        np.testing.assert_array_equal(tensor.numpy(), np.ones((2, 3)))
+        assert other.shape == (2, 3)
+
+
+def test_new_nodes_over_the_same_memory() -> None:
+    tensor, leaf = made(), made(requires_grad=True)
+    loss = (leaf * 3).sum()
+    before = [(t.uop, buffer_of(t)) for t in (tensor, leaf)]
+    refresh([tensor, leaf, tensor.clone()])
+    for t, (uop, buffer) in zip((tensor, leaf), before, strict=True):
+        assert t.uop is not uop
+        assert buffer_of(t) is buffer
+    loss.backward()  # what was computed from the leaf before still leads to it
+    assert leaf.grad is not None
+    np.testing.assert_array_equal(leaf.grad.numpy(), np.full((2, 3), 3))
+
+
+def test_make_real_takes_a_tensor_twice() -> None:
+    tensor = made() + 1
+    make_real([tensor, tensor])
+    assert stored(tensor.uop) is not None
