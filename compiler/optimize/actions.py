@@ -9,7 +9,8 @@
     local i1 16        the inner 16 iterations are for the work-items of a group (of a kept row: they fill it together)
     share k0 64        the work-items of a group add up 64 parts of a sum, which are folded in memory that they share
     order i1 i0        the order of the output loops, outermost first
-    accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms
+    accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
+                       so do further loops and counts: k1 64 ..
     tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
@@ -36,6 +37,7 @@ from kernmill.ir import (
     Target,
     UOp,
     closed_ranges,
+    const,
     dtypes,
     make_range,
     simplify,
@@ -342,31 +344,40 @@ def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
 
 
 def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
-    name = args[0]
-    size = find_loop(ast, name).src[0]
-    if not size.is_const or size.arg <= int(args[1]):
-        raise ValueError(f"{name} has no second block")
-    ast = _cut("split")(ast, args)
-    outer = find_loop(ast, name)
-    sums = [node for node in ast.toposort() if outer in closed_ranges(node)]
+    cuts = list(zip(args[::2], map(int, args[1::2]), strict=True))
+    loops: dict[UOp, UOp] = {}  # a loop over blocks of the sum, and as an output loop
+    for name, count in cuts:
+        size = find_loop(ast, name).src[0]
+        if not size.is_const or size.arg <= count:
+            raise ValueError(f"{name} has no second block")
+        ast = _cut("split")(ast, (name, str(count))) if count > 1 else ast
+    for name, _ in cuts:
+        outer = find_loop(ast, name)
+        if outer.arg[1] != AxisKind.REDUCE or outer in loops:
+            raise ValueError(f"{name} is a loop of kind {outer.arg[1]}, or named twice")
+        loops[outer] = outer.replace(arg=(name, AxisKind.LOOP))
+    sums = [node for node in ast.toposort() if not loops.keys().isdisjoint(closed_ranges(node))]
     store = ast.src[0]
     if len(ast.src) > 1 or len(sums) > 1 or sums[0].op is not Ops.REDUCE or sums[0].dtype is not store.src[1].dtype:
         raise ValueError("only one sum, of the dtype of the only output, can go on there")
     (total,) = sums
-    if total.arg != (Ops.ADD, 1) or total.dtype.is_bool or total.ranges != store.ranges:
+    is_sum = total.arg == (Ops.ADD, 1) and not total.dtype.is_bool and loops.keys() <= set(closed_ranges(total))
+    if not is_sum or total.ranges != store.ranges:
         raise ValueError("only a sum for each element of the output can go on there")
     if any(node.op is Ops.LOAD and node.src[0].src[0] is store.src[0].src[0] for node in ast.toposort()):
         raise ValueError("the kernel reads the old values of its output")
-    block = outer.replace(arg=(name, AxisKind.LOOP))
-    loops = tuple(r for r in closed_ranges(total) if r is not outer)
-    part = UOp(Ops.REDUCE, total.dtype, (substitute(total.src[0], {outer: block}), *loops), total.arg)
-    so_far = UOp(Ops.LOAD, total.dtype, (gated(store.src[0], block > 0),))
-    value = so_far + part
+    rest = tuple(r for r in closed_ranges(total) if r not in loops)
+    part = substitute(total.src[0], loops)
+    part = UOp(Ops.REDUCE, total.dtype, (part, *rest), total.arg) if rest else part
+    is_later, is_last = const(dtypes.bool, False), const(dtypes.bool, True)
+    for block in loops.values():
+        is_later, is_last = is_later | (block > 0), is_last & block.eq(block.src[0].arg - 1)
+    value = UOp(Ops.LOAD, total.dtype, (gated(store.src[0], simplify(is_later)),)) + part
     if total is not store.src[1]:
-        value = block.eq(outer.src[0].arg - 1).where(substitute(store.src[1], {total: value}), value)
+        value = is_last.where(substitute(store.src[1], {total: value}), value)
     info: KernelInfo = ast.arg
     new = UOp(Ops.STORE, dtypes.void, (store.src[0], value), store.arg)
-    return simplify(ast.replace(src=(new,), arg=replace(info, order=(*info.order, name))))
+    return simplify(ast.replace(src=(new,), arg=replace(info, order=(*info.order, *(name for name, _ in cuts)))))
 
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
@@ -388,13 +399,10 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     return simplify(substitute(ast, table))
 
 
-<<<<<<< HEAD
 def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
     return in_output(ast, find_loop(ast, args[0]))
 
 
-=======
->>>>>>> wt_tile
 def _tile(ast: UOp, args: tuple[str, ...]) -> UOp:
     loops = [find_loop(ast, name) for name in args]
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE and closed_ranges(node)]
@@ -404,13 +412,6 @@ def _tile(ast: UOp, args: tuple[str, ...]) -> UOp:
     (total,) = sums
     bare = total.replace(src=(without_mask(total.src[0]), *closed_ranges(total)))
     return simplify(substitute(ast, {total: staged(bare, loops, "tile", "'" * _marks(ast, args))}))
-<<<<<<< HEAD
-=======
-
-
-def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
-    return in_output(ast, find_loop(ast, args[0]))
->>>>>>> wt_tile
 
 
 def _marks(ast: UOp, names: Sequence[str]) -> int:

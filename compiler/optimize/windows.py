@@ -16,8 +16,8 @@ from itertools import product
 
 from kernmill.ir import Ops, Target
 
-from .actions import Action
-from .look import Access, Shape, is_gated, nest_iterations
+from .actions import Action, apply_actions, fits
+from .look import Access, Shape, is_gated, look, nest_iterations
 from .staging import walked_together
 
 __all__ = ["window_actions"]
@@ -29,6 +29,11 @@ _AROUND = 20.0  # cycles of a tile before and after its sums
 _ISSUED = 3.6  # instructions a cycle
 _LONGEST = 7  # a window that is copied out
 _MOST_ROWS = 16  # of one copy
+_MOST_VECTORS = 4  # of a tile
+_TOGETHER = 8  # so many vectors are packed at once for a block of a long sum
+_TURNED = 16  # terms that are packed together
+_PARTS = 4  # that threads share,
+_OUTPUTS = 72  # and so many outputs for each lane in one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class _Window:
     lanes: str
     lines: list[tuple[str, str]]  # output loops, and the reduce loop that moves on the same line
     terms: list[str]  # all reduce loops
+    is_copied: bool = True  # False: rows of its own, whose terms are neighbours, are read as they lie
 
     @property
     def along(self) -> str:
@@ -71,38 +77,86 @@ class _Tile:
 def window_actions(shape: Shape, target: Target) -> list[Action] | None:
     """The schedule without its threads; None where the kernel is something else, or better done with other lanes."""
     window = _find(shape) if target.has_masks and not target.group_items else None
-    rows = _rows_of_a_copy(shape, window, target) if window is not None else 0
-    if window is None or not rows:
+    if window is None or shape.ast is None or (len(window.terms) == 1 and not window.is_copied):
         return None
+    first, blocks = _in_blocks(shape, window, target), list[str]()
+    if first and fits(shape.ast, first[0]):
+        blocks = list(first[0].args[::2])
+        shape = look(apply_actions(shape.ast, first), target)
+        window = _find(shape, window.lanes)
+    elif first or not window.is_copied:
+        return None
+    inside = None if window is None else _tiled(shape, window, blocks, target)
+    return None if inside is None else first + inside
+
+
+def _tiled(shape: Shape, window: _Window, blocks: list[str], target: Target) -> list[Action] | None:
+    """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`."""
+    rows = _rows_of_a_copy(shape, window, target) if window.is_copied else 1
     lanes, width, sizes = window.lanes, shape.lanes, shape.sizes
-    blocks = -(-sizes[lanes] // width)
+    vectors = -(-sizes[lanes] // width)
     panel = nest_iterations(shape, window.terms) * width * window.panel.size_bytes
     tile = max(_tiles(shape, window, rows, target), key=lambda tile: tile.speed, default=None)
-    if tile is None or tile.speed <= _speed_along(shape, window) or panel * tile.vectors > target.l2_bytes // 2:
+    if tile is None or panel * tile.vectors > target.l2_bytes // 2:
         return None
-    is_whole = panel * blocks <= target.l2_bytes // 2 and blocks > tile.vectors
+    if window.is_copied and tile.speed <= _speed_along(shape, window):
+        return None
+    fits_panel = panel * vectors <= target.l2_bytes // 2
     down, is_split = window.down, window.down is not None and 1 < rows < sizes[window.down]
     inside = f"{down}.s" if is_split else down if rows > 1 else None
     near = [name for name in (inside, window.along) if name is not None]
     copies = {lanes: tile.vectors, window.along: tile.along} | ({inside: tile.rows} if inside is not None else {})
     actions = [Action("split", (str(down), str(rows)))] if is_split else []
-    actions += _copied(shape, window, inside)
+    actions += _copied(shape, window, inside) if window.is_copied else []
     actions.append(Action("vectorize", (lanes, str(width))))
     actions += [Action("unroll", (name, str(count))) for name, count in copies.items() if count > 1]
-    wide = [f"{lanes}.u"] if tile.vectors > 1 else []
-    all_lanes = [lanes] if is_whole else []
-    actions.append(Action("stage", (_slot(window.panel), *all_lanes, *window.terms, *wide, f"{lanes}.v")))
-    used = {lanes: blocks == tile.vectors, window.along: sizes[window.along] == tile.along, inside: rows == tile.rows}
-    others = [name for name in shape.outputs if name not in (*near, lanes)]
-    fits_panel = panel * blocks <= target.l2_bytes // 2
-    order = [*others, lanes, *near] if fits_panel else [lanes, *others, *near]
+    actions += _panel(shape, window, tile, is_whole=fits_panel and vectors > tile.vectors)
+    used = {lanes: vectors == tile.vectors, window.along: sizes[window.along] == tile.along, inside: rows == tile.rows}
+    others = [name for name in shape.outputs if name not in (*near, *blocks, lanes)]
+    if not fits_panel:
+        order = [lanes, *blocks, *others, *near]
+    elif blocks:
+        shared = [name for name in others if name + ".s" in sizes]
+        inner = [lanes, *near] if window.is_copied else [*near, lanes]
+        order = [*shared, *blocks, *(name for name in others if name not in shared), *inner]
+    else:
+        order = [*others, lanes, *near]
     actions.append(Action("order", tuple(name for name in order if not used.get(name, False))))
     if tile.taps > 1:
         actions.append(Action("unroll", (window.taps, str(tile.taps))))
-    return actions + _ahead(window, rows, target)
+    return actions + ([] if blocks else _ahead(window, rows, target))
 
 
-def _find(shape: Shape) -> _Window | None:
+def _in_blocks(shape: Shape, window: _Window, target: Target) -> list[Action]:
+    """A sum whose panel no cache holds goes on in the output, block by block of its terms.
+
+    Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
+    """
+    vectors = -(-shape.sizes[window.lanes] // shape.lanes)
+    together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
+    term = shape.lanes * window.panel.size_bytes * min(together, _MOST_VECTORS)
+    if nest_iterations(shape, window.terms) * term <= target.l2_bytes // 2:
+        return []
+    cuts: list[tuple[str, int]] = []
+    room = target.l2_bytes // 4 * min(together, _MOST_VECTORS) // (term * together)
+    for name in reversed(window.terms):
+        size = shape.sizes[name]
+        each = max(_divisors(size, max(1, room)))
+        room //= each if each == size else room + 1
+        if each < size:
+            cuts.insert(0, (name, each))
+    actions = [Action("accumulate", tuple(str(part) for cut in cuts for part in cut))]
+    rest = [name for name in shape.outputs if name != window.lanes]
+    if together == vectors and rest:
+        widest = max(rest, key=lambda name: shape.sizes[name])
+        enough = nest_iterations(shape, rest) // _OUTPUTS  # each part packs anew
+        parts = max(_divisors(shape.sizes[widest], max(1, min(_PARTS, enough))))
+        if parts > 1:
+            actions.append(Action("split", (widest, str(shape.sizes[widest] // parts))))
+    return actions
+
+
+def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
     order = shape.ast.toposort() if shape.ast is not None else []
     if len(shape.groups) != 1 or len(shape.stores) != 1 or shape.kept or shape.keeping:
         return None
@@ -112,18 +166,24 @@ def _find(shape: Shape) -> _Window | None:
     sums = [node for node in order if node.op is Ops.REDUCE]
     if len(sums) != 1 or sums[0].arg != (Ops.ADD, 1) or len(group.loads) != 2:
         return None
+    found: list[_Window] = []
     for moving, panel in (group.loads, group.loads[::-1]):
         lanes = [name for name in group.around if name in panel.steps and name not in moving.steps]
+        lanes = [name for name in lanes if wanted in (None, name)]
         is_plain = not is_gated(panel) and None not in panel.steps.values() and None not in moving.steps.values()
-        if not is_plain or not lanes or any(a.node.src[0].src[0].op is not Ops.PARAM for a in (moving, panel)):
+        if not is_plain or not lanes or any(a.memory.op is not Ops.PARAM for a in (moving, panel)):
             continue
-        if moving.node.src[0].src[0] is panel.node.src[0].src[0]:
+        if moving.memory is panel.memory:
             continue
+        lane = max(lanes, key=lambda name: shape.sizes[name])
         lines = _lines(shape, moving, panel)
         if lines and lines[0][0] in group.around:
-            lane = max(lanes, key=lambda name: shape.sizes[name])
             return _Window(moving, panel, lane, lines, list(group.loops))
-    return None
+        rows = [name for name in shape.outputs if name in moving.steps and name not in panel.steps]
+        if rows and moving.step(group.loops[-1]) == 1 and not is_gated(moving):
+            row = max(rows, key=lambda name: shape.sizes[name])
+            found.append(_Window(moving, panel, lane, [(row, group.loops[-1])], list(group.loops), is_copied=False))
+    return min(found, key=lambda window: shape.sizes[window.lanes], default=None)
 
 
 def _lines(shape: Shape, moving: Access, panel: Access) -> list[tuple[str, str]]:
@@ -172,6 +232,19 @@ def _copied(shape: Shape, window: _Window, inside: str | None) -> list[Action]:
     return actions
 
 
+def _panel(shape: Shape, window: _Window, tile: _Tile, *, is_whole: bool) -> list[Action]:
+    """The operand of the lanes, for one tile or for all; where its terms are neighbours, in blocks that turn."""
+    lanes, last = window.lanes, window.terms[-1]
+    wide = [f"{lanes}.u"] if tile.vectors > 1 else []
+    stage = Action("stage", (_slot(window.panel), *([lanes] if is_whole else []), *window.terms, *wide, f"{lanes}.v"))
+    if window.panel.step(lanes) == 1 or window.panel.step(last) != 1 or shape.sizes[last] <= _LONGEST:
+        return [stage]
+    own = {name for name in window.terms if name in window.moving.steps and window.is_copied}
+    mark = "''" if own.difference(dict(window.lines[:2]).values()) else "'"
+    turned = max(_divisors(shape.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
+    return [stage, Action("unroll", (f"{last}{mark}", str(turned)))] if turned > 1 else [stage]
+
+
 def _ahead(window: _Window, rows: int, target: Target) -> list[Action]:
     """The next copy's rows are asked for while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
@@ -191,8 +264,11 @@ def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator
     step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
     used = shape.sizes[window.lanes] / (blocks * shape.lanes)
     steps = nest_iterations(shape, window.terms)
-    for vectors, along, down in product(_divisors(blocks, 4), _divisors(size, 16), _divisors(rows, 4)):
-        for taps in {1, window_size if window_size <= _LONGEST else 1}:
+    several = _divisors(blocks, _MOST_VECTORS)  # what is read from memory is best read once
+    for vectors, along, down in product(
+        several if window.is_copied else several[-1:], _divisors(size, 16), _divisors(rows, 4)
+    ):
+        for taps in {1, window_size} if window_size <= _LONGEST else _divisors(window_size, 4):
             sums = vectors * along * down
             if sums + vectors * taps + taps > target.vector_registers:
                 continue

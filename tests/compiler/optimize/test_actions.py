@@ -59,6 +59,8 @@ def random_action(ast: UOp, rng: random.Random) -> Action:
         return Action(verb)
     if verb == "inplace":
         return Action(verb, (name,))
+    if verb == "accumulate" and rng.random() < 0.5:
+        return Action(verb, (name, str(rng.choice([1, 2, 3])), rng.choice(sorted(found)), str(rng.choice([1, 2, 5]))))
     return Action(verb, (name, str(rng.choice([2, 3, 4, 5, 7, 8, 16, 32] if verb != "vectorize" else [2, 4, 8, 16]))))
 
 

@@ -67,6 +67,47 @@ def test_convolutions_and_their_gradients_are_right(
     np.testing.assert_allclose((dx * step).sum(), slope, rtol=1e-3, atol=1e-2)
 
 
+LONG = [
+    ((12, 6, 30, 26), (20, 6, 3, 3), {"padding": 1}),
+    ((12, 5, 30, 26), (32, 5, 3, 3), {"padding": 1, "stride": 2}),
+    ((5, 3, 61, 37), (16, 3, 5, 5), {"padding": 2}),
+    ((11, 32, 29, 28), (16, 32, 1, 1), {}),
+    ((11, 16, 29, 28), (24, 16, 1, 1), {}),
+]
+
+
+@pytest.mark.parametrize(("size", "weight", "options"), LONG)
+def test_sums_over_all_places_go_on_in_the_gradient_of_the_weight(
+    size: tuple[int, ...], weight: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(size, np.float32), rng.standard_normal(weight, np.float32)
+    shape = reference(a, b, **options).shape
+    seen = rng.standard_normal(shape, np.float32)
+    w = Tensor(b, device="LLVM", requires_grad=True)
+    (Tensor(a, device="LLVM").conv2d(w, **options) * Tensor(seen, device="LLVM")).sum().backward()
+    assert w.grad is not None
+    pad, step = options.get("padding", 0), options.get("stride", 1)
+    padded = np.pad(a.astype(np.float64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    high, wide = (step * (n - 1) + 1 for n in shape[2:])
+    wanted = np.empty(weight)
+    for i, j in np.ndindex(weight[2:]):
+        part = padded[:, :, i : i + high : step, j : j + wide : step]
+        wanted[:, :, i, j] = np.einsum("noyx,ncyx->oc", seen.astype(np.float64), part)
+    np.testing.assert_allclose(w.grad.numpy(), wanted, rtol=1e-3, atol=2e-3)
+
+
+def test_a_weight_too_large_for_a_cache_is_packed_in_blocks() -> None:
+    found = chosen(convolution(data(0, 2, 600, 9, 9), data(1, 64, 600, 3, 3)))
+    assert found[0].startswith("accumulate k0 ")
+    x, w = (
+        np.random.default_rng(n).standard_normal(s, np.float32) for n, s in ((0, (2, 600, 9, 9)), (1, (64, 600, 3, 3)))
+    )
+    y = Tensor(x, device="LLVM").conv2d(Tensor(w, device="LLVM")).relu().numpy()
+    wanted = np.maximum(reference(x.astype(np.float64), w.astype(np.float64)), 0)
+    np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
+
+
 def reference(
     x: np.ndarray, weight: np.ndarray, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1
 ) -> np.ndarray:
