@@ -47,6 +47,7 @@ _COST: dict[Op, int] = {
 }
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
 _MOST_PLACES = 6  # read at more places than this it is stored in any case: each place is a copy of the expression
+_MOST_COPIES = 16  # ... but where loops of two are copied out, their copies read the same places: a butterfly
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
@@ -68,6 +69,7 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
+    has_tile: bool = False  # a reduction that wants a register tile melted into it: for another there is no room
     kept_count: int = 0
     has_takes: bool = False
     has_blocks: bool = (
@@ -185,6 +187,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             )
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
+            is_tiled |= below[0].is_tiled and below[0].terms <= _SHORT_SUM
             terms = terms * _reduced(node) if node.dtype.is_int else _UNKNOWN
             facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data, terms, False)
         else:
@@ -194,7 +197,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
                 cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
             heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             tiled = heavy and any(f.is_tiled for f in below)
-            widest = max((f.widest for f in below), default=0)
+            widest = min(max((f.widest for f in below), default=0), _elements(node.shape))  # a part may be taken
             facts[node] = _Facts(
                 min(cost, 1000),
                 reads,
@@ -244,11 +247,17 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if fact.cost == 0:
         return False
     kernels = {use.kernel for use in uses}
-    if len(uses) > _MOST_PLACES:
+    if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _pairs(uses))):
         return True
     if len(kernels) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
         return True
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
+
+
+def _pairs(uses: list[Use]) -> int:
+    """How many copies there will be if the loops of two around all uses are copied out."""
+    shared = frozenset[UOp].intersection(*(_needed(use) for use in uses)) if uses else ()
+    return 2 ** sum(loop.src[0].bounds == (2, 2) for loop in shared)
 
 
 def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
@@ -339,8 +348,12 @@ def _melts(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
         return False
     rows = _product(r for r in kernel.loops if r in needed)
     total = _product(kernel.loops)
-    if rows == total or total * _reduced(node) <= _SMALL:
+    if total * _reduced(node) <= _SMALL:
         return True
+    if rows == total:
+        is_alone = not (fact.is_tiled and kernel.has_tile)
+        kernel.has_tile |= fact.is_tiled and node.op is Ops.REDUCE
+        return is_alone
     return rows >= _FEW_ROWS and not fact.is_tiled
 
 

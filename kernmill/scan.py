@@ -3,10 +3,10 @@
 Running values over more than 16 entries are made of blocks: what each adds up to, what stands before it, both joined.
 
 Sorting orders int64 keys, the value above its place, so that no two are equal and the order is stable; values of 64
-bits are sorted by their lower halves, then by their upper ones. Blocks of 32 count ranks: a key's place is the number
-of smaller ones. They are merged two by two by the bitonic network, whose every stage is one minimum and one maximum of
-each key and its partner: n log(n)**2 / 2 of both, with memory for a few times n. Source: Batcher, Sorting networks and
-their applications (1968).
+bits are sorted by their lower halves, then by their upper ones. The bitonic network sorts by n log(n)**2 / 2 minima and
+maxima of a key and its partner. Four stages are one kernel: 16 keys at a time, whose numbers differ in four bits, in
+registers. Source: Batcher, Sorting networks and their applications (1968). Where the number of keys is known at launch
+only, the place of one is the number of smaller ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .lazy import accumulator
 __all__ = ["Scan"]
 
 _BLOCK = 16
-_BLOCK_SORTED = 32
+_BITS = 4  # of the number of a key, that one kernel exchanges
 
 
 class Scan(Indexing):
@@ -123,10 +123,10 @@ class Scan(Indexing):
     def _sorted_by_part(self, count: int | None) -> Self:
         """Places in the order of int64 values between -2**31 and 2**31, equal ones in the order of their places."""
         size = self.node_shape[-1]
-        if not isinstance(size, int) or size <= _BLOCK_SORTED:
+        if not isinstance(size, int):
             keys = self._numbered()._ranked()
         else:
-            whole = _BLOCK_SORTED << (-(-size // _BLOCK_SORTED) - 1).bit_length()
+            whole = 1 << max(0, size - 1).bit_length()
             padding = [*((0, 0) for _ in self.node_shape[:-1]), (0, whole - size)]
             keys = self.pad(padding, value=(1 << 31) - 1)._numbered()._merged(count or size)
         wanted = size if count is None else count
@@ -148,40 +148,50 @@ class Scan(Indexing):
         return choose(rank.unsqueeze(-2).eq(place.unsqueeze(-1)), own, own._filled(0)).sum(-1)
 
     def _merged(self, count: int) -> Self:
-        """The first of these keys in order, at least `count`: sorted blocks, merged two by two."""
-        width, lead = _BLOCK_SORTED, self.node_shape[:-1]
-        blocks = self.node_shape[-1] // width
-        keys = self.reshape((*lead, blocks, width))._ranked()._stored()
+        """The first of these keys in order, at least `count`; their number is a power of two.
+
+        The shape of the keys between two merges is (.., width, blocks): entry w of sorted block b is at [.., w, b], so
+        that blocks are merged side by side. Of two blocks that are as long as what is asked for the lower half stays.
+        """
+        lead, size = self.shape[:-1], self.shape[-1]
+        bits = min(_BITS - 1, size.bit_length() - 1)
+        keys = self.reshape((*lead, *[2] * bits, size >> bits))
+        axes = range(len(lead), len(lead) + bits)
+        for bit in axes:
+            keys = keys._exchanged(bit, list(axes[: bit - len(lead) + 1]))
+            for lower in reversed(axes[: bit - len(lead)]):
+                keys = keys._exchanged(lower, [lower])
+        keys = keys.permute((*range(len(lead)), *reversed(axes), len(lead) + bits))._stored()
+        width, blocks = 1 << bits, size >> bits
         while blocks > 1:
             blocks //= 2
-            pairs = keys.reshape((*lead, blocks, 2, width))
-            low, high = (pairs.shrink([*(None for _ in pairs.node_shape[:-2]), (n, n + 1), None]) for n in (0, 1))
-            low, high = low.squeeze(-2), high.squeeze(-2).flip(-1)
+            pairs = keys.reshape((*lead, width, 2, blocks)).transpose(-3, -2)
             if width >= count:
-                keys = low.minimum(high)._stored()
+                low, high = (pairs.shrink([*[None] * len(lead), (n, n + 1), None, None]).squeeze(-3) for n in (0, 1))
+                keys = low.minimum(high.flip(-2))._untangled(is_pair=False)
             else:
                 width *= 2
-                whole = keys.reshape((*lead, blocks, width))
-                keys = whole._exchanged(whole.flip(-1), -1, width // 2)
-            keys = keys.reshape((*lead, blocks, width))._untangled()
+                keys = pairs.reshape((*lead, width, blocks))._untangled(is_pair=True)
         return keys.reshape((*lead, width))
 
-    def _untangled(self) -> Self:
-        """Rows, each of them rising and then falling or the other way, in order."""
-        shape, half = self.node_shape, self.node_shape[-1] // 2
-        keys = self
-        while half >= _BLOCK_SORTED:
-            halves = keys.reshape((*shape[:-1], -1, 2, half))
-            keys = halves._exchanged(halves.flip(-2), -2, 1)
-            half //= 2
-        return keys.reshape((*shape[:-1], -1, 2 * half))._ranked()._stored().reshape(shape)
+    def _untangled(self, is_pair: bool) -> Self:
+        """Columns that rise and then fall, or two sorted halves of each, in order."""
+        *lead, width, blocks = self.shape
+        keys, done = self, 1
+        while done < width:
+            bits = min(_BITS, (width // done).bit_length() - 1)
+            keys = keys.reshape((*lead, done, *[2] * bits, width // done >> bits, blocks))
+            for bit in range(len(lead) + 1, len(lead) + 1 + bits):
+                is_first = is_pair and done == 1 and bit == len(lead) + 1  # the second half is read from its end
+                keys = keys._exchanged(bit, list(range(bit, len(lead) + 2 + bits)) if is_first else [bit])
+            keys, done = keys._stored(), done << bits
+        return keys.reshape(self.shape)
 
-    def _exchanged(self, other: Self, axis: int, half: int) -> Self:
-        """The smaller of each and its partner in the first half of an axis, the larger one in the second."""
-        size = self.node_shape[axis]
-        place = self._make(iota(size, dtypes.int64)).reshape((size, *(1 for _ in range(-1 - axis))))
-        first = place.expand(self.node_shape).lt(half)
-        return choose(first, self.minimum(other), self.maximum(other))._stored()
+    def _exchanged(self, bit: int, mirrored: list[int]) -> Self:
+        """The smaller of each and its partner in the first half of an axis of two, the larger one in the second."""
+        place = self._make(iota(2, dtypes.int64)).reshape((2, *(1 for _ in self.shape[bit + 1 :])))
+        other = self.flip(mirrored)
+        return choose(place.expand(self.shape).lt(1), self.minimum(other), self.maximum(other))
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Self:
         """The places of the elements in sorted order, int64. Stable; nan counts as the largest."""

@@ -8,18 +8,17 @@ Figures: docs/decisions/0019-quantised-products.md. Tests: tests/compiler/optimi
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes, linear
+from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
 
-from ..kernel import KernelInfo
-from .actions import Action
+from .actions import Action, apply_actions
+from .look import Shape, look, nest_iterations
 
 __all__ = ["block_actions", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
 _TILE = 8  # rows of a register tile
-_AHEAD = 4096  # bytes
-_LARGE = 8  # times L2: what no cache keeps until it is needed again
+_AHEAD = 2048  # bytes
 
 
 def is_nested(total: UOp) -> bool:
@@ -30,79 +29,71 @@ def is_nested(total: UOp) -> bool:
 
 def block_actions(ast: UOp, target: Target) -> list[Action] | None:
     """The schedule without its threads; None where the kernel is something else."""
-    if not target.dots or len(ast.src) != 1:
+    nested, short = _sums(ast)
+    if not target.dots or len(ast.src) != 1 or not nested or len(nested) != len(short):
         return None
-    order = ast.toposort()
-    loops = {str(r.arg[0]): r.src[0] for r in order if r.op is Ops.RANGE}
-    sums = [node for node in order if node.op is Ops.REDUCE]
-    if len(sums) != 2 or not is_nested(sums[1]) or not all(size.is_const for size in loops.values()):
+    if not all(node.src[0].is_const for node in ast.toposort() if node.op is Ops.RANGE):
         return None
-    sizes = {name: int(size.arg) for name, size in loops.items()}
-    operands = _operands(sums[0])
-    info: KernelInfo = ast.arg
-    outputs = [name for name in info.order if name in sizes]
-    lanes = target.vector_bytes // _WORD
-    steps = _steps(ast.src[0].src[0])
-    for matrix, other in (operands, operands[::-1]) if operands else ():
-        column = next(
-            (n for n in outputs if steps.get(n) == 1 and _lies_beside(matrix, n) and n not in _names(other)), ""
-        )
-        if column and sizes[column] % lanes == 0:
-            return _tiled(sums, sizes, (column, lanes), outputs, matrix, target)
+    lanes, info = target.vector_bytes // _WORD, ast.arg
+    for column in (r for r in ast.toposort() if r.op is Ops.RANGE and r.arg[0] in info.order):
+        if column.src[0].arg % lanes == 0:
+            wide = Action("vectorize", (str(column.arg[0]), str(lanes)))
+            shape = look(cut := apply_actions(ast, [wide]), target)  # what lies side by side may be a digit of a loop
+            own = f"{column.arg[0]}.v"
+            matrices = [m for total in _sums(cut)[1] if (m := _matrix(total, shape, own)) is not None]
+            if shape.stores[0].step(own) == 1 and len(matrices) == len(short):
+                return [wide, *_tiled(cut, shape, matrices, target)]
     return None
 
 
-def _tiled(
-    sums: list[UOp], sizes: dict[str, int], column: tuple[str, int], outputs: list[str], matrix: UOp, target: Target
-) -> list[Action]:
-    inner, outer = ([str(r.arg[0]) for r in closed_ranges(total)] for total in sums)
-    actions = [Action("vectorize", (column[0], str(column[1])))]
-    body = 1
-    for name in inner:
-        actions.append(Action("unroll", (name, str(sizes[name]))))
-        body *= sizes[name]
-    body //= _WORD
-    places = [n.src[0] for n in matrix.toposort() if n.op is Ops.LOAD]
-    for name in sorted(outer[1:], key=lambda n: sum(n in _names(place) for place in places)):  # most shared first
+def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
+    """Those that rest on others, and the others."""
+    sums = [node for node in ast.toposort() if node.op is Ops.REDUCE]
+    nested = [total for total in sums if is_nested(total)]
+    return nested, [total for total in sums if total not in nested]
+
+
+def _tiled(ast: UOp, shape: Shape, matrices: list[UOp], target: Target) -> list[Action]:
+    sizes, (nested, short) = shape.sizes, _sums(ast)
+    copied = dict.fromkeys(str(r.arg[0]) for total in short for r in closed_ranges(total))
+    body = max(nest_iterations(shape, [str(r.arg[0]) for r in closed_ranges(total)]) for total in short) // _WORD
+    places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
+    around = dict.fromkeys(str(r.arg[0]) for total in nested for r in closed_ranges(total)[1:])
+    for name in sorted(around, key=lambda n: sum(n in _names(place) for place in places)):  # most shared first
         if body * sizes[name] <= _DOTS:
-            actions.append(Action("unroll", (name, str(sizes[name]))))
+            copied[name] = None
             body *= sizes[name]
-    beside = [name for name in outputs if name in _names(matrix) and name != column[0]]
-    rows = [name for name in outputs if name not in _names(matrix) and sizes[name] > 1]
+    actions = [Action("unroll", (name, str(sizes[name]))) for name in copied]
+    left = [name for name in ast.arg.order if sizes[name] > 1 and not name.endswith(".v")]
+    beside = [name for name in left if any(name in _names(m) for m in matrices)]
+    rows = [name for name in left if name not in beside]
     if rows:
         count = sizes[rows[-1]]
         tile = min(range(1, _TILE + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
         actions += [Action("unroll", (rows[-1], str(tile)))] if tile > 1 else []
         actions.append(Action("order", (*beside, *[n for n in rows if sizes[n] > tile or n != rows[-1]])))
         return actions
-    actions += [Action("unroll", (name, "2")) for name in beside[-1:] if sizes[name] % 2 == 0]
-    params = {n for n in matrix.toposort() if n.op is Ops.PARAM}
-    if sum(p.arg[1] * p.dtype.size_bytes for p in params) > _LARGE * target.l2_bytes:
-        actions.append(Action("prefetch", (str(_AHEAD),)))
-    return actions
+    if len(matrices) == 1:
+        actions += [Action("unroll", (name, "2")) for name in beside[-1:] if sizes[name] % 2 == 0]
+    return [*actions, Action("prefetch", (str(_AHEAD),))]  # it leaves alone what is small
 
 
-def _operands(total: UOp) -> tuple[UOp, UOp] | None:
-    """What is multiplied, where the sum is of products of bytes."""
+def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:
+    """The operand that lies word by word along the lanes while the other is the same in all of them, if there is one
+    in a sum of products of bytes."""
     value = total.src[0]
     if total.arg != (Ops.ADD, 1) or total.dtype is not dtypes.int32 or value.op is not Ops.MUL:
         return None
-    a, b = value.src
-    is_bytes = all(s.op is Ops.CAST and s.src[0].dtype.size_bytes == 1 and not s.src[0].dtype.is_bool for s in (a, b))
-    return (a, b) if is_bytes else None
-
-
-def _lies_beside(u: UOp, name: str) -> bool:
-    """Whether all that is read below lies word by word along the loop."""
-    places = [n.src[0] for n in u.toposort() if n.op is Ops.LOAD and name in _names(n)]
-    return bool(places) and all(len(p.src) == 2 and _steps(p).get(name) in (1, _WORD) for p in places)
+    if not all(s.op is Ops.CAST and s.src[0].dtype.size_bytes == 1 and not s.src[0].dtype.is_bool for s in value.src):
+        return None
+    for matrix, other in (value.src, value.src[::-1]):
+        order = set(matrix.toposort())
+        steps = [a.step(lanes) for a in shape.loads if a.node in order and lanes in a.steps]
+        is_plain = all(len(n.src[0].src) == 2 for n in order if n.op is Ops.LOAD)
+        if is_plain and steps and lanes not in _names(other) and all(step in (1, _WORD) for step in steps):
+            return matrix
+    return None
 
 
 def _names(u: UOp) -> set[str]:
     return {str(r.arg[0]) for r in u.ranges}
-
-
-def _steps(place: UOp) -> dict[str, int]:
-    """How far a place steps with those loops of which it is a plain multiple."""
-    terms, _ = linear(place.src[1])
-    return {str(atom.arg[0]): k for atom, k in terms.items() if atom.op is Ops.RANGE}

@@ -146,11 +146,12 @@ def _tile(size: int, wanted: int) -> int:
 
 def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
     """Elementwise work: lanes, and a few vectors per iteration."""
-    if lane_loop is None:
-        return []
+    pairs = [Action("unroll", (name, "2")) for name in shape.outputs if name != lane_loop and _is_crossed(shape, name)]
+    if lane_loop is None or _width(shape, lane_loop, target) < 2:
+        return pairs
+    if pairs:
+        return [*pairs, Action("vectorize", (lane_loop, str(_width(shape, lane_loop, target))))]
     width = _width(shape, lane_loop, target)
-    if width < 2:
-        return []
     if (
         4 < width < shape.sizes[lane_loop]
         and not shape.sizes[lane_loop] % (width // 2)
@@ -168,6 +169,12 @@ def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]
     if tile > 1:
         actions.append(Action("unroll", (lane_loop, str(tile))))
     return actions + _around_caches(shape, lane_loop, target)
+
+
+def _is_crossed(shape: Shape, name: str) -> bool:
+    """Whether both iterations of a loop of two read the same places, each in its own order."""
+    steps = {a.step(name) or 0 for a in shape.loads}
+    return shape.sizes[name] == 2 and any(step and -step in steps for step in steps)
 
 
 def _across(shape: Shape, lane_loop: str, width: int) -> str | None:
@@ -206,7 +213,11 @@ def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[
         return []
     if not _outgrows_caches(shape, target):
         return []
-    return [Action("stream"), *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE else [])]
+    is_looked_up = any(None in a.steps.values() for a in shape.loads)  # behind a row there is not the next one
+    return [
+        Action("stream"),
+        *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE and not is_looked_up else []),
+    ]
 
 
 def _passes(ast: UOp, shape: Shape, target: Target) -> list[Action]:
@@ -242,16 +253,15 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
     else:
         if lane_loop is not None and width > 1:
             actions += pack(shape, main, Tile(lane_loop, width, tiles, actions), target)
-        if lane_loop in main.loops and count == 1 and len(shape.groups) == 1:
-            actions += _read_once(main, target)
+        if lane_loop in main.loops and len(shape.groups) == 1:
+            actions += _read_once(shape, main, target)
     return actions
 
 
-def _read_once(main: Group, target: Target) -> list[Action]:
-    """A sum that goes once over more than the caches hold asks for its data ahead."""
-    params = {a.node.src[0].src[0] for a in main.loads}
-    size = sum(p.arg[1] * p.dtype.size_bytes for p in params)
-    return [Action("prefetch", (str(_AHEAD_ONCE),))] if size > 8 * target.l2_bytes else []
+def _read_once(shape: Shape, main: Group, target: Target) -> list[Action]:
+    """A sum that goes once over more than L2 holds asks for its data ahead."""
+    sizes = {a.memory: a.memory.arg[1] * a.size_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
+    return [Action("prefetch", (str(_AHEAD_ONCE),))] if sum(sizes.values()) > target.l2_bytes else []
 
 
 def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:

@@ -8,22 +8,28 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import apply_actions, block_actions, choose_actions, is_nested, merge_loops, show_schedule
-from kernmill.ir import Ops, UOp, dtypes, expand, permute, reduce_axes, reshape
-from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_ast, run_on
+from kernmill.ir import Ops, UOp, dtypes, elementwise, expand, permute, reduce_axes, reshape
+from tests.compiler.kernels import VECTORS, Array, close, data, inputs, matmul, only, run_ast, run_on
 
 VNNI = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
 
 
-def product(rows: int = 1, groups: int = 3, blocks: int = 4, planes: int = 1) -> UOp:
+def product(rows: int = 1, groups: int = 3, blocks: int = 4, planes: int = 1, start: int = 0) -> UOp:
     """[rows, groups, 16]: weights as words of 16 rows side by side, with a scale for each row and block."""
     shape = (rows, groups, 16, blocks, planes, 4, 4)
-    weights = permute(data(0, groups, blocks, planes, 4, 16, 4, dtype=dtypes.uint8), (0, 4, 1, 2, 3, 5))
+    weights = permute(data(start, groups, blocks, planes, 4, 16, 4, dtype=dtypes.uint8), (0, 4, 1, 2, 3, 5))
     x = data(1, rows, 1, 1, blocks, planes, 4, 4, dtype=dtypes.int8)
-    scales = permute(data(2, groups, blocks, planes, 16), (0, 3, 1, 2))
+    scales = permute(data(start + 2, groups, blocks, planes, 16), (0, 3, 1, 2))
     terms = [expand(u, shape).cast(dtypes.int32) for u in (reshape(weights, (1, *shape[1:])), x)]
     total = reduce_axes(terms[0] * terms[1], Ops.ADD, (5, 6)).cast(dtypes.float32)
     scaled = total * expand(reshape(scales, (1, groups, 16, blocks, planes, 1, 1)), total.shape)
     return reshape(reduce_axes(scaled, Ops.ADD, (3, 4)), (rows, groups, 16))
+
+
+def gated(groups: int, *shape: int) -> UOp:
+    """A gate times a product of the same row, with something added, in a shape that is cut otherwise than the rows."""
+    (first, second), x = (product(1, groups), product(1, groups, start=4)), data(3, *shape)
+    return elementwise(Ops.MUL, elementwise(Ops.ADD, reshape(first, shape), x), reshape(second, shape))
 
 
 def schedule(root: UOp) -> list[str]:
@@ -49,6 +55,31 @@ def test_many_rows() -> None:
     assert found[-1] == "order i1 i0"
 
 
+def test_rows_that_are_digits_of_a_loop() -> None:
+    """What is added to the result, or its shape, may hide that 16 rows lie side by side."""
+    assert schedule(gated(4, 64))[0] == "vectorize i0 16"
+    assert schedule(gated(6, 2, 48))[0] == "vectorize i1 16"
+    assert schedule(gated(3, 6, 8)) == []
+
+
+@pytest.mark.parametrize("shape", [(64,), (2, 32), (8, 8)])
+def test_values_of_two_products(shape: tuple[int, ...]) -> None:
+    ast = only(gated(4, *shape))
+    arrays = random_bytes(ast)
+    close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
+
+
+def random_bytes(ast: UOp) -> list[Array]:
+    """Inputs with whole numbers of their full range."""
+    arrays = inputs(ast)
+    for number, array in enumerate(arrays[1:], 1):
+        if array.dtype.kind in "iu":
+            limits = np.iinfo(array.dtype)
+            rng = np.random.default_rng(number)
+            arrays[number] = rng.integers(limits.min, limits.max + 1, array.size).astype(array.dtype)
+    return arrays
+
+
 def test_other_kernels() -> None:
     assert block_actions(merge_loops(only(matmul(data(0, 8, 8), data(1, 8, 16)))), VNNI) is None
     assert block_actions(merge_loops(only(product())), VECTORS) is None
@@ -58,12 +89,7 @@ def test_other_kernels() -> None:
 @pytest.mark.parametrize("planes", [1, 2, 5])
 def test_values(sizes: tuple[int, int], planes: int) -> None:
     ast = only(product(*sizes, planes=planes))
-    arrays = inputs(ast)
-    for number, array in enumerate(arrays[1:], 1):
-        if array.dtype.kind in "iu":
-            limits = np.iinfo(array.dtype)
-            rng = np.random.default_rng(number)
-            arrays[number] = rng.integers(limits.min, limits.max + 1, array.size).astype(array.dtype)
+    arrays = random_bytes(ast)
     want = run_ast(ast, arrays)
     close(run_on("LLVM", ast, arrays), want)
     merged = merge_loops(ast)
