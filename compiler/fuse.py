@@ -257,7 +257,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
 def _pairs(uses: list[Use]) -> int:
     """How many copies there will be if the loops of two around all uses are copied out."""
     shared = frozenset[UOp].intersection(*(_needed(use) for use in uses)) if uses else ()
-    return 2 ** sum(loop.src[0].bounds == (2, 2) for loop in shared)
+    return 1 << sum(loop.src[0].bounds == (2, 2) for loop in shared)
 
 
 def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:

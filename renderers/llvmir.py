@@ -22,6 +22,7 @@ __all__ = ["LLVM_OPS", "LLVMRenderer"]
 _FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
 _LINE = 64  # bytes that memory of the kernel's own is aligned to
 _ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
+_IN_L1, _IN_L2 = 3, 2  # where what is asked for is to be
 _BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
     Ops.ADD: ("fadd", "add", "add"),
     Ops.SUB: ("fsub", "sub", "sub"),
@@ -132,7 +133,7 @@ class _Function:
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
             Ops.SHUFFLE: self._shuffle, Ops.DOT: self._dot,
-            Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], int(u.arg)),
+            Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], int(u.arg), _IN_L2),
         }  # fmt: skip
 
     def text(self) -> str:
@@ -269,10 +270,10 @@ class _Function:
             value = self._define(f"icmp ne {kind} {value}, {none}")
         self.values[u] = value
 
-    def _prefetch(self, address: str, ahead: int) -> None:
+    def _prefetch(self, address: str, ahead: int, cache: int = _IN_L1) -> None:
         self._declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         place = self._define(f"getelementptr i8, ptr {address}, i64 {ahead}")
-        self._emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 3, i32 1)")
+        self._emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 {cache}, i32 1)")
 
     def _store(self, u: UOp) -> None:
         place, stored = u.src

@@ -1,6 +1,7 @@
 """Where kernmill's own time goes: a matrix product, a transformer block forward and with gradients, cold and warm.
 
     python tools/profile_compile.py                    # the table of docs/compile-time.md
+    python tools/profile_compile.py --layers           # the other table there: 1, 12 and 24 equal layers
     python tools/profile_compile.py block_gradients --functions 25
 
 Every case is a process of its own on one thread, with an empty cache (cold) or a filled one (warm). Times are CPU time
@@ -35,7 +36,11 @@ ABOUT = {
     "blocks_forward": "four such blocks, forward",
     "blocks_gradients": "four such blocks with gradients",
 }
-WIDTH, TOKENS, HEADS = 1024, 256, 16
+LAYERS = tuple(f"layers{count}_{what}" for what in ("forward", "gradients") for count in (1, 12, 24))
+SIZES = {  # how many blocks, their width, tokens, heads
+    "block": (1, 1024, 256, 16), "blocks": (4, 1024, 256, 16),
+    **{f"layers{count}": (count, 256, 32, 4) for count in (1, 12, 24)},
+}  # fmt: skip
 
 
 # --- phases ----------------------------------------------------------------------------------------------------------
@@ -122,22 +127,24 @@ def work(case: str) -> Callable[[], object]:
         a, b = values(512, 512), values(512, 512)
         return lambda: (a @ b).realize()
 
+    count, width, tokens, heads = SIZES[case.partition("_")[0]]
+
     class Block(nn.Module):
         def __init__(self) -> None:
-            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-            self.attention = nn.MultiHeadAttention(WIDTH, HEADS)
-            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.attention = nn.MultiHeadAttention(width, heads)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
         def forward(self, x: Tensor) -> Tensor:
             x = x + self.attention(self.norm1(x))
             result: Tensor = x + self.down(self.up(self.norm2(x)).gelu())
             return result
 
-    blocks = [Block() for _ in range(4 if case.startswith("blocks") else 1)]
+    blocks = [Block() for _ in range(count)]
     weights = [weight for block in blocks for weight in block.parameters()]
     for weight in weights:
         weight.realize()
-    x = values(1, TOKENS, WIDTH)
+    x = values(1, tokens, width)
 
     def run() -> None:
         y = x
@@ -195,7 +202,7 @@ def cpu_of(found: dict[str, Any]) -> float:
     return sum(phases.values()) - phases.get("run", 0.0)
 
 
-def both(case: str, runs: int) -> dict[str, dict[str, Any]]:
+def both(case: str, runs: int, *, has_beside: bool = True) -> dict[str, dict[str, Any]]:
     """Cold and warm, each the best of some runs."""
     best: dict[str, dict[str, Any]] = {}
     for _ in range(runs):
@@ -204,6 +211,8 @@ def both(case: str, runs: int) -> dict[str, dict[str, Any]]:
                 found = child(case, folder, 0)
                 if state not in best or cpu_of(found) < cpu_of(best[state]):
                     best[state] = found
+        if not has_beside:
+            continue
         with tempfile.TemporaryDirectory(prefix="kernmill-profile-") as folder:
             found = child(case, folder, 0, process=1)
             beside = min(found["wall_s"], best["cold"].get("beside_s", 1e9))
@@ -235,16 +244,31 @@ def table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
     return "\n".join(lines)
 
 
+def layers_table(results: dict[str, dict[str, dict[str, Any]]]) -> str:
+    """Milliseconds of models of equal layers, and of a layer beyond the first."""
+    lines = ["| ms of CPU | 1 layer | 12 | 24 | a layer beyond the first |", "| --- | --: | --: | --: | --: |"]
+    for what in ("forward", "gradients"):
+        for state in ("cold", "warm"):
+            times = [1e3 * cpu_of(results[f"layers{count}_{what}"][state]) for count in (1, 12, 24)]
+            shown = " | ".join(f"{time:.0f}" for time in times)
+            lines.append(f"| {what}, {state} | {shown} | {(times[2] - times[0]) / 23:.1f} |")
+    return "\n".join(lines)
+
+
 def main(given: Sequence[str] | None = None) -> None:
     """Print the table, or the hottest functions of the cases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help=", ".join(CASES))
+    parser.add_argument("cases", nargs="*", choices=[*CASES, *LAYERS, []], help=", ".join(CASES))
     parser.add_argument("--functions", type=int, default=0, metavar="N", help="instead: the N hottest functions, cold")
+    parser.add_argument("--layers", action="store_true", help="instead: models of 1, 12 and 24 equal layers")
     parser.add_argument("--runs", type=int, default=3, help="the best of so many (default %(default)s)")
     parser.add_argument("--child", metavar="CASE", help=argparse.SUPPRESS)
     arguments = parser.parse_args(given)
     if arguments.child:
         print(json.dumps(measure(arguments.child, arguments.functions)))
+        return
+    if arguments.layers:
+        print(layers_table({case: both(case, arguments.runs, has_beside=False) for case in LAYERS}))
         return
     cases = arguments.cases or list(CASES)
     if arguments.functions:

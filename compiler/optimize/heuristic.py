@@ -37,7 +37,7 @@ _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that mi
 _IN_REGISTERS = 8  # rows whose sums are one tile
 _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
-_PACKING_COST = 4.0  # of gathering a value into a panel, in uses of it from there
+_PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
@@ -254,8 +254,25 @@ def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target)
         if lane_loop is not None and width > 1:
             actions += pack(shape, main, Tile(lane_loop, width, tiles, actions), target)
         if lane_loop in main.loops and len(shape.groups) == 1:
-            actions += _read_once(shape, main, target)
+            actions += _large_outside(shape, main, tiles, width, target) + _read_once(shape, main, target)
     return actions
+
+
+def _large_outside(shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> list[Action]:
+    """Of two operands that no cache holds together the large one is read once, and the other, in blocks, from L2."""
+    loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
+    if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or len(main.loops) != 1:
+        return []
+    size = {name: int(found[0].memory.arg[1]) * found[0].size_bytes for name, found in loads.items()}
+    small, large = sorted(size, key=lambda name: size[name])
+    if size[large] <= target.l2_bytes or shape.ast is None:
+        return []
+    (terms,), blocks = main.loops, -(-4 * size[small] // target.l2_bytes)
+    block = Action("accumulate", (terms, str(-(-shape.sizes[terms] // width // blocks))))
+    is_cut = size[small] > target.l2_bytes // 2 and fits(shape.ast, block)
+    outer = [name for name in shape.outputs if name not in loads]
+    order = Action("order", (*outer, large, *([terms] if is_cut else []), small))
+    return [block, order] if is_cut else [order]
 
 
 def _read_once(shape: Shape, main: Group, target: Target) -> list[Action]:

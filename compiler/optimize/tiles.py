@@ -16,6 +16,8 @@ from .products import Operand, Product, find_product
 
 __all__ = ["tile_actions"]
 
+_FEW_ROWS = 48  # a product of up to so many waits for memory
+_LARGE = 4  # times L2: a matrix that no cache holds
 _SIDE = 2  # blocks of results side by side, and one below the other
 
 
@@ -29,6 +31,10 @@ def tile_actions(ast: UOp, target: Target) -> list[Action] | None:
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
     if unit is None or any(2 * product.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
+    right, size = product.operands[1], product.sizes[product.inner] * product.sizes[product.columns]
+    is_large = size * unit.b.size_bytes > _LARGE * target.l2_bytes and right.steps.get(product.columns) == 1
+    if is_large and product.sizes[product.rows] <= _FEW_ROWS:
+        return None  # it is read in the order in which it lies, not by panels
     return _tiled(product, unit, target)
 
 

@@ -3,8 +3,9 @@
 Two facts are asked for, nothing else. Reduce loops move along the same line of one operand as output loops do
 (staging.py): it is copied once into rows without gates, and then read as scalars. The other operand does not change
 with those output loops, and has a loop of its own that becomes the lanes: it is packed into a panel. What is left is
-the register tile of a matrix product, whose rows share what they read with their neighbours. Figures:
-docs/decisions/0015-windows.md. Tests: tests/compiler/optimize/test_windows.py.
+the register tile of a matrix product, whose rows share what they read with their neighbours. A sum too long for a
+panel goes on in the output, block by block; then rows that have their terms side by side need no window. Figures:
+docs/decisions/0015-windows.md and 0024-long-sums.md. Tests: tests/compiler/optimize/test_windows.py.
 """
 
 from __future__ import annotations
@@ -84,8 +85,10 @@ def window_actions(shape: Shape, target: Target) -> list[Action] | None:
         blocks = list(first[0].args[::2])
         shape = look(apply_actions(shape.ast, first), target)
         window = _find(shape, window.lanes)
-    elif first or not window.is_copied:
+    elif not window.is_copied:
         return None
+    else:
+        first = []
     inside = None if window is None else _tiled(shape, window, blocks, target)
     return None if inside is None else first + inside
 
@@ -113,14 +116,10 @@ def _tiled(shape: Shape, window: _Window, blocks: list[str], target: Target) -> 
     actions += _panel(shape, window, tile, is_whole=fits_panel and vectors > tile.vectors)
     used = {lanes: vectors == tile.vectors, window.along: sizes[window.along] == tile.along, inside: rows == tile.rows}
     others = [name for name in shape.outputs if name not in (*near, *blocks, lanes)]
-    if not fits_panel:
-        order = [lanes, *blocks, *others, *near]
-    elif blocks:
-        shared = [name for name in others if name + ".s" in sizes]
-        inner = [lanes, *near] if window.is_copied else [*near, lanes]
-        order = [*shared, *blocks, *(name for name in others if name not in shared), *inner]
-    else:
-        order = [*others, lanes, *near]
+    shared = [name for name in others if f"{name}.s" in sizes] if blocks else others
+    inner = [lanes, *near] if window.is_copied else [*near, lanes]
+    order = [*shared, *blocks, *(name for name in others if name not in shared), *inner]
+    order = order if fits_panel else [lanes, *blocks, *others, *near]
     actions.append(Action("order", tuple(name for name in order if not used.get(name, False))))
     if tile.taps > 1:
         actions.append(Action("unroll", (window.taps, str(tile.taps))))
@@ -134,15 +133,15 @@ def _in_blocks(shape: Shape, window: _Window, target: Target) -> list[Action]:
     """
     vectors = -(-shape.sizes[window.lanes] // shape.lanes)
     together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
-    term = shape.lanes * window.panel.size_bytes * min(together, _MOST_VECTORS)
-    if nest_iterations(shape, window.terms) * term <= target.l2_bytes // 2:
+    term = shape.lanes * window.panel.size_bytes
+    if nest_iterations(shape, window.terms) * term * min(vectors, _MOST_VECTORS) <= target.l2_bytes // 2:
         return []
     cuts: list[tuple[str, int]] = []
-    room = target.l2_bytes // 4 * min(together, _MOST_VECTORS) // (term * together)
+    room = target.l2_bytes // 4 // (term * together)
     for name in reversed(window.terms):
         size = shape.sizes[name]
         each = max(_divisors(size, max(1, room)))
-        room //= each if each == size else room + 1
+        room = room // each if each == size else 0
         if each < size:
             cuts.insert(0, (name, each))
     actions = [Action("accumulate", tuple(str(part) for cut in cuts for part in cut))]
@@ -226,7 +225,7 @@ def _copied(shape: Shape, window: _Window, inside: str | None) -> list[Action]:
     first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
     down = [] if window.down is None else [*([inside] if inside else []), line[window.down]]
     names = (*first, *down, window.along, window.taps)
-    actions = [Action("stage", (_slot(window.moving), *names))]
+    actions = [Action("stage", (window.moving.slot, *names))]
     if min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
         actions.append(Action("vectorize", (f"{window.along}'", str(shape.lanes))))
     return actions
@@ -236,7 +235,7 @@ def _panel(shape: Shape, window: _Window, tile: _Tile, *, is_whole: bool) -> lis
     """The operand of the lanes, for one tile or for all; where its terms are neighbours, in blocks that turn."""
     lanes, last = window.lanes, window.terms[-1]
     wide = [f"{lanes}.u"] if tile.vectors > 1 else []
-    stage = Action("stage", (_slot(window.panel), *([lanes] if is_whole else []), *window.terms, *wide, f"{lanes}.v"))
+    stage = Action("stage", (window.panel.slot, *([lanes] if is_whole else []), *window.terms, *wide, f"{lanes}.v"))
     if window.panel.step(lanes) == 1 or window.panel.step(last) != 1 or shape.sizes[last] <= _LONGEST:
         return [stage]
     own = {name for name in window.terms if name in window.moving.steps and window.is_copied}
@@ -297,7 +296,3 @@ def _speed_along(shape: Shape, window: _Window) -> float:
     load *= 1.0 if step == 1 else shape.lanes / 2
     cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
     return vectors * rows / cycles * size / (blocks * shape.lanes)
-
-
-def _slot(access: Access) -> str:
-    return str(access.node.src[0].src[0].arg[0])

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from kernmill.ir import FormatError
 
-__all__ = ["mapped", "replacing"]
+__all__ = ["mapped", "release", "replacing"]
 
 
 def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
@@ -31,6 +31,17 @@ def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
         raise FormatError(f"{where}: cannot be read: {error.strerror}. Give the path of a {kind} file.") from None
     except ValueError as error:  # a device, a pipe; a name with a zero byte
         raise FormatError(f"{where}: cannot be mapped: {error}. Give the path of a {kind} file.") from None
+
+
+def release(data: memoryview, start: int, stop: int) -> None:
+    """Memory for the bytes start..stop of what `mapped` gave back to the system: they are read again when touched.
+
+    Whole pages only. Nothing happens to bytes that are no mapped file, or where the system has no such call.
+    """
+    file, page = data.obj, mmap.PAGESIZE
+    first, last = -(-start // page) * page, stop // page * page
+    if isinstance(file, mmap.mmap) and first < last and hasattr(mmap, "MADV_DONTNEED"):
+        file.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
 @contextlib.contextmanager

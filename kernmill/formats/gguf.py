@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from kernmill.ir import FormatError
 
-from .disk import mapped
+from .disk import mapped, release
 from .gguf_types import RETIRED, TYPES, TensorType, ValueType
 
 __all__ = [
@@ -88,6 +88,11 @@ class File:
         """The bytes of one tensor, without a copy."""
         entry = self.entries[name]
         return self.parts[entry.part][entry.start : entry.stop]
+
+    def release(self, name: str) -> None:
+        """The tensor was copied: its pages need no memory until somebody reads them again."""
+        entry = self.entries[name]
+        release(self.parts[entry.part], entry.start, entry.stop)
 
 
 @dataclass(frozen=True, slots=True)

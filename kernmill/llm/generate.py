@@ -317,4 +317,7 @@ def _check_known(name: str) -> None:
 def _loaded(file: gguf.File, name: str) -> Weight:
     """A tensor of a file; blocks in the order in which products read them fastest."""
     found = load_tensor(file, name)
-    return found.interleaved() if isinstance(found, QuantizedTensor) else found
+    laid = found.interleaved() if isinstance(found, QuantizedTensor) else found
+    if laid is not found:
+        file.release(name)
+    return laid

@@ -155,10 +155,9 @@ class Adam(Optimizer):
         elif self.weight_decay:
             grad = grad + now * self.weight_decay
         first, second = self.betas
-        mean = self.mean[i].detach() * first + grad * (1 - first)
-        square = self.square[i].detach() * second + grad * grad * (1 - second)
-        self.mean[i].assign(mean)
-        self.square[i].assign(square)
+        self.mean[i].assign(self.mean[i].detach() * first + grad * (1 - first))
+        self.square[i].assign(self.square[i].detach() * second + grad * grad * (1 - second))
+        mean, square = self.mean[i].detach(), self.square[i].detach()  # where they were put: one kernel each, no copy
         steps = self.steps[parameter.device].reshape(()).float()
         rate = lr / _one_minus_power(first, steps).cast(parameter.dtype)
         root = _one_minus_power(second, steps).sqrt().cast(parameter.dtype)

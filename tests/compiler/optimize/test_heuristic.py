@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape
+from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape, strided, take
 from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
@@ -89,6 +89,20 @@ def test_a_large_result_of_several_passes_holds_their_row() -> None:
     assert "inplace" not in chosen(softmax(data(0, 64, 64)))
 
 
+def test_a_row_that_is_looked_up_is_not_read_past_its_end() -> None:
+    rows = take(data(0, 4096, 768), data(1, 8192, dtype=dtypes.int64), 0)
+    assert "stream" in chosen(rows)
+    assert "prefetch" not in chosen(rows)
+    assert "prefetch" in chosen(data(0, 4096, 4096) + 1.0)
+
+
+def test_a_loop_of_two_that_is_read_in_both_orders_is_copied_out() -> None:
+    x = data(0, 2, 64)
+    swapped = strided(x, (-1, 1))
+    assert chosen(elementwise(Ops.MAX, x, swapped))["unroll"] == [("i0", "2")]
+    assert ("i0", "2") not in chosen(elementwise(Ops.MAX, x, data(1, 2, 64))).get("unroll", [])
+
+
 def test_without_masks_lanes_divide_the_loop() -> None:
     for size in (3, 5, 12, 17, 70, 96):
         for _, lanes in chosen(data(0, size) + 1.0, NO_MASKS).get("vectorize", []):
@@ -144,3 +158,14 @@ def test_products_of_bytes_are_dots() -> None:
     vnni = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     left, right = (data(slot, 64, 64, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
     assert any(u.op is Ops.DOT for u in lower(only(matmul(left, right)), vnni, is_checked=True))
+
+
+@pytest.mark.parametrize(("rows", "terms"), [(16, 4096), (24, 8192)])
+def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -> None:
+    """Regression: the loop over rows stood outside, and the matrix was read from memory for each four of them."""
+    weight = permute(data(1, 4096, terms), (1, 0))
+    found = choose_actions(merge_loops(only(matmul(data(0, rows, terms), weight))), VECTORS)
+    verbs = {action.verb: action.args for action in found}
+    assert verbs["vectorize"][0] == "k0"
+    assert verbs["order"] == (("i1", "i0") if rows == 16 else ("i1", "k0", "i0"))
+    assert verbs["thread"] == ("i1",)

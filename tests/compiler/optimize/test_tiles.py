@@ -54,6 +54,12 @@ def test_blocks_that_would_be_empty_for_the_most_part(sizes: tuple[int, int, int
     assert tile_actions(product(sizes), TILES) is None
 
 
+def test_few_rows_read_a_large_matrix_in_its_order() -> None:
+    assert tile_actions(product((32, 2048, 2048)), TILES) is None
+    assert tile_actions(product((32, 2048, 2048), turned=(False, True)), TILES) is not None
+    assert tile_actions(product((64, 2048, 2048)), TILES) is not None
+
+
 def test_targets_and_types_without_it() -> None:
     assert tile_actions(product(), VECTORS) is None
     assert tile_actions(product(pair=(BF16, F16)), TILES) is None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from pathlib import Path
 
 import pytest
 
 from kernmill import FormatError
-from kernmill.formats.disk import mapped, replacing
+from kernmill.formats.disk import mapped, release, replacing
 
 
 def test_mapped(tmp_path: Path) -> None:
@@ -49,3 +50,18 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
         file.write(b"half")
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_released_bytes_are_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    written = os.urandom(5 * mmap.PAGESIZE)
+    path.write_bytes(written)
+    data = mapped(path, "GGUF")
+    assert data == written
+    for start, stop in ((0, len(written)), (1, len(written) - 1), (7, 9), (0, 0)):
+        release(data, start, stop)
+        assert data == written
+
+
+def test_only_mapped_files_are_released() -> None:
+    release(memoryview(bytes(3 * mmap.PAGESIZE)), 0, 3 * mmap.PAGESIZE)
