@@ -7,6 +7,7 @@ instruction that is announced and not there would end this one. The answer is ke
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import functools
 import os
 import warnings
@@ -59,6 +60,7 @@ def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
         process = os.fork()
     if not process:
         wrong = 2
+        faulthandler.disable()  # ending by a signal is an answer here
         try:
             wrong = int(not all(right() for right in trials))
         finally:
