@@ -12,7 +12,7 @@ from kernmill.ir import Target, UOp, dtypes
 from ..lower.dot import BYTES, GROUP
 from .actions import Action
 from .packing import blocks
-from .products import Product, find_product
+from .products import Product, find_product, is_window
 
 __all__ = ["dot_actions"]
 
@@ -51,6 +51,7 @@ def _tiled(product: Product, target: Target) -> list[Action]:
     if sizes[rows] < _PACKED_ROWS * tile:
         return actions
     packs_rows = left.dtype is right.dtype and left.steps.get(inner) == 1 and sizes[inner] % (GROUP * lanes) == 0
+    packs_rows = packs_rows and not is_window(sizes, left.steps, rows, inner)
     panels, tiles = -(-sizes[columns] // (lanes * vectors)), -(-sizes[rows] // tile)
     across, down = blocks(sizes[columns], panels, sizes[rows], sizes[rows] * sizes[inner], target)
     parts = (f"{columns}.s", panels, across if packs_rows else 1), (f"{rows}.s", tiles, down if packs_rows else 1)

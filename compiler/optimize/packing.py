@@ -16,6 +16,7 @@ from kernmill.ir import Ops, Target
 
 from .actions import Action, fits
 from .look import Access, Group, Shape, is_gated
+from .products import is_window
 
 __all__ = ["SMALL_REDUCE", "Tile", "blocks", "pack"]
 
@@ -114,7 +115,7 @@ def _dear_rows(shape: Shape, main: Group, tile: Tile, rows: str, terms: str) -> 
     if len(found) != 1 or is_gated(found[0]) or found[0].memory.op is not Ops.PARAM:
         return None
     (left,) = found
-    if left.step(rows) is None or left.step(terms) is None:
+    if left.step(rows) is None or left.step(terms) is None or is_window(shape.sizes, left.steps, rows, terms):
         return None
     is_dear = left.step(terms) != 1 or _is_converted(left)
     enough = min(tile.tiles(shape, rows), tile.tiles(shape, tile.lanes)) >= _LEAST_TILES

@@ -5,6 +5,7 @@ Nothing here asks what a kernel computes beyond that one sum. Tests: tests/compi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernmill.ir import DType, Ops, UOp, closed_ranges, linear
@@ -12,7 +13,7 @@ from kernmill.ir import DType, Ops, UOp, closed_ranges, linear
 from ..kernel import KernelInfo
 from .actions import Action
 
-__all__ = ["Operand", "Product", "find_product"]
+__all__ = ["Operand", "Product", "find_product", "is_window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,20 @@ def find_product(ast: UOp) -> Product | None:
     sizes = {name: int(size.arg) for name, size in loops.items()}
     outputs = [name for name in info.order if name in sizes]
     inner = str(closed_ranges(total)[0].arg[0])
+    if any(inner not in operand.steps for operand in operands):
+        return None
     for left, right in (operands, operands[::-1]):
         columns = [name for name in outputs if steps.get(name) == 1 and name in right.steps and name not in left.steps]
         rows = [name for name in outputs if name in left.steps and name not in right.steps]
         if columns and rows:
             return Product(sizes, outputs, total.dtype, (left, right), inner, rows[-1], columns[0])
     return Product(sizes, outputs, total.dtype, operands, inner)
+
+
+def is_window(sizes: Mapping[str, int], steps: Mapping[str, int | None], *loops: str) -> bool:
+    """Whether two loops go over the same places of a buffer, i + k: a copy of them has one axis (staging.py)."""
+    (near, count), (far, _) = sorted((abs(steps.get(name) or 0), sizes[name]) for name in loops)
+    return near * count > far
 
 
 def _operands(total: UOp) -> tuple[Operand, Operand] | None:

@@ -12,7 +12,7 @@ from kernmill.ir import Target, Unit, UOp
 
 from .actions import Action
 from .packing import blocks
-from .products import Operand, Product, find_product
+from .products import Operand, Product, find_product, is_window
 
 __all__ = ["tile_actions"]
 
@@ -31,6 +31,9 @@ def tile_actions(ast: UOp, target: Target) -> list[Action] | None:
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
     if unit is None or any(2 * product.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
+    for name, operand in zip((product.rows, product.columns), product.operands, strict=True):
+        if is_window(product.sizes, operand.steps, name, product.inner):
+            return None  # its copy would not lie as the unit wants it
     right, size = product.operands[1], product.sizes[product.inner] * product.sizes[product.columns]
     is_large = size * unit.b.size_bytes > _LARGE * target.l2_bytes and right.steps.get(product.columns) == 1
     if is_large and product.sizes[product.rows] <= _FEW_ROWS:

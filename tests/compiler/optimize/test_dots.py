@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import dot_actions, lower, merge_loops, show_schedule
-from kernmill.ir import DType, Ops, UOp, dtypes, permute
+from kernmill.ir import DType, Ops, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
 
 I8, U8 = dtypes.int8, dtypes.uint8
@@ -36,6 +36,15 @@ def test_panels_are_woven() -> None:
 
 def test_rows_that_are_moved_are_packed_as_well() -> None:
     assert schedule(product(512, 512, 512)).endswith("stage 1 i0 i0.u k0 k0.u; vectorize k0'' 16")
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4])
+def test_rows_that_are_windows_are_read_as_they_lie(stride: int) -> None:
+    """Named regression: the copy of a window has one axis, which was cut by the name of another."""
+    left = window(data(0, 251 * stride + 128, dtype=I8), 0, 128, stride).cast(dtypes.int32)
+    ast = merge_loops(only(matmul(left, data(1, 128, 256, dtype=I8).cast(dtypes.int32))))
+    assert "stage 1" not in schedule(ast)
+    lower(ast, VNNI, is_checked=True)
 
 
 def test_rows_are_packed_once_for_many_panels() -> None:

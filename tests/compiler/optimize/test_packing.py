@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
-from kernmill.ir import Target, UOp, dtypes, permute
+from kernmill.ir import Target, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
@@ -82,3 +82,14 @@ def test_a_packed_panel_names_the_loops_there_are(rows: int, columns: int, inner
     """Once refused: lanes that did not come about for want of masks, or copies of a sum that was grouped instead."""
     right = permute(data(1, columns, inner), (1, 0))
     lower(only(matmul(data(0, rows, inner), right)), target, is_checked=True)
+
+
+@pytest.mark.parametrize("target", [VECTORS, NARROW, NO_MASKS], ids=lambda t: t.name)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_rows_that_are_windows_are_read_as_they_lie(stride: int, target: Target) -> None:
+    """Named regression: x.unfold(0, 256, 1) @ w in float16. The copy of a window has one axis, of another name."""
+    rows = window(data(0, 95 * stride + 256, dtype=dtypes.float16), 0, 256, stride)
+    ast = merge_loops(only(matmul(*(u.cast(dtypes.float32) for u in (rows, data(1, 256, 512, dtype=dtypes.float16))))))
+    actions = choose_actions(ast, target)
+    lower(ast, target, actions, is_checked=True)
+    close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
