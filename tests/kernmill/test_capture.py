@@ -37,6 +37,29 @@ def test_what_is_assigned_in_a_container_is_assigned_by_replays(kind: Any) -> No
     np.testing.assert_array_equal(box[0].numpy(), np.full((2, 3), 6, np.float32))
 
 
+def test_a_deque_grows_in_replays() -> None:
+    """Named regression: an IndexError in the replay, after the launch."""
+    past: deque[Tensor] = deque([made()])
+
+    @jit
+    def step(x: Tensor, given: deque[Tensor]) -> deque[Tensor]:
+        past.append(x * 2)
+        given.appendleft(x * 3)
+        return deque([x, past[0]], 2)
+
+    for i in range(6):
+        while len(past) > 1:
+            past.pop()
+        given = deque([made()], maxlen=None if i % 2 else 1)
+        x = made() * i
+        result = step(x, given)
+        assert (len(past), len(given), result.maxlen) == (2, 2 if i % 2 else 1, 2)
+        np.testing.assert_array_equal(past[1].numpy(), x.numpy() * 2)
+        np.testing.assert_array_equal(given[0].numpy(), x.numpy() * 3)
+        assert result[0] is x
+    assert step.cache_info().captures == 2
+
+
 @pytest.mark.parametrize("kind", [list, deque])
 def test_what_is_exchanged_in_a_container_is_exchanged_by_replays(kind: Any) -> None:
     box = kind([made()])
