@@ -217,6 +217,19 @@ class _ByValue:
             return False
 
 
+class _Itself:
+    """An object of a class whose `==` may not see all of it."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.value is self.value
+
+
 def key_mark(key: Any) -> Any:
     """What tells a key from others: 1 is not True, 0.0 is not -0.0."""
     if type(key) is str:
@@ -260,7 +273,7 @@ def take_apart(value: Any, parts: Parts) -> Any:
         hash(value)
     except TypeError:
         return _ByValue(value)
-    return of_type, value
+    return of_type, _Itself(value) if hasattr(value, "__dict__") else value
 
 
 def rebuild(value: Any, number_of: Callable[[Any], int | None]) -> Callable[[Any], Any]:

@@ -447,6 +447,24 @@ def test_the_setting_of_quantised_products_is_noticed() -> None:
             np.testing.assert_array_equal(work(x).numpy(), weight.linear(x).numpy())
 
 
+def test_equal_objects_are_told_apart() -> None:
+    """Named regression: an argument that equals that of the capture by its class was answered with its values."""
+
+    class Named:
+        def __init__(self, rate: float) -> None:
+            self.rate = rate
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Named)
+
+        def __hash__(self) -> int:
+            return 1
+
+    work = jit(lambda x, named: x * named.rate)
+    for rate in (1, 2, 3, 4):
+        np.testing.assert_array_equal(work(tensor(3), Named(rate)).numpy(), numbers(3) * rate)
+
+
 def test_changes_at_every_call_are_answered_right_and_warned_about(caplog: pytest.LogCaptureFixture) -> None:
     class Config:
         rate = 0.0
