@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable
@@ -275,3 +276,32 @@ def test_a_set_that_is_changed_in_place_is_noticed() -> None:
     for value in range(6):
         known.add(value)
         np.testing.assert_array_equal(step(made()).numpy(), made().numpy() * len(known))
+
+
+def test_tensors_of_other_threads_are_no_escape(caplog: pytest.LogCaptureFixture) -> None:
+    """Named regression: each tensor that another thread made during a capture was warned about."""
+    begun, done = threading.Event(), threading.Event()
+    kept: list[Tensor] = []
+
+    def other() -> None:
+        begun.wait(10)
+        kept.extend([made(), made() + 1])
+        done.set()
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        begun.set()
+        done.wait(10)
+        return x + 1
+
+    thread = threading.Thread(target=other)
+    x = made()
+    done.set()
+    step(x)
+    begun.clear()
+    done.clear()
+    thread.start()
+    with caplog.at_level(logging.WARNING, "kernmill"):
+        step(x)
+    thread.join()
+    assert (len(kept), caplog.text) == (2, "")
