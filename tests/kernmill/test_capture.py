@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
+from kernmill.quant import QuantizedTensor
 from kernmill.tensor_memory import buffer_of
 
 
@@ -305,3 +306,32 @@ def test_tensors_of_other_threads_are_no_escape(caplog: pytest.LogCaptureFixture
         step(x)
     thread.join()
     assert (len(kept), caplog.text) == (2, "")
+
+
+def test_the_setting_of_quantised_products_is_noticed() -> None:
+    """Named regression: QUANT_ACT=int8 was answered with the capture of QUANT_ACT=float."""
+    values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    weight = QuantizedTensor.quantize(Tensor(values), "Q8_0")
+    work = jit(lambda x: weight.linear(x))
+    x = Tensor(values[:3])
+    for how in ("int8", "float", "int8", "float", "int8"):
+        with Context(QUANT_ACT=how):
+            np.testing.assert_array_equal(work(x).numpy(), weight.linear(x).numpy())
+
+
+def test_equal_objects_are_told_apart() -> None:
+    """Named regression: an argument that equals that of the capture by its class was answered with its values."""
+
+    class Named:
+        def __init__(self, rate: float) -> None:
+            self.rate = rate
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Named)
+
+        def __hash__(self) -> int:
+            return 1
+
+    work = jit(lambda x, named: x * named.rate)
+    for rate in (1, 2, 3, 4):
+        np.testing.assert_array_equal(work(made(), Named(rate)).numpy(), made().numpy() * rate)
