@@ -170,6 +170,8 @@ class Walk:
         kind = type(value)
         kind_name = kind.__name__ if kind in (list, tuple, dict) else self.name(kind)
         self.checks[f"type({place}) is {kind_name} and len({place}) == {len(value)}"] = label
+        if isinstance(value, deque):
+            self.checks[f"{place}.maxlen == {value.maxlen}"] = label
         if (found := kind_of(value)) is not None and found.can_change(value):
             self.containers[place] = value, contents(value, found)
             if self._owner:

@@ -227,7 +227,9 @@ class Jit(Generic[P, R]):
                 made = [*found.tensors, *self._held(call), *known.gradients()]
                 made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
                 make_real([*made, *known.changed(recorded)], always=True)
-            self._warn_of_escapes([*everything, *made, *after.tensors.values()])
+            ids = {id(tensor) for tensor in (*everything, *made, *after.tensors.values())}
+            new = [tensor for tensor in alive_tensors() if id(tensor) not in ids]
+            self._warn_of_escapes(known.coming_from(new, recorded))
             for tensor in made:
                 _without_history(tensor)
             entry = Capture(recorded, known, Guard(before), after, holders).entry(result, renewed)
@@ -298,17 +300,14 @@ class Jit(Generic[P, R]):
                 "Use Tensor.rand and its like, or draw them outside and make them a Tensor argument.",
             )
 
-    def _warn_of_escapes(self, known: Sequence[Lazy]) -> None:
+    def _warn_of_escapes(self, new: Sequence[Lazy]) -> None:
         """Tensors made in the capture that are alive, and that no place holds which a replay fills."""
-        ids = {id(tensor) for tensor in known}
-        for tensor in alive_tensors():
-            if id(tensor) not in ids and not is_free(tensor):
-                self._warn(
-                    "escape",
-                    f"keeps a tensor of shape {show_shape(tensor.uop.shape)} where jit does not look into: replays "
-                    "leave it as it is. Return it, or keep it in a list, a dict, or an attribute of a class of yours.",
-                )
-                return
+        if new:
+            self._warn(
+                "escape",
+                f"keeps a tensor of shape {show_shape(new[0].uop.shape)} where jit does not look into: replays "
+                "leave it as it is. Return it, or keep it in a list, a dict, or an attribute of a class of yours.",
+            )
 
     def _warn(self, kind: str, text: str) -> None:
         if kind not in self._warned:

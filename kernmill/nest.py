@@ -1,7 +1,8 @@
 """Tensors in nested containers: lists, tuples, dicts and dataclasses taken apart into leaves and put together again.
 
-What a container is to jit stands here once, in `KINDS`: a list or tuple, a dict, a dataclass of the user's. Taking a
-call apart, reading it by straight code (reader.py), building results and writing to arguments all go by this table.
+What a container is to jit stands here once, in `KINDS`: a list or tuple, a deque, a dict, a dataclass of the user's.
+Taking a call apart, reading it by straight code (reader.py), building results and writing to arguments all go by this
+table.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import operator
+from collections import deque
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +37,10 @@ class Kind:
     def can_change(self, value: Any) -> bool:
         """Whether other parts can be put into it."""
         return True
+
+    def mark(self, value: Any) -> Any:
+        """What tells it from containers of the same keys."""
+        return type(value)
 
     def keys(self, value: Any) -> Sequence[Any]:
         """The keys of its parts, in order."""
@@ -74,6 +80,31 @@ class _Sequence(Kind):
 
     def fill(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> None:
         value[:] = parts
+
+
+class _Queue(_Sequence):
+    """A deque. How long it may get is part of what it is."""
+
+    def has(self, value: Any) -> bool:
+        return isinstance(value, deque)
+
+    def can_change(self, value: Any) -> bool:
+        return True
+
+    def mark(self, value: Any) -> Any:
+        return type(value), value.maxlen
+
+    def same_keys(self, place: str, value: Any, name: Callable[[object], str]) -> str:
+        return f"len({place}) == {len(value)} and {place}.maxlen == {value.maxlen}"
+
+    def like(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> Any:
+        new = copy.copy(value)
+        self.fill(new, keys, parts)
+        return new
+
+    def fill(self, value: Any, keys: Sequence[Any], parts: list[Any]) -> None:
+        value.clear()
+        value.extend(parts)
 
 
 class _Mapping(Kind):
@@ -134,7 +165,7 @@ class _Record(Kind):
                 object.__setattr__(value, key, part)
 
 
-KINDS = (_Sequence(), _Mapping(), _Record())
+KINDS = (_Sequence(), _Mapping(), _Record(), _Queue())
 
 
 def kind_of(value: Any) -> Kind | None:
@@ -186,6 +217,19 @@ class _ByValue:
             return False
 
 
+class _Itself:
+    """An object of a class whose `==` may not see all of it."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.value is self.value
+
+
 def key_mark(key: Any) -> Any:
     """What tells a key from others: 1 is not True, 0.0 is not -0.0."""
     if type(key) is str:
@@ -215,7 +259,10 @@ def take_apart(value: Any, parts: Parts) -> Any:
             if (number := parts.number_of(value)) is not None:
                 return "again", number
             parts.add_holder(value)
-        return (of_type, *[(key_mark(key), take_apart(kind.part(value, key), parts)) for key in kind.keys(value)])
+        return (
+            kind.mark(value),
+            *[(key_mark(key), take_apart(kind.part(value, key), parts)) for key in kind.keys(value)],
+        )
     if of_type.__module__ == "numpy" and hasattr(value, "__array_interface__") and of_type.__name__ == "ndarray":
         raise KernmillError(
             f"jit: an argument is a NumPy array of shape {value.shape}. "
@@ -226,7 +273,7 @@ def take_apart(value: Any, parts: Parts) -> Any:
         hash(value)
     except TypeError:
         return _ByValue(value)
-    return of_type, value
+    return of_type, _Itself(value) if hasattr(value, "__dict__") else value
 
 
 def rebuild(value: Any, number_of: Callable[[Any], int | None]) -> Callable[[Any], Any]:

@@ -22,7 +22,7 @@ from .variable import Bound
 __all__ = ["MISS", "Reading", "read_call", "settings_now"]
 
 _GONE = (AttributeError, LookupError, TypeError)
-_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK")
+_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK", "QUANT_ACT")
 
 
 def settings_now() -> tuple[Any, ...]:

@@ -246,7 +246,7 @@ def _is_shared(node: UOp) -> bool:
     seen, stack = {node}, [node]
     while stack:  # until the first leaf that is data: asked of every tensor that a large graph writes
         u = stack.pop()
-        if u.storage is not None or u.op in (Ops.BUFFER, Ops.COPY, Ops.DETACH):
+        if u.storage is not None or u.op in (Ops.BUFFER, Ops.DETACH):
             return False
         new = set(u.src) - seen
         seen |= new

@@ -158,15 +158,21 @@ class Tensors:
 
     def changed(self, recorded: Recording) -> list[Lazy]:
         """Tensors that were assigned since: arguments, those at places, and others whose values come from ours."""
+        lazy = [t for t in self.others if t.uop is not self.nodes[id(t)] and stored(t.uop) is None]
+        return [
+            *[t for t in self.reachable() if stored(t.uop) is None and id(t) in self.buffers],
+            *self.coming_from(lazy, recorded),
+        ]
+
+    def coming_from(self, tensors: Iterable[Lazy], recorded: Recording) -> list[Lazy]:
+        """Those of the tensors whose values come from ours or from the recording, and not from another thread."""
         ours = {id(b) for t in self.reachable() if (b := self.buffers.get(id(t))) is not None}
         ours |= set(map(id, recorded.buffers()))
-        lazy = [t for t in self.reachable() if stored(t.uop) is None and id(t) in self.buffers]
-        for tensor in self.others:
-            if tensor.uop is not self.nodes[id(tensor)] and stored(tensor.uop) is None:
-                below = tensor.uop.toposort(stop=lambda u: u.storage is not None)
-                if any(id(node.storage) in ours for node in below):
-                    lazy.append(tensor)
-        return lazy
+        return [
+            t
+            for t in tensors
+            if any(id(node.storage) in ours for node in t.uop.toposort(stop=lambda u: u.storage is not None))
+        ]
 
 
 class Holders:

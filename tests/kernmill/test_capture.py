@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import threading
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
+from kernmill.quant import QuantizedTensor
 from kernmill.tensor_memory import buffer_of
 
 
@@ -35,6 +37,29 @@ def test_what_is_assigned_in_a_container_is_assigned_by_replays(kind: Any) -> No
     for _ in range(5):
         step(made())
     np.testing.assert_array_equal(box[0].numpy(), np.full((2, 3), 6, np.float32))
+
+
+def test_a_deque_grows_in_replays() -> None:
+    """Named regression: an IndexError in the replay, after the launch."""
+    past: deque[Tensor] = deque([made()])
+
+    @jit
+    def step(x: Tensor, given: deque[Tensor]) -> deque[Tensor]:
+        past.append(x * 2)
+        given.appendleft(x * 3)
+        return deque([x, past[0]], 2)
+
+    for i in range(6):
+        while len(past) > 1:
+            past.pop()
+        given = deque([made()], maxlen=None if i % 2 else 1)
+        x = made() * i
+        result = step(x, given)
+        assert (len(past), len(given), result.maxlen) == (2, 2 if i % 2 else 1, 2)
+        np.testing.assert_array_equal(past[1].numpy(), x.numpy() * 2)
+        np.testing.assert_array_equal(given[0].numpy(), x.numpy() * 3)
+        assert result[0] is x
+    assert step.cache_info().captures == 2
 
 
 @pytest.mark.parametrize("kind", [list, deque])
@@ -252,3 +277,61 @@ def test_a_set_that_is_changed_in_place_is_noticed() -> None:
     for value in range(6):
         known.add(value)
         np.testing.assert_array_equal(step(made()).numpy(), made().numpy() * len(known))
+
+
+def test_tensors_of_other_threads_are_no_escape(caplog: pytest.LogCaptureFixture) -> None:
+    """Named regression: each tensor that another thread made during a capture was warned about."""
+    begun, done = threading.Event(), threading.Event()
+    kept: list[Tensor] = []
+
+    def other() -> None:
+        begun.wait(10)
+        kept.extend([made(), made() + 1])
+        done.set()
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        begun.set()
+        done.wait(10)
+        return x + 1
+
+    thread = threading.Thread(target=other)
+    x = made()
+    done.set()
+    step(x)
+    begun.clear()
+    done.clear()
+    thread.start()
+    with caplog.at_level(logging.WARNING, "kernmill"):
+        step(x)
+    thread.join()
+    assert (len(kept), caplog.text) == (2, "")
+
+
+def test_the_setting_of_quantised_products_is_noticed() -> None:
+    """Named regression: QUANT_ACT=int8 was answered with the capture of QUANT_ACT=float."""
+    values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    weight = QuantizedTensor.quantize(Tensor(values), "Q8_0")
+    work = jit(lambda x: weight.linear(x))
+    x = Tensor(values[:3])
+    for how in ("int8", "float", "int8", "float", "int8"):
+        with Context(QUANT_ACT=how):
+            np.testing.assert_array_equal(work(x).numpy(), weight.linear(x).numpy())
+
+
+def test_equal_objects_are_told_apart() -> None:
+    """Named regression: an argument that equals that of the capture by its class was answered with its values."""
+
+    class Named:
+        def __init__(self, rate: float) -> None:
+            self.rate = rate
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Named)
+
+        def __hash__(self) -> int:
+            return 1
+
+    work = jit(lambda x, named: x * named.rate)
+    for rate in (1, 2, 3, 4):
+        np.testing.assert_array_equal(work(made(), Named(rate)).numpy(), made().numpy() * rate)

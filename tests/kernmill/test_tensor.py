@@ -218,3 +218,14 @@ def test_realizing_several_at_once() -> None:
     a.realize(b)
     assert a.is_realized
     assert b.is_realized
+
+
+def test_an_assignment_to_constants_of_a_device_leaves_others_alone() -> None:
+    """Named regression: the next zeros_like() of that shape was refused, since its node kept the memory."""
+    x = Tensor(np.ones(8, np.float32)).realize()
+    for _ in range(3):
+        total = x.full_like(3).realize()
+        for step in (1, 2):
+            total.assign(total + 1).realize()
+            np.testing.assert_array_equal(x.full_like(3).numpy(), [3] * 8)
+            np.testing.assert_array_equal(total.numpy(), [3 + step] * 8)

@@ -254,3 +254,10 @@ def test_a_record_may_not_hold_a_variable() -> None:
 
     with pytest.raises(KernmillError, match="Given holds a bound variable"):
         jit(lambda given: given.x + given.n)(Given(Tensor([1.0]), Variable("n", 0, 4).bind(2)))
+
+
+def test_constants_of_a_symbolic_shape_have_the_values_of_each_call() -> None:
+    """Named regression: ones_like names its device, and the sum of the first call was that of all others."""
+    n, x = Variable("n", 1, 8), Tensor.ones(6, 8).realize()
+    count = jit(lambda x, n: x[:, :n].ones_like().sum())
+    assert [count(x, n.bind(value)).item() for value in (3, 5, 1, 8)] == [18, 30, 6, 48]
