@@ -109,7 +109,8 @@ class _Unfinished:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
         try:
-            rendered = render(self.device, self.kernel, self.actions(), self.target)
+            actions = self.actions()
+            rendered = render(self.device, self.kernel, actions, self.target, is_chosen=self.given is None)
         except GroupTooLarge:
             if not self.shrunk():
                 raise
@@ -168,20 +169,28 @@ def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Progr
 
 
 def render(
-    device: Device, kernel: Kernel, actions: list[Action] | None = None, target: Target | None = None
+    device: Device,
+    kernel: Kernel,
+    actions: list[Action] | None = None,
+    target: Target | None = None,
+    *,
+    is_chosen: bool = False,
 ) -> Rendered:
-    """Lower and render, from scratch. A bug on the way is reported with the kernel's UOps and schedule."""
-    is_chosen = actions is None
+    """Lower and render, from scratch; by default with the schedule in force.
+
+    Of a schedule that the heuristic has chosen what does not fit is left out: its faults stop nobody. A bug on the way
+    is reported with the kernel's UOps and schedule.
+    """
     target = target or device.target
-    actions = schedule_of(device, kernel) if actions is None else actions
+    if actions is None:
+        given = given_schedule(device, kernel)
+        actions, is_chosen = parsed(given, device, kernel, target), given is None
     try:
         uops = lower(kernel.ast, target, actions, is_checked=bool(setting("CHECK")))
     except CompileError:
-        if not is_chosen or setting("CHECK") or given_schedule(device, kernel) is not None:
+        if not is_chosen or setting("CHECK"):
             raise
-        return render(
-            device, kernel, fitting(merge_loops(kernel.ast), actions), target
-        )  # the heuristic's fault stops nobody
+        return render(device, kernel, fitting(merge_loops(kernel.ast), actions), target)
     except InternalError as error:
         error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
         raise

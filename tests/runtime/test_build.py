@@ -192,5 +192,7 @@ def test_a_fault_of_the_heuristic_stops_nobody(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(schedules, "choose_actions", lambda ast, target: wrong)
     device = get_device("LLVM")
     assert "<16 x float>" in render(device, kernel).source
+    with Context(CACHE="0"):  # by the way of a user's program as well, where it stopped
+        build(device, kernel)
     with Context(CHECK=1), pytest.raises(CompileError, match="nowhere"):
         render(device, kernel)
