@@ -303,6 +303,15 @@ class Tensor(Conversions):
         return cls._upload(array, dtype, device)
 
     # --- changing the box
+    def __copy__(self) -> Self:
+        """As `clone`; of a leaf a leaf of its own, without its gradient."""
+        if not (self.requires_grad and self._is_leaf()):
+            return self.clone()
+        return self.detach().clone().requires_grad_()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
+
     def assign(self, value: Operand) -> Self:
         """This tensor with new values of the same shape and dtype. Other tensors made from the old ones keep those."""
         new = value if isinstance(value, Lazy) else self._tensor(value)

@@ -1,7 +1,8 @@
-"""Tensors over the little-endian bytes of files, and the bytes of tensors."""
+"""Tensors over the little-endian bytes of files, and the bytes of tensors; pickling them."""
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Sequence
 from typing import Any
 
@@ -47,3 +48,16 @@ def bytes_of(tensor: Tensor) -> memoryview:
 def _stored_as(dtype: DType) -> str:
     """The NumPy dtype that holds the values."""
     return {"bfloat16": "uint16", "bool": "uint8"}.get(dtype.name, dtype.name)
+
+
+def _pickled(tensor: Tensor) -> tuple[Any, ...]:
+    """Values, dtype, shape and device; a leaf becomes a leaf."""
+    is_leaf = tensor.requires_grad and tensor._is_leaf()
+    return _unpickled, (bytes(bytes_of(tensor)), tensor.dtype, tensor.shape, tensor._device, is_leaf)
+
+
+def _unpickled(data: bytes, dtype: DType, shape: Sequence[int], device: str | None, is_leaf: bool) -> Tensor:
+    return tensor_over(memoryview(data), dtype, shape, device).requires_grad_(is_leaf)
+
+
+copyreg.pickle(Tensor, _pickled)

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from kernmill import Tensor, dtypes, no_grad
+from kernmill.ir import DType
 from tests.kernmill.against import close, same, values
 
 
@@ -229,3 +233,37 @@ def test_an_assignment_to_constants_of_a_device_leaves_others_alone() -> None:
             total.assign(total + 1).realize()
             np.testing.assert_array_equal(x.full_like(3).numpy(), [3] * 8)
             np.testing.assert_array_equal(total.numpy(), [3 + step] * 8)
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.bool, dtypes.int64], ids=str)
+def test_copies_are_tensors_of_their_own(again: Callable[[Tensor], Tensor], dtype: DType) -> None:
+    """A copy.copy was not known to assignments, and its values were gone after one; the others raised."""
+    t = Tensor([[0, 1, 2], [3, 4, 5]]).cast(dtype).T.realize()
+    new = again(t)
+    t.assign(Tensor.zeros(3, 2, dtype=dtype)).realize()
+    assert new.dtype is dtype
+    wanted = np.array([[0, 3], [1, 4], [2, 5]])
+    assert new.cast(dtypes.int64).tolist() == (np.minimum(wanted, 1) if dtype.is_bool else wanted).tolist()
+    assert not t.cast(dtypes.bool).any().item()
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda t: pickle.loads(pickle.dumps(t))])
+def test_a_copy_of_a_leaf_is_a_leaf(again: Callable[[Tensor], Tensor]) -> None:
+    leaf = Tensor([1.0, 2.0, 3.0], requires_grad=True)
+    (leaf * leaf).sum().backward()
+    new = again(leaf)
+    assert new.requires_grad
+    assert new.grad is None
+    (new * 5.0).sum().backward()
+    assert new.grad is not None
+    assert leaf.grad is not None
+    assert new.grad.tolist() == [5.0] * 3
+    assert leaf.grad.tolist() == [2.0, 4.0, 6.0]
+
+
+def test_a_copy_of_what_leads_to_a_leaf_leads_to_it() -> None:
+    leaf = Tensor([1.0, 2.0], requires_grad=True)
+    (copy.copy(leaf * 3.0) * 2.0).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [6.0, 6.0]
