@@ -70,10 +70,14 @@ class Reading:
     def settings(self) -> None:
         """The modes and settings have the values of now. Settings are looked at again in another Context."""
         self.scope |= {"grad": grad_state, "training": training_state, "overrides": active_overrides}
-        self.scope |= {"now": settings_now, "seen": [active_overrides()], "quiet": [is_quiet()], "is_quiet": is_quiet}
+        self.scope |= {"settings_now": settings_now, "seen": [active_overrides()]}
+        self.scope |= {"quiet": [is_quiet()], "is_quiet": is_quiet}
         self.test(f"grad() is not {grad_state()} or training() is not {training_state()}")
-        self.lines += ["  if overrides() is not seen[0]:", f"   if now() != {self.name(settings_now())}: return MISS",
-                       "   seen[0], quiet[0] = overrides(), is_quiet()"]  # fmt: skip
+        self.lines += [
+            "  if overrides() is not seen[0]:",
+            f"   if settings_now() != {self.name(settings_now())}: return MISS",
+            "   seen[0], quiet[0] = overrides(), is_quiet()",
+        ]
 
     def local(self, place: str) -> str:
         """A variable with the value at a place."""

@@ -123,3 +123,22 @@ def test_a_launch_that_fails_leaves_no_trace() -> None:
     with pytest.raises(IndexError):
         step(Tensor([0, 7]).realize())
     np.testing.assert_array_equal(step(Tensor([2, 0]).realize()).numpy(), [6, 2])
+
+
+def test_a_step_in_another_context() -> None:
+    """Code that ended in the entry itself had a variable of the name of what asks for the settings, and failed."""
+    total = real(0, 0)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        total.assign(total + x)
+        return total * 2
+
+    for number in range(4):
+        assert step(real(1, 2)).tolist() == [2.0 * (number + 1), 4.0 * (number + 1)]
+    with Context(THREADS=1):
+        assert step(real(1, 2)).tolist() == [10.0, 20.0]
+    for threads in (1, 2, 1, 1, 2):
+        with Context(THREADS=threads):
+            step(real(1, 2))
+    assert step(real(1, 2)).tolist() == [22.0, 44.0]
