@@ -214,7 +214,7 @@ def strided(x: UOp, steps: Sequence[int]) -> UOp:
 def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> UOp:
     """Sliding windows: the axis becomes window positions, a new last axis runs over the window."""
     length = x.shape[axis]
-    if min(size, stride, dilation) < 1 or (isinstance(length, int) and dilation * (size - 1) + 1 > length):
+    if min(size, stride, dilation) < 1 or dilation * (size - 1) + 1 > _as_uop(length).bounds[0]:
         raise ShapeError(
             f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: "
             f"the window spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."

@@ -156,6 +156,7 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda x, n: x[:, -n:], "some values of the variables lead outside"),  # -0 is the front
         (lambda x, n: Tensor.arange(n, 3), "arange: from n to 3 by 1: .* is negative for some values"),
         (lambda x, n: x[:, :n].chunk(2, 1)[0], "chunk: n into 2 pieces leaves a rest"),
+        (lambda x, n: x[:, : n + 1].unfold(1, 2, 1), "the window spans 2 places"),
         (lambda x, n: Tensor.linspace(0, 1, n), "n as an int: this size is another number in each call"),
         (lambda x, n: Tensor.rand(n), r"random tensor of shape \(n,\): sizes are whole numbers"),
     ):
