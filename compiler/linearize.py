@@ -143,27 +143,43 @@ def _emit(
 
 
 def _levels(members: list[UOp | Path], needs: list[set[int]], side_by_side: int) -> list[int]:
-    """Where copies of a long chain of vector steps stand in a block: how many steps stand before each; else zeros.
+    """Where copies of a long chain of vector steps stand in a block: how many steps stand before each, and what a step
+    needs besides the chain right before it; else zeros.
 
     A machine looks some hundred instructions ahead. Of copies that follow each other it sees one or two, and waits for
     their chains; side by side they fill its units. Short chains overlap by themselves, and the vectors of too many
-    copies would not fit the registers. Figures: docs/decisions/0005-math.md.
+    copies would not fit the registers. Figures: docs/decisions/0005-math.md and 0031-side-by-side.md.
     """
     depth = [0] * len(members)
     chain = [0] * len(members)  # vector steps that wait for no accumulator
-    width: dict[int, int] = {}
     for number, member in enumerate(members):
         if not isinstance(member, UOp) or any(n >= number for n in needs[number]):
             return [0] * len(members)
         depth[number] = 1 + max((depth[n] for n in needs[number]), default=0)
         before = max((chain[n] for n in needs[number]), default=0)
-        if member.op in (Ops.CARRY, Ops.REG, Ops.AFTER) or any(chain[n] < 0 for n in needs[number]):
+        if _is_accumulator(member) or any(chain[n] < 0 for n in needs[number]):
             chain[number] = -1
-        elif member.dtype.lanes > 1 and member.op not in (Ops.CONST, Ops.LOAD, Ops.BITCAST):
-            chain[number] = before + 1
+        elif _is_step(member):
+            chain[number] = before + (2 if member.op is Ops.DOT else 1)  # which takes longer
+    if max(chain, default=0) < _LONG_CHAIN:
+        return [0] * len(members)
+    level, first_use, width = list(depth), [len(members)] * len(members), dict[int, int]()
+    for number in reversed(range(len(members))):
+        if depth[number] + 1 < first_use[number] < len(members) and not _is_accumulator(members[number]):
+            level[number] = first_use[number]
+        elif _is_step(members[number]):
             width[depth[number]] = width.get(depth[number], 0) + 1
-    is_deep = max(chain, default=0) >= _LONG_CHAIN and max(width.values()) <= side_by_side
-    return depth if is_deep else [0] * len(members)
+        for n in needs[number]:
+            first_use[n] = min(first_use[n], level[number])
+    return level if max(width.values()) <= side_by_side else [0] * len(members)
+
+
+def _is_accumulator(member: UOp | Path) -> bool:
+    return isinstance(member, UOp) and member.op in (Ops.CARRY, Ops.REG, Ops.AFTER)
+
+
+def _is_step(member: UOp | Path) -> bool:
+    return isinstance(member, UOp) and member.dtype.lanes > 1 and member.op not in (Ops.CONST, Ops.LOAD, Ops.BITCAST)
 
 
 def _rank(member: UOp | Path) -> int:

@@ -25,8 +25,17 @@ def lower_reduces(ast: UOp, target: Target) -> UOp:
         if new.op is Ops.REDUCE:
             new = _accumulate(new, f"acc{count}", target)
             count += 1
+        elif (short := next((s for s in node.src if node.op is Ops.ADD and _is_short(s)), None)) is not None:
+            new = src[1 - node.src.index(short)]  # the chain starts with it: no addition
+            for value in short.src:
+                new = _add(new, done[value], Ops.ADD, target)
         done[node] = new
     return done[ast]
+
+
+def _is_short(u: UOp) -> bool:
+    """A sum without loops of nothing but DOTs: exact in any order."""
+    return u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and all(s.op is Ops.DOT for s in u.src)
 
 
 def _accumulate(node: UOp, name: str, target: Target) -> UOp:

@@ -46,10 +46,11 @@ from kernmill.ir import (
 )
 
 from ..kernel import KernelInfo
+from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
 from . import proposals as propose
-from .staging import gated, in_output, staged
+from .staging import gated, in_output, staged, unpacked
 
 __all__ = [
     "VERBS",
@@ -382,21 +383,23 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     slot, names = int(args[0]), args[1:]
-    loads = [
-        n
-        for n in ast.toposort()
-        if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM and n.src[0].src[0].arg[0] == slot
-    ]
-    loads = [n for n in loads if all(any(r.arg[0] == name for r in n.ranges) for name in names)]
-    if not loads:
+    loads = [n for n in ast.toposort() if n.op is Ops.LOAD and _slot(n) == slot]
+    values = unpacked(ast, loads) if any(n.dtype in BYTES for n in loads) else loads
+    values = [n for n in values if all(any(r.arg[0] == name for r in n.ranges) for name in names)]
+    if not values:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
     table: dict[UOp, UOp] = {}
     first = _marks(ast, names)
-    for number, load in enumerate(loads):
+    for number, value in enumerate(values):
         mark = "'" * (first + number)
-        loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
-        table[load] = staged(load, loops, f"stage{slot}_{number}", mark)
+        loops = [next(r for r in value.ranges if r.arg[0] == name) for name in names]
+        table[value] = staged(value, loops, f"stage{slot}_{number}", mark)
     return simplify(substitute(ast, table))
+
+
+def _slot(load: UOp) -> int | None:
+    memory = load.src[0].src[0]
+    return int(memory.arg[0]) if memory.op is Ops.PARAM else None
 
 
 def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:

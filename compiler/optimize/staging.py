@@ -28,7 +28,7 @@ from kernmill.ir import (
 
 from ..kernel import iterations
 
-__all__ = ["gated", "in_output", "staged", "step_of", "walked_together"]
+__all__ = ["gated", "in_output", "staged", "step_of", "unpacked", "walked_together"]
 
 _SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
 _LINE = 64  # bytes by which they are moved apart
@@ -92,6 +92,29 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> UOp:
     walked = sorted(in_order, key=lambda copy: -copies[copy])  # as the operand lies, neighbours last
     filled = UOp(Ops.AFTER, value.dtype, (memory, store, *walked), 1)
     return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, here)),))
+
+
+def unpacked(ast: UOp, loads: Sequence[UOp]) -> list[UOp]:
+    """What is made of the loads alone, before it becomes longer: numbers unpacked from bytes, or the loads."""
+    order = ast.toposort()
+    made = set(loads)
+    for node in order:
+        is_made = node.op.is_elementwise and any(s in made for s in node.src)
+        if is_made and all(s in made or _is_plain(s) for s in node.src):
+            made.add(node)
+    needed = {s for node in order if node not in made for s in node.src if s in made}
+    return list(dict.fromkeys(_unlengthened(node) for node in order if node in needed))
+
+
+def _is_plain(u: UOp) -> bool:
+    """Made of constants and loops."""
+    return all(n.op.is_elementwise or n.op in (Ops.CONST, Ops.RANGE) for n in u.toposort())
+
+
+def _unlengthened(u: UOp) -> UOp:
+    while u.op is Ops.CAST and u.src[0].dtype.size_bytes < u.dtype.size_bytes:
+        u = u.src[0]
+    return u
 
 
 def in_output(ast: UOp, loop: UOp) -> UOp:

@@ -7,7 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import apply_actions, block_actions, choose_actions, is_nested, merge_loops, show_schedule
+from kernmill.compiler import (
+    apply_actions,
+    block_actions,
+    choose_actions,
+    is_nested,
+    lower,
+    merge_loops,
+    show_schedule,
+)
 from kernmill.ir import Ops, UOp, dtypes, elementwise, expand, permute, reduce_axes, reshape
 from tests.compiler.kernels import VECTORS, Array, close, data, inputs, matmul, only, run_ast, run_on
 
@@ -50,9 +58,24 @@ def test_one_row() -> None:
 
 
 def test_many_rows() -> None:
-    found = schedule(product(rows=16, groups=4))
-    assert "unroll i0 8" in found
+    """A tile two groups wide; what many tiles would unpack again is staged: codes, and scales with fewer loops."""
+    assert schedule(product(rows=8, groups=4))[-1] == "order i1"
+    found = schedule(product(rows=9, groups=4))
+    assert {"unroll i1 2", "unroll i0 5"} <= set(found)
     assert found[-1] == "order i1 i0"
+    stages = [line.split() for line in schedule(product(rows=64, groups=4)) if line.startswith("stage")]
+    assert len(stages) == 1
+    assert stages[0][-1].endswith(".u")
+    assert "unroll i1 2" not in schedule(product(rows=9, groups=3))
+
+
+def test_dots_of_a_tile_stand_side_by_side() -> None:
+    """The chain of each sum is one step on before any is two, and starts without an addition."""
+    uops = lower(merge_loops(only(product(rows=9, groups=4))), VNNI)
+    dots = [u for u in uops if u.op is Ops.DOT]
+    firsts = [n for n, u in enumerate(dots) if u.src[2].op is not Ops.DOT]
+    assert len(firsts) == 10
+    assert firsts[-1] < 20
 
 
 def test_rows_that_are_digits_of_a_loop() -> None:
@@ -85,7 +108,7 @@ def test_other_kernels() -> None:
     assert block_actions(merge_loops(only(product())), VECTORS) is None
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (3, 3), (8, 2), (9, 1), (17, 2)])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (3, 3), (8, 2), (9, 1), (17, 2), (50, 1), (25, 2)])
 @pytest.mark.parametrize("planes", [1, 2, 5])
 def test_values(sizes: tuple[int, int], planes: int) -> None:
     ast = only(product(*sizes, planes=planes))
