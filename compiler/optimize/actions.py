@@ -45,7 +45,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, memory_of
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
 from . import proposals as propose
@@ -57,7 +57,6 @@ __all__ = [
     "Verb",
     "apply_actions",
     "find_loop",
-    "memory_of",
     "parse_schedule",
     "show_schedule",
 ]
@@ -288,13 +287,6 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
 def _copied_out(loop: UOp) -> int:
     """The copies or lanes of a loop that will be gone; 0 for a loop that stays one."""
     return int(loop.src[0].arg) if loop.arg[1] in (AxisKind.UNROLL, AxisKind.VECTOR) else 0
-
-
-def memory_of(node: UOp) -> UOp:
-    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
-    while node.op in (Ops.INDEX, Ops.AFTER):
-        node = node.src[0]
-    return node
 
 
 def _own_memory(local: UOp, loop: UOp, loops: tuple[UOp, ...], widened: int) -> UOp:

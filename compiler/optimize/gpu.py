@@ -19,7 +19,7 @@ from typing import Final
 from kernmill.ir import CompileError, Ops, Target, UOp
 
 from ..kernel import KernelInfo
-from .actions import Action, apply_actions, memory_of
+from .actions import Action, apply_actions
 from .look import Access, Group, Shape, main_group, nest_iterations
 
 __all__ = ["gpu_actions"]
@@ -94,7 +94,7 @@ def _elementwise(plan: _Plan) -> None:
         plan.add("local", nearest, side)
         plan.add("unroll", across, side // items)
         plan.add("local", across, items)
-        for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in crossed):
+        for slot in dict.fromkeys(a.slot for a in crossed):
             plan.add("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
         return
     plan.add("vectorize", nearest, plan.lanes(nearest, touched))
@@ -144,7 +144,7 @@ def _product(plan: _Plan, main: Group) -> bool:
     elif results == width:
         parts[column] = [f"{column}.l", f"{column}.v"]
     for loop, other in ((row, column), (column, row)):
-        for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in _operand(main, loop, other)):
+        for slot in dict.fromkeys(a.slot for a in _operand(main, loop, other)):
             plan.add("stage", slot, inside, *window, *parts[loop])
     return True
 

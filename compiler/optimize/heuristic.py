@@ -202,8 +202,7 @@ def _turned(shape: Shape, lane_loop: str, across: str, width: int) -> list[Actio
 
 
 def _outgrows_caches(shape: Shape, target: Target) -> bool:
-    store = shape.stores[0]
-    return int(store.node.src[0].src[0].arg[1]) * store.size_bytes > 8 * target.l2_bytes
+    return shape.stores[0].memory_bytes > 8 * target.l2_bytes
 
 
 def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
@@ -263,7 +262,7 @@ def _large_outside(shape: Shape, main: Group, tiles: dict[str, int], width: int,
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
     if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or len(main.loops) != 1:
         return []
-    size = {name: int(found[0].memory.arg[1]) * found[0].size_bytes for name, found in loads.items()}
+    size = {name: found[0].memory_bytes for name, found in loads.items()}
     small, large = sorted(size, key=lambda name: size[name])
     if size[large] <= target.l2_bytes or shape.ast is None:
         return []
@@ -277,7 +276,7 @@ def _large_outside(shape: Shape, main: Group, tiles: dict[str, int], width: int,
 
 def _read_once(shape: Shape, main: Group, target: Target) -> list[Action]:
     """A sum that goes once over more than L2 holds asks for its data ahead."""
-    sizes = {a.memory: a.memory.arg[1] * a.size_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
+    sizes = {a.memory: a.memory_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
     return [Action("prefetch", (str(_AHEAD_ONCE),))] if sum(sizes.values()) > target.l2_bytes else []
 
 
@@ -291,8 +290,7 @@ def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target
     matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not is_gated(a)), None)
     if lane_loop not in shape.outputs or matrix is None or len(main.loops) != 1 or len(shape.groups) != 1:
         return []
-    memory = matrix.node.src[0].src[0]
-    (terms,), size = main.loops, memory.arg[1] * matrix.size_bytes
+    (terms,), size = main.loops, matrix.memory_bytes
     step = matrix.step(terms) or 0
     width = _width(shape, lane_loop, target)
     vectors = shape.sizes[lane_loop] // max(1, width)

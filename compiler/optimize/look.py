@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo, iterations
+from ..kernel import KernelInfo, iterations, memory_of
 from .rows import filling_loops, keeping_loops, kept_loops
 
 __all__ = ["Access", "Group", "Shape", "is_gated", "look", "main_group", "nest_iterations"]
@@ -29,8 +29,13 @@ class Access:
 
     @property
     def memory(self) -> UOp:
-        """The buffer."""
-        return self.node.src[0].src[0]
+        """The buffer, or memory of the kernel's own."""
+        return memory_of(self.node.src[0])
+
+    @property
+    def memory_bytes(self) -> int:
+        """All of it."""
+        return int(self.memory.arg[1]) * self.size_bytes
 
     @property
     def slot(self) -> str:

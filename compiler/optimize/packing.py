@@ -104,8 +104,7 @@ def _is_converted(a: Access) -> bool:
 
 def _is_dear_panel(shape: Shape, panel: Access, tile: Tile, target: Target) -> bool:
     """All but a small matrix, whose rows stay in L1 while tiles go over it."""
-    whole = int(panel.memory.arg[1]) * panel.size_bytes
-    is_small = whole <= target.l1_bytes and shape.sizes[tile.lanes] % tile.width == 0
+    is_small = panel.memory_bytes <= target.l1_bytes and shape.sizes[tile.lanes] % tile.width == 0
     return not (_is_side_by_side(panel, tile) and is_small)
 
 

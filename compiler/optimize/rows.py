@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo, iterations
-from .actions import Action, memory_of
+from ..kernel import KernelInfo, iterations, memory_of
+from .actions import Action
 
 __all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
 

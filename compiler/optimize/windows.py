@@ -247,10 +247,9 @@ def _panel(shape: Shape, window: _Window, tile: _Tile, *, is_whole: bool) -> lis
 def _ahead(window: _Window, rows: int, target: Target) -> list[Action]:
     """The next copy's rows are asked for while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
-    size = int(window.moving.node.src[0].src[0].arg[1]) * window.moving.size_bytes
-    return (
-        [Action("prefetch", (str(rows * step * window.moving.size_bytes),))] if step and size > target.l2_bytes else []
-    )
+    if not step or window.moving.memory_bytes <= target.l2_bytes:
+        return []
+    return [Action("prefetch", (str(rows * step * window.moving.size_bytes),))]
 
 
 def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:
