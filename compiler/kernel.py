@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from kernmill.ir import DType, Ops, UOp, substitute
 
-__all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "Schedule", "iterations"]
+__all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "Schedule", "iterations", "memory_of"]
 
 
 def iterations(loop: UOp) -> int:
@@ -22,6 +22,13 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
     numbers = list(dict.fromkeys(node.arg[0] for node in (*written, *params)))
     table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
     return substitute(ast, table), tuple(numbers)
+
+
+def memory_of(node: UOp) -> UOp:
+    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
+    while node.op in (Ops.INDEX, Ops.AFTER):
+        node = node.src[0]
+    return node
 
 
 @dataclass(frozen=True, slots=True)
