@@ -11,10 +11,27 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import Group, InternalError, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
+from kernmill.ir import (
+    BufferPlan,
+    CheckItem,
+    Copy,
+    Group,
+    InternalError,
+    Item,
+    Kernel,
+    Op,
+    Ops,
+    Schedule,
+    UOp,
+    dtypes,
+    numel,
+    simplify,
+    static,
+    substitute,
+)
 
 from .fuse import Fusion, Kept, fuse, region_gate
-from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
+from .kernel import KernelInfo
 from .rangeify import TRUE, Use
 from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces

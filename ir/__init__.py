@@ -15,6 +15,7 @@ from .graph import *
 from .ops import *
 from .pattern import *
 from .rewrite import *
+from .schedule import *
 from .settings import *
 from .settings import debug as debug
 from .shape import *

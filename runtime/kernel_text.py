@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernmill.compiler import Kernel, KernelInfo
-from kernmill.ir import Ops, parse_uops, print_uops
+from kernmill.compiler import KernelInfo
+from kernmill.ir import Kernel, Ops, parse_uops, print_uops
 
 __all__ = ["kernel_from_text", "kernel_to_text"]
 

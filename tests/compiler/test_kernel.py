@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernmill.compiler import Kernel, KernelInfo, Schedule
+from kernmill.compiler import KernelInfo
+from kernmill.ir import Kernel, Schedule
 from tests.compiler.kernels import data, kernels, only, scheduled
 
 

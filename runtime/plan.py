@@ -1,0 +1,123 @@
+"""From a closed graph to a plan: kernels, memory and programs; known ones are read from disk.
+
+What scheduling depends on is the key: the graph, where its data live and what may be overwritten, the settings that
+choose kernels, the devices' tags and a stamp of the compiler's own sources. A plan on disk names its kernels by their
+digests, under which `build` finds their programs; the kernels' UOps are not in it. Reports, searches and a program that
+has gone from the cache ask for those: then the graph is scheduled again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from functools import cache
+from typing import Any
+
+from kernmill.ir import BufferPlan, CheckItem, Copy, Item, Kernel, MemoryPlan, Schedule, UOp, as_dtype, setting
+
+from . import later
+from .build import build_all
+from .compile_cache import cache_key, default_cache
+from .device import Program, get_device
+from .schedules import stamp
+
+__all__ = ["PART_OF_A_PLAN", "Plan", "make_plan"]
+
+PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is kept for a graph structure."""
+
+    schedule: Schedule
+    memory: MemoryPlan
+    programs: list[Program | None]
+    bounds: dict[str, tuple[int, int]]  # what each variable may be
+
+
+class _Known(Kernel):
+    """A kernel of a plan from disk; `again` makes the kernel itself."""
+
+    __slots__ = ("again", "key", "name", "variables")
+
+    def __init__(
+        self, facts: Sequence[Any], buffers: Sequence[int], outputs: Sequence[int], device: str,
+        again: Callable[[], Kernel],
+    ) -> None:  # fmt: skip
+        key, self.name, variables = facts
+        self.key, self.variables, self.again = bytes.fromhex(key), tuple(tuple(v) for v in variables), again
+        self.buffers, self.outputs, self.device = tuple(buffers), tuple(outputs), device
+
+    @property
+    def ast(self) -> UOp:  # type: ignore[override]
+        return self.again().ast
+
+    @property
+    def origin(self) -> str | None:  # type: ignore[override]
+        return self.again().origin
+
+
+def make_plan(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:
+    """The plan of a closed graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
+
+    Raises:
+        CompileError: a kernel cannot be built.
+    """
+
+    @cache
+    def planned() -> tuple[Schedule, MemoryPlan]:
+        return later.compiling.planned(graph.src, devices, in_place, default)
+
+    tags = [get_device(name).cache_tag() for name in dict.fromkeys((*devices, default))]
+    settings = [str(setting(name)) for name in PART_OF_A_PLAN]
+    key = cache_key("plan", graph.key, json.dumps([devices, sorted(in_place), default, tags, settings]), stamp())
+    stored = default_cache("plans").get(key)
+    if stored is None:
+        schedule, memory = planned()
+        default_cache("plans").put(key, _written(schedule, memory), {"name": f"{len(schedule.items)} launches"})
+    else:
+        schedule, memory = _read(stored.payload, planned)
+    kernels = [item for item in schedule.items if isinstance(item, Kernel)]
+    built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
+    bounds: dict[str, tuple[int, int]] = {}
+    for name, least, greatest in (variable for kernel in kernels for variable in kernel.variables):
+        low, high = bounds.get(name, (least, greatest))
+        bounds[name] = (max(low, least), min(high, greatest))
+    return Plan(schedule, memory, [next(built) if isinstance(i, Kernel) else None for i in schedule.items], bounds)
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------------
+def _written(schedule: Schedule, memory: MemoryPlan) -> bytes:
+    items = [
+        [[item.key.hex(), item.name, item.variables], item.buffers, item.outputs, item.device]
+        if isinstance(item, Kernel)
+        else [item.source, item.target]
+        for item in schedule.items
+    ]
+    buffers = [[b.dtype.name, b.numel, b.device, b.slot, b.is_output] for b in schedule.buffers]
+    checks = [[check.buffer, check.message] for check in schedule.checks]
+    return json.dumps(
+        [items, buffers, schedule.results, checks, [*memory.offsets.items()], *astuple(memory)[1:]]
+    ).encode()
+
+
+def _read(payload: bytes, planned: Callable[[], tuple[Schedule, MemoryPlan]]) -> tuple[Schedule, MemoryPlan]:
+    items, buffers, results, checks, offsets, *sizes = json.loads(payload)
+
+    def item(place: int, row: list[Any]) -> Item:
+        def again() -> Kernel:
+            found = planned()[0].items[place]
+            assert isinstance(found, Kernel)
+            return found
+
+        return Copy(*row) if len(row) == 2 else _Known(*row, again)
+
+    schedule = Schedule(
+        [item(place, row) for place, row in enumerate(items)],
+        [BufferPlan(as_dtype(name), *rest) for name, *rest in buffers],
+        results,
+        [CheckItem(*check) for check in checks],
+    )
+    return schedule, MemoryPlan(dict(offsets), *sizes)
