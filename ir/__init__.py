@@ -10,6 +10,7 @@ from .algebra import *
 from .dtype import *
 from .errors import *
 from .evaluate import *
+from .face import *
 from .fold import *
 from .graph import *
 from .ops import *

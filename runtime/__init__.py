@@ -3,8 +3,9 @@
 if __name__ != "kernmill.runtime":
     raise ImportError("import kernmill.runtime, not runtime: the bare name would load a second copy")
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kernmill.ir import names_of
 
 from . import allocator as allocator
 from . import compile_cache as compile_cache
@@ -40,10 +41,4 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .profile import *
     from .tune import *
 
-
-def __getattr__(name: str) -> Any:
-    for module in ("compiling", "profile", "tune"):
-        found = import_module(f".{module}", __name__)
-        if name in found.__all__:
-            return getattr(found, name)
-    raise AttributeError(f"module 'kernmill.runtime' has no attribute {name!r}")
+__getattr__ = names_of(__name__, "compiling", "profile", "tune")

@@ -52,7 +52,7 @@ def test_two_processes_at_once_fill_one_cache(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         assert out.split()[0] == "2304.0"
-    assert len(entries(cache)) == 2, "the pool's code and the kernel"
+    assert len(entries(cache)) == 3, "the pool's code, the kernel and the plan"
     assert run(WORK, cache)[0].split()[1] == "0"
 
 
