@@ -167,7 +167,8 @@ class Reading:
 
     def function(self, lines: list[str]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         """A function of args and kwargs that goes on with these lines when it has read them."""
-        body = "\n".join([" try:", *self.lines, " except GONE:", "  return MISS", *lines])
+        last = " u = None"  # who counts references to nodes would count it
+        body = "\n".join([" try:", *self.lines, " except GONE:", "  return MISS", last, *lines])
         exec(compile(f"def call(args, kwargs):\n{body}\n", "<call of a captured function>", "exec"), self.scope)
         found: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self.scope["call"]
         return found
