@@ -254,7 +254,7 @@ class _Builder:
         buffers = list(self.slots[number])
         device = self.device_of.get(node) or self.default_device
         used = tuple(buffers[slot] for slot in found[1])
-        self.kernels[node] = Kernel(found[0], used, (self.buffer_of[node],), device, node.origin)
+        self.kernels[node] = Kernel.of(found[0], used, (self.buffer_of[node],), device, node.origin)
 
     def _memory(self, node: UOp, kernel: int) -> UOp:
         """The buffer of a node in the body of a kernel: numbered as that meets them, so that equal layers are equal."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from .dtype import DType
 from .ops import Ops
@@ -16,26 +17,29 @@ __all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "MemoryPlan", "S
 class Kernel:
     """One launch: `ast` is a SINK of STOREs over PARAMs; PARAM slot i is the schedule's buffer `buffers[i]`."""
 
-    ast: UOp
+    made: Callable[[], tuple[UOp, str | None]]  # `ast`, and the line it comes from: found when first asked for
     buffers: tuple[int, ...]
     outputs: tuple[int, ...]
     device: str
-    origin: str | None
+    key: bytes  # the digest of `ast`
+    name: str  # kind and sizes
+    variables: tuple[tuple[str, int, int], ...]  # in the order of its arguments, with what they may be
+
+    @classmethod
+    def of(cls, ast: UOp, buffers: tuple[int, ...], outputs: tuple[int, ...], device: str, origin: str | None) -> Self:
+        """The kernel of this `ast`."""
+        found = sorted((u.arg for u in ast.toposort() if u.op is Ops.VARIABLE), key=lambda arg: str(arg[0]))
+        return cls(lambda: (ast, origin), buffers, outputs, device, ast.key, ast.arg.name, tuple(found))
 
     @property
-    def key(self) -> bytes:
-        """The digest of `ast`."""
-        return self.ast.key
+    def ast(self) -> UOp:
+        """What is computed."""
+        return self.made()[0]
 
     @property
-    def name(self) -> str:
-        """The kernel's name: kind and sizes."""
-        return str(self.ast.arg.name)
-
-    @property
-    def variables(self) -> tuple[tuple[str, int, int], ...]:
-        """Its variables in the order of its arguments: names, and what they may at least and at most be."""
-        return tuple(sorted((u.arg for u in self.ast.toposort() if u.op is Ops.VARIABLE), key=lambda arg: str(arg[0])))
+    def origin(self) -> str | None:
+        """The user's line."""
+        return self.made()[1]
 
 
 @dataclass(frozen=True, slots=True)

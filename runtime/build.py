@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kernmill.ir import Kernel, setting
 
@@ -68,7 +69,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         counters.from_disk += 1
         _programs[key] = program = device.load(symbol(kernel), entry.payload)
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
-        program.smaller = _Smaller(device, kernel, disk_key, given)
+        program.smaller = partial(_smaller, device, kernel, disk_key, given)
     for unfinished in new.values():
         unfinished.begin(is_one_of_many=len(new) >= _MANY)
     for key, unfinished in new.items():
@@ -76,17 +77,9 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     return [_programs[key] for key in keys]
 
 
-@dataclass(frozen=True, slots=True)
-class _Smaller:
-    """Makes a stored kernel anew with smaller groups, if there can be any."""
-
-    device: Device
-    kernel: Kernel
-    disk_key: str
-    given: str | None
-
-    def __call__(self) -> Program | None:
-        return later.compiling.Unfinished(self.device, self.kernel, self.disk_key, self.given).smaller()
+def _smaller(*of: Any) -> Program | None:
+    """A stored kernel, made anew with smaller groups if there can be any."""
+    return later.compiling.Unfinished(*of).smaller()
 
 
 def _memory_key(device: Device, kernel: Kernel) -> _MemoryKey:

@@ -9,12 +9,12 @@ has gone from the cache ask for those: then the graph is scheduled again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from kernmill.ir import BufferPlan, CheckItem, Copy, Item, Kernel, MemoryPlan, Schedule, UOp, as_dtype, setting
+from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, MemoryPlan, Schedule, UOp, as_dtype, setting
 
 from . import later
 from .build import build_all
@@ -35,28 +35,6 @@ class Plan:
     memory: MemoryPlan
     programs: list[Program | None]
     bounds: dict[str, tuple[int, int]]  # what each variable may be
-
-
-class _Known(Kernel):
-    """A kernel of a plan from disk; `again` makes the kernel itself."""
-
-    __slots__ = ("again", "key", "name", "variables")
-
-    def __init__(
-        self, facts: Sequence[Any], buffers: Sequence[int], outputs: Sequence[int], device: str,
-        again: Callable[[], Kernel],
-    ) -> None:  # fmt: skip
-        key, self.name, variables = facts
-        self.key, self.variables, self.again = bytes.fromhex(key), tuple(tuple(v) for v in variables), again
-        self.buffers, self.outputs, self.device = tuple(buffers), tuple(outputs), device
-
-    @property
-    def ast(self) -> UOp:  # type: ignore[override]
-        return self.again().ast
-
-    @property
-    def origin(self) -> str | None:  # type: ignore[override]
-        return self.again().origin
 
 
 def make_plan(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:
@@ -91,31 +69,27 @@ def make_plan(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], de
 # --- on disk ---------------------------------------------------------------------------------------------------------
 def _written(schedule: Schedule, memory: MemoryPlan) -> bytes:
     items = [
-        [[item.key.hex(), item.name, item.variables], item.buffers, item.outputs, item.device]
-        if isinstance(item, Kernel)
-        else [item.source, item.target]
-        for item in schedule.items
+        (i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel) else astuple(i)
+        for i in schedule.items
     ]
-    buffers = [[b.dtype.name, b.numel, b.device, b.slot, b.is_output] for b in schedule.buffers]
-    checks = [[check.buffer, check.message] for check in schedule.checks]
-    return json.dumps(
-        [items, buffers, schedule.results, checks, [*memory.offsets.items()], *astuple(memory)[1:]]
-    ).encode()
+    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output) for b in schedule.buffers]
+    checks = [astuple(check) for check in schedule.checks]
+    offsets, *sizes = astuple(memory)
+    return json.dumps([items, buffers, schedule.results, checks, [*offsets.items()], *sizes]).encode()
 
 
 def _read(payload: bytes, planned: Callable[[], tuple[Schedule, MemoryPlan]]) -> tuple[Schedule, MemoryPlan]:
     items, buffers, results, checks, offsets, *sizes = json.loads(payload)
 
-    def item(place: int, row: list[Any]) -> Item:
-        def again() -> Kernel:
-            found = planned()[0].items[place]
-            assert isinstance(found, Kernel)
-            return found
+    def made(place: int) -> tuple[UOp, str | None]:
+        kernel: Any = planned()[0].items[place]
+        return kernel.ast, kernel.origin
 
-        return Copy(*row) if len(row) == 2 else _Known(*row, again)
+    def kernel(place: int, buffers: list[int], outputs: list[int], device: str, key: str, *rest: Any) -> Kernel:
+        return Kernel(partial(made, place), tuple(buffers), tuple(outputs), device, bytes.fromhex(key), *rest)
 
     schedule = Schedule(
-        [item(place, row) for place, row in enumerate(items)],
+        [kernel(place, *row) if len(row) > 2 else Copy(*row) for place, row in enumerate(items)],
         [BufferPlan(as_dtype(name), *rest) for name, *rest in buffers],
         results,
         [CheckItem(*check) for check in checks],
