@@ -14,6 +14,7 @@ from . import host as host
 from . import later as later
 from . import llvm_codegen as llvm_codegen
 from . import loader as loader
+from . import plan as plan
 from . import pool as pool
 from . import pool_ir as pool_ir
 from . import schedules as schedules

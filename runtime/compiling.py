@@ -1,8 +1,7 @@
-"""What is not found is made: a graph becomes kernels, a kernel is lowered, rendered, compiled and stored."""
+"""A program that is not found is made: its kernel is lowered, rendered, compiled and stored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,25 +11,11 @@ from kernmill.compiler import (
     estimate,
     fitting,
     lower,
-    make_schedule,
     merge_loops,
     parse_schedule,
-    plan_memory,
     show_schedule,
 )
-from kernmill.ir import (
-    AxisKind,
-    CompileError,
-    InternalError,
-    Kernel,
-    MemoryPlan,
-    Ops,
-    Schedule,
-    Target,
-    UOp,
-    print_uops,
-    setting,
-)
+from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, setting
 from kernmill.renderers import signature
 
 from .build import counters
@@ -38,15 +23,7 @@ from .compile_cache import default_cache
 from .device import Device, GroupTooLarge, Program
 from .schedules import given_schedule, symbol
 
-__all__ = ["Rendered", "Unfinished", "compile_with", "heuristic_schedule", "planned", "render", "schedule_of"]
-
-
-def planned(
-    roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default: str
-) -> tuple[Schedule, MemoryPlan]:
-    """The kernels of a closed graph, and where their buffers lie."""
-    schedule = make_schedule(roots, devices, in_place, default)
-    return schedule, plan_memory(schedule)
+__all__ = ["Rendered", "Unfinished", "compile_with", "heuristic_schedule", "render", "schedule_of"]
 
 
 def heuristic_schedule(device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:

@@ -1,22 +1,17 @@
 """Realize: close the graph over its data, schedule it, find memory, build programs, launch, check.
 
-A graph of a structure seen before costs none of that again: everything but memory addresses is kept under the closed
-graph.
+A graph of a structure seen before costs none of that again: everything but memory addresses is in its plan.
 """
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kernmill.ir import (
-    Copy,
     DType,
     IndexRangeError,
     Kernel,
@@ -34,13 +29,12 @@ from . import later
 from .buffer import Buffer, buffer_node
 from .build import build
 from .device import Call, Device, canonical_name, get_device
-from .plan import PART_OF_A_PLAN, Plan, make_plan
+from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar
 from .watch import wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
 
-_PLANS_KEPT = 4096
 _lock = threading.RLock()
 _launched = [0]  # ns in kernels, outside of replays
 
@@ -108,9 +102,6 @@ def download(node: UOp) -> Any:
     return out
 
 
-_plans: OrderedDict[Any, Plan] = OrderedDict()
-
-
 def realize(
     roots: Sequence[UOp], others: Callable[[], Iterable[UOp]] = tuple, variables: Mapping[str, int] | None = None
 ) -> None:
@@ -127,18 +118,6 @@ def realize(
         pending = list(dict.fromkeys(root for root in roots if root.storage is None))
         if pending:
             _Run(pending, others, dict(variables or {})).go()
-
-
-@contextmanager
-def _collector_paused() -> Generator[None]:
-    """Nodes hold no cycles: looking for some while a hundred thousand are made takes a sixth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Run:
@@ -188,16 +167,7 @@ class _Run:
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
         devices = tuple(storage.device for storage in self.storages)
         default = canonical_name(str(setting("DEVICE")))
-        key = (closed, devices, self.in_place, default, *(setting(name) for name in PART_OF_A_PLAN))
-        plan = _plans.get(key)
-        if plan is None:
-            with _collector_paused():
-                plan = _plans[key] = make_plan(closed, devices, self.in_place, default)
-            if len(_plans) > _PLANS_KEPT:
-                _plans.popitem(last=False)
-            if wants_report():
-                later.profile.report_memory(plan.memory)
-        _plans.move_to_end(key)
+        plan = plan_of(closed, devices, self.in_place, default)
         check_values(plan.bounds, self.variables)
         return plan
 
@@ -222,7 +192,7 @@ class _Run:
         batch: list[tuple[Kernel, Call]] = []
         record = current_recording()
         for item, program in zip(plan.schedule.items, plan.programs, strict=True):
-            if isinstance(item, Copy):
+            if not isinstance(item, Kernel):
                 run_batch(batch)
                 batch = []
                 copy_between(buffers[item.target], buffers[item.source])

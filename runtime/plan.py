@@ -1,14 +1,16 @@
-"""From a closed graph to a plan: kernels, memory and programs; known ones are read from disk.
+"""From a closed graph to a plan: kernels, memory and programs; known ones come from memory or from disk.
 
-What scheduling depends on is the key: the graph, where its data live and what may be overwritten, the settings that
-choose kernels, the devices' tags and a stamp of the compiler's own sources. A plan on disk names its kernels by their
-digests, under which `build` finds their programs; the kernels' UOps are not in it. Reports, searches and a program that
-has gone from the cache ask for those: then the graph is scheduled again.
+Scheduling depends on the graph, on where its data live and what may be overwritten, and on the compiler's own sources:
+that is the key on disk. Such a plan names its kernels by their digests, under which `build` finds their programs; the
+kernels' UOps are not in it. Reports, searches and a program that is no longer in the cache ask for those: then the graph
+is scheduled again.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import cache, partial
@@ -21,10 +23,12 @@ from .build import build_all
 from .compile_cache import cache_key, default_cache
 from .device import Program, get_device
 from .schedules import stamp
+from .watch import wants_report
 
-__all__ = ["PART_OF_A_PLAN", "Plan", "make_plan"]
+__all__ = ["Plan", "plan_of", "plans"]
 
-PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
+_KEPT = 4096
+_PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
 @dataclass(slots=True)
@@ -37,26 +41,34 @@ class Plan:
     bounds: dict[str, tuple[int, int]]  # what each variable may be
 
 
-def make_plan(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:
+plans: OrderedDict[Any, Plan] = OrderedDict()
+
+
+def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:
     """The plan of a closed graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
 
     Raises:
         CompileError: a kernel cannot be built.
     """
+    key = (graph, devices, in_place, default, *(setting(name) for name in _PART_OF_A_PLAN))
+    found = plans.get(key)
+    if found is None:
+        was_enabled = gc.isenabled()
+        gc.disable()  # nodes hold no cycles: looking for some among a hundred thousand takes a sixth of the time
+        try:
+            found = plans[key] = _with_programs(*_scheduled(graph, devices, in_place, default))
+        finally:
+            if was_enabled:
+                gc.enable()
+        if len(plans) > _KEPT:
+            plans.popitem(last=False)
+        if wants_report():
+            later.profile.report_memory(found.memory)
+    plans.move_to_end(key)
+    return found
 
-    @cache
-    def planned() -> tuple[Schedule, MemoryPlan]:
-        return later.compiling.planned(graph.src, devices, in_place, default)
 
-    tags = [get_device(name).cache_tag() for name in dict.fromkeys((*devices, default))]
-    settings = [str(setting(name)) for name in PART_OF_A_PLAN]
-    key = cache_key("plan", graph.key, json.dumps([devices, sorted(in_place), default, tags, settings]), stamp())
-    stored = default_cache("plans").get(key)
-    if stored is None:
-        schedule, memory = planned()
-        default_cache("plans").put(key, _written(schedule, memory), {"name": f"{len(schedule.items)} launches"})
-    else:
-        schedule, memory = _read(stored.payload, planned)
+def _with_programs(schedule: Schedule, memory: MemoryPlan) -> Plan:
     kernels = [item for item in schedule.items if isinstance(item, Kernel)]
     built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
     bounds: dict[str, tuple[int, int]] = {}
@@ -67,6 +79,18 @@ def make_plan(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], de
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------
+def _scheduled(
+    graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str
+) -> tuple[Schedule, MemoryPlan]:
+    planned = cache(lambda: later.planning.planned(graph.src, devices, in_place, default))
+    key = cache_key("plan", graph.key, json.dumps([devices, sorted(in_place), default]), stamp())
+    stored = default_cache("plans").get(key)
+    if stored is not None:
+        return _read(stored.payload, planned)
+    default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
+    return planned()
+
+
 def _written(schedule: Schedule, memory: MemoryPlan) -> bytes:
     items = [
         (i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel) else astuple(i)
