@@ -25,19 +25,9 @@ from .allocator import Block, HostAllocator
 from .buffer import Buffer
 
 __all__ = [
-    "Batch",
-    "BufferType",
-    "Call",
-    "Device",
-    "Event",
-    "GroupTooLarge",
-    "Program",
-    "Properties",
-    "canonical_name",
-    "device_indices",
-    "device_names",
-    "get_device",
-]
+    "Batch", "BufferType", "Call", "Device", "Event", "GroupTooLarge", "Program", "Properties", "canonical_name",
+    "device_indices", "device_names", "get_device",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

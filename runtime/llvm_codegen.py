@@ -21,14 +21,8 @@ from .host import Host
 from .llvm_process import CompilerProcess, Emitter
 
 __all__ = [
-    "assembly",
-    "codegen_count",
-    "compile_cached",
-    "compile_ir",
-    "compile_ir_later",
-    "llvm_binding",
-    "llvm_version",
-]
+    "assembly", "codegen_count", "compile_cached", "compile_ir", "compile_ir_later", "llvm_binding", "llvm_version",
+]  # fmt: skip
 
 _FORMAT = 1  # raise it when the same text and host would give other bytes for a reason in this file
 _lock = threading.Lock()  # llvmlite has one global lock anyway; ours also guards the counter

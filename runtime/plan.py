@@ -1,9 +1,8 @@
 """From a closed graph to a plan: kernels, memory and programs; known ones come from memory or from disk.
 
-Scheduling depends on the graph, on where its data live and what may be overwritten, and on the compiler's own sources:
-that is the key on disk. Such a plan names its kernels by their digests, under which `build` finds their programs; the
-kernels' UOps are not in it. Reports, searches and a program that is no longer in the cache ask for those: then the graph
-is scheduled again.
+Scheduling depends on the graph, where its data live, what may be overwritten, and the compiler's own sources: that is
+the key on disk. Such a plan names its kernels by their digests, under which `build` finds their programs, and holds no
+UOps. Reports, searches and a program that is no longer in the cache ask for those: then the graph is scheduled again.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def _written(schedule: Schedule, memory: MemoryPlan) -> bytes:
     return json.dumps([items, buffers, schedule.results, checks, [*offsets.items()], *sizes]).encode()
 
 
-def _read(payload: bytes, planned: Callable[[], tuple[Schedule, MemoryPlan]]) -> tuple[Schedule, MemoryPlan]:
+def _read(payload: bytes, planned: Callable[[], _Scheduled]) -> _Scheduled:
     items, buffers, results, checks, offsets, *sizes = json.loads(payload)
 
     def made(place: int) -> tuple[UOp, str | None]:

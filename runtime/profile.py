@@ -20,12 +20,7 @@ from .schedules import symbol
 if TYPE_CHECKING:
     from .device import Device
 
-__all__ = [
-    "KernelTotal",
-    "report",
-    "report_memory",
-    "totals",
-]
+__all__ = ["KernelTotal", "report", "report_memory", "totals"]
 
 
 @dataclass(slots=True)

@@ -20,15 +20,7 @@ from .buffer import Buffer
 from .device import Batch, Call, get_device
 from .watch import wants_report
 
-__all__ = [
-    "Recording",
-    "Replay",
-    "check_values",
-    "copy_between",
-    "current_recording",
-    "download_scalar",
-    "recording",
-]
+__all__ = ["Recording", "Replay", "check_values", "copy_between", "current_recording", "download_scalar", "recording"]
 
 
 @dataclass(slots=True)
