@@ -27,6 +27,7 @@ from .watch import wants_report
 __all__ = ["Plan", "plan_of", "plans"]
 
 _KEPT = 4096
+_Scheduled: TypeAlias = "tuple[Schedule, MemoryPlan]"
 _PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
@@ -78,9 +79,7 @@ def _with_programs(schedule: Schedule, memory: MemoryPlan) -> Plan:
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------
-def _scheduled(
-    graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str
-) -> tuple[Schedule, MemoryPlan]:
+def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> _Scheduled:
     planned = cache(lambda: later.planning.planned(graph.src, devices, in_place, default))
     key = cache_key("plan", graph.key, json.dumps([devices, sorted(in_place), default]), stamp())
     stored = default_cache("plans").get(key)
