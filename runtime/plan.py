@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, MemoryPlan, Schedule, UOp, as_dtype, setting
 
