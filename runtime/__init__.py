@@ -39,7 +39,8 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from . import profile as profile
     from . import tune_worker as tune_worker
     from .compiling import *
+    from .planning import *
     from .profile import *
     from .tune import *
 
-__getattr__ = names_of(__name__, "compiling", "profile", "tune")
+__getattr__ = names_of(__name__, "compiling", "planning", "profile", "tune")

@@ -107,8 +107,10 @@ def _read(payload: bytes, planned: Callable[[], _Scheduled]) -> _Scheduled:
         kernel: Any = planned()[0].items[place]
         return kernel.ast, kernel.origin
 
-    def kernel(place: int, buffers: list[int], outputs: list[int], device: str, key: str, *rest: Any) -> Kernel:
-        return Kernel(partial(made, place), tuple(buffers), tuple(outputs), device, bytes.fromhex(key), *rest)
+    def kernel(place: int, buffers: list[int], outputs: list[int], device: str, *facts: Any) -> Kernel:
+        key, name, variables = facts
+        known = device, bytes.fromhex(key), name, tuple(tuple(variable) for variable in variables)
+        return Kernel(partial(made, place), tuple(buffers), tuple(outputs), *known)
 
     schedule = Schedule(
         [kernel(place, *row) if len(row) > 2 else Copy(*row) for place, row in enumerate(items)],
