@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
 
-from .actions import Action, apply_actions
 from .look import Shape, look, nest_iterations
+from .plan import Plan
 from .staging import unpacked
 
-__all__ = ["block_actions", "is_nested"]
+__all__ = ["block_plan", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
@@ -30,22 +30,20 @@ def is_nested(total: UOp) -> bool:
     return any(n.op is Ops.REDUCE and not loops.isdisjoint(n.ranges) for n in total.src[0].toposort())
 
 
-def block_actions(ast: UOp, target: Target) -> list[Action] | None:
+def block_plan(shape: Shape, target: Target) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
-    nested, short = _sums(ast)
-    if not target.dots or len(ast.src) != 1 or not nested or len(nested) != len(short):
+    nested, short = _sums(shape.ast)
+    if not target.dots or len(shape.stores) != 1 or not nested or len(nested) != len(short) or shape.symbolic:
         return None
-    if not all(node.src[0].is_const for node in ast.toposort() if node.op is Ops.RANGE):
-        return None
-    lanes, info = target.vector_bytes // _WORD, ast.arg
-    for column in (r for r in ast.toposort() if r.op is Ops.RANGE and r.arg[0] in info.order):
-        if column.src[0].arg % lanes == 0:
-            wide = Action("vectorize", (str(column.arg[0]), str(lanes)))
-            shape = look(cut := apply_actions(ast, [wide]), target)  # what lies side by side may be a digit of a loop
-            own = f"{column.arg[0]}.v"
-            matrices = [m for total in _sums(cut)[1] if (m := _matrix(total, shape, own)) is not None]
-            if shape.stores[0].step(own) == 1 and len(matrices) == len(short):
-                return [wide, *_tiled(cut, shape, matrices, target)]
+    lanes = target.vector_bytes // _WORD
+    for column in (name for name in shape.sizes if name in shape.outputs and shape.sizes[name] % lanes == 0):
+        plan = Plan(shape.ast)
+        (own,) = plan.cut("vectorize", column, lanes)
+        wide = look(plan.ast, target)  # what lies side by side may be a digit of a loop
+        matrices = [m for total in _sums(plan.ast)[1] if (m := _matrix(total, wide, own)) is not None]
+        if wide.stores[0].step(own) == 1 and len(matrices) == len(short):
+            _tiled(plan, wide, matrices, own, target)
+            return plan
     return None
 
 
@@ -56,30 +54,31 @@ def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
     return nested, [total for total in sums if total not in nested]
 
 
-def _tiled(ast: UOp, shape: Shape, matrices: list[UOp], target: Target) -> list[Action]:
-    sizes, (nested, short) = shape.sizes, _sums(ast)
-    copied = dict.fromkeys(str(r.arg[0]) for total in short for r in closed_ranges(total))
-    around = dict.fromkeys(str(r.arg[0]) for total in nested for r in closed_ranges(total)[1:])
-    left = [name for name in ast.arg.order if sizes[name] > 1 and not name.endswith(".v")]
+def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Target) -> None:
+    sizes, (nested, short) = shape.sizes, _sums(plan.ast)
+    left = [name for name in plan.loops if sizes[name] > 1 and name != lanes]
     beside = [name for name in left if any(name in _names(m) for m in matrices)]
     rows = [name for name in left if name not in beside]
+    copied = dict.fromkeys(str(r.arg[0]) for total in short for r in closed_ranges(total))
     if len(matrices) == 1 and beside and rows and sizes[rows[-1]] > _TILE and target.vector_registers >= 32:
-        return _many_rows(ast, shape, (matrices[0], short[0], nested[0]), (beside, rows), target)
+        _many_rows(plan, shape, matrices[0], (beside, rows, [*copied]), lanes, target)
+        return
     body = max(nest_iterations(shape, [str(r.arg[0]) for r in closed_ranges(total)]) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
+    around = dict.fromkeys(str(r.arg[0]) for total in nested for r in closed_ranges(total)[1:])
     for name in sorted(around, key=lambda n: sum(n in _names(place) for place in places)):  # most shared first
         if body * sizes[name] <= _DOTS:
             copied[name] = None
             body *= sizes[name]
-    actions = [Action("unroll", (name, str(sizes[name]))) for name in copied]
+    for name in copied:
+        plan.add("unroll", name, sizes[name])
     if rows:
-        tile = _rows_of_tile(sizes[rows[-1]], _TILE)
-        actions += [Action("unroll", (rows[-1], str(tile)))] if tile > 1 else []
-        actions.append(Action("order", (*beside, *[n for n in rows if sizes[n] > tile or n != rows[-1]])))
-        return actions
-    if len(matrices) == 1:
-        actions += [Action("unroll", (name, "2")) for name in beside[-1:] if sizes[name] % 2 == 0]
-    return [*actions, Action("prefetch", (str(_AHEAD),))]  # it leaves alone what is small
+        plan.cut("unroll", rows[-1], _rows_of_tile(sizes[rows[-1]], _TILE))
+        plan.order((*beside, *rows))
+        return
+    for name in beside[-1:] if len(matrices) == 1 else ():
+        plan.cut("unroll", name, 2 if sizes[name] % 2 == 0 else 1)
+    plan.add("prefetch", _AHEAD)  # it leaves alone what is small
 
 
 def _rows_of_tile(count: int, most: int) -> int:
@@ -88,36 +87,34 @@ def _rows_of_tile(count: int, most: int) -> int:
 
 
 def _many_rows(
-    ast: UOp, shape: Shape, found: tuple[UOp, UOp, UOp], loops: tuple[list[str], list[str]], target: Target
-) -> list[Action]:
+    plan: Plan, shape: Shape, matrix: UOp, loops: tuple[list[str], list[str], list[str]], lanes: str, target: Target
+) -> None:
     """One block's short sums of a tile of rows at a time; where enough tiles read them again, the codes of all blocks
     are unpacked once, and so are their scales: what is made of the matrix alone is staged."""
-    (matrix, short, nested), (beside, rows), sizes = found, loops, shape.sizes
-    column, lanes = beside[-1], next(r for r in matrix.ranges if str(r.arg[0]).endswith(".v"))
-    pair = sizes[column] % 2 == 0
-    tile = _rows_of_tile(sizes[rows[-1]], _PAIR_TILE if pair else 2 * _PAIR_TILE)
-    words = [str(r.arg[0]) for r in closed_ranges(short)]
-    blocks = [str(r.arg[0]) for r in closed_ranges(nested)]
-    actions = [Action("unroll", (name, str(sizes[name]))) for name in words]
-    actions += [Action("unroll", (column, "2"))] if pair else []
-    actions.append(Action("unroll", (rows[-1], str(tile))))
-    outer = [name for name in beside if name != column or sizes[name] > 1 + pair]
-    actions.append(Action("order", (*outer, *[n for n in rows if sizes[n] > tile or n != rows[-1]])))
-    side = [*([f"{column}.u"] if pair else []), str(lanes.arg[0])]
-    panel = nest_iterations(shape, [*blocks, *words]) * len(side) * int(lanes.src[0].arg)
-    if nest_iterations(shape, rows) < _LEAST_TILES * tile or panel > target.l2_bytes // 2:
-        return actions
+    (beside, rows, words), sizes = loops, shape.sizes
+    blocks = [str(r.arg[0]) for r in closed_ranges(_sums(plan.ast)[0][0])]
+    slot = next(n.src[0].src[0].arg[0] for n in matrix.toposort() if n.op is Ops.LOAD)
     places = [n.src[0] for n in matrix.toposort() if n.op is Ops.LOAD]
-    slot = places[0].src[0].arg[0]
-    loads = [n for n in ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0] is places[0].src[0]]
-    codes = [*(n for n in blocks if n in _names(matrix)), *side[:-1], *(f"{n}.u" for n in words[:-1])]
-    actions.append(Action("stage", (str(slot), *codes, side[-1], f"{words[-1]}.u")))
-    shared = [n for n in blocks if n in codes and not all(n in _names(place) for place in places)]
-    actions += [Action("unroll", (f"{n}'", str(sizes[n]))) for n in shared]  # a byte is read once for all its codes
-    scales = [_names(value) for value in unpacked(ast, loads) if _names(value).isdisjoint(words)]
-    for names in dict.fromkeys(tuple(n for n in blocks if n in value) for value in scales):
-        actions.append(Action("stage", (str(slot), *names, *side)))
-    return actions
+    is_pair = sizes[beside[-1]] % 2 == 0
+    tile = _rows_of_tile(sizes[rows[-1]], _PAIR_TILE if is_pair else 2 * _PAIR_TILE)
+    inner = [copy for name in words for copy in plan.cut("unroll", name, sizes[name])]
+    side = plan.cut("unroll", beside[-1], 2 if is_pair else 1)
+    plan.cut("unroll", rows[-1], tile)
+    plan.order((*beside, *rows))
+    panel = nest_iterations(shape, [*blocks, *words]) * (1 + is_pair) * (target.vector_bytes // _WORD)
+    if nest_iterations(shape, rows) < _LEAST_TILES * tile or panel > target.l2_bytes // 2:
+        return
+    codes = [name for name in blocks if name in _names(matrix)]
+    copies = plan.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
+    for name in codes:
+        if not all(name in _names(place) for place in places):  # a byte is read once for all its codes
+            plan.cut("unroll", copies[name], sizes[name])
+    loads = [n for n in plan.ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]
+    scales = [_names(u) for u in unpacked(plan.ast, [n for n in loads if n.src[0].src[0].arg[0] == slot])]
+    own = dict.fromkeys(tuple(n for n in blocks if n in names) for names in scales)
+    for found in own:
+        if found:
+            plan.add("stage", slot, *found, *side, lanes)
 
 
 def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:
