@@ -24,6 +24,7 @@ from .lower.tile import find_tiles
 from .lower.words import find_words
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose_actions
+from .peel import peel_loops
 from .trim import trim_loops
 from .turn import turn
 from .vectorize import vectorize
@@ -46,6 +47,8 @@ class Pass:
 PIPELINE: tuple[Pass, ...] = (
     Pass("trim", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
+    Pass("peel", lambda ast, target: peel_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
+         "how far a loop goes is known, and its copies still ask one question"),
     Pass("share", lambda ast, target: share_work(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
          "the loops of a group's items become digits of one number while they still have names and steps"),
     Pass("tile", find_tiles, Stage.OPTIMIZED, Stage.OPTIMIZED, (),

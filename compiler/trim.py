@@ -9,22 +9,25 @@ Tests: tests/compiler/test_trim.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from math import prod
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, from_linear, index_const, linear, simplify, substitute
 
 from .groups import fills_shared
+from .kernel import iterations
 from .linearize import loop_paths
 from .split_reduce import neutral_element
 
-__all__ = ["trim_loops"]
+__all__ = ["conjuncts", "gate_of", "greatest", "trim_loops"]
 
-_LEAST = 16  # iterations; a shorter loop is not worth a test of its end
+_LEAST = 16  # iterations, each of its copies one; a shorter loop is not worth a test of its end
 
 
 def trim_loops(ast: UOp) -> UOp:
     """The kernel with loops that stop early."""
     order = ast.toposort()
-    if not any(node.op is Ops.REDUCE and _gate(node) is not None for node in order):
+    if not any(node.op is Ops.REDUCE and gate_of(node) is not None for node in order):
         return ast
     paths = loop_paths(ast)
     together = {r for node in order if fills_shared(node) for r in (*node.ranges, *closed_ranges(node))}
@@ -41,7 +44,8 @@ def trim_loops(ast: UOp) -> UOp:
                 loop in together
                 or loop.arg[1] != AxisKind.REDUCE
                 or not loop.src[0].is_const
-                or loop.src[0].arg < _LEAST
+                or loop.src[0].arg < 2
+                or iterations(loop) * _copies(node) < _LEAST
             ):
                 continue
             around = set(paths[loop][:-1])
@@ -53,16 +57,21 @@ def trim_loops(ast: UOp) -> UOp:
                 else _row_limit(closer, loop, around, limits, order)
                 for closer in closers[loop]
             ]
-            first = found[0]
-            if first is not None and all(limit is first for limit in found):
-                limits[loop] = simplify(first.alu(Ops.MIN, loop.src[0]))
+            ends = [limit for limit in dict.fromkeys(found) if limit is not None]
+            own = {r for closer in closers[loop] for r in closed_ranges(closer)}
+            if None not in found and (len(ends) == 1 or all(own.isdisjoint(end.ranges) for end in ends)):
+                limits[loop] = simplify(reduce(lambda a, b: a.alu(Ops.MAX, b), ends).alu(Ops.MIN, loop.src[0]))
     table: dict[UOp, UOp] = {}
     for loop in sorted(limits, key=lambda loop: len(paths[loop])):  # an end may name a loop around, itself trimmed
         table[loop] = loop.replace(src=(substitute(limits[loop], table),))
     return simplify(substitute(ast, table))
 
 
-def _gate(node: UOp) -> UOp | None:
+def _copies(node: UOp) -> int:
+    return prod(iterations(r) for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL)
+
+
+def gate_of(node: UOp) -> UOp | None:
     """The condition outside which a REDUCE folds nothing but neutral elements."""
     value = node.src[0]
     if node.arg[1] != 1 or value.op is not Ops.WHERE:
@@ -73,9 +82,9 @@ def _gate(node: UOp) -> UOp | None:
 
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     """How many iterations can still have an open gate, seen from the loops around."""
-    gate = _gate(node) if node.op is Ops.REDUCE else None
+    gate = gate_of(node) if node.op is Ops.REDUCE else None
     least: UOp | None = None
-    for part in _conjuncts(gate) if gate is not None else ():
+    for part in conjuncts(gate):
         if part.op not in (Ops.LT, Ops.LE) or part.src[0].dtype.kind.value != "index":
             continue
         terms, offset = linear(part.src[0] - part.src[1])
@@ -83,7 +92,7 @@ def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
         step = terms.get(loop, 0)
         if step <= 0:
             continue
-        rest = _greatest({atom: -k for atom, k in terms.items() if atom is not loop}, -offset, around, {})
+        rest = greatest({atom: -k for atom, k in terms.items() if atom is not loop}, -offset, around, {})
         if rest is not None:  # step * loop < rest
             limit = simplify((rest + (step - 1)) // step)
             least = limit if least is None else least.alu(Ops.MIN, limit)
@@ -103,7 +112,7 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
         if not any(atom in limits for atom in terms):
             return None
         terms = {atom: k for atom, k in terms.items() if filled.get(atom) != k}  # copies and lanes, the same for both
-        most = _greatest(terms, offset, around, limits)
+        most = greatest(terms, offset, around, limits)
         if most is None:
             return None
         last = most if last is None or most is last else last.alu(Ops.MAX, most)
@@ -111,16 +120,22 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
     return simplify(last // step + 1)
 
 
-def _greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
+def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
     """The most that a sum can be, as an expression in the loops around."""
     total = index_const(offset)
     kept: dict[UOp, int] = {}
     for atom, factor in terms.items():
         if atom.op is Ops.MIN and factor > 0 and atom.src[1].is_const:  # past its end an output loop is clamped
-            most = _greatest(*linear(atom.src[0]), around, limits)
+            most = greatest(*linear(atom.src[0]), around, limits)
             if most is None:
                 return None
             total = total + most.alu(Ops.MIN, atom.src[1]) * factor
+        elif atom.op is Ops.MIN and atom.src[1].is_const:
+            inner, shift = linear(atom.src[0])
+            most = greatest({a: -k for a, k in inner.items()}, -shift, around, limits)
+            if most is None:
+                return None
+            total = total + most.alu(Ops.MAX, index_const(-atom.src[1].arg)) * -factor
         elif atom in around and atom not in limits:
             kept[atom] = factor
         elif atom in limits and limits[atom].ranges <= around:
@@ -135,5 +150,8 @@ def _greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: d
     return simplify(total + from_linear(kept, 0, total.dtype))
 
 
-def _conjuncts(gate: UOp) -> list[UOp]:
-    return [p for s in gate.src for p in _conjuncts(s)] if gate.op is Ops.AND else [gate]
+def conjuncts(gate: UOp | None) -> list[UOp]:
+    """The conditions that all hold where the gate does."""
+    if gate is None:
+        return []
+    return [p for s in gate.src for p in conjuncts(s)] if gate.op is Ops.AND else [gate]
