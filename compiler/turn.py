@@ -167,7 +167,8 @@ def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
     by_start = {access.start: access for access in family}
     is_bool = one.scalar.is_bool
     if not _is_block(family):
-        return {} if is_bool else {start: v for part in _stretches(by_start.values()) for start, v in _picked(part, target).items()}
+        parts = () if is_bool else _stretches(by_start.values())
+        return {start: v for part in parts for start, v in _picked(part, target).items()}
     turned: dict[int, UOp] = {}
     for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
         rows = [_row(one, run[0], lane, len(run)) for lane in range(len(one.steps))]
