@@ -12,7 +12,6 @@ from .linearize import *
 from .memory_plan import *
 from .merge_loops import *
 from .optimize import *
-from .peel import *
 from .pipeline import *
 from .reduce_loops import *
 from .schedule import *

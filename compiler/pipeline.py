@@ -24,8 +24,7 @@ from .lower.tile import find_tiles
 from .lower.words import find_words
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
-from .peel import peel_loops
-from .trim import trim_loops
+from .trim import peel_loops, trim_loops
 from .turn import turn
 from .vectorize import vectorize
 
