@@ -223,10 +223,10 @@ class Ops:
     RESHAPE  = Op(Group.MOVEMENT, "same elements in row-major order, shape arg", 1)
     EXPAND   = Op(Group.MOVEMENT, "axes of size 1 repeated to shape arg", 1)
     PERMUTE  = Op(Group.MOVEMENT, "axis i of the result is axis arg[i] of x", 1)
-    PAD      = Op(Group.MOVEMENT, "zeros around x; arg=((before, after), ...) per axis", 1)
+    PAD      = Op(Group.MOVEMENT, "zeros around x; arg=((before, length of the result), ...)", 1)
     SHRINK   = Op(Group.MOVEMENT, "x[start:start+length] per axis; arg=((start, length), ...)", 1)
-    STRIDE   = Op(Group.MOVEMENT, "every arg[i]-th element of axis i; a negative step starts at the end", 1)
-    WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation): axis becomes window positions, a new last axis runs "
+    STRIDE   = Op(Group.MOVEMENT, "every step-th element, from the end if step < 0; arg=((step, length of the result), ...)", 1)
+    WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation, positions): axis becomes positions, a new last one runs "
                                   "over the window: out[.., o, .., k] = x[.., o*stride + k*dilation, ..]", 1)
     UNWINDOW = Op(Group.MOVEMENT, "arg=(axis, length, stride, dilation), the adjoint of WINDOW before summing: "
                                   "out[.., i, .., k] = x[.., o, .., k] where i = o*stride + k*dilation, else 0", 1)
