@@ -39,7 +39,8 @@ class QuantizedTensor:
             ShapeError: rows that are no whole blocks, or not `beside` by `beside`; another number of bytes.
             DTypeError: the data is not uint8.
         """
-        self.type = block_type(type) if isinstance(type, str) else type
+        kind = block_type(type) if isinstance(type, str) else type
+        self.type = kind.laid[0] if beside > 1 and kind.laid else kind
         self.shape, self.beside = tuple(shape), beside
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
