@@ -16,13 +16,12 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from kernmill.ir import CompileError, Ops, Target, UOp
+from kernmill.ir import Ops, Target
 
-from ..kernel import KernelInfo
-from .actions import Action, apply_actions, memory_of
 from .look import Access, Group, Shape, main_group, nest_iterations
+from .plan import Plan
 
-__all__ = ["gpu_actions"]
+__all__ = ["gpu_plan"]
 
 _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a tile, results along each side
 _GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather than fewer
@@ -35,24 +34,12 @@ _SIDE: Final = 32  # columns side by side, as many as items that run in step
 _ROWS: Final = 8  # rows that an item keeps when a matrix is read once
 
 
-class _Plan:
-    """A schedule under construction: only what fits is taken."""
+class _Plan(Plan):
+    """A plan with what it is made from: only what fits is taken."""
 
-    def __init__(self, ast: UOp, shape: Shape, target: Target) -> None:
-        self.ast, self.shape, self.target = ast, shape, target
-        self.actions: list[Action] = []
-
-    def add(self, verb: str, *args: object) -> bool:
-        """Whether it fitted; an amount of 1 does by itself."""
-        action = Action(verb, tuple(str(arg) for arg in args))
-        if action.args[-1] == "1" and verb in ("unroll", "local", "share", "vectorize"):
-            return True
-        try:
-            self.ast = apply_actions(self.ast, [action])
-        except CompileError:
-            return False
-        self.actions.append(action)
-        return True
+    def __init__(self, shape: Shape, target: Target) -> None:
+        super().__init__(shape.ast)
+        self.shape, self.target = shape, target
 
     def lanes(self, loop: str, accesses: list[Access]) -> int:
         """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
@@ -63,9 +50,9 @@ class _Plan:
         return width if fits and all(a.step(loop) is not None for a in accesses) else 1
 
 
-def gpu_actions(ast: UOp, shape: Shape, target: Target) -> list[Action]:
+def gpu_plan(shape: Shape, target: Target) -> Plan:
     """A schedule for the kernel."""
-    plan = _Plan(ast, shape, target)
+    plan = _Plan(shape, target)
     main = main_group(shape)
     spread = [name for name in shape.outputs if all(name in g.around for g in shape.groups)
               and name not in shape.symbolic and (not shape.keeping or name in shape.kept)]  # fmt: skip
@@ -73,11 +60,10 @@ def gpu_actions(ast: UOp, shape: Shape, target: Target) -> list[Action]:
         _elementwise(plan)
     elif main is None or len(shape.groups) > 1 or shape.keeping or not _product(plan, main):
         _sums(plan, main, spread)
-    info: KernelInfo = plan.ast.arg
-    grid = [name for name in info.order if name in spread and all(name in a.steps for a in shape.stores)]
+    grid = [name for name in plan.loops if name in spread and all(name in a.steps for a in shape.stores)]
     if grid:
-        plan.add("grid", *grid)
-    return plan.actions
+        plan.tries("grid", *grid)
+    return plan
 
 
 def _elementwise(plan: _Plan) -> None:
@@ -91,13 +77,13 @@ def _elementwise(plan: _Plan) -> None:
     crossed = [a for a in shape.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
     large = across is not None and min(shape.sizes[nearest], shape.sizes[across]) >= side
     if crossed and large and plan.target.group_items >= side * items:
-        plan.add("local", nearest, side)
-        plan.add("unroll", across, side // items)
-        plan.add("local", across, items)
-        for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in crossed):
-            plan.add("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
+        plan.tries("local", nearest, side)
+        plan.tries("unroll", across, side // items)
+        plan.tries("local", across, items)
+        for slot in dict.fromkeys(a.slot for a in crossed):
+            plan.tries("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
         return
-    plan.add("vectorize", nearest, plan.lanes(nearest, touched))
+    plan.tries("vectorize", nearest, plan.lanes(nearest, touched))
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
@@ -130,22 +116,22 @@ def _product(plan: _Plan, main: Group) -> bool:
     right = [a for a in _operand(main, column, row) if a.step(column) != 0]
     width = plan.lanes(column, right) if results % max(1, shape.lanes) == 0 else 1
     if width > 1:
-        plan.add("vectorize", column, width)
-    plan.add("local", column, items)
-    plan.add("unroll", column, results // width)
-    plan.add("unroll", row, results)
-    plan.add("local", row, items)
+        plan.tries("vectorize", column, width)
+    plan.tries("local", column, items)
+    plan.tries("unroll", column, results // width)
+    plan.tries("unroll", row, results)
+    plan.tries("local", row, items)
     if not block:
         return True
-    inside = f"{terms}.s" if shape.sizes[terms] > block and plan.add("split", terms, block) else terms
+    inside = f"{terms}.s" if shape.sizes[terms] > block and plan.tries("split", terms, block) else terms
     parts = {row: [f"{row}.l", f"{row}.u"], column: [f"{column}.u", f"{column}.l", f"{column}.v"]}
     if width == 1:
         parts[column] = [f"{column}.u", f"{column}.l"]
     elif results == width:
         parts[column] = [f"{column}.l", f"{column}.v"]
     for loop, other in ((row, column), (column, row)):
-        for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in _operand(main, loop, other)):
-            plan.add("stage", slot, inside, *window, *parts[loop])
+        for slot in dict.fromkeys(a.slot for a in _operand(main, loop, other)):
+            plan.tries("stage", slot, inside, *window, *parts[loop])
     return True
 
 
@@ -176,10 +162,10 @@ def _sums(plan: _Plan, main: Group | None, spread: list[str]) -> None:
         if nearest is not None:
             rows = [n for n in spread if n != nearest and any(n not in a.steps for a in main.loads)]
             if rows:
-                plan.add("unroll", rows[-1], min(_ROWS, shape.sizes[rows[-1]]))
+                plan.tries("unroll", rows[-1], min(_ROWS, shape.sizes[rows[-1]]))
             if nest_iterations(shape, [n for n in spread if n not in rows[-1:]]) < _MANY:
-                plan.add("local", nearest, min(_SIDE, items))
-                plan.add("share", terms, max(1, items // _SIDE))
+                plan.tries("local", nearest, min(_SIDE, items))
+                plan.tries("share", terms, max(1, items // _SIDE))
             return
     _together(plan, spread)
 
@@ -196,11 +182,11 @@ def _together(plan: _Plan, spread: list[str]) -> None:
     for group in shape.groups:
         name = max(group.loops, key=lambda n: shape.sizes[n])
         if group.around <= set(spread) and shape.sizes[name] > 1:
-            plan.add("vectorize", name, plan.lanes(name, group.loads))
-            plan.add("share", name, items)
+            plan.tries("vectorize", name, plan.lanes(name, group.loads))
+            plan.tries("share", name, items)
     for name in shape.filling:
-        plan.add("local", name, items)
-        plan.add("share", f"{name}.r", items)
+        plan.tries("local", name, items)
+        plan.tries("share", f"{name}.r", items)
     inner = [n for n in shape.outputs if n not in spread and shape.sizes[n] > 1]
     if inner:
-        plan.add("local", inner[-1], items)
+        plan.tries("local", inner[-1], items)
