@@ -27,6 +27,14 @@ def test_a_large_operand_is_packed_for_its_rows() -> None:
     assert packed(matmul(data(0, 1024, 1024), data(1, 1024, 1024))) == [("2", "k0", "k0.u", "i1.u", "i1.v")]
 
 
+@pytest.mark.parametrize(("inner", "columns", "asked"), [(256, 50176, True), (256, 3136, False), (4096, 50176, False)])
+def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, columns: int, asked: bool) -> None:
+    """A small operand stays in a cache, and behind a panel of many terms there is no room for another."""
+    root = matmul(data(0, 256, inner), data(1, inner, columns))
+    found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
+    assert found.count("prefetch 256 k0'") == found.count("prefetch") == asked
+
+
 def test_rows_that_lie_apart_are_packed_once_for_a_block_of_panels() -> None:
     root = matmul(permute(data(0, 1024, 1024), (1, 0)), data(1, 1024, 1024))
     found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
