@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import Ops, active_overrides, setting
+from kernmill.ir import SETTINGS, Ops, active_overrides, setting
 from kernmill.runtime import is_quiet
 
 from .lazy import Lazy, grad_state, training_state
@@ -22,12 +22,12 @@ from .variable import Bound
 __all__ = ["MISS", "Reading", "read_call", "settings_now"]
 
 _GONE = (AttributeError, LookupError, TypeError)
-_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK", "QUANT_ACT")
+_CAPTURED = [row.name for row in SETTINGS.values() if row.is_captured]
 
 
 def settings_now() -> tuple[Any, ...]:
     """The values of the settings that a capture depends on."""
-    return tuple([setting(name) for name in _SETTINGS])
+    return tuple([setting(name) for name in _CAPTURED])
 
 
 MISS: Any = object()  # what code for one look answers to calls of another

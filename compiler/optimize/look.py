@@ -16,6 +16,7 @@ __all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_
 
 
 _STREAMED = 4  # times L2
+_DEAR = 8  # what is made of more instructions than that counts as so many
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ class Shape:
     stores: list[Access]
     loads: list[Access]
     groups: list[Group] = field(default_factory=list[Group])
-    work: int = 0  # elementwise ops per element
+    work: int = 0  # elementwise ops per element; a dear one counts as several
     lanes: int = 1
     kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
     keeping: set[str] = field(default_factory=set[str])  # ... or some
@@ -92,7 +93,7 @@ def look(ast: UOp, target: Target) -> Shape:
         if node.op is Ops.REDUCE and filling.isdisjoint(str(r.arg[0]) for r in closed_ranges(node)):
             _add_group(shape, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
-            shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
+            shape.work += _DEAR if node.op.cost > _DEAR else 1
     widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*shape.loads, *shape.stores)]
     widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
     shape.lanes = target.vector_bytes // widest if target.vector_bytes else 1
