@@ -18,7 +18,7 @@ from kernmill.ir import Ops, Target
 from .actions import Action, fits
 from .look import Access, Group, Shape, is_gated
 from .plan import Plan
-from .staging import walked_together
+from .staging import SAME_PLACE, walked_together
 
 __all__ = ["SMALL_REDUCE", "blocks", "in_blocks", "pack"]
 
@@ -96,7 +96,14 @@ def _dear_rows(plan: Plan, shape: Shape, main: Group, lanes: str, rows: str) -> 
     if left.step(rows) is None or left.step(terms) is None or walked_together(left.node, (rows, terms)):
         return None
     is_dear = left.step(terms) != 1 or _is_converted(left)
+    is_dear |= _is_for_all(shape, left, lanes, rows) and (left.step(rows) or 0) * left.size_bytes % SAME_PLACE == 0
     return left if is_dear and min(_tiles(plan, shape, name) for name in (rows, lanes)) >= _LEAST_TILES else None
+
+
+def _is_for_all(shape: Shape, left: Access, lanes: str, rows: str) -> bool:
+    """Whether other output loops use the same rows again: packed once, they serve all products of a batch."""
+    batch = [name for name in shape.outputs if name not in (lanes, rows) and shape.sizes[name] > 1]
+    return bool(batch) and not any(name in left.steps for name in batch)
 
 
 def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> None:
@@ -104,7 +111,7 @@ def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> Non
     lanes, rows, terms = packing.lanes, packing.rows, packing.terms
     count, panels = _terms(plan, shape, packing, target), _tiles(plan, shape, lanes)
     wide, high, deep = 1, 1, count or shape.sizes[terms]
-    if packing.left is not None:
+    if packing.left is not None and not _is_for_all(shape, packing.left, lanes, rows):
         size_bytes = shape.sizes[rows] * deep * _VALUE_BYTES
         wide, high = blocks(shape.sizes[lanes], panels, shape.sizes[rows], size_bytes, target)
     outer, inside = in_blocks(plan, shape, {lanes: (panels, wide), rows: (_tiles(plan, shape, rows), high)})
