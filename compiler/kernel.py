@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kernmill.ir import DType, Ops, UOp
+from kernmill.ir import DType, Ops, UOp, substitute
 
 __all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "Schedule", "iterations", "memory_of"]
 
@@ -13,6 +13,15 @@ __all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "S
 def iterations(loop: UOp) -> int:
     """How often a loop runs; where its size is known at launch only, at most."""
     return int(loop.src[0].bounds[1])
+
+
+def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
+    """The kernel with slots 0, 1, .. for what it writes and then for what it reads; which slots these were before."""
+    params = [node for node in ast.toposort() if node.op is Ops.PARAM]
+    written = [store.src[0].src[0] for store in ast.src]
+    numbers = list(dict.fromkeys(node.arg[0] for node in (*written, *params)))
+    table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
+    return substitute(ast, table), tuple(numbers)
 
 
 def memory_of(node: UOp) -> UOp:
@@ -68,6 +77,11 @@ class BufferPlan:
     device: str
     slot: int | None = None
     is_output: bool = False
+
+    @property
+    def is_intermediate(self) -> bool:
+        """Whether it lives only while the schedule runs."""
+        return self.slot is None and not self.is_output
 
 
 @dataclass(frozen=True, slots=True)

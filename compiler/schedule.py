@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import Group, InternalError, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
+from kernmill.ir import Group, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
 
 from .fuse import Fusion, Kept, fuse, region_gate
-from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
+from .join import join_kernels
+from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule, numbered
 from .rangeify import TRUE, Use
 from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces
@@ -38,6 +39,7 @@ def make_schedule(
         schedule = builder.run()
         clash = builder.clashes()
         if not clash:
+            schedule.items = join_kernels(schedule)
             return schedule
         refused |= clash
 
@@ -73,6 +75,7 @@ class _Builder:
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
     device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
     reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> nodes it reads
+    waits: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> roots that run before it
     is_stuck: bool = False
 
     def run(self) -> Schedule:
@@ -249,7 +252,7 @@ class _Builder:
     def _order(self, fusion: Fusion) -> None:
         """Producers before readers, readers of an old value before the kernel that overwrites it."""
         self.reads = {k.node: _data_below(k.node, self.buffer_of) for k in fusion.roots}
-        waits = self._waits()
+        self.waits = waits = self._waits()
         done: set[UOp] = set()
         pending = [k.node for k in reversed(fusion.roots)]
         while pending:
@@ -287,8 +290,8 @@ class _Builder:
             for reader, below in self.reads.items():
                 if reader is not node and old in below and _depends(reader, node, self.reads):
                     clash.add(node)
-        if self.is_stuck and not clash:
-            raise InternalError("schedule: kernels wait for each other, and no assignment is the reason")
+        if self.is_stuck and not clash:  # some overwrite what the others still read: one of them goes elsewhere
+            clash = {next(node for node in self.targets if _depends(node, node, self.waits))}
         return clash
 
 
@@ -350,13 +353,9 @@ def _count(node: UOp) -> int:
 
 def _finished(ast: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[int, ...]]:
     """The kernel of a body, and which of the body's slots became slot 0, 1, ..: the output first, then as read."""
-    ast = tidy_reduce_loops(simplify(ast))
-    params = [node for node in ast.toposort() if node.op is Ops.PARAM]
-    params.sort(key=lambda node: node.arg[0] != 0)
-    numbers = list(dict.fromkeys(node.arg[0] for node in params))
-    ast = substitute(ast, {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params})
+    ast, slots = numbered(tidy_reduce_loops(simplify(ast)))
     info = KernelInfo(_name(ast, loops), tuple(str(r.arg[0]) for r in loops))
-    return ast.replace(arg=info), tuple(numbers)
+    return ast.replace(arg=info), slots
 
 
 def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) -> UOp:

@@ -94,6 +94,17 @@ def test_two_assignments_to_one_old_value() -> None:
     assert sum(schedule.buffers[number].slot == 0 for number in written) <= 1
 
 
+def test_two_tensors_that_are_swapped() -> None:
+    """Each overwrites what the other one reads: one of them gets other memory. This was an InternalError."""
+    given = numbers(48, 48)
+    schedule = scheduled(assign(X, Y * 2.0), assign(Y, X * 3.0), in_place=(0, 1))
+    arrays = run_schedule(schedule, given)
+    for number, want in zip(schedule.results, (given[1] * 2, given[0] * 3), strict=True):
+        close(arrays[number], want)
+    written = {schedule.buffers[number].slot for kernel in kernels(schedule) for number in kernel.outputs}
+    assert len(written & {0, 1}) == 1
+
+
 def test_a_chain_of_assignments_stays_in_one_memory() -> None:
     first = assign(X, X + 1.0)
     second = assign(first, scalar(F32, 0.0), ((0, 1, 1), (0, 8, 1)))
