@@ -7,6 +7,7 @@ from .amx import *
 from .base import *
 from .clike import *
 from .llvmir import *
+from .mma import *
 from .opencl import *
 from .opencl_vectors import *
 from .python import *

@@ -48,8 +48,8 @@ class CLikeBody(ABC):
         self.depth = 1
         self.count = 0
         self.handlers: dict[Op, Callable[[UOp], None]] = {
-            Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.LOCAL: self.local,
-            Ops.INDEX: self.place, Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open,
+            Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.INDEX: self.place,
+            Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open,
             Ops.END: self.close, Ops.REG: self.register, Ops.CARRY: self.carry, Ops.SET: self.set,
             Ops.AFTER: self.after, Ops.PREFETCH: lambda u: None,
         }  # fmt: skip
@@ -126,11 +126,6 @@ class CLikeBody(ABC):
         """CONST, written where it is used."""
         self.values[u] = self.literal(u.dtype, u.arg)
         self.places.add(u)
-
-    def local(self, u: UOp) -> None:
-        """LOCAL: an array of the kernel's own."""
-        self.values[u] = f"a{self.fresh()[1:]}"
-        self.emit(f"{self.type_name(u.dtype, memory=True)} {self.values[u]}[{u.arg[1]}];")
 
     def place(self, u: UOp) -> None:  # noqa: B027 - nothing to do, not a forgotten method
         """INDEX: only its loads and stores are written."""

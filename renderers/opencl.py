@@ -17,7 +17,8 @@ from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes
 
 from .base import Renderer, grid_digits
 from .clike import C_OPS, c_identifier
-from .opencl_vectors import INTS, VectorBody
+from .mma import HELD, MMA_ITEMS, mma_function
+from .opencl_vectors import INTS, LANE, VectorBody
 
 __all__ = ["OPENCL_OPS", "OpenCLRenderer"]
 
@@ -32,23 +33,30 @@ _CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvecto
 class OpenCLRenderer(Renderer):
     """Text for any driver of OpenCL 1.2 or later."""
 
+    def __init__(self, target: Target, *, has_unit: bool = True) -> None:
+        super().__init__(target)
+        self.has_unit = has_unit  # else what NVIDIA's matrix unit does is done by a function
+
     def render(self, name: str, uops: Sequence[UOp]) -> str:
         """Source text of the kernel `name`.
 
         Raises:
             DTypeError: the kernel needs float64 and the device has none.
         """
-        return _Body(self.target, name, uops).text()
+        return _Body(self.target, name, uops, self.has_unit).text()
 
 
 class _Body(VectorBody):
     """One kernel."""
 
-    def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
+    def __init__(self, target: Target, name: str, uops: Sequence[UOp], has_unit: bool) -> None:
         super().__init__(target, name, uops)
         self.grid = grid_digits(uops)
+        self.has_unit = has_unit
+        stores = [u for u in uops if u.op is Ops.STORE and _is_block(u.src[1])]
+        self.dealt = {memory for u in stores if (memory := _memory(u.src[0])).op is Ops.LOCAL}
         self.shared: list[str] = []
-        self.handlers[Ops.BARRIER] = self.barrier
+        self.handlers |= {Ops.BARRIER: self.barrier, Ops.LOCAL: self.local, Ops.TILE: self.tile}
 
     def head(self) -> list[str]:
         used = {d.scalar for u in self.uops for d in (u.dtype, *(s.dtype for s in u.src))}
@@ -63,6 +71,8 @@ class _Body(VectorBody):
         items = self.signature.group or (min(_GROUP, self.target.group_items) if self.grid else 1)
         head = f"__kernel __attribute__((reqd_work_group_size({items}, 1, 1)))"
         start = f"void {self.name}({', '.join([*params, *names, 'long chunk'])}) {{"
+        if any(u.op is Ops.TILE for u in self.uops) and not self.has_unit:
+            self.shared.append(f"  __local uint words[{6 * self.signature.group}];")
         moved = [f"  b{p.arg[0]} += o{p.arg[0]};" for p in self.signature.params]
         declared = [f"{text};" for text in self.prototypes]
         lean = [
@@ -117,19 +127,46 @@ class _Body(VectorBody):
 
     def local(self, u: UOp) -> None:
         """LOCAL; an array that a group shares is declared at the head of the kernel, the only place drivers take."""
-        if "shared" not in u.arg:
-            super().local(u)
-            return
         name = self.values[u] = f"a{self.fresh()[1:]}"
-        kind = self.type_name(u.dtype, memory=True)
-        self.shared.append(f"  __local {kind} {name}[{u.arg[1]}] __attribute__((aligned(16)));")
+        text = f"{self.type_name(u.dtype, memory=True)} {name}[{u.arg[1] // (MMA_ITEMS if u in self.dealt else 1)}]"
+        if "shared" in u.arg:
+            self.shared.append(f"  __local {text} __attribute__((aligned(16)));")
+        else:
+            self.emit(f"{text};")
 
     def barrier(self, u: UOp) -> None:
         """BARRIER: in local memory."""
         self.emit("barrier(CLK_LOCAL_MEM_FENCE);")
 
+    # --- a matrix unit
+    def tile(self, u: UOp) -> None:
+        """TILE: its function."""
+        name = f"mma_{'_'.join(self.type_name(s.dtype.scalar, memory=True) for s in u.src)}"
+        operands = [self.values[s] for s in u.src]
+        if not self.has_unit:
+            self.declare("vload_half", "float", "size_t", "const __local half *")
+            operands += ["words", "item"]
+        self.helpers[mma_function(u, name, has_unit=self.has_unit)] = None
+        self.define(u, f"{name}({', '.join(operands)})")
+
+    def load_block(self, u: UOp) -> None:
+        """The words of a block that an item holds."""
+        place, kind, name = u.src[0], self.type_name(u.dtype), self.fresh()
+        first, others = HELD[0 if kind[-1] == "4" else 1]
+        self.emit(f"const {self.space(place)} uint *{name} = (const {self.space(place)} uint *)({self.at(place)}) + {first};")
+        self.define(u, f"({kind})({', '.join(f'{name}[{n}]' for n in others)})")
+
+    def store_block(self, place: UOp, value: str) -> None:
+        """The results that an item holds: where they belong, or one after the other in memory of its own."""
+        first, others = ("0", range(4)) if _memory(place) in self.dealt else HELD[2]
+        for n, number in enumerate(others):
+            self.emit(f"({self.at(place)} + {first})[{number}] = {value}.s{n};")
+
     # --- loads
     def load(self, u: UOp) -> None:
+        if _is_block(u):
+            self.load_block(u)
+            return
         place, lanes = u.src[0], u.dtype.lanes
         _, index, *gates = place.src
         gate = _gate(index, gates)
@@ -186,10 +223,7 @@ class _Body(VectorBody):
 
     def inside(self, place: UOp, lanes: int) -> str:
         """Whether all lanes lie in the buffer; a negative place is a large unsigned one."""
-        memory = place.src[0]
-        while memory.op is Ops.AFTER:
-            memory = memory.src[0]
-        last = int(memory.arg[1]) - lanes
+        last = int(_memory(place).arg[1]) - lanes
         return f"(ulong){self.values[place.src[1]]} <= {last}UL" if last >= 0 else "false"
 
     def load_lanes(self, dtype: DType, space: str, address: str) -> str:
@@ -213,6 +247,9 @@ class _Body(VectorBody):
         _, index, *gates = place.src
         gate = _gate(index, gates)
         value = self.values[stored]
+        if _is_block(stored):
+            self.store_block(place, value)
+            return
         if stored.dtype.is_bool and lanes > 1:
             value = f"as_uchar{lanes}({self.mask(stored, 8)} & (char{lanes})(1))"
         if lanes == 1:
@@ -266,21 +303,36 @@ class _Body(VectorBody):
     # --- places
     def at(self, place: UOp, index: str | None = None) -> str:
         """The address of a scalar place."""
-        index = self.values[place.src[1]] if index is None else index
+        index = self.held(place, self.values[place.src[1]] if index is None else index)
         memory = self.values[place.src[0]]
         return memory if index in ("0", "0L") else f"{memory} + {index}"
 
     def element(self, place: UOp, index: str) -> str:
-        return f"{self.values[place.src[0]]}[{index}]"
+        return f"{self.values[place.src[0]]}[{self.held(place, index)}]"
+
+    def held(self, place: UOp, index: str) -> str:
+        """Where a result of a matrix unit lies among those that an item has, which are the only ones that it reads."""
+        return f"({index}) / 64 * 2 + ({index}) % 2" if _memory(place) in self.dealt else index
 
     def space(self, place: UOp) -> str:
         """The address space of a place."""
-        memory = place.src[0]
-        while memory.op is Ops.AFTER:
-            memory = memory.src[0]
+        memory = _memory(place)
         if memory.op is not Ops.LOCAL:
             return "__global"
         return "__local" if "shared" in memory.arg else "__private"
+
+
+def _is_block(u: UOp) -> bool:
+    """Whether a value is a block of a matrix unit, which items hold together."""
+    return u.dtype.lanes > len(LANE)
+
+
+def _memory(place: UOp) -> UOp:
+    """The PARAM or LOCAL of a place."""
+    memory = place.src[0]
+    while memory.op is Ops.AFTER:
+        memory = memory.src[0]
+    return memory
 
 
 def _gate(index: UOp, gates: Sequence[UOp]) -> UOp | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
 
 from .clike import CLikeBody, float_text
+from .mma import MMA_ITEMS
 
 __all__ = ["VectorBody", "lane_runs", "mask_op"]
 
@@ -54,6 +55,8 @@ class VectorBody(CLikeBody, ABC):
             name = "ushort"
         if scalar.is_bool and (memory or dtype.lanes > 1):
             name = "uchar" if memory else "int"
+        if dtype.lanes > _WIDTHS[-1]:  # a block of a matrix unit: the words of it that an item holds
+            return f"{name if scalar.bits == 32 else 'uint'}{dtype.lanes * scalar.bits // (32 * MMA_ITEMS)}"
         if dtype.lanes > 1 and dtype.lanes not in _WIDTHS:
             raise InternalError(f"{self.name}: OpenCL has no vectors of {dtype.lanes} lanes")
         return name if dtype.lanes == 1 else f"{name}{dtype.lanes}"

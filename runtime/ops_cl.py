@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, dtypes, setting
-from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, Renderer
+from kernmill.renderers import MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import Block
 from .buffer import Buffer
@@ -108,7 +108,8 @@ class ClDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """OpenCL C for what the device has."""
-        return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET"))))
+        shape = str(setting("TARGET"))
+        return OpenCLRenderer(cl_target(self.facts, shape), has_unit=shape != "mma")
 
     @cached_property
     def options(self) -> tuple[str, ...]:
@@ -417,7 +418,7 @@ def chunk_size(work_ns: float, threads: int) -> int:
 
 def cl_target(facts: ClFacts, shape: str = "") -> Target:
     """What generated code may use on the device; `shape`: gpu or cpu, where it is not the device's own."""
-    is_cpu = (shape if shape in ("gpu", "cpu") else facts.kind) == "cpu"
+    is_cpu = (shape if shape in ("gpu", "cpu", "mma") else facts.kind) == "cpu"
     lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
     missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
         {dtypes.float16} if not facts.has_float16 else set()
@@ -425,7 +426,7 @@ def cl_target(facts: ClFacts, shape: str = "") -> Target:
     items = 0 if is_cpu else 1 << min(facts.max_group, _MOST_GROUP).bit_length() - 1
     kind = "cpu" if is_cpu else f"gpu-{items}-{facts.local_bytes >> 10}"
     return Target(
-        name=f"opencl-{kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
+        name=f"opencl-{kind}{'-mma' if shape == 'mma' else ''}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
         vector_bytes=4 * lanes,
         vector_registers=32 if lanes in (4, 16) else 16,
         ops=OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA},
@@ -434,6 +435,7 @@ def cl_target(facts: ClFacts, shape: str = "") -> Target:
         has_threads=is_cpu,
         group_items=items,
         local_bytes=facts.local_bytes,
+        tiles=MMA_UNITS if shape == "mma" else (),
         has_masks=True,
         l2_bytes=1 << 20,
     )

@@ -392,10 +392,11 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
     table: dict[UOp, UOp] = {}
     first = _marks(ast, names)
+    has_tile = any(node.op is Ops.LOCAL and node.arg[0] == "tile" for node in ast.toposort())
     for number, load in enumerate(loads):
         mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
-        table[load] = staged(load, loops, f"stage{slot}_{number}", mark)
+        table[load] = staged(load, loops, f"stage{slot}_{number}", mark, has_gaps=not has_tile)
     return simplify(substitute(ast, table))
 
 

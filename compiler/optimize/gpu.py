@@ -21,10 +21,12 @@ from kernmill.ir import CompileError, Ops, Target, UOp
 from ..kernel import KernelInfo
 from .actions import Action, apply_actions, memory_of
 from .look import Access, Group, Shape, main_group, nest_iterations
+from .tiles import find_unit
 
 __all__ = ["gpu_actions"]
 
 _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a tile, results along each side
+_STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))  # of a matrix unit: at once and in turn, down and across
 _GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather than fewer
 _TERMS: Final = (16, 8, 32, 4)  # of a block that a group shares
 _SPACE: Final = 16  # bytes behind each column (actions.py)
@@ -71,6 +73,8 @@ def gpu_actions(ast: UOp, shape: Shape, target: Target) -> list[Action]:
               and name not in shape.symbolic and (not shape.keeping or name in shape.kept)]  # fmt: skip
     if main is None and not shape.keeping:
         _elementwise(plan)
+    elif _unit(plan):
+        pass
     elif main is None or len(shape.groups) > 1 or shape.keeping or not _product(plan, main):
         _sums(plan, main, spread)
     info: KernelInfo = plan.ast.arg
@@ -101,6 +105,44 @@ def _elementwise(plan: _Plan) -> None:
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
+def _unit(plan: _Plan) -> bool:
+    """A sum of products for a matrix unit: the items of a step, of which a group has several, keep a block of results."""
+    found, target = find_unit(plan.ast, plan.target), plan.target
+    if found is None or not found[1].items:
+        return False
+    product, unit = found
+    row, column, inner = product.rows, product.columns, product.inner
+    high, wide = -(-product.sizes[row] // unit.m), -(-product.sizes[column] // unit.n)
+    others = nest_iterations(plan.shape, [n for n in plan.shape.outputs if n not in (row, column)])
+    (rows, _), (columns, lanes) = unit.items
+    fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= target.group_items]
+    if not fits:
+        return False
+    many = (t for t in fits if others * -(-high // (t[0] * t[1])) * -(-wide // (t[2] * t[3])) >= _GROUPS)
+    down, tall, across, broad = next(many, fits[-1])
+    for name, amount in ((row, unit.m), (column, unit.n), (inner, unit.k), (f"{inner}.s", unit.group)):
+        plan.add("split", name, amount)
+    for name, results, items in ((row, tall, down), (column, broad, across)):
+        plan.add("unroll", name, results)
+        plan.add("local", name, items)
+    own = [f"{row}.s.l", f"{column}.s.l"]
+    plan.add("tile", f"{row}.s", f"{column}.s")
+    is_whole = product.sizes[column] % (unit.n * across * broad) == 0  # else a mask for two lanes each
+    copied = "vectorize" if target.vector_bytes and is_whole else "unroll"
+    for verb, name, amount in ((copied, column, lanes), ("local", column, columns), ("local", row, rows),
+                               ("unroll", row, unit.m // rows)):  # fmt: skip
+        plan.add(verb, f"{name}.s", amount)
+    info: KernelInfo = plan.ast.arg
+    plan.add("order", *(n for n in info.order if n not in own), *own)
+    deep, near = f"{inner}.s", f"{inner}.s.s"
+    for operand, name, block in (
+        (product.operands[1], column, (deep, f"{column}.s'", near)), (product.operands[0], row, (f"{row}.s'", deep, near))
+    ):  # fmt: skip
+        blocks = [f"{name}.l", *([f"{name}.u"] if (tall if name == row else broad) > 1 else [])]
+        plan.add("stage", operand.slot, *blocks, *block)
+    return True
+
+
 def _product(plan: _Plan, main: Group) -> bool:
     """A tile of results for a group; False where there is no pair of loops that reuse what is loaded."""
     shape, target = plan.shape, plan.target

@@ -14,15 +14,15 @@ from .actions import Action
 from .packing import blocks
 from .products import Operand, Product, find_product, is_window
 
-__all__ = ["tile_actions"]
+__all__ = ["find_unit", "tile_actions"]
 
 _FEW_ROWS = 48  # a product of up to so many waits for memory
 _LARGE = 4  # times L2: a matrix that no cache holds
 _SIDE = 2  # blocks of results side by side, and one below the other
 
 
-def tile_actions(ast: UOp, target: Target) -> list[Action] | None:
-    """The schedule without its threads; None where the kernel is something else."""
+def find_unit(ast: UOp, target: Target) -> tuple[Product, Unit] | None:
+    """The product that a kernel is and what of the target does it; None where either is missing, or little is gained."""
     product = find_product(ast) if target.tiles else None
     if product is None or not product.rows:
         return None
@@ -38,7 +38,13 @@ def tile_actions(ast: UOp, target: Target) -> list[Action] | None:
     is_large = size * unit.b.size_bytes > _LARGE * target.l2_bytes and right.steps.get(product.columns) == 1
     if is_large and product.sizes[product.rows] <= _FEW_ROWS:
         return None  # it is read in the order in which it lies, not by panels
-    return _tiled(product, unit, target)
+    return product, unit
+
+
+def tile_actions(ast: UOp, target: Target) -> list[Action] | None:
+    """The schedule without its threads; None where the kernel is something else."""
+    found = find_unit(ast, target)
+    return None if found is None else _tiled(*found, target)
 
 
 def _tiled(product: Product, unit: Unit, target: Target) -> list[Action]:
