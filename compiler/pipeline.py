@@ -47,7 +47,7 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("trim", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
     Pass("tile", find_tiles, Stage.OPTIMIZED, Stage.OPTIMIZED, (),
-         "a sum over blocks is still one node, and what is packed for it one load; the items of a group are still loops"),
+         "a sum over blocks is still one node, what is packed for it one load, and the items of a group are loops"),
     Pass("share", lambda ast, target: share_work(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim", "tile"),
          "the loops of a group's items become digits of one number while they still have names and steps"),
     Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile",),

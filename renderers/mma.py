@@ -1,8 +1,8 @@
 """NVIDIA's matrix unit in OpenCL C: what it multiplies, who holds what, its instruction, and a function in its place.
 
 32 work-items that follow each other do a step together. A block of a has 16 rows, one of b 8 columns, of 32 bytes each;
-an item holds 4 and 2 words of them and 4 results. Elsewhere a function exchanges these words through memory of the group
-and says in its own way which item has which: all else of a kernel is then run as it would be with the unit.
+an item holds 4 and 2 words of them and 4 results. Elsewhere a function passes these words through shared memory, and
+says in its own way which item has which: all else of a kernel is then run as it would be with the unit.
 
 Source: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type" and "for mma.m16n8k32".
 """

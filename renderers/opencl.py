@@ -153,7 +153,9 @@ class _Body(VectorBody):
         """The words of a block that an item holds."""
         place, kind, name = u.src[0], self.type_name(u.dtype), self.fresh()
         first, others = HELD[0 if kind[-1] == "4" else 1]
-        self.emit(f"const {self.space(place)} uint *{name} = (const {self.space(place)} uint *)({self.at(place)}) + {first};")
+        self.emit(
+            f"const {self.space(place)} uint *{name} = (const {self.space(place)} uint *)({self.at(place)}) + {first};"
+        )
         self.define(u, f"({kind})({', '.join(f'{name}[{n}]' for n in others)})")
 
     def store_block(self, place: UOp, value: str) -> None:

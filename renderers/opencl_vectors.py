@@ -20,7 +20,7 @@ __all__ = ["VectorBody", "lane_runs", "mask_op"]
 _TYPES = {
     "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
     "uint16": "ushort", "uint32": "uint", "uint64": "ulong", "float16": "half", "bfloat16": "ushort",
-    "float32": "float", "float64": "double",
+    "float32": "float", "float64": "double", "index": "long",
 }  # fmt: skip
 INTS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 _WIDTHS = (2, 4, 8, 16)

@@ -13,15 +13,17 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
-from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, dtypes, setting
-from kernmill.renderers import MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
+from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, Unit, dtypes, setting
+from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import Block
 from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
 from .cl_memory import ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
+from .compile_cache import cache_key, default_cache
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
+from .tile_check import unit_trial
 
 __all__ = ["ClDevice"]
 
@@ -95,7 +97,7 @@ class ClDevice(Device):
 
     def details(self) -> list[str]:
         """Limits and extensions."""
-        return [self.facts.limits(), " ".join(self.facts.extensions)]
+        return [self.facts.limits(), *filter(None, [self.unit[1]]), " ".join(self.facts.extensions)]
 
     def props(self) -> Properties:
         """The driver's figures."""
@@ -109,7 +111,38 @@ class ClDevice(Device):
     def renderer(self) -> Renderer:
         """OpenCL C for what the device has."""
         shape = str(setting("TARGET"))
-        return OpenCLRenderer(cl_target(self.facts, shape), has_unit=shape != "mma")
+        return OpenCLRenderer(cl_target(self.facts, shape, self.unit[0]), has_unit=shape != "mma")
+
+    @cached_property
+    def unit(self) -> tuple[tuple[Unit, ...], str]:
+        """What a matrix unit multiplies, and a sentence about it; with TARGET=mma a function stands for one."""
+        if setting("TARGET") == "mma":
+            return MMA_UNITS, "matrix unit: a function stands for one (TARGET=mma)"
+        if setting("TARGET") or not self.facts.may_have_unit:
+            return (), ""
+        key = cache_key("matrix unit", self.facts.name, self.facts.version)
+        entry = default_cache().get(key)
+        fault = entry.payload.decode() if entry else next(filter(None, map(self.unit_fault, MMA_UNITS)), "")
+        if entry is None:
+            default_cache().put(key, fault.encode(), {"name": "what is wrong with the matrix unit", "fault": fault})
+        names = ", ".join(dict.fromkeys(unit.a.name for unit in MMA_UNITS))
+        return ((), f"matrix unit: not used, {fault}") if fault else (MMA_UNITS, f"matrix unit: {names}")
+
+    def unit_fault(self, unit: Unit, *, has_unit: bool = True) -> str:
+        """Why a product of a matrix unit cannot be trusted, found by trying it once; empty if it can."""
+        uops, memory, right = unit_trial(unit)
+        flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.COPY_HOST_PTR
+        source = OpenCLRenderer(cl_target(self.facts, "gpu"), has_unit=has_unit).render("check", uops)
+        try:
+            kernel = self.cl.Kernel(self.build("check", source), "check")
+            buffers = [self.cl.Buffer(self.context, flags, hostbuf=array) for array in memory]
+            none = bytes(8)
+            kernel.set_args(*(value for buffer in buffers for value in (buffer, none)), none)
+            self.cl.enqueue_nd_range_kernel(self.queue, kernel, (MMA_ITEMS,), (MMA_ITEMS,))
+            self.cl.enqueue_copy(self.queue, memory[2], buffers[2])
+        except (CompileError, self.cl.Error) as error:
+            return f"the driver refuses its instruction: {str(error).splitlines()[0]}"
+        return "" if memory[2].raw == right else "its products are wrong"
 
     @cached_property
     def options(self) -> tuple[str, ...]:
@@ -416,8 +449,8 @@ def chunk_size(work_ns: float, threads: int) -> int:
     return max(1, int(least) + 1, -(-threads // _MOST_ITEMS))
 
 
-def cl_target(facts: ClFacts, shape: str = "") -> Target:
-    """What generated code may use on the device; `shape`: gpu or cpu, where it is not the device's own."""
+def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> Target:
+    """What generated code may use on the device; `shape`: gpu, mma or cpu, where it is not the device's own."""
     is_cpu = (shape if shape in ("gpu", "cpu", "mma") else facts.kind) == "cpu"
     lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
     missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
@@ -426,7 +459,8 @@ def cl_target(facts: ClFacts, shape: str = "") -> Target:
     items = 0 if is_cpu else 1 << min(facts.max_group, _MOST_GROUP).bit_length() - 1
     kind = "cpu" if is_cpu else f"gpu-{items}-{facts.local_bytes >> 10}"
     return Target(
-        name=f"opencl-{kind}{'-mma' if shape == 'mma' else ''}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
+        name=f"opencl-{kind}{'-mma' if units else ''}-{lanes * 32}"
+        + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
         vector_bytes=4 * lanes,
         vector_registers=32 if lanes in (4, 16) else 16,
         ops=OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA},
@@ -435,7 +469,7 @@ def cl_target(facts: ClFacts, shape: str = "") -> Target:
         has_threads=is_cpu,
         group_items=items,
         local_bytes=facts.local_bytes,
-        tiles=MMA_UNITS if shape == "mma" else (),
+        tiles=units,
         has_masks=True,
         l2_bytes=1 << 20,
     )

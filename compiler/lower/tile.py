@@ -8,7 +8,7 @@ Tests: tests/compiler/lower/test_tile.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
@@ -27,8 +27,6 @@ from kernmill.ir import (
     substitute,
 )
 
-from ..kernel import KernelInfo
-
 __all__ = ["find_tiles"]
 
 
@@ -41,33 +39,29 @@ def find_tiles(ast: UOp, target: Target) -> UOp:
     for node in order:
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.replace(src=src)
-        found = ((unit, _tile(new, unit)) for unit in target.tiles)
-        done[node] = next((tile for unit, tile in found if tile and _is_dealt(node, unit, order)), new)
+        tiles = (tile for unit in target.tiles if (tile := _tile(new, unit)) and _is_dealt(node, unit, order))
+        done[node] = next(tiles, new)
     return done[ast]
 
 
 def _is_dealt(memory: UOp, unit: Unit, order: Sequence[UOp]) -> bool:
-    """Whether each item reads those results only that the unit gives to it, and the items of one step fill the same."""
-    if not unit.items:
-        return True
-    info: KernelInfo = order[-1].arg
+    """Whether the items of a step fill the same memory, and each reads of it only what the unit gives to it."""
     loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE and node.arg[1] == AxisKind.LOCAL}
-    own = [loops[name] for name in info.order if name in loops][-len(unit.items) :]
-    steps = dict(zip(own, (step for _, step in unit.items), strict=False))
-    reads = [linear(node.src[1]) for node in order if node.op is Ops.INDEX and node.src[0] is memory]
-    fits = [int(loop.src[0].arg) for loop in own] == [count for count, _ in unit.items]
-    return fits and memory.ranges.isdisjoint(own) and all(
-        not first and steps.items() <= terms.items() and _are_digits(terms) for terms, first in reads
-    )  # fmt: skip
-
-
-def _are_digits(terms: Mapping[UOp, int]) -> bool:
-    """Whether a sum of loops is a number and the loops are its digits: each value comes from one iteration."""
-    least = 1
-    for atom, step in sorted(terms.items(), key=lambda term: term[1]):
-        if atom.op is not Ops.RANGE or step < least:
-            return False
-        least = step * int(atom.src[0].arg)
+    last = [loops[name] for name in order[-1].arg.order if name in loops][-len(unit.items) :]
+    own = {
+        loop: step for loop, (count, step) in zip(last, unit.items, strict=False) if loop.src[0] is index_const(count)
+    }
+    if len(own) < len(unit.items) or not memory.ranges.isdisjoint(own):
+        return False
+    for node in order:
+        if node.op is Ops.INDEX and node.src[0] is memory:
+            terms, least = linear(node.src[1])[0], 1
+            for loop, step in sorted(terms.items(), key=lambda term: term[1]):  # the loops are digits of the place
+                if loop.op is not Ops.RANGE or step < least or own.get(loop, step) != step:
+                    return False
+                least = step * int(loop.src[0].arg)
+            if linear(node.src[1])[1] or not own.keys() <= terms.keys():
+                return False
     return True
 
 

@@ -19,7 +19,7 @@ from typing import Final
 from kernmill.ir import CompileError, Ops, Target, UOp
 
 from ..kernel import KernelInfo
-from .actions import Action, apply_actions, memory_of
+from .actions import Action, apply_actions, memory_of, parse_schedule
 from .look import Access, Group, Shape, main_group, nest_iterations
 from .tiles import find_unit
 
@@ -55,6 +55,11 @@ class _Plan:
             return False
         self.actions.append(action)
         return True
+
+    def follow(self, schedule: str) -> None:
+        """Add what is written down."""
+        for action in parse_schedule(schedule):
+            self.add(action.verb, *action.args)
 
     def lanes(self, loop: str, accesses: list[Access]) -> int:
         """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
@@ -106,40 +111,32 @@ def _elementwise(plan: _Plan) -> None:
 
 # --- products ---------------------------------------------------------------------------------------------------------
 def _unit(plan: _Plan) -> bool:
-    """A sum of products for a matrix unit: the items of a step, of which a group has several, keep a block of results."""
+    """A product for a matrix unit: the items of a step, of which a group has several, keep a block of results."""
     found, target = find_unit(plan.ast, plan.target), plan.target
-    if found is None or not found[1].items:
+    fits = [t for t in _STEPS if found and t[0] * t[2] * prod(n for n, _ in found[1].items) <= target.group_items]
+    if found is None or not fits or not found[1].items:
         return False
     product, unit = found
-    row, column, inner = product.rows, product.columns, product.inner
-    high, wide = -(-product.sizes[row] // unit.m), -(-product.sizes[column] // unit.n)
-    others = nest_iterations(plan.shape, [n for n in plan.shape.outputs if n not in (row, column)])
+    r, c, k, sizes = product.rows, product.columns, product.inner, product.sizes
+    others = nest_iterations(plan.shape, [n for n in plan.shape.outputs if n not in (r, c)])
+    tiles = [(t[0] * t[1] * unit.m, t[2] * t[3] * unit.n) for t in fits]
+    groups = [others * -(-sizes[r] // high) * -(-sizes[c] // wide) for high, wide in tiles]
+    chosen = next((n for n, count in enumerate(groups) if count >= _GROUPS), -1)
+    down, tall, across, broad = fits[chosen]
+    copy = "unroll" if not target.vector_bytes or sizes[c] % tiles[chosen][1] else "vectorize"  # no masks of two lanes
     (rows, _), (columns, lanes) = unit.items
-    fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= target.group_items]
-    if not fits:
-        return False
-    many = (t for t in fits if others * -(-high // (t[0] * t[1])) * -(-wide // (t[2] * t[3])) >= _GROUPS)
-    down, tall, across, broad = next(many, fits[-1])
-    for name, amount in ((row, unit.m), (column, unit.n), (inner, unit.k), (f"{inner}.s", unit.group)):
-        plan.add("split", name, amount)
-    for name, results, items in ((row, tall, down), (column, broad, across)):
-        plan.add("unroll", name, results)
-        plan.add("local", name, items)
-    own = [f"{row}.s.l", f"{column}.s.l"]
-    plan.add("tile", f"{row}.s", f"{column}.s")
-    is_whole = product.sizes[column] % (unit.n * across * broad) == 0  # else a mask for two lanes each
-    copied = "vectorize" if target.vector_bytes and is_whole else "unroll"
-    for verb, name, amount in ((copied, column, lanes), ("local", column, columns), ("local", row, rows),
-                               ("unroll", row, unit.m // rows)):  # fmt: skip
-        plan.add(verb, f"{name}.s", amount)
-    info: KernelInfo = plan.ast.arg
-    plan.add("order", *(n for n in info.order if n not in own), *own)
-    deep, near = f"{inner}.s", f"{inner}.s.s"
-    for operand, name, block in (
-        (product.operands[1], column, (deep, f"{column}.s'", near)), (product.operands[0], row, (f"{row}.s'", deep, near))
-    ):  # fmt: skip
-        blocks = [f"{name}.l", *([f"{name}.u"] if (tall if name == row else broad) > 1 else [])]
-        plan.add("stage", operand.slot, *blocks, *block)
+    own, (left, right) = f"{r}.s.l {c}.s.l", product.operands
+    plan.follow(
+        f"split {r} {unit.m}; split {c} {unit.n}; split {k} {unit.k}; split {k}.s {unit.group}; unroll {r} {tall}; "
+        f"local {r} {down}; unroll {c} {broad}; local {c} {across}; tile {r}.s {c}.s; {copy} {c}.s {lanes}; "
+        f"local {c}.s {columns}; local {r}.s {rows}; unroll {r}.s {unit.m // rows}"
+    )
+    around = " ".join(name for name in plan.ast.arg.order if name not in own.split())
+    block, panel = (f"{n}.l {n}.u" if count > 1 else f"{n}.l" for n, count in ((r, tall), (c, broad)))
+    plan.follow(
+        f"order {around} {own}; stage {right.slot} {panel} {k}.s {c}.s' {k}.s.s; "
+        f"stage {left.slot} {block} {r}.s' {k}.s {k}.s.s"
+    )
     return True
 
 

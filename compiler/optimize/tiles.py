@@ -22,7 +22,7 @@ _SIDE = 2  # blocks of results side by side, and one below the other
 
 
 def find_unit(ast: UOp, target: Target) -> tuple[Product, Unit] | None:
-    """The product that a kernel is and what of the target does it; None where either is missing, or little is gained."""
+    """The product that a kernel is and what of the target does it; None without either, or where little is gained."""
     product = find_product(ast) if target.tiles else None
     if product is None or not product.rows:
         return None
