@@ -131,10 +131,10 @@ def test_items_hold_blocks_together(pair: tuple[DType, DType], turned: tuple[boo
     agree(values(rng, (rows, inner), pair[0]), values(rng, (inner, columns), pair[1]), pair, shared, turned)
 
 
-@pytest.mark.parametrize("sizes", [(130, 40, 136), (128, 32, 128), (16, 16, 8), (9, 9, 5)])
+@pytest.mark.parametrize("sizes", [(66, 40, 70), (64, 32, 64), (16, 16, 8), (9, 9, 5)])
 def test_items_of_many_steps(sizes: tuple[int, int, int], opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest tile, whole and with tails, and less than one step."""
-    monkeypatch.setattr(importlib.import_module("kernmill.compiler.optimize.gpu"), "_GROUPS", 1)
+    """Several of an item, whole and with tails, and less than one step."""
+    monkeypatch.setattr(importlib.import_module("kernmill.compiler.optimize.gpu"), "_STEPS", ((2, 2, 2, 2),))
     rows, inner, columns = sizes
     rng = np.random.default_rng(10)
     with Context(TARGET="mma", CACHE="0"):
