@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kernmill.ir import DType, Ops, UOp
 
-from .optimize.actions import memory_of
+from .kernel import memory_of
 
 __all__ = ["convert_packed"]
 

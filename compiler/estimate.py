@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernmill.ir import Op, Ops, UOp
+from kernmill.ir import Ops, UOp
 
 from .linearize import loop_paths
 
 __all__ = ["Estimate", "estimate"]
 
-_STEPS: dict[Op, int] = {Ops.EXP: 16, Ops.EXP2: 14, Ops.LOG: 20, Ops.LOG2: 20, Ops.SIN: 30, Ops.COS: 30, Ops.TANH: 20,
-                         Ops.ERF: 20, Ops.POW: 60, Ops.DIV: 6, Ops.SQRT: 6, Ops.FLOORDIV: 10, Ops.MOD: 10}  # fmt: skip
 _OPS_PER_NS = 16.0  # of one thread, a cautious guess: only ratios and orders of magnitude matter
 _BYTES_PER_NS = 12.0
 
@@ -41,7 +39,7 @@ def estimate(ast: UOp) -> Estimate:
             touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
             flops += times if node.dtype.is_float else 0
-            steps += times * _STEPS.get(node.op, 1)
+            steps += times * node.op.cost
         elif node.op is Ops.REDUCE:
             for loop in node.src[node.arg[1] :]:
                 times *= int(loop.src[0].bounds[1])

@@ -23,7 +23,6 @@ from typing import TypeAlias
 from kernmill.ir import (
     AxisKind,
     Group,
-    Op,
     Ops,
     Shape,
     UOp,
@@ -39,12 +38,6 @@ from .rangeify import TRUE, Places, Use
 
 __all__ = ["Fusion", "KernelRoot", "fuse"]
 
-_COST: dict[Op, int] = {
-    **dict.fromkeys((Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.TANH, Ops.ERF), 12),
-    **dict.fromkeys((Ops.SIN, Ops.COS, Ops.POW), 20),
-    **dict.fromkeys((Ops.DIV, Ops.SQRT, Ops.FLOORDIV, Ops.MOD), 4),
-    **dict.fromkeys((Ops.CAST, Ops.BITCAST, Ops.DETACH, Ops.CONTIGUOUS), 0),
-}
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
 _MOST_PLACES = 6  # read at more places than this it is stored in any case: each place is a copy of the expression
 _MOST_COPIES = 16  # ... but where loops of two are copied out, their copies read the same places: a butterfly
@@ -113,23 +106,17 @@ class Fusion:
 
 @dataclass(slots=True)
 class _Facts:
-    """What a node is made of down to data and reductions.
+    """What a node is made of down to data and reductions."""
 
-    Cost per element, buffers read, a reduction at full size, how many reductions deep, the most elements of one
-    buffer, and whether that reduction reads each of its data several times: then it wants a register tile, and a kernel
-    to itself. `data`: the most elements of one buffer, beneath the reductions as well. `terms`: how many ints an
-    element is made of, added up. `is_bytes`: all data are bytes, so that the node is no smaller than they are.
-    """
-
-    cost: int
-    reads: int
-    is_heavy: bool
-    depth: int
-    widest: int
-    is_tiled: bool
-    data: int
-    terms: int
-    is_bytes: bool
+    cost: int = 0  # per element
+    reads: int = 1  # buffers
+    is_heavy: bool = False  # there is a reduction at full size
+    depth: int = 0  # reductions on top of each other
+    widest: int = 0  # the most elements of one buffer
+    is_tiled: bool = False  # the reduction reads its data several times: it wants a register tile, a kernel to itself
+    data: int = 0  # the most elements of one buffer, beneath the reductions as well
+    terms: int = 1  # how many ints an element is made of, added up
+    is_bytes: bool = False  # all data are bytes, so that the node is no smaller than they are
 
 
 def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) -> Fusion:
@@ -182,32 +169,31 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
         if node.op in _LEAVES or node in forced:
             is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
             size = _elements(node.shape) if is_data else 0
-            facts[node] = _Facts(
-                0, int(is_data), False, 0, size, False, size, 1, node.dtype.size_bytes == 1 or not is_data
-            )
+            is_bytes = node.dtype.size_bytes == 1 or not is_data
+            facts[node] = _Facts(reads=int(is_data), widest=size, data=size, is_bytes=is_bytes)
         elif node.op is Ops.REDUCE:
             is_tiled = _elements(node.src[0].shape) >= _TILED * max(1, below[0].widest)
             is_tiled |= below[0].is_tiled and below[0].terms <= _SHORT_SUM
             terms = terms * _reduced(node) if node.dtype.is_int else _UNKNOWN
-            facts[node] = _Facts(0, 1, True, depth + 1, _elements(node.shape), is_tiled, data, terms, False)
+            facts[node] = _Facts(
+                is_heavy=True, depth=depth + 1, widest=_elements(node.shape), is_tiled=is_tiled, data=data, terms=terms
+            )
         else:
-            cost = sum(f.cost for f in below) + (_COST.get(node.op, 1) if node.op.is_elementwise else 0)
+            cost = sum(f.cost for f in below) + (node.op.cost if node.op.is_elementwise else 0)
             reads = sum(f.reads for f in below)
             if node.op is Ops.EXPAND and reads and _elements(node.shape) >= _REUSE * _elements(node.src[0].shape):
                 cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
-            heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
-            tiled = heavy and any(f.is_tiled for f in below)
-            widest = min(max((f.widest for f in below), default=0), _elements(node.shape))  # a part may be taken
+            is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             facts[node] = _Facts(
-                min(cost, 1000),
-                reads,
-                heavy,
-                depth,
-                widest,
-                tiled,
-                data,
-                terms,
-                all(f.is_bytes for f in below),
+                cost=min(cost, 1000),
+                reads=reads,
+                is_heavy=is_heavy,
+                depth=depth,
+                widest=min(max((f.widest for f in below), default=0), _elements(node.shape)),  # a part may be taken
+                is_tiled=is_heavy and any(f.is_tiled for f in below),
+                data=data,
+                terms=terms,
+                is_bytes=all(f.is_bytes for f in below),
             )
     return facts
 
@@ -320,7 +306,7 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
             (anchor,) = below
             inner = (anchor, *(n for n in between if n is not node))
             if any(reader not in between for n in inner for reader in fusion.readers[n]):
-                return sum(_COST.get(n.op, 1) for n in between if n.op.is_elementwise) <= 2 * _CHEAP
+                return sum(n.op.cost for n in between if n.op.is_elementwise) <= 2 * _CHEAP
             if anchor.op is Ops.REDUCE:
                 return False
         latest = max(below, key=fusion.position.__getitem__)

@@ -28,8 +28,7 @@ from kernmill.ir import (
     substitute,
 )
 
-from .kernel import KernelInfo
-from .optimize.actions import memory_of
+from .kernel import KernelInfo, memory_of
 from .optimize.staging import gated, step_of
 
 __all__ = ["fills_shared", "place_barriers", "share_work"]

@@ -5,14 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kernmill.ir import DType, UOp
+from kernmill.ir import DType, Ops, UOp
 
-__all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "Schedule", "iterations"]
+__all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "Schedule", "iterations", "memory_of"]
 
 
 def iterations(loop: UOp) -> int:
     """How often a loop runs; where its size is known at launch only, at most."""
     return int(loop.src[0].bounds[1])
+
+
+def memory_of(node: UOp) -> UOp:
+    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
+    while node.op in (Ops.INDEX, Ops.AFTER):
+        node = node.src[0]
+    return node
 
 
 @dataclass(frozen=True, slots=True)

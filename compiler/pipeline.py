@@ -23,7 +23,7 @@ from .lower.reduce import lower_reduces
 from .lower.tile import find_tiles
 from .lower.words import find_words
 from .merge_loops import merge_loops
-from .optimize import Action, apply_actions, choose_actions
+from .optimize import Action, apply_actions, choose
 from .trim import trim_loops
 from .turn import turn
 from .vectorize import vectorize
@@ -82,7 +82,7 @@ def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, 
     """
     arguments = [node for node in ast.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
     ast = merge_loops(ast)
-    ast = apply_actions(ast, choose_actions(ast, target) if actions is None else actions)
+    ast = choose(ast, target).ast if actions is None else apply_actions(ast, actions)
     if is_checked:
         verify(ast, Stage.OPTIMIZED, "optimize")
     for step in PIPELINE:

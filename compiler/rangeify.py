@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from kernmill.ir import Ops, Shape, Size, UOp, const, dtypes, index_const, row_strides, simplify
+from kernmill.ir import Ops, Shape, Size, UOp, as_size, const, dtypes, index_const, row_strides, simplify
 
 __all__ = ["TRUE", "Places", "Use", "flat_index"]
 
@@ -78,11 +78,11 @@ def _moved(node: UOp, use: Use) -> tuple[tuple[UOp, ...], UOp]:
             index = [i + start for i, (start, _) in zip(use.index, node.arg, strict=True)]
         case Ops.STRIDE:
             index = [i * step if step > 0 else (index_const(size) - 1) + i * step
-                     for i, step, size in zip(use.index, node.arg, source, strict=True)]  # fmt: skip
+                     for i, (step, _), size in zip(use.index, node.arg, source, strict=True)]  # fmt: skip
         case Ops.PAD:
             index, gate = _padded(node, use.index, source)
         case Ops.WINDOW:
-            axis, _, stride, dilation = node.arg
+            axis, _, stride, dilation, _ = node.arg
             index = [*use.index[:-1]]
             index[axis] = index[axis] * stride + use.index[-1] * dilation
         case _:
@@ -157,11 +157,11 @@ def _regrouped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]
 
 def _padded(node: UOp, index: tuple[UOp, ...], source: Shape) -> tuple[list[UOp], UOp]:
     result, gate = [], TRUE
-    for i, (before, after), size in zip(index, node.arg, source, strict=True):
+    for i, (before, length), size in zip(index, node.arg, source, strict=True):
         place = i - before
         if before != 0:
             gate = gate & (i >= before)
-        if after != 0:
+        if as_size(before + size) != length:
             gate = gate & (place < size)
         result.append(place)
     return result, gate

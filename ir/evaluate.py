@@ -251,12 +251,16 @@ class _Evaluator:
             case Ops.PERMUTE:
                 return x.transpose(u.arg)
             case Ops.PAD:
-                return np.pad(x, [self.sizes(pair) for pair in u.arg])
+                pads = [
+                    (first, length - first - size)
+                    for (first, length), size in zip(map(self.sizes, u.arg), x.shape, strict=True)
+                ]
+                return np.pad(x, pads)
             case Ops.SHRINK:
                 return x[tuple(slice(self.size(a), self.size(a) + self.size(n)) for a, n in u.arg)]
             case Ops.STRIDE:
-                return x[tuple(slice(None, None, step) for step in u.arg)]
-        axis, size, stride, dilation = u.arg
+                return x[tuple(slice(None, None, step) for step, _ in u.arg)]
+        axis, size, stride, dilation, *_ = u.arg
         if u.op is Ops.WINDOW:
             places = (x.shape[axis] - dilation * (size - 1) - 1) // stride + 1
             index = np.arange(places)[:, None] * stride + np.arange(size) * dilation

@@ -13,7 +13,7 @@ from .algebra import simplify
 from .dtype import DType, dtypes
 from .errors import DeviceError, DTypeError, ShapeError
 from .ops import Op, Ops
-from .shape import Shape, Size, broadcast_shapes, numel, show_shape
+from .shape import Shape, Size, broadcast_shapes, numel, show_shape, show_size
 from .uop import UOp, const
 
 __all__ = [
@@ -105,8 +105,9 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
         shape = tuple(missing if isinstance(s, int) and s == -1 else s for s in shape)
     if any(isinstance(s, int) and s < 0 for s in shape):
         raise ShapeError(_reshape_error(x, given, "sizes are negative"))
-    if as_size(numel(shape)) is not as_size(numel(x.shape)) and as_size(numel(shape)) != as_size(numel(x.shape)):
-        why = f"{as_size(numel(x.shape))} elements do not make {as_size(numel(shape))}"
+    have, wanted = as_size(numel(x.shape)), as_size(numel(shape))
+    if have != wanted:
+        why = f"{show_size(have)} elements do not make {show_size(wanted)}"
         raise ShapeError(_reshape_error(x, given, why))
     if shape == x.shape:
         return x
@@ -158,9 +159,13 @@ def permute(x: UOp, axes: Sequence[int]) -> UOp:
 def pad(x: UOp, padding: Sequence[tuple[Size, Size]]) -> UOp:
     """Zeros (False) around x: (before, after) per axis."""
     pads = tuple((as_size(before), as_size(after)) for before, after in padding)
-    if len(pads) != len(x.shape) or any(isinstance(p, int) and p < 0 for pair in pads for p in pair):
-        raise ShapeError(f"pad: {show_shape(x.shape)} by {pads}: give one pair of sizes >= 0 per axis.")
-    return x if all(p == (0, 0) for p in pads) else UOp(Ops.PAD, x.dtype, (x,), pads)
+    if len(pads) != len(x.shape) or any(_as_uop(p).bounds[0] < 0 for pair in pads for p in pair):
+        shown = f"({', '.join(map(show_shape, pads))}{',' if len(pads) == 1 else ''})"
+        raise ShapeError(f"pad: {show_shape(x.shape)} by {shown}: give one pair of sizes >= 0 per axis.")
+    if all(p == (0, 0) for p in pads):
+        return x
+    arg = tuple((first, as_size(first + size + last)) for (first, last), size in zip(pads, x.shape, strict=True))
+    return UOp(Ops.PAD, x.dtype, (x,), arg)
 
 
 def check_region(shape: Shape, axis: int, start: Size, stop: Size, size: Size) -> None:
@@ -173,10 +178,9 @@ def check_region(shape: Shape, axis: int, start: Size, stop: Size, size: Size) -
         return
     least, greatest = _as_uop(start).bounds[0], _as_uop(as_size(_as_uop(stop) - size)).bounds[1]
     if least < 0 or greatest > 0 or _as_uop(as_size(_as_uop(stop) - start)).bounds[0] < 0:
-        shown = show_shape((start, stop))[1:-1].replace(", ", ":")
         raise ShapeError(
-            f"[{shown}] of axis {axis} of {show_shape(shape)}: some values of the variables lead outside of it. "
-            "Give the variables bounds for which 0 <= start <= stop <= size."
+            f"[{show_size(start)}:{show_size(stop)}] of axis {axis} of {show_shape(shape)}: some values of the "
+            "variables lead outside of it. Give the variables bounds for which 0 <= start <= stop <= size."
         )
 
 
@@ -201,31 +205,33 @@ def strided(x: UOp, steps: Sequence[int]) -> UOp:
     steps = tuple(steps)
     if len(steps) != len(x.shape) or 0 in steps:
         raise ShapeError(f"strided: steps {steps} for {show_shape(x.shape)}: give one step other than 0 per axis.")
-    return x if all(s == 1 for s in steps) else UOp(Ops.STRIDE, x.dtype, (x,), steps)
+    if all(step == 1 for step in steps):
+        return x
+    lengths = [as_size((size + abs(step) - 1) // abs(step)) for size, step in zip(x.shape, steps, strict=True)]
+    return UOp(Ops.STRIDE, x.dtype, (x,), tuple(zip(steps, lengths, strict=True)))
 
 
 def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> UOp:
     """Sliding windows: the axis becomes window positions, a new last axis runs over the window."""
     length = x.shape[axis]
-    if min(size, stride, dilation) < 1 or (isinstance(length, int) and dilation * (size - 1) + 1 > length):
+    if min(size, stride, dilation) < 1 or dilation * (size - 1) + 1 > _as_uop(length).bounds[0]:
         raise ShapeError(
             f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: "
             f"the window spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."
         )
-    if size == stride and isinstance(length, int):  # windows that do not overlap are a reshape
-        places = (length - dilation * (size - 1) - 1) // stride + 1
-        if dilation == 1:
-            whole = shrink(x, [(0, places * size) if a == axis else (0, s) for a, s in enumerate(x.shape)])
-            cut = reshape(whole, (*x.shape[:axis], places, size, *x.shape[axis + 1 :]))
-            rank = len(cut.shape)
-            return permute(cut, [*range(axis + 1), *range(axis + 2, rank), axis + 1])
-    return UOp(Ops.WINDOW, x.dtype, (x,), (axis, size, stride, dilation))
+    places = as_size((length - dilation * (size - 1) - 1) // stride + 1)
+    if size == stride and dilation == 1 and isinstance(length, int):  # windows that do not overlap are a reshape
+        whole = shrink(x, [(0, places * size) if a == axis else (0, s) for a, s in enumerate(x.shape)])
+        cut = reshape(whole, (*x.shape[:axis], places, size, *x.shape[axis + 1 :]))
+        rank = len(cut.shape)
+        return permute(cut, [*range(axis + 1), *range(axis + 2, rank), axis + 1])
+    return UOp(Ops.WINDOW, x.dtype, (x,), (axis, size, stride, dilation, places))
 
 
 def unwindow(x: UOp, axis: int, length: Size, stride: int, dilation: int) -> UOp:
     """Each window's elements back at their places in an axis of `length`, zeros elsewhere; sum the last axis to add
     them."""
-    return UOp(Ops.UNWINDOW, x.dtype, (x,), (axis, length, stride, dilation))
+    return UOp(Ops.UNWINDOW, x.dtype, (x,), (axis, as_size(length), stride, dilation))
 
 
 def reduce_axes(x: UOp, op: Op, axes: Sequence[int]) -> UOp:

@@ -61,6 +61,7 @@ class Op:
         "arity",
         "associative",
         "commutative",
+        "cost",
         "doc",
         "group",
         "idempotent",
@@ -81,6 +82,7 @@ class Op:
         associative: bool = False,
         idempotent: bool = False,
         unit: float | None = None,
+        cost: int = 1,
     ) -> None:
         self.name = "?"
         self.group: Final = group
@@ -91,6 +93,7 @@ class Op:
         self.associative: Final = associative
         self.idempotent: Final = idempotent
         self.unit: Final = unit  # x op unit == x
+        self.cost: Final = cost  # about how many additions take as long
         self.is_elementwise: Final = (
             group in _ELEMENTWISE
         )  # each output element comes from the same element of its sources
@@ -223,10 +226,10 @@ class Ops:
     RESHAPE  = Op(Group.MOVEMENT, "same elements in row-major order, shape arg", 1)
     EXPAND   = Op(Group.MOVEMENT, "axes of size 1 repeated to shape arg", 1)
     PERMUTE  = Op(Group.MOVEMENT, "axis i of the result is axis arg[i] of x", 1)
-    PAD      = Op(Group.MOVEMENT, "zeros around x; arg=((before, after), ...) per axis", 1)
+    PAD      = Op(Group.MOVEMENT, "zeros around x; arg=((before, length of the result), ...)", 1)
     SHRINK   = Op(Group.MOVEMENT, "x[start:start+length] per axis; arg=((start, length), ...)", 1)
-    STRIDE   = Op(Group.MOVEMENT, "every arg[i]-th element of axis i; a negative step starts at the end", 1)
-    WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation): axis becomes window positions, a new last axis runs "
+    STRIDE   = Op(Group.MOVEMENT, "every step-th element, from the end if step < 0; arg=((step, length of the result), ...)", 1)
+    WINDOW   = Op(Group.MOVEMENT, "arg=(axis, size, stride, dilation, positions): axis becomes positions, a new last one runs "
                                   "over the window: out[.., o, .., k] = x[.., o*stride + k*dilation, ..]", 1)
     UNWINDOW = Op(Group.MOVEMENT, "arg=(axis, length, stride, dilation), the adjoint of WINDOW before summing: "
                                   "out[.., i, .., k] = x[.., o, .., k] where i = o*stride + k*dilation, else 0", 1)
@@ -234,15 +237,15 @@ class Ops:
     # --- elementwise, one source
     NEG      = Op(Group.UNARY, "-x; wraps for the smallest int", 1, operator.neg)
     ABS      = Op(Group.UNARY, "|x|; -0 -> 0; wraps for the smallest int", 1, abs)
-    EXP      = Op(Group.UNARY, "e**x; overflow -> inf, nan -> nan", 1, _guard(math.exp))
-    EXP2     = Op(Group.UNARY, "2**x; overflow -> inf, nan -> nan", 1, _guard(lambda x: 2.0**x))
-    LOG      = Op(Group.UNARY, "natural logarithm; 0 -> -inf, x<0 -> nan", 1, _log(math.log))
-    LOG2     = Op(Group.UNARY, "logarithm base 2; 0 -> -inf, x<0 -> nan", 1, _log(math.log2))
-    SIN      = Op(Group.UNARY, "sine of radians; +-inf -> nan", 1, _trig(math.sin))
-    COS      = Op(Group.UNARY, "cosine of radians; +-inf -> nan", 1, _trig(math.cos))
-    TANH     = Op(Group.UNARY, "hyperbolic tangent; +-inf -> +-1", 1, math.tanh)
-    ERF      = Op(Group.UNARY, "error function; +-inf -> +-1", 1, math.erf)
-    SQRT     = Op(Group.UNARY, "square root, correctly rounded; x<0 -> nan, -0 -> -0", 1, _guard(math.sqrt))
+    EXP      = Op(Group.UNARY, "e**x; overflow -> inf, nan -> nan", 1, _guard(math.exp), cost=12)
+    EXP2     = Op(Group.UNARY, "2**x; overflow -> inf, nan -> nan", 1, _guard(lambda x: 2.0**x), cost=12)
+    LOG      = Op(Group.UNARY, "natural logarithm; 0 -> -inf, x<0 -> nan", 1, _log(math.log), cost=12)
+    LOG2     = Op(Group.UNARY, "logarithm base 2; 0 -> -inf, x<0 -> nan", 1, _log(math.log2), cost=12)
+    SIN      = Op(Group.UNARY, "sine of radians; +-inf -> nan", 1, _trig(math.sin), cost=20)
+    COS      = Op(Group.UNARY, "cosine of radians; +-inf -> nan", 1, _trig(math.cos), cost=20)
+    TANH     = Op(Group.UNARY, "hyperbolic tangent; +-inf -> +-1", 1, math.tanh, cost=12)
+    ERF      = Op(Group.UNARY, "error function; +-inf -> +-1", 1, math.erf, cost=12)
+    SQRT     = Op(Group.UNARY, "square root, correctly rounded; x<0 -> nan, -0 -> -0", 1, _guard(math.sqrt), cost=4)
     TRUNC    = Op(Group.UNARY, "towards zero", 1, _rounded(math.trunc))
     FLOOR    = Op(Group.UNARY, "towards -inf", 1, _rounded(math.floor))
     CEIL     = Op(Group.UNARY, "towards +inf", 1, _rounded(math.ceil))
@@ -252,12 +255,12 @@ class Ops:
     ADD      = Op(Group.BINARY, "a + b; ints wrap; bool: or", 2, operator.add, commutative=True, associative=True, unit=0)
     SUB      = Op(Group.BINARY, "a - b; ints wrap", 2, operator.sub)
     MUL      = Op(Group.BINARY, "a * b; ints wrap; bool: and", 2, operator.mul, commutative=True, associative=True, unit=1)
-    DIV      = Op(Group.BINARY, "a / b of floats; x/0 -> +-inf, 0/0 -> nan", 2, _div)
-    FLOORDIV = Op(Group.BINARY, "floor of the exact quotient, as NumPy; ints by 0 -> 0; x/0 as DIV, inf/x -> nan", 2, _floordiv)
-    MOD      = Op(Group.BINARY, "a - b*floor(a / b), sign of b; ints by 0 -> 0, as NumPy", 2, _mod)
+    DIV      = Op(Group.BINARY, "a / b of floats; x/0 -> +-inf, 0/0 -> nan", 2, _div, cost=4)
+    FLOORDIV = Op(Group.BINARY, "floor of the exact quotient, as NumPy; ints by 0 -> 0; x/0 as DIV, inf/x -> nan", 2, _floordiv, cost=4)
+    MOD      = Op(Group.BINARY, "a - b*floor(a / b), sign of b; ints by 0 -> 0, as NumPy", 2, _mod, cost=4)
     CDIV     = Op(Group.BINARY, "ints, towards zero, b != 0 and no overflow: the divide instruction", 2, _cdiv)
     CMOD     = Op(Group.BINARY, "ints, remainder of CDIV, sign of a, b != 0", 2, lambda a, b: a - _cdiv(a, b) * b)
-    POW      = Op(Group.BINARY, "a ** b as IEEE 754 pow; ints wrap", 2, _pow)
+    POW      = Op(Group.BINARY, "a ** b as IEEE 754 pow; ints wrap", 2, _pow, cost=20)
     MAX      = Op(Group.BINARY, "the larger; nan if either is nan", 2, _max, commutative=True, associative=True, idempotent=True)
     MIN      = Op(Group.BINARY, "the smaller; nan if either is nan", 2, _min, commutative=True, associative=True, idempotent=True)
     AND      = Op(Group.BINARY, "bitwise and of ints; and of bools", 2, operator.and_, commutative=True, associative=True, idempotent=True)
@@ -277,8 +280,8 @@ class Ops:
     FMA      = Op(Group.TERNARY, "a*b + c rounded once; where the target has no such instruction, twice", 3, _fma)
 
     # --- conversions
-    CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even", 1)
-    BITCAST  = Op(Group.CONVERT, "the same bits read as the dtype (of equal size)", 1)
+    CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even", 1, cost=0)
+    BITCAST  = Op(Group.CONVERT, "the same bits read as the dtype (of equal size)", 1, cost=0)
 
     # --- over an axis
     REDUCE   = Op(Group.REDUCTION, "arg=(op, axes): axes folded with op to size 1; in a kernel src=(values.., ranges..), "

@@ -31,6 +31,7 @@ class Setting:
     meaning: str
     valid: str
     parse: Callable[[str], Value]
+    is_captured: bool = False  # a captured function is captured anew where the value is another one
 
 
 def _between(low: int, high: int) -> Callable[[str], int]:
@@ -63,10 +64,10 @@ def _text(text: str) -> str:
 SETTINGS: dict[str, Setting] = {
     row.name: row
     for row in [
-        Setting("DEVICE", "LLVM", "default device of new tensors", "a device name: LLVM, CL, PYTHON, NULL, NAME:1", _text),
+        Setting("DEVICE", "LLVM", "default device of new tensors", "a device name: LLVM, CL, PYTHON, NULL, NAME:1", _text, is_captured=True),
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
         Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", _text),
-        Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", _text),
+        Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", _text, is_captured=True),
         Setting("BEAM", "", "search: 1 or more tries schedules for kernels without a stored result, keeping so many; empty: stored results are used; 0: not even those", "empty, or 0 to 64",
                 _or_empty(_between(0, 64))),
         Setting("BEAM_SECONDS", 10, "how long the search for one kernel may take", "1 to 86400", _between(1, 86_400)),
@@ -74,13 +75,13 @@ SETTINGS: dict[str, Setting] = {
         Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", _text),
         Setting("CACHE_MAX_MB", 1024, "size cap of the kernel cache; the least recently used go first", "1 to 1000000",
                 _between(1, 1_000_000)),
-        Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024)),
+        Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024), is_captured=True),
         Setting("SPIN", 2000, "pauses a waiting worker spins before it sleeps", "0 to 10000000", _between(0, 10_000_000)),
         Setting("COMPILER_PROCESS", 1, "1: graphs of many new kernels are compiled by a second process beside this one", "0 or 1", _between(0, 1)),
-        Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1)),
+        Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1), is_captured=True),
         Setting("DETERMINISTIC", 0, "1: the same bits for any number of threads (sums are cut by shape, so always true today)", "0 or 1", _between(0, 1)),
-        Setting("QUANT_ACT", "int8", "what a product with quantised weights makes of its other operand: blocks of 32 in 8 bits, or nothing", "int8 or float", _one_of("int8", "float")),
-        Setting("TARGET", "", "force a lower CPU level; gpu and cpu: the shape of kernels on CL and PYTHON; amx (LLVM, PYTHON) and mma (CL, PYTHON): kernels for a matrix unit, which functions stand for", "empty, sse, avx2, avx512, amx, gpu, cpu or mma", _one_of("", "sse", "avx2", "avx512", "amx", "gpu", "cpu", "mma")),
+        Setting("QUANT_ACT", "int8", "what a product with quantised weights makes of its other operand: blocks of 32 in 8 bits, or nothing", "int8 or float", _one_of("int8", "float"), is_captured=True),
+        Setting("TARGET", "", "force a lower CPU level; gpu and cpu: the shape of kernels on CL and PYTHON; amx (LLVM, PYTHON) and mma (CL, PYTHON): kernels for a matrix unit, which functions stand for", "empty, sse, avx2, avx512, amx, gpu, cpu or mma", _one_of("", "sse", "avx2", "avx512", "amx", "gpu", "cpu", "mma"), is_captured=True),
         Setting("SEED", 0, "seed of the random numbers", "0 to 4294967295", _between(0, 2**32 - 1)),
     ]
 }  # fmt: skip

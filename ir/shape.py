@@ -7,19 +7,33 @@ from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 from .errors import ShapeError
+from .ops import Ops
 
 if TYPE_CHECKING:
     from .uop import UOp
 
-__all__ = ["Shape", "Size", "broadcast_shapes", "numel", "row_strides", "show_shape", "static"]
+__all__ = ["Shape", "Size", "broadcast_shapes", "numel", "row_strides", "show_shape", "show_size", "static"]
 
 Size: TypeAlias = "int | UOp"
 Shape: TypeAlias = "tuple[Size, ...]"
 
 
+_SIGNS = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FLOORDIV: "//", Ops.MOD: "%"}
+
+
+def show_size(size: Size) -> str:
+    """A size as Python writes it: `3`, `n`, `(n * 2) + 1`."""
+    if isinstance(size, int):
+        return str(size)
+    if size.op not in _SIGNS:
+        return str(size.arg[0] if size.op is Ops.VARIABLE else size.arg if size.op is Ops.CONST else size)
+    parts = [f"({show_size(s)})" if s.op in _SIGNS else show_size(s) for s in size.src]
+    return f" {_SIGNS[size.op]} ".join(parts).replace("+ -", "- ")
+
+
 def show_shape(shape: Shape) -> str:
     """A shape as a person writes it: `(2, 3)`, `(n, 3)`."""
-    names = [str(size) if isinstance(size, int) else size.symbolic_name for size in shape]
+    names = [show_size(size) for size in shape]
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
@@ -38,7 +52,7 @@ def broadcast_shapes(call: str, *shapes: Shape) -> Shape:
             shown = " and ".join(show_shape(shape) for shape in shapes)
             raise ShapeError(
                 f"{call}: shapes {shown} do not broadcast: at axis {axis - rank} the sizes are "
-                f"{' and '.join(str(s) for s in sizes)}. Reshape one of them so that sizes are equal or 1."
+                f"{' and '.join(map(show_size, sizes))}. Reshape one of them so that sizes are equal or 1."
             )
         result.append(wide[0] if wide else 1)
     return tuple(result)

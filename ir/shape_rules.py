@@ -1,5 +1,5 @@
 """The shape of each tensor op from the shapes of its sources. Legality is checked where nodes are built
-(ir/graph.py)."""
+(ir/graph.py), and sizes are calculated there: a movement holds those of its result, in normal form."""
 
 from __future__ import annotations
 
@@ -49,17 +49,11 @@ def _moved(node: UOp, shape: Shape) -> Shape:
             return tuple(arg)
         case Ops.PERMUTE:
             return tuple(shape[axis] for axis in arg)
-        case Ops.PAD:
-            return tuple(size + before + after for size, (before, after) in zip(shape, arg, strict=True))
-        case Ops.SHRINK:
+        case Ops.PAD | Ops.SHRINK | Ops.STRIDE:
             return tuple(length for _, length in arg)
-        case Ops.STRIDE:
-            return tuple(size if step in (1, -1) else (size + abs(step) - 1) // abs(step)
-                         for size, step in zip(shape, arg, strict=True))  # fmt: skip
         case Ops.WINDOW:
-            axis, size, stride, dilation = arg
-            places = (shape[axis] - dilation * (size - 1) - 1) // stride + 1
-            return (*shape[:axis], places, *shape[axis + 1 :], size)
+            axis, size, _, _, positions = arg
+            return (*shape[:axis], positions, *shape[axis + 1 :], size)
         case _:
             axis, length, _, _ = arg
             return (*shape[:axis], length, *shape[axis + 1 :])

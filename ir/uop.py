@@ -184,13 +184,6 @@ class UOp(metaclass=_Nodes):
         return found if found is not MISSING else _derive(self, "_key", _key_of)
 
     @property
-    def symbolic_name(self) -> str:
-        """How a symbolic size is shown to the user."""
-        if self.op is Ops.CONST:
-            return str(self.arg)
-        return str(self.arg[0]) if self.op is Ops.VARIABLE else f"{self.op.name.lower()}(..)"
-
-    @property
     def is_const(self) -> bool:
         """A CONST with one number, scalar or in all lanes."""
         return self.op is Ops.CONST and not isinstance(self.arg, tuple)

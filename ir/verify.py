@@ -208,7 +208,11 @@ def _movement(node: UOp, stage: Stage) -> Complaint:
         case Ops.PERMUTE:
             return None if sorted(arg) == list(range(len(before))) else f"PERMUTE by {arg} of {len(before)} axes"
         case Ops.WINDOW | Ops.UNWINDOW:
-            return None if len(arg) == 4 and 0 <= arg[0] < len(before) else f"{node.op.name} by {arg}"
+            return (
+                None
+                if len(arg) == (5 if node.op is Ops.WINDOW else 4) and 0 <= arg[0] < len(before)
+                else f"{node.op.name} by {arg}"
+            )
         case _:
             return None if len(arg) == len(before) else f"{node.op.name} by {arg} of {len(before)} axes"
 

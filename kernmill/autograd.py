@@ -219,7 +219,7 @@ def grad_shrink(u: UOp, g: UOp) -> Grads:
 
 
 def grad_stride(u: UOp, g: UOp) -> Grads:
-    return (spread(g, u.arg, u.src[0].shape),)
+    return (spread(g, [step for step, _ in u.arg], u.src[0].shape),)
 
 
 def spread(x: UOp, steps: Sequence[int], shape: Sequence[Size]) -> UOp:
@@ -239,7 +239,7 @@ def min_size(a: Size, b: Size) -> Size:
 
 
 def grad_window(u: UOp, g: UOp) -> Grads:
-    axis, _, stride, dilation = u.arg
+    axis, _, stride, dilation, _ = u.arg
     (x,) = u.src
     placed = unwindow(g, axis, x.shape[axis], stride, dilation)
     return (reshape(sum_axes(placed, [len(placed.shape) - 1]), x.shape),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import (
@@ -15,6 +16,7 @@ from kernmill.ir import (
     UOp,
     as_dtype,
     dtypes,
+    elementwise,
     expand,
     iota,
     promote,
@@ -26,6 +28,7 @@ from kernmill.runtime import upload
 
 from .lazy import Lazy, checked_const, device_name
 from .movement import flat_sizes
+from .size import SymbolicSize, as_node
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,20 +153,27 @@ class Creation(Lazy):
             start, stop = 0, start
         if step == 0:
             raise ShapeError(f"arange: from {start} to {stop} by step 0 never ends. Give another step.")
+        whole = all(isinstance(v, (int, SymbolicSize)) for v in (start, stop, step))
         if dtype is None:
-            dtype = dtypes.default_int if all(isinstance(v, int) for v in (start, stop, step)) else dtypes.default_float
-        length = max(
-            0, math.ceil((stop - start) / step) if not _whole(start, stop, step) else -((start - stop) // step)
+            dtype = dtypes.default_int if whole else dtypes.default_float
+        length = -((start - stop) // step) if whole else math.ceil((stop - start) / step)
+        if isinstance(length, SymbolicSize):
+            if length.bounds[0] < 0:
+                raise ShapeError(f"arange: from {start} to {stop} by {step}: {length} is negative for some values.")
+        else:
+            length = max(0, int(length))
+        ends = (start, start + step * (length - 1)) if isinstance(length, SymbolicSize) or length else (0,)
+        for end in ends:
+            for bound in end.bounds if isinstance(end, SymbolicSize) else (end,):
+                checked_const(dtype, bound, dtype)
+        node = iota(as_node(length))
+        work = promote(dtype, dtypes.float32) if dtype.is_float else node.dtype
+        apart, first = (
+            v.uop.cast(work) if isinstance(v, SymbolicSize) else scalar(work, v if work.is_float else int(v))
+            for v in (step, start)
         )
-        length = int(length)
-        last = start + step * max(0, length - 1)
-        checked_const(dtype, start if length else 0, dtype)
-        checked_const(dtype, last if length else 0, dtype)
-        node = iota(length)
-        if dtype.is_float:
-            work = promote(dtype, dtypes.float32)
-            return cls._new((node.cast(work) * float(step) + float(start)).cast(dtype), device, requires_grad)
-        return cls._new((node * int(step) + int(start)).cast(dtype), device, requires_grad)
+        node = elementwise(Ops.ADD, elementwise(Ops.MUL, node.cast(work), apart), first)
+        return cls._new(node.cast(dtype), device, requires_grad)
 
     @classmethod
     def linspace(
@@ -177,6 +187,7 @@ class Creation(Lazy):
         requires_grad: bool = False,
     ) -> Self:
         """`steps` values from start to stop, both included, evenly spaced."""
+        steps = operator.index(steps)
         if steps < 0:
             raise ShapeError(f"linspace: {steps} steps. Ask for 0 or more.")
         work = promote(dtype, dtypes.float32)
@@ -197,8 +208,9 @@ class Creation(Lazy):
     ) -> Self:
         """The n by m (or n by n) matrix with ones on the diagonal."""
         columns = n if m is None else m
-        if min(n, columns) < 0:
+        if n < 0 or columns < 0:
             raise ShapeError(f"eye: {n} by {columns}. Sizes are 0 or more.")
+        n, columns = as_node(n), as_node(columns)
         rows = expand(reshape(iota(n), (n, 1)), (n, columns))
         same = rows.eq(expand(reshape(iota(columns), (1, columns)), (n, columns)))
         return cls._new(same.cast(dtype), device, requires_grad)
@@ -245,10 +257,6 @@ class Creation(Lazy):
         bad = own._binary(Ops.LT, 0)._binary(Ops.OR, own._tensor(count)._binary(Ops.LE, own))
         flag = reshape(reduce_axes(bad.uop, Ops.OR, range(bad.ndim)), ())
         return own._result(UOp(Ops.CHECK, own.dtype, (own.uop, flag), message))
-
-
-def _whole(*values: float) -> bool:
-    return all(isinstance(v, int) for v in values)
 
 
 # --- host data -------------------------------------------------------------------------------------------------------

@@ -263,8 +263,8 @@ class Arithmetic(Bitwise):
         return choose(self.lt(0), one.neg(), choose(self.gt(0), one, self.detach()))
 
     def detach(self) -> Self:
-        """The same values, a constant to gradients."""
-        return self._make(UOp(Ops.DETACH, self.dtype, (self.uop,)), self._device) if self.requires_grad else self
+        """The same values in a tensor of its own, a constant to gradients."""
+        return self._make(UOp(Ops.DETACH, self.dtype, (self.uop,)) if self.requires_grad else self.uop, self._device)
 
     def lerp(self, end: Operand, weight: Operand) -> Self:
         """self + weight * (end - self)."""

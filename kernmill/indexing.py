@@ -450,7 +450,7 @@ def _out_of_range(index: int, axis: int, size: int) -> IndexRangeError:
 def _checked(item: Any, axis: int, size: Size) -> Size:
     item = as_node(item)
     if isinstance(item, UOp):
-        return item
+        return _from_end(item, size)
     at = int(item.__index__())
     if isinstance(size, int):
         if not -size <= at < size:
@@ -476,13 +476,15 @@ def _slice(item: slice, size: Size) -> tuple[Size, Size, int]:
 
 
 def _symbolic_slice(item: slice, size: Size, step: int) -> tuple[Size, Size, int]:
-    start: Size = 0 if item.start is None else item.start
-    stop: Size = size if item.stop is None else item.stop
-    if isinstance(start, int) and start < 0:
-        start = size + start
-    if isinstance(stop, int) and stop < 0:
-        stop = size + stop
+    start: Size = 0 if item.start is None else _from_end(item.start, size)
+    stop: Size = size if item.stop is None else _from_end(item.stop, size)
     return start, stop, step
+
+
+def _from_end(place: Size, size: Size) -> Size:
+    """A place counted from the front: one that is negative for all values of its variables counts from the end."""
+    greatest = place if isinstance(place, int) else place.bounds[1]
+    return size + place if greatest < 0 else place
 
 
 def _length(part: tuple[Size, Size, int]) -> Size:

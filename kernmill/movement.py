@@ -240,10 +240,12 @@ class Movement(Arithmetic):
         if axis is None:
             return self.flatten().roll(shifts, 0).reshape(self.node_shape)
         result = self
-        moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+        moves = tuple(shifts) if isinstance(shifts, Iterable) else (shifts,)
         for a, shift in zip(self._axes(axis, "roll"), moves, strict=True):
-            size = result.node_shape[a]
-            if size and (cut := shift % size):
+            size = self.shape[a]
+            cut = as_node(shift % size) if isinstance(size, SymbolicSize) or size else 0
+            if isinstance(cut, UOp) or cut:
+                size = as_node(size)
                 parts = [
                     result.shrink([bounds if i == a else None for i in range(self.ndim)])
                     for bounds in ((size - cut, size), (0, size - cut))
@@ -358,7 +360,11 @@ class Joining(Movement):
         """At most `chunks` pieces of equal size, the last may be smaller."""
         if chunks < 1:
             raise ShapeError(f"chunk: {chunks} chunks. Ask for at least 1.")
-        length = self.node_shape[self._axis(axis, "chunk")]
+        length = self.shape[self._axis(axis, "chunk")]
+        if isinstance(length, SymbolicSize):  # the number of pieces is no symbolic one
+            if as_size(length.uop % chunks) != 0:
+                raise ShapeError(f"chunk: {length!r} into {chunks} pieces leaves a rest for some values. Use split.")
+            return self.split([length // chunks] * chunks, axis)
         return self.split(max(1, -(-length // chunks)), axis)
 
     def unbind(self, axis: int = 0) -> tuple[Self, ...]:

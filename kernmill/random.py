@@ -16,7 +16,20 @@ from collections.abc import Sequence
 from math import prod
 from typing import Self
 
-from kernmill.ir import DType, DTypeError, ShapeError, UOp, assign, dtypes, expand, iota, reshape, setting, shrink
+from kernmill.ir import (
+    DType,
+    DTypeError,
+    ShapeError,
+    UOp,
+    assign,
+    dtypes,
+    expand,
+    iota,
+    reshape,
+    setting,
+    show_shape,
+    shrink,
+)
 from kernmill.runtime import upload
 
 from .convolution import Convolution
@@ -90,7 +103,9 @@ class Random(Convolution, Scan):
     def _words(cls, shape: tuple[int | Sequence[int], ...], device: str | None) -> tuple[Self, Self]:
         sizes = flat_sizes(shape)
         if any(isinstance(s, UOp) or s < 0 for s in sizes):
-            raise ShapeError(f"random tensor of shape {sizes}: sizes are whole numbers, 0 or more.")
+            raise ShapeError(
+                f"random tensor of shape {show_shape(sizes)}: sizes are whole numbers, 0 or more, none symbolic."
+            )
         place = device_name(device)
         with _lock:
             if place not in _generators:

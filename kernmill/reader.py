@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import Ops, active_overrides, setting
+from kernmill.ir import SETTINGS, Ops, active_overrides, setting
 from kernmill.runtime import is_quiet
 
 from .lazy import Lazy, grad_state, training_state
@@ -22,12 +22,12 @@ from .variable import Bound
 __all__ = ["MISS", "Reading", "read_call", "settings_now"]
 
 _GONE = (AttributeError, LookupError, TypeError)
-_SETTINGS = ("DEVICE", "THREADS", "OVERRIDE", "TARGET", "CHECK", "QUANT_ACT")
+_CAPTURED = [row.name for row in SETTINGS.values() if row.is_captured]
 
 
 def settings_now() -> tuple[Any, ...]:
     """The values of the settings that a capture depends on."""
-    return tuple([setting(name) for name in _SETTINGS])
+    return tuple([setting(name) for name in _CAPTURED])
 
 
 MISS: Any = object()  # what code for one look answers to calls of another
@@ -167,7 +167,8 @@ class Reading:
 
     def function(self, lines: list[str]) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
         """A function of args and kwargs that goes on with these lines when it has read them."""
-        body = "\n".join([" try:", *self.lines, " except GONE:", "  return MISS", *lines])
+        last = " u = None"  # who counts references to nodes would count it
+        body = "\n".join([" try:", *self.lines, " except GONE:", "  return MISS", last, *lines])
         exec(compile(f"def call(args, kwargs):\n{body}\n", "<call of a captured function>", "exec"), self.scope)
         found: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self.scope["call"]
         return found

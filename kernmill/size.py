@@ -12,7 +12,7 @@ from numbers import Integral
 from operator import add, floordiv, index, mod, mul, sub, truediv
 from typing import Any
 
-from kernmill.ir import Ops, ShapeError, Size, UOp, as_size, evaluate
+from kernmill.ir import ShapeError, Size, UOp, as_size, evaluate, show_size
 
 __all__ = ["SymbolicSize", "as_node", "shown"]
 
@@ -39,6 +39,12 @@ class SymbolicSize:
 
     def __init__(self, uop: UOp) -> None:
         self.uop = uop
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Its least and its greatest value, over all values of its variables."""
+        least, greatest = self.uop.bounds
+        return int(least), int(greatest)
 
     def number(self, values: Mapping[str, int]) -> int:
         """What it is in a call where the variables have these values."""
@@ -176,15 +182,4 @@ class SymbolicSize:
         )
 
     def __repr__(self) -> str:
-        return spelled(self.uop)
-
-
-_SIGNS = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.FLOORDIV: "//", Ops.MOD: "%"}
-
-
-def spelled(node: UOp) -> str:
-    """A size as Python writes it."""
-    if node.op not in _SIGNS:
-        return node.symbolic_name
-    parts = [f"({spelled(s)})" if s.op in _SIGNS else spelled(s) for s in node.src]
-    return f" {_SIGNS[node.op]} ".join(parts).replace("+ -", "- ")
+        return show_size(self.uop)

@@ -98,9 +98,10 @@ def _operands(total: UOp, unit: Unit) -> tuple[UOp, UOp] | None:
     loads = [s.src[0] if s.op is Ops.CAST else s for s in total.src[0].src]
     if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in loads):
         return None
-    if (loads[0].dtype, loads[1].dtype) != (unit.a, unit.b):
-        loads = loads[::-1]
-    return (loads[0].src[0], loads[1].src[0]) if (loads[0].dtype, loads[1].dtype) == (unit.a, unit.b) else None
+    for left, right in (loads, loads[::-1]):
+        if (left.dtype, right.dtype) == (unit.a, unit.b):
+            return left.src[0], right.src[0]
+    return None
 
 
 def _block(place: UOp, steps: dict[UOp, int], sizes: dict[UOp, int]) -> UOp | None:

@@ -26,9 +26,9 @@ Tests: tests/compiler/optimize/test_actions.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from kernmill.ir import (
     AxisKind,
@@ -45,7 +45,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, memory_of
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
 from . import proposals as propose
@@ -55,9 +55,9 @@ __all__ = [
     "VERBS",
     "Action",
     "Verb",
+    "apply_action",
     "apply_actions",
     "find_loop",
-    "memory_of",
     "parse_schedule",
     "show_schedule",
 ]
@@ -72,6 +72,9 @@ class Action:
 
     def __str__(self) -> str:
         return " ".join((self.verb, *self.args))
+
+
+Acted: TypeAlias = "tuple[UOp, Mapping[str, str]]"  # a kernel, and the loops made by name of what they are made of
 
 
 def show_schedule(actions: Sequence[Action]) -> str:
@@ -103,19 +106,28 @@ def apply_actions(ast: UOp, actions: Sequence[Action]) -> UOp:
         CompileError: an action that does not fit this kernel; the message names it and the loops there are.
     """
     for action in actions:
-        try:
-            ast = VERBS[action.verb].act(ast, action.args)
-            _check_memory(ast)
-        except IndexError:
-            raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
-        except (ValueError, KeyError) as error:
-            names = ", ".join(f"{r.arg[0]}({r.src[0].arg})" for r in ast.toposort() if r.op is Ops.RANGE)
-            raise CompileError(
-                f"schedule of {ast.arg.name}: {action} does not fit: {error}. Its loops are {names}."
-            ) from None
-        info: KernelInfo = ast.arg
-        ast = ast.replace(arg=replace(info, actions=(*info.actions, str(action))))
+        ast, _ = apply_action(ast, action)
     return ast
+
+
+def apply_action(ast: UOp, action: Action) -> Acted:
+    """The kernel with one action applied, and the loops that it made.
+
+    Raises:
+        CompileError: as above.
+    """
+    try:
+        done, made = VERBS[action.verb].act(ast, action.args)
+        _check_memory(done)
+    except IndexError:
+        raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
+    except (ValueError, KeyError) as error:
+        names = ", ".join(f"{r.arg[0]}({r.src[0].arg})" for r in ast.toposort() if r.op is Ops.RANGE)
+        raise CompileError(
+            f"schedule of {ast.arg.name}: {action} does not fit: {error}. Its loops are {names}."
+        ) from None
+    info: KernelInfo = done.arg
+    return done.replace(arg=replace(info, actions=(*info.actions, str(action)))), made
 
 
 def fits(ast: UOp, action: Action) -> bool:
@@ -164,8 +176,8 @@ _KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "group
 _INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g", "local": "l", "share": "l"}
 
 
-def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
-    def act(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
+    def act(ast: UOp, args: tuple[str, ...]) -> Acted:
         name, amount = args[0], int(args[1])
         loop = find_loop(ast, name)
         is_reduce = loop.arg[1] == AxisKind.REDUCE
@@ -192,7 +204,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], UOp]:
         inner_name = f"{name}.{_INNER[verb]}"
         while inner_name in taken:
             inner_name += _INNER[verb]
-        return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount)
+        return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount), {name: inner_name}
 
     return act
 
@@ -290,13 +302,6 @@ def _copied_out(loop: UOp) -> int:
     return int(loop.src[0].arg) if loop.arg[1] in (AxisKind.UNROLL, AxisKind.VECTOR) else 0
 
 
-def memory_of(node: UOp) -> UOp:
-    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
-    while node.op in (Ops.INDEX, Ops.AFTER):
-        node = node.src[0]
-    return node
-
-
 def _own_memory(local: UOp, loop: UOp, loops: tuple[UOp, ...], widened: int) -> UOp:
     """A LOCAL made anew for the cut loop: for its blocks, with room for all copies or lanes of one."""
     outer = loops[:-1] if widened else loops
@@ -343,14 +348,17 @@ def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(arg=replace(info, order=args))
 
 
-def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
     cuts = list(zip(args[::2], map(int, args[1::2]), strict=True))
     loops: dict[UOp, UOp] = {}  # a loop over blocks of the sum, and as an output loop
+    made: dict[str, str] = {}
     for name, count in cuts:
         size = find_loop(ast, name).src[0]
         if not size.is_const or size.arg <= count:
             raise ValueError(f"{name} has no second block")
-        ast = _cut("split")(ast, (name, str(count))) if count > 1 else ast
+        if count > 1:
+            ast, inner = _cut("split")(ast, (name, str(count)))
+            made |= inner
     for name, _ in cuts:
         outer = find_loop(ast, name)
         if outer.arg[1] != AxisKind.REDUCE or outer in loops:
@@ -377,10 +385,11 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> UOp:
         value = is_last.where(substitute(store.src[1], {total: value}), value)
     info: KernelInfo = ast.arg
     new = UOp(Ops.STORE, dtypes.void, (store.src[0], value), store.arg)
-    return simplify(ast.replace(src=(new,), arg=replace(info, order=(*info.order, *(name for name, _ in cuts)))))
+    ast = ast.replace(src=(new,), arg=replace(info, order=(*info.order, *(name for name, _ in cuts))))
+    return simplify(ast), made
 
 
-def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     slot, names = int(args[0]), args[1:]
     loads = [
         n
@@ -391,20 +400,22 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> UOp:
     if not loads:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
     table: dict[UOp, UOp] = {}
+    made: dict[str, str] = {}
     first = _marks(ast, names)
     has_tile = any(node.op is Ops.LOCAL and node.arg[0] == "tile" for node in ast.toposort())
     for number, load in enumerate(loads):
         mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
-        table[load] = staged(load, loops, f"stage{slot}_{number}", mark, has_gaps=not has_tile)
-    return simplify(substitute(ast, table))
+        table[load], copies = staged(load, loops, f"stage{slot}_{number}", mark, has_gaps=not has_tile)
+        made |= copies
+    return simplify(substitute(ast, table)), made
 
 
 def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
     return in_output(ast, find_loop(ast, args[0]))
 
 
-def _tile(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _tile(ast: UOp, args: tuple[str, ...]) -> Acted:
     loops = [find_loop(ast, name) for name in args]
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE and closed_ranges(node)]
     sums = [node for node in sums if all(loop in node.ranges for loop in loops)]
@@ -412,7 +423,8 @@ def _tile(ast: UOp, args: tuple[str, ...]) -> UOp:
         raise ValueError("a tile is what one sum gives over two loops")
     (total,) = sums
     bare = total.replace(src=(without_mask(total.src[0]), *closed_ranges(total)))
-    return simplify(substitute(ast, {total: staged(bare, loops, "tile", "'" * _marks(ast, args))}))
+    value, made = staged(bare, loops, "tile", "'" * _marks(ast, args))
+    return simplify(substitute(ast, {total: value})), made
 
 
 def _marks(ast: UOp, names: Sequence[str]) -> int:
@@ -421,19 +433,19 @@ def _marks(ast: UOp, names: Sequence[str]) -> int:
     return 1 + max((len(name) - len(name.rstrip("'")) for name in taken if name.rstrip("'") in names), default=0)
 
 
-def _share(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _share(ast: UOp, args: tuple[str, ...]) -> Acted:
     amount = int(args[1])
     if amount & (amount - 1):
         raise ValueError(f"{amount} parts: they are folded in halves, so that there must be 2, 4, 8, ... of them")
     before = ast.toposort()
-    ast = _cut("share")(ast, args)
-    (inner,) = {n for n in ast.toposort() if n.op is Ops.RANGE and n.arg[1] == AxisKind.LOCAL}.difference(before)
+    ast, made = _cut("share")(ast, args)
+    inner = find_loop(ast, made[args[0]])
     mark = "'" * _marks(ast, [str(n.arg[0]).rstrip("'") for n in before if n.op is Ops.RANGE])
     done: dict[UOp, UOp] = {}
     for node in ast.toposort():
         new = with_sources(node, tuple(done[s] for s in node.src))
         done[node] = _folded(new, inner, f"share{len(done)}", mark) if inner in closed_ranges(new) else new
-    return simplify(done[ast])
+    return simplify(done[ast]), made
 
 
 _AT_ONCE: Final = 16  # parts of a sum that one work-item folds
@@ -447,7 +459,7 @@ def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
     while True:
         own = [r for r in part.ranges if r.arg[1] in (AxisKind.LOCAL, AxisKind.VECTOR) and r is not inner]
         own.sort(key=lambda r: (r.arg[1] == AxisKind.VECTOR, r.arg[0]))  # lanes lie side by side
-        stored = staged(part, [inner, *own], name, mark)
+        stored, _ = staged(part, [inner, *own], name, mark)
         count, mark = int(inner.src[0].arg), f"{mark}'"
         base = str(inner.arg[0]).rstrip("'")
         several = make_range(f"{base}f{mark}", min(count, _AT_ONCE), AxisKind.REDUCE)
@@ -476,6 +488,11 @@ def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     return substitute(ast, table)
 
 
+def _keeps_loops(act: Callable[[UOp, tuple[str, ...]], UOp]) -> Callable[[UOp, tuple[str, ...]], Acted]:
+    """A verb that makes no loops."""
+    return lambda ast, args: (act(ast, args), {})
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
     """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
@@ -484,7 +501,7 @@ class Verb:
     loops whole.
     """
 
-    act: Callable[[UOp, tuple[str, ...]], UOp]
+    act: Callable[[UOp, tuple[str, ...]], Acted]
     proposals: Callable[[UOp, Target], Iterable[tuple[str, ...]]]
     place: int = 0
     fit: Callable[[UOp, tuple[str, ...]], tuple[str, ...] | None] = lambda ast, args: args  # None: drop the action
@@ -497,13 +514,13 @@ VERBS: Final[dict[str, Verb]] = {
     "group": Verb(_cut("group"), propose.groups),
     "local": Verb(_cut("local"), propose.items),
     "share": Verb(_share, propose.items),
-    "inplace": Verb(_inplace, propose.rows, -1),
+    "inplace": Verb(_keeps_loops(_inplace), propose.rows, -1),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
-    "order": Verb(_order, propose.orders, 2, propose.fit_order),
+    "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
     "tile": Verb(_tile, propose.tiles, 2),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
-    "stream": Verb(_stream, propose.streams, 4),
-    "prefetch": Verb(_prefetch, propose.prefetches, 4),
-    "grid": Verb(_grid, propose.grids, 5, propose.fit_grid),
-    "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
+    "stream": Verb(_keeps_loops(_stream), propose.streams, 4),
+    "prefetch": Verb(_keeps_loops(_prefetch), propose.prefetches, 4),
+    "grid": Verb(_keeps_loops(_grid), propose.grids, 5, propose.fit_grid),
+    "thread": Verb(_keeps_loops(_thread), propose.threads, 5, propose.fit_thread),
 }

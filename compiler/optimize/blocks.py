@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
 
-from .actions import Action, apply_actions
 from .look import Shape, look, nest_iterations
+from .plan import Plan
 
-__all__ = ["block_actions", "is_nested"]
+__all__ = ["block_plan", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
@@ -27,22 +27,20 @@ def is_nested(total: UOp) -> bool:
     return any(n.op is Ops.REDUCE and not loops.isdisjoint(n.ranges) for n in total.src[0].toposort())
 
 
-def block_actions(ast: UOp, target: Target) -> list[Action] | None:
+def block_plan(shape: Shape, target: Target) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
-    nested, short = _sums(ast)
-    if not target.dots or len(ast.src) != 1 or not nested or len(nested) != len(short):
+    nested, short = _sums(shape.ast)
+    if not target.dots or len(shape.stores) != 1 or not nested or len(nested) != len(short) or shape.symbolic:
         return None
-    if not all(node.src[0].is_const for node in ast.toposort() if node.op is Ops.RANGE):
-        return None
-    lanes, info = target.vector_bytes // _WORD, ast.arg
-    for column in (r for r in ast.toposort() if r.op is Ops.RANGE and r.arg[0] in info.order):
-        if column.src[0].arg % lanes == 0:
-            wide = Action("vectorize", (str(column.arg[0]), str(lanes)))
-            shape = look(cut := apply_actions(ast, [wide]), target)  # what lies side by side may be a digit of a loop
-            own = f"{column.arg[0]}.v"
-            matrices = [m for total in _sums(cut)[1] if (m := _matrix(total, shape, own)) is not None]
-            if shape.stores[0].step(own) == 1 and len(matrices) == len(short):
-                return [wide, *_tiled(cut, shape, matrices, target)]
+    lanes = target.vector_bytes // _WORD
+    for column in (name for name in shape.sizes if name in shape.outputs and shape.sizes[name] % lanes == 0):
+        plan = Plan(shape.ast)
+        (own,) = plan.cut("vectorize", column, lanes)
+        wide = look(plan.ast, target)  # what lies side by side may be a digit of a loop
+        matrices = [m for total in _sums(plan.ast)[1] if (m := _matrix(total, wide, own)) is not None]
+        if wide.stores[0].step(own) == 1 and len(matrices) == len(short):
+            _tiled(plan, wide, matrices, own, target)
+            return plan
     return None
 
 
@@ -53,8 +51,8 @@ def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
     return nested, [total for total in sums if total not in nested]
 
 
-def _tiled(ast: UOp, shape: Shape, matrices: list[UOp], target: Target) -> list[Action]:
-    sizes, (nested, short) = shape.sizes, _sums(ast)
+def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Target) -> None:
+    sizes, (nested, short) = shape.sizes, _sums(plan.ast)
     copied = dict.fromkeys(str(r.arg[0]) for total in short for r in closed_ranges(total))
     body = max(nest_iterations(shape, [str(r.arg[0]) for r in closed_ranges(total)]) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
@@ -63,19 +61,20 @@ def _tiled(ast: UOp, shape: Shape, matrices: list[UOp], target: Target) -> list[
         if body * sizes[name] <= _DOTS:
             copied[name] = None
             body *= sizes[name]
-    actions = [Action("unroll", (name, str(sizes[name]))) for name in copied]
-    left = [name for name in ast.arg.order if sizes[name] > 1 and not name.endswith(".v")]
+    for name in copied:
+        plan.add("unroll", name, sizes[name])
+    left = [name for name in plan.loops if sizes[name] > 1 and name != lanes]
     beside = [name for name in left if any(name in _names(m) for m in matrices)]
     rows = [name for name in left if name not in beside]
     if rows:
         count = sizes[rows[-1]]
         tile = min(range(1, _TILE + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
-        actions += [Action("unroll", (rows[-1], str(tile)))] if tile > 1 else []
-        actions.append(Action("order", (*beside, *[n for n in rows if sizes[n] > tile or n != rows[-1]])))
-        return actions
-    if len(matrices) == 1:
-        actions += [Action("unroll", (name, "2")) for name in beside[-1:] if sizes[name] % 2 == 0]
-    return [*actions, Action("prefetch", (str(_AHEAD),))]  # it leaves alone what is small
+        plan.cut("unroll", rows[-1], tile)
+        plan.order((*beside, *rows))
+        return
+    for name in beside[-1:] if len(matrices) == 1 else ():
+        plan.cut("unroll", name, 2 if sizes[name] % 2 == 0 else 1)
+    plan.add("prefetch", _AHEAD)  # it leaves alone what is small
 
 
 def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:

@@ -7,65 +7,65 @@ Figures: docs/decisions/0010-dot-and-tiles.md. Tests: tests/compiler/optimize/te
 
 from __future__ import annotations
 
-from kernmill.ir import Target, UOp, dtypes
+from kernmill.ir import Target, dtypes
 
 from ..lower.dot import BYTES, GROUP
-from .actions import Action
-from .packing import blocks
-from .products import Product, find_product, is_window
+from .look import Shape
+from .packing import blocks, in_blocks
+from .plan import Plan
+from .products import Product, find_product
+from .staging import walked_together
 
-__all__ = ["dot_actions"]
+__all__ = ["dot_plan"]
 
 _BLOCK = (4, 6)  # vectors and rows of a register tile; with 16 registers:
 _SMALL_BLOCK = (2, 4)
 _PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
 
 
-def dot_actions(ast: UOp, target: Target) -> list[Action] | None:
+def dot_plan(shape: Shape, target: Target) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
-    product = find_product(ast) if target.dots else None
-    if product is None or product.dtype is not dtypes.int32 or any(o.dtype not in BYTES for o in product.operands):
+    product = find_product(shape) if target.dots else None
+    if product is None or product.dtype is not dtypes.int32:
         return None
-    inner = product.inner
-    if product.sizes[inner] < 2 * GROUP:
+    inner, operands = product.inner, (product.left, product.right)
+    if any(a.node.dtype not in BYTES for a in operands) or shape.sizes[inner] < 2 * GROUP:
         return None
+    plan = Plan(shape.ast)
     if product.rows:
-        return _tiled(product, target)
-    if all(operand.steps.get(inner) == 1 for operand in product.operands):
-        return [Action("unroll", (inner, str(GROUP))), Action("vectorize", (inner, str(target.vector_bytes // 4)))]
-    return None
+        _tiled(plan, shape, product, target)
+        return plan
+    if any(a.step(inner) != 1 for a in operands):
+        return None
+    plan.cut("unroll", inner, GROUP)
+    plan.cut("vectorize", inner, target.vector_bytes // 4)
+    return plan
 
 
-def _tiled(product: Product, target: Target) -> list[Action]:
-    sizes, rows, columns, inner = product.sizes, product.rows, product.columns, product.inner
-    left, right = product.operands
+def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
+    sizes, rows, columns, inner = shape.sizes, product.rows, product.columns, product.inner
+    left, right = product.left, product.right
     lanes = target.vector_bytes // 4
     while lanes > 4 and lanes >= 2 * sizes[columns]:
         lanes //= 2
     vectors, most = _BLOCK if target.vector_registers >= 32 else _SMALL_BLOCK
     vectors = min(vectors, -(-sizes[columns] // lanes))
     tile = min(range(1, most + 1), key=lambda n: (-(-sizes[rows] // n) * (n + 1), -n))
-    actions = [Action("vectorize", (columns, str(lanes)))]
-    actions += [Action("unroll", (name, str(n))) for name, n in ((columns, vectors), (rows, tile)) if n > 1]
-    actions.append(Action("unroll", (inner, str(GROUP))))
+    plan.cut("vectorize", columns, lanes)
+    plan.cut("unroll", columns, vectors)
+    plan.cut("unroll", rows, tile)
+    plan.cut("unroll", inner, GROUP)
     if sizes[rows] < _PACKED_ROWS * tile:
-        return actions
-    packs_rows = left.dtype is right.dtype and left.steps.get(inner) == 1 and sizes[inner] % (GROUP * lanes) == 0
-    packs_rows = packs_rows and not is_window(sizes, left.steps, rows, inner)
+        return
+    packs_rows = left.node.dtype is right.node.dtype and left.step(inner) == 1 and sizes[inner] % (GROUP * lanes) == 0
+    packs_rows = packs_rows and not walked_together(left.node, (rows, inner))
     panels, tiles = -(-sizes[columns] // (lanes * vectors)), -(-sizes[rows] // tile)
     across, down = blocks(sizes[columns], panels, sizes[rows], sizes[rows] * sizes[inner], target)
-    parts = (f"{columns}.s", panels, across if packs_rows else 1), (f"{rows}.s", tiles, down if packs_rows else 1)
-    cuts, outer, inside = product.in_blocks(*parts)
-    actions += cuts
-    actions.append(Action("order", (*outer, *inside)))
-    held = [name for name in inside if name.partition(".")[0] == rows]
-    own = [inner] if sizes[inner] > GROUP else []
-    wide = [f"{columns}.u"] if vectors > 1 else []
-    panel = (*own, *wide, f"{columns}.v", f"{inner}.u")
-    actions.append(Action("stage", (str(right.slot), *panel)))
+    cuts = {columns: (panels, across if packs_rows else 1), rows: (tiles, down if packs_rows else 1)}
+    outer, inside = in_blocks(plan, shape, cuts)
+    plan.order((*outer, *inside[columns], *inside[rows]))
+    plan.add("stage", right.slot, inner, *plan.copies(columns), *plan.copies(inner))
     if packs_rows:  # adding 128 in the inner loop would cost a fifth of the time
-        actions.append(
-            Action("stage", (str(left.slot), *held, *([f"{rows}.u"] if tile > 1 else []), *own, f"{inner}.u"))
-        )
-        actions.append(Action("vectorize", (f"{inner}''", str(lanes))))
-    return actions
+        held = [name for name in inside[rows] if name in plan.loops]
+        copies = plan.add("stage", left.slot, *held, *plan.copies(rows), inner, *plan.copies(inner))
+        plan.cut("vectorize", copies[inner], lanes)

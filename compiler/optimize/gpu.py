@@ -16,14 +16,13 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from kernmill.ir import CompileError, Ops, Target, UOp
+from kernmill.ir import Ops, Target
 
-from ..kernel import KernelInfo
-from .actions import Action, apply_actions, memory_of, parse_schedule
 from .look import Access, Group, Shape, main_group, nest_iterations
+from .plan import Plan
 from .tiles import find_unit
 
-__all__ = ["gpu_actions"]
+__all__ = ["gpu_plan"]
 
 _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a tile, results along each side
 _STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))  # of a matrix unit: at once and in turn, down and across
@@ -37,29 +36,12 @@ _SIDE: Final = 32  # columns side by side, as many as items that run in step
 _ROWS: Final = 8  # rows that an item keeps when a matrix is read once
 
 
-class _Plan:
-    """A schedule under construction: only what fits is taken."""
+class _Plan(Plan):
+    """A plan with what it is made from: only what fits is taken."""
 
-    def __init__(self, ast: UOp, shape: Shape, target: Target) -> None:
-        self.ast, self.shape, self.target = ast, shape, target
-        self.actions: list[Action] = []
-
-    def add(self, verb: str, *args: object) -> bool:
-        """Whether it fitted; an amount of 1 does by itself."""
-        action = Action(verb, tuple(str(arg) for arg in args))
-        if action.args[-1] == "1" and verb in ("unroll", "local", "share", "vectorize"):
-            return True
-        try:
-            self.ast = apply_actions(self.ast, [action])
-        except CompileError:
-            return False
-        self.actions.append(action)
-        return True
-
-    def follow(self, schedule: str) -> None:
-        """Add what is written down."""
-        for action in parse_schedule(schedule):
-            self.add(action.verb, *action.args)
+    def __init__(self, shape: Shape, target: Target) -> None:
+        super().__init__(shape.ast)
+        self.shape, self.target = shape, target
 
     def lanes(self, loop: str, accesses: list[Access]) -> int:
         """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
@@ -70,9 +52,9 @@ class _Plan:
         return width if fits and all(a.step(loop) is not None for a in accesses) else 1
 
 
-def gpu_actions(ast: UOp, shape: Shape, target: Target) -> list[Action]:
+def gpu_plan(shape: Shape, target: Target) -> Plan:
     """A schedule for the kernel."""
-    plan = _Plan(ast, shape, target)
+    plan = _Plan(shape, target)
     main = main_group(shape)
     spread = [name for name in shape.outputs if all(name in g.around for g in shape.groups)
               and name not in shape.symbolic and (not shape.keeping or name in shape.kept)]  # fmt: skip
@@ -82,11 +64,10 @@ def gpu_actions(ast: UOp, shape: Shape, target: Target) -> list[Action]:
         pass
     elif main is None or len(shape.groups) > 1 or shape.keeping or not _product(plan, main):
         _sums(plan, main, spread)
-    info: KernelInfo = plan.ast.arg
-    grid = [name for name in info.order if name in spread and all(name in a.steps for a in shape.stores)]
+    grid = [name for name in plan.loops if name in spread and all(name in a.steps for a in shape.stores)]
     if grid:
-        plan.add("grid", *grid)
-    return plan.actions
+        plan.tries("grid", *grid)
+    return plan
 
 
 def _elementwise(plan: _Plan) -> None:
@@ -100,43 +81,47 @@ def _elementwise(plan: _Plan) -> None:
     crossed = [a for a in shape.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
     large = across is not None and min(shape.sizes[nearest], shape.sizes[across]) >= side
     if crossed and large and plan.target.group_items >= side * items:
-        plan.add("local", nearest, side)
-        plan.add("unroll", across, side // items)
-        plan.add("local", across, items)
-        for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in crossed):
-            plan.add("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
+        plan.tries("local", nearest, side)
+        plan.tries("unroll", across, side // items)
+        plan.tries("local", across, items)
+        for slot in dict.fromkeys(a.slot for a in crossed):
+            plan.tries("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
         return
-    plan.add("vectorize", nearest, plan.lanes(nearest, touched))
+    plan.tries("vectorize", nearest, plan.lanes(nearest, touched))
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
 def _unit(plan: _Plan) -> bool:
     """A product for a matrix unit: the items of a step, of which a group has several, keep a block of results."""
-    found, target = find_unit(plan.ast, plan.target), plan.target
-    fits = [t for t in _STEPS if found and t[0] * t[2] * prod(n for n, _ in found[1].items) <= target.group_items]
-    if found is None or not fits or not found[1].items:
+    shape, found = plan.shape, find_unit(plan.shape, plan.target)
+    if found is None or not found[1].items:
         return False
     product, unit = found
-    r, c, k, sizes = product.rows, product.columns, product.inner, product.sizes
-    others = nest_iterations(plan.shape, [n for n in plan.shape.outputs if n not in (r, c)])
+    row, column, sizes = product.rows, product.columns, shape.sizes
+    others = nest_iterations(shape, [n for n in shape.outputs if n not in (row, column)])
+    (rows, _), (columns, lanes) = unit.items
+    fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= plan.target.group_items]
     tiles = [(t[0] * t[1] * unit.m, t[2] * t[3] * unit.n) for t in fits]
-    groups = [others * -(-sizes[r] // high) * -(-sizes[c] // wide) for high, wide in tiles]
+    groups = [others * -(-sizes[row] // high) * -(-sizes[column] // wide) for high, wide in tiles]
+    if not fits:
+        return False
     chosen = next((n for n, count in enumerate(groups) if count >= _GROUPS), -1)
     down, tall, across, broad = fits[chosen]
-    copy = "unroll" if not target.vector_bytes or sizes[c] % tiles[chosen][1] else "vectorize"  # no masks of two lanes
-    (rows, _), (columns, lanes) = unit.items
-    own, (left, right) = f"{r}.s.l {c}.s.l", product.operands
-    plan.follow(
-        f"split {r} {unit.m}; split {c} {unit.n}; split {k} {unit.k}; split {k}.s {unit.group}; unroll {r} {tall}; "
-        f"local {r} {down}; unroll {c} {broad}; local {c} {across}; tile {r}.s {c}.s; {copy} {c}.s {lanes}; "
-        f"local {c}.s {columns}; local {r}.s {rows}; unroll {r}.s {unit.m // rows}"
+    cuts = ((row, unit.m), (column, unit.n), (product.inner, unit.k))
+    i, j, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
+    near = plan.add("split", deep, unit.group)[deep]
+    block, panel = (
+        [*plan.cut("unroll", name, results), *plan.cut("local", name, items)][::-1]
+        for name, results, items in ((row, tall, down), (column, broad, across))
     )
-    around = " ".join(name for name in plan.ast.arg.order if name not in own.split())
-    block, panel = (f"{n}.l {n}.u" if count > 1 else f"{n}.l" for n, count in ((r, tall), (c, broad)))
-    plan.follow(
-        f"order {around} {own}; stage {right.slot} {panel} {k}.s {c}.s' {k}.s.s; "
-        f"stage {left.slot} {block} {r}.s' {k}.s {k}.s.s"
-    )
+    copied = plan.add("tile", i, j)
+    no_lanes = not plan.target.vector_bytes or sizes[column] % tiles[chosen][1]  # or a mask for each two of them
+    plan.cut("unroll" if no_lanes else "vectorize", j, lanes)
+    own = [*plan.cut("local", i, rows), *plan.cut("local", j, columns)]
+    plan.cut("unroll", i, unit.m // rows)
+    plan.order((*(name for name in plan.loops if name not in own), *own))
+    plan.add("stage", product.right.slot, *panel, deep, copied[j], near)
+    plan.add("stage", product.left.slot, *block, copied[i], deep, near)
     return True
 
 
@@ -169,22 +154,22 @@ def _product(plan: _Plan, main: Group) -> bool:
     right = [a for a in _operand(main, column, row) if a.step(column) != 0]
     width = plan.lanes(column, right) if results % max(1, shape.lanes) == 0 else 1
     if width > 1:
-        plan.add("vectorize", column, width)
-    plan.add("local", column, items)
-    plan.add("unroll", column, results // width)
-    plan.add("unroll", row, results)
-    plan.add("local", row, items)
+        plan.tries("vectorize", column, width)
+    plan.tries("local", column, items)
+    plan.tries("unroll", column, results // width)
+    plan.tries("unroll", row, results)
+    plan.tries("local", row, items)
     if not block:
         return True
-    inside = f"{terms}.s" if shape.sizes[terms] > block and plan.add("split", terms, block) else terms
+    inside = f"{terms}.s" if shape.sizes[terms] > block and plan.tries("split", terms, block) else terms
     parts = {row: [f"{row}.l", f"{row}.u"], column: [f"{column}.u", f"{column}.l", f"{column}.v"]}
     if width == 1:
         parts[column] = [f"{column}.u", f"{column}.l"]
     elif results == width:
         parts[column] = [f"{column}.l", f"{column}.v"]
     for loop, other in ((row, column), (column, row)):
-        for slot in dict.fromkeys(memory_of(a.node.src[0]).arg[0] for a in _operand(main, loop, other)):
-            plan.add("stage", slot, inside, *window, *parts[loop])
+        for slot in dict.fromkeys(a.slot for a in _operand(main, loop, other)):
+            plan.tries("stage", slot, inside, *window, *parts[loop])
     return True
 
 
@@ -215,10 +200,10 @@ def _sums(plan: _Plan, main: Group | None, spread: list[str]) -> None:
         if nearest is not None:
             rows = [n for n in spread if n != nearest and any(n not in a.steps for a in main.loads)]
             if rows:
-                plan.add("unroll", rows[-1], min(_ROWS, shape.sizes[rows[-1]]))
+                plan.tries("unroll", rows[-1], min(_ROWS, shape.sizes[rows[-1]]))
             if nest_iterations(shape, [n for n in spread if n not in rows[-1:]]) < _MANY:
-                plan.add("local", nearest, min(_SIDE, items))
-                plan.add("share", terms, max(1, items // _SIDE))
+                plan.tries("local", nearest, min(_SIDE, items))
+                plan.tries("share", terms, max(1, items // _SIDE))
             return
     _together(plan, spread)
 
@@ -235,11 +220,11 @@ def _together(plan: _Plan, spread: list[str]) -> None:
     for group in shape.groups:
         name = max(group.loops, key=lambda n: shape.sizes[n])
         if group.around <= set(spread) and shape.sizes[name] > 1:
-            plan.add("vectorize", name, plan.lanes(name, group.loads))
-            plan.add("share", name, items)
+            plan.tries("vectorize", name, plan.lanes(name, group.loads))
+            plan.tries("share", name, items)
     for name in shape.filling:
-        plan.add("local", name, items)
-        plan.add("share", f"{name}.r", items)
+        plan.tries("local", name, items)
+        plan.tries("share", f"{name}.r", items)
     inner = [n for n in shape.outputs if n not in spread and shape.sizes[n] > 1]
     if inner:
-        plan.add("local", inner[-1], items)
+        plan.tries("local", inner[-1], items)

@@ -9,19 +9,23 @@ tests/compiler/optimize/test_heuristic.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 from kernmill.ir import Ops, Target, UOp
 
 from .actions import Action, fits
-from .blocks import block_actions
-from .dots import dot_actions
-from .gpu import gpu_actions
-from .look import Access, Group, Shape, is_gated, look, main_group, nest_iterations
-from .packing import SMALL_REDUCE, Tile, pack
+from .blocks import block_plan
+from .dots import dot_plan
+from .gpu import gpu_plan
+from .look import Access, Group, Shape, is_gated, is_streamed, look, main_group, nest_iterations
+from .packing import SMALL_REDUCE, pack
+from .plan import Plan
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
-from .tiles import tile_actions
-from .windows import window_actions
+from .tiles import tile_plan
+from .windows import window_plan
 
-__all__ = ["choose_actions"]
+__all__ = ["choose", "choose_actions"]
 
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
@@ -43,42 +47,44 @@ _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 def choose_actions(ast: UOp, target: Target) -> list[Action]:
     """A schedule for the kernel; empty for a target without vectors, threads and work-items."""
+    return choose(ast, target).actions
+
+
+def choose(ast: UOp, target: Target) -> Plan:
+    """The same with the kernel that it makes."""
     shape = look(ast, target)
     if target.group_items:
-        return gpu_actions(ast, shape, target)
-    tiled = tile_actions(ast, target)
-    if tiled is not None:
-        return tiled + _shared(shape, tiled, shape.outputs, target)
-    actions: list[Action] = []
-    if target.vector_bytes and shape.lanes > 1 and shape.sizes:
-        rows = rows_as_lanes(ast, shape.lanes) if shape.kept else None
-        if rows is not None:
-            return rows + _shared(shape, rows, [n for n in _loops_left(shape, rows) if n in shape.kept], target)
-        tiled = dot_actions(ast, target) or block_actions(ast, target) or window_actions(shape, target)
-        if tiled is not None:
-            return tiled + _shared(shape, tiled, _loops_left(shape, tiled), target)
-        main = main_group(shape)
-        lane_loop = _lane_loop(shape, main, target)
-        if main is not None:
-            few = _few_rows(ast, shape, main, lane_loop, target)
-            actions += few or [*_passes(ast, shape, target), *_reduction(shape, main, lane_loop, target)]
+        return gpu_plan(shape, target)
+    has_lanes = bool(target.vector_bytes) and shape.lanes > 1 and bool(shape.sizes)
+    plan, shared = tile_plan(shape, target), shape.outputs
+    if plan is None and has_lanes and shape.kept:
+        plan = rows_as_lanes(ast, shape.lanes)
+        shared = shared if plan is None else shape.kept
+    if plan is None and has_lanes:
+        plan = dot_plan(shape, target) or block_plan(shape, target) or window_plan(shape, target)
+    if plan is None:
+        plan = Plan(ast)
+        if has_lanes:
+            _any_kernel(plan, shape, target)
+    if target.has_threads and plan.loops and plan.loops[0] in shared:
+        plan.add("thread", plan.loops[0])
+    return plan
+
+
+def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
+    main = main_group(shape)
+    lane_loop = _lane_loop(shape, main, target)
+    if main is None or not _few_rows(plan, shape, main, lane_loop, target):
+        if shape.filling and _outgrows_caches(
+            shape, target
+        ):  # its lines are fetched while there is something to compute
+            plan.tries("inplace", shape.filling[-1])
+        passes_along_rows(plan, shape.ast, shape.lanes)
+        if main is None:
+            _stream(plan, shape, lane_loop, target)
         else:
-            actions += [*_passes(ast, shape, target), *_stream(shape, lane_loop, target)]
-        actions += ask_for_next_row(ast, target)
-    left = _loops_left(shape, actions)
-    ordered = [
-        Action(a.verb, tuple(n for n in a.args if n in left or n not in shape.outputs)) if a.verb == "order" else a
-        for a in actions
-    ]
-    return ordered + _shared(shape, ordered, left, target)
-
-
-def _shared(shape: Shape, actions: list[Action], left: list[str], target: Target) -> list[Action]:
-    """The outermost loop that is left is shared among threads."""
-    order = next((list(a.args) for a in actions if a.verb == "order"), left)
-    if not target.has_threads or not order or order[0] not in shape.outputs:
-        return []
-    return [Action("thread", (order[0],))]
+            _reduction(plan, shape, main, lane_loop, target)
+    ask_for_next_row(plan, shape.ast, target)
 
 
 # --- choosing
@@ -144,31 +150,29 @@ def _tile(size: int, wanted: int) -> int:
     return best
 
 
-def _stream(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
+def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> None:
     """Elementwise work: lanes, and a few vectors per iteration."""
-    pairs = [Action("unroll", (name, "2")) for name in shape.outputs if name != lane_loop and _is_crossed(shape, name)]
-    if lane_loop is None or _width(shape, lane_loop, target) < 2:
-        return pairs
-    if pairs:
-        return [*pairs, Action("vectorize", (lane_loop, str(_width(shape, lane_loop, target))))]
-    width = _width(shape, lane_loop, target)
-    if (
-        4 < width < shape.sizes[lane_loop]
-        and not shape.sizes[lane_loop] % (width // 2)
-        and shape.sizes[lane_loop] % width
-    ):
+    pairs = [name for name in shape.outputs if name != lane_loop and _is_crossed(shape, name)]
+    for name in pairs:
+        plan.cut("unroll", name, 2)
+    width = _width(shape, lane_loop, target) if lane_loop is not None else 1
+    if lane_loop is None or width < 2:
+        return
+    size = shape.sizes[lane_loop]
+    if not pairs and 4 < width < size and size % width and not size % (width // 2):
         width //= 2  # masked stores hold up the loads behind them
-    actions = [Action("vectorize", (lane_loop, str(width)))]
-    blocks = shape.sizes[lane_loop] // width
+    plan.cut("vectorize", lane_loop, width)
+    if pairs:
+        return
     across = _across(shape, lane_loop, width)
     if across is not None:
-        return actions + _turned(shape, lane_loop, across, width) + _around_caches(shape, lane_loop, target)
-    tile = _STREAM_TILE if shape.work <= _LIGHT else 2
-    while tile > 1 and (blocks < 2 * tile or blocks % tile):
-        tile //= 2
-    if tile > 1:
-        actions.append(Action("unroll", (lane_loop, str(tile))))
-    return actions + _around_caches(shape, lane_loop, target)
+        _turn(plan, shape, lane_loop, across, width)
+    else:
+        tile, blocks = _STREAM_TILE if shape.work <= _LIGHT else 2, size // width
+        while tile > 1 and (blocks < 2 * tile or blocks % tile):
+            tile //= 2
+        plan.cut("unroll", lane_loop, tile)
+    _around_caches(plan, shape, lane_loop, target)
 
 
 def _is_crossed(shape: Shape, name: str) -> bool:
@@ -187,102 +191,85 @@ def _across(shape: Shape, lane_loop: str, width: int) -> str | None:
     return None
 
 
-def _turned(shape: Shape, lane_loop: str, across: str, width: int) -> list[Action]:
+def _turn(plan: Plan, shape: Shape, lane_loop: str, across: str, width: int) -> None:
     """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
-    actions = [Action("unroll", (across, str(width)))]
-    if shape.sizes[lane_loop] < 2 * _BLOCKS_ACROSS * width:
-        return actions
-    outer = [name for name in shape.outputs if name not in (lane_loop, across)]
-    inside = f"{lane_loop}.s"
-    return [
-        *actions,
-        Action("split", (lane_loop, str(_BLOCKS_ACROSS))),
-        Action("order", (*outer, lane_loop, across, inside)),
-    ]
+    plan.cut("unroll", across, width)
+    if shape.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
+        inside = plan.cut("split", lane_loop, _BLOCKS_ACROSS)
+        outer = [name for name in shape.outputs if name not in (lane_loop, across)]
+        plan.order((*outer, lane_loop, across, *inside))
 
 
 def _outgrows_caches(shape: Shape, target: Target) -> bool:
-    store = shape.stores[0]
-    return int(store.node.src[0].src[0].arg[1]) * store.size_bytes > 8 * target.l2_bytes
+    return shape.stores[0].memory_bytes > 8 * target.l2_bytes
 
 
-def _around_caches(shape: Shape, lane_loop: str | None, target: Target) -> list[Action]:
+def _around_caches(plan: Plan, shape: Shape, lane_loop: str, target: Target) -> None:
     """Results far larger than the caches are written around them, but not by a kernel of several passes: there the
     last one would wait for all of that writing, while other stores go on during the next passes."""
-    if lane_loop is None or shape.stores[0].step(lane_loop) != 1 or shape.groups or shape.filling:
-        return []
-    if not _outgrows_caches(shape, target):
-        return []
-    is_looked_up = any(None in a.steps.values() for a in shape.loads)  # behind a row there is not the next one
-    return [
-        Action("stream"),
-        *([Action("prefetch", (str(_AHEAD),))] if shape.work <= _BARE and not is_looked_up else []),
-    ]
+    is_one_pass = shape.stores[0].step(lane_loop) == 1 and not shape.groups and not shape.filling
+    if is_one_pass and _outgrows_caches(shape, target):
+        plan.add("stream")
+        is_looked_up = any(None in a.steps.values() for a in shape.loads)  # behind a row there is not the next one
+        if shape.work <= _BARE and not is_looked_up:
+            plan.add("prefetch", _AHEAD)
 
 
-def _passes(ast: UOp, shape: Shape, target: Target) -> list[Action]:
-    """Passes that fill rows; in a large output, whose lines are then fetched while there is something to compute."""
-    rows = [Action("inplace", (name,)) for name in shape.filling[-1:] if _outgrows_caches(shape, target)]
-    return [*(row for row in rows if fits(ast, row)), *passes_along_rows(ast, shape.lanes)]
-
-
-def _reduction(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
-    actions: list[Action] = []
+def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> None:
     width = _width(shape, lane_loop, target) if lane_loop is not None else 1
-    if lane_loop is not None and width > 1:
-        actions.append(Action("vectorize", (lane_loop, str(width))))
-    tiles = _register_tile(shape, main, lane_loop if width > 1 else None, width, target)
-    actions += [Action("unroll", (name, str(amount))) for name, amount in tiles.items() if amount > 1]
-    count = 1
-    for amount in tiles.values():
-        count *= amount
-    actions += _reduce_loops(shape, main, lane_loop, width, count)
-    has_lane_output = width > 1 and lane_loop in shape.outputs
-    around = {lane_loop} if width > 1 else set[str | None]()
+    lanes = lane_loop if width > 1 else None
+    if lanes is not None:
+        plan.cut("vectorize", lanes, width)
+    tiles = _register_tile(shape, main, lanes, width, target)
+    for name, amount in tiles.items():
+        plan.cut("unroll", name, amount)
+    _reduce_loops(plan, shape, main, lane_loop, width, prod(tiles.values()))
     for group in shape.groups:  # lanes inside lanes there are none
         is_around = any(group.loops[-1] in other.around for other in shape.groups)
-        if group is not main and not is_around and around.isdisjoint(group.around):
-            actions += _other_group(shape, group, target)
+        if group is not main and not is_around and lanes not in group.around:
+            _other_group(plan, shape, group, target)
     outer = [name for name in shape.outputs if all(name not in g.around for g in shape.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own
-        if has_lane_output:
-            return actions
-        loads = [a for a in shape.loads if a not in main.loads]
-        inner = Shape(shape.sizes, outer, shape.stores, loads, shape.groups, shape.work, shape.lanes)
-        actions += _stream(inner, _lane_loop(inner, None, target), target)
-    else:
-        if lane_loop is not None and width > 1:
-            actions += pack(shape, main, Tile(lane_loop, width, tiles, actions), target)
-        if lane_loop in main.loops and len(shape.groups) == 1:
-            actions += _large_outside(shape, main, tiles, width, target) + _read_once(shape, main, target)
-    return actions
+        if lanes not in shape.outputs:
+            loads = [a for a in shape.loads if a not in main.loads]
+            inner = replace(shape, outputs=outer, loads=loads)
+            _stream(plan, inner, _lane_loop(inner, None, target), target)
+        return
+    if lanes is not None:
+        pack(plan, shape, main, lanes, width, target)
+    if lane_loop in main.loops and len(shape.groups) == 1:
+        _large_outside(plan, shape, main, tiles, width, target)
+        _read_once(plan, shape, main, target)
 
 
-def _large_outside(shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> list[Action]:
+def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
     """Of two operands that no cache holds together the large one is read once, and the other, in blocks, from L2."""
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
     if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or len(main.loops) != 1:
-        return []
-    size = {name: int(found[0].memory.arg[1]) * found[0].size_bytes for name, found in loads.items()}
+        return
+    size = {name: found[0].memory_bytes for name, found in loads.items()}
     small, large = sorted(size, key=lambda name: size[name])
-    if size[large] <= target.l2_bytes or shape.ast is None:
-        return []
+    if size[large] <= target.l2_bytes:
+        return
     (terms,), blocks = main.loops, -(-4 * size[small] // target.l2_bytes)
     block = Action("accumulate", (terms, str(-(-shape.sizes[terms] // width // blocks))))
     is_cut = size[small] > target.l2_bytes // 2 and fits(shape.ast, block)
+    if is_cut:
+        plan.add(block.verb, *block.args)
     outer = [name for name in shape.outputs if name not in loads]
-    order = Action("order", (*outer, large, *([terms] if is_cut else []), small))
-    return [block, order] if is_cut else [order]
+    plan.order((*outer, large, *([terms] if is_cut else []), small))
 
 
-def _read_once(shape: Shape, main: Group, target: Target) -> list[Action]:
+def _read_once(plan: Plan, shape: Shape, main: Group, target: Target) -> None:
     """A sum that goes once over more than L2 holds asks for its data ahead."""
-    sizes = {a.memory: a.memory.arg[1] * a.size_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
-    return [Action("prefetch", (str(_AHEAD_ONCE),))] if sum(sizes.values()) > target.l2_bytes else []
+    sizes = {a.memory: a.memory_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
+    if sum(sizes.values()) > target.l2_bytes:
+        plan.add("prefetch", _AHEAD_ONCE)
 
 
-def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> list[Action]:
+def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> bool:
     """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
+    Whether the kernel is one.
 
     Blocks of its rows are the outer loop, and the sums go on in the output, of which L2 holds a page's width; what is
     needed in the next block is asked for in this one.
@@ -290,54 +277,48 @@ def _few_rows(ast: UOp, shape: Shape, main: Group, lane_loop: str | None, target
     rows = [name for name in shape.outputs if name != lane_loop]
     matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not is_gated(a)), None)
     if lane_loop not in shape.outputs or matrix is None or len(main.loops) != 1 or len(shape.groups) != 1:
-        return []
-    memory = matrix.node.src[0].src[0]
-    (terms,), size = main.loops, memory.arg[1] * matrix.size_bytes
+        return False
+    (terms,) = main.loops
     step = matrix.step(terms) or 0
     width = _width(shape, lane_loop, target)
     vectors = shape.sizes[lane_loop] // max(1, width)
     count = nest_iterations(shape, rows)
-    if size <= 4 * target.l2_bytes or count * _PAGE > target.l2_bytes // 2 or step <= 0:
-        return []
+    if not is_streamed(matrix.memory_bytes, target) or count * _PAGE > target.l2_bytes // 2 or step <= 0:
+        return False
     if any(name in matrix.steps for name in rows):
-        return []
+        return False
     is_one = count <= _IN_REGISTERS
     columns, block, together = 2 if rows and is_one else 4, 8 if is_one else 16, 1 if count < _SHORT_BLOCK else 2
     inside = _PAGE // (width * columns * matrix.size_bytes)
     if shape.sizes[terms] < 8 * block * together or inside < 2 or vectors < 2 * inside * columns:
-        return []
-    if width < 2 or shape.sizes[terms] % together or not fits(ast, Action("accumulate", (terms, str(block)))):
-        return []
-    tile = _tile(shape.sizes[rows[-1]], _IN_REGISTERS if is_one else 4) if rows else 1
-    tiles = {lane_loop: columns, **({rows[-1]: tile} if rows else {}), terms: together}
-    actions = [Action("vectorize", (lane_loop, str(width)))]
-    actions += [Action("unroll", (name, str(amount))) for name, amount in tiles.items() if amount > 1]
-    actions.append(Action("accumulate", (terms, str(block))))
-    ahead = block * together * step * matrix.size_bytes
-    return [
-        *actions,
-        Action("split", (lane_loop, str(inside))),
-        Action("order", (lane_loop, terms, f"{lane_loop}.s", *rows)),
-        *_few_staged(shape, main, lane_loop, rows, tiles),
-        Action("prefetch", (str(ahead),)),
-    ]
+        return False
+    if width < 2 or shape.sizes[terms] % together or not fits(shape.ast, Action("accumulate", (terms, str(block)))):
+        return False
+    plan.cut("vectorize", lane_loop, width)
+    plan.cut("unroll", lane_loop, columns)
+    if rows:
+        plan.cut("unroll", rows[-1], _tile(shape.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
+    plan.cut("unroll", terms, together)
+    walked = plan.add("accumulate", terms, block)[terms]
+    pages = plan.cut("split", lane_loop, inside)
+    plan.order((lane_loop, terms, *pages, *rows))
+    _stage_few(plan, main, lane_loop, rows, walked)
+    plan.add("prefetch", block * together * step * matrix.size_bytes)
+    return True
 
 
-def _few_staged(shape: Shape, main: Group, lane_loop: str, rows: list[str], tiles: dict[str, int]) -> list[Action]:
+def _stage_few(plan: Plan, main: Group, lane_loop: str, rows: list[str], walked: str) -> None:
     """Both operands of a block of terms side by side: their rows may lie pages apart, in few places of a cache."""
     (terms,) = main.loops
     loads = [a for a in main.loads if a.node.op is Ops.LOAD and not is_gated(a)]
     left = [a for a in loads if lane_loop not in a.steps and all(a.step(name) for name in rows)]
-    if not rows or len(main.loads) != 2 or len(left) != 1 or any(shape.sizes[name] < 2 for name in rows):
-        return []
+    if not rows or len(main.loads) != 2 or len(left) != 1:
+        return
     (right,) = (a for a in loads if a is not left[0])
-    walked = [name for name in rows if name != rows[-1] or shape.sizes[name] > tiles[name]]
-    copied = [f"{rows[-1]}.u"] if tiles[rows[-1]] > 1 else []
-    block = [f"{terms}.s", *([f"{terms}.u"] if tiles[terms] > 1 else [])]
-    staged = [Action("stage", (left[0].slot, *walked, *copied, *block))]
-    if walked:  # the next tile of rows reads the matrix again
-        staged.append(Action("stage", (right.slot, *block, f"{lane_loop}.u", f"{lane_loop}.v")))
-    return staged
+    around, block = [name for name in rows if name in plan.loops], (walked, *plan.copies(terms))
+    plan.add("stage", left[0].slot, *around, *plan.copies(rows[-1]), *block)
+    if around:  # the next tile of rows reads the matrix again
+        plan.add("stage", right.slot, *block, *plan.copies(lane_loop))
 
 
 def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
@@ -399,47 +380,36 @@ def _best_pair(shape: Shape, main: Group, names: list[str], lane_loop: str | Non
     return [first, second]
 
 
-def _reduce_loops(shape: Shape, main: Group, lane_loop: str | None, width: int, accumulators: int) -> list[Action]:
+def _reduce_loops(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, width: int, accumulators: int) -> None:
     """Short reduce loops are copied out; long ones get a longer body, and more accumulators where there are few."""
-    actions: list[Action] = []
     body = accumulators
     for name in reversed(main.loops):
         size = shape.sizes[name]
         blocks = -(-size // width) if name == lane_loop else size
         if name != lane_loop and 1 < blocks <= SMALL_REDUCE and body * blocks <= _MAX_BODY:
-            actions.append(Action("unroll", (name, str(blocks))))
+            plan.cut("unroll", name, blocks)
             body *= blocks
             continue
-        groups = next(
-            (g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1
-        )
+        groups = _groups(blocks, accumulators)
         if groups > 1:
-            actions.append(Action("group", (name, str(groups))))
+            plan.cut("group", name, groups)
         elif accumulators >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
-            actions.append(Action("unroll", (name, "2")))
+            plan.cut("unroll", name, 2)
         break
-    return actions
 
 
-def _other_group(shape: Shape, group: Group, target: Target) -> list[Action]:
+def _groups(blocks: int, accumulators: int = 1) -> int:
+    """Sums of a loop's own that hide how long one addition takes."""
+    return next(
+        (g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1
+    )
+
+
+def _other_group(plan: Plan, shape: Shape, group: Group, target: Target) -> None:
     """A further reduction of the kernel, over loops of its own."""
     name = group.loops[-1]
-    side_by_side = [a for a in group.loads if a.step(name) == 1]
-    if not side_by_side or _cost(group.loads, name) or shape.sizes[name] < 2:
-        return []
     width = _width(shape, name, target)
-    if width < 2:
-        return []
-    blocks = -(-shape.sizes[name] // width)
-    actions = [Action("vectorize", (name, str(width)))]
-    groups = next((g for g in (4, 2) if blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1)
-    return [*actions, Action("group", (name, str(groups)))] if groups > 1 else actions
-
-
-def _loops_left(shape: Shape, actions: list[Action]) -> list[str]:
-    """The output loops that the tiles do not use up."""
-    taken: dict[str, int] = {}
-    for action in actions:
-        if action.verb in ("vectorize", "unroll"):
-            taken[action.args[0]] = taken.get(action.args[0], 1) * int(action.args[1])
-    return [name for name in shape.outputs if shape.sizes[name] > taken.get(name, 1)]
+    is_side_by_side = any(a.step(name) == 1 for a in group.loads) and not _cost(group.loads, name)
+    if is_side_by_side and shape.sizes[name] > 1 and width > 1:
+        plan.cut("vectorize", name, width)
+        plan.cut("group", name, _groups(-(-shape.sizes[name] // width)))

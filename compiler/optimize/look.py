@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo, iterations
+from ..kernel import KernelInfo, iterations, memory_of
 from .rows import filling_loops, keeping_loops, kept_loops
 
-__all__ = ["Access", "Group", "Shape", "is_gated", "look", "main_group", "nest_iterations"]
+__all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_group", "nest_iterations"]
+
+
+_STREAMED = 4  # times L2
+_DEAR = 8  # what is made of more instructions than that counts as so many
 
 
 @dataclass(slots=True)
@@ -22,6 +26,7 @@ class Access:
     node: UOp
     steps: dict[str, int | None]
     size_bytes: int
+    is_plain: bool  # the place is a sum of multiples of loops, and touched in every iteration
 
     def step(self, loop: str) -> int | None:
         """Elements from one iteration to the next; 0 where the place does not change with the loop."""
@@ -29,8 +34,13 @@ class Access:
 
     @property
     def memory(self) -> UOp:
-        """The buffer."""
-        return self.node.src[0].src[0]
+        """The buffer, or memory of the kernel's own."""
+        return memory_of(self.node.src[0])
+
+    @property
+    def memory_bytes(self) -> int:
+        """All of it."""
+        return int(self.memory.arg[1]) * self.size_bytes
 
     @property
     def slot(self) -> str:
@@ -51,14 +61,14 @@ class Group:
 class Shape:
     """What the heuristic knows of a kernel."""
 
+    ast: UOp
     sizes: dict[str, int]
     outputs: list[str]
     stores: list[Access]
     loads: list[Access]
     groups: list[Group] = field(default_factory=list[Group])
-    work: int = 0  # elementwise ops per element
+    work: int = 0  # elementwise ops per element; a dear one counts as several
     lanes: int = 1
-    ast: UOp | None = None
     kept: list[str] = field(default_factory=list[str])  # loops for each iteration of which all rows are kept
     keeping: set[str] = field(default_factory=set[str])  # ... or some
     filling: list[str] = field(default_factory=list[str])  # loops that fill kept rows, the innermost of each
@@ -73,8 +83,8 @@ def look(ast: UOp, target: Target) -> Shape:
     sizes = {str(r.arg[0]): iterations(r) for r in loops}
     loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store) for store in ast.src]
-    shape = Shape(sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
-    shape.ast, shape.kept, shape.keeping = ast, kept_loops(ast), keeping_loops(ast)
+    shape = Shape(ast, sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
+    shape.kept, shape.keeping = kept_loops(ast), keeping_loops(ast)
     shape.symbolic = {str(r.arg[0]) for r in loops if not r.src[0].is_const}
     filling = filling_loops(ast)
     for node in order:
@@ -83,7 +93,7 @@ def look(ast: UOp, target: Target) -> Shape:
         if node.op is Ops.REDUCE and filling.isdisjoint(str(r.arg[0]) for r in closed_ranges(node)):
             _add_group(shape, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
-            shape.work += 8 if node.op in (Ops.EXP, Ops.LOG, Ops.TANH, Ops.ERF, Ops.SIN, Ops.COS, Ops.POW) else 1
+            shape.work += _DEAR if node.op.cost > _DEAR else 1
     widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*shape.loads, *shape.stores)]
     widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
     shape.lanes = target.vector_bytes // widest if target.vector_bytes else 1
@@ -101,7 +111,8 @@ def _access(place: UOp, node: UOp) -> Access:
     if len(place.src) > 2:
         for r in place.src[2].ranges:  # read where the gate holds: changes with the loop, at no step of its own
             steps.setdefault(str(r.arg[0]), 0)
-    return Access(node, steps, place.dtype.scalar.size_bytes)
+    is_plain = len(place.src) == 2 and all(atom.op is Ops.RANGE for atom in terms)
+    return Access(node, steps, place.dtype.scalar.size_bytes, is_plain)
 
 
 def _add_group(shape: Shape, node: UOp, loads: dict[UOp, Access]) -> None:
@@ -127,6 +138,11 @@ def nest_iterations(shape: Shape, loops: list[str]) -> int:
     for name in loops:
         total *= max(1, shape.sizes[name])
     return total
+
+
+def is_streamed(size_bytes: int, target: Target) -> bool:
+    """Whether no cache holds an operand, so that few rows read it once, in the order in which it lies."""
+    return size_bytes > _STREAMED * target.l2_bytes
 
 
 def is_gated(a: Access) -> bool:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
 
-from ..kernel import KernelInfo, iterations
-from .actions import Action, memory_of
+from ..kernel import KernelInfo, iterations, memory_of
+from .plan import Plan
 
 __all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
 
@@ -64,9 +64,8 @@ def _loops_of_memories(ast: UOp) -> list[set[str]]:
     return [{str(r.arg[0]) for r in node.src} for node in ast.toposort() if node.op is Ops.LOCAL]
 
 
-def passes_along_rows(ast: UOp, lanes: int) -> list[Action]:
+def passes_along_rows(plan: Plan, ast: UOp, lanes: int) -> None:
     """Lanes for the loops that fill the rows; the reductions and the output get theirs as in any kernel."""
-    actions: list[Action] = []
     for one in _passes(ast):
         name = one.loops[-1]
         size = _size(ast, name)
@@ -74,13 +73,12 @@ def passes_along_rows(ast: UOp, lanes: int) -> list[Action]:
             continue
         if any(name in r.around for r in _passes(ast)):
             continue  # a reduction for each element of the row: its own loop has the lanes
-        actions.append(Action("vectorize", (name, str(lanes))))
+        plan.cut("vectorize", name, lanes)
         if size // lanes >= 2 * _SPREAD:
-            actions.append(Action("unroll", (name, str(_SPREAD))))
-    return actions
+            plan.cut("unroll", name, _SPREAD)
 
 
-def ask_for_next_row(ast: UOp, target: Target) -> list[Action]:
+def ask_for_next_row(plan: Plan, ast: UOp, target: Target) -> None:
     """Where several passes read a row, the first waits for memory: the last one asks for the next row meanwhile."""
     order = ast.toposort()
     place = {str(loop.arg[0]): number for number, node in enumerate(order) for loop in closed_ranges(node)}
@@ -98,11 +96,11 @@ def ask_for_next_row(ast: UOp, target: Target) -> list[Action]:
         ahead = (_step(loads[last], rows[-1]) or 0 if rows else 0) * memory.dtype.size_bytes
         length = _size(ast, last) * memory.dtype.size_bytes if last else 0
         if _LONG_ROW * target.vector_bytes <= length <= ahead <= target.l2_bytes // 4:
-            return [Action("prefetch", (str(ahead), last))]
-    return []
+            plan.add("prefetch", ahead, last)
+            return
 
 
-def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
+def rows_as_lanes(ast: UOp, lanes: int) -> Plan | None:
     """The schedule across rows; None where it does not fit."""
     passes = _passes(ast)
     fixed = kept_loops(ast)
@@ -113,27 +111,28 @@ def rows_as_lanes(ast: UOp, lanes: int) -> list[Action] | None:
     if not products or not all(any(rows not in _names(load) for load in one.loads) for one in passes
                                if id(one) in products):  # fmt: skip
         return None
-    actions = [Action("vectorize", (rows, str(lanes)))]
-    vectors = _ROW_VECTORS if _size(ast, rows) >= _ROW_VECTORS * lanes else 1
-    if vectors > 1:
-        actions.append(Action("unroll", (rows, str(vectors))))
+    plan = Plan(ast)
+    plan.cut("vectorize", rows, lanes)
+    plan.cut("unroll", rows, _ROW_VECTORS if _size(ast, rows) >= _ROW_VECTORS * lanes else 1)
     tiled, filling = set(products.values()), filling_loops(ast)
-    actions += [Action("unroll", (loop, str(min(_TILE, _size(ast, loop))))) for loop in sorted(tiled)]
-    longer = [name for one in passes if id(one) in products and _is_long(ast, name := one.loops[-1], tiled)]
-    actions += [Action("unroll", (name, str(_TERMS))) for name in longer]
-    for one in passes:
-        name = one.loops[-1]
-        if id(one) in products or name in tiled or _size(ast, name) < 2 * _SPREAD:
-            continue
-        actions.append(Action("unroll" if name in filling else "group", (name, str(_SPREAD))))
-    own = [f"{rows}.u"] if vectors > 1 else []
+    for loop in sorted(tiled):
+        plan.cut("unroll", loop, min(_TILE, _size(ast, loop)))
+    terms = dict.fromkeys(one.loops[-1] for one in passes if id(one) in products)
+    longer = {name: plan.cut("unroll", name, _TERMS) for name in terms if _is_long(ast, name, tiled)}
+    spread = dict.fromkeys(one.loops[-1] for one in passes if id(one) not in products)
+    for name in spread:
+        if name not in tiled and _size(ast, name) >= 2 * _SPREAD:
+            plan.cut("unroll" if name in filling else "group", name, _SPREAD)
+    stages: dict[tuple[str, ...], None] = {}
     for one in passes:
         if id(one) in products:
-            tile, copies = products[id(one)], [f"{name}.u" for name in one.loops if name in longer]
-            actions += _transposed(one, rows, [*copies, *own, f"{rows}.v"], tile)
+            tile, copies = products[id(one)], [inner for name in one.loops for inner in longer.get(name, [])]
             blocks = [tile] if _size(ast, tile) > _TILE else []
-            actions += _widened(one, rows, {*fixed, tile}, [*copies, *blocks, f"{tile}.u"])
-    return list(dict.fromkeys(actions))
+            stages |= dict.fromkeys(_transposed(one, rows, tile, [*copies, *plan.copies(rows)]))
+            stages |= dict.fromkeys(_widened(one, rows, tile, fixed, [*copies, *blocks, *plan.copies(tile)]))
+    for stage in stages:
+        plan.add("stage", *stage)
+    return plan
 
 
 def _is_long(ast: UOp, name: str, tiled: set[str]) -> bool:
@@ -142,26 +141,26 @@ def _is_long(ast: UOp, name: str, tiled: set[str]) -> bool:
     return name not in tiled and size % _TERMS == 0 and size >= 4 * _TERMS
 
 
-def _transposed(one: _Pass, rows: str, lanes: list[str], tile: str) -> list[Action]:
+def _transposed(one: _Pass, rows: str, tile: str, lanes: list[str]) -> list[tuple[str, ...]]:
     """What the lanes of a product would gather in each iteration is laid side by side first."""
     slots = {
         str(memory_of(load.src[0]).arg[0])
         for load in one.loads
         if _step(load, rows) not in (0, 1) and tile not in _names(load) and memory_of(load.src[0]).op is Ops.PARAM
     }
-    return [Action("stage", (slot, *one.loops, *lanes)) for slot in sorted(slots)]
+    return [(slot, *one.loops, *lanes) for slot in sorted(slots)]
 
 
-def _widened(one: _Pass, rows: str, others: set[str], tile: list[str]) -> list[Action]:
+def _widened(one: _Pass, rows: str, tile: str, fixed: list[str], copied: list[str]) -> list[tuple[str, ...]]:
     """Narrow floats that all rows share are copied once, so that they are converted once (compiler/convert.py)."""
-    actions: list[Action] = []
+    found: list[tuple[str, ...]] = []
     for load in one.loads:
         memory = memory_of(load.src[0])
-        if rows in _names(load) or tile[-1].removesuffix(".u") not in _names(load):
+        if rows in _names(load) or tile not in _names(load):
             continue
         if memory.op is Ops.PARAM and load.dtype.is_float and load.dtype.size_bytes < 4:
-            actions.append(Action("stage", (str(memory.arg[0]), *sorted(_names(load) - others), *tile)))
-    return actions
+            found.append((str(memory.arg[0]), *sorted(_names(load) - {*fixed, tile}), *copied))
+    return found
 
 
 def _passes(ast: UOp) -> list[_Pass]:

@@ -56,8 +56,11 @@ class _Axis:
         return total
 
 
-def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str, *, has_gaps: bool = True) -> UOp:
-    """The value, read from memory of the kernel's own that is filled by copies of the loops, named with the mark.
+def staged(
+    value: UOp, loops: Sequence[UOp], name: str, mark: str, *, has_gaps: bool = True
+) -> tuple[UOp, dict[str, str]]:
+    """The value, read from memory of the kernel's own that is filled by copies of the loops, named with the mark; and
+    the name of each loop's copy, which loops on the same axis share.
 
     Work-items share that memory if one of the loops is theirs; where they read along a row and store along a column
     there is room behind each column: they would all want the same bank. `has_gaps`: unless a matrix unit reads it.
@@ -69,6 +72,7 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str, *, has_gaps: 
     axes = _axes(value, loops) if is_load else [_Axis([loop], [1]) for loop in loops]
     table: dict[UOp, UOp] = {}
     copies: dict[UOp, int] = {}
+    made: dict[str, str] = {}
     kinds = _copy_kinds([(axis.loops, min(apart[loop] for loop in axis.loops)) for axis in axes])
     place, here = index_const(0), index_const(0)
     size = 1  # elements from one place on the axis to the next
@@ -77,6 +81,7 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str, *, has_gaps: 
         count = first.src[0] if len(axis.loops) == 1 else index_const(axis.size)
         copy = make_range(f"{first.arg[0]}{mark}", count, kind)
         copies[copy] = min(apart[loop] for loop in axis.loops)
+        made |= {str(loop.arg[0]): str(copy.arg[0]) for loop in axis.loops}
         table |= dict.fromkeys(axis.loops, index_const(0))
         table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
         if is_shared and first is nearest and axis is not axes[-1] and has_gaps:
@@ -91,7 +96,7 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str, *, has_gaps: 
     in_order = list(copies)[::-1]
     walked = sorted(in_order, key=lambda copy: -copies[copy])  # as the operand lies, neighbours last
     filled = UOp(Ops.AFTER, value.dtype, (memory, store, *walked), 1)
-    return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, here)),))
+    return UOp(Ops.LOAD, value.dtype, (UOp(Ops.INDEX, value.dtype, (filled, here)),)), made
 
 
 def in_output(ast: UOp, loop: UOp) -> UOp:
@@ -153,9 +158,10 @@ def gated(place: UOp, valid: UOp | None) -> UOp:
     return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
 
 
-def walked_together(load: UOp, loops: Sequence[UOp]) -> list[list[UOp]]:
-    """The loops that share an axis of the copy: what one reads in its next iteration, another has read or will."""
-    return [axis.loops for axis in _axes(load, loops) if len(axis.loops) > 1]
+def walked_together(load: UOp, names: Sequence[str]) -> list[list[str]]:
+    """Those of the loops that share an axis of the copy: what one reads in its next iteration, another has read."""
+    loops = sorted((r for r in load.ranges if r.arg[0] in names), key=lambda r: names.index(r.arg[0]))
+    return [[str(loop.arg[0]) for loop in axis.loops] for axis in _axes(load, loops) if len(axis.loops) > 1]
 
 
 def _copy_kinds(axes: Sequence[tuple[list[UOp], int]]) -> list[AxisKind]:

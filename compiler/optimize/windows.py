@@ -11,17 +11,17 @@ docs/decisions/0015-windows.md and 0024-long-sums.md. Tests: tests/compiler/opti
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 
 from kernmill.ir import Ops, Target
 
-from .actions import Action, apply_actions, fits
 from .look import Access, Shape, is_gated, look, nest_iterations
+from .plan import Plan
 from .staging import walked_together
 
-__all__ = ["window_actions"]
+__all__ = ["window_plan"]
 
 _GATED = 8.0  # instructions of a load behind a mask of its own
 _TURN = 4.0  # cycles to store a vector of a tile across the lanes
@@ -75,59 +75,60 @@ class _Tile:
     speed: float  # useful multiply-adds of vectors a cycle
 
 
-def window_actions(shape: Shape, target: Target) -> list[Action] | None:
+def window_plan(shape: Shape, target: Target) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else, or better done with other lanes."""
     window = _find(shape) if target.has_masks and not target.group_items else None
-    if window is None or shape.ast is None or (len(window.terms) == 1 and not window.is_copied):
+    if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
-    first, blocks = _in_blocks(shape, window, target), list[str]()
-    if first and fits(shape.ast, first[0]):
-        blocks = list(first[0].args[::2])
-        shape = look(apply_actions(shape.ast, first), target)
+    plan = Plan(shape.ast)
+    blocks, shared = _in_blocks(plan, shape, window, target)
+    if blocks:
+        shape = look(plan.ast, target)
         window = _find(shape, window.lanes)
     elif not window.is_copied:
         return None
-    else:
-        first = []
-    inside = None if window is None else _tiled(shape, window, blocks, target)
-    return None if inside is None else first + inside
+    return plan if window is not None and _tiled(plan, shape, window, (blocks, shared), target) else None
 
 
-def _tiled(shape: Shape, window: _Window, blocks: list[str], target: Target) -> list[Action] | None:
-    """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`."""
+def _tiled(
+    plan: Plan, shape: Shape, window: _Window, given: tuple[Sequence[str], Sequence[str]], target: Target
+) -> bool:
+    """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
+    stand outside of them. Whether it is worth that."""
     rows = _rows_of_a_copy(shape, window, target) if window.is_copied else 1
-    lanes, width, sizes = window.lanes, shape.lanes, shape.sizes
+    lanes, width, sizes, (blocks, shared) = window.lanes, shape.lanes, shape.sizes, given
     vectors = -(-sizes[lanes] // width)
     panel = nest_iterations(shape, window.terms) * width * window.panel.size_bytes
     tile = max(_tiles(shape, window, rows, target), key=lambda tile: tile.speed, default=None)
     if tile is None or panel * tile.vectors > target.l2_bytes // 2:
-        return None
+        return False
     if window.is_copied and tile.speed <= _speed_along(shape, window):
-        return None
+        return False
     fits_panel = panel * vectors <= target.l2_bytes // 2
-    down, is_split = window.down, window.down is not None and 1 < rows < sizes[window.down]
-    inside = f"{down}.s" if is_split else down if rows > 1 else None
-    near = [name for name in (inside, window.along) if name is not None]
-    copies = {lanes: tile.vectors, window.along: tile.along} | ({inside: tile.rows} if inside is not None else {})
-    actions = [Action("split", (str(down), str(rows)))] if is_split else []
-    actions += _copied(shape, window, inside) if window.is_copied else []
-    actions.append(Action("vectorize", (lanes, str(width))))
-    actions += [Action("unroll", (name, str(count))) for name, count in copies.items() if count > 1]
-    actions += _panel(shape, window, tile, is_whole=fits_panel and vectors > tile.vectors)
-    used = {lanes: vectors == tile.vectors, window.along: sizes[window.along] == tile.along, inside: rows == tile.rows}
+    down = [] if window.down is None or rows < 2 else [window.down]
+    inside = plan.cut("split", down[0], rows) if down and rows < sizes[down[0]] else down
+    if window.is_copied:
+        _stage_rows(plan, shape, window, inside)
+    plan.cut("vectorize", lanes, width)
+    plan.cut("unroll", lanes, tile.vectors)
+    plan.cut("unroll", window.along, tile.along)
+    for name in inside:
+        plan.cut("unroll", name, tile.rows)
+    _stage_panel(plan, shape, window, is_whole=fits_panel and vectors > tile.vectors)
+    near = [*inside, window.along]
     others = [name for name in shape.outputs if name not in (*near, *blocks, lanes)]
-    shared = [name for name in others if f"{name}.s" in sizes] if blocks else others
     inner = [lanes, *near] if window.is_copied else [*near, lanes]
-    order = [*shared, *blocks, *(name for name in others if name not in shared), *inner]
-    order = order if fits_panel else [lanes, *blocks, *others, *near]
-    actions.append(Action("order", tuple(name for name in order if not used.get(name, False))))
-    if tile.taps > 1:
-        actions.append(Action("unroll", (window.taps, str(tile.taps))))
-    return actions + ([] if blocks else _ahead(window, rows, target))
+    apart = [name for name in others if name in shared]
+    order = [*apart, *blocks, *(name for name in others if name not in apart), *inner]
+    plan.order(order if fits_panel else [lanes, *blocks, *others, *near])
+    plan.cut("unroll", window.taps, tile.taps)
+    if not blocks:
+        _ask_ahead(plan, window, rows, target)
+    return True
 
 
-def _in_blocks(shape: Shape, window: _Window, target: Target) -> list[Action]:
-    """A sum whose panel no cache holds goes on in the output, block by block of its terms.
+def _in_blocks(plan: Plan, shape: Shape, window: _Window, target: Target) -> tuple[list[str], list[str]]:
+    """A sum whose panel no cache holds goes on in the output, block by block of its terms: the loops over them.
 
     Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
     """
@@ -135,28 +136,30 @@ def _in_blocks(shape: Shape, window: _Window, target: Target) -> list[Action]:
     together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
     term = shape.lanes * window.panel.size_bytes
     if nest_iterations(shape, window.terms) * term * min(vectors, _MOST_VECTORS) <= target.l2_bytes // 2:
-        return []
-    cuts: list[tuple[str, int]] = []
+        return [], []
+    cuts: dict[str, int] = {}
     room = target.l2_bytes // 4 // (term * together)
     for name in reversed(window.terms):
         size = shape.sizes[name]
         each = max(_divisors(size, max(1, room)))
         room = room // each if each == size else 0
         if each < size:
-            cuts.insert(0, (name, each))
-    actions = [Action("accumulate", tuple(str(part) for cut in cuts for part in cut))]
+            cuts = {name: each, **cuts}
+    if not plan.tries("accumulate", *chain(*cuts.items())):
+        return [], []
     rest = [name for name in shape.outputs if name != window.lanes]
     if together == vectors and rest:
         widest = max(rest, key=lambda name: shape.sizes[name])
         enough = nest_iterations(shape, rest) // _OUTPUTS  # each part packs anew
         parts = max(_divisors(shape.sizes[widest], max(1, min(_PARTS, enough))))
         if parts > 1:
-            actions.append(Action("split", (widest, str(shape.sizes[widest] // parts))))
-    return actions
+            plan.cut("split", widest, shape.sizes[widest] // parts)
+            return list(cuts), [widest]
+    return list(cuts), []
 
 
 def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
-    order = shape.ast.toposort() if shape.ast is not None else []
+    order = shape.ast.toposort()
     if len(shape.groups) != 1 or len(shape.stores) != 1 or shape.kept or shape.keeping:
         return None
     if any(node.op is Ops.RANGE and not node.src[0].is_const for node in order):
@@ -187,10 +190,10 @@ def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
 
 def _lines(shape: Shape, moving: Access, panel: Access) -> list[tuple[str, str]]:
     """Output loops and the reduce loop on the same line of the operand that moves, the one that steps least first."""
-    near = [r for r in moving.node.ranges if r.arg[0] not in shape.outputs or r.arg[0] not in panel.steps]
+    loops = sorted(str(r.arg[0]) for r in moving.node.ranges)
+    near = [name for name in loops if name not in shape.outputs or name not in panel.steps]
     lines: list[tuple[str, str]] = []
-    for loops in walked_together(moving.node, sorted(near, key=lambda r: str(r.arg[0]))):
-        names = [str(r.arg[0]) for r in loops]
+    for names in walked_together(moving.node, near):
         outputs = [name for name in names if name in shape.outputs]
         if len(names) == 2 and len(outputs) == 1:
             lines.append((outputs[0], next(name for name in names if name not in outputs)))
@@ -219,38 +222,31 @@ def _rows_of_a_copy(shape: Shape, window: _Window, target: Target) -> int:
     return 0
 
 
-def _copied(shape: Shape, window: _Window, inside: str | None) -> list[Action]:
+def _stage_rows(plan: Plan, shape: Shape, window: _Window, inside: Sequence[str]) -> None:
     """The rows that a block of the output needs, without gates and side by side."""
     line = dict(window.lines[:2])
     first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
-    down = [] if window.down is None else [*([inside] if inside else []), line[window.down]]
-    names = (*first, *down, window.along, window.taps)
-    actions = [Action("stage", (window.moving.slot, *names))]
+    down = [] if window.down is None else [*inside, line[window.down]]
+    copies = plan.add("stage", window.moving.slot, *first, *down, window.along, window.taps)
     if min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
-        actions.append(Action("vectorize", (f"{window.along}'", str(shape.lanes))))
-    return actions
+        plan.cut("vectorize", copies[window.along], shape.lanes)
 
 
-def _panel(shape: Shape, window: _Window, tile: _Tile, *, is_whole: bool) -> list[Action]:
+def _stage_panel(plan: Plan, shape: Shape, window: _Window, *, is_whole: bool) -> None:
     """The operand of the lanes, for one tile or for all; where its terms are neighbours, in blocks that turn."""
     lanes, last = window.lanes, window.terms[-1]
-    wide = [f"{lanes}.u"] if tile.vectors > 1 else []
-    stage = Action("stage", (window.panel.slot, *([lanes] if is_whole else []), *window.terms, *wide, f"{lanes}.v"))
-    if window.panel.step(lanes) == 1 or window.panel.step(last) != 1 or shape.sizes[last] <= _LONGEST:
-        return [stage]
-    own = {name for name in window.terms if name in window.moving.steps and window.is_copied}
-    mark = "''" if own.difference(dict(window.lines[:2]).values()) else "'"
-    turned = max(_divisors(shape.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
-    return [stage, Action("unroll", (f"{last}{mark}", str(turned)))] if turned > 1 else [stage]
+    whole = [lanes] if is_whole else []
+    copies = plan.add("stage", window.panel.slot, *whole, *window.terms, *plan.copies(lanes))
+    if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and shape.sizes[last] > _LONGEST:
+        turned = max(_divisors(shape.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
+        plan.cut("unroll", copies[last], turned)
 
 
-def _ahead(window: _Window, rows: int, target: Target) -> list[Action]:
+def _ask_ahead(plan: Plan, window: _Window, rows: int, target: Target) -> None:
     """The next copy's rows are asked for while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
-    size = int(window.moving.node.src[0].src[0].arg[1]) * window.moving.size_bytes
-    return (
-        [Action("prefetch", (str(rows * step * window.moving.size_bytes),))] if step and size > target.l2_bytes else []
-    )
+    if step and window.moving.memory_bytes > target.l2_bytes:
+        plan.add("prefetch", rows * step * window.moving.size_bytes)
 
 
 def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:

@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernmill.ir import Ops, ShapeError, UOp, broadcast_shapes, dtypes, numel, row_strides, show_shape, static
+from kernmill.ir import (
+    Ops,
+    ShapeError,
+    UOp,
+    broadcast_shapes,
+    dtypes,
+    index_const,
+    numel,
+    row_strides,
+    show_shape,
+    show_size,
+    static,
+)
 
 N = UOp(Ops.VARIABLE, dtypes.index, (), ("n", 1, 9))
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
@@ -50,3 +62,10 @@ def test_symbolic_shapes() -> None:
     count = numel((N, 3))
     assert isinstance(count, UOp)
     assert count.bounds == (3, 27)
+
+
+def test_sizes_as_python_writes_them() -> None:
+    assert show_size(4) == "4"
+    assert show_size(index_const(4)) == "4"
+    assert show_size(N * 2 - 1) == "(n * 2) - 1"
+    assert show_shape((N + 1, 3)) == "(n + 1, 3)"

@@ -215,11 +215,3 @@ def test_replace_and_substitute() -> None:
     assert substitute(u, {a: b}) is (b + 1) * (b - b)
     assert substitute(u, {}) is u
     assert substitute(u, {a: a + b}) is (a + b + 1) * (a + b - b)  # a replacement is not searched again
-
-
-def test_symbolic_names() -> None:
-    n = variable("n")
-    assert n.symbolic_name == "n"
-    assert index_const(4).symbolic_name == "4"
-    assert (n + 1).symbolic_name == "add(..)"
-    assert "VARIABLE" in repr(n)

@@ -95,6 +95,17 @@ def test_a_deep_graph_does_not_recurse() -> None:
     assert len(grad.uop.toposort()) > 0
 
 
+def test_detach_gives_a_tensor_of_its_own() -> None:
+    """Once it was the tensor itself where nothing asked for gradients: a switch or a write changed both."""
+    x = Tensor([1.0, 2.0, 3.0])
+    y = x.detach()
+    y.requires_grad = True
+    assert not x.requires_grad
+    z = x.detach()
+    z[0] = 9.0
+    assert (x.tolist(), z.tolist()) == ([1.0, 2.0, 3.0], [9.0, 2.0, 3.0])
+
+
 def test_detach_stops() -> None:
     x = Tensor([3.0], requires_grad=True)
     (x * x.detach()).sum().backward()

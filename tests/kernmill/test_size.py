@@ -25,7 +25,7 @@ n = SymbolicSize(N.uop)
         lambda p, x: [1, 2, 3][p], lambda p, x: 1 if p != 4 else 0, lambda p, x: p <= 5, lambda p, x: p * 0.5,
         lambda p, x: 1 / p, lambda p, x: p in (1, 5), lambda p, x: 1 if x[:p].shape[0] == 3 else 0,
         lambda p, x: len(x[:p]), lambda p, x: 1 if x[:p].numel() > 6 else 0, lambda p, x: x[:p].shape == (3, 2),
-        lambda p, x: bool(p - 3), lambda p, x: Tensor.arange(p),
+        lambda p, x: bool(p - 3),
         lambda p, x: "abc"[:p], lambda p, x: 1 if p < 3.5 else 0, lambda p, x: x.sum(p - 2), lambda p, x: round(p),
     ],
 )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from kernmill import Context, Tensor, Variable, jit
 from kernmill.reader import MISS
 from kernmill.runtime import collecting_kernels
+from kernmill.tensor_memory import own
 
 
 def real(*values: float) -> Tensor:
@@ -142,3 +143,29 @@ def test_a_step_in_another_context() -> None:
         with Context(THREADS=threads):
             step(real(1, 2))
     assert step(real(1, 2)).tolist() == [22.0, 44.0]
+
+
+def test_tensors_that_are_written_are_looked_for_elsewhere_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code's own variables counted as somebody who sees the last argument: each call walked over all tensors."""
+    walks: list[Any] = []
+
+    def counted(tensor: Any) -> Any:
+        walks.append(tensor)
+        return own(tensor)
+
+    monkeypatch.setattr("kernmill.entry.own", counted)
+    first, second = Tensor([1.0, 2.0, 3.0, 4.0]), Tensor([1.0, 2.0])
+
+    @jit
+    def step(parts: list[Tensor]) -> None:
+        for part in parts:
+            part[:1] = part[:1] + 1.0
+
+    for _ in range(6):
+        step([first, second])
+    assert len(walks) == 2
+    kept = second + 0.0  # somebody sees it now
+    step([first, second])
+    assert len(walks) == 4
+    assert kept.tolist() == [7.0, 2.0]
+    assert (first.tolist(), second.tolist()) == ([8.0, 2.0, 3.0, 4.0], [8.0, 2.0])

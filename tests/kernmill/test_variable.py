@@ -84,6 +84,86 @@ def test_one_capture_serves_every_value(name: str, device: str) -> None:
         assert step.cache_info().captures == 1
 
 
+# sizes that differ in how they are calculated and are one: each of these was refused, or an error of Python's
+SIZES: dict[str, Callable[..., Any]] = {
+    "cat of equal": lambda x, n: x[:, :n].cat(x[:, :n], axis=1).sum(1),
+    "cat of a cut": lambda x, n: x[:, :n].cat(x[:, n:], axis=1),
+    "the last": lambda x, n: x[:, -n:].sum(1),
+    "all but the last": lambda x, n: x[:, :-n].sum(1),
+    "from the end": lambda x, n: x[:, -n],
+    "padded to a known size": lambda x, n: (x[:, :n] * 2).pad(((0, 0), (0, 8 - n))),
+    "padded by a size": lambda x, n: x[:, :n].pad(((0, 0), (2, n))).sum(1),
+    "every second": lambda x, n: x[:, : 2 * n : 2] @ x[:, :n].T,
+    "windows": lambda x, n: x[:, : n + 2].unfold(1, 3, 1).sum((1, 2)),
+    "halves": lambda x, n: x[:, : 2 * n].chunk(2, 1)[1].sum(1),
+    "rolled": lambda x, n: x.roll(n, 1),
+    "rolled back": lambda x, n: x.roll(-n, 1),
+    "rolled part": lambda x, n: (x[:, :n].roll(1, 1) * x[:, :n]).sum(1),
+    "arange": lambda x, n: Tensor.arange(n).sum(),
+    "arange between": lambda x, n: Tensor.arange(n, 3 * n, 2) @ x[:, :n].T,
+    "arange of floats": lambda x, n: x[:, :n] @ Tensor.arange(n, 2 * n, dtype=x.dtype),
+    "arange of known length": lambda x, n: Tensor.arange(n, n + 3),
+    "eye": lambda x, n: (x[:, :n] @ Tensor.eye(n)).sum(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_equal_sizes_are_one(name: str, device: str) -> None:
+    n = Variable("n", 1, 5)
+    with Context(DEVICE=device):
+        step = jit(SIZES[name])
+        x = Tensor(X[:4, :10]).realize()
+        for value in (2, 5, 1, 4, 3):
+            wanted = SIZES[name](x, value).numpy()
+            np.testing.assert_allclose(step(x, n.bind(value)).numpy(), wanted, rtol=1e-5, atol=1e-5)
+        assert step.cache_info().captures == 1
+
+
+GRADIENTS: dict[str, Callable[..., Any]] = {
+    "first": lambda x, n: (x[:, :n] ** 2).sum(),
+    "between": lambda x, n: (x[:, n : n + 2] ** 2).sum(),
+    "last": lambda x, n: (x[:, -n:] ** 2).sum(),
+    "softmax": lambda x, n: (x[:, :n].softmax(1) ** 2).sum(),
+    "cat": lambda x, n: (x[:, :n].cat(x[:, n:], axis=1) ** 2).sum(),
+    "padded": lambda x, n: (x[:, :n].pad(((0, 0), (0, 10 - n))) * x).sum(),
+    "product": lambda x, n: (x[:, :n] @ x[:, :n].T).sum(),
+    "every second": lambda x, n: (x[:, : 2 * n : 2] ** 2).sum(),
+    "flipped": lambda x, n: (x[:, :n].flip(1) * x[:, :n]).sum(),
+    "max": lambda x, n: x[:, :n].max(1).sum(),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_through_parts(name: str) -> None:
+    def gradient(x: Tensor, n: Any) -> Tensor:
+        x = (x + 0).requires_grad_()
+        GRADIENTS[name](x, n).backward()
+        assert x.grad is not None
+        return x.grad
+
+    n, x, step = Variable("n", 1, 5), Tensor(X[:4, :10]).realize(), jit(gradient)
+    for value in (2, 5, 1, 4, 3):
+        wanted = gradient(x, value).numpy()
+        np.testing.assert_allclose(step(x, n.bind(value)).numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_sizes_that_do_not_fit() -> None:
+    n, x = Variable("n", 0, 5), Tensor(X[:4, :10]).realize()
+    for rule, message in (
+        (lambda x, n: x[:, :n] + x[:, : n + 1], r"at axis -1 the sizes are n and n \+ 1\."),
+        (lambda x, n: x[:, :n].reshape(3, n), r"\(4, n\) -> \(3, n\): n \* 4 elements do not make n \* 3\."),
+        (lambda x, n: x[:, :n].pad(((0, 0), (0, 3 - n))), r"pad: \(4, n\) by .*: give one pair of sizes >= 0"),
+        (lambda x, n: x[:, -n:], "some values of the variables lead outside"),  # -0 is the front
+        (lambda x, n: Tensor.arange(n, 3), "arange: from n to 3 by 1: .* is negative for some values"),
+        (lambda x, n: x[:, :n].chunk(2, 1)[0], "chunk: n into 2 pieces leaves a rest"),
+        (lambda x, n: x[:, : n + 1].unfold(1, 2, 1), "the window spans 2 places"),
+        (lambda x, n: Tensor.linspace(0, 1, n), "n as an int: this size is another number in each call"),
+        (lambda x, n: Tensor.rand(n), r"random tensor of shape \(n,\): sizes are whole numbers"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            jit(rule)(x, n.bind(2))
+
+
 def test_parts_are_written_where_the_value_says(device: str) -> None:
     n = Variable("n", 0, ROWS - 3)
     with Context(DEVICE=device):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import apply_actions, block_actions, choose_actions, is_nested, merge_loops, show_schedule
+from kernmill.compiler import apply_actions, block_plan, choose_actions, is_nested, look, merge_loops, show_schedule
 from kernmill.ir import Ops, UOp, dtypes, elementwise, expand, permute, reduce_axes, reshape
 from tests.compiler.kernels import VECTORS, Array, close, data, inputs, matmul, only, run_ast, run_on
 
@@ -33,7 +33,8 @@ def gated(groups: int, *shape: int) -> UOp:
 
 
 def schedule(root: UOp) -> list[str]:
-    return show_schedule(block_actions(merge_loops(only(root)), VNNI) or []).splitlines()
+    plan = block_plan(look(merge_loops(only(root)), VNNI), VNNI)
+    return [] if plan is None else show_schedule(plan.actions).splitlines()
 
 
 def test_one_kernel_of_two_sums() -> None:
@@ -81,8 +82,8 @@ def random_bytes(ast: UOp) -> list[Array]:
 
 
 def test_other_kernels() -> None:
-    assert block_actions(merge_loops(only(matmul(data(0, 8, 8), data(1, 8, 16)))), VNNI) is None
-    assert block_actions(merge_loops(only(product())), VECTORS) is None
+    assert block_plan(look(merge_loops(only(matmul(data(0, 8, 8), data(1, 8, 16)))), VNNI), VNNI) is None
+    assert block_plan(look(merge_loops(only(product())), VECTORS), VECTORS) is None
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (3, 3), (8, 2), (9, 1), (17, 2)])

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import dot_actions, lower, merge_loops, show_schedule
-from kernmill.ir import DType, Ops, UOp, dtypes, permute, window
+from kernmill.compiler import Action, dot_plan, look, lower, merge_loops, show_schedule
+from kernmill.ir import DType, Ops, Target, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
 
 I8, U8 = dtypes.int8, dtypes.uint8
@@ -20,6 +20,11 @@ def product(rows: int, inner: int, columns: int, pair: tuple[DType, DType] = (I8
     right = permute(right, (1, 0)) if turned else right
     left = data(0, rows, inner, dtype=pair[0])
     return merge_loops(only(matmul(left.cast(dtypes.int32), right.cast(dtypes.int32))))
+
+
+def dot_actions(ast: UOp, target: Target) -> list[Action] | None:
+    plan = dot_plan(look(ast, target), target)
+    return None if plan is None else plan.actions
 
 
 def schedule(ast: UOp) -> str:

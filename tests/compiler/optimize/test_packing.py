@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
+from kernmill.compiler import Plan, choose_actions, in_blocks, look, lower, merge_loops, show_schedule
 from kernmill.ir import Target, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on
 
@@ -93,3 +93,11 @@ def test_rows_that_are_windows_are_read_as_they_lie(stride: int, target: Target)
     actions = choose_actions(ast, target)
     lower(ast, target, actions, is_checked=True)
     close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
+
+
+def test_blocks_of_a_walk() -> None:
+    ast = merge_loops(only(matmul(data(0, 64, 8), data(1, 8, 64))))
+    shape, plan = look(ast, VECTORS), Plan(ast)
+    assert in_blocks(plan, shape, {"i1": (8, 2), "i0": (6, 1)}) == (["i1"], {"i1": ["i1.s"], "i0": ["i0"]})
+    assert show_schedule(plan.actions) == "split i1 4"
+    assert in_blocks(Plan(ast), shape, {"i1": (4, 4)}) == (["i0"], {"i1": ["i1"]})

@@ -6,7 +6,7 @@ from itertools import product as every
 
 import pytest
 
-from kernmill.compiler import choose_actions, lower, show_schedule, tile_actions
+from kernmill.compiler import choose_actions, look, lower, show_schedule, tile_plan
 from kernmill.ir import DType, Ops, dtypes, expand, permute, reshape, window
 from tests.compiler.kernels import VECTORS, data, matmul, only, total
 from tests.compiler.tiles import BF16, F16, I8, TILES, U8, product
@@ -51,7 +51,7 @@ def test_every_pair_of_types(pair: tuple[DType, DType]) -> None:
 
 @pytest.mark.parametrize("sizes", [(4, 96, 96), (96, 96, 7), (96, 15, 96)])
 def test_blocks_that_would_be_empty_for_the_most_part(sizes: tuple[int, int, int]) -> None:
-    assert tile_actions(product(sizes), TILES) is None
+    assert tile_plan(look(product(sizes), TILES), TILES) is None
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -60,7 +60,7 @@ def test_windows_are_not_for_the_unit(stride: int) -> None:
     rows = window(data(0, 95 * stride + 64, dtype=BF16), 0, 64, stride).cast(dtypes.float32)
     columns = data(1, 64, 96, dtype=BF16).cast(dtypes.float32)
     for root in (matmul(rows, columns), matmul(permute(columns, (1, 0)), permute(rows, (1, 0)))):
-        assert tile_actions(only(root), TILES) is None
+        assert tile_plan(look(only(root), TILES), TILES) is None
         lower(only(root), TILES, is_checked=True)
 
 
@@ -69,16 +69,16 @@ def test_an_operand_without_terms_is_not_for_the_unit() -> None:
     a = expand(reshape(data(0, 64, dtype=BF16).cast(dtypes.float32), (64, 1, 1)), (64, 64, 96))
     b = expand(reshape(data(1, 64, 96, dtype=BF16).cast(dtypes.float32), (1, 64, 96)), (64, 64, 96))
     ast = only(total(a * b, 1))
-    assert tile_actions(ast, TILES) is None
+    assert tile_plan(look(ast, TILES), TILES) is None
     lower(ast, TILES, is_checked=True)
 
 
 def test_few_rows_read_a_large_matrix_in_its_order() -> None:
-    assert tile_actions(product((32, 2048, 2048)), TILES) is None
-    assert tile_actions(product((32, 2048, 2048), turned=(False, True)), TILES) is not None
-    assert tile_actions(product((64, 2048, 2048)), TILES) is not None
+    assert tile_plan(look(product((32, 2048, 2048)), TILES), TILES) is None
+    assert tile_plan(look(product((32, 2048, 2048), turned=(False, True)), TILES), TILES) is not None
+    assert tile_plan(look(product((64, 2048, 2048)), TILES), TILES) is not None
 
 
 def test_targets_and_types_without_it() -> None:
-    assert tile_actions(product(), VECTORS) is None
-    assert tile_actions(product(pair=(BF16, F16)), TILES) is None
+    assert tile_plan(look(product(), VECTORS), VECTORS) is None
+    assert tile_plan(look(product(pair=(BF16, F16)), TILES), TILES) is None
