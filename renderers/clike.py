@@ -50,7 +50,7 @@ class CLikeBody(ABC):
         self.handlers: dict[Op, Callable[[UOp], None]] = {
             Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.INDEX: self.place,
             Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open,
-            Ops.END: self.close, Ops.REG: self.register, Ops.CARRY: self.carry, Ops.SET: self.set,
+            Ops.END: self.close, Ops.REG: self.copy, Ops.CARRY: self.copy, Ops.SET: self.set,
             Ops.AFTER: self.after, Ops.PREFETCH: lambda u: None,
         }  # fmt: skip
 
@@ -144,12 +144,8 @@ class CLikeBody(ABC):
         self.depth -= 1
         self.emit("}")
 
-    def register(self, u: UOp) -> None:
-        """REG: a variable."""
-        self.define(u, self.values[u.src[0]])
-
-    def carry(self, u: UOp) -> None:
-        """CARRY: a copy, since the variable may be set before its old value was last read."""
+    def copy(self, u: UOp) -> None:
+        """REG, a variable; or CARRY, a copy, since that may be set before its old value was last read."""
         self.define(u, self.values[u.src[0]])
 
     def set(self, u: UOp) -> None:

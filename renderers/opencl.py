@@ -33,26 +33,21 @@ _CONVERT = ("#ifdef __clang__", "#define CONVERT(type, x) __builtin_convertvecto
 class OpenCLRenderer(Renderer):
     """Text for any driver of OpenCL 1.2 or later."""
 
-    def __init__(self, target: Target, *, has_unit: bool = True) -> None:
-        super().__init__(target)
-        self.has_unit = has_unit  # else what NVIDIA's matrix unit does is done by a function
-
     def render(self, name: str, uops: Sequence[UOp]) -> str:
         """Source text of the kernel `name`.
 
         Raises:
             DTypeError: the kernel needs float64 and the device has none.
         """
-        return _Body(self.target, name, uops, self.has_unit).text()
+        return _Body(self.target, name, uops).text()
 
 
 class _Body(VectorBody):
     """One kernel."""
 
-    def __init__(self, target: Target, name: str, uops: Sequence[UOp], has_unit: bool) -> None:
+    def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
         super().__init__(target, name, uops)
         self.grid = grid_digits(uops)
-        self.has_unit = has_unit
         stores = [u for u in uops if u.op is Ops.STORE and _is_block(u.src[1])]
         self.dealt = {memory for u in stores if (memory := _memory(u.src[0])).op is Ops.LOCAL}
         self.shared: list[str] = []
@@ -71,8 +66,6 @@ class _Body(VectorBody):
         items = self.signature.group or (min(_GROUP, self.target.group_items) if self.grid else 1)
         head = f"__kernel __attribute__((reqd_work_group_size({items}, 1, 1)))"
         start = f"void {self.name}({', '.join([*params, *names, 'long chunk'])}) {{"
-        if any(u.op is Ops.TILE for u in self.uops) and not self.has_unit:
-            self.shared.append(f"  __local uint words[{6 * self.signature.group}];")
         moved = [f"  b{p.arg[0]} += o{p.arg[0]};" for p in self.signature.params]
         declared = [f"{text};" for text in self.prototypes]
         lean = [
@@ -141,21 +134,15 @@ class _Body(VectorBody):
     # --- a matrix unit
     def tile(self, u: UOp) -> None:
         """TILE: its function."""
-        name = f"mma_{'_'.join(self.type_name(s.dtype.scalar, memory=True) for s in u.src)}"
-        operands = [self.values[s] for s in u.src]
-        if not self.has_unit:
-            self.declare("vload_half", "float", "size_t", "const __local half *")
-            operands += ["words", "item"]
-        self.helpers[mma_function(u, name, has_unit=self.has_unit)] = None
-        self.define(u, f"{name}({', '.join(operands)})")
+        name, text = mma_function(u)
+        self.helpers[text] = None
+        self.define(u, f"{name}({', '.join(self.values[s] for s in u.src)})")
 
     def load_block(self, u: UOp) -> None:
         """The words of a block that an item holds."""
-        place, kind, name = u.src[0], self.type_name(u.dtype), self.fresh()
+        kind, name, words = self.type_name(u.dtype), self.fresh(), f"const {self.space(u.src[0])} uint *"
         first, others = HELD[0 if kind[-1] == "4" else 1]
-        self.emit(
-            f"const {self.space(place)} uint *{name} = (const {self.space(place)} uint *)({self.at(place)}) + {first};"
-        )
+        self.emit(f"{words}{name} = ({words})({self.at(u.src[0])}) + {first};")
         self.define(u, f"({kind})({', '.join(f'{name}[{n}]' for n in others)})")
 
     def store_block(self, place: UOp, value: str) -> None:

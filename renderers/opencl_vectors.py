@@ -170,14 +170,6 @@ class VectorBody(CLikeBody, ABC):
         else:
             self.define(u, self.values[source])
 
-    def register(self, u: UOp) -> None:
-        """REG."""
-        self.copy(u)
-
-    def carry(self, u: UOp) -> None:
-        """CARRY."""
-        self.copy(u)
-
     def set(self, u: UOp) -> None:
         """SET."""
         accumulator, value = u.src

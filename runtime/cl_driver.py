@@ -17,7 +17,6 @@ from functools import cache
 from typing import Any
 
 from kernmill.ir import DeviceError
-from kernmill.renderers import MMA_ITEMS
 
 from .compile_cache import cache_key, default_cache
 
@@ -51,7 +50,6 @@ class ClFacts:
     units: int
     float_lanes: int
     step_items: int  # work-items that run in step: a subgroup; 0 where the driver does not say
-    cache_bytes: int
     is_unified: bool  # the host's memory is its memory
     has_float64: bool
     has_float16: bool
@@ -62,11 +60,6 @@ class ClFacts:
     def is_host_memory(self) -> bool:
         """Whether a kernel works on memory of the host as it is."""
         return self.kind == "cpu" and self.is_unified
-
-    @property
-    def may_have_unit(self) -> bool:
-        """Whether NVIDIA's matrix unit is worth a try: only its own driver takes its instructions."""
-        return "cl_nv_device_attribute_query" in self.extensions and self.step_items == MMA_ITEMS
 
     @property
     def is_checker(self) -> bool:
@@ -168,7 +161,6 @@ def facts_of(device: Any) -> ClFacts:
         units=int(device.max_compute_units),
         float_lanes=int(_info(device, "native_vector_width_float", 0)),
         step_items=int(_info(device, "warp_size_nv", 0) or _info(device, "wavefront_width_amd", 0)),
-        cache_bytes=int(_info(device, "global_mem_cache_size", 0)),
         is_unified=unified,
         has_float64="cl_khr_fp64" in extensions or bool(_info(device, "double_fp_config", 0)),
         has_float16="cl_khr_fp16" in extensions,

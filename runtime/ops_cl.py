@@ -21,7 +21,6 @@ from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
 from .cl_memory import ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
-from .compile_cache import cache_key, default_cache
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 from .tile_check import unit_trial
 
@@ -110,34 +109,29 @@ class ClDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """OpenCL C for what the device has."""
-        shape = str(setting("TARGET"))
-        return OpenCLRenderer(cl_target(self.facts, shape, self.unit[0]), has_unit=shape != "mma")
+        return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET")), self.unit[0]))
 
     @cached_property
     def unit(self) -> tuple[tuple[Unit, ...], str]:
-        """What a matrix unit multiplies, and a sentence about it; with TARGET=mma a function stands for one."""
+        """What a matrix unit multiplies, and a sentence about it; TARGET=mma relies on one without a trial."""
         if setting("TARGET") == "mma":
-            return MMA_UNITS, "matrix unit: a function stands for one (TARGET=mma)"
-        if setting("TARGET") or not self.facts.may_have_unit:
+            return MMA_UNITS, "matrix unit: not tried (TARGET=mma)"
+        may_have = "cl_nv_device_attribute_query" in self.facts.extensions and self.facts.step_items == MMA_ITEMS
+        if setting("TARGET") or not may_have:  # only NVIDIA's own driver takes its instructions
             return (), ""
-        key = cache_key("matrix unit", self.facts.name, self.facts.version)
-        entry = default_cache().get(key)
-        fault = entry.payload.decode() if entry else next(filter(None, map(self.unit_fault, MMA_UNITS)), "")
-        if entry is None:
-            default_cache().put(key, fault.encode(), {"name": "what is wrong with the matrix unit", "fault": fault})
-        names = ", ".join(dict.fromkeys(unit.a.name for unit in MMA_UNITS))
+        fault = next(filter(None, map(self.unit_fault, MMA_UNITS)), "")
+        names = ", ".join(unit.a.name for unit in MMA_UNITS)
         return ((), f"matrix unit: not used, {fault}") if fault else (MMA_UNITS, f"matrix unit: {names}")
 
-    def unit_fault(self, unit: Unit, *, has_unit: bool = True) -> str:
+    def unit_fault(self, unit: Unit) -> str:
         """Why a product of a matrix unit cannot be trusted, found by trying it once; empty if it can."""
         uops, memory, right = unit_trial(unit)
         flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.COPY_HOST_PTR
-        source = OpenCLRenderer(cl_target(self.facts, "gpu"), has_unit=has_unit).render("check", uops)
         try:
+            source = OpenCLRenderer(cl_target(self.facts, "gpu")).render("check", uops)
             kernel = self.cl.Kernel(self.build("check", source), "check")
             buffers = [self.cl.Buffer(self.context, flags, hostbuf=array) for array in memory]
-            none = bytes(8)
-            kernel.set_args(*(value for buffer in buffers for value in (buffer, none)), none)
+            kernel.set_args(*(value for buffer in buffers for value in (buffer, bytes(8))), bytes(8))
             self.cl.enqueue_nd_range_kernel(self.queue, kernel, (MMA_ITEMS,), (MMA_ITEMS,))
             self.cl.enqueue_copy(self.queue, memory[2], buffers[2])
         except (CompileError, self.cl.Error) as error:

@@ -73,9 +73,8 @@ def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
 def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
     """What says whether a small kernel gives the right sums; without `has_tiles` functions stand for the unit."""
     uops, memory, right = unit_trial(unit)
-    module = load_object(
-        compile_ir(LLVMRenderer(Target("check"), has_tiles=has_tiles).render("check", uops), host), ["check"]
-    )
+    text = LLVMRenderer(Target("check"), has_tiles=has_tiles).render("check", uops)
+    module = load_object(compile_ir(text, host), ["check"])
 
     def is_right() -> bool:
         slots = (ctypes.c_uint64 * 3)(*map(ctypes.addressof, memory))

@@ -12,20 +12,9 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
-from kernmill.ir import (
-    AxisKind,
-    Ops,
-    Target,
-    Unit,
-    UOp,
-    closed_ranges,
-    const,
-    dtypes,
-    index_const,
-    linear,
-    simplify,
-    substitute,
-)
+from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, const, dtypes, index_const, linear, simplify, substitute
+
+from ..groups import is_local
 
 __all__ = ["find_tiles"]
 
@@ -46,7 +35,7 @@ def find_tiles(ast: UOp, target: Target) -> UOp:
 
 def _is_dealt(memory: UOp, unit: Unit, order: Sequence[UOp]) -> bool:
     """Whether the items of a step fill the same memory, and each reads of it only what the unit gives to it."""
-    loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE and node.arg[1] == AxisKind.LOCAL}
+    loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE and is_local(node)}
     last = [loops[name] for name in order[-1].arg.order if name in loops][-len(unit.items) :]
     own = {
         loop: step for loop, (count, step) in zip(last, unit.items, strict=False) if loop.src[0] is index_const(count)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from kernmill.ir import Ops, Unit, UOp, const
+from kernmill.ir import Ops, UOp, const
 from kernmill.renderers import HELD, MMA_ITEMS, MMA_UNITS, mma_function
 from tests.conftest import Golden
 
@@ -16,7 +14,7 @@ def places(number: int) -> list[list[int]]:
 
 
 def test_items_hold_what_the_isa_says() -> None:
-    """There: groupID = item / 4, threadID_in_group = item % 4; a word is two float16 or four int8."""
+    """There: groupID = item / 4, threadID_in_group = item % 4; a word is two values."""
     for item in range(MMA_ITEMS):
         group, inside = item // 4, item % 4
         rows, words = [group, group + 8, group, group + 8], [inside, inside, inside + 4, inside + 4]
@@ -39,10 +37,11 @@ def test_units_say_how_results_are_dealt_out() -> None:
         assert unit.k * unit.a.size_bytes == 32
 
 
-@pytest.mark.parametrize("unit", [MMA_UNITS[0], MMA_UNITS[-1]], ids=["float", "int"])
-def test_the_instruction(unit: Unit, golden: Golden) -> None:
+def test_the_instruction(golden: Golden) -> None:
     """ptxas 12.9 takes kernels with it for sm_80 and sm_90: docs/decisions/0035-shared-tiles.md."""
-    sizes = (unit.m * unit.k, unit.k * unit.n, unit.m * unit.n)
-    src = (const(dtype.vec(n), 0) for dtype, n in zip((unit.a, unit.b, unit.c), sizes, strict=True))
-    node = UOp(Ops.TILE, unit.c.vec(sizes[2]), tuple(src), (unit.m, unit.n, unit.k, unit.group))
-    golden(mma_function(node, "mma", has_unit=True) + "\n" + mma_function(node, "stands_in", has_unit=False))
+    texts: list[str] = []
+    for unit in MMA_UNITS:
+        sizes = (unit.m * unit.k, unit.k * unit.n, unit.m * unit.n)
+        src = tuple(const(dtype.vec(n), 0) for dtype, n in zip((unit.a, unit.b, unit.c), sizes, strict=True))
+        texts += mma_function(UOp(Ops.TILE, src[2].dtype, src, (unit.m, unit.n, unit.k, unit.group)))
+    golden("\n".join(texts))

@@ -83,7 +83,7 @@ def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> N
     ast = merge_loops(product((size, size, size)))
     rows, columns = ("i0.l i0.u", "i1.l i1.u") if in_turn else ("i0.l", "i1.l")
     assert "; ".join(map(str, choose_actions(ast, UNIT))) == (
-        f"split i0 16; split i1 8; split k0 16; split k0.s 2; {blocks}; local i1.s 4; local i0.s 8; unroll i0.s 2; "
+        f"split i0 16; split i1 8; split k0 16; split k0.s 2; {blocks}; local i0.s 8; local i1.s 4; unroll i0.s 2; "
         f"order i0 i0.l i1 i1.l i0.s.l i1.s.l; stage 2 {columns} k0.s i1.s' k0.s.s; "
         f"stage 1 {rows} i0.s' k0.s k0.s.s; grid i0 i1"
     )
