@@ -48,7 +48,7 @@ class _Body(VectorBody):
     def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
         super().__init__(target, name, uops)
         self.grid = grid_digits(uops)
-        stores = [u for u in uops if u.op is Ops.STORE and _is_block(u.src[1])]
+        stores = [u for u in uops if u.op is Ops.STORE and u.src[1].dtype.lanes > len(LANE)]
         self.dealt = {memory for u in stores if (memory := _memory(u.src[0])).op is Ops.LOCAL}
         self.shared: list[str] = []
         self.handlers |= {Ops.BARRIER: self.barrier, Ops.LOCAL: self.local, Ops.TILE: self.tile}
@@ -153,7 +153,7 @@ class _Body(VectorBody):
 
     # --- loads
     def load(self, u: UOp) -> None:
-        if _is_block(u):
+        if u.dtype.lanes > len(LANE):
             self.load_block(u)
             return
         place, lanes = u.src[0], u.dtype.lanes
@@ -236,7 +236,7 @@ class _Body(VectorBody):
         _, index, *gates = place.src
         gate = _gate(index, gates)
         value = self.values[stored]
-        if _is_block(stored):
+        if lanes > len(LANE):
             self.store_block(place, value)
             return
         if stored.dtype.is_bool and lanes > 1:
@@ -309,11 +309,6 @@ class _Body(VectorBody):
         if memory.op is not Ops.LOCAL:
             return "__global"
         return "__local" if "shared" in memory.arg else "__private"
-
-
-def _is_block(u: UOp) -> bool:
-    """Whether a value is a block of a matrix unit, which items hold together."""
-    return u.dtype.lanes > len(LANE)
 
 
 def _memory(place: UOp) -> UOp:

@@ -164,11 +164,10 @@ class VectorBody(CLikeBody, ABC):
 
     def copy(self, u: UOp) -> None:
         """A variable of its own with the value."""
-        (source, *_) = u.src
-        if u.dtype.is_bool and u.dtype.lanes > 1:
-            self.define_mask(u, self.masks[source], self.values[source])
+        if u.src[0] in self.masks:
+            self.define_mask(u, self.masks[u.src[0]], self.values[u.src[0]])
         else:
-            self.define(u, self.values[source])
+            super().copy(u)
 
     def set(self, u: UOp) -> None:
         """SET."""

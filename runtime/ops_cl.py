@@ -120,8 +120,7 @@ class ClDevice(Device):
         if setting("TARGET") or not may_have:  # only NVIDIA's own driver takes its instructions
             return (), ""
         fault = next(filter(None, map(self.unit_fault, MMA_UNITS)), "")
-        names = ", ".join(unit.a.name for unit in MMA_UNITS)
-        return ((), f"matrix unit: not used, {fault}") if fault else (MMA_UNITS, f"matrix unit: {names}")
+        return ((), f"matrix unit: not used, {fault}") if fault else (MMA_UNITS, "matrix unit: float16, bfloat16")
 
     def unit_fault(self, unit: Unit) -> str:
         """Why a product of a matrix unit cannot be trusted, found by trying it once; empty if it can."""

@@ -98,13 +98,14 @@ def _unit(plan: _Plan) -> bool:
         return False
     product, unit = found
     row, column, sizes = product.rows, product.columns, shape.sizes
-    others = nest_iterations(shape, [n for n in shape.outputs if n not in (row, column)])
     (rows, _), (columns, lanes) = unit.items
-    fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= plan.target.group_items]
-    tiles = [(t[0] * t[1] * unit.m, t[2] * t[3] * unit.n) for t in fits]
-    groups = [others * -(-sizes[row] // high) * -(-sizes[column] // wide) for high, wide in tiles]
+    fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= plan.target.group_items
+            and sizes[row] > t[1] * unit.m and sizes[column] > t[3] * unit.n]  # fmt: skip
     if not fits:
         return False
+    tiles = [(t[0] * t[1] * unit.m, t[2] * t[3] * unit.n) for t in fits]
+    others = nest_iterations(shape, [n for n in shape.outputs if n not in (row, column)])
+    groups = [others * -(-sizes[row] // high) * -(-sizes[column] // wide) for high, wide in tiles]
     chosen = next((n for n, count in enumerate(groups) if count >= _GROUPS), -1)
     down, tall, across, broad = fits[chosen]
     cuts = ((row, unit.m), (column, unit.n), (product.inner, unit.k))

@@ -133,7 +133,7 @@ def test_items_hold_blocks_together(pair: tuple[DType, DType], turned: tuple[boo
     agree(values(rng, (rows, inner), pair[0]), values(rng, (inner, columns), pair[1]), pair, shared, turned)
 
 
-@pytest.mark.parametrize("sizes", [(66, 40, 70), (64, 32, 64), (16, 16, 8), (9, 9, 5)])
+@pytest.mark.parametrize("sizes", [(66, 40, 70), (64, 32, 64), (32, 16, 16), (16, 16, 8), (9, 9, 5)])
 def test_items_of_many_steps(sizes: tuple[int, int, int], opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several of an item, whole and with tails, and less than one step."""
     monkeypatch.setattr(importlib.import_module("kernmill.compiler.optimize.gpu"), "_STEPS", ((2, 2, 2, 2),))
