@@ -6,6 +6,7 @@ if __name__ != "kernmill.compiler":
 
 from .estimate import *
 from .groups import *
+from .join import *
 from .kernel import *
 from .linearize import *
 from .memory_plan import *

@@ -1,18 +1,26 @@
-"""What the scheduler hands to the runtime: kernels in order, and the buffers they work on."""
+"""What every kernel carries besides its nodes, and how often its loops run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import dataclass
 
-from kernmill.ir import DType, Ops, UOp
+from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "KernelInfo", "Schedule", "iterations", "memory_of"]
+__all__ = ["KernelInfo", "iterations", "memory_of"]
 
 
 def iterations(loop: UOp) -> int:
     """How often a loop runs; where its size is known at launch only, at most."""
     return int(loop.src[0].bounds[1])
+
+
+def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
+    """The kernel with slots 0, 1, .. for what it writes and then for what it reads; which slots these were before."""
+    params = [node for node in ast.toposort() if node.op is Ops.PARAM]
+    written = [store.src[0].src[0] for store in ast.src]
+    numbers = list(dict.fromkeys(node.arg[0] for node in (*written, *params)))
+    table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
+    return substitute(ast, table), tuple(numbers)
 
 
 def memory_of(node: UOp) -> UOp:
@@ -29,60 +37,3 @@ class KernelInfo:
     name: str
     order: tuple[str, ...]
     actions: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One launch: `ast` is a SINK of STOREs over PARAMs; PARAM slot i is the schedule's buffer `buffers[i]`."""
-
-    ast: UOp
-    buffers: tuple[int, ...]
-    outputs: tuple[int, ...]
-    device: str
-    origin: str | None
-
-    @property
-    def name(self) -> str:
-        """The kernel's name: kind and sizes."""
-        info: KernelInfo = self.ast.arg
-        return info.name
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """Move a buffer to another device."""
-
-    source: int
-    target: int
-
-
-Item: TypeAlias = "Kernel | Copy"
-
-
-@dataclass(slots=True)
-class BufferPlan:
-    """One buffer of a schedule: an input (`slot` says which), or memory to be found for a result or an intermediate."""
-
-    dtype: DType
-    numel: int
-    device: str
-    slot: int | None = None
-    is_output: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CheckItem:
-    """After the run: the bool in this buffer must be false, else IndexRangeError(message)."""
-
-    buffer: int
-    message: str
-
-
-@dataclass(slots=True)
-class Schedule:
-    """Everything to run for one realize: `results[i]` is the buffer of root i."""
-
-    items: list[Item] = field(default_factory=list[Item])
-    buffers: list[BufferPlan] = field(default_factory=list[BufferPlan])
-    results: list[int] = field(default_factory=list[int])
-    checks: list[CheckItem] = field(default_factory=list[CheckItem])

@@ -8,24 +8,14 @@ first, each at the lowest place that is free during its life. Tests: tests/compi
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import accumulate
 
-from .kernel import Copy, Item, Schedule
+from kernmill.ir import BufferPlan, Copy, Item, MemoryPlan, Schedule
 
-__all__ = ["MemoryPlan", "plan_memory"]
+__all__ = ["plan_memory"]
 
 _ALIGNMENT = 128  # bytes; also keeps one cache line pair between neighbours
-
-
-@dataclass(slots=True)
-class MemoryPlan:
-    """Byte offsets of intermediates in their device's arena; `lower_bound_bytes` is alive at the worst moment."""
-
-    offsets: dict[int, int] = field(default_factory=dict[int, int])
-    arena_bytes: dict[str, int] = field(default_factory=dict[str, int])
-    lower_bound_bytes: int = 0
-    unplanned_bytes: int = 0
 
 
 def buffers_of(item: Item) -> tuple[int, ...]:
@@ -33,22 +23,21 @@ def buffers_of(item: Item) -> tuple[int, ...]:
     return (item.source, item.target) if isinstance(item, Copy) else item.buffers
 
 
+def outputs_of(item: Item) -> tuple[int, ...]:
+    """The buffers that an item writes."""
+    return (item.target,) if isinstance(item, Copy) else item.outputs
+
+
 def plan_memory(schedule: Schedule) -> MemoryPlan:
     """Places for every buffer that is neither an input nor a result."""
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for position, item in enumerate(schedule.items):
-        for number in buffers_of(item):
-            plan = schedule.buffers[number]
-            if plan.slot is None and not plan.is_output:
-                first.setdefault(number, position)
-                last[number] = position
-    sizes = {n: _padded(schedule.buffers[n].numel * schedule.buffers[n].dtype.size_bytes) for n in first}
-    result = MemoryPlan(unplanned_bytes=sum(sizes.values()), lower_bound_bytes=_most_alive(first, last, sizes))
+    lives = _lives(schedule.items, schedule.buffers)
+    sizes = {n: _size_bytes(schedule.buffers[n]) for n in lives}
+    alive_bytes = most_alive(schedule.items, schedule.buffers)
+    result = MemoryPlan(unplanned_bytes=sum(sizes.values()), lower_bound_bytes=alive_bytes)
     placed: dict[str, list[tuple[int, int, int, int]]] = {}  # device -> (begin, end, first, last), by begin
     for number in sorted(sizes, key=lambda n: (-sizes[n], n)):
         device, size = schedule.buffers[number].device, sizes[number]
-        born, dies = first[number], last[number]
+        born, dies = lives[number]
         others = placed.setdefault(device, [])
         offset = 0
         for begin, end, other_born, other_dies in others:
@@ -63,14 +52,24 @@ def plan_memory(schedule: Schedule) -> MemoryPlan:
     return result
 
 
-def _most_alive(first: dict[int, int], last: dict[int, int], sizes: dict[int, int]) -> int:
-    """Bytes that live at the worst moment."""
-    changes = [0] * (2 + max(last.values(), default=0))
-    for number, size in sizes.items():
-        changes[first[number]] += size
-        changes[last[number] + 1] -= size
+def most_alive(items: Sequence[Item | None], buffers: Sequence[BufferPlan]) -> int:
+    """Bytes of intermediates that live at the worst moment."""
+    changes = [0] * (1 + len(items))
+    for number, (first, last) in _lives(items, buffers).items():
+        changes[first] += _size_bytes(buffers[number])
+        changes[last + 1] -= _size_bytes(buffers[number])
     return max(accumulate(changes))
 
 
-def _padded(size_bytes: int) -> int:
-    return -(-max(1, size_bytes) // _ALIGNMENT) * _ALIGNMENT
+def _lives(items: Sequence[Item | None], buffers: Sequence[BufferPlan]) -> dict[int, tuple[int, int]]:
+    """The first and the last item that touch each intermediate."""
+    lives: dict[int, tuple[int, int]] = {}
+    for position, item in enumerate(items):
+        for number in buffers_of(item) if item is not None else ():
+            if buffers[number].is_intermediate:
+                lives[number] = (lives.get(number, (position,))[0], position)
+    return lives
+
+
+def _size_bytes(plan: BufferPlan) -> int:
+    return -(-max(1, plan.numel * plan.dtype.size_bytes) // _ALIGNMENT) * _ALIGNMENT

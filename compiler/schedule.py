@@ -11,10 +11,27 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import Group, InternalError, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
+from kernmill.ir import (
+    BufferPlan,
+    CheckItem,
+    Copy,
+    Group,
+    Item,
+    Kernel,
+    Op,
+    Ops,
+    Schedule,
+    UOp,
+    dtypes,
+    numel,
+    simplify,
+    static,
+    substitute,
+)
 
 from .fuse import Fusion, Kept, fuse, region_gate
-from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule
+from .join import join_kernels
+from .kernel import KernelInfo, numbered
 from .rangeify import TRUE, Use
 from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces
@@ -38,6 +55,7 @@ def make_schedule(
         schedule = builder.run()
         clash = builder.clashes()
         if not clash:
+            schedule.items = join_kernels(schedule)
             return schedule
         refused |= clash
 
@@ -73,6 +91,7 @@ class _Builder:
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
     device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
     reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> nodes it reads
+    waits: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> roots that run before it
     is_stuck: bool = False
 
     def run(self) -> Schedule:
@@ -237,7 +256,7 @@ class _Builder:
         buffers = list(self.slots[number])
         device = self.device_of.get(node) or self.default_device
         used = tuple(buffers[slot] for slot in found[1])
-        self.kernels[node] = Kernel(found[0], used, (self.buffer_of[node],), device, node.origin)
+        self.kernels[node] = Kernel.of(found[0], used, (self.buffer_of[node],), device, node.origin)
 
     def _memory(self, node: UOp, kernel: int) -> UOp:
         """The buffer of a node in the body of a kernel: numbered as that meets them, so that equal layers are equal."""
@@ -249,7 +268,7 @@ class _Builder:
     def _order(self, fusion: Fusion) -> None:
         """Producers before readers, readers of an old value before the kernel that overwrites it."""
         self.reads = {k.node: _data_below(k.node, self.buffer_of) for k in fusion.roots}
-        waits = self._waits()
+        self.waits = waits = self._waits()
         done: set[UOp] = set()
         pending = [k.node for k in reversed(fusion.roots)]
         while pending:
@@ -287,8 +306,8 @@ class _Builder:
             for reader, below in self.reads.items():
                 if reader is not node and old in below and _depends(reader, node, self.reads):
                     clash.add(node)
-        if self.is_stuck and not clash:
-            raise InternalError("schedule: kernels wait for each other, and no assignment is the reason")
+        if self.is_stuck and not clash:  # some overwrite what the others still read: one of them goes elsewhere
+            clash = {next(node for node in self.targets if _depends(node, node, self.waits))}
         return clash
 
 
@@ -350,13 +369,9 @@ def _count(node: UOp) -> int:
 
 def _finished(ast: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[int, ...]]:
     """The kernel of a body, and which of the body's slots became slot 0, 1, ..: the output first, then as read."""
-    ast = tidy_reduce_loops(simplify(ast))
-    params = [node for node in ast.toposort() if node.op is Ops.PARAM]
-    params.sort(key=lambda node: node.arg[0] != 0)
-    numbers = list(dict.fromkeys(node.arg[0] for node in params))
-    ast = substitute(ast, {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params})
+    ast, slots = numbered(tidy_reduce_loops(simplify(ast)))
     info = KernelInfo(_name(ast, loops), tuple(str(r.arg[0]) for r in loops))
-    return ast.replace(arg=info), tuple(numbers)
+    return ast.replace(arg=info), slots
 
 
 def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) -> UOp:

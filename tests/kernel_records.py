@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmill.compiler import Kernel
-from kernmill.ir import Context, DType, KernmillError, Ops
+from kernmill.ir import Context, DType, Kernel, KernmillError, Ops
 from kernmill.runtime import Call, allocate_buffer, build, get_device
 
 LIMIT_BYTES = 1 << 18  # of all buffers of a kernel

@@ -160,8 +160,8 @@ class Adam(Optimizer):
         mean, square = self.mean[i].detach(), self.square[i].detach()  # where they were put: one kernel each, no copy
         steps = self.steps[parameter.device].reshape(()).float()
         rate = lr / _one_minus_power(first, steps).cast(parameter.dtype)
-        root = _one_minus_power(second, steps).sqrt().cast(parameter.dtype)
-        parameter.assign(now - rate * (mean / (square.sqrt() / root + self.eps)))
+        root = _one_minus_power(second, steps).rsqrt().cast(parameter.dtype)  # once, and no division for each element
+        parameter.assign(now - rate * (mean / (square.sqrt() * root + self.eps)))
         return [self.mean[i], self.square[i]]
 
 

@@ -8,8 +8,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernmill.compiler import Copy, Kernel
-from kernmill.ir import Ops, UOp, assign, dtypes, elementwise, permute, reshape, scalar, shrink, strided, take
+from kernmill.ir import (
+    Copy,
+    Kernel,
+    Ops,
+    UOp,
+    assign,
+    dtypes,
+    elementwise,
+    permute,
+    reshape,
+    scalar,
+    shrink,
+    strided,
+    take,
+)
 from tests.compiler.kernels import (
     F32,
     Array,
@@ -92,6 +105,17 @@ def test_two_assignments_to_one_old_value() -> None:
     written = [number for kernel in kernels(schedule) for number in kernel.outputs]
     assert len(set(written)) == 2
     assert sum(schedule.buffers[number].slot == 0 for number in written) <= 1
+
+
+def test_two_tensors_that_are_swapped() -> None:
+    """Each overwrites what the other one reads: one of them gets other memory. This was an InternalError."""
+    given = numbers(48, 48)
+    schedule = scheduled(assign(X, Y * 2.0), assign(Y, X * 3.0), in_place=(0, 1))
+    arrays = run_schedule(schedule, given)
+    for number, want in zip(schedule.results, (given[1] * 2, given[0] * 3), strict=True):
+        close(arrays[number], want)
+    written = {schedule.buffers[number].slot for kernel in kernels(schedule) for number in kernel.outputs}
+    assert len(written & {0, 1}) == 1
 
 
 def test_a_chain_of_assignments_stays_in_one_memory() -> None:

@@ -482,7 +482,12 @@ def test_a_driver_that_refuses_the_instruction_gets_plain_kernels(
 ) -> None:
     """And `kernmill info` says so."""
     real = cl_driver.facts_of
-    changed: dict[str, Any] = {"step_items": 32, "extensions": ("cl_nv_device_attribute_query",), "kind": "gpu", "is_unified": False}
+    changed: dict[str, Any] = {
+        "step_items": 32,
+        "extensions": ("cl_nv_device_attribute_query",),
+        "kind": "gpu",
+        "is_unified": False,
+    }
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
     device = opened("CL")
     assert device.target.tiles == ()
@@ -496,7 +501,12 @@ def test_a_driver_that_refuses_the_instruction_gets_plain_kernels(
 
 def test_a_unit_that_works_is_used(opencl: str, monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> None:
     real = cl_driver.facts_of
-    changed: dict[str, Any] = {"step_items": 32, "extensions": ("cl_nv_device_attribute_query",), "kind": "gpu", "is_unified": False}
+    changed: dict[str, Any] = {
+        "step_items": 32,
+        "extensions": ("cl_nv_device_attribute_query",),
+        "kind": "gpu",
+        "is_unified": False,
+    }
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), name="another", **changed))
     monkeypatch.setattr(ops_cl.ClDevice, "unit_fault", lambda *_: "")
     device = opened("CL")

@@ -1,0 +1,127 @@
+"""Kernels that walk the same loops over the same data become one with several results.
+
+When: last, on kernels in order. Why there: what an assignment overwrites, and when, is settled, and which kernels share
+their loops is known only now. A step of Adam is three assignments; as one kernel it reads the gradient, both means and
+the parameter once, and writes three of them once.
+
+Two kernels without sums are joined when each iteration touches some place in both, each finds what the other one writes
+only at the place where it is written, and one of them can move to the other past all that runs in between. What the
+first one writes is handed over in a register; where nobody else reads it, it is not written at all. Guarantees: the
+same results, and never more bytes alive at once. Tests: tests/compiler/test_join.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+
+from kernmill.ir import BufferPlan, Item, Kernel, Ops, Schedule, UOp, simplify, substitute
+
+from .kernel import KernelInfo, numbered
+from .memory_plan import buffers_of, most_alive, outputs_of
+
+__all__ = ["join_kernels"]
+
+_MOST_BUFFERS = 12  # of a kernel: each is a stream of its own through the caches
+
+
+def join_kernels(schedule: Schedule) -> list[Item]:
+    """The items of the schedule, fewer where kernels could be joined."""
+    items: list[Item | None] = [*schedule.items]  # a kernel that went into another one leaves None behind
+    alive_bytes = most_alive(items, schedule.buffers)
+    alike: dict[Hashable, list[int]] = {}  # kernels without sums over the same loops, by position
+    for at, item in enumerate(schedule.items):
+        if not isinstance(item, Kernel) or not _is_plain(item.ast):
+            continue
+        earlier = alike.setdefault((item.device, _loops(item.ast)), [])
+        for n in earlier[::-1]:
+            new = _joined(items, n, at, schedule.buffers)
+            if new is None or (after := most_alive(new, schedule.buffers)) > alive_bytes:
+                continue
+            items, alive_bytes = new, after
+            if items[at] is None:
+                break
+            earlier.remove(n)
+        else:
+            earlier.append(at)
+    return [item for item in items if item is not None]
+
+
+@lru_cache(maxsize=1024)
+def _loops(ast: UOp) -> frozenset[UOp]:
+    return frozenset(node for node in ast.toposort() if node.op is Ops.RANGE)
+
+
+def _is_plain(ast: UOp) -> bool:
+    """Whether all loops are the output's: there are no sums, and no rows that are kept."""
+    info: KernelInfo = ast.arg
+    return all(loop.arg[0] in info.order for loop in _loops(ast))
+
+
+@lru_cache(maxsize=1024)
+def _places(ast: UOp) -> dict[int, set[UOp]]:
+    """For each slot the places that a kernel touches, written as if all were slot 0."""
+    places: dict[int, set[UOp]] = {}
+    for node in ast.toposort():
+        if node.op is Ops.INDEX:
+            param = node.src[0]
+            place = node.replace(src=(param.replace(arg=(0, param.arg[1])), *node.src[1:]))
+            places.setdefault(param.arg[0], set()).add(place)
+    return places
+
+
+def _joined(
+    items: Sequence[Item | None], first: int, second: int, buffers: Sequence[BufferPlan]
+) -> list[Item | None] | None:
+    """The items with two kernels put together at the place of one of them, if that may be."""
+    one, other = items[first], items[second]
+    if not isinstance(one, Kernel) or not isinstance(other, Kernel):
+        return None
+    shared = [n for n in one.buffers if n in other.buffers]
+    if not shared or len({*one.buffers, *other.buffers}) > _MOST_BUFFERS or not _fit(one, other, shared):
+        return None
+    between = [item for item in items[first + 1 : second] if item is not None]
+    for stays, moves in ((first, other), (second, one)):
+        if all(
+            set(outputs_of(item)).isdisjoint(moves.buffers) and set(moves.outputs).isdisjoint(buffers_of(item))
+            for item in between
+        ):
+            rest = [item for n, item in enumerate(items) if item is not None and n not in (first, second)]
+            gone = {n for n in one.outputs if n in shared and buffers[n].is_intermediate}
+            gone.difference_update(*(buffers_of(item) for item in rest if gone))
+            new = [*items]
+            new[first] = new[second] = None
+            new[stays] = _merged(one, other, gone)
+            return new
+    return None
+
+
+def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:
+    """Some place is touched by both in each iteration; what one of them writes the other only reads, at that place."""
+    mine, theirs, is_same = _places(one.ast), _places(other.ast), False
+    for n in shared:
+        here, there = mine[one.buffers.index(n)], theirs[other.buffers.index(n)]
+        is_same |= any(place.src[1].ranges == _loops(one.ast) for place in here & there)
+        if (n in one.outputs or n in other.outputs) and (here != there or len(here) > 1):
+            return False
+    return is_same and set(one.outputs).isdisjoint(other.outputs)
+
+
+def _merged(one: Kernel, other: Kernel, gone: set[int]) -> Kernel:
+    """Both in one, the first one's results handed over, and those that are `gone` not stored."""
+    buffers = tuple(dict.fromkeys((*one.buffers, *other.buffers)))
+    slots = tuple(buffers.index(n) for n in other.buffers)
+    ast, used = _merged_asts(one.ast, other.ast, slots, tuple(n not in gone for n in one.outputs))
+    outputs = tuple(n for n in (*one.outputs, *other.outputs) if n not in gone)
+    return Kernel.of(ast, tuple(buffers[slot] for slot in used), outputs, one.device, one.origin)
+
+
+@lru_cache(maxsize=1024)  # equal layers are joined once
+def _merged_asts(one: UOp, other: UOp, slots: tuple[int, ...], kept: tuple[bool, ...]) -> tuple[UOp, tuple[int, ...]]:
+    params = [node for node in other.toposort() if node.op is Ops.PARAM]
+    other = substitute(other, {param: param.replace(arg=(slots[param.arg[0]], param.arg[1])) for param in params})
+    stored = {store.src[0]: store.src[1] for store in one.src}
+    loads = [node for node in other.toposort() if node.op is Ops.LOAD and node.src[0] in stored]
+    other = substitute(other, {load: stored[load.src[0]] for load in loads})
+    stores = [store for store, is_kept in zip(one.src, kept, strict=True) if is_kept]
+    return numbered(simplify(one.replace(src=(*stores, *other.src))))
