@@ -402,10 +402,11 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     table: dict[UOp, UOp] = {}
     made: dict[str, str] = {}
     first = _marks(ast, names)
+    has_tile = any(node.op is Ops.LOCAL and node.arg[0] == "tile" for node in ast.toposort())
     for number, load in enumerate(loads):
         mark = "'" * (first + number)
         loops = [next(r for r in load.ranges if r.arg[0] == name) for name in names]
-        table[load], copies = staged(load, loops, f"stage{slot}_{number}", mark)
+        table[load], copies = staged(load, loops, f"stage{slot}_{number}", mark, has_gaps=not has_tile)
         made |= copies
     return simplify(substitute(ast, table)), made
 
