@@ -84,7 +84,7 @@ def planned(step: Any) -> dict[str, int]:
         kept, least = step.func.memory()
         return {"kept": kept, "least": least}
     runtime = importlib.import_module("kernmill.runtime")
-    memories = [plan.memory for plan in getattr(runtime.execute, "_plans", {}).values()]  # no face for this
+    memories = [plan.memory for plan in runtime.plan.plans.values()]
     if not memories:
         return {}
     most = max(memories, key=lambda m: m.unplanned_bytes)

@@ -46,13 +46,13 @@ class Line:
 
 def lines_of(row: Row, seconds: float, beam: int, *, tiny: bool = False) -> list[Line]:
     """Search for the kernels that the row launches."""
-    from kernmill.runtime import collecting_kernels, get_device, tune
+    from kernmill.runtime import collecting_kernels, get_device, tune_kernel
 
     with collecting_kernels() as seen:
         row.prepare(Setup(peers=("kernmill",), sample_s=0.0, tiny=tiny))
     done: list[Line] = []
     for (device, _), (kernel, _) in seen.items():
-        found = tune(get_device(device), kernel, width=beam, seconds=seconds)
+        found = tune_kernel(get_device(device), kernel, width=beam, seconds=seconds)
         text = "; ".join(str(action) for action in found.schedule)
         done.append(Line(row.name, kernel.name, found.heuristic_ns * 1e-9, found.time_ns * 1e-9, found.tried,
                          len(found.wrong), text))  # fmt: skip

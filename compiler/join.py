@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
-from kernmill.ir import Ops, UOp, simplify, substitute
+from kernmill.ir import BufferPlan, Item, Kernel, Ops, Schedule, UOp, simplify, substitute
 
-from .kernel import BufferPlan, Item, Kernel, KernelInfo, Schedule, numbered
+from .kernel import KernelInfo, numbered
 from .memory_plan import buffers_of, most_alive, outputs_of
 
 __all__ = ["join_kernels"]
@@ -113,7 +113,7 @@ def _merged(one: Kernel, other: Kernel, gone: set[int]) -> Kernel:
     slots = tuple(buffers.index(n) for n in other.buffers)
     ast, used = _merged_asts(one.ast, other.ast, slots, tuple(n not in gone for n in one.outputs))
     outputs = tuple(n for n in (*one.outputs, *other.outputs) if n not in gone)
-    return Kernel(ast, tuple(buffers[slot] for slot in used), outputs, one.device, one.origin)
+    return Kernel.of(ast, tuple(buffers[slot] for slot in used), outputs, one.device, one.origin)
 
 
 @lru_cache(maxsize=1024)  # equal layers are joined once

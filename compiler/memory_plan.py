@@ -9,24 +9,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 
-from .kernel import BufferPlan, Copy, Item, Schedule
+from kernmill.ir import BufferPlan, Copy, Item, MemoryPlan, Schedule
 
-__all__ = ["MemoryPlan", "plan_memory"]
+__all__ = ["plan_memory"]
 
 _ALIGNMENT = 128  # bytes; also keeps one cache line pair between neighbours
-
-
-@dataclass(slots=True)
-class MemoryPlan:
-    """Byte offsets of intermediates in their device's arena; `lower_bound_bytes` is alive at the worst moment."""
-
-    offsets: dict[int, int] = field(default_factory=dict[int, int])
-    arena_bytes: dict[str, int] = field(default_factory=dict[str, int])
-    lower_bound_bytes: int = 0
-    unplanned_bytes: int = 0
 
 
 def buffers_of(item: Item) -> tuple[int, ...]:

@@ -11,11 +11,27 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from kernmill.ir import Group, Op, Ops, UOp, dtypes, numel, simplify, static, substitute
+from kernmill.ir import (
+    BufferPlan,
+    CheckItem,
+    Copy,
+    Group,
+    Item,
+    Kernel,
+    Op,
+    Ops,
+    Schedule,
+    UOp,
+    dtypes,
+    numel,
+    simplify,
+    static,
+    substitute,
+)
 
 from .fuse import Fusion, Kept, fuse, region_gate
 from .join import join_kernels
-from .kernel import BufferPlan, CheckItem, Copy, Item, Kernel, KernelInfo, Schedule, numbered
+from .kernel import KernelInfo, numbered
 from .rangeify import TRUE, Use
 from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces
@@ -240,7 +256,7 @@ class _Builder:
         buffers = list(self.slots[number])
         device = self.device_of.get(node) or self.default_device
         used = tuple(buffers[slot] for slot in found[1])
-        self.kernels[node] = Kernel(found[0], used, (self.buffer_of[node],), device, node.origin)
+        self.kernels[node] = Kernel.of(found[0], used, (self.buffer_of[node],), device, node.origin)
 
     def _memory(self, node: UOp, kernel: int) -> UOp:
         """The buffer of a node in the body of a kernel: numbered as that meets them, so that equal layers are equal."""

@@ -10,11 +10,13 @@ from .algebra import *
 from .dtype import *
 from .errors import *
 from .evaluate import *
+from .face import *
 from .fold import *
 from .graph import *
 from .ops import *
 from .pattern import *
 from .rewrite import *
+from .schedule import *
 from .settings import *
 from .settings import debug as debug
 from .shape import *

@@ -18,18 +18,9 @@ A message has three parts: what was asked (the call with shapes and dtypes), why
 """
 
 __all__ = [
-    "CompileError",
-    "DTypeError",
-    "DeviceError",
-    "FormatError",
-    "GradientError",
-    "IndexRangeError",
-    "InternalError",
-    "KernmillError",
-    "OutOfMemoryError",
-    "SettingError",
-    "ShapeError",
-]
+    "CompileError", "DTypeError", "DeviceError", "FormatError", "GradientError", "IndexRangeError", "InternalError",
+    "KernmillError", "OutOfMemoryError", "SettingError", "ShapeError",
+]  # fmt: skip
 
 
 class KernmillError(Exception):

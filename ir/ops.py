@@ -15,7 +15,6 @@ import math
 import operator
 from collections.abc import Callable, Iterator
 from enum import Enum, StrEnum
-from fractions import Fraction
 from typing import Any, Final
 
 __all__ = ["AxisKind", "Group", "Op", "Ops"]
@@ -176,6 +175,8 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
     plain = a * b + c
     if isinstance(plain, int) or not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
         return plain
+    from fractions import Fraction  # slow to import
+
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     try:
         return float(exact) if exact else plain

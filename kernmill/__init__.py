@@ -1,10 +1,15 @@
 """kernmill: a tensor compiler."""
 
-from pathlib import Path as _Path
+import gc as _gc
+import os as _os
+from typing import TYPE_CHECKING
 
-_here = _Path(__file__).resolve().parent
-if not (_here / "ir").is_dir():  # a checkout: the sub-packages stand beside this folder, in a wheel they are in it
-    __path__.append(str(_here.parent))
+_here = _os.path.dirname(_os.path.realpath(__file__))
+if not _os.path.isdir(_os.path.join(_here, "ir")):  # a checkout: the sub-packages stand beside it, in a wheel inside
+    __path__.append(_os.path.dirname(_here))
+
+_was_enabled = _gc.isenabled()
+_gc.disable()  # what is imported stays: looking through it for garbage takes a fifth of the time
 
 from kernmill.ir import CompileError as CompileError
 from kernmill.ir import (
@@ -22,16 +27,19 @@ from kernmill.ir import (
     ShapeError,
     dtypes,
 )
+from kernmill.ir import names_of as _names_of
 
-from . import nn as nn
 from .contraction import einsum
 from .elementwise import where
-from .jit import jit
 from .lazy import no_grad, train
 from .movement import cat, meshgrid, stack
 from .random import manual_seed
 from .tensor import Tensor
 from .variable import Variable
+
+if TYPE_CHECKING:
+    from . import nn as nn
+    from .jitted import jit
 
 __all__ = [
     "CompileError",
@@ -61,3 +69,7 @@ __all__ = [
     "train",
     "where",
 ]
+
+__getattr__ = _names_of(__name__, "jitted", "nn")
+if _was_enabled:
+    _gc.enable()

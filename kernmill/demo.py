@@ -8,7 +8,7 @@ import time
 from itertools import takewhile
 from pathlib import Path
 
-from kernmill.runtime import profile
+from kernmill.runtime import profile, watch
 
 from .lazy import device_name
 from .llm import Learner, Model, Sampler, Vocabulary, llama_metadata, stories
@@ -28,7 +28,7 @@ def run(steps: int = 240, seed: int = 1) -> float:
     vocabulary = Vocabulary(texts)
     print(f"A llama of {LAYERS} layers learns to tell stories on {device_name(None)}.")
     profile.totals.clear()
-    profile.collecting, before = True, profile.collecting
+    watch.collecting, before = True, watch.collecting
     try:
         metadata = llama_metadata(WIDTH, LAYERS, CONTEXT) | vocabulary.metadata()
         learner = Learner(metadata, len(vocabulary), CONTEXT, seed)
@@ -37,7 +37,7 @@ def run(steps: int = 240, seed: int = 1) -> float:
         with tempfile.TemporaryDirectory() as folder:
             tell(learner, vocabulary, Path(folder), seed)
     finally:
-        profile.collecting = before
+        watch.collecting = before
     show_costs(time.perf_counter() - start)
     return loss
 

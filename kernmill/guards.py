@@ -16,12 +16,11 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from operator import is_
-from pathlib import Path
 from typing import Any
 
 from kernmill.ir import ShapeError
 
-from .lazy import Lazy
+from .lazy import OURS, Lazy
 from .nest import contents, kind_of
 from .size import SymbolicSize
 
@@ -42,14 +41,12 @@ _OPEN = (  # of the standard library, but data of the user
     "collections.UserList",
 )
 _LIBRARY = (os.path.dirname(os.__file__), "<frozen")
-_HERE = str(Path(__file__).resolve().parent)
-_OURS = (_HERE, *(str(Path(_HERE).parent / name) for name in ("ir", "compiler", "renderers", "runtime")))
 
 
 @functools.cache
 def _is_foreign(filename: str) -> bool:
     """Code that belongs to Python, to an installed package or to kernmill."""
-    return filename.startswith(_LIBRARY) or filename.startswith(_OURS) or "site-packages" in filename
+    return filename.startswith(_LIBRARY) or filename.startswith(OURS) or "site-packages" in filename
 
 
 @functools.cache

@@ -18,10 +18,10 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Generator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kernmill.ir import (
@@ -279,8 +279,8 @@ def checked_const(dtype: DType, value: float, asked: DType) -> UOp:
 
 
 # --- provenance: each node remembers the user's line -----------------------------------------------------------------
-_HERE = str(Path(__file__).resolve().parent)
-_OURS = (_HERE, *(str(Path(_HERE).parent / name) for name in ("ir", "compiler", "renderers", "runtime")))
+_HERE = os.path.dirname(os.path.realpath(__file__))
+OURS = (_HERE, *(os.path.join(os.path.dirname(_HERE), name) for name in ("ir", "compiler", "renderers", "runtime")))
 _known: dict[str, bool] = {}
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -293,7 +293,7 @@ def user_line() -> str:
         name = frame.f_code.co_filename
         ours = _known.get(name)
         if ours is None:
-            ours = _known[name] = name.startswith(_OURS) or name.startswith("<frozen")
+            ours = _known[name] = name.startswith(OURS) or name.startswith("<frozen")
         if not ours or frame.f_back is None:
             return f"{name}:{frame.f_lineno}"
         frame = frame.f_back

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from kernmill.compiler import Kernel
-from kernmill.ir import KernmillError
-from kernmill.runtime import Tuned, Worker, collecting_kernels, get_device, tune
+from kernmill.ir import Kernel, KernmillError
+from kernmill.runtime import Tuned, Worker, collecting_kernels, get_device, tune_kernel
 
 __all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
 
@@ -118,7 +117,7 @@ def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextI
             shares = [max(_LEAST_SHARE, other.share) for other in kernels[number:]]
             line.number = number + 1
             try:
-                result = tune(
+                result = tune_kernel(
                     get_device(found.device), found.kernel, width=width, seconds=left * shares[0] / sum(shares),
                     progress=line.changing, worker=worker,
                 )  # fmt: skip

@@ -3,10 +3,17 @@
 if __name__ != "kernmill.renderers":
     raise ImportError("import kernmill.renderers, not renderers: the bare name would load a second copy")
 
-from .amx import *
-from .base import *
-from .clike import *
-from .llvmir import *
-from .opencl import *
-from .opencl_vectors import *
-from .python import *
+from typing import TYPE_CHECKING
+
+from kernmill.ir import names_of
+
+if TYPE_CHECKING:
+    from .amx import *
+    from .base import *
+    from .clike import *
+    from .llvmir import *
+    from .opencl import *
+    from .opencl_vectors import *
+    from .python import *
+
+__getattr__ = names_of(__name__, "base", "amx", "llvmir", "python", "clike", "opencl_vectors", "opencl")

@@ -5,32 +5,42 @@ if __name__ != "kernmill.runtime":
 
 from typing import TYPE_CHECKING
 
+from kernmill.ir import names_of
+
 from . import allocator as allocator
 from . import compile_cache as compile_cache
 from . import elf as elf
 from . import host as host
-from . import kernel_text as kernel_text
+from . import later as later
 from . import llvm_codegen as llvm_codegen
-from . import llvm_process as llvm_process
 from . import loader as loader
+from . import plan as plan
 from . import pool as pool
 from . import pool_ir as pool_ir
-from . import profile as profile
 from . import schedules as schedules
+from . import watch as watch
 from .buffer import *
 from .build import *
 from .device import *
 from .execute import *
-from .profile import *
 from .replay import *
-from .tune import *
+from .watch import *
 
 if TYPE_CHECKING:  # loaded by name when first used; announced here for type checkers
     from . import cl_driver as cl_driver
     from . import cl_memory as cl_memory
     from . import cl_program as cl_program
+    from . import kernel_text as kernel_text
+    from . import llvm_process as llvm_process
     from . import ops_cl as ops_cl
     from . import ops_llvm as ops_llvm
     from . import ops_null as ops_null
     from . import ops_python as ops_python
+    from . import profile as profile
     from . import tune_worker as tune_worker
+    from .compiling import *
+    from .planning import *
+    from .profile import *
+    from .tune import *
+
+__getattr__ = names_of(__name__, "compiling", "planning", "profile", "tune")

@@ -1,26 +1,27 @@
-"""From a kernel to a program: look it up in memory, then on disk, else lower, render, compile and store it.
+"""From a kernel to a program: look it up in memory, then on disk, else have it made.
 
 The key on disk is made of the kernel before optimization, the device's tag and a stamp of the compiler's own sources:
-a warm start neither optimizes nor renders anything, and never imports LLVM.
+a warm start neither optimizes nor renders anything, and never imports LLVM or the compiler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kernmill.compiler import Action, Kernel, estimate, fitting, lower, merge_loops, show_schedule
-from kernmill.ir import AxisKind, CompileError, InternalError, Ops, Target, UOp, print_uops, setting
-from kernmill.renderers import signature
+from kernmill.ir import Kernel, setting
 
+from . import later
 from .compile_cache import cache_key, default_cache
-from .device import Device, GroupTooLarge, Program
-from .schedules import given_schedule, parsed, stamp, symbol, written_schedule
-from .tune import search
+from .device import Device, Program
+from .schedules import given_schedule, stamp, symbol, written_schedule
 
-__all__ = ["Rendered", "build", "build_all", "compile_with", "counters", "render"]
+if TYPE_CHECKING:
+    from .compiling import Unfinished
+
+__all__ = ["build", "build_all", "counters"]
 
 
 @dataclass(slots=True)
@@ -33,18 +34,9 @@ class Counters:
 
 
 counters = Counters()
-_MemoryKey: TypeAlias = "tuple[str, str, UOp, str, int | str]"
+_MemoryKey: TypeAlias = "tuple[str, str, bytes, str, int | str]"
 _programs: dict[_MemoryKey, Program] = {}
 _MANY = 4  # new kernels at once: fewer are compiled before another process has started
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A kernel on its way to a program: the linear list, its text, the size of its parallel loop."""
-
-    uops: list[UOp]
-    source: str
-    threads: int
 
 
 def build(device: Device, kernel: Kernel) -> Program:
@@ -63,21 +55,21 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         CompileError: a device's compiler refused a source; the message shows where.
     """
     keys = [_memory_key(device, kernel) for device, kernel in wanted]
-    new: dict[_MemoryKey, _Unfinished] = {}
+    new: dict[_MemoryKey, Unfinished] = {}
     for key, (device, kernel) in zip(keys, wanted, strict=True):
         if key in _programs or key in new:
             counters.from_memory += 1
             continue
         given = _schedule_text(device, kernel)
-        disk_key = cache_key(kernel.ast.key, device.cache_tag(), stamp(), given or "")
+        disk_key = cache_key(kernel.key, device.cache_tag(), stamp(), given or "")
         entry = default_cache().get(disk_key)
         if entry is None:
-            new[key] = _Unfinished(device, kernel, disk_key, given)
+            new[key] = later.compiling.Unfinished(device, kernel, disk_key, given)
             continue
         counters.from_disk += 1
         _programs[key] = program = device.load(symbol(kernel), entry.payload)
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
-        program.smaller = _Unfinished(device, kernel, disk_key, given).smaller
+        program.smaller = partial(_smaller, device, kernel, disk_key, given)
     for unfinished in new.values():
         unfinished.begin(is_one_of_many=len(new) >= _MANY)
     for key, unfinished in new.items():
@@ -85,161 +77,18 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     return [_programs[key] for key in keys]
 
 
+def _smaller(*of: Any) -> Program | None:
+    """A stored kernel, made anew with smaller groups if there can be any."""
+    return later.compiling.Unfinished(*of).smaller()
+
+
 def _memory_key(device: Device, kernel: Kernel) -> _MemoryKey:
-    return device.name, device.cache_tag(), kernel.ast, written_schedule(kernel) or "", setting("BEAM")
+    return device.name, device.cache_tag(), kernel.key, written_schedule(kernel) or "", setting("BEAM")
 
 
 def _schedule_text(device: Device, kernel: Kernel) -> str | None:
     given = given_schedule(device, kernel)
     width = setting("BEAM")
     if given is None and width:
-        return show_schedule(search(device, kernel, int(width), float(setting("BEAM_SECONDS"))))
+        return later.tune.search(device, kernel, int(width), float(setting("BEAM_SECONDS")))
     return given
-
-
-class _Unfinished:
-    """A kernel that is compiled now."""
-
-    def __init__(self, device: Device, kernel: Kernel, disk_key: str, given: str | None) -> None:
-        self.device, self.kernel, self.disk_key, self.given = device, kernel, disk_key, given
-
-        self.target = device.target
-
-    def begin(self, *, is_one_of_many: bool) -> None:
-        """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
-        counters.compiled += 1
-        try:
-            actions = self.actions()
-            rendered = render(self.device, self.kernel, actions, self.target, is_chosen=self.given is None)
-        except GroupTooLarge:
-            if not self.shrunk():
-                raise
-            self.begin(is_one_of_many=is_one_of_many)
-            return
-        name = symbol(self.kernel)
-        self.threads = rendered.threads
-        if is_one_of_many:
-            self.binary = self.device.compile_later(name, rendered.source)
-        else:
-            self.binary = partial(self.device.compile, name, rendered.source)
-
-    def finish(self) -> Program:
-        """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
-        binary = self.binary()
-        try:
-            program = self.device.load(symbol(self.kernel), binary)
-        except GroupTooLarge:
-            smaller = self.smaller()
-            if smaller is None:
-                raise
-            return smaller
-        program.threads, program.work_ns = self.threads, estimate(self.kernel.ast).work_ns
-        program.smaller = self.smaller
-        header = {"name": self.kernel.name, "threads": program.threads, "work_ns": program.work_ns}
-        default_cache().put(self.disk_key, binary, header)
-        return program
-
-    def actions(self) -> list[Action]:
-        """Those in force."""
-        return parsed(self.given, self.device, self.kernel, self.target)
-
-    def shrunk(self) -> bool:
-        """Half as many work-items in a group from now on, if groups are ours to choose and have several."""
-        self.target = replace(self.target, group_items=self.target.group_items // 2)
-        return self.given is None and self.target.group_items > 0
-
-    def smaller(self) -> Program | None:
-        """The program with smaller groups, if there can be one."""
-        if not self.shrunk():
-            return None
-        self.begin(is_one_of_many=False)
-        return self.finish()
-
-
-def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Program:
-    """The program of a kernel as cut by these actions; it is kept nowhere.
-
-    Raises:
-        CompileError, InternalError: the actions do not fit, or the compiler cannot do what they ask.
-    """
-    rendered = render(device, kernel, actions)
-    program = device.load(symbol(kernel), device.compile(symbol(kernel), rendered.source))
-    program.threads, program.work_ns = rendered.threads, estimate(kernel.ast).work_ns
-    return program
-
-
-def render(
-    device: Device,
-    kernel: Kernel,
-    actions: list[Action] | None = None,
-    target: Target | None = None,
-    *,
-    is_chosen: bool = False,
-) -> Rendered:
-    """Lower and render, from scratch; by default with the schedule in force.
-
-    Of a schedule that the heuristic has chosen what does not fit is left out: its faults stop nobody. A bug on the way
-    is reported with the kernel's UOps and schedule.
-    """
-    target = target or device.target
-    if actions is None:
-        given = given_schedule(device, kernel)
-        actions, is_chosen = parsed(given, device, kernel, target), given is None
-    try:
-        uops = lower(kernel.ast, target, actions, is_checked=bool(setting("CHECK")))
-    except CompileError:
-        if not is_chosen or setting("CHECK"):
-            raise
-        return render(device, kernel, fitting(merge_loops(kernel.ast), actions), target)
-    except InternalError as error:
-        error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
-        raise
-    kinds = {u.arg[1] for u in uops if u.op is Ops.RANGE}
-    if not device.target.group_items and kinds & {AxisKind.GLOBAL, AxisKind.LOCAL}:
-        raise CompileError(
-            f"schedule of {kernel.name}: grid, local and share are for devices with work-items; {device.name} has none."
-        )
-    _check_group(device, kernel, uops)
-    return Rendered(uops, device.renderer.render(symbol(kernel), uops), signature(uops).threads)
-
-
-def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
-    """Raise GroupTooLarge for a group that the device cannot have."""
-    group, target = signature(uops).group, device.target
-    shared = sum(u.arg[1] * u.dtype.size_bytes for u in uops if u.op is Ops.LOCAL and "shared" in u.arg)
-    if group > target.group_items or shared > target.local_bytes:
-        raise GroupTooLarge(
-            f"kernel {kernel.name}: a group of {group} work-items that share {shared} bytes. {device.name} takes "
-            f"groups of {target.group_items} with {target.local_bytes} bytes; cut its loops smaller."
-        )
-
-
-def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
-    """The actions in force: those written in OVERRIDE, else those that a search has stored, else the heuristic's."""
-    return parsed(given_schedule(device, kernel), device, kernel)
-
-
-def describe(kernel: Kernel, device: Device) -> dict[str, object]:
-    """What DUMP writes of a kernel besides its texts: sizes, cost, schedule, and where it comes from."""
-    cost = estimate(kernel.ast)
-    nodes = kernel.ast.toposort()
-    return {
-        "name": kernel.name,
-        "key": kernel.ast.key.hex(),
-        "device": device.name,
-        "target": device.target.name,
-        "compiled_for": device.cache_tag(),
-        "flops": cost.flops,
-        "bytes": cost.bytes_moved,
-        "loops": {str(r.arg[0]): str(r.src[0].arg) for r in nodes if r.op is Ops.RANGE},
-        "buffers": [f"{p.dtype.name}[{p.arg[1]}]" for p in sorted_params(nodes)],
-        "schedule": [str(action) for action in schedule_of(device, kernel)],
-        "uops": len(nodes),
-        "origin": kernel.origin,
-        "origins": sorted({node.origin for node in nodes if node.origin}),
-    }
-
-
-def sorted_params(nodes: list[UOp]) -> list[UOp]:
-    """The buffers of a kernel by slot."""
-    return sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda p: int(p.arg[0]))

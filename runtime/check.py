@@ -10,20 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernmill.compiler import Kernel
-from kernmill.ir import InternalError, print_uops, setting
+from kernmill.ir import InternalError, Kernel, print_uops, setting
 
 from .buffer import Buffer
 from .device import Call, Device, get_device
 
-__all__ = ["agree", "run_checked", "wants_check"]
+__all__ = ["agree", "run_checked"]
 
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-9}
-
-
-def wants_check() -> bool:
-    """Whether CHECK=1 is in force."""
-    return bool(setting("CHECK"))
 
 
 def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> None:

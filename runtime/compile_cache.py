@@ -13,7 +13,6 @@ import contextlib
 import functools
 import hashlib
 import json
-import logging
 import os
 import stat
 import struct
@@ -36,7 +35,6 @@ _TOUCH_S = 3600  # a hit renews the time stamp at most this often: a write per r
 _STALE_S = 3600  # a temporary file of this age has lost its writer
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
-_log = logging.getLogger("kernmill")
 _warned: set[str] = set()
 
 
@@ -326,4 +324,6 @@ def _claim(folder: str, create: bool) -> bool:
 def _warn(folder: str, text: str) -> None:
     if folder not in _warned:
         _warned.add(folder)
-        _log.warning("%s", text)
+        import logging  # as rare as slow to import
+
+        logging.getLogger("kernmill").warning("%s", text)

@@ -8,6 +8,7 @@ A device is a class `<Name>Device` in `runtime/ops_<name>.py`, or anywhere else 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -15,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, setting
@@ -25,19 +25,9 @@ from .allocator import Block, HostAllocator
 from .buffer import Buffer
 
 __all__ = [
-    "Batch",
-    "BufferType",
-    "Call",
-    "Device",
-    "Event",
-    "GroupTooLarge",
-    "Program",
-    "Properties",
-    "canonical_name",
-    "device_indices",
-    "device_names",
-    "get_device",
-]
+    "Batch", "BufferType", "Call", "Device", "Event", "GroupTooLarge", "Program", "Properties", "canonical_name",
+    "device_indices", "device_names", "get_device",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +267,9 @@ def _host_allocator() -> HostAllocator:
 def device_names() -> dict[str, str]:
     """Every device that is there, by name: where its class comes from. Found anew at each call."""
     found = {
-        path.stem[4:].upper(): f"kernmill.runtime.{path.stem}"
-        for path in sorted(Path(__file__).parent.glob("ops_*.py"))
+        file[4:-3].upper(): f"kernmill.runtime.{file[:-3]}"
+        for file in sorted(os.listdir(os.path.dirname(__file__)))
+        if file.startswith("ops_") and file.endswith(".py")
     }
     from importlib.metadata import entry_points
 
@@ -336,9 +327,9 @@ def _open_device(name: str) -> Device:
 
 def _device_class(base: str, name: str = "") -> type[Device]:
     name = name or base
-    builtin = Path(__file__).parent / f"ops_{base.lower()}.py"
-    if builtin.exists():
-        module, attribute = f"kernmill.runtime.{builtin.stem}", f"{base.capitalize()}Device"
+    builtin = f"ops_{base.lower()}"
+    if os.path.exists(os.path.join(os.path.dirname(__file__), f"{builtin}.py")):
+        module, attribute = f"kernmill.runtime.{builtin}", f"{base.capitalize()}Device"
     else:
         known = device_names()
         if base not in known:

@@ -1,25 +1,20 @@
 """Realize: close the graph over its data, schedule it, find memory, build programs, launch, check.
 
-A graph of a structure seen before costs none of that again: everything but memory addresses is kept under the closed
-graph.
+A graph of a structure seen before costs none of that again: everything but memory addresses is in its plan.
 """
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from kernmill.compiler import Copy, Kernel, MemoryPlan, Schedule, make_schedule, plan_memory
 from kernmill.ir import (
     DType,
     IndexRangeError,
+    Kernel,
     KernmillError,
     Ops,
     UOp,
@@ -30,17 +25,16 @@ from kernmill.ir import (
     substitute,
 )
 
+from . import later
 from .buffer import Buffer, buffer_node
-from .build import build, build_all
-from .check import run_checked, wants_check
-from .device import Call, Device, Program, canonical_name, get_device
-from .profile import report, report_memory, wants_report
-from .replay import check_values, copy_between, current_recording, download_scalar, variables_of
+from .build import build
+from .device import Call, Device, canonical_name, get_device
+from .plan import Plan, plan_of
+from .replay import check_values, copy_between, current_recording, download_scalar
+from .watch import wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
 
-_PLANS_KEPT = 4096
-_PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
 _lock = threading.RLock()
 _launched = [0]  # ns in kernels, outside of replays
 
@@ -108,20 +102,6 @@ def download(node: UOp) -> Any:
     return out
 
 
-@dataclass(slots=True)
-class _Plan:
-    """What is kept for a graph structure."""
-
-    schedule: Schedule
-    memory: MemoryPlan
-    programs: list[Program | None]
-    variables: list[tuple[str, ...]]
-    bounds: dict[str, tuple[int, int]]  # what each variable may be
-
-
-_plans: OrderedDict[Any, _Plan] = OrderedDict()
-
-
 def realize(
     roots: Sequence[UOp], others: Callable[[], Iterable[UOp]] = tuple, variables: Mapping[str, int] | None = None
 ) -> None:
@@ -138,32 +118,6 @@ def realize(
         pending = list(dict.fromkeys(root for root in roots if root.storage is None))
         if pending:
             _Run(pending, others, dict(variables or {})).go()
-
-
-def _make_plan(schedule: Schedule) -> _Plan:
-    kernels = [item for item in schedule.items if isinstance(item, Kernel)]
-    built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
-    programs = [next(built) if isinstance(item, Kernel) else None for item in schedule.items]
-    found = [variables_of(item.ast) if isinstance(item, Kernel) else [] for item in schedule.items]
-    bounds: dict[str, tuple[int, int]] = {}
-    for variable in (v for variables in found for v in variables):
-        name, least, greatest = variable.arg
-        low, high = bounds.get(name, (least, greatest))
-        bounds[name] = (max(low, least), min(high, greatest))
-    names = [tuple(str(v.arg[0]) for v in variables) for variables in found]
-    return _Plan(schedule, plan_memory(schedule), programs, names, bounds)
-
-
-@contextmanager
-def _collector_paused() -> Generator[None]:
-    """Nodes hold no cycles: looking for some while a hundred thousand are made takes a sixth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class _Run:
@@ -205,7 +159,7 @@ class _Run:
         self.launch(plan, buffers)
         self.finish(plan, buffers)
 
-    def plan(self) -> _Plan:
+    def plan(self) -> Plan:
         params = {
             leaf: reshape(UOp(Ops.PARAM, leaf.dtype, (), (slot, numel(leaf.shape))), leaf.shape)
             for slot, leaf in enumerate(self.leaves)
@@ -213,20 +167,11 @@ class _Run:
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
         devices = tuple(storage.device for storage in self.storages)
         default = canonical_name(str(setting("DEVICE")))
-        key = (closed, devices, self.in_place, default, *(setting(name) for name in _PART_OF_A_PLAN))
-        plan = _plans.get(key)
-        if plan is None:
-            with _collector_paused():
-                plan = _plans[key] = _make_plan(make_schedule(closed.src, devices, self.in_place, default))
-            if len(_plans) > _PLANS_KEPT:
-                _plans.popitem(last=False)
-            if wants_report():
-                report_memory(plan.memory)
-        _plans.move_to_end(key)
+        plan = plan_of(closed, devices, self.in_place, default)
         check_values(plan.bounds, self.variables)
         return plan
 
-    def memory(self, plan: _Plan) -> list[Buffer]:
+    def memory(self, plan: Plan) -> list[Buffer]:
         arenas = {
             device: allocate_buffer(device, dtypes.uint8, size) for device, size in plan.memory.arena_bytes.items()
         }
@@ -242,12 +187,12 @@ class _Run:
                 buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
         return buffers
 
-    def launch(self, plan: _Plan, buffers: list[Buffer]) -> None:
+    def launch(self, plan: Plan, buffers: list[Buffer]) -> None:
         """Run the items; kernels of one device that follow each other go as one batch."""
         batch: list[tuple[Kernel, Call]] = []
         record = current_recording()
-        for item, program, names in zip(plan.schedule.items, plan.programs, plan.variables, strict=True):
-            if isinstance(item, Copy):
+        for item, program in zip(plan.schedule.items, plan.programs, strict=True):
+            if not isinstance(item, Kernel):
                 run_batch(batch)
                 batch = []
                 copy_between(buffers[item.target], buffers[item.source])
@@ -258,11 +203,11 @@ class _Run:
             if batch and batch[-1][0].device != item.device:
                 run_batch(batch)
                 batch = []
-            values = tuple(self.variables[name] for name in names)
+            values = tuple(self.variables[name] for name, _, _ in item.variables)
             batch.append((item, Call(program, tuple(buffers[n] for n in item.buffers), values, program.threads)))
         run_batch(batch)
 
-    def finish(self, plan: _Plan, buffers: list[Buffer]) -> None:
+    def finish(self, plan: Plan, buffers: list[Buffer]) -> None:
         failed = [check.message for check in plan.schedule.checks if download_scalar(buffers[check.buffer])]
         record = current_recording()
         if record is not None:
@@ -291,15 +236,17 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     if not batch:
         return
     device = get_device(batch[0][0].device)
-    if wants_check() and device.props().is_host_visible and device.name != "PYTHON":
+    if setting("CHECK") and device.props().is_host_visible and device.name != "PYTHON":
         for kernel, call in batch:
-            run_checked(device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1))
+            later.check.run_checked(
+                device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1)
+            )
     else:
         start = time.perf_counter_ns()
         times = device.run([call for _, call in batch], is_timed=wants_report())
         _launched[0] += time.perf_counter_ns() - start
         if wants_report():
-            report(device, [kernel for kernel, _ in batch], times)
+            later.profile.report(device, [kernel for kernel, _ in batch], times)
     record = current_recording()
     if record is not None:
         # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups

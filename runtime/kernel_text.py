@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernmill.compiler import Kernel, KernelInfo
-from kernmill.ir import Ops, parse_uops, print_uops
+from kernmill.compiler import KernelInfo
+from kernmill.ir import Kernel, Ops, parse_uops, print_uops
 
 __all__ = ["kernel_from_text", "kernel_to_text"]
 
@@ -20,4 +20,4 @@ def kernel_from_text(text: str, device: str) -> Kernel:
     ast = sink.replace(arg=KernelInfo(str(sink.arg[0]), tuple(sink.arg[1])))
     slots = sorted(int(node.arg[0]) for node in ast.toposort() if node.op is Ops.PARAM)
     written = tuple(dict.fromkeys(int(store.src[0].src[0].arg[0]) for store in ast.src))
-    return Kernel(ast, tuple(slots), written, device, None)
+    return Kernel.of(ast, tuple(slots), written, device, None)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from kernmill.ir import CompileError
@@ -21,14 +21,8 @@ from .host import Host
 from .llvm_process import CompilerProcess, Emitter
 
 __all__ = [
-    "assembly",
-    "codegen_count",
-    "compile_cached",
-    "compile_ir",
-    "compile_ir_later",
-    "llvm_binding",
-    "llvm_version",
-]
+    "assembly", "codegen_count", "compile_cached", "compile_ir", "compile_ir_later", "llvm_binding", "llvm_version",
+]  # fmt: skip
 
 _FORMAT = 1  # raise it when the same text and host would give other bytes for a reason in this file
 _lock = threading.Lock()  # llvmlite has one global lock anyway; ours also guards the counter
@@ -108,7 +102,8 @@ def llvm_version() -> str:
     if spec is None or spec.origin is None:
         raise CompileError("compile: llvmlite is not installed, so no kernel can be built. Run: pip install llvmlite")
     try:
-        text = Path(spec.origin).with_name("_version.py").read_text("utf-8")
+        with open(os.path.join(os.path.dirname(spec.origin), "_version.py"), encoding="utf-8") as file:
+            text = file.read()
     except OSError:
         text = ""
     found = re.search(r"""^\s*(?:version_version|__version__|version)\s*=\s*['"]([^'"]+)['"]""", text, re.MULTILINE)

@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import queue
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -52,6 +51,8 @@ class CompilerProcess:
     """One such process. Requests are answered in order; a lost one is answered with None."""
 
     def __init__(self) -> None:
+        import subprocess  # a warm start does without
+
         self.owner = os.getpid()
         self.process = subprocess.Popen(
             [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernmill.compiler import Estimate, Kernel, MemoryPlan, estimate, show_schedule
-from kernmill.ir import SettingError, UOp, debug, print_uops, setting
+from kernmill.compiler import Estimate, estimate, show_schedule
+from kernmill.ir import Kernel, MemoryPlan, SettingError, UOp, debug, print_uops, setting
 
-from .build import describe, render, schedule_of
+from . import watch
+from .compiling import describe, render, schedule_of
 from .schedules import symbol
 
 if TYPE_CHECKING:
     from .device import Device
 
-__all__ = [
-    "KernelTotal",
-    "collecting_kernels",
-    "is_quiet",
-    "is_watched",
-    "report",
-    "report_memory",
-    "totals",
-    "wants_report",
-]
+__all__ = ["KernelTotal", "report", "report_memory", "totals"]
 
 
 @dataclass(slots=True)
@@ -45,35 +36,7 @@ class KernelTotal:
 
 
 totals: dict[str, KernelTotal] = {}
-collecting = False  # set by `kernmill demo` and the profiler: keep totals without printing
 _dumped: set[str] = set()
-_launched: dict[tuple[str, UOp], tuple[Kernel, int]] | None = None
-
-
-def wants_report() -> bool:
-    """Whether kernels are timed one by one."""
-    return is_watched() or not is_quiet()
-
-
-def is_watched() -> bool:
-    """Whether a block of this process collects the times of kernels."""
-    return collecting or _launched is not None
-
-
-def is_quiet() -> bool:
-    """Whether no setting asks for reports. The same as long as `active_overrides` gives the same."""
-    return debug() < 2 and not setting("DUMP")
-
-
-@contextmanager
-def collecting_kernels() -> Generator[dict[tuple[str, UOp], tuple[Kernel, int]]]:
-    """Every kernel that is launched inside the block, by device and UOps, with the nanoseconds it took in all."""
-    global _launched
-    outside, _launched = _launched, {}
-    try:
-        yield _launched
-    finally:
-        _launched = outside
 
 
 @lru_cache(maxsize=4096)
@@ -86,9 +49,9 @@ def report(device: Device, kernels: Sequence[Kernel], times: Sequence[int]) -> N
     """Add a batch to the totals; print and dump what DEBUG and DUMP ask for."""
     for kernel, time_ns in zip(kernels, times, strict=True):
         cost = cost_of(kernel.ast)
-        if _launched is not None:
-            before = _launched.get((device.name, kernel.ast), (kernel, 0))
-            _launched[device.name, kernel.ast] = kernel, before[1] + time_ns
+        if watch.launched is not None:
+            before = watch.launched.get((device.name, kernel.ast), (kernel, 0))
+            watch.launched[device.name, kernel.ast] = kernel, before[1] + time_ns
         total = totals.setdefault(f"{device.name} {kernel.name}", KernelTotal(kernel.name, kernel.origin))
         total.calls += 1
         total.time_ns += time_ns

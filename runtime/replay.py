@@ -13,23 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from kernmill.compiler import Kernel
-from kernmill.ir import IndexRangeError, KernmillError, Ops, ShapeError, UOp
+from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
+from . import later
 from .buffer import Buffer
 from .device import Batch, Call, get_device
-from .profile import report, wants_report
+from .watch import wants_report
 
-__all__ = [
-    "Recording",
-    "Replay",
-    "check_values",
-    "copy_between",
-    "current_recording",
-    "download_scalar",
-    "recording",
-    "variables_of",
-]
+__all__ = ["Recording", "Replay", "check_values", "copy_between", "current_recording", "download_scalar", "recording"]
 
 
 @dataclass(slots=True)
@@ -203,8 +194,7 @@ class Replay:
                 if id(buffer) in self._slots:
                     self._binders[self._slots[id(buffer)]].append(batch.binder(entry, slot))
                     self._places[self._slots[id(buffer)]].append(batch.place(entry, slot))
-            for number, variable in enumerate(variables_of(step.kernels[entry].ast)):
-                name, least, greatest = variable.arg
+            for number, (name, least, greatest) in enumerate(step.kernels[entry].variables):
                 self._setters.setdefault(name, []).append(batch.setter(entry, number))
                 low, high = self._bounds.get(name, (least, greatest))
                 self._bounds[name] = (max(low, least), min(high, greatest))
@@ -244,7 +234,7 @@ class Replay:
             if not isinstance(step, _Ready):
                 self._run_other(step, given)
             elif is_timed:
-                report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
+                later.profile.report(step.batch.device, step.kernels, step.batch.run(is_timed=True))
             else:
                 step.batch.run()
 
@@ -270,11 +260,6 @@ class Replay:
             copy_between(at.get(id(step.target), step.target), at.get(id(step.source), step.source))
         elif download_scalar(at.get(id(step.buffer), step.buffer)):
             raise IndexRangeError(step.message)
-
-
-def variables_of(ast: UOp) -> list[UOp]:
-    """The variables of a kernel in the order of its arguments."""
-    return sorted((node for node in ast.toposort() if node.op is Ops.VARIABLE), key=lambda v: str(v.arg[0]))
 
 
 def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int]) -> None:

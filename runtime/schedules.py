@@ -8,27 +8,20 @@ part of the key: it must not change the bits of a result.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
-from kernmill.compiler import Action, Kernel, choose_actions, merge_loops, parse_schedule, show_schedule
-from kernmill.ir import SettingError, Target, setting
+from kernmill.ir import Kernel, SettingError, setting
 
 from .compile_cache import cache_key, default_cache
 from .device import Device
 
-__all__ = ["given_schedule", "heuristic_schedule", "stamp", "store_schedule", "stored_schedule", "symbol"]
+__all__ = ["given_schedule", "stamp", "store_schedule", "stored_schedule", "symbol"]
 
 
 def symbol(kernel: Kernel) -> str:
     """The kernel's name as an identifier; the same for equal kernels."""
     return "".join(c if c.isalnum() else "_" for c in kernel.name)
-
-
-def heuristic_schedule(device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
-    """What the heuristic chooses; for another target than the device's where one is given."""
-    return choose_actions(merge_loops(kernel.ast), target or device.target)
 
 
 def given_schedule(device: Device, kernel: Kernel) -> str | None:
@@ -42,12 +35,16 @@ def written_schedule(kernel: Kernel) -> str | None:
     folder = str(setting("OVERRIDE"))
     if not folder:
         return None
-    exact = Path(folder) / f"{symbol(kernel)}_{kernel.ast.key.hex()[:8]}.schedule"  # as DUMP names its folders
-    path = exact if exact.exists() else Path(folder) / f"{symbol(kernel)}.schedule"
-    try:
-        return path.read_text(encoding="utf-8") if path.exists() else None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
+    for name in (f"{symbol(kernel)}_{kernel.key.hex()[:8]}", symbol(kernel)):  # the first as DUMP names its folders
+        path = os.path.join(folder, f"{name}.schedule")
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
+    return None
 
 
 def stored_schedule(device: Device, kernel: Kernel) -> str | None:
@@ -58,28 +55,22 @@ def stored_schedule(device: Device, kernel: Kernel) -> str | None:
     return None if entry is None else entry.payload.decode()
 
 
-def store_schedule(device: Device, kernel: Kernel, actions: Sequence[Action], facts: Mapping[str, object]) -> None:
+def store_schedule(device: Device, kernel: Kernel, schedule: str, facts: Mapping[str, object]) -> None:
     """Keep what a search has found; `facts` is what a person may want to know of it."""
-    text = show_schedule(actions)
-    default_cache("schedules").put(_key(device, kernel), text.encode(), {"name": kernel.name, **facts})
-
-
-def parsed(text: str | None, device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
-    """A given schedule as actions; the heuristic's for None."""
-    return heuristic_schedule(device, kernel, target) if text is None else parse_schedule(text)
+    default_cache("schedules").put(_key(device, kernel), schedule.encode(), {"name": kernel.name, **facts})
 
 
 def _key(device: Device, kernel: Kernel) -> str:
-    return cache_key("schedule", kernel.ast.key, device.cache_tag(), stamp())
+    return cache_key("schedule", kernel.key, device.cache_tag(), stamp())
 
 
 @cache
 def stamp() -> str:
     """Changes when the compiler's own files do: name, size and time of each."""
-    root = Path(__file__).resolve().parent.parent
+    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     facts = []
     for folder in ("ir", "compiler", "renderers", "runtime"):
-        for where, _, files in os.walk(root / folder):
+        for where, _, files in os.walk(os.path.join(root, folder)):
             for name in sorted(files):
                 if name.endswith(".py"):
                     status = os.stat(os.path.join(where, name))

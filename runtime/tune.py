@@ -23,14 +23,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from kernmill.compiler import Action, Kernel, merge_loops, neighbours, optimized, parse_schedule, show_schedule
-from kernmill.ir import SETTINGS, CompileError, InternalError, KernmillError, UOp, setting
+from kernmill.compiler import Action, merge_loops, neighbours, optimized, parse_schedule, show_schedule
+from kernmill.ir import SETTINGS, CompileError, InternalError, Kernel, KernmillError, UOp, setting
 
+from .compiling import heuristic_schedule
 from .device import Device
 from .kernel_text import kernel_to_text
-from .schedules import heuristic_schedule, store_schedule, stored_schedule
+from .schedules import store_schedule, stored_schedule
 
-__all__ = ["CandidateLost", "Tuned", "Worker", "search", "tune"]
+__all__ = ["CandidateLost", "Tuned", "Worker", "search", "tune_kernel"]
 
 _CANDIDATE_S: Final = 10.0  # building and timing of one
 _START_S: Final = 120.0  # imports, the data, the reference's first run
@@ -135,8 +136,8 @@ _shared: Final = Worker()  # for BEAM=n; it ends with us, when its input does
 Progress: TypeAlias = Callable[[Tuned], None]
 
 
-def tune(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0, progress: Progress | None = None,
-         worker: Worker | None = None) -> Tuned:  # fmt: skip
+def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0,
+                progress: Progress | None = None, worker: Worker | None = None) -> Tuned:  # fmt: skip
     """Search for a schedule for at most about `seconds`, and store the best one; also what Ctrl-C interrupts.
 
     A `worker` that is given serves several searches and is closed by who gave it.
@@ -158,17 +159,17 @@ def tune(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.
         if run.found.time_ns:
             found = run.found
             facts = {"time_ns": round(found.time_ns), "heuristic_ns": round(found.heuristic_ns), "tried": found.tried}
-            store_schedule(device, kernel, found.schedule, facts)
+            store_schedule(device, kernel, show_schedule(found.schedule), facts)
     return run.found
 
 
-def search(device: Device, kernel: Kernel, width: int, seconds: float) -> list[Action]:
-    """BEAM=n while a kernel is built: the schedule that `tune` finds; the heuristic's where nothing can be tried."""
+def search(device: Device, kernel: Kernel, width: int, seconds: float) -> str:
+    """BEAM=n while a kernel is built: what `tune_kernel` finds; the heuristic's schedule where nothing can be tried."""
     try:
-        return tune(device, kernel, width=width, seconds=seconds, worker=_shared).schedule
+        return show_schedule(tune_kernel(device, kernel, width=width, seconds=seconds, worker=_shared).schedule)
     except (CandidateLost, CompileError) as error:
         _log.warning("BEAM: %s is not searched: %s", kernel.name, error)
-        return heuristic_schedule(device, kernel)
+        return show_schedule(heuristic_schedule(device, kernel))
 
 
 @dataclass(slots=True)

@@ -16,16 +16,15 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from kernmill.compiler import Kernel, parse_schedule
-from kernmill.ir import DType, KernmillError, Ops, UOp, dtypes, linear
+from kernmill.compiler import parse_schedule
+from kernmill.ir import DType, Kernel, KernmillError, Ops, UOp, dtypes, linear
 
 from .buffer import Buffer
-from .build import compile_with
 from .check import agree
+from .compiling import compile_with
 from .device import Batch, Call, get_device
 from .execute import allocate_buffer
 from .kernel_text import kernel_from_text
-from .replay import variables_of
 
 __all__ = ["Bench", "main"]
 
@@ -53,7 +52,7 @@ class Bench:
         self.data: dict[int, Any] = {p.arg[0]: _values(p, _greatest_index(p, nodes), rng) for p in params if p in read}
         self.buffers = {int(p.arg[0]): allocate_buffer(kernel.device, p.dtype, p.arg[1]) for p in params}
         self.in_place = [slot for slot in self.outputs if slot in self.data]
-        self.variables = tuple(int(v.arg[2]) for v in variables_of(kernel.ast))
+        self.variables = tuple(greatest for _, _, greatest in kernel.variables)
         for slot in self.data:
             self.fill(slot, self.data[slot])
         self.reference: dict[int, Any] = {}

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from kernmill.compiler import Kernel, estimate
-from kernmill.ir import Context, DType, KernmillError, Ops
+from kernmill.compiler import estimate
+from kernmill.ir import Context, DType, Kernel, KernmillError, Ops
 from kernmill.runtime import Call, allocate_buffer, build, get_device
 
 LIMIT_BYTES = 1 << 18  # of all buffers of a kernel

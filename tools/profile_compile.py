@@ -86,12 +86,15 @@ class Phases:
 def watch(phases: Phases) -> None:
     """Put the phases into the compiler."""
     phases.wrap("kernmill.runtime.execute", {
-        "make_schedule": "schedule", "plan_memory": "plan memory", "build_all": "look up", "run_batch": "run",
-        "substitute": "close the graph",
+        "plan_of": "look up the plan", "run_batch": "run", "substitute": "close the graph",
     })  # fmt: skip
+    phases.wrap("kernmill.runtime.plan", {"build_all": "look up", "_read": "read plan", "_written": "write plan"})
+    phases.wrap("kernmill.runtime.planning", {"make_schedule": "schedule", "plan_memory": "plan memory"})
     phases.wrap("kernmill.compiler.schedule", {"fuse": "fuse"} if _has("kernmill.compiler.schedule", "fuse") else {})
-    phases.wrap("kernmill.runtime.schedules", {"choose_actions": "choose actions", "merge_loops": "merge loops"})
-    phases.wrap("kernmill.runtime.build", {"lower": "lower", "estimate": "estimate", "signature": "render"})
+    phases.wrap("kernmill.runtime.compiling", {
+        "choose_actions": "choose actions", "merge_loops": "merge loops", "lower": "lower", "estimate": "estimate",
+        "signature": "render",
+    })  # fmt: skip
     phases.wrap("kernmill.compiler.pipeline", {
         "apply_actions": "apply actions", "merge_loops": "merge loops", "linearize": "linearize",
     })  # fmt: skip

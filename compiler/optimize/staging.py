@@ -28,9 +28,9 @@ from kernmill.ir import (
 
 from ..kernel import iterations
 
-__all__ = ["gated", "in_output", "staged", "step_of", "walked_together"]
+__all__ = ["SAME_PLACE", "gated", "in_output", "staged", "step_of", "walked_together"]
 
-_SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
+SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
 _LINE = 64  # bytes by which they are moved apart
 _BANK = 16  # bytes left free so that neighbours of a column lie in other banks
 
@@ -84,7 +84,7 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> tuple[UOp,
         table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
         if is_shared and first is nearest and axis is not axes[-1]:
             size += _BANK // value.dtype.size_bytes
-        elif not is_shared and size * value.dtype.size_bytes % _SAME_PLACE == 0:
+        elif not is_shared and size * value.dtype.size_bytes % SAME_PLACE == 0:
             size += _LINE // value.dtype.size_bytes
         place, here = copy * size + place, axis.position() * size + here
         size *= axis.size

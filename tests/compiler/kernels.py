@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from kernmill.compiler import Action, Copy, Kernel, Schedule, lower, make_schedule
+from kernmill.compiler import Action, lower, make_schedule
 from kernmill.ir import (
+    Copy,
     DType,
+    Kernel,
     Ops,
+    Schedule,
     Target,
     UOp,
     broadcast_to,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill.compiler import Kernel, Schedule, join_kernels, plan_memory
-from kernmill.ir import Ops, UOp, assign, dtypes, elementwise, permute, shrink, strided, take
+from kernmill.compiler import join_kernels, plan_memory
+from kernmill.ir import Kernel, Ops, Schedule, UOp, assign, dtypes, elementwise, permute, shrink, strided, take
 from tests.compiler.kernels import Array, close, data, kernels, run_on, run_schedule, scheduled, softmax, total
 
 ROWS, COLUMNS = 6, 6

@@ -1,25 +1,18 @@
-"""The data that the scheduler hands on."""
+"""What a kernel carries besides its nodes."""
 
 from __future__ import annotations
 
-from kernmill.compiler import Kernel, KernelInfo, Schedule
-from tests.compiler.kernels import data, kernels, only, scheduled
+from kernmill.compiler import KernelInfo, iterations
+from kernmill.ir import Ops
+from tests.compiler.kernels import data, only
 
 
-def test_a_kernel_is_named_by_its_sink() -> None:
+def test_a_kernel_knows_its_name_and_the_order_of_its_loops() -> None:
     ast = only(data(0, 4, 5) + 1.0)
-    assert isinstance(ast.arg, KernelInfo)
-    assert Kernel(ast, (0, 1), (0,), "LLVM", None).name == ast.arg.name == "map_4x5"
-    assert ast.arg.order == ("i0", "i1")
+    assert ast.arg == KernelInfo("map_4x5", ("i0", "i1"))
     assert ast.arg.actions == ()
 
 
-def test_params_are_numbered_like_the_buffers() -> None:
-    (kernel,) = kernels(scheduled(data(0, 4, 5) + 1.0))
-    assert kernel.buffers[0] == kernel.outputs[0]
-    assert len(kernel.buffers) == 2
-
-
-def test_an_empty_schedule_is_empty() -> None:
-    schedule = Schedule()
-    assert (schedule.items, schedule.buffers, schedule.results, schedule.checks) == ([], [], [], [])
+def test_iterations_are_the_sizes_of_loops() -> None:
+    loops = [node for node in only(data(0, 4, 5) + 1.0).toposort() if node.op is Ops.RANGE]
+    assert sorted(iterations(loop) for loop in loops) == [4, 5]

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from kernmill.compiler import BufferPlan, Copy, MemoryPlan, Schedule, plan_memory
-from kernmill.ir import Ops, UOp, dtypes, permute
+from kernmill.compiler import plan_memory
+from kernmill.ir import BufferPlan, Copy, MemoryPlan, Ops, Schedule, UOp, dtypes, permute
 from tests.compiler.kernels import F32, data, matmul, scheduled, softmax
 
 

@@ -8,8 +8,21 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernmill.compiler import Copy, Kernel
-from kernmill.ir import Ops, UOp, assign, dtypes, elementwise, permute, reshape, scalar, shrink, strided, take
+from kernmill.ir import (
+    Copy,
+    Kernel,
+    Ops,
+    UOp,
+    assign,
+    dtypes,
+    elementwise,
+    permute,
+    reshape,
+    scalar,
+    shrink,
+    strided,
+    take,
+)
 from tests.compiler.kernels import (
     F32,
     Array,

@@ -1,4 +1,4 @@
-"""What captures do to tensors and their memory; what follows for the user is in test_jit.py."""
+"""What captures do to tensors and their memory; what follows for the user is in test_jitted.py."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernmill.compiler import Action, Kernel
-from kernmill.ir import CompileError, Context, Ops, elementwise, reduce_axes, reshape
+from kernmill.compiler import Action
+from kernmill.ir import CompileError, Context, Kernel, Ops, elementwise, reduce_axes, reshape
 from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, upload
 from tests.compiler.kernels import data, kernels, matmul, scheduled, total
 from tests.runtime.processes import run, start
@@ -52,7 +52,7 @@ def test_two_processes_at_once_fill_one_cache(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         assert out.split()[0] == "2304.0"
-    assert len(entries(cache)) == 2, "the pool's code and the kernel"
+    assert len(entries(cache)) == 3, "the pool's code, the kernel and the plan"
     assert run(WORK, cache)[0].split()[1] == "0"
 
 
@@ -185,11 +185,11 @@ def test_a_schedule_that_does_not_fit_stops_many(tmp_path: Path) -> None:
 
 def test_a_fault_of_the_heuristic_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fits of its schedule is kept; with CHECK=1 it is an error."""
-    from kernmill.runtime import schedules
+    from kernmill.runtime import later
 
     (kernel,) = kernels(scheduled(data(0, 6, 8) * 2.0 + 3.0))
     wrong = [Action("vectorize", ("i0", "16")), Action("unroll", ("nowhere", "2")), Action("thread", ("i0",))]
-    monkeypatch.setattr(schedules, "choose_actions", lambda ast, target: wrong)
+    monkeypatch.setattr(later.compiling, "choose_actions", lambda ast, target: wrong)
     device = get_device("LLVM")
     assert "<16 x float>" in render(device, kernel).source
     with Context(CACHE="0"):  # by the way of a user's program as well, where it stopped

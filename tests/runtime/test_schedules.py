@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernmill.compiler import Kernel, parse_schedule, show_schedule
-from kernmill.ir import Context
+from kernmill.compiler import parse_schedule, show_schedule
+from kernmill.ir import Context, Kernel
 from kernmill.runtime import build, counters, get_device, schedules
 from tests.compiler.kernels import data, kernels, scheduled
 
@@ -29,7 +29,7 @@ def test_what_was_stored_is_used(kernel: Kernel, tmp_path: Path) -> None:
     llvm = get_device("LLVM")
     with Context(CACHE_DIR=str(tmp_path / "cache")):
         assert schedules.given_schedule(llvm, kernel) is None, "the heuristic's"
-        schedules.store_schedule(llvm, kernel, FOUND, {"time_ns": 5})
+        schedules.store_schedule(llvm, kernel, show_schedule(FOUND), {"time_ns": 5})
         assert schedules.stored_schedule(llvm, kernel) == show_schedule(FOUND)
         assert schedules.given_schedule(llvm, kernel) == show_schedule(FOUND)
         with Context(BEAM=0):
@@ -43,7 +43,7 @@ def test_what_was_stored_is_used(kernel: Kernel, tmp_path: Path) -> None:
 def test_programs_follow_what_is_stored(kernel: Kernel, tmp_path: Path) -> None:
     llvm = get_device("LLVM")
     with Context(CACHE_DIR=str(tmp_path / "cache")):
-        schedules.store_schedule(llvm, kernel, FOUND, {})
+        schedules.store_schedule(llvm, kernel, show_schedule(FOUND), {})
         before = counters.compiled
         with Context(BEAM=0):
             plain = build(llvm, kernel)
@@ -57,5 +57,5 @@ def test_programs_follow_what_is_stored(kernel: Kernel, tmp_path: Path) -> None:
 def test_without_a_cache_nothing_is_stored(kernel: Kernel) -> None:
     llvm = get_device("LLVM")
     with Context(CACHE="0"):
-        schedules.store_schedule(llvm, kernel, FOUND, {})
+        schedules.store_schedule(llvm, kernel, show_schedule(FOUND), {})
         assert schedules.stored_schedule(llvm, kernel) is None

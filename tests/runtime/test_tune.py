@@ -11,9 +11,19 @@ from typing import Any
 
 import pytest
 
-from kernmill.compiler import Kernel, show_schedule
-from kernmill.ir import CompileError, Context, InternalError
-from kernmill.runtime import CandidateLost, Tuned, Worker, build, get_device, schedules, search, tune
+from kernmill.compiler import show_schedule
+from kernmill.ir import CompileError, Context, InternalError, Kernel
+from kernmill.runtime import (
+    CandidateLost,
+    Tuned,
+    Worker,
+    build,
+    get_device,
+    heuristic_schedule,
+    schedules,
+    search,
+    tune_kernel,
+)
 from tests.compiler.kernels import data, kernels, matmul, scheduled
 
 
@@ -67,14 +77,14 @@ def looked(kernel: Kernel, worker: Worker, tmp_path: Path, most: int = 20) -> Tu
         stop(found)
 
     with Context(CACHE_DIR=str(tmp_path)), pytest.raises(KeyboardInterrupt):
-        tune(llvm, kernel, seconds=1000, worker=worker, progress=progress)
+        tune_kernel(llvm, kernel, seconds=1000, worker=worker, progress=progress)
     return kept[0]
 
 
 def test_in_a_process_of_its_own(kernel: Kernel, tmp_path: Path) -> None:
     llvm = get_device("LLVM")
     with Context(CACHE_DIR=str(tmp_path)):
-        found = tune(llvm, kernel, width=2, seconds=2)
+        found = tune_kernel(llvm, kernel, width=2, seconds=2)
         assert found.tried > 1
         assert not found.wrong
         assert 0 < found.time_ns <= found.heuristic_ns
@@ -99,19 +109,19 @@ def test_the_fastest_is_kept_and_stored(kernel: Kernel, tmp_path: Path) -> None:
 
 def test_noise_alone_changes_nothing(kernel: Kernel, tmp_path: Path) -> None:
     found = looked(kernel, Answers(lambda text: {"ratio": 0.99}), tmp_path)
-    assert found.schedule == schedules.heuristic_schedule(get_device("LLVM"), kernel)
+    assert found.schedule == heuristic_schedule(get_device("LLVM"), kernel)
 
 
 def test_luck_is_found_out(kernel: Kernel, tmp_path: Path) -> None:
     """What won by chance loses when it is timed with the heuristic's once more."""
     llvm = get_device("LLVM")
-    first = show_schedule(schedules.heuristic_schedule(llvm, kernel))
+    first = show_schedule(heuristic_schedule(llvm, kernel))
 
     def answer(text: str) -> dict[str, Any]:
         return {"ratio": 0.8 if text == first else 0.9, "time_ns": 500.0}
 
     with Context(CACHE_DIR=str(tmp_path)):
-        found = tune(llvm, kernel, seconds=0.2, worker=Answers(answer))
+        found = tune_kernel(llvm, kernel, seconds=0.2, worker=Answers(answer))
         assert found.tried > 1
         assert show_schedule(found.schedule) == first == schedules.stored_schedule(llvm, kernel)
 
@@ -120,7 +130,7 @@ def test_a_wrong_candidate_is_reported_and_not_chosen(
     kernel: Kernel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = looked(kernel, Answers(lambda text: {"wrong": "at [3] it has 1 where 2 is right"}), tmp_path, 5)
-    assert found.schedule == schedules.heuristic_schedule(get_device("LLVM"), kernel)
+    assert found.schedule == heuristic_schedule(get_device("LLVM"), kernel)
     assert found.wrong
     assert isinstance(found.wrong[0], InternalError)
     assert "gives other results with the schedule" in caplog.text
@@ -133,7 +143,7 @@ def test_a_lost_worker_is_started_again(kernel: Kernel, tmp_path: Path) -> None:
 
     found = looked(kernel, Answers(crash), tmp_path, 5)
     assert found.lost >= 5
-    assert found.schedule == schedules.heuristic_schedule(get_device("LLVM"), kernel)
+    assert found.schedule == heuristic_schedule(get_device("LLVM"), kernel)
 
 
 def test_a_process_that_does_not_answer_is_ended() -> None:
@@ -161,7 +171,7 @@ def test_what_cannot_be_run_at_all_is_said(kernel: Kernel, caplog: pytest.LogCap
             return json.loads('{"refused": "no memory"}')  # type: ignore[no-any-return]
 
     with pytest.raises(CompileError, match="no memory"):
-        tune(get_device("LLVM"), kernel, worker=Refusing(lambda text: {}))
+        tune_kernel(get_device("LLVM"), kernel, worker=Refusing(lambda text: {}))
 
 
 def test_beam_searches_while_a_kernel_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +191,7 @@ def test_beam_falls_back_to_the_heuristic(
     def lost(*_: object, **__: object) -> Tuned:
         raise CandidateLost("the process ended (1)")
 
-    monkeypatch.setattr(sys.modules["kernmill.runtime.tune"], "tune", lost)  # the name is the function's
+    monkeypatch.setattr(sys.modules["kernmill.runtime.tune"], "tune_kernel", lost)
     llvm = get_device("LLVM")
-    assert search(llvm, kernel, 2, 1.0) == schedules.heuristic_schedule(llvm, kernel)
+    assert search(llvm, kernel, 2, 1.0) == show_schedule(heuristic_schedule(llvm, kernel))
     assert "is not searched: the process ended (1)" in caplog.text

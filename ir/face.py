@@ -1,0 +1,27 @@
+"""Faces whose modules are imported when a name of theirs is first asked for (PEP 562)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+__all__ = ["names_of"]
+
+
+def names_of(package: str, *modules: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: a name is that of one of these modules, or in `__all__` of one; the first counts.
+
+    Modules and other names must differ: an imported module stands under its own name in the package.
+    """
+
+    def find(name: str) -> Any:
+        for module in (name,) if name in modules else () if name.startswith("__") else modules:
+            found = import_module(f".{module}", package)
+            if module == name:
+                return found
+            if name in found.__all__:
+                return getattr(found, name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return find

@@ -1,0 +1,20 @@
+"""Modules of this folder that only compiling, searching and reporting need: imported when first asked for.
+
+A program whose plans and kernels are all in the cache uses none of them, nor the compiler that they import
+(docs/decisions/0034-known-graphs.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernmill.ir import names_of
+
+if TYPE_CHECKING:
+    from . import check as check
+    from . import compiling as compiling
+    from . import planning as planning
+    from . import profile as profile
+    from . import tune as tune
+
+__getattr__ = names_of(__package__, "check", "compiling", "planning", "profile", "tune")

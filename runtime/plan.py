@@ -1,0 +1,121 @@
+"""From a closed graph to a plan: kernels, memory and programs; known ones come from memory or from disk.
+
+Scheduling depends on the graph, where its data live, what may be overwritten, and the compiler's own sources: that is
+the key on disk. Such a plan names its kernels by their digests, under which `build` finds their programs, and holds no
+UOps. Reports, searches and a program that is no longer in the cache ask for those: then the graph is scheduled again.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, MemoryPlan, Schedule, UOp, as_dtype, setting
+
+from . import later
+from .build import build_all
+from .compile_cache import cache_key, default_cache
+from .device import Program, get_device
+from .schedules import stamp
+from .watch import wants_report
+
+__all__ = ["Plan", "plan_of", "plans"]
+
+_KEPT = 4096
+_Scheduled: TypeAlias = "tuple[Schedule, MemoryPlan]"
+_PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is kept for a graph structure."""
+
+    schedule: Schedule
+    memory: MemoryPlan
+    programs: list[Program | None]
+    bounds: dict[str, tuple[int, int]]  # what each variable may be
+
+
+plans: OrderedDict[Any, Plan] = OrderedDict()
+
+
+def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:
+    """The plan of a closed graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
+
+    Raises:
+        CompileError: a kernel cannot be built.
+    """
+    key = (graph, devices, in_place, default, *(setting(name) for name in _PART_OF_A_PLAN))
+    found = plans.get(key)
+    if found is None:
+        was_enabled = gc.isenabled()
+        gc.disable()  # nodes hold no cycles: looking for some among a hundred thousand takes a sixth of the time
+        try:
+            found = plans[key] = _with_programs(*_scheduled(graph, devices, in_place, default))
+        finally:
+            if was_enabled:
+                gc.enable()
+        if len(plans) > _KEPT:
+            plans.popitem(last=False)
+        if wants_report():
+            later.profile.report_memory(found.memory)
+    plans.move_to_end(key)
+    return found
+
+
+def _with_programs(schedule: Schedule, memory: MemoryPlan) -> Plan:
+    kernels = [item for item in schedule.items if isinstance(item, Kernel)]
+    built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
+    bounds: dict[str, tuple[int, int]] = {}
+    for name, least, greatest in (variable for kernel in kernels for variable in kernel.variables):
+        low, high = bounds.get(name, (least, greatest))
+        bounds[name] = (max(low, least), min(high, greatest))
+    return Plan(schedule, memory, [next(built) if isinstance(i, Kernel) else None for i in schedule.items], bounds)
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------------
+def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> _Scheduled:
+    planned = cache(lambda: later.planning.planned(graph.src, devices, in_place, default))
+    key = cache_key("plan", graph.key, json.dumps([devices, sorted(in_place), default]), stamp())
+    stored = default_cache("plans").get(key)
+    if stored is not None:
+        return _read(stored.payload, planned)
+    default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
+    return planned()
+
+
+def _written(schedule: Schedule, memory: MemoryPlan) -> bytes:
+    items = [
+        (i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel) else astuple(i)
+        for i in schedule.items
+    ]
+    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output) for b in schedule.buffers]
+    checks = [astuple(check) for check in schedule.checks]
+    offsets, *sizes = astuple(memory)
+    return json.dumps([items, buffers, schedule.results, checks, [*offsets.items()], *sizes]).encode()
+
+
+def _read(payload: bytes, planned: Callable[[], _Scheduled]) -> _Scheduled:
+    items, buffers, results, checks, offsets, *sizes = json.loads(payload)
+
+    def made(place: int) -> tuple[UOp, str | None]:
+        kernel: Any = planned()[0].items[place]
+        return kernel.ast, kernel.origin
+
+    def kernel(place: int, buffers: list[int], outputs: list[int], device: str, *facts: Any) -> Kernel:
+        key, name, variables = facts
+        known = device, bytes.fromhex(key), name, tuple(tuple(variable) for variable in variables)
+        return Kernel(partial(made, place), tuple(buffers), tuple(outputs), *known)
+
+    schedule = Schedule(
+        [kernel(place, *row) if len(row) > 2 else Copy(*row) for place, row in enumerate(items)],
+        [BufferPlan(as_dtype(name), *rest) for name, *rest in buffers],
+        results,
+        [CheckItem(*check) for check in checks],
+    )
+    return schedule, MemoryPlan(dict(offsets), *sizes)

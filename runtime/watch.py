@@ -1,0 +1,39 @@
+"""Whether somebody wants to know how long each kernel takes: settings, or a block of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from kernmill.ir import Kernel, UOp, debug, setting
+
+__all__ = ["collecting_kernels", "is_quiet", "is_watched", "wants_report"]
+
+collecting = False  # set by `kernmill demo` and the profiler: keep totals without printing
+launched: dict[tuple[str, UOp], tuple[Kernel, int]] | None = None
+
+
+def wants_report() -> bool:
+    """Whether kernels are timed one by one."""
+    return is_watched() or not is_quiet()
+
+
+def is_watched() -> bool:
+    """Whether a block of this process collects the times of kernels."""
+    return collecting or launched is not None
+
+
+def is_quiet() -> bool:
+    """Whether no setting asks for reports. The same as long as `active_overrides` gives the same."""
+    return debug() < 2 and not setting("DUMP")
+
+
+@contextmanager
+def collecting_kernels() -> Generator[dict[tuple[str, UOp], tuple[Kernel, int]]]:
+    """Every kernel that is launched inside the block, by device and UOps, with the nanoseconds it took in all."""
+    global launched
+    outside, launched = launched, {}
+    try:
+        yield launched
+    finally:
+        launched = outside

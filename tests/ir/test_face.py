@@ -1,0 +1,44 @@
+"""Faces that import their modules late."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.processes import run
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    folder = tmp_path / "lately"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(
+        'from kernmill.ir import names_of\n__getattr__ = names_of(__name__, "one", "two")\n'
+    )
+    (folder / "one.py").write_text('__all__ = ["first"]\nfirst, hidden = 1, 2\n')
+    (folder / "two.py").write_text('__all__ = ["first", "second"]\nfirst, second = 3, 4\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "lately"
+
+
+def test_names_are_found_in_order(package: str) -> None:
+    face = importlib.import_module(package)
+    assert "one" not in vars(face)
+    assert (face.first, face.second) == (1, 4)
+    assert face.two.first == 3
+    assert not hasattr(face, "hidden")
+    with pytest.raises(AttributeError, match=r"^module 'lately' has no attribute 'third'$"):
+        _ = face.third
+
+
+def test_the_front_offers_late_names() -> None:
+    code = """
+import kernmill
+print(any(name in sys.modules for name in ("kernmill.nn", "kernmill.jitted", "kernmill.compiler")))
+print(kernmill.nn.Linear.__name__, kernmill.jit.__name__, hasattr(kernmill, "nothing"))
+from kernmill import *
+print(nn is kernmill.nn, jit is kernmill.jit)
+"""
+    assert run(code)[0].split() == ["False", "Linear", "jit", "False", "True", "True"]

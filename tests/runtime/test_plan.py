@@ -1,0 +1,158 @@
+"""Plans from disk: what they save, what makes them others, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Context, Tensor, Variable, jit
+from kernmill.ir import IndexRangeError, Kernel, Ops, elementwise
+from kernmill.runtime import collecting_kernels, counters, plan, planned
+from tests.compiler.kernels import data, matmul, softmax
+from tests.runtime.processes import run
+
+FACTS = ("ast", "buffers", "outputs", "device", "key", "name", "variables", "origin")
+WORK = """
+a = leaf(np.arange(48, dtype=np.float32).reshape(6, 8))
+result = value(reduce_axes(a * 2.0 + 1.0, Ops.ADD, (1,)))
+print(result.sum(), sum(name.startswith("kernmill.compiler") for name in sys.modules) > 0)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    """A cache of its own; `forget` makes the next realize one of a new process."""
+    with Context(CACHE_DIR=str(tmp_path)):
+        yield tmp_path
+
+
+def forget() -> None:
+    plan.plans.clear()
+
+
+def stored(cache: Path) -> int:
+    return sum(path.is_file() for path in (cache / "v1" / "plans").rglob("*"))
+
+
+def test_a_known_graph_needs_no_compiler(tmp_path: Path) -> None:
+    assert run(WORK, tmp_path)[0].split() == ["2304.0", "True"]
+    assert run(WORK, tmp_path)[0].split() == ["2304.0", "False"]
+
+
+def test_a_program_that_is_gone_is_built_again(tmp_path: Path) -> None:
+    run(WORK, tmp_path)
+    for path in (tmp_path / "v1" / "llvm").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    assert run(WORK, tmp_path)[0].split() == ["2304.0", "True"]
+    assert run(WORK, tmp_path)[0].split() == ["2304.0", "False"]
+
+
+def test_a_damaged_plan_is_made_again(tmp_path: Path) -> None:
+    run(WORK, tmp_path)
+    (path,) = (path for path in (tmp_path / "v1" / "plans").rglob("*") if path.is_file())
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert run(WORK, tmp_path)[0].split() == ["2304.0", "True"]
+    assert run(WORK, tmp_path)[0].split() == ["2304.0", "False"]
+
+
+def test_reports_find_the_kernels_of_a_known_graph(tmp_path: Path) -> None:
+    run(WORK, tmp_path)
+    shown = run(WORK, tmp_path, DEBUG="4")[1]
+    assert "GFLOP/s" in shown
+    assert "--- uops of sum_6_k8" in shown
+
+
+def test_searches_find_the_kernels_of_a_known_graph(cache: Path) -> None:
+    x = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    for _ in range(2):
+        forget()
+        with collecting_kernels() as seen:
+            assert (Tensor(x) * 3.25).sum().item() == 214.5
+        assert {ast.op for _, ast in seen} == {Ops.SINK}
+        assert all(kernel.origin and kernel.key == kernel.ast.key for kernel, _ in seen.values())
+
+
+def test_everything_survives_the_way_to_disk_and_back() -> None:
+    q, k = data(0, 32, 16), data(1, 16, 24)
+    made = planned([softmax(matmul(q, k)), elementwise(Ops.ADD, q, q)], ("LLVM",) * 2, frozenset(), "LLVM")
+    schedule, memory = plan._read(plan._written(*made), lambda: made)
+    assert memory == made[1]
+    assert (schedule.buffers, schedule.results, schedule.checks) == (made[0].buffers, made[0].results, made[0].checks)
+    assert len(schedule.items) == len(made[0].items) > 1
+    for read, wanted in zip(schedule.items, made[0].items, strict=True):
+        assert isinstance(read, Kernel)
+        assert isinstance(wanted, Kernel)
+        assert [getattr(read, name) for name in FACTS] == [getattr(wanted, name) for name in FACTS]
+
+
+def test_what_differs_has_a_plan_of_its_own(cache: Path) -> None:
+    x = Tensor(np.arange(6.0, dtype=np.float32).reshape(2, 3))
+    wanted = x.numpy()
+    made = [(x * 2.0, wanted * 2), (x * 3.0, wanted * 3), (x * -0.0, wanted * -0.0), (x * 0.0, wanted * 0),
+            (x.transpose(0, 1) * 2.0, wanted.T * 2), (x.reshape(3, 2) * 2.0, wanted.reshape(3, 2) * 2),
+            (x.flip(0) * 2.0, wanted[::-1] * 2), (x.flip(1) * 2.0, wanted[:, ::-1] * 2)]  # fmt: skip
+    for _ in range(2):
+        forget()
+        before = stored(cache)
+        for number, (lazy, right) in enumerate(made):
+            result = (lazy + 0.0 if number == 2 else lazy.clone()).numpy()
+            np.testing.assert_array_equal(result, right)
+    assert stored(cache) == before
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_an_old_value_that_somebody_holds_is_kept(cache: Path, is_held: bool) -> None:
+    for _ in range(2):
+        forget()
+        x = Tensor([1.0, 2.0, 3.0]).realize()
+        old = x * 10.0 if is_held else None
+        x.assign(x + 1.0).realize()
+        assert x.tolist() == [2.0, 3.0, 4.0]
+        if old is not None:
+            assert old.tolist() == [10.0, 20.0, 30.0]
+
+
+def test_a_check_is_part_of_a_plan(cache: Path) -> None:
+    table = Tensor(np.arange(12.0, dtype=np.float32).reshape(4, 3))
+    for _ in range(2):
+        forget()
+        assert table[Tensor([1, 3])].tolist() == [[3.0, 4.0, 5.0], [9.0, 10.0, 11.0]]
+        with pytest.raises(IndexRangeError):
+            table[Tensor([1, 4])].realize()
+
+
+def test_variables_keep_their_bounds(cache: Path) -> None:
+    for _ in range(2):
+        forget()
+        size = Variable("n", 1, 8)
+
+        @jit
+        def total(x: Tensor, n: Any) -> Tensor:
+            return x[:n].sum()
+
+        x = Tensor(np.arange(8.0, dtype=np.float32)).realize()
+        for n in (3, 8, 1, 5):
+            assert total(x, size.bind(n)).item() == sum(range(n))
+
+
+def test_several_devices(cache: Path) -> None:
+    for _ in range(2):
+        forget()
+        x = Tensor([1.0, 2.0, 3.0], device="PYTHON") * 2.0
+        assert (x.to("LLVM") + 1.0).tolist() == [3.0, 5.0, 7.0]
+
+
+def test_without_a_cache_there_are_plans_in_memory(tmp_path: Path) -> None:
+    with Context(CACHE="0", CACHE_DIR=str(tmp_path)):
+        forget()
+        before = counters.compiled
+        for _ in range(2):
+            assert (Tensor([1.0, 2.0]) * 7.125).tolist() == [7.125, 14.25]
+        assert counters.compiled <= before + 1
+        assert len(plan.plans) == 1
+    assert not stored(tmp_path)
