@@ -31,7 +31,7 @@ from kernmill.ir import (
 from .kernel import KernelInfo, memory_of
 from .optimize.staging import gated, step_of
 
-__all__ = ["fills_shared", "place_barriers", "share_work"]
+__all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]
 
 _COPIED = 8  # rounds of a copy to shared memory that are written out, so that their loads are under way together
 
@@ -47,7 +47,7 @@ def share_work(ast: UOp) -> UOp:
         return ast
     count = prod(int(loop.src[0].arg) for loop in outputs)
     made = [fill for fill in fills if not (outputs and _is_copy(fill))]  # a copy is dealt out to however many there are
-    group = max(count, *(prod(int(r.src[0].arg) for r in closed_ranges(fill) if _is_local(r)) for fill in made), 1)
+    group = max(count, *(prod(int(r.src[0].arg) for r in closed_ranges(fill) if is_local(r)) for fill in made), 1)
     item = make_range("item", count if outputs else group, AxisKind.LOCAL)
     done: dict[UOp, UOp] = _digits(outputs, item)
     shared = {memory_of(fill) for fill in fills}
@@ -62,7 +62,7 @@ def share_work(ast: UOp) -> UOp:
             new = new.replace(arg=(*node.arg, "shared"))
         elif node in fills:
             new = _dealt(new, group, fills.index(node))
-        elif node in ast.src and not any(_is_local(r) for r in node.ranges):
+        elif node in ast.src and not any(is_local(r) for r in node.ranges):
             new = new.replace(src=(gated(src[0], item < 1), *src[1:]))
         done[node] = new
     names = dict.fromkeys(
@@ -73,14 +73,15 @@ def share_work(ast: UOp) -> UOp:
 
 def fills_shared(node: UOp) -> bool:
     """Whether the items of a group fill an array together here."""
-    return node.op is Ops.AFTER and any(_is_local(loop) for loop in closed_ranges(node))
+    return node.op is Ops.AFTER and any(is_local(loop) for loop in closed_ranges(node))
 
 
 def _is_copy(fill: UOp) -> bool:
     return fill.src[1].src[1].op is Ops.LOAD
 
 
-def _is_local(loop: UOp) -> bool:
+def is_local(loop: UOp) -> bool:
+    """Whether the items of a group run a loop."""
     return bool(loop.arg[1] == AxisKind.LOCAL)
 
 
@@ -133,7 +134,7 @@ def place_barriers(uops: list[UOp]) -> list[UOp]:
         CompileError: one would stand where some items never come by.
     """
     out: list[UOp] = []
-    group = max((int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and _is_local(u)), default=0)
+    group = max((int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and is_local(u)), default=0)
     _walk(uops, group, set(), out)
     return out
 
@@ -142,8 +143,8 @@ def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> 
     """One block; `before` is what was touched since all items last waited for each other, and is kept up to date."""
     for part in _parts(uops):
         loop, body, mine = part[0], part[1:-1], _touched(part)
-        if mine and any(u.op is Ops.RANGE and _is_local(u) for u in body):
-            if loop.src[0].arg != group if _is_local(loop) else any(_is_local(r) for r in loop.src[0].ranges):
+        if mine and any(u.op is Ops.RANGE and is_local(u) for u in body):
+            if loop.src[0].arg != group if is_local(loop) else any(is_local(r) for r in loop.src[0].ranges):
                 raise CompileError(
                     f"the work-items of a group share memory inside the loop {loop.arg[0]}, which not all run alike"
                 )

@@ -24,7 +24,7 @@ from .lower.tile import find_tiles
 from .lower.words import find_words
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
-from .trim import trim_loops
+from .trim import peel_loops, trim_loops
 from .turn import turn
 from .vectorize import vectorize
 
@@ -46,10 +46,12 @@ class Pass:
 PIPELINE: tuple[Pass, ...] = (
     Pass("trim", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
          "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
-    Pass("share", lambda ast, target: share_work(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
-         "the loops of a group's items become digits of one number while they still have names and steps"),
+    Pass("peel", lambda ast, target: peel_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
+         "how far a loop goes is known, and its copies still ask one question"),
     Pass("tile", find_tiles, Stage.OPTIMIZED, Stage.OPTIMIZED, (),
-         "a sum over blocks is still one node, and what is packed for it one load"),
+         "a sum over blocks is still one node, what is packed for it one load, and the items of a group are loops"),
+    Pass("share", lambda ast, target: share_work(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim", "tile"),
+         "the loops of a group's items become digits of one number while they still have names and steps"),
     Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile",),
          "a panel is still one store and one load; one for a matrix unit keeps its type"),
     Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("share", "convert"),

@@ -90,7 +90,7 @@ def _families(nodes: Sequence[UOp]) -> Iterator[list[_Access]]:
 
 def _access(node: UOp) -> _Access | None:
     place = node.src[0]
-    if place.src[1].dtype.lanes == 1 or place.dtype.is_bool:
+    if place.src[1].dtype.lanes == 1 or (place.dtype.is_bool and node.op is Ops.STORE):
         return None
     read = _lane_places(place.src[1])
     if read is None:
@@ -165,12 +165,16 @@ def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
     """What to use instead of the gathers of a family, by their starts."""
     one = family[0]
     by_start = {access.start: access for access in family}
+    is_bool = one.scalar.is_bool
     if not _is_block(family):
-        return {start: v for part in _stretches(by_start.values()) for start, v in _picked(part, target).items()}
+        parts = () if is_bool else _stretches(by_start.values())
+        return {start: v for part in parts for start, v in _picked(part, target).items()}
     turned: dict[int, UOp] = {}
     for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
         rows = [_row(one, run[0], lane, len(run)) for lane in range(len(one.steps))]
-        turned.update(zip(run, _columns([UOp(Ops.LOAD, row.dtype, (row,), one.node.arg) for row in rows]), strict=True))
+        read = [UOp(Ops.LOAD, row.dtype, (row,), one.node.arg) for row in rows]
+        columns = _columns([row.cast(dtypes.uint8) for row in read] if is_bool else read)  # bools lie in bytes
+        turned.update(zip(run, [c.cast(dtypes.bool) for c in columns] if is_bool else columns, strict=True))
     return turned
 
 

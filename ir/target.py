@@ -12,7 +12,10 @@ __all__ = ["Target", "Unit"]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a matrix unit does in one step (TILE): m x n sums of k products, `group` of which lie side by side in b."""
+    """What a matrix unit does in one step (TILE): m x n sums of k products, `group` of which lie side by side in b.
+
+    `items`: the work-items that do it together, as loops with how far apart their results lie in c, slowest first.
+    """
 
     a: DType
     b: DType
@@ -21,6 +24,7 @@ class Unit:
     n: int
     k: int
     group: int
+    items: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Self
 
-from kernmill.ir import SettingError, ShapeError, show_shape
+from kernmill.ir import Ops, SettingError, ShapeError, show_shape
 
 from .elementwise import choose
 from .lazy import accumulator, is_training
@@ -61,7 +61,10 @@ class Attention(Random):
             scores = scores.add(attn_mask)
         seen = scores._below(0) if is_causal else None
         if attn_mask is not None and attn_mask.dtype.is_bool:
-            seen = attn_mask if seen is None else attn_mask.logical_and(seen)
+            if any(node.op is Ops.BUFFER for node in attn_mask.uop.toposort()):  # no loop can end with it
+                scores = choose(attn_mask, scores, scores._filled(-math.inf))
+            else:
+                seen = attn_mask if seen is None else attn_mask.logical_and(seen)
         return scores._attended(seen, value.cast(wide), dropout_p).cast(query.dtype)
 
     def _attended(self, seen: Self | None, value: Self, dropout_p: float) -> Self:

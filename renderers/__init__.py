@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from .base import *
     from .clike import *
     from .llvmir import *
+    from .mma import *
     from .opencl import *
     from .opencl_vectors import *
     from .python import *
 
-__getattr__ = names_of(__name__, "base", "amx", "llvmir", "python", "clike", "opencl_vectors", "opencl")
+__getattr__ = names_of(__name__, "base", "amx", "llvmir", "python", "clike", "opencl_vectors", "mma", "opencl")

@@ -48,9 +48,9 @@ class CLikeBody(ABC):
         self.depth = 1
         self.count = 0
         self.handlers: dict[Op, Callable[[UOp], None]] = {
-            Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.LOCAL: self.local,
-            Ops.INDEX: self.place, Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open,
-            Ops.END: self.close, Ops.REG: self.register, Ops.CARRY: self.carry, Ops.SET: self.set,
+            Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.INDEX: self.place,
+            Ops.LOAD: self.load, Ops.STORE: self.store, Ops.RANGE: self.open,
+            Ops.END: self.close, Ops.REG: self.copy, Ops.CARRY: self.copy, Ops.SET: self.set,
             Ops.AFTER: self.after, Ops.PREFETCH: lambda u: None,
         }  # fmt: skip
 
@@ -127,11 +127,6 @@ class CLikeBody(ABC):
         self.values[u] = self.literal(u.dtype, u.arg)
         self.places.add(u)
 
-    def local(self, u: UOp) -> None:
-        """LOCAL: an array of the kernel's own."""
-        self.values[u] = f"a{self.fresh()[1:]}"
-        self.emit(f"{self.type_name(u.dtype, memory=True)} {self.values[u]}[{u.arg[1]}];")
-
     def place(self, u: UOp) -> None:  # noqa: B027 - nothing to do, not a forgotten method
         """INDEX: only its loads and stores are written."""
 
@@ -149,12 +144,8 @@ class CLikeBody(ABC):
         self.depth -= 1
         self.emit("}")
 
-    def register(self, u: UOp) -> None:
-        """REG: a variable."""
-        self.define(u, self.values[u.src[0]])
-
-    def carry(self, u: UOp) -> None:
-        """CARRY: a copy, since the variable may be set before its old value was last read."""
+    def copy(self, u: UOp) -> None:
+        """REG, a variable; or CARRY, a copy, since that may be set before its old value was last read."""
         self.define(u, self.values[u.src[0]])
 
     def set(self, u: UOp) -> None:

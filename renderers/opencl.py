@@ -17,7 +17,8 @@ from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes
 
 from .base import Renderer, grid_digits
 from .clike import C_OPS, c_identifier
-from .opencl_vectors import INTS, VectorBody
+from .mma import HELD, MMA_ITEMS, mma_function
+from .opencl_vectors import INTS, LANE, VectorBody
 
 __all__ = ["OPENCL_OPS", "OpenCLRenderer"]
 
@@ -47,8 +48,10 @@ class _Body(VectorBody):
     def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
         super().__init__(target, name, uops)
         self.grid = grid_digits(uops)
+        stores = [u for u in uops if u.op is Ops.STORE and u.src[1].dtype.lanes > len(LANE)]
+        self.dealt = {memory for u in stores if (memory := _memory(u.src[0])).op is Ops.LOCAL}
         self.shared: list[str] = []
-        self.handlers[Ops.BARRIER] = self.barrier
+        self.handlers |= {Ops.BARRIER: self.barrier, Ops.LOCAL: self.local, Ops.TILE: self.tile}
 
     def head(self) -> list[str]:
         used = {d.scalar for u in self.uops for d in (u.dtype, *(s.dtype for s in u.src))}
@@ -117,19 +120,42 @@ class _Body(VectorBody):
 
     def local(self, u: UOp) -> None:
         """LOCAL; an array that a group shares is declared at the head of the kernel, the only place drivers take."""
-        if "shared" not in u.arg:
-            super().local(u)
-            return
         name = self.values[u] = f"a{self.fresh()[1:]}"
-        kind = self.type_name(u.dtype, memory=True)
-        self.shared.append(f"  __local {kind} {name}[{u.arg[1]}] __attribute__((aligned(16)));")
+        text = f"{self.type_name(u.dtype, memory=True)} {name}[{u.arg[1] // (MMA_ITEMS if u in self.dealt else 1)}]"
+        if "shared" in u.arg:
+            self.shared.append(f"  __local {text} __attribute__((aligned(16)));")
+        else:
+            self.emit(f"{text};")
 
     def barrier(self, u: UOp) -> None:
         """BARRIER: in local memory."""
         self.emit("barrier(CLK_LOCAL_MEM_FENCE);")
 
+    # --- a matrix unit
+    def tile(self, u: UOp) -> None:
+        """TILE: its function."""
+        name, text = mma_function(u)
+        self.helpers[text] = None
+        self.define(u, f"{name}({', '.join(self.values[s] for s in u.src)})")
+
+    def load_block(self, u: UOp) -> None:
+        """The words of a block that an item holds."""
+        kind, name, words = self.type_name(u.dtype), self.fresh(), f"const {self.space(u.src[0])} uint *"
+        first, others = HELD[0 if kind[-1] == "4" else 1]
+        self.emit(f"{words}{name} = ({words})({self.at(u.src[0])}) + {first};")
+        self.define(u, f"({kind})({', '.join(f'{name}[{n}]' for n in others)})")
+
+    def store_block(self, place: UOp, value: str) -> None:
+        """The results that an item holds: where they belong, or one after the other in memory of its own."""
+        first, others = ("0", range(4)) if _memory(place) in self.dealt else HELD[2]
+        for n, number in enumerate(others):
+            self.emit(f"({self.at(place)} + {first})[{number}] = {value}.s{n};")
+
     # --- loads
     def load(self, u: UOp) -> None:
+        if u.dtype.lanes > len(LANE):
+            self.load_block(u)
+            return
         place, lanes = u.src[0], u.dtype.lanes
         _, index, *gates = place.src
         gate = _gate(index, gates)
@@ -186,10 +212,7 @@ class _Body(VectorBody):
 
     def inside(self, place: UOp, lanes: int) -> str:
         """Whether all lanes lie in the buffer; a negative place is a large unsigned one."""
-        memory = place.src[0]
-        while memory.op is Ops.AFTER:
-            memory = memory.src[0]
-        last = int(memory.arg[1]) - lanes
+        last = int(_memory(place).arg[1]) - lanes
         return f"(ulong){self.values[place.src[1]]} <= {last}UL" if last >= 0 else "false"
 
     def load_lanes(self, dtype: DType, space: str, address: str) -> str:
@@ -213,6 +236,9 @@ class _Body(VectorBody):
         _, index, *gates = place.src
         gate = _gate(index, gates)
         value = self.values[stored]
+        if lanes > len(LANE):
+            self.store_block(place, value)
+            return
         if stored.dtype.is_bool and lanes > 1:
             value = f"as_uchar{lanes}({self.mask(stored, 8)} & (char{lanes})(1))"
         if lanes == 1:
@@ -266,21 +292,31 @@ class _Body(VectorBody):
     # --- places
     def at(self, place: UOp, index: str | None = None) -> str:
         """The address of a scalar place."""
-        index = self.values[place.src[1]] if index is None else index
+        index = self.held(place, self.values[place.src[1]] if index is None else index)
         memory = self.values[place.src[0]]
         return memory if index in ("0", "0L") else f"{memory} + {index}"
 
     def element(self, place: UOp, index: str) -> str:
-        return f"{self.values[place.src[0]]}[{index}]"
+        return f"{self.values[place.src[0]]}[{self.held(place, index)}]"
+
+    def held(self, place: UOp, index: str) -> str:
+        """Where a result of a matrix unit lies among those that an item has, which are the only ones that it reads."""
+        return f"({index}) / 64 * 2 + ({index}) % 2" if _memory(place) in self.dealt else index
 
     def space(self, place: UOp) -> str:
         """The address space of a place."""
-        memory = place.src[0]
-        while memory.op is Ops.AFTER:
-            memory = memory.src[0]
+        memory = _memory(place)
         if memory.op is not Ops.LOCAL:
             return "__global"
         return "__local" if "shared" in memory.arg else "__private"
+
+
+def _memory(place: UOp) -> UOp:
+    """The PARAM or LOCAL of a place."""
+    memory = place.src[0]
+    while memory.op is Ops.AFTER:
+        memory = memory.src[0]
+    return memory
 
 
 def _gate(index: UOp, gates: Sequence[UOp]) -> UOp | None:

@@ -13,13 +13,14 @@ from collections.abc import Callable, Sequence
 from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
 
 from .clike import CLikeBody, float_text
+from .mma import MMA_ITEMS
 
 __all__ = ["VectorBody", "lane_runs", "mask_op"]
 
 _TYPES = {
     "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
     "uint16": "ushort", "uint32": "uint", "uint64": "ulong", "float16": "half", "bfloat16": "ushort",
-    "float32": "float", "float64": "double",
+    "float32": "float", "float64": "double", "index": "long",
 }  # fmt: skip
 INTS = {8: dtypes.int8, 16: dtypes.int16, 32: dtypes.int32, 64: dtypes.int64}
 _WIDTHS = (2, 4, 8, 16)
@@ -54,6 +55,8 @@ class VectorBody(CLikeBody, ABC):
             name = "ushort"
         if scalar.is_bool and (memory or dtype.lanes > 1):
             name = "uchar" if memory else "int"
+        if dtype.lanes > _WIDTHS[-1]:  # a block of a matrix unit: the words of it that an item holds
+            return f"{name if scalar.bits == 32 else 'uint'}{dtype.lanes * scalar.bits // (32 * MMA_ITEMS)}"
         if dtype.lanes > 1 and dtype.lanes not in _WIDTHS:
             raise InternalError(f"{self.name}: OpenCL has no vectors of {dtype.lanes} lanes")
         return name if dtype.lanes == 1 else f"{name}{dtype.lanes}"
@@ -161,19 +164,10 @@ class VectorBody(CLikeBody, ABC):
 
     def copy(self, u: UOp) -> None:
         """A variable of its own with the value."""
-        (source, *_) = u.src
-        if u.dtype.is_bool and u.dtype.lanes > 1:
-            self.define_mask(u, self.masks[source], self.values[source])
+        if u.src[0] in self.masks:
+            self.define_mask(u, self.masks[u.src[0]], self.values[u.src[0]])
         else:
-            self.define(u, self.values[source])
-
-    def register(self, u: UOp) -> None:
-        """REG."""
-        self.copy(u)
-
-    def carry(self, u: UOp) -> None:
-        """CARRY."""
-        self.copy(u)
+            super().copy(u)
 
     def set(self, u: UOp) -> None:
         """SET."""

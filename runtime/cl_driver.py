@@ -49,7 +49,7 @@ class ClFacts:
     parameter_bytes: int  # that the arguments of a kernel may have
     units: int
     float_lanes: int
-    cache_bytes: int
+    step_items: int  # work-items that run in step: a subgroup; 0 where the driver does not say
     is_unified: bool  # the host's memory is its memory
     has_float64: bool
     has_float16: bool
@@ -75,7 +75,7 @@ class ClFacts:
         """One line for people."""
         return (
             f"{self.units} units, {self.max_alloc_bytes / 2**30:.1f} GiB in one buffer, {self.local_bytes >> 10} KiB "
-            f"local memory, groups of {self.max_group}"
+            f"local memory, groups of {self.max_group}{f', subgroups of {self.step_items}' * bool(self.step_items)}"
         )
 
 
@@ -160,7 +160,7 @@ def facts_of(device: Any) -> ClFacts:
         parameter_bytes=int(_info(device, "max_parameter_size", 1024)),
         units=int(device.max_compute_units),
         float_lanes=int(_info(device, "native_vector_width_float", 0)),
-        cache_bytes=int(_info(device, "global_mem_cache_size", 0)),
+        step_items=int(_info(device, "warp_size_nv", 0) or _info(device, "wavefront_width_amd", 0)),
         is_unified=unified,
         has_float64="cl_khr_fp64" in extensions or bool(_info(device, "double_fp_config", 0)),
         has_float16="cl_khr_fp16" in extensions,

@@ -82,7 +82,7 @@ def this_host() -> Host:
         SettingError: `TARGET` asks for more than the CPU has.
     """
     target = str(setting("TARGET"))
-    return _host("" if target in ("gpu", "cpu") else target)  # shapes of kernels, not levels of a CPU
+    return _host("" if target in ("gpu", "cpu", "mma") else target)  # shapes of kernels, not levels of a CPU
 
 
 @functools.cache

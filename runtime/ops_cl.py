@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
-from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, dtypes, setting
-from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, Renderer
+from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, Unit, dtypes, setting
+from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
 from .allocator import Block
 from .buffer import Buffer
@@ -22,6 +22,7 @@ from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_af
 from .cl_memory import ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
+from .tile_check import unit_trial
 
 __all__ = ["ClDevice"]
 
@@ -95,7 +96,7 @@ class ClDevice(Device):
 
     def details(self) -> list[str]:
         """Limits and extensions."""
-        return [self.facts.limits(), " ".join(self.facts.extensions)]
+        return [self.facts.limits(), *filter(None, [self.unit[1]]), " ".join(self.facts.extensions)]
 
     def props(self) -> Properties:
         """The driver's figures."""
@@ -108,7 +109,33 @@ class ClDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """OpenCL C for what the device has."""
-        return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET"))))
+        return OpenCLRenderer(cl_target(self.facts, str(setting("TARGET")), self.unit[0]))
+
+    @cached_property
+    def unit(self) -> tuple[tuple[Unit, ...], str]:
+        """What a matrix unit multiplies, and a sentence about it; TARGET=mma relies on one without a trial."""
+        if setting("TARGET") == "mma":
+            return MMA_UNITS, "matrix unit: not tried (TARGET=mma)"
+        may_have = "cl_nv_device_attribute_query" in self.facts.extensions and self.facts.step_items == MMA_ITEMS
+        if setting("TARGET") or not may_have:  # only NVIDIA's own driver takes its instructions
+            return (), ""
+        fault = next(filter(None, map(self.unit_fault, MMA_UNITS)), "")
+        return ((), f"matrix unit: not used, {fault}") if fault else (MMA_UNITS, "matrix unit: float16, bfloat16")
+
+    def unit_fault(self, unit: Unit) -> str:
+        """Why a product of a matrix unit cannot be trusted, found by trying it once; empty if it can."""
+        uops, memory, right = unit_trial(unit)
+        flags = self.cl.mem_flags.READ_WRITE | self.cl.mem_flags.COPY_HOST_PTR
+        try:
+            source = OpenCLRenderer(cl_target(self.facts, "gpu")).render("check", uops)
+            kernel = self.cl.Kernel(self.build("check", source), "check")
+            buffers = [self.cl.Buffer(self.context, flags, hostbuf=array) for array in memory]
+            kernel.set_args(*(value for buffer in buffers for value in (buffer, bytes(8))), bytes(8))
+            self.cl.enqueue_nd_range_kernel(self.queue, kernel, (MMA_ITEMS,), (MMA_ITEMS,))
+            self.cl.enqueue_copy(self.queue, memory[2], buffers[2])
+        except (CompileError, self.cl.Error) as error:
+            return f"the driver refuses its instruction: {str(error).splitlines()[0]}"
+        return "" if memory[2].raw == right else "its products are wrong"
 
     @cached_property
     def options(self) -> tuple[str, ...]:
@@ -415,9 +442,9 @@ def chunk_size(work_ns: float, threads: int) -> int:
     return max(1, int(least) + 1, -(-threads // _MOST_ITEMS))
 
 
-def cl_target(facts: ClFacts, shape: str = "") -> Target:
-    """What generated code may use on the device; `shape`: gpu or cpu, where it is not the device's own."""
-    is_cpu = (shape if shape in ("gpu", "cpu") else facts.kind) == "cpu"
+def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> Target:
+    """What generated code may use on the device; `shape`: gpu, mma or cpu, where it is not the device's own."""
+    is_cpu = (shape if shape in ("gpu", "cpu", "mma") else facts.kind) == "cpu"
     lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
     missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
         {dtypes.float16} if not facts.has_float16 else set()
@@ -425,7 +452,8 @@ def cl_target(facts: ClFacts, shape: str = "") -> Target:
     items = 0 if is_cpu else 1 << min(facts.max_group, _MOST_GROUP).bit_length() - 1
     kind = "cpu" if is_cpu else f"gpu-{items}-{facts.local_bytes >> 10}"
     return Target(
-        name=f"opencl-{kind}-{lanes * 32}" + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
+        name=f"opencl-{kind}{'-mma' if units else ''}-{lanes * 32}"
+        + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
         vector_bytes=4 * lanes,
         vector_registers=32 if lanes in (4, 16) else 16,
         ops=OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA},
@@ -434,6 +462,7 @@ def cl_target(facts: ClFacts, shape: str = "") -> Target:
         has_threads=is_cpu,
         group_items=items,
         local_bytes=facts.local_bytes,
+        tiles=units,
         has_masks=True,
         l2_bytes=1 << 20,
     )

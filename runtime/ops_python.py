@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from kernmill.ir import DType, InternalError, Ops, Target, bits_of, dtypes, from_bits, setting, to_dtype
-from kernmill.renderers import AMX_UNITS, PYTHON_OPS, PythonRenderer, Renderer, function_name, rounder_name
+from kernmill.renderers import AMX_UNITS, MMA_UNITS, PYTHON_OPS, PythonRenderer, Renderer, function_name, rounder_name
 
 from .buffer import Buffer
 from .device import Call, Device, Program
@@ -25,8 +25,9 @@ class PythonDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """Python, scalars only; with TARGET=gpu in groups of work-items, with TARGET=amx for a matrix unit."""
-        if setting("TARGET") == "gpu":
-            return PythonRenderer(Target(name="python-gpu", ops=PYTHON_OPS, group_items=256))
+        if setting("TARGET") in ("gpu", "mma"):
+            units = MMA_UNITS if setting("TARGET") == "mma" else ()
+            return PythonRenderer(Target(f"python-{setting('TARGET')}", ops=PYTHON_OPS, group_items=256, tiles=units))
         if setting("TARGET") == "amx":
             units = tuple(unit for several in AMX_UNITS.values() for unit in several)
             return PythonRenderer(Target(name="python-amx", ops=PYTHON_OPS, tiles=units))

@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
+from math import prod
 from typing import Final
 
 from kernmill.ir import AxisKind, DType, Ops, Target, Unit, UOp, bits_of, const, dtypes, make_range, setting
@@ -23,7 +24,7 @@ from .host import Host, amx_refusal
 from .llvm_codegen import compile_ir, llvm_version
 from .loader import load_object
 
-__all__ = ["matrix_unit", "trial"]
+__all__ = ["matrix_unit", "trial", "unit_trial"]
 
 _STEPS: Final = 2  # blocks of terms that are added up
 
@@ -71,8 +72,20 @@ def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
 
 def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
     """What says whether a small kernel gives the right sums; without `has_tiles` functions stand for the unit."""
-    text = LLVMRenderer(Target("check"), has_tiles=has_tiles).render("check", _kernel(unit))
+    uops, memory, right = unit_trial(unit)
+    text = LLVMRenderer(Target("check"), has_tiles=has_tiles).render("check", uops)
     module = load_object(compile_ir(text, host), ["check"])
+
+    def is_right() -> bool:
+        slots = (ctypes.c_uint64 * 3)(*map(ctypes.addressof, memory))
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(module.symbols["check"])(slots, 0, 1)
+        return memory[2].raw == right
+
+    return is_right
+
+
+def unit_trial(unit: Unit) -> tuple[list[UOp], list[ctypes.Array[ctypes.c_char]], bytes]:
+    """A small kernel with full-range operands, the memory of its three buffers, and what the last one must hold."""
     sizes = (unit.a, unit.m * unit.k), (unit.b, unit.k * unit.n)
     blocks = [[[_value(n + step, dtype) for n in range(size)] for step in range(_STEPS)] for dtype, size in sizes]
     wanted: list[float] = [0] * (unit.m * unit.n)
@@ -81,13 +94,7 @@ def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
         wanted = Ops.TILE.py(a, b, wanted, unit.m, unit.n, unit.k, unit.group)
     memory = [_memory([*chain(*block)], dtype) for block, (dtype, _) in zip(blocks, sizes, strict=True)]
     right, result = (_memory(values, unit.c) for values in (wanted, [0] * len(wanted)))
-
-    def is_right() -> bool:
-        slots = (ctypes.c_uint64 * 3)(*(ctypes.addressof(array) for array in (*memory, result)))
-        ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(module.symbols["check"])(slots, 0, 1)
-        return result.raw == right.raw
-
-    return is_right
+    return _kernel(unit), [*memory, result], right.raw
 
 
 def _kernel(unit: Unit) -> list[UOp]:
@@ -107,7 +114,11 @@ def _kernel(unit: Unit) -> list[UOp]:
     place = UOp(Ops.INDEX, kind, (memory, const(dtypes.int64, 0)))
     uops = UOp(Ops.STORE, dtypes.void, (place, done)).toposort()
     uops.insert(uops.index(done), UOp(Ops.END, dtypes.void, (step,)))
-    return uops
+    if not unit.items:
+        return uops
+    count = const(dtypes.int64, prod(count for count, _ in unit.items))
+    item = make_range("item", count, AxisKind.LOCAL)
+    return [count, item, *(u for u in uops if u is not count), UOp(Ops.END, dtypes.void, (item,))]
 
 
 def _value(number: int, dtype: DType) -> float:

@@ -8,10 +8,13 @@ Tests: tests/compiler/lower/test_tile.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
 from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, const, dtypes, index_const, linear, simplify, substitute
+
+from ..groups import is_local
 
 __all__ = ["find_tiles"]
 
@@ -21,11 +24,34 @@ def find_tiles(ast: UOp, target: Target) -> UOp:
     if not target.tiles:
         return ast
     done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
+    order = ast.toposort()
+    for node in order:
         src = tuple(done[s] for s in node.src)
         new = node if src == node.src else node.replace(src=src)
-        done[node] = next((tile for unit in target.tiles if (tile := _tile(new, unit)) is not None), new)
+        tiles = (tile for unit in target.tiles if (tile := _tile(new, unit)) and _is_dealt(node, unit, order))
+        done[node] = next(tiles, new)
     return done[ast]
+
+
+def _is_dealt(memory: UOp, unit: Unit, order: Sequence[UOp]) -> bool:
+    """Whether the items of a step fill the same memory, and each reads of it only what the unit gives to it."""
+    loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE and is_local(node)}
+    last = [loops[name] for name in order[-1].arg.order if name in loops][-len(unit.items) :]
+    own = {
+        loop: step for loop, (count, step) in zip(last, unit.items, strict=False) if loop.src[0] is index_const(count)
+    }
+    if len(own) < len(unit.items) or not memory.ranges.isdisjoint(own):
+        return False
+    for node in order:
+        if node.op is Ops.INDEX and node.src[0] is memory:
+            terms, least = linear(node.src[1])[0], 1
+            for loop, step in sorted(terms.items(), key=lambda term: term[1]):  # the loops are digits of the place
+                if loop.op is not Ops.RANGE or step < least or own.get(loop, step) != step:
+                    return False
+                least = step * int(loop.src[0].arg)
+            if linear(node.src[1])[1] or not own.keys() <= terms.keys():
+                return False
+    return True
 
 
 def _tile(node: UOp, unit: Unit) -> UOp | None:

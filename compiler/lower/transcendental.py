@@ -51,12 +51,15 @@ _HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 def exp_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
     """e**x = 2**n * e**r with n = round(x / log 2). Error: float32 1.1 ulp, float64 1.2 ulp; denormals right.
 
+    The smallest n, that of -inf and of all masks, has a 0 for 2**n: a product too small for a float costs a microcode
+    assist, hundreds of cycles for each vector of masked scores.
+
     `flush_denormals`: results below sqrt(2) times the smallest normal number are 0, for four instructions less (and no
     microcode assists for denormals).
     """
     f = format_of(x)
-    top, bottom = f.bias + 1, -(f.bias - 1 if flush_denormals else f.bias + f.fraction + 1)
-    x = clamp(x, bottom * _LN2[0] + (1e-5 if flush_denormals else -0.2), (top + 0.05) * _LN2[0])
+    top, bottom = f.bias + 1, -(f.bias - 1 if flush_denormals else 2 * f.bias)
+    x = clamp(x, bottom * _LN2[0] + (1e-5 if flush_denormals else 0.2), (top + 0.05) * _LN2[0])
     n, biased = nearest(x, _LOG2_E[0], f.bias - 1 if flush_denormals else 2 * f.bias)
     high, low = high_low(x, *_LN2, short=True)
     return _exponential(fma(n, -low, fma(n, -high, x)), biased, "EXP", flush_denormals)
@@ -65,7 +68,7 @@ def exp_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
 def exp2_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
     """2**x = 2**n * 2**t with n = round(x). Error: float32 1.1 ulp, float64 1.2 ulp; see exp_to_polynomial."""
     f = format_of(x)
-    x = clamp(x, -(f.bias - 1.0 if flush_denormals else f.bias + f.fraction + 1.0), f.bias + 1.25)
+    x = clamp(x, -(f.bias - 1.0 if flush_denormals else 2.0 * f.bias), f.bias + 1.25)
     n, biased = nearest(x, 1, f.bias - 1 if flush_denormals else 2 * f.bias)
     return _exponential(x - n, biased, "EXP2", flush_denormals)
 

@@ -400,10 +400,11 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     table: dict[UOp, UOp] = {}
     made: dict[str, str] = {}
     first = _marks(ast, names)
+    has_tile = any(node.op is Ops.LOCAL and node.arg[0] == "tile" for node in ast.toposort())
     for number, value in enumerate(values):
         mark = "'" * (first + number)
         loops = [next(r for r in value.ranges if r.arg[0] == name) for name in names]
-        table[value], copies = staged(value, loops, f"stage{slot}_{number}", mark)
+        table[value], copies = staged(value, loops, f"stage{slot}_{number}", mark, has_gaps=not has_tile)
         made |= copies
     return simplify(substitute(ast, table)), made
 

@@ -20,10 +20,12 @@ from kernmill.ir import Ops, Target
 
 from .look import Access, Group, Shape, main_group, nest_iterations
 from .plan import Plan
+from .tiles import find_unit
 
 __all__ = ["gpu_plan"]
 
 _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a tile, results along each side
+_STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))  # of a matrix unit: at once and in turn, down and across
 _GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather than fewer
 _TERMS: Final = (16, 8, 32, 4)  # of a block that a group shares
 _SPACE: Final = 16  # bytes behind each column (actions.py)
@@ -58,6 +60,8 @@ def gpu_plan(shape: Shape, target: Target) -> Plan:
               and name not in shape.symbolic and (not shape.keeping or name in shape.kept)]  # fmt: skip
     if main is None and not shape.keeping:
         _elementwise(plan)
+    elif _unit(plan):
+        pass
     elif main is None or len(shape.groups) > 1 or shape.keeping or not _product(plan, main):
         _sums(plan, main, spread)
     grid = [name for name in plan.loops if name in spread and all(name in a.steps for a in shape.stores)]
@@ -87,6 +91,41 @@ def _elementwise(plan: _Plan) -> None:
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
+def _unit(plan: _Plan) -> bool:
+    """A product for a matrix unit: the items of a step, of which a group has several, keep a block of results."""
+    shape, found = plan.shape, find_unit(plan.shape, plan.target)
+    if found is None or not found[1].items:
+        return False
+    product, unit = found
+    row, column, sizes = product.rows, product.columns, shape.sizes
+    (rows, _), (columns, lanes) = unit.items
+    fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= plan.target.group_items
+            and sizes[row] > t[1] * unit.m and sizes[column] > t[3] * unit.n]  # fmt: skip
+    if not fits:
+        return False
+    tiles = [(t[0] * t[1] * unit.m, t[2] * t[3] * unit.n) for t in fits]
+    others = nest_iterations(shape, [n for n in shape.outputs if n not in (row, column)])
+    groups = [others * -(-sizes[row] // high) * -(-sizes[column] // wide) for high, wide in tiles]
+    chosen = next((n for n, count in enumerate(groups) if count >= _GROUPS), -1)
+    down, tall, across, broad = fits[chosen]
+    cuts = ((row, unit.m), (column, unit.n), (product.inner, unit.k))
+    i, j, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
+    near = plan.add("split", deep, unit.group)[deep]
+    block, panel = (
+        [*plan.cut("unroll", name, results), *plan.cut("local", name, items)][::-1]
+        for name, results, items in ((row, tall, down), (column, broad, across))
+    )
+    copied = plan.add("tile", i, j)
+    no_lanes = not plan.target.vector_bytes or sizes[column] % tiles[chosen][1]  # or a mask for each two of them
+    plan.cut("unroll" if no_lanes else "vectorize", j, lanes)
+    own = [*plan.cut("local", i, rows), *plan.cut("local", j, columns)]
+    plan.cut("unroll", i, unit.m // rows)
+    plan.order((*(name for name in plan.loops if name not in own), *own))
+    plan.add("stage", product.right.slot, *panel, deep, copied[j], near)
+    plan.add("stage", product.left.slot, *block, copied[i], deep, near)
+    return True
+
+
 def _product(plan: _Plan, main: Group) -> bool:
     """A tile of results for a group; False where there is no pair of loops that reuse what is loaded."""
     shape, target = plan.shape, plan.target

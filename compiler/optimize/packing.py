@@ -18,7 +18,7 @@ from kernmill.ir import Ops, Target
 from .actions import Action, fits
 from .look import Access, Group, Shape, is_gated
 from .plan import Plan
-from .staging import walked_together
+from .staging import SAME_PLACE, walked_together
 
 __all__ = ["SMALL_REDUCE", "blocks", "in_blocks", "pack"]
 
@@ -29,6 +29,7 @@ _WIDE = 512  # lanes of a block of panels, for each of which the rows are packed
 _HIGH = 256  # rows of a block, for each of which panels are packed anew
 _MOST_BLOCKS = 16
 _MOST_ROWS = 16  # times L2: a block of packed rows; it is read in the order in which it lies
+_FAR = 8  # times L2: what no cache holds; a panel that leaves room for the next takes such a part of it
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
@@ -95,16 +96,23 @@ def _dear_rows(plan: Plan, shape: Shape, main: Group, lanes: str, rows: str) -> 
     if left.step(rows) is None or left.step(terms) is None or walked_together(left.node, (rows, terms)):
         return None
     is_dear = left.step(terms) != 1 or _is_converted(left)
+    is_dear |= _is_for_all(shape, left, lanes, rows) and (left.step(rows) or 0) * left.size_bytes % SAME_PLACE == 0
     return left if is_dear and min(_tiles(plan, shape, name) for name in (rows, lanes)) >= _LEAST_TILES else None
+
+
+def _is_for_all(shape: Shape, left: Access, lanes: str, rows: str) -> bool:
+    """Whether other output loops use the same rows again: packed once, they serve all products of a batch."""
+    batch = [name for name in shape.outputs if name not in (lanes, rows) and shape.sizes[name] > 1]
+    return bool(batch) and not any(name in left.steps for name in batch)
 
 
 def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> None:
     """Blocks of panels, and of rows if they are packed; terms in blocks if a panel of all would fill the cache."""
     lanes, rows, terms = packing.lanes, packing.rows, packing.terms
     count, panels = _terms(plan, shape, packing, target), _tiles(plan, shape, lanes)
-    wide, high = 1, 1
-    if packing.left is not None:
-        size_bytes = shape.sizes[rows] * (count or shape.sizes[terms]) * _VALUE_BYTES
+    wide, high, deep = 1, 1, count or shape.sizes[terms]
+    if packing.left is not None and not _is_for_all(shape, packing.left, lanes, rows):
+        size_bytes = shape.sizes[rows] * deep * _VALUE_BYTES
         wide, high = blocks(shape.sizes[lanes], panels, shape.sizes[rows], size_bytes, target)
     outer, inside = in_blocks(plan, shape, {lanes: (panels, wide), rows: (_tiles(plan, shape, rows), high)})
     inner, walked = [*inside[lanes], *inside[rows]], terms
@@ -112,7 +120,7 @@ def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> Non
         walked = plan.add("accumulate", terms, count // plan.together(terms))[terms]
         inner.insert(0 if lanes in outer or rows in outer else 1, terms)  # threads share the outermost loop
     plan.order((*outer, *inner))
-    _stage_panel(plan, packing, walked)
+    _stage_panel(plan, packing, walked, deep, target)
     _stage_rows(plan, packing, walked, inside[rows], target)
 
 
@@ -155,14 +163,21 @@ def blocks(columns: int, panels: int, rows: int, size_bytes: int, target: Target
     return 1, max(count, 2, min(_MOST_BLOCKS, rows // _HIGH))
 
 
-def _stage_panel(plan: Plan, packing: _Packing, walked: str) -> None:
-    """The operand of the lanes; where it is transposed, in blocks that turn in registers."""
+def _stage_panel(plan: Plan, packing: _Packing, walked: str, deep: int, target: Target) -> None:
+    """The operand of the lanes; where it is transposed, in blocks that turn in registers.
+
+    In memory that no cache holds what lies behind a panel is asked for while that panel is used (lower/ahead.py).
+    """
     panel, lanes, terms = packing.panel, packing.lanes, packing.terms
     if panel is None:
         return
     copies = plan.add("stage", panel.slot, walked, *plan.copies(terms), *plan.copies(lanes))
     if panel.step(lanes) != 1 and panel.step(terms) == 1:
         plan.cut("unroll", copies[walked], max(1, _BLOCK_ROWS // plan.together(terms)))
+    elif _is_side_by_side(panel, lanes) and panel.memory_bytes > _FAR * target.l2_bytes:
+        columns = plan.together(lanes) * panel.size_bytes
+        if deep * columns <= target.l2_bytes // _FAR:
+            plan.add("prefetch", columns, copies[walked])
 
 
 def _stage_rows(plan: Plan, packing: _Packing, walked: str, rows: Sequence[str], target: Target) -> None:

@@ -28,9 +28,9 @@ from kernmill.ir import (
 
 from ..kernel import iterations
 
-__all__ = ["gated", "in_output", "staged", "step_of", "unpacked", "walked_together"]
+__all__ = ["SAME_PLACE", "gated", "in_output", "staged", "step_of", "unpacked", "walked_together"]
 
-_SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
+SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
 _LINE = 64  # bytes by which they are moved apart
 _BANK = 16  # bytes left free so that neighbours of a column lie in other banks
 
@@ -56,12 +56,14 @@ class _Axis:
         return total
 
 
-def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> tuple[UOp, dict[str, str]]:
+def staged(
+    value: UOp, loops: Sequence[UOp], name: str, mark: str, *, has_gaps: bool = True
+) -> tuple[UOp, dict[str, str]]:
     """The value, read from memory of the kernel's own that is filled by copies of the loops, named with the mark; and
     the name of each loop's copy, which loops on the same axis share.
 
     Work-items share that memory if one of the loops is theirs; where they read along a row and store along a column
-    there is room behind each column: they would all want the same bank.
+    there is room behind each column: they would all want the same bank. `has_gaps`: unless a matrix unit reads it.
     """
     is_load, is_shared = value.op is Ops.LOAD, any(loop.arg[1] == AxisKind.LOCAL for loop in loops)
     value = _by_neighbours(value, loops) if is_load else value
@@ -82,9 +84,9 @@ def staged(value: UOp, loops: Sequence[UOp], name: str, mark: str) -> tuple[UOp,
         made |= {str(loop.arg[0]): str(copy.arg[0]) for loop in axis.loops}
         table |= dict.fromkeys(axis.loops, index_const(0))
         table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
-        if is_shared and first is nearest and axis is not axes[-1]:
+        if is_shared and first is nearest and axis is not axes[-1] and has_gaps:
             size += _BANK // value.dtype.size_bytes
-        elif not is_shared and size * value.dtype.size_bytes % _SAME_PLACE == 0:
+        elif not is_shared and size * value.dtype.size_bytes % SAME_PLACE == 0:
             size += _LINE // value.dtype.size_bytes
         place, here = copy * size + place, axis.position() * size + here
         size *= axis.size

@@ -16,14 +16,14 @@ from .plan import Plan
 from .products import Product, find_product
 from .staging import walked_together
 
-__all__ = ["tile_plan"]
+__all__ = ["find_unit", "tile_plan"]
 
 _FEW_ROWS = 48  # a product of up to so many waits for memory
 _SIDE = 2  # blocks of results side by side, and one below the other
 
 
-def tile_plan(shape: Shape, target: Target) -> Plan | None:
-    """The schedule without its threads; None where the kernel is something else."""
+def find_unit(shape: Shape, target: Target) -> tuple[Product, Unit] | None:
+    """The product that a kernel is and what of the target does it; None without either, or where little is gained."""
     product = find_product(shape) if target.tiles else None
     if product is None or not product.rows:
         return None
@@ -40,7 +40,13 @@ def tile_plan(shape: Shape, target: Target) -> Plan | None:
     is_in_order = is_streamed(size_bytes, target) and right.step(product.columns) == 1
     if is_in_order and shape.sizes[product.rows] <= _FEW_ROWS:
         return None  # it is read in the order in which it lies, not by panels
-    return _tiled(shape, product, unit, target)
+    return product, unit
+
+
+def tile_plan(shape: Shape, target: Target) -> Plan | None:
+    """The schedule without its threads; None where the kernel is something else."""
+    found = find_unit(shape, target)
+    return None if found is None else _tiled(shape, *found, target)
 
 
 def _tiled(shape: Shape, product: Product, unit: Unit, target: Target) -> Plan:

@@ -45,6 +45,8 @@ class BlockType:
     Leading axes are free. Both are written in ordinary Tensor calls and are compiled like anything else. `axes` are the
     sizes that the values of a block fall into, such as groups with one scale: what runs over them reads plain strides.
     `single` names the parts whose bytes are used one at a time, such as small scales; others are read as words.
+    `laid` is for interleaved rows, where another order of the bits takes fewer instructions or lies in the order of
+    reading: a type of the same name and size, and what makes its parts of ours.
     """
 
     name: str
@@ -53,6 +55,7 @@ class BlockType:
     write: Callable[[Tensor], dict[str, Tensor]] | None = None
     axes: tuple[int, ...] = ()
     single: tuple[str, ...] = ()
+    laid: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
     type: TensorType = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,8 +95,11 @@ class BlockType:
 
     def codes(self, data: Tensor) -> Codes:
         """Blocks as whole numbers with their scales: uint8 [.., size_bytes] to [.., values]."""
-        parts = data.split(list(self.layout.values()), axis=-1)
-        return self.read(**dict(zip(self.layout, parts, strict=True)))
+        return self.read(**self.parts(data))
+
+    def parts(self, data: Tensor) -> dict[str, Tensor]:
+        """The parts of blocks by name: uint8 [.., size_bytes] to [.., size of the part] each."""
+        return dict(zip(self.layout, data.split(list(self.layout.values()), axis=-1), strict=True))
 
     def encode(self, x: Tensor) -> Tensor:
         """Values as blocks: [.., values] to uint8 [.., size_bytes].

@@ -57,7 +57,7 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor | QuantizedT
     """Write a GGUF file, which replaces one that is there. Metadata: as `formats.gguf_write.write` takes them.
 
     Raises:
-        FormatError: the file cannot be written; a value that GGUF has no place for.
+        FormatError: the file cannot be written; a value that GGUF has no place for; interleaved rows.
         DTypeError: a dtype that GGUF does not have.
     """
     new = {name: gguf_write.NewTensor(*_stored(name, tensor)) for name, tensor in tensors.items()}
@@ -67,6 +67,9 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor | QuantizedT
 def _stored(name: str, tensor: Tensor | QuantizedTensor) -> tuple[TensorType, tuple[int, ...], gguf_write.Values]:
     if isinstance(tensor, QuantizedTensor):
         data = tensor.data
+        if tensor.beside > 1:
+            raise FormatError(f"save: tensor {name!r} has {tensor.beside} rows interleaved, which no file holds. Give "
+                              "the tensor that interleaved() was called on.")  # fmt: skip
         return tensor.type.type, tensor.shape, lambda: [bytes_of(data)]
     if tensor.dtype not in _PLAIN:
         raise DTypeError(f"save: tensor {name!r} is {tensor.dtype.name}, which GGUF does not have. Cast it to one of "

@@ -172,7 +172,23 @@ def _write_q6_k(x: Tensor) -> dict[str, Tensor]:
     return {"d": d, "scales": bytes_, "ql": pack(codes & 15, 4, 64), "qh": pack(codes >> 4, 2, 32)}
 
 
+# --- interleaved rows ------------------------------------------------------------------------------------------------
+def _q6_k_by_bytes(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """All of what 64 values need side by side: those whose two high bits lie in the same 16 bytes."""
+    low, high = ql.unflatten(-1, (2, 2, 2, 16)), qh.unflatten(-1, (2, 1, 2, 16))
+    codes = cat([low, high], axis=-3).transpose(-3, -2).flatten(-4)
+    return {"d": d, "scales": scales.unflatten(-1, (2, 4, 2)).transpose(-2, -1).flatten(-3), "codes": codes}
+
+
+def _read_laid_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
+    runs = codes.unflatten(-1, (4, 48))
+    values = (unpack(runs[..., :32], 4, 32) | unpack(runs[..., 32:], 2, 16) << 4).unflatten(-2, (2, 2))
+    small = scales.unflatten(-1, (2, 2, 4)).transpose(-2, -1).flatten(-3).bitcast(dtypes.int8)
+    return Codes(values.unflatten(-1, (4, 16)).transpose(-3, -2).flatten(-4), half(d) * small.float(), 32)
+
+
 _SMALL = ("scales",)
+_Q6_K = BlockType("Q6_K", {"d": 2, "scales": 16, "codes": 192}, _read_laid_q6_k, None, (2, 4, 2, 16), _SMALL)
 
 BLOCKS = (
     BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k, (2, 4, 2, 16), _SMALL),
@@ -181,5 +197,13 @@ BLOCKS = (
     BlockType(
         "Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k, (4, 2, 32), _SMALL
     ),
-    BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, _read_q6_k, _write_q6_k, (2, 4, 2, 16), _SMALL),
+    BlockType(
+        "Q6_K",
+        {"ql": 128, "qh": 64, "scales": 16, "d": 2},
+        _read_q6_k,
+        _write_q6_k,
+        (2, 4, 2, 16),
+        _SMALL,
+        (_Q6_K, _q6_k_by_bytes),
+    ),
 )

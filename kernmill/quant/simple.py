@@ -8,6 +8,8 @@ Tests: tests/kernmill/quant/test_simple.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kernmill.ir import dtypes
 
 from ..elementwise import where
@@ -52,8 +54,8 @@ def _write_q4_0(x: Tensor) -> dict[str, Tensor]:
     return {"d": half_bytes(d), "qs": pack(_truncated(x * inverse(d) + 8.5, 15), 4, 16)}
 
 
-def _read_q5_0(d: Tensor, qh: Tensor, qs: Tensor) -> Codes:
-    return Codes(unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4, half(d), 16)
+def _read_q5_0(d: Tensor, qh: Tensor, qs: Tensor, run: int = 1) -> Codes:
+    return Codes(unpack(qs, 4, 16) | unpack(qh, 1, run) << 4, half(d), 16)
 
 
 def _write_q5_0(x: Tensor) -> dict[str, Tensor]:
@@ -76,8 +78,8 @@ def _read_q4_1(d: Tensor, m: Tensor, qs: Tensor) -> Codes:
     return Codes(unpack(qs, 4, 16), half(d), offset=half(m))
 
 
-def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor) -> Codes:
-    return Codes(unpack(qs, 4, 16) | unpack(qh, 1, 1) << 4, half(d), offset=half(m))
+def _read_q5_1(d: Tensor, m: Tensor, qh: Tensor, qs: Tensor, run: int = 1) -> Codes:
+    return Codes(unpack(qs, 4, 16) | unpack(qh, 1, run) << 4, half(d), offset=half(m))
 
 
 def _from_least(x: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -97,10 +99,22 @@ def _write_q5_1(x: Tensor) -> dict[str, Tensor]:
     return {"d": d, "m": m, "qh": pack(codes >> 4, 1, 1), "qs": pack(codes & 15, 4, 16)}
 
 
+# --- interleaved rows ------------------------------------------------------------------------------------------------
+def _in_words(qh: Tensor, **others: Tensor) -> dict[str, Tensor]:
+    """The fifth bits of four values that are used together in one place each of the four bytes."""
+    return {**others, "qh": pack(unpack(qh, 1, 1), 1, 4)}
+
+
+_Q5_0, _Q5_1 = {"d": 2, "qh": 4, "qs": 16}, {"d": 2, "m": 2, "qh": 4, "qs": 16}
+_LAID = (
+    BlockType("Q5_0", _Q5_0, partial(_read_q5_0, run=4), None, (2, 16)),
+    BlockType("Q5_1", _Q5_1, partial(_read_q5_1, run=4), None, (2, 16)),
+)
+
 BLOCKS = (
     BlockType("Q4_0", {"d": 2, "qs": 16}, _read_q4_0, _write_q4_0, (2, 16)),
     BlockType("Q4_1", {"d": 2, "m": 2, "qs": 16}, _read_q4_1, _write_q4_1, (2, 16)),
-    BlockType("Q5_0", {"d": 2, "qh": 4, "qs": 16}, _read_q5_0, _write_q5_0, (2, 16)),
-    BlockType("Q5_1", {"d": 2, "m": 2, "qh": 4, "qs": 16}, _read_q5_1, _write_q5_1, (2, 16)),
+    BlockType("Q5_0", _Q5_0, _read_q5_0, _write_q5_0, (2, 16), laid=(_LAID[0], _in_words)),
+    BlockType("Q5_1", _Q5_1, _read_q5_1, _write_q5_1, (2, 16), laid=(_LAID[1], _in_words)),
     BlockType("Q8_0", {"d": 2, "qs": 32}, _read_q8_0, _write_q8_0),
 )

@@ -39,7 +39,8 @@ class QuantizedTensor:
             ShapeError: rows that are no whole blocks, or not `beside` by `beside`; another number of bytes.
             DTypeError: the data is not uint8.
         """
-        self.type = block_type(type) if isinstance(type, str) else type
+        kind = block_type(type) if isinstance(type, str) else type
+        self.type = kind.laid[0] if beside > 1 and kind.laid else kind
         self.shape, self.beside = tuple(shape), beside
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
@@ -92,13 +93,13 @@ class QuantizedTensor:
         """
         if self.beside > 1 or self.ndim != 2 or not self.shape[0] or self.shape[0] % _BESIDE:
             return self
-        rows = self.data.unflatten(0, (self.shape[0] // _BESIDE, _BESIDE))
-        parts = rows.split(list(self.type.layout.values()), axis=-1)
+        kind, arranged = self.type.laid or (self.type, dict)
+        parts = arranged(**self.type.parts(self.data.unflatten(0, (self.shape[0] // _BESIDE, _BESIDE))))
         laid = [
-            part.unflatten(-1, (part.shape[-1] // word, word)).permute(0, 2, 3, 1, 4).flatten(-3)
-            for part, word in zip(parts, self.type.words().values(), strict=True)
+            parts[name].unflatten(-1, (kind.layout[name] // word, word)).permute(0, 2, 3, 1, 4).flatten(-3)
+            for name, word in kind.words().items()
         ]
-        return type(self)(cat(laid, axis=-1).contiguous(), self.type, self.shape, beside=_BESIDE).realize()
+        return type(self)(cat(laid, axis=-1).contiguous(), kind, self.shape, beside=_BESIDE).realize()
 
     def _codes(self, index: Tensor | None = None) -> Codes:
         """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""

@@ -45,6 +45,16 @@ def test_a_transposed_block_is_loaded_by_rows(lanes: int, rows: int) -> None:
     assert len(loads) == lanes * rows // side
 
 
+def test_bools_are_turned_as_bytes() -> None:
+    seen = permute(data(0, 48, 64, dtype=dtypes.bool), (1, 0))
+    ast = only(elementwise(Ops.WHERE, seen, data(1, 64, 48), const(dtypes.float32, -1.0)))
+    schedule = "vectorize i0 16; unroll i1 8"
+    assert all(load.src[0].src[1].dtype.lanes == 1 for load in nodes(after("turn", ast, schedule), Ops.LOAD))
+    arrays = inputs(ast)
+    arrays[1] = np.random.default_rng(0).random(arrays[1].size) < 0.5
+    np.testing.assert_array_equal(run_on("LLVM", ast, arrays, parse_schedule(schedule)), run_ast(ast, arrays))
+
+
 def test_a_square_takes_log_n_steps() -> None:
     ast = after("turn", only(permute(data(0, 64, 64), (1, 0)) + 1.0), "vectorize i1 16; unroll i0 16")
     assert len(nodes(ast, Ops.SHUFFLE)) == 4 * 16

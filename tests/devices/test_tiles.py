@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.ir import Context, DType, dtypes, round_bfloat16
+from tests.renderers.mma_stand_in import put_in
 
 BF16, F16, I8, U8 = dtypes.bfloat16, dtypes.float16, dtypes.int8, dtypes.uint8
 SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (8, 40, 200), (200, 300, 9)]
@@ -112,3 +114,45 @@ def test_nothing_and_one(sizes: tuple[int, int, int]) -> None:
     rows, inner, columns = sizes
     rng = np.random.default_rng(8)
     agree(values(rng, (rows, inner), I8), values(rng, (inner, columns), I8), (I8, I8), "LLVM")
+
+
+# --- a unit that work-items share: blocks are held by 32 of them together ---------------------------------------------
+@pytest.fixture(params=["CL", "PYTHON"])
+def shared(request: pytest.FixtureRequest, opencl: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a device; PYTHON computes whole blocks in every item."""
+    put_in(monkeypatch)
+    with Context(TARGET="mma", CACHE="0"):
+        yield request.param
+
+
+@pytest.mark.parametrize("pair", [(F16, F16), (BF16, BF16)], ids=str)
+@pytest.mark.parametrize("turned", [(False, False), (True, True)])
+def test_items_hold_blocks_together(pair: tuple[DType, DType], turned: tuple[bool, bool], shared: str) -> None:
+    rows, inner, columns = (33, 70, 50) if shared == "CL" else (17, 36, 21)
+    rng = np.random.default_rng(9)
+    agree(values(rng, (rows, inner), pair[0]), values(rng, (inner, columns), pair[1]), pair, shared, turned)
+
+
+@pytest.mark.parametrize("sizes", [(66, 40, 70), (64, 32, 64), (32, 16, 16), (16, 16, 8), (9, 9, 5)])
+def test_items_of_many_steps(sizes: tuple[int, int, int], opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several of an item, whole and with tails, and less than one step."""
+    monkeypatch.setattr(importlib.import_module("kernmill.compiler.optimize.gpu"), "_STEPS", ((2, 2, 2, 2),))
+    put_in(monkeypatch)
+    rows, inner, columns = sizes
+    rng = np.random.default_rng(10)
+    with Context(TARGET="mma", CACHE="0"):
+        agree(values(rng, (rows, inner), F16), values(rng, (inner, columns), F16), (F16, F16), "CL")
+
+
+def test_items_and_what_is_not_a_number(shared: str) -> None:
+    rng = np.random.default_rng(11)
+    a, b = values(rng, (33, 20), BF16), values(rng, (20, 18), BF16)
+    a[3, 5], a[7, 1], b[2, 17] = np.nan, np.inf, -np.inf
+    agree(a, b, (BF16, BF16), shared)
+
+
+def test_items_go_on_with_what_follows(shared: str) -> None:
+    rng = np.random.default_rng(12)
+    a, b, bias = (values(rng, shape, F16) for shape in ((3, 20, 32), (3, 32, 24), (24,)))
+    left, right, added = (tensor(x, F16, shared).float() for x in (a, b, bias))
+    np.testing.assert_allclose(((left @ right) * 2 + added).relu().numpy(), np.maximum(a @ b * 2 + bias, 0), atol=1e-3)

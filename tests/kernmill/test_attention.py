@@ -30,6 +30,25 @@ def test_masks() -> None:
                    lambda q, k, v, m=mask: theirs(q, k, v, torch.tensor(m)), [Q, K, V], 1e-5)  # fmt: skip
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_a_mask_in_memory_is_read_once(is_causal: bool) -> None:
+    """It was asked again in both sums and for each column of the values, row by row: a third of PyTorch's speed."""
+    q, k, v = values(2, 37, 8), values(2, 37, 8, seed=1), values(2, 37, 6, seed=2)
+    seen = np.random.default_rng(0).random((37, 37)) < 0.7
+    seen[:, 0] = True
+    allowed = seen & np.tri(37, dtype=np.bool_) if is_causal else seen
+    scores = np.where(allowed, q @ k.swapaxes(-1, -2) / np.sqrt(8), -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    want = weights @ v / weights.sum(-1, keepdims=True)
+    result = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), Tensor(seen), is_causal=is_causal)
+    close(result, want, 1e-5)
+    by_place = (Tensor.arange(37).unsqueeze(0) <= Tensor.arange(37).unsqueeze(1)).logical_and(Tensor(seen[0]))
+    got = Tensor(q).scaled_dot_product_attention(Tensor(k), Tensor(v), by_place).numpy()
+    lower = np.where(np.tri(37, dtype=np.bool_) & seen[0], q @ k.swapaxes(-1, -2) / np.sqrt(8), -np.inf)
+    weights = np.exp(lower - lower.max(-1, keepdims=True))
+    close(Tensor(got), weights @ v / weights.sum(-1, keepdims=True), 1e-5)
+
+
 def test_groups_of_heads_share_keys() -> None:
     torch = pytest.importorskip("torch")
     theirs = torch.nn.functional.scaled_dot_product_attention

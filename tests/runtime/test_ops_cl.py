@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ import pytest
 
 from kernmill import Context, Tensor, jit
 from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, dtypes
+from kernmill.renderers import MMA_UNITS
 from kernmill.runtime import Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
+from tests.renderers.mma_stand_in import put_in
 from tests.runtime.processes import run, start
 
 F32 = np.float32
@@ -438,7 +441,7 @@ def facts(**changes: Any) -> Any:
     plain = cl_driver.ClFacts(
         name="board", platform="Boards", version="1", kind="cpu", extensions=(), total_bytes=1 << 30,
         max_alloc_bytes=1 << 28, local_bytes=1 << 15, max_group=256,
-        parameter_bytes=1024, units=4, float_lanes=16, cache_bytes=1 << 20,
+        parameter_bytes=1024, units=4, float_lanes=16, step_items=0,
         is_unified=True, has_float64=True, has_float16=True, divides_correctly=True, has_fma=True,
     )  # fmt: skip
     return replace(plain, **changes)
@@ -456,3 +459,58 @@ def test_capabilities_make_the_target() -> None:
     assert (gpu.vector_bytes, gpu.group_items, gpu.local_bytes, gpu.has_threads) == (16, 256, 1 << 15, False)
     assert ops_cl.cl_target(facts(max_group=100), "gpu").name == "opencl-gpu-64-32-128"
     assert ops_cl.cl_target(facts(kind="gpu"), "cpu").group_items == 0
+
+
+# --- a matrix unit ----------------------------------------------------------------------------------------------------
+def test_a_product_of_each_kind_is_right(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the trial but NVIDIA's instruction."""
+    put_in(monkeypatch)
+    assert {opened("CL").unit_fault(unit) for unit in MMA_UNITS} == {""}
+
+
+def test_wrong_products_are_noticed(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = importlib.import_module("kernmill.renderers.opencl").HELD
+    put_in(monkeypatch)
+    monkeypatch.setattr(
+        importlib.import_module("kernmill.renderers.opencl"), "HELD", (held[0], (held[1][0], (32, 0)), held[2])
+    )
+    assert opened("CL").unit_fault(MMA_UNITS[0]) == "its products are wrong"
+
+
+def test_a_driver_that_refuses_the_instruction_gets_plain_kernels(
+    opencl: str, monkeypatch: pytest.MonkeyPatch, closed_devices: None
+) -> None:
+    """And `kernmill info` says so."""
+    real = cl_driver.facts_of
+    changed: dict[str, Any] = {
+        "step_items": 32,
+        "extensions": ("cl_nv_device_attribute_query",),
+        "kind": "gpu",
+        "is_unified": False,
+    }
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
+    device = opened("CL")
+    assert device.target.tiles == ()
+    said = next(line for line in device.details() if "matrix unit" in line)
+    assert said.startswith("matrix unit: not used, the driver refuses its instruction: kernel check: the driver of")
+    a = np.arange(32 * 32, dtype=F32).reshape(32, 32) % 7
+    with Context(DEVICE="CL"):
+        half = Tensor(a.astype(np.float16))
+        np.testing.assert_array_equal((half.float() @ half.float()).numpy(), a @ a)
+
+
+def test_a_unit_that_works_is_used(opencl: str, monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> None:
+    real = cl_driver.facts_of
+    changed: dict[str, Any] = {
+        "step_items": 32,
+        "extensions": ("cl_nv_device_attribute_query",),
+        "kind": "gpu",
+        "is_unified": False,
+    }
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), name="another", **changed))
+    monkeypatch.setattr(ops_cl.ClDevice, "unit_fault", lambda *_: "")
+    device = opened("CL")
+    assert device.target.tiles == MMA_UNITS
+    assert "-mma-" in device.target.name
+    assert "matrix unit: float16, bfloat16" in device.details()
+    assert "subgroups of 32" in device.details()[0]

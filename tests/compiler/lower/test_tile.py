@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.ir import Ops, UOp, dtypes
-from tests.compiler.kernels import close, inputs, run_ast
+from kernmill.compiler import parse_schedule
+from kernmill.ir import Context, Ops, UOp, dtypes
+from kernmill.renderers import MMA_UNITS
+from tests.compiler.kernels import SCALARS, close, inputs, run_ast, run_on
 from tests.compiler.passes import after
 from tests.compiler.tiles import BF16, CUT, F16, I8, LEFT, RIGHT, TILES, U8, product
 
@@ -81,3 +83,38 @@ def test_other_targets_and_types_keep_their_loops() -> None:
 @pytest.mark.parametrize("sizes", [(33, 70, 50), (100, 100, 100)])
 def test_tails_are_zeros_while_packing(sizes: tuple[int, int, int]) -> None:
     assert len(tiles(product(sizes), PACKED)) == 4
+
+
+# --- a unit of several work-items -------------------------------------------------------------------------------------
+ITEMS = (
+    "split i0 16; split i1 8; split k0 16; split k0.s 2; local i0 2; local i1 2; tile i0.s i1.s; unroll i1.s 2; "
+    "local i1.s 4; local i0.s 8; unroll i0.s 2; order i0 i1 i0.l i1.l i0.s.l i1.s.l; "
+    "stage 2 i1.l k0.s i1.s' k0.s.s; stage 1 i0.l i0.s' k0.s k0.s.s; grid i0 i1"
+)
+WARP = replace(SCALARS, name="warp", group_items=128, tiles=MMA_UNITS)
+
+
+def test_items_of_a_step_do_it_together() -> None:
+    ast = product((64, 32, 32), (F16, F16))
+    nodes = [node for node in after("reduce", ast, ITEMS, WARP).toposort() if node.op is Ops.TILE]
+    assert [(node.arg, node.dtype) for node in nodes] == [((16, 8, 16, 2), dtypes.float32.vec(128))]
+    with Context(TARGET="mma"):
+        close(run_on("PYTHON", ast, inputs(ast), parse_schedule(ITEMS)), run_ast(ast, inputs(ast)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("i0.s.l i1.s.l", "i1.s.l i0.s.l"),  # the columns would count faster
+        ("i0.l i1.l i0.s.l i1.s.l", "i0.s.l i1.s.l i0.l i1.l"),  # 32 items that do not follow each other
+        ("unroll i1.s 2; local i1.s 4", "local i1.s 2; unroll i1.s 4"),  # other results than the unit gives to an item
+        ("local i0.s 8; unroll i0.s 2", "unroll i0.s 2; local i0.s 8"),
+        ("i0.s' k0.s k0.s.s", "k0.s i0.s' k0.s.s"),  # an operand in another order
+    ],
+)
+def test_items_that_hold_something_else_stay_loops(old: str, new: str) -> None:
+    """Each of them computes all results then."""
+    ast, schedule = product((64, 32, 32), (F16, F16)), ITEMS.replace(old, new)
+    assert schedule != ITEMS
+    found = [node for node in after("reduce", ast, schedule, WARP).toposort() if node.op is Ops.TILE]
+    assert found == []

@@ -8,6 +8,7 @@ import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops
 from kernmill.ir import Context, Ops, Target, UOp, dtypes, permute
+from kernmill.renderers import AMX_UNITS, MMA_UNITS
 from kernmill.runtime import get_device
 from tests.compiler.kernels import (
     SCALARS,
@@ -28,6 +29,7 @@ from tests.compiler.kernels import (
     softmax,
     total,
 )
+from tests.compiler.tiles import product
 
 GPU = replace(VECTORS, name="gpu", vector_bytes=16, has_threads=False, group_items=256)
 SMALL = replace(GPU, name="small", group_items=64, local_bytes=4096)
@@ -64,6 +66,37 @@ CHOSEN = {
     "short sums": (total(data(0, 4096, 8), 1), "grid i0"),
     "all": (total(data(0, 8192), 0), "vectorize k0 4; share k0 256"),
 }
+
+
+UNIT = replace(GPU, tiles=MMA_UNITS)
+
+
+@pytest.mark.parametrize(
+    ("size", "blocks", "in_turn"),
+    [
+        (2048, "unroll i0 2; local i0 4; unroll i1 8; local i1 2; tile i0.s i1.s; vectorize i1.s 2", True),
+        (250, "local i0 2; local i1 2; tile i0.s i1.s; unroll i1.s 2", False),
+    ],
+)
+def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> None:
+    """Steps side by side and in turn; the 32 items of one are the last digits of an item's number."""
+    ast = merge_loops(product((size, size, size)))
+    rows, columns = ("i0.l i0.u", "i1.l i1.u") if in_turn else ("i0.l", "i1.l")
+    assert "; ".join(map(str, choose_actions(ast, UNIT))) == (
+        f"split i0 16; split i1 8; split k0 16; split k0.s 2; {blocks}; local i0.s 8; local i1.s 4; unroll i0.s 2; "
+        f"order i0 i0.l i1 i1.l i0.s.l i1.s.l; stage 2 {columns} k0.s i1.s' k0.s.s; "
+        f"stage 1 {rows} i0.s' k0.s k0.s.s; grid i0 i1"
+    )
+    uops = lower(ast, UNIT, is_checked=True)
+    assert sum(u.op is Ops.TILE for u in uops) == (16 if in_turn else 1)
+    assert {str(u.arg[0]) for u in uops if u.op is Ops.LOCAL and "shared" in u.arg} == {"stage1_0", "stage2_0"}
+
+
+@pytest.mark.parametrize("target", [replace(UNIT, group_items=64), replace(UNIT, tiles=AMX_UNITS["amx-bf16"])])
+def test_a_unit_that_does_not_fit_is_left_alone(target: Target) -> None:
+    """Groups of 64 items are too small; a unit that one thread uses is none for work-items."""
+    ast = merge_loops(product((64, 64, 64)))
+    assert choose_actions(ast, target) == choose_actions(ast, replace(target, tiles=()))
 
 
 @pytest.mark.parametrize("name", CHOSEN)

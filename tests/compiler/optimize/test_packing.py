@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import Plan, choose_actions, in_blocks, look, lower, merge_loops, show_schedule
-from kernmill.ir import Target, UOp, dtypes, permute, window
-from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on
+from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reshape, window
+from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
 NARROW = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)
@@ -27,11 +27,33 @@ def test_a_large_operand_is_packed_for_its_rows() -> None:
     assert packed(matmul(data(0, 1024, 1024), data(1, 1024, 1024))) == [("2", "k0", "k0.u", "i1.u", "i1.v")]
 
 
+@pytest.mark.parametrize(("inner", "columns", "asked"), [(256, 50176, True), (256, 3136, False), (4096, 50176, False)])
+def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, columns: int, asked: bool) -> None:
+    """A small operand stays in a cache, and behind a panel of many terms there is no room for another."""
+    root = matmul(data(0, 256, inner), data(1, inner, columns))
+    found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
+    assert found.count("prefetch 256 k0'") == found.count("prefetch") == asked
+
+
 def test_rows_that_lie_apart_are_packed_once_for_a_block_of_panels() -> None:
     root = matmul(permute(data(0, 1024, 1024), (1, 0)), data(1, 1024, 1024))
     found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
     assert "split i1 8; order i1 i1.s i0;" in found
     assert "stage 1 i0 k0 k0.u i0.u; vectorize i0.u'' 8" in found
+
+
+@pytest.mark.parametrize(("inner", "turned", "asked"), [(256, False, True), (256, True, True), (260, False, False)])
+def test_rows_that_a_batch_shares_are_packed_once(inner: int, turned: bool, asked: bool) -> None:
+    """A weight of 1 x 1, and of its gradient: rows 1 KB apart fill few places of a cache. No block of rows or panels is
+    cut, for each of which they would be packed anew."""
+    weight = permute(data(0, inner, 64), (1, 0)) if turned else data(0, 64, inner)
+    image = permute(data(1, 3, inner, 784), (0, 2, 1))
+    ast = merge_loops(only(total(elementwise(Ops.MUL, reshape(weight, (1, 64, 1, inner)),
+                                             reshape(image, (3, 1, 784, inner))), 3)))  # fmt: skip
+    actions = choose_actions(ast, VECTORS)
+    assert [action.args[0] for action in actions if action.verb == "stage"] == ["2", "1"][: 1 + asked]
+    assert not any(action.verb == "split" for action in actions)
+    close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
 
 
 def test_threads_share_panels_where_terms_are_in_blocks() -> None:

@@ -61,3 +61,10 @@ def test_real_models_agree(shared_data: Callable[[str], Path]) -> None:
     assert want.shape == (352, 128)
     for kind, bound in {"f16": 3e-4, "q8_0": 6e-3, "q4_0": 0.1}.items():
         assert np.sqrt(np.mean((values[kind] - want) ** 2) / np.mean(want**2)) < bound, kind
+
+
+def test_interleaved_rows_are_not_written(tmp_path: Path) -> None:
+    """They were, as if they lay one after the other."""
+    laid = QuantizedTensor.quantize(Tensor(np.ones((16, 32), np.float32)), "Q8_0").interleaved()
+    with pytest.raises(FormatError, match="'w' has 16 rows interleaved"):
+        save(tmp_path / "m.gguf", {"w": laid}, {})

@@ -67,6 +67,8 @@ def test_interleaved_rows_are_the_same_values(name: str) -> None:
     np.testing.assert_array_equal(other.dequantize().numpy(), mine.dequantize().numpy())
     index = Tensor([[5, 31], [0, 16]])
     np.testing.assert_array_equal(other.rows(index).numpy(), mine.rows(index).numpy())
+    again = QuantizedTensor(other.data, name, other.shape, beside=16)
+    np.testing.assert_array_equal(again.dequantize().numpy(), mine.dequantize().numpy())
 
 
 def test_rows_that_cannot_be_interleaved_stay() -> None:
