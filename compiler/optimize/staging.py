@@ -104,8 +104,8 @@ def unpacked(ast: UOp, loads: Sequence[UOp]) -> list[UOp]:
     order = ast.toposort()
     made = set(loads)
     for node in order:
-        is_made = node.op.is_elementwise and any(s in made for s in node.src)
-        if is_made and all(s in made or _is_plain(s) for s in node.src):
+        is_made = node.op.is_elementwise and any(s in made and s.ranges == node.ranges for s in node.src)
+        if is_made and all(s in made or _is_plain(s) for s in node.src):  # of one place, not of a row and a column
             made.add(node)
     needed = {s for node in order if node not in made for s in node.src if s in made}
     return list(dict.fromkeys(_unlengthened(node) for node in order if node in needed))

@@ -56,3 +56,17 @@ def test_ints_wrap_in_their_dtype() -> None:
 def test_empty_products() -> None:
     same(Tensor.zeros(2, 0) @ Tensor.zeros(0, 3), np.zeros((2, 3), np.float32))
     same(Tensor.zeros(0, 2) @ Tensor.zeros(2, 3), np.zeros((0, 3), np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("size", [5, 37])
+def test_bytes_times_themselves(size: int, dtype: type[np.int8] | type[np.uint8]) -> None:
+    """Named regression: rows and columns of one buffer were taken for parts of one number and staged together."""
+    a = np.random.default_rng(0).integers(0, 120, (size, size)).astype(dtype)
+    x, wide = Tensor(a).realize(), a.astype(np.int32)
+    for ours, wanted in (
+        (x.cast(dtypes.int32) @ x.cast(dtypes.int32), wide @ wide),
+        (x.cast(dtypes.int32) @ x.cast(dtypes.int32).T, wide @ wide.T),
+        ((x & 15).cast(dtypes.int32) @ (x // 16).cast(dtypes.int32), (wide & 15) @ (wide // 16)),
+    ):
+        np.testing.assert_array_equal(ours.numpy(), wanted)
