@@ -102,11 +102,13 @@ def staged(
 def unpacked(ast: UOp, loads: Sequence[UOp]) -> list[UOp]:
     """What is made of the loads alone, before it becomes longer: numbers unpacked from bytes, or the loads."""
     order = ast.toposort()
-    made = set(loads)
+    made = {load: load.ranges for load in loads}  # and the loops of the loads behind
     for node in order:
-        is_made = node.op.is_elementwise and any(s in made and s.ranges == node.ranges for s in node.src)
-        if is_made and all(s in made or _is_plain(s) for s in node.src):  # of one place, not of a row and a column
-            made.add(node)
+        behind = [made[s] for s in node.src if s in made]
+        if node.op.is_elementwise and behind and all(s in made or _is_plain(s) for s in node.src):
+            around = frozenset[UOp]().union(*behind)
+            if around in behind:  # parts of one number, not of a row and a column
+                made[node] = around
     needed = {s for node in order if node not in made for s in node.src if s in made}
     return list(dict.fromkeys(_unlengthened(node) for node in order if node in needed))
 
