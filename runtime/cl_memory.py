@@ -81,7 +81,8 @@ class ClAllocator:
         return block
 
     def free(self, block: ClBlock) -> None:
-        """Give a block back; work that was enqueued before may still use it, as may what is enqueued later."""
+        """Give a block back. What was enqueued before may still use it: kernels of its next owner come later in the
+        queue, and what is copied into it for that one waits for `after`."""
         block.after = self.last
         self._returned.append(block)  # the garbage collector may call this anywhere, lock held
         if self._lock.acquire(blocking=False):

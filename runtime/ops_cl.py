@@ -22,7 +22,7 @@ from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_af
 from .cl_memory import ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
-from .tile_check import unit_trial
+from .unit_trial import unit_trial
 
 __all__ = ["ClDevice"]
 
@@ -212,7 +212,7 @@ class ClDevice(Device):
             super().copy_in(target, source)
             return
         block = self.block_of(target)
-        after = block.after if block.is_fresh else self.memory.last
+        after = block.after if isinstance(block, ClBlock) and block.is_fresh else self.memory.last
         memory, offset = self.place(target)
         with self.told():
             self.memory.write(memory, offset * target.dtype.size_bytes, source, after)
@@ -244,7 +244,7 @@ class ClDevice(Device):
         return True
 
     def block_of(self, buffer: Buffer) -> Any:
-        """The block that a buffer lies in; None for borrowed memory."""
+        """The block that a buffer lies in, the host's or the driver's; None for borrowed memory."""
         owner = buffer.owner
         while isinstance(owner, Buffer):
             owner = owner.owner
@@ -273,10 +273,13 @@ class ClDevice(Device):
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
         refuse_after_fork(self.name)
+        events: list[Any] = []
         with self.told(), self.lock:
             self.memory.begin()
-            events = [self.launch(call) for call in calls]
-            self.memory.joined(events)
+            try:
+                events += map(self.launch, calls)
+            finally:  # what comes after waits for those that were enqueued before one failed, too
+                self.memory.joined(events)
         return self.finish(events, is_timed=is_timed)
 
     def launch(self, call: Call) -> Any:
@@ -424,13 +427,15 @@ class _Prepared(Batch):
         with device.told(), device.lock:
             device.memory.begin()
             events: list[Any] = []
-            for kernel, size, group in self.entries:
-                event = enqueue(queue, kernel, size, group)
-                if is_timed or not events:
-                    events.append(event)
-                else:
-                    events[0] = event  # the others go at once: a hundred that are kept cost more
-            device.memory.joined(events)
+            try:
+                for kernel, size, group in self.entries:
+                    event = enqueue(queue, kernel, size, group)
+                    if is_timed or not events:
+                        events.append(event)
+                    else:
+                        events[0] = event  # the others go at once: a hundred that are kept cost more
+            finally:
+                device.memory.joined(events)
         return device.finish(events, is_timed=is_timed)
 
 

@@ -213,6 +213,6 @@ print("still here")
     assert out.endswith("still here\n")
     process = start(code)
     out, err = process.communicate(timeout=120)
-    assert "CL:9 device 'CL:9': there are only" in out, err
+    assert "CL:9 device 'CL:9': it is not there. Here are: CL" in out, err
     assert "CL:nobody CL:nobody: no OpenCL device is called so. There are: " in out
     assert out.endswith("still here\n")
