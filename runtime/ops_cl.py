@@ -19,7 +19,7 @@ from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer,
 from .allocator import Block
 from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
-from .cl_memory import ClAllocator, ClBlock, host_memory
+from .cl_memory import SMALLER, ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 from .unit_trial import unit_trial
@@ -82,7 +82,8 @@ class ClDevice(Device):
         for index, name in enumerate(names):
             if text.lower() in name.lower():
                 return index
-        raise DeviceError(f"CL:{text}: no OpenCL device is called so. There are: {'; '.join(names)}.")
+        there = "; ".join(f"CL:{index} is {name}" for index, name in enumerate(names))
+        raise DeviceError(f"CL:{text}: no OpenCL device has this in its name. Here are: {there}. Use such a number.")
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -192,12 +193,16 @@ class ClDevice(Device):
     def allocate(self, size_bytes: int) -> Any:
         """Host memory where the device works on it, else a buffer of the driver."""
         refuse_after_fork(self.name)
+        self.refuse_large(size_bytes)
+        return super().allocate(size_bytes) if self.facts.is_host_memory else self.memory.alloc(size_bytes)
+
+    def refuse_large(self, size_bytes: int) -> None:
+        """Raise OutOfMemoryError for more than the driver takes in one piece."""
         if size_bytes > self.facts.max_alloc_bytes:
             raise OutOfMemoryError(
-                f"{self.name}: a buffer of {size_bytes / 2**30:.2f} GiB is larger than {self.facts.name} takes in one "
-                f"piece ({self.facts.max_alloc_bytes / 2**30:.2f} GiB). Use smaller tensors, or another device."
+                f"{self.name}: a buffer of {size_bytes:,} bytes is larger than {self.facts.name} takes in one piece "
+                f"({self.facts.max_alloc_bytes:,} bytes). Use smaller tensors, or another device."
             )
-        return super().allocate(size_bytes) if self.facts.is_host_memory else self.memory.alloc(size_bytes)
 
     def free(self, block: Any) -> None:
         """Give a block back."""
@@ -262,6 +267,7 @@ class ClDevice(Device):
             return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
         memory = self.borrowed.get(buffer)
         if memory is None:
+            self.refuse_large(buffer.nbytes)
             memory = self.borrowed[buffer] = host_memory(self.cl, self.context, buffer.address, buffer.nbytes)
         return memory, 0
 
@@ -322,7 +328,7 @@ class ClDevice(Device):
         """A driver's error as a sentence."""
         if getattr(error, "code", 0) in (-4, -5, -61):
             return OutOfMemoryError(
-                f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()}"
+                f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()} {SMALLER}"
             )
         return DeviceError(
             f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
