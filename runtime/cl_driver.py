@@ -122,7 +122,7 @@ def found_devices() -> list[Any]:
         found += [(_rank(platform.name, int(device.type)), device) for device in devices]
     if not found:
         names = ", ".join(platform.name for platform in platforms)
-        why = " (PoCL where it cannot write its cache, POCL_CACHE_DIR)" if "Portable" in names else ""
+        why = ". PoCL needs a POCL_CACHE_DIR that it can write and POCL_DEVICES that it knows" * ("Portable" in names)
         raise DeviceError(_nothing(f"the OpenCL drivers here ({names}) offer no device{why}"))
     return [device for _, device in sorted(found, key=lambda pair: pair[0])]
 
@@ -135,8 +135,8 @@ def _rank(platform: str, kind: int) -> tuple[int, int]:
 
 
 def _nothing(why: str) -> str:
-    pinned = os.environ.get("OCL_ICD_VENDORS")
-    where = f" OCL_ICD_VENDORS={pinned} says where to look." if pinned else ""
+    pinned = [f"{n}={os.environ[n]}" for n in ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH") if os.environ.get(n)]
+    where = f" {' and '.join(pinned)} says where to look: correct or unset it." if pinned else ""
     return f"CL: {why}.{where} {_INSTALL}."
 
 

@@ -21,10 +21,11 @@ from kernmill.ir import OutOfMemoryError
 if TYPE_CHECKING:
     from .cl_driver import ClFacts
 
-__all__ = ["ClAllocator", "ClBlock", "host_memory"]
+__all__ = ["SMALLER", "ClAllocator", "ClBlock", "host_memory"]
 
 _STEP = 4096
 _STAGED = 64 << 20  # bytes on their way to the device, at most; a larger tensor is waited for
+SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
 _NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE
 
 
@@ -81,7 +82,8 @@ class ClAllocator:
         return block
 
     def free(self, block: ClBlock) -> None:
-        """Give a block back; work that was enqueued before may still use it, as may what is enqueued later."""
+        """Give a block back. What was enqueued before may still use it: kernels of its next owner come later in the
+        queue, and what is copied into it for that one waits for `after`."""
         block.after = self.last
         self._returned.append(block)  # the garbage collector may call this anywhere, lock held
         if self._lock.acquire(blocking=False):
@@ -176,8 +178,7 @@ class ClAllocator:
             if error.code not in _NO_ROOM:
                 raise
             raise OutOfMemoryError(
-                f"{self.device}: no room for a buffer of {nbytes / 2**20:.1f} MiB ({error}). {self.figures()} "
-                "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
+                f"{self.device}: no room for a buffer of {nbytes / 2**20:.1f} MiB ({error}). {self.figures()} {SMALLER}"
             ) from None
 
     def _buffer(self, capacity: int) -> Any:

@@ -22,6 +22,7 @@ _HEAD = struct.Struct("<Q")  # bytes of the source
 _SAVED = re.compile(r"\(source saved as (.*)\)")
 _PLACES = (re.compile(r":(\d+):(\d+):\s*(?:fatal )?error:\s*(.*)"), re.compile(r"error:.*?:(\d+):(\d+):\s*(.*)"))
 _LOG_LINES = 12
+_REMEDY = "Please report it, and use another device until it is mended."
 
 
 def build_program(cl: Any, context: Any, device: Any, source: str, options: Sequence[str], name: str) -> Any:
@@ -55,13 +56,12 @@ def explain_build(name: str, source: str, options: str, log: str, device: str) -
         number, column, message = int(place.group(1)), int(place.group(2)), place.group(3)
         lines = source.splitlines()
         line = lines[number - 1] if 0 < number <= len(lines) else ""
-        return f"{head}: {message}\n{number:5} | {line}\n{' ' * (5 + 3 + max(0, column - 1))}^"
+        return f"{head}: {message}\n{number:5} | {line}\n{' ' * (5 + 3 + max(0, column - 1))}^\n{_REMEDY}"
     shown = [line for line in log.splitlines() if line.strip()][:_LOG_LINES]
     if len(shown) < 2:
-        return (
-            f"{head} and left no log. On NVIDIA that means that libnvidia-nvvm is missing. It said: {' '.join(shown)}"
-        )
-    return "\n".join([f"{head}:", *shown])
+        said = " ".join(shown)
+        return f"{head} and left no log. On NVIDIA that means: install libnvidia-nvvm, it is missing. It said: {said}"
+    return "\n".join([f"{head}:", *shown, _REMEDY])
 
 
 def pack_program(source: str, binary: bytes) -> bytes:

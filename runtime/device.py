@@ -316,9 +316,8 @@ def _open_device(name: str) -> Device:
     cls = _device_class(base, name)
     there = cls.devices()
     if int(index or 0) not in there:
-        raise DeviceError(
-            f"device {name!r}: there are only {len(there)} of this kind, numbered from 0. `kernmill info` lists them."
-        )
+        names = ", ".join(f"{base}:{number}" if number else base for number in there)
+        raise DeviceError(f"device {name!r}: it is not there. Here are: {names}. `kernmill info` says what each is.")
     device = cls(name, int(index or 0))
     if debug() >= 1:
         print(f"opened {name}: {device.description}, target {device.target.name}", file=sys.stderr)

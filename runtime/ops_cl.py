@@ -19,10 +19,10 @@ from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer,
 from .allocator import Block
 from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
-from .cl_memory import ClAllocator, ClBlock, host_memory
+from .cl_memory import SMALLER, ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
-from .tile_check import unit_trial
+from .unit_trial import unit_trial
 
 __all__ = ["ClDevice"]
 
@@ -82,7 +82,8 @@ class ClDevice(Device):
         for index, name in enumerate(names):
             if text.lower() in name.lower():
                 return index
-        raise DeviceError(f"CL:{text}: no OpenCL device is called so. There are: {'; '.join(names)}.")
+        there = "; ".join(f"CL:{index} is {name}" for index, name in enumerate(names))
+        raise DeviceError(f"CL:{text}: no OpenCL device has this in its name. Here are: {there}. Use such a number.")
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -192,12 +193,16 @@ class ClDevice(Device):
     def allocate(self, size_bytes: int) -> Any:
         """Host memory where the device works on it, else a buffer of the driver."""
         refuse_after_fork(self.name)
+        self.refuse_large(size_bytes)
+        return super().allocate(size_bytes) if self.facts.is_host_memory else self.memory.alloc(size_bytes)
+
+    def refuse_large(self, size_bytes: int) -> None:
+        """Raise OutOfMemoryError for more than the driver takes in one piece."""
         if size_bytes > self.facts.max_alloc_bytes:
             raise OutOfMemoryError(
-                f"{self.name}: a buffer of {size_bytes / 2**30:.2f} GiB is larger than {self.facts.name} takes in one "
-                f"piece ({self.facts.max_alloc_bytes / 2**30:.2f} GiB). Use smaller tensors, or another device."
+                f"{self.name}: a buffer of {size_bytes:,} bytes is larger than {self.facts.name} takes in one piece "
+                f"({self.facts.max_alloc_bytes:,} bytes). Use smaller tensors, or another device."
             )
-        return super().allocate(size_bytes) if self.facts.is_host_memory else self.memory.alloc(size_bytes)
 
     def free(self, block: Any) -> None:
         """Give a block back."""
@@ -212,7 +217,7 @@ class ClDevice(Device):
             super().copy_in(target, source)
             return
         block = self.block_of(target)
-        after = block.after if block.is_fresh else self.memory.last
+        after = block.after if isinstance(block, ClBlock) and block.is_fresh else self.memory.last
         memory, offset = self.place(target)
         with self.told():
             self.memory.write(memory, offset * target.dtype.size_bytes, source, after)
@@ -244,7 +249,7 @@ class ClDevice(Device):
         return True
 
     def block_of(self, buffer: Buffer) -> Any:
-        """The block that a buffer lies in; None for borrowed memory."""
+        """The block that a buffer lies in, the host's or the driver's; None for borrowed memory."""
         owner = buffer.owner
         while isinstance(owner, Buffer):
             owner = owner.owner
@@ -262,6 +267,7 @@ class ClDevice(Device):
             return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
         memory = self.borrowed.get(buffer)
         if memory is None:
+            self.refuse_large(buffer.nbytes)
             memory = self.borrowed[buffer] = host_memory(self.cl, self.context, buffer.address, buffer.nbytes)
         return memory, 0
 
@@ -273,10 +279,13 @@ class ClDevice(Device):
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
         refuse_after_fork(self.name)
+        events: list[Any] = []
         with self.told(), self.lock:
             self.memory.begin()
-            events = [self.launch(call) for call in calls]
-            self.memory.joined(events)
+            try:
+                events += map(self.launch, calls)
+            finally:  # what comes after waits for those that were enqueued before one failed, too
+                self.memory.joined(events)
         return self.finish(events, is_timed=is_timed)
 
     def launch(self, call: Call) -> Any:
@@ -319,7 +328,7 @@ class ClDevice(Device):
         """A driver's error as a sentence."""
         if getattr(error, "code", 0) in (-4, -5, -61):
             return OutOfMemoryError(
-                f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()}"
+                f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()} {SMALLER}"
             )
         return DeviceError(
             f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
@@ -424,13 +433,15 @@ class _Prepared(Batch):
         with device.told(), device.lock:
             device.memory.begin()
             events: list[Any] = []
-            for kernel, size, group in self.entries:
-                event = enqueue(queue, kernel, size, group)
-                if is_timed or not events:
-                    events.append(event)
-                else:
-                    events[0] = event  # the others go at once: a hundred that are kept cost more
-            device.memory.joined(events)
+            try:
+                for kernel, size, group in self.entries:
+                    event = enqueue(queue, kernel, size, group)
+                    if is_timed or not events:
+                        events.append(event)
+                    else:
+                        events[0] = event  # the others go at once: a hundred that are kept cost more
+            finally:
+                device.memory.joined(events)
         return device.finish(events, is_timed=is_timed)
 
 

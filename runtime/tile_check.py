@@ -12,21 +12,17 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import chain
-from math import prod
-from typing import Final
 
-from kernmill.ir import AxisKind, DType, Ops, Target, Unit, UOp, bits_of, const, dtypes, make_range, setting
+from kernmill.ir import Target, Unit, setting
 from kernmill.renderers import AMX_UNITS, LLVMRenderer
 
 from .compile_cache import cache_key, default_cache
 from .host import Host, amx_refusal
 from .llvm_codegen import compile_ir, llvm_version
 from .loader import load_object
+from .unit_trial import unit_trial
 
-__all__ = ["matrix_unit", "trial", "unit_trial"]
-
-_STEPS: Final = 2  # blocks of terms that are added up
+__all__ = ["matrix_unit", "trial"]
 
 
 def matrix_unit(host: Host) -> tuple[tuple[Unit, ...], str]:
@@ -82,51 +78,3 @@ def trial(unit: Unit, host: Host, *, has_tiles: bool) -> Callable[[], bool]:
         return memory[2].raw == right
 
     return is_right
-
-
-def unit_trial(unit: Unit) -> tuple[list[UOp], list[ctypes.Array[ctypes.c_char]], bytes]:
-    """A small kernel with full-range operands, the memory of its three buffers, and what the last one must hold."""
-    sizes = (unit.a, unit.m * unit.k), (unit.b, unit.k * unit.n)
-    blocks = [[[_value(n + step, dtype) for n in range(size)] for step in range(_STEPS)] for dtype, size in sizes]
-    wanted: list[float] = [0] * (unit.m * unit.n)
-    for a, b in zip(*blocks, strict=True):
-        assert Ops.TILE.py is not None
-        wanted = Ops.TILE.py(a, b, wanted, unit.m, unit.n, unit.k, unit.group)
-    memory = [_memory([*chain(*block)], dtype) for block, (dtype, _) in zip(blocks, sizes, strict=True)]
-    right, result = (_memory(values, unit.c) for values in (wanted, [0] * len(wanted)))
-    return _kernel(unit), [*memory, result], right.raw
-
-
-def _kernel(unit: Unit) -> list[UOp]:
-    """Blocks of a and b multiplied one after the other, the sums stored."""
-    step = make_range("k", const(dtypes.int64, _STEPS), AxisKind.REDUCE)
-    loads: list[UOp] = []
-    for slot, dtype, size in ((0, unit.a, unit.m * unit.k), (1, unit.b, unit.k * unit.n)):
-        memory = UOp(Ops.PARAM, dtype, (), (slot, _STEPS * size))
-        place = UOp(Ops.INDEX, dtype.vec(size), (memory, step * size))
-        loads.append(UOp(Ops.LOAD, place.dtype, (place,)))
-    kind = unit.c.vec(unit.m * unit.n)
-    register = UOp(Ops.REG, kind, (const(kind, 0),), "sum")
-    so_far = UOp(Ops.CARRY, kind, (register, step))
-    total = UOp(Ops.TILE, kind, (*loads, so_far), (unit.m, unit.n, unit.k, unit.group))
-    done = UOp(Ops.AFTER, kind, (register, UOp(Ops.SET, dtypes.void, (register, total)), step), 1)
-    memory = UOp(Ops.PARAM, unit.c, (), (2, kind.lanes))
-    place = UOp(Ops.INDEX, kind, (memory, const(dtypes.int64, 0)))
-    uops = UOp(Ops.STORE, dtypes.void, (place, done)).toposort()
-    uops.insert(uops.index(done), UOp(Ops.END, dtypes.void, (step,)))
-    if not unit.items:
-        return uops
-    count = const(dtypes.int64, prod(count for count, _ in unit.items))
-    item = make_range("item", count, AxisKind.LOCAL)
-    return [count, item, *(u for u in uops if u is not count), UOp(Ops.END, dtypes.void, (item,))]
-
-
-def _value(number: int, dtype: DType) -> float:
-    """Of all values of 8 bits, which each of the types holds exactly, as it does their sums."""
-    value = number * 37 % 256
-    value = value if dtype is dtypes.uint8 else value - 128
-    return float(value) if dtype.is_float else value
-
-
-def _memory(values: Sequence[float], dtype: DType) -> ctypes.Array[ctypes.c_char]:
-    return ctypes.create_string_buffer(b"".join(bits_of(dtype, v).to_bytes(dtype.size_bytes, "little") for v in values))

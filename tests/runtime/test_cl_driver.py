@@ -77,6 +77,9 @@ def test_platforms_without_devices_are_named(binding: Any) -> None:
 
     empty = platform("Clover")
     empty.get_devices = broken
+    binding.get_platforms = lambda: [platform("Portable Computing Language")]
+    with pytest.raises(DeviceError, match=r"offer no device\. PoCL needs a POCL_CACHE_DIR that it can write"):
+        cl_driver.found_devices()
     binding.get_platforms = lambda: [empty, platform("rusticl")]
     with pytest.raises(DeviceError, match=r"\(Clover, rusticl\) offer no device.*kernmill\[cl"):
         cl_driver.found_devices()
@@ -84,7 +87,7 @@ def test_platforms_without_devices_are_named(binding: Any) -> None:
 
 def test_where_drivers_were_looked_for_is_said(binding: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OCL_ICD_VENDORS", "elsewhere")
-    with pytest.raises(DeviceError, match="OCL_ICD_VENDORS=elsewhere says where to look"):
+    with pytest.raises(DeviceError, match="OCL_ICD_VENDORS=elsewhere says where to look: correct or unset it"):
         cl_driver.found_devices()
 
 
@@ -213,6 +216,6 @@ print("still here")
     assert out.endswith("still here\n")
     process = start(code)
     out, err = process.communicate(timeout=120)
-    assert "CL:9 device 'CL:9': there are only" in out, err
-    assert "CL:nobody CL:nobody: no OpenCL device is called so. There are: " in out
+    assert "CL:9 device 'CL:9': it is not there. Here are: CL" in out, err
+    assert "CL:nobody CL:nobody: no OpenCL device has this in its name. Here are: CL:0 is " in out
     assert out.endswith("still here\n")

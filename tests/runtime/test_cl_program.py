@@ -33,11 +33,11 @@ def test_the_line_that_the_log_names_is_shown(log: str) -> None:
 
 def test_a_log_without_a_place_is_shown_as_it_is() -> None:
     text = cl_program.explain_build("k", SOURCE, "", "out of registers\nsorry", "H200")
-    assert text.splitlines()[1:] == ["out of registers", "sorry"]
+    assert text.splitlines()[1:] == ["out of registers", "sorry", cl_program._REMEDY]
 
 
 def test_an_empty_log_has_a_known_cause() -> None:
-    assert "libnvidia-nvvm is missing" in cl_program.explain_build("k", SOURCE, "", "BUILD_PROGRAM_FAILURE", "H200")
+    assert "install libnvidia-nvvm" in cl_program.explain_build("k", SOURCE, "", "BUILD_PROGRAM_FAILURE", "H200")
 
 
 def test_packed_and_unpacked() -> None:

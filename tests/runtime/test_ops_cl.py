@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 from kernmill import Context, Tensor, jit
 from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, dtypes
 from kernmill.renderers import MMA_UNITS
-from kernmill.runtime import Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
+from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.renderers.mma_stand_in import put_in
 from tests.runtime.processes import run, start
 
@@ -92,8 +93,12 @@ def test_a_replay_on_memory_of_the_driver(driver_memory: Any) -> None:
 
 def test_a_buffer_above_the_limit_is_refused_by_its_size(opencl: str) -> None:
     device = opened(opencl)
-    with pytest.raises(OutOfMemoryError, match=r"CL: a buffer of .* GiB is larger than .* takes in one piece"):
+    with pytest.raises(OutOfMemoryError, match=r"CL: a buffer of .* bytes is larger than .* takes in one piece"):
         device.allocate(device.facts.max_alloc_bytes + 1)
+    if device.facts.is_host_memory:  # an array of the host's as well
+        large = Buffer("CL", dtypes.uint8, device.facts.max_alloc_bytes + 1, np.zeros(1), 4096, is_borrowed=True)
+        with pytest.raises(OutOfMemoryError, match=r"takes in one piece .* Use smaller tensors"):
+            device.place(large)
     with Context(DEVICE=opencl):
         assert Tensor([1.0]).add(1).tolist() == [2]
 
@@ -218,6 +223,51 @@ def test_memory_that_is_given_back_is_not_overwritten_under_its_last_kernel(driv
         gate.set_status(cl.command_execution_status.COMPLETE)
         assert result.numpy().tolist() == [6] * 7777
         assert again.numpy().tolist() == [5] * 7777
+
+
+def test_what_was_enqueued_before_a_failure_is_waited_for(driver_memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that is given back after it remembers the kernels that run."""
+    from kernmill.runtime import recording
+
+    with Context(DEVICE="CL"):
+        x = Tensor(np.ones(40, F32)).realize()
+        with recording() as recorded:
+            (x * 2).realize()
+        step: Any = recorded.steps[0]
+        done: list[Any] = []
+        real = driver_memory.launch
+
+        def launch(call: Any) -> Any:
+            if done:
+                raise driver_memory.cl.LogicError("clEnqueueNDRangeKernel failed: DEVICE_NOT_AVAILABLE")
+            done.append(real(call))
+            return done[0]
+
+        monkeypatch.setattr(driver_memory, "launch", launch)
+        with pytest.raises(DeviceError, match="start the program anew"):
+            driver_memory.run(step.calls * 2)
+        assert driver_memory.memory.last is done[0]
+
+
+def test_a_copy_into_memory_of_the_host(driver_memory: Any) -> None:
+    """What the device did not allocate has no block of its own: the copy waits for all kernels."""
+    block, array = get_device("LLVM").allocate(64), np.zeros(64, np.uint8)
+    for owner, address in ((SimpleNamespace(block=block), block.address), (array, array.ctypes.data)):
+        whole = Buffer("CL", dtypes.int32, 16, owner, address)
+        for buffer in (whole, Buffer("CL", dtypes.int32, 8, whole, address + 32)):
+            values = np.arange(buffer.numel, dtype=np.int32)
+            driver_memory.copy_in(buffer, values.data.cast("B"))
+            read = np.empty_like(values)
+            driver_memory.copy_out(read.data.cast("B"), buffer)
+            assert read.tolist() == values.tolist()
+
+
+def test_opening_it_loads_nothing_of_llvm(opencl: str) -> None:
+    code = """
+get_device("CL").details()
+print(sorted(m for m in sys.modules if "llvmlite" in m or m.endswith(("tile_check", "ops_llvm", "renderers.llvm"))))
+"""
+    assert run(code)[0] == "[]\n"
 
 
 def test_devices_of_one_driver_copy_without_the_host(opencl: str) -> None:
