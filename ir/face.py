@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
 __all__ = ["names_of"]
 
 
-def names_of(package: str, *modules: str) -> Callable[[str], Any]:
+def names_of(package: str, *modules: str, only: Collection[str] = ()) -> Callable[[str], Any]:
     """The `__getattr__` of a package: a name is that of one of these modules, or in `__all__` of one; the first counts.
 
-    Modules and other names must differ: an imported module stands under its own name in the package.
+    `only`: no other names than these. Modules and other names must differ: an imported module stands under its own name
+    in the package.
     """
 
     def find(name: str) -> Any:
-        for module in (name,) if name in modules else () if name.startswith("__") else modules:
+        is_foreign = name.startswith("_") or (bool(only) and name not in only)
+        for module in (name,) if name in modules else () if is_foreign else modules:
             found = import_module(f".{module}", package)
             if module == name:
                 return found

@@ -10,32 +10,35 @@ if not _os.path.isdir(_os.path.join(_here, "ir")):  # a checkout: the sub-packag
 
 _was_enabled = _gc.isenabled()
 _gc.disable()  # what is imported stays: looking through it for garbage takes a fifth of the time
+try:
+    from kernmill.ir import CompileError as CompileError
+    from kernmill.ir import (
+        Context,
+        DeviceError,
+        DType,
+        DTypeError,
+        FormatError,
+        GradientError,
+        IndexRangeError,
+        InternalError,
+        KernmillError,
+        OutOfMemoryError,
+        SettingError,
+        ShapeError,
+        dtypes,
+    )
+    from kernmill.ir import names_of as _names_of
 
-from kernmill.ir import CompileError as CompileError
-from kernmill.ir import (
-    Context,
-    DeviceError,
-    DType,
-    DTypeError,
-    FormatError,
-    GradientError,
-    IndexRangeError,
-    InternalError,
-    KernmillError,
-    OutOfMemoryError,
-    SettingError,
-    ShapeError,
-    dtypes,
-)
-from kernmill.ir import names_of as _names_of
-
-from .contraction import einsum
-from .elementwise import where
-from .lazy import no_grad, train
-from .movement import cat, meshgrid, stack
-from .random import manual_seed
-from .tensor import Tensor
-from .variable import Variable
+    from .contraction import einsum
+    from .elementwise import where
+    from .lazy import no_grad, train
+    from .movement import cat, meshgrid, stack
+    from .random import manual_seed
+    from .tensor import Tensor
+    from .variable import Variable
+finally:
+    if _was_enabled:
+        _gc.enable()
 
 if TYPE_CHECKING:
     from . import nn as nn
@@ -70,6 +73,9 @@ __all__ = [
     "where",
 ]
 
-__getattr__ = _names_of(__name__, "jitted", "nn")
-if _was_enabled:
-    _gc.enable()
+if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
+    __getattr__ = _names_of(__name__, "jitted", "nn", only=__all__)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -61,7 +61,8 @@ class Attention(Random):
             scores = scores.add(attn_mask)
         seen = scores._below(0) if is_causal else None
         if attn_mask is not None and attn_mask.dtype.is_bool:
-            if any(node.op is Ops.BUFFER for node in attn_mask.uop.toposort()):  # no loop can end with it
+            below = attn_mask.uop.toposort(stop=lambda u: u.storage is not None)
+            if any(node.storage is not None or node.op is Ops.BUFFER for node in below):  # no loop can end with it
                 scores = choose(attn_mask, scores, scores._filled(-math.inf))
             else:
                 seen = attn_mask if seen is None else attn_mask.logical_and(seen)

@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     quantize.add_argument("--requantize", action="store_true", help="also weights that are quantised already")
     quantize.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     quantize.set_defaults(command=run_quantize)
-    cache = commands.add_parser("cache", help="the kernels on disk")
+    cache = commands.add_parser("cache", help="the kernels and plans on disk")
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
     tuning = commands.add_parser("tune", help="search for faster schedules of a program's kernels and store them")
@@ -253,7 +253,7 @@ def _show_cache() -> dict[str, object]:
         return facts
     state = "" if facts["usable"] else "; cannot be used" if not facts["read_only"] else "; read only, nothing there"
     print(f"  {facts['folder']}{state}")
-    print(f"  {facts['entries']} kernels, {int(str(facts['size_bytes'])) / 2**20:.1f} of "
+    print(f"  {facts['entries']} entries (kernels, plans, schedules), {int(str(facts['size_bytes'])) / 2**20:.1f} of "
           f"{int(str(facts['max_bytes'])) >> 20} MiB")  # fmt: skip
     return facts
 
@@ -265,10 +265,10 @@ def run_cache(given: argparse.Namespace) -> int:
         _show_cache()
         return 0
     if given.action == "clear":
-        print(f"{cache.clear()} kernels deleted from {cache.folder or 'no folder (CACHE=0)'}")
+        print(f"{cache.clear()} entries deleted from {cache.folder or 'no folder (CACHE=0)'}")
         return 0
     whole, damaged = cache.verify()
-    print(f"{whole} kernels are whole, {damaged} were damaged{' and are deleted' if damaged else ''}")
+    print(f"{whole} entries are whole, {damaged} were damaged{' and are deleted' if damaged else ''}")
     return 1 if damaged else 0
 
 

@@ -207,7 +207,7 @@ class Creation(Lazy):
         requires_grad: bool = False,
     ) -> Self:
         """The n by m (or n by n) matrix with ones on the diagonal."""
-        columns = n if m is None else m
+        n, columns = (v if isinstance(v, SymbolicSize) else operator.index(v) for v in (n, n if m is None else m))
         if n < 0 or columns < 0:
             raise ShapeError(f"eye: {n} by {columns}. Sizes are 0 or more.")
         n, columns = as_node(n), as_node(columns)

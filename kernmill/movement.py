@@ -242,8 +242,11 @@ class Movement(Arithmetic):
         result = self
         moves = tuple(shifts) if isinstance(shifts, Iterable) else (shifts,)
         for a, shift in zip(self._axes(axis, "roll"), moves, strict=True):
-            size = self.shape[a]
-            cut = as_node(shift % size) if isinstance(size, SymbolicSize) or size else 0
+            size, shift = self.shape[a], shift if isinstance(shift, SymbolicSize) else operator.index(shift)
+            if isinstance(size, SymbolicSize) and isinstance(shift, int) and -size.bounds[0] <= shift < 0:
+                cut = as_node(size + shift)  # `-1 % n` has no bounds that say so
+            else:
+                cut = as_node(shift % size) if isinstance(size, SymbolicSize) or size else 0
             if isinstance(cut, UOp) or cut:
                 size = as_node(size)
                 parts = [

@@ -216,8 +216,9 @@ class _Run:
         written = {number for item in plan.schedule.items if isinstance(item, Kernel) for number in item.outputs}
         for number, wanted in enumerate(plan.schedule.buffers):
             if wanted.slot is not None and number in written:
-                self.leaves[wanted.slot].storage.forget_makers()
-                self.leaves[wanted.slot].storage = STALE
+                leaf = self.leaves[wanted.slot]
+                leaf.storage.forget_makers()
+                leaf.storage = None if leaf.src else STALE  # what was computed can be computed again
         for root, number in zip(self.roots, plan.schedule.results, strict=True):
             if not failed or root.op is Ops.ASSIGN:
                 root.storage = buffers[number]

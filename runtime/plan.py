@@ -7,6 +7,7 @@ UOps. Reports, searches and a program that is no longer in the cache ask for tho
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 from collections import OrderedDict
@@ -15,7 +16,7 @@ from dataclasses import astuple, dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, MemoryPlan, Schedule, UOp, as_dtype, setting
+from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, KernmillError, MemoryPlan, Schedule, UOp, as_dtype, setting
 
 from . import later
 from .build import build_all
@@ -84,7 +85,8 @@ def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], d
     key = cache_key("plan", graph.key, json.dumps([devices, sorted(in_place), default]), stamp())
     stored = default_cache("plans").get(key)
     if stored is not None:
-        return _read(stored.payload, planned)
+        with contextlib.suppress(ValueError, TypeError, LookupError, KernmillError):  # of another form: made anew
+            return _read(stored.payload, planned)
     default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
     return planned()
 

@@ -39,8 +39,7 @@ class QuantizedTensor:
             ShapeError: rows that are no whole blocks, or not `beside` by `beside`; another number of bytes.
             DTypeError: the data is not uint8.
         """
-        kind = block_type(type) if isinstance(type, str) else type
-        self.type = kind.laid[0] if beside > 1 and kind.laid else kind
+        self.type = block_type(type) if isinstance(type, str) else type
         self.shape, self.beside = tuple(shape), beside
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
@@ -99,21 +98,22 @@ class QuantizedTensor:
             parts[name].unflatten(-1, (kind.layout[name] // word, word)).permute(0, 2, 3, 1, 4).flatten(-3)
             for name, word in kind.words().items()
         ]
-        return type(self)(cat(laid, axis=-1).contiguous(), kind, self.shape, beside=_BESIDE).realize()
+        return type(self)(cat(laid, axis=-1).contiguous(), self.type, self.shape, beside=_BESIDE).realize()
 
     def _codes(self, index: Tensor | None = None) -> Codes:
         """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""
         if self.beside == 1:
             return self.type.codes(self.data if index is None else self.data[index])
-        sizes = self.type.layout
+        kind = self.type.laid[0] if self.type.laid else self.type
+        sizes = kind.layout
         parts = self.data.split([size * self.beside for size in sizes.values()], axis=-1)
         rows = [
             part.unflatten(-1, (size // word, self.beside, word)).permute(0, 3, 1, 2, 4).flatten(-2)
-            for part, size, word in zip(parts, sizes.values(), self.type.words().values(), strict=True)
+            for part, size, word in zip(parts, sizes.values(), kind.words().values(), strict=True)
         ]
         if index is not None:
             rows = [part.flatten(0, 1)[index] for part in rows]
-        return self.type.read(**dict(zip(sizes, rows, strict=True)))
+        return kind.read(**dict(zip(sizes, rows, strict=True)))
 
     def dequantize(self) -> Tensor:
         """The values, float32 of `shape`."""

@@ -49,8 +49,8 @@ def test_cache_clear_empties_the_folder(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, env={**os.environ, "CACHE_DIR": str(folder)}, check=True)
     status, out, _ = run("cache", "clear", CACHE_DIR=str(folder))
     assert status == 0
-    assert re.fullmatch(rf"[1-9] kernels deleted from {re.escape(str(folder))}\n", out)
-    assert run("cache", "clear", CACHE_DIR=str(folder))[1].startswith("0 kernels deleted")
+    assert re.fullmatch(rf"[1-9] entries deleted from {re.escape(str(folder))}\n", out)
+    assert run("cache", "clear", CACHE_DIR=str(folder))[1].startswith("0 entries deleted")
 
 
 @pytest.mark.parametrize(

@@ -143,3 +143,11 @@ def test_reshape_to_what_is_no_size() -> None:
     for size in ("a", 2.5, (1, "a")):
         with pytest.raises(ShapeError, match="Give whole numbers"):
             Tensor.zeros(2).reshape(size)
+
+
+def test_numpys_ints_are_ints() -> None:
+    """Named regression: roll and eye took them for symbolic sizes."""
+    assert Tensor([1, 2, 3]).roll(np.int64(1), 0).tolist() == [3, 1, 2]  # type: ignore[arg-type]
+    assert Tensor.eye(np.int64(2)).tolist() == [[1, 0], [0, 1]]  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="float"):
+        Tensor([1, 2, 3]).roll(1.5, 0)  # type: ignore[arg-type]

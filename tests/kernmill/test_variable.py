@@ -98,6 +98,7 @@ SIZES: dict[str, Callable[..., Any]] = {
     "halves": lambda x, n: x[:, : 2 * n].chunk(2, 1)[1].sum(1),
     "rolled": lambda x, n: x.roll(n, 1),
     "rolled back": lambda x, n: x.roll(-n, 1),
+    "rolled part back": lambda x, n: (x[:, :n].roll(-1, 1) * x[:, :n]).sum(1),
     "rolled part": lambda x, n: (x[:, :n].roll(1, 1) * x[:, :n]).sum(1),
     "arange": lambda x, n: Tensor.arange(n).sum(),
     "arange between": lambda x, n: Tensor.arange(n, 3 * n, 2) @ x[:, :n].T,
