@@ -33,6 +33,7 @@ class Target:
 
     name: str  # part of every cache key
     vector_bytes: int = 0  # widest vector register; 0: scalars only
+    most_lanes: int = 64  # of a vector in the language
     vector_registers: int = 16
     ops: frozenset[Op] = frozenset()  # elementwise ops that the renderer prints itself; the rest is decomposed
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
@@ -52,4 +53,4 @@ class Target:
 
     def lanes(self, dtype: DType) -> int:
         """How many values of the dtype fill a vector register; 1 without vectors."""
-        return max(1, self.vector_bytes // dtype.scalar.size_bytes) if self.vector_bytes else 1
+        return min(self.most_lanes, max(1, self.vector_bytes // dtype.scalar.size_bytes))

@@ -466,6 +466,7 @@ def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> 
         name=f"opencl-{kind}{'-mma' if units else ''}-{lanes * 32}"
         + "".join(f"-no-{d.name}" for d in sorted(missing, key=str)),
         vector_bytes=4 * lanes,
+        most_lanes=16,
         vector_registers=32 if lanes in (4, 16) else 16,
         ops=OPENCL_OPS if facts.has_fma else OPENCL_OPS - {Ops.FMA},
         storage_dtypes=frozenset(dtypes.data) - missing,

@@ -465,6 +465,15 @@ def test_a_device_that_cannot_be_opened_is_a_sentence(opencl: str, monkeypatch: 
         ops_cl.ClDevice("CL", 0)
 
 
+def test_bytes_that_lie_apart(opencl: str) -> None:
+    """Named regression: a vector of 32 bytes was read whole, and the language has 16 lanes at most."""
+    x = np.arange(3 * 33, dtype=np.int8).reshape(3, 33)
+    with Context(DEVICE=opencl):
+        for step in (2, 3):
+            np.testing.assert_array_equal((Tensor(x)[:, ::step] + 1).numpy(), x[:, ::step] + 1)
+            np.testing.assert_array_equal(Tensor(x)[:, ::step].contiguous().numpy(), x[:, ::step])
+
+
 # --- capabilities ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 def test_without_float64_only_float64_is_refused(
