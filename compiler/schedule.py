@@ -299,8 +299,11 @@ class _Builder:
     def clashes(self) -> set[UOp]:
         """In-place assignments that somebody would notice: an old value read afterwards, or elsewhere by itself."""
         clash: set[UOp] = set()
+        kept = {_base(root) for root in self.roots}  # an old value that is itself asked for
         for node, target in self.targets.items():
             old = _base(node.src[0])
+            if old.op is Ops.PARAM and old in kept:
+                clash.add(node)
             if node in self.kernels and not _reads_only_its_place(self.kernels[node], target):
                 clash.add(node)
             for reader, below in self.reads.items():

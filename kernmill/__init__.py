@@ -29,6 +29,7 @@ try:
     )
     from kernmill.ir import names_of as _names_of
 
+    from . import tensor_bytes as tensor_bytes  # pickling
     from .contraction import einsum
     from .elementwise import where
     from .lazy import no_grad, train

@@ -13,6 +13,8 @@ from .random import Random
 
 __all__ = ["Attention"]
 
+_LEAST, _TINY = -3e38, 1e-30  # below every score that counts, and below every sum of weights
+
 
 class Attention(Random):
     """Attention and dropout."""
@@ -46,7 +48,7 @@ class Attention(Random):
         """softmax(self @ key.T * scale + mask) @ value, over the last two axes; scale 1 / sqrt(size) by default.
 
         A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each
-        of them serves a group of query heads. A row that sees nothing is nan, as in PyTorch.
+        of them serves a group of query heads. A row that sees nothing is 0, as in PyTorch.
 
         Raises:
             ShapeError: query heads that are no multiple of the key heads.
@@ -66,10 +68,12 @@ class Attention(Random):
                 scores = choose(attn_mask, scores, scores._filled(-math.inf))
             else:
                 seen = attn_mask if seen is None else attn_mask.logical_and(seen)
-        return scores._attended(seen, value.cast(wide), dropout_p).cast(query.dtype)
+        hides_rows = attn_mask is not None
+        return scores._attended(seen, value.cast(wide), dropout_p, hides_rows=hides_rows).cast(query.dtype)
 
-    def _attended(self, seen: Self | None, value: Self, dropout_p: float) -> Self:
-        """softmax(self) @ value where what is not seen does not count, divided once for each result.
+    def _attended(self, seen: Self | None, value: Self, dropout_p: float, *, hides_rows: bool) -> Self:
+        """softmax(self) @ value where what is not seen does not count, divided once for each result; 0 for a row that
+        sees nothing, where there can be one.
 
         Each sum says for itself what it leaves out, so that its loop can stop there.
         """
@@ -78,9 +82,11 @@ class Attention(Random):
             return x if seen is None else choose(seen, x, x._filled(otherwise))
 
         scores = visible(self, seen, -math.inf)
-        top = visible(scores, seen, -math.inf).max(-1, keepdim=True)
-        weights = scores.sub(top.detach()).exp()
+        top = visible(scores, seen, -math.inf).max(-1, keepdim=True).detach()
+        weights = scores.sub(top.maximum(_LEAST) if hides_rows else top).exp()
         total = visible(weights, seen, 0).sum(-1, keepdim=True)
+        if hides_rows:
+            total = total.maximum(_TINY)  # of a row that sees something it is 1 or more
         weights = weights.dropout(dropout_p, training=dropout_p > 0)
         if seen is None:
             return weights.matmul(value).div(total)

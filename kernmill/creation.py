@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import (
@@ -153,7 +154,7 @@ class Creation(Lazy):
             start, stop = 0, start
         if step == 0:
             raise ShapeError(f"arange: from {start} to {stop} by step 0 never ends. Give another step.")
-        whole = all(isinstance(v, (int, SymbolicSize)) for v in (start, stop, step))
+        whole = all(isinstance(v, (Integral, SymbolicSize)) for v in (start, stop, step))
         if dtype is None:
             dtype = dtypes.default_int if whole else dtypes.default_float
         length = -((start - stop) // step) if whole else math.ceil((stop - start) / step)

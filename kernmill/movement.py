@@ -239,12 +239,16 @@ class Movement(Arithmetic):
         """Elements shifted along axes, those that leave come in at the other end; no axis: the flat tensor."""
         if axis is None:
             return self.flatten().roll(shifts, 0).reshape(self.node_shape)
-        result = self
+        result = self._result(self.uop)
         moves = tuple(shifts) if isinstance(shifts, Iterable) else (shifts,)
         for a, shift in zip(self._axes(axis, "roll"), moves, strict=True):
             size, shift = self.shape[a], shift if isinstance(shift, SymbolicSize) else operator.index(shift)
-            if isinstance(size, SymbolicSize) and isinstance(shift, int) and -size.bounds[0] <= shift < 0:
-                cut = as_node(size + shift)  # `-1 % n` has no bounds that say so
+            if isinstance(size, SymbolicSize) and isinstance(shift, int):
+                if abs(shift) > size.bounds[0]:
+                    raise ShapeError(
+                        f"roll: by {shift} along an axis of size {size!r}, which may be less. Take a mask."
+                    )
+                cut = as_node(size + shift) if shift < 0 else shift
             else:
                 cut = as_node(shift % size) if isinstance(size, SymbolicSize) or size else 0
             if isinstance(cut, UOp) or cut:
@@ -347,6 +351,9 @@ class Joining(Movement):
         if isinstance(sizes, int):
             if sizes < 1:
                 raise ShapeError(f"split: pieces of size {sizes}. Give a size of at least 1.")
+            if isinstance(length, UOp):
+                raise ShapeError(f"split: how many pieces of {sizes} make {shown(length)!r} differs from call to call. "
+                                 "Give a list of sizes.")  # fmt: skip
             sizes = [min(sizes, length - start) for start in range(0, length, sizes)] or [0]
         sizes = [as_node(size) for size in sizes]
         if shown(as_size(sum(sizes))) != shown(length):
@@ -366,7 +373,9 @@ class Joining(Movement):
         length = self.shape[self._axis(axis, "chunk")]
         if isinstance(length, SymbolicSize):  # the number of pieces is no symbolic one
             if as_size(length.uop % chunks) != 0:
-                raise ShapeError(f"chunk: {length!r} into {chunks} pieces leaves a rest for some values. Use split.")
+                raise ShapeError(
+                    f"chunk: {length!r} into {chunks} pieces leaves a rest for some values. Give sizes to split."
+                )
             return self.split([length // chunks] * chunks, axis)
         return self.split(max(1, -(-length // chunks)), axis)
 

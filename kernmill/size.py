@@ -23,8 +23,10 @@ def shown(size: Size) -> Any:
 
 
 def as_node(value: Any) -> Any:
-    """A size as the IR takes it; anything else as it is."""
-    return value.uop if isinstance(value, SymbolicSize) else value
+    """A size as the IR takes it, NumPy's ints as Python's; anything else as it is."""
+    if isinstance(value, SymbolicSize):
+        return value.uop
+    return value if isinstance(value, int) or not isinstance(value, Integral) else int(value)
 
 
 class SymbolicSize:

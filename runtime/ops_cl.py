@@ -193,10 +193,10 @@ class ClDevice(Device):
     def allocate(self, size_bytes: int) -> Any:
         """Host memory where the device works on it, else a buffer of the driver."""
         refuse_after_fork(self.name)
-        self.refuse_large(size_bytes)
+        self._refuse_large(size_bytes)
         return super().allocate(size_bytes) if self.facts.is_host_memory else self.memory.alloc(size_bytes)
 
-    def refuse_large(self, size_bytes: int) -> None:
+    def _refuse_large(self, size_bytes: int) -> None:
         """Raise OutOfMemoryError for more than the driver takes in one piece."""
         if size_bytes > self.facts.max_alloc_bytes:
             raise OutOfMemoryError(
@@ -267,7 +267,7 @@ class ClDevice(Device):
             return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
         memory = self.borrowed.get(buffer)
         if memory is None:
-            self.refuse_large(buffer.nbytes)
+            self._refuse_large(buffer.nbytes)
             memory = self.borrowed[buffer] = host_memory(self.cl, self.context, buffer.address, buffer.nbytes)
         return memory, 0
 

@@ -243,7 +243,7 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
     loops: tuple[UOp, ...] = (inner,)
     index = inner
     blocks = simplify((size + (amount - 1)) // amount)
-    if blocks.is_const and blocks.arg == 1:  # also of a size that is known when the kernel runs
+    if int(blocks.bounds[1]) <= 1:  # also of a size that is known when the kernel runs, and may be 0
         valid = None if size.is_const and size.arg == amount else inner < size
         if name in order:
             order.remove(name)
@@ -266,6 +266,8 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     order = ast.toposort()
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
     last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
+    if last is not None and len(loops) == 1:  # runs even where the size is 0
+        last = simplify(last.alu(Ops.MAX, 0))
     widened = _copied_out(loops[-1])
     done: dict[UOp, UOp] = {}
     for node in order:

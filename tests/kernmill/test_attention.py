@@ -78,3 +78,25 @@ def test_dropout() -> None:
     assert (dropped != again).any()
     assert ones.dropout(1.0, training=True).sum().item() == 0
     assert ones.dropout(0.0, training=True) is ones
+
+
+@pytest.mark.parametrize("kind", ["bool", "float", "lazy"])
+def test_rows_that_see_nothing_are_0(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((2, 3, 7, 16)).astype(np.float32)
+    hidden = rng.random((7, 7)) > 0.5 if kind != "lazy" else np.broadcast_to(np.arange(7)[:, None] < 3, (7, 7)).copy()
+    hidden[4] = False
+    mask = np.where(hidden, 0, -np.inf).astype(np.float32) if kind == "float" else hidden
+    lazy = (Tensor.arange(7).unsqueeze(1) < 3).expand(7, 7)
+    x = Tensor(q, requires_grad=True)
+    ours = x.scaled_dot_product_attention(x, x, lazy if kind == "lazy" else Tensor(mask))
+    (ours * ours).sum().backward()
+    t = torch.tensor(q, requires_grad=True)
+    wanted = torch.nn.functional.scaled_dot_product_attention(t, t, t, torch.tensor(mask))
+    (wanted * wanted).sum().backward()
+    assert x.grad is not None
+    assert t.grad is not None
+    assert (ours.numpy()[:, :, 4] == 0).all()
+    np.testing.assert_allclose(ours.numpy(), wanted.detach().numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(x.grad.numpy(), t.grad.numpy(), rtol=1e-4, atol=1e-4)

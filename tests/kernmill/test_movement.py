@@ -149,5 +149,15 @@ def test_numpys_ints_are_ints() -> None:
     """Named regression: roll and eye took them for symbolic sizes."""
     assert Tensor([1, 2, 3]).roll(np.int64(1), 0).tolist() == [3, 1, 2]  # type: ignore[arg-type]
     assert Tensor.eye(np.int64(2)).tolist() == [[1, 0], [0, 1]]  # type: ignore[arg-type]
+    assert Tensor.arange(np.int64(2)).dtype is Tensor.arange(2).dtype  # type: ignore[arg-type]
+    assert Tensor([1, 2]).pad(((np.int64(1), 0),)).tolist() == [0, 1, 2]  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="float"):
         Tensor([1, 2, 3]).roll(1.5, 0)  # type: ignore[arg-type]
+
+
+def test_a_roll_by_nothing_is_a_tensor_of_its_own() -> None:
+    """Named regression: by a multiple of the size it was the tensor itself, and changed with it."""
+    x = Tensor([1.0, 2, 3]).realize()
+    y = x.roll(3, 0)
+    x[0] = -1
+    assert y.tolist() == [1, 2, 3]

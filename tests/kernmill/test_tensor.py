@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor, dtypes, no_grad
+from kernmill import Tensor, dtypes, jit, no_grad
 from kernmill.ir import DType
 from tests.kernmill.against import close, same, values
 
@@ -279,3 +279,23 @@ def test_an_expression_whose_memory_was_taken_is_computed_again() -> None:
     v[1:3] = y[1:3]
     assert v.tolist() == [0, 8, 9, 3, 4, 5]
     assert x.tolist() == [0, 8, 9, 10, 11, 5]
+
+
+def test_a_copy_asked_for_with_an_assignment_is_the_old_value(device: str) -> None:
+    """Named regression: `contiguous` of what is in memory is that memory, which the assignment wrote into."""
+    for order in (0, 1):
+        x = Tensor(np.arange(4, dtype=np.float32), device=device).realize()
+        y = x.contiguous()
+        x.assign(x * 2)
+        _ = y.realize(x) if order else x.realize(y)
+        assert (y.tolist(), x.tolist()) == ([0, 1, 2, 3], [0, 2, 4, 6])
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        old = x.contiguous()
+        x.assign(x * 2)
+        return old
+
+    x = Tensor([1.0, 2.0], device=device).realize()
+    for power in (1, 2, 4, 8):
+        assert step(x).tolist() == [power, 2 * power]

@@ -157,6 +157,8 @@ def test_sizes_that_do_not_fit() -> None:
         (lambda x, n: x[:, -n:], "some values of the variables lead outside"),  # -0 is the front
         (lambda x, n: Tensor.arange(n, 3), "arange: from n to 3 by 1: .* is negative for some values"),
         (lambda x, n: x[:, :n].chunk(2, 1)[0], "chunk: n into 2 pieces leaves a rest"),
+        (lambda x, n: x[:, :n].roll(3, 1), "roll: by 3 along an axis of size n, which may be less"),
+        (lambda x, n: x[:, :n].split(4, 1)[0], "split: how many pieces of 4 make n differs from call to call"),
         (lambda x, n: x[:, : n + 1].unfold(1, 2, 1), "the window spans 2 places"),
         (lambda x, n: Tensor.linspace(0, 1, n), "n as an int: this size is another number in each call"),
         (lambda x, n: Tensor.rand(n), r"random tensor of shape \(n,\): sizes are whole numbers"),
@@ -342,3 +344,16 @@ def test_constants_of_a_symbolic_shape_have_the_values_of_each_call() -> None:
     n, x = Variable("n", 1, 8), Tensor.ones(6, 8).realize()
     count = jit(lambda x, n: x[:, :n].ones_like().sum())
     assert [count(x, n.bind(value)).item() for value in (3, 5, 1, 8)] == [18, 30, 6, 48]
+
+
+@pytest.mark.parametrize("columns", [32, 64, 512, 2048])
+def test_products_of_rows_that_may_be_none(columns: int) -> None:
+    """Named regression: one block of 0 rows ran once and read the row before the first, or its loop had no name."""
+    n, w = Variable("n", 0, 8), np.random.default_rng(0).standard_normal((64, columns)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
+    step = jit(lambda x, w, n: (x[:n] @ w).contiguous().sum(0))
+    turned = jit(lambda x, w, n: (w.T @ x[:n].T).contiguous().sum(1))
+    for value in (3, 8, 0, 1):
+        for ours in (step, turned):
+            got = ours(Tensor(x), Tensor(w), n.bind(value)).numpy()
+            np.testing.assert_allclose(got, (x[:value] @ w).sum(0), rtol=1e-4, atol=1e-4)
