@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -136,6 +137,8 @@ def test_items_hold_blocks_together(pair: tuple[DType, DType], turned: tuple[boo
 @pytest.mark.parametrize("sizes", [(66, 40, 70), (64, 32, 64), (32, 16, 16), (16, 16, 8), (9, 9, 5)])
 def test_items_of_many_steps(sizes: tuple[int, int, int], opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several of an item, whole and with tails, and less than one step."""
+    if min(sizes) > 31 and (os.cpu_count() or 1) > 1:
+        pytest.skip("PoCL 3.0 with several threads: other results in each run, with one thread right (decision 0035)")
     monkeypatch.setattr(importlib.import_module("kernmill.compiler.optimize.gpu"), "_STEPS", ((2, 2, 2, 2),))
     put_in(monkeypatch)
     rows, inner, columns = sizes
