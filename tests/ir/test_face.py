@@ -42,3 +42,12 @@ from kernmill import *
 print(nn is kernmill.nn, jit is kernmill.jit)
 """
     assert run(code)[0].split() == ["False", "Linear", "jit", "False", "True", "True"]
+
+
+def test_tensors_are_pickled_without_the_late_modules() -> None:
+    code = """
+import pickle
+import kernmill
+print(pickle.loads(pickle.dumps(kernmill.Tensor([1.0, 2.0]))).tolist(), "kernmill.nn" in sys.modules)
+"""
+    assert run(code, DEVICE="PYTHON")[0].strip() == "[1.0, 2.0] False"

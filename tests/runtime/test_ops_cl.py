@@ -521,6 +521,14 @@ def test_capabilities_make_the_target() -> None:
 
 
 # --- a matrix unit ----------------------------------------------------------------------------------------------------
+NVIDIAS: dict[str, Any] = {
+    "step_items": 32,
+    "extensions": ("cl_nv_device_attribute_query",),
+    "kind": "gpu",
+    "is_unified": False,
+}
+
+
 def test_a_product_of_each_kind_is_right(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the trial but NVIDIA's instruction."""
     put_in(monkeypatch)
@@ -541,13 +549,7 @@ def test_a_driver_that_refuses_the_instruction_gets_plain_kernels(
 ) -> None:
     """And `kernmill info` says so."""
     real = cl_driver.facts_of
-    changed: dict[str, Any] = {
-        "step_items": 32,
-        "extensions": ("cl_nv_device_attribute_query",),
-        "kind": "gpu",
-        "is_unified": False,
-    }
-    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **NVIDIAS))
     with Context(TARGET="mma"):
         device = opened("CL")
         assert device.target.tiles == ()
@@ -561,13 +563,7 @@ def test_a_driver_that_refuses_the_instruction_gets_plain_kernels(
 
 def test_a_unit_that_works_is_used(opencl: str, monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> None:
     real = cl_driver.facts_of
-    changed: dict[str, Any] = {
-        "step_items": 32,
-        "extensions": ("cl_nv_device_attribute_query",),
-        "kind": "gpu",
-        "is_unified": False,
-    }
-    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), name="another", **changed))
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), name="another", **NVIDIAS))
     monkeypatch.setattr(ops_cl.ClDevice, "unit_fault", lambda *_: "")
     device = opened("CL")
     assert device.target.tiles == ()
