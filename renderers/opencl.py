@@ -200,7 +200,7 @@ class _Body(VectorBody):
         self.declare(f"vload{lanes}", memory, "size_t", f"const __private {scalar} *")
         self.declare(f"vstore{lanes}", "void", mask, "size_t", f"__private {self.type_name(INTS[bits])} *")
         self.helpers[
-            f"static {memory} {name}(const {space} {scalar} *p, {mask} m, bool inside) {{\n"
+            f"{_kind(space)} {memory} {name}(const {space} {scalar} *p, {mask} m, bool inside) {{\n"
             f"  {memory} r = ({memory})(0);\n"
             f"  if (inside) return m ? {self.load_lanes(u.dtype, space, 'p')} : r;\n"
             f"  {scalar} lane[{lanes}] = {{0}};\n  {self.type_name(INTS[bits])} wanted[{lanes}];\n"
@@ -274,7 +274,7 @@ class _Body(VectorBody):
         self.declare(f"vstore{lanes}", "void", memory, "size_t", f"__private {scalar} *")
         self.declare(f"vstore{lanes}", "void", mask, "size_t", f"__private {flag} *")
         self.helpers[
-            f"static void {name}({space} {scalar} *p, {memory} x, {mask} m, bool whole) {{\n"
+            f"{_kind(space)} void {name}({space} {scalar} *p, {memory} x, {mask} m, bool whole) {{\n"
             f"  if (whole) {{ {self.store_lanes(dtype, space, 'p', 'x')} return; }}\n"
             f"  {scalar} lane[{lanes}];\n  {flag} wanted[{lanes}];\n"
             f"  vstore{lanes}(x, 0, lane);\n  vstore{lanes}(m, 0, wanted);\n"
@@ -309,6 +309,12 @@ class _Body(VectorBody):
         if memory.op is not Ops.LOCAL:
             return "__global"
         return "__local" if "shared" in memory.arg else "__private"
+
+
+def _kind(space: str) -> str:
+    """How a function is declared that gets an address in this space. PoCL finds the arrays of a group in the kernel's
+    own text: in a function that is always given the same one clang puts its name, and all groups have one array."""
+    return "static __attribute__((always_inline))" if space == "__local" else "static"
 
 
 def _memory(place: UOp) -> UOp:

@@ -114,12 +114,12 @@ class ClDevice(Device):
 
     @cached_property
     def unit(self) -> tuple[tuple[Unit, ...], str]:
-        """What a matrix unit multiplies, and a sentence about it. It is used when asked for: no GPU has run it yet."""
-        may_have = "cl_nv_device_attribute_query" in self.facts.extensions and self.facts.step_items == MMA_ITEMS
-        if setting("TARGET") != "mma":  # only NVIDIA's own driver takes its instructions
-            return (), "matrix unit: not used, TARGET=mma tries it" if may_have else ""
-        if not may_have:
+        """What a matrix unit multiplies, and a sentence about it; TARGET=mma relies on one without a trial."""
+        if setting("TARGET") == "mma":
             return MMA_UNITS, "matrix unit: not tried (TARGET=mma)"
+        may_have = "cl_nv_device_attribute_query" in self.facts.extensions and self.facts.step_items == MMA_ITEMS
+        if setting("TARGET") or not may_have:  # only NVIDIA's own driver takes its instructions
+            return (), ""
         fault = next(filter(None, map(self.unit_fault, MMA_UNITS)), "")
         return ((), f"matrix unit: not used, {fault}") if fault else (MMA_UNITS, "matrix unit: float16, bfloat16")
 

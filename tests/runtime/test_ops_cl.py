@@ -550,13 +550,12 @@ def test_a_driver_that_refuses_the_instruction_gets_plain_kernels(
     """And `kernmill info` says so."""
     real = cl_driver.facts_of
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **NVIDIAS))
-    with Context(TARGET="mma"):
-        device = opened("CL")
-        assert device.target.tiles == ()
-        said = next(line for line in device.details() if "matrix unit" in line)
+    device = opened("CL")
+    assert device.target.tiles == ()
+    said = next(line for line in device.details() if "matrix unit" in line)
     assert said.startswith("matrix unit: not used, the driver refuses its instruction: kernel check: the driver of")
     a = np.arange(32 * 32, dtype=F32).reshape(32, 32) % 7
-    with Context(DEVICE="CL", TARGET="mma"):
+    with Context(DEVICE="CL"):
         half = Tensor(a.astype(np.float16))
         np.testing.assert_array_equal((half.float() @ half.float()).numpy(), a @ a)
 
@@ -566,11 +565,7 @@ def test_a_unit_that_works_is_used(opencl: str, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), name="another", **NVIDIAS))
     monkeypatch.setattr(ops_cl.ClDevice, "unit_fault", lambda *_: "")
     device = opened("CL")
-    assert device.target.tiles == ()
-    assert "matrix unit: not used, TARGET=mma tries it" in device.details()
-    with Context(TARGET="mma"):
-        device = opened("CL")
-        assert device.target.tiles == MMA_UNITS
-        assert "-mma-" in device.target.name
-        assert "matrix unit: float16, bfloat16" in device.details()
-        assert "subgroups of 32" in device.details()[0]
+    assert device.target.tiles == MMA_UNITS
+    assert "-mma-" in device.target.name
+    assert "matrix unit: float16, bfloat16" in device.details()
+    assert "subgroups of 32" in device.details()[0]
