@@ -6,6 +6,9 @@ has: a Buffer inside it (a place in a planned arena) is found by the difference.
 Kernels have one queue, copies to and from the host another, so that they run side by side. `last` is the event after
 which nothing enqueued so far runs any more, since queues are in order: a block remembers it when it is given back, and
 a copy into memory that was used waits for it. Kernels wait for the copies in `waits`.
+
+A device that shares the host's memory copies nothing: its buffers are mapped for the host, to be written at once, or to
+be read as long as a view of them lives (kernels may read them, too). What a map showed is given back by `_unmap`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from kernmill.ir import OutOfMemoryError
 if TYPE_CHECKING:
     from .cl_driver import ClFacts
 
-__all__ = ["SMALLER", "ClAllocator", "ClBlock", "host_memory"]
+__all__ = ["SMALLER", "ClAllocator", "ClBlock", "ClMapping", "host_memory"]
 
 _STEP = 4096
 _STAGED = 64 << 20  # bytes on their way to the device, at most; a larger tensor is waited for
@@ -43,6 +46,16 @@ class ClBlock:
         self.after: Any = None  # the event after which its last user is done with it
 
 
+class ClMapping:
+    """A buffer's memory as the host sees it while this lives."""
+
+    def __init__(self, array: Any, done: collections.deque[Any]) -> None:
+        self.array, self.address, self._done = array, array.ctypes.data, done
+
+    def __del__(self) -> None:
+        self._done.append(self.array)  # the garbage collector may come anywhere, locks held
+
+
 def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
     """The driver's object for memory of the host; whoever asks keeps that memory alive."""
     memory = (ctypes.c_char * max(1, nbytes)).from_address(address)
@@ -62,6 +75,7 @@ class ClAllocator:
         self._lock = threading.Lock()
         self._writes: collections.deque[tuple[Any, int]] = collections.deque()
         self._returned: collections.deque[ClBlock] = collections.deque()
+        self._seen: collections.deque[Any] = collections.deque()  # mapped arrays that nobody looks at any more
         self._free: collections.OrderedDict[int, list[ClBlock]] = collections.OrderedDict()
         self._next_address = _STEP
 
@@ -111,10 +125,16 @@ class ClAllocator:
 
     def begin(self) -> None:
         """Kernels enqueued from here on see what was copied before. Called with the device's lock held, as `joined`."""
-        if self.waits:
+        if self.waits or self._seen:
             with self._lock:
+                self._unmap()
                 waits, self.waits = self.waits, []
-            self.cl.enqueue_barrier(self.queue, wait_for=waits)
+                self.last = self.cl.enqueue_barrier(self.queue, wait_for=waits)
+
+    def pending(self) -> list[Any]:
+        """Events after which all that was enqueued is done."""
+        with self._lock:
+            return [*([] if self.last is None else [self.last]), *self.waits]
 
     def joined(self, events: Sequence[Any], source: ClAllocator | None = None) -> None:
         """What was enqueued; `source`: the memory of another device that it reads, whose kernels wait for it."""
@@ -124,13 +144,17 @@ class ClAllocator:
             with source._lock:
                 source.waits += events
 
-    def write(self, memory: Any, offset_bytes: int, source: memoryview, after: Any) -> None:
-        """Bytes of the host into a buffer, while kernels run and the host goes on: what is on its way is a copy."""
+    def write(self, memory: Any, offset_bytes: int, source: memoryview, after: Sequence[Any]) -> None:
+        """Bytes of the host into a buffer, while kernels run and the host goes on: what is on its way is a copy. Memory
+        that the host shares is written by the host, once it is free."""
+        if self.facts.is_unified:
+            flags = self.cl.map_flags.WRITE_INVALIDATE_REGION
+            memoryview(self.map(memory, offset_bytes, len(source), flags, after).array)[:] = source
+            return
         is_large = len(source) > _STAGED
         copy = source if is_large else bytearray(source)
-        before = None if after is None else [after]
         event = self.cl.enqueue_copy(
-            self.copies, memory, copy, dst_offset=offset_bytes, is_blocking=is_large, wait_for=before
+            self.copies, memory, copy, dst_offset=offset_bytes, is_blocking=is_large, wait_for=after or None
         )
         self.copies.flush()
         with self._lock:
@@ -144,12 +168,27 @@ class ClAllocator:
 
     def read(self, memory: Any, offset_bytes: int, target: memoryview) -> None:
         """A buffer into bytes of the host, once all that was enqueued before is done."""
-        before = [*([] if self.last is None else [self.last]), *self.waits]
         self.cl.enqueue_copy(
-            self.copies, target, memory, src_offset=offset_bytes, is_blocking=True, wait_for=before or None
+            self.copies, target, memory, src_offset=offset_bytes, is_blocking=True, wait_for=self.pending() or None
         )
 
+    def map(self, memory: Any, offset_bytes: int, nbytes: int, flags: int, before: Sequence[Any]) -> ClMapping:
+        """A buffer's bytes where the host sees them, once the events `before` have come."""
+        with self._lock:
+            self._unmap()
+        array, _ = self.cl.enqueue_map_buffer(
+            self.copies, memory, flags, offset_bytes, (nbytes,), "uint8", wait_for=list(before) or None
+        )
+        return ClMapping(array, self._seen)
+
+    def _unmap(self) -> None:
+        """Give back what a map showed; kernels wait for it. Call with the lock held."""
+        while self._seen:
+            self.waits.append(self._seen.popleft().base.release(self.copies))
+            self.copies.flush()
+
     def _collect(self) -> None:
+        self._unmap()
         while self._returned:
             block = self._returned.popleft()
             self.live_bytes -= block.capacity_bytes
@@ -182,7 +221,8 @@ class ClAllocator:
             ) from None
 
     def _buffer(self, capacity: int) -> Any:
-        return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, capacity)
+        flags = self.cl.mem_flags.READ_WRITE | (self.cl.mem_flags.ALLOC_HOST_PTR if self.facts.is_unified else 0)
+        return self.cl.Buffer(self.context, flags, capacity)
 
 
 def bucket_bytes(nbytes: int) -> int:

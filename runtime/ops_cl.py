@@ -65,7 +65,7 @@ class ClDevice(Device):
             self.context, self.queue = _session(self.cl, self.facts, index)
         except self.cl.Error as error:
             raise DeviceError(f"{name}: {self.facts.name} cannot be opened ({error}). Choose another.") from error
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.memory = ClAllocator(self.cl, self.context, self.queue, self.facts, name)
         self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
 
@@ -104,7 +104,7 @@ class ClDevice(Device):
         facts = self.facts
         return Properties(
             facts.total_bytes, 0, facts.max_alloc_bytes, facts.total_bytes, is_async=not facts.is_host_memory,
-            is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_host_memory,
+            is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_unified,
         )  # fmt: skip
 
     @cached_property
@@ -217,36 +217,47 @@ class ClDevice(Device):
             super().copy_in(target, source)
             return
         block = self.block_of(target)
-        after = block.after if isinstance(block, ClBlock) and block.is_fresh else self.memory.last
+        is_free = isinstance(block, ClBlock) and block.is_fresh
+        after = [*filter(None, [block.after if is_free else self.memory.last])]
         memory, offset = self.place(target)
         with self.told():
             self.memory.write(memory, offset * target.dtype.size_bytes, source, after)
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """A buffer into bytes of the host."""
-        if self.facts.is_host_memory:
+        if self.facts.is_unified:
             super().copy_out(target, source)
             return
         memory, offset = self.place(source)
         with self.told():
             self.memory.read(memory, offset * source.dtype.size_bytes, target)
 
-    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> bool:
+    def host_array(self, buffer: Buffer) -> Any:
+        """A view also of memory that the host shares while it is mapped."""
+        if not self.facts.is_unified or self.facts.is_host_memory or not buffer.numel:
+            return super().host_array(buffer)
+        memory, offset = self.place(buffer)
+        with self.told():
+            flags, before = self.cl.map_flags.READ, self.memory.pending()
+            start = offset * buffer.dtype.size_bytes
+            return buffer.host_array(self.memory.map(memory, start, buffer.nbytes, flags, before))
+
+    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """Of a device in the same context: by the driver, in the order of both queues."""
         if not isinstance(device, ClDevice) or device.context is not self.context or self.facts.is_host_memory:
-            return super().copy_from(target, source, device)
+            super().copy_from(target, source, device)
+            return
         (into, at), (out_of, start) = self.place(target), device.place(source)
         size = source.dtype.size_bytes
-        with self.told(), self.lock:
+        one, other = sorted((self, device), key=lambda d: d.index)
+        with self.told(), one.lock, other.lock:  # of both, so that neither says what comes last in between
             self.memory.begin()
-            before = [*([] if device.memory.last is None else [device.memory.last]), *device.memory.waits]
             event = self.cl.enqueue_copy(
                 self.queue, into, out_of, byte_count=source.nbytes, src_offset=start * size, dst_offset=at * size,
-                wait_for=before or None,
+                wait_for=device.memory.pending() or None,
             )  # fmt: skip
             self.memory.joined([event], device.memory)
             self.queue.flush()
-        return True
 
     def block_of(self, buffer: Buffer) -> Any:
         """The block that a buffer lies in, the host's or the driver's; None for borrowed memory."""
