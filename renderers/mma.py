@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kernmill.ir import Unit, UOp, dtypes
 
-__all__ = ["HELD", "MMA_ITEMS", "MMA_UNITS", "mma_function", "number_held"]
+__all__ = ["HELD", "MMA_ITEMS", "MMA_UNITS", "mma_function"]
 
 _NAMES = {dtypes.float16: "f16", dtypes.bfloat16: "bf16"}
 MMA_ITEMS = 32
@@ -30,12 +30,6 @@ _FUNCTION = """static float4 mma_{kind}(uint4 a, uint2 b, float4 c) {{
     : "r"(a.s0), "r"(a.s1), "r"(a.s2), "r"(a.s3), "r"(b.s0), "r"(b.s1), "f"(c.s0), "f"(c.s1), "f"(c.s2), "f"(c.s3));
   return (float4)(r0, r1, r2, r3);
 }}"""
-
-
-def number_held(place: str) -> str:
-    """Which of an item's results is the one at this place of a block, counted from its first."""
-    _, (_, _, far, _) = HELD[2]
-    return f"({place}) / {far} * 2 + ({place}) % 2"
 
 
 def mma_function(u: UOp) -> tuple[str, str]:

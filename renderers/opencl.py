@@ -17,7 +17,7 @@ from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes, memory_of
 
 from .base import Renderer, grid_digits
 from .clike import C_OPS, c_identifier
-from .mma import HELD, MMA_ITEMS, mma_function, number_held
+from .mma import HELD, MMA_ITEMS, mma_function
 from .opencl_vectors import INTS, LANE, VectorBody
 
 __all__ = ["OPENCL_OPS", "OpenCLRenderer"]
@@ -301,7 +301,8 @@ class _Body(VectorBody):
 
     def held(self, place: UOp, index: str) -> str:
         """Where a result of a matrix unit lies among those that an item has, which are the only ones that it reads."""
-        return number_held(index) if memory_of(place) in self.dealt else index
+        far = HELD[2][1][2]
+        return f"({index}) / {far} * 2 + ({index}) % 2" if memory_of(place) in self.dealt else index
 
     def space(self, place: UOp) -> str:
         """The address space of a place."""

@@ -24,8 +24,7 @@ _numbers = itertools.count(1)
 class _Export:
     """Keeps a buffer alive while a NumPy view of it lives; its own life tells whether there is one."""
 
-    def __init__(self, mapping: Any, buffer: Buffer, interface: dict[str, Any]) -> None:
-        self.mapping = mapping  # goes first, while the memory is still the buffer's
+    def __init__(self, buffer: Buffer, interface: dict[str, Any]) -> None:
         self.buffer = buffer
         self.__array_interface__ = interface
 
@@ -65,17 +64,15 @@ class Buffer:
         """A NumPy view of this memory is alive somewhere: it must not be written in place."""
         return self._export is not None and self._export() is not None
 
-    def host_array(self, mapping: Any = None) -> np.ndarray[Any, np.dtype[Any]]:
-        """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address.
-
-        `mapping`: what has the `address` at which the host sees the memory while it lives.
-        """
+    def host_array(self, address: int | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address, at
+        `address` where that is not the one that kernels know."""
         import numpy as np
 
         export = None if self._export is None else self._export()  # one for all views: it dies with the last of them
         if export is None:
-            export = _Export(mapping, self, {
-                "version": 3, "shape": (self.numel,), "data": ((mapping or self).address, False),
+            export = _Export(self, {
+                "version": 3, "shape": (self.numel,), "data": (address or self.address, False),
                 "typestr": np.dtype(_NUMPY.get(self.dtype.name, self.dtype.name)).str,
             })  # fmt: skip
             self._export = weakref.ref(export)

@@ -24,12 +24,12 @@ from kernmill.ir import OutOfMemoryError
 if TYPE_CHECKING:
     from .cl_driver import ClFacts
 
-__all__ = ["SMALLER", "ClAllocator", "ClBlock", "ClMapping", "host_memory"]
+__all__ = ["NO_ROOM", "SMALLER", "ClAllocator", "ClBlock", "host_memory"]
 
 _STEP = 4096
 _STAGED = 64 << 20  # bytes on their way to the device, at most; a larger tensor is waited for
 SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
-_NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE
+NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE
 
 
 class ClBlock:
@@ -44,16 +44,6 @@ class ClBlock:
         self.nbytes = 0
         self.is_fresh = True  # nothing was put here since it was handed out
         self.after: Any = None  # the event after which its last user is done with it
-
-
-class ClMapping:
-    """A buffer's memory as the host sees it while this lives."""
-
-    def __init__(self, array: Any, done: collections.deque[Any]) -> None:
-        self.array, self.address, self._done = array, array.ctypes.data, done
-
-    def __del__(self) -> None:
-        self._done.append(self.array)  # the garbage collector may come anywhere, locks held
 
 
 def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
@@ -75,7 +65,7 @@ class ClAllocator:
         self._lock = threading.Lock()
         self._writes: collections.deque[tuple[Any, int]] = collections.deque()
         self._returned: collections.deque[ClBlock] = collections.deque()
-        self._seen: collections.deque[Any] = collections.deque()  # mapped arrays that nobody looks at any more
+        self.seen: collections.deque[Any] = collections.deque()  # what `map` gave and nobody looks at any more
         self._free: collections.OrderedDict[int, list[ClBlock]] = collections.OrderedDict()
         self._next_address = _STEP
 
@@ -125,7 +115,7 @@ class ClAllocator:
 
     def begin(self) -> None:
         """Kernels enqueued from here on see what was copied before. Called with the device's lock held, as `joined`."""
-        if self.waits or self._seen:
+        if self.waits or self.seen:
             with self._lock:
                 self._unmap()
                 waits, self.waits = self.waits, []
@@ -136,20 +126,17 @@ class ClAllocator:
         with self._lock:
             return [*([] if self.last is None else [self.last]), *self.waits]
 
-    def joined(self, events: Sequence[Any], source: ClAllocator | None = None) -> None:
-        """What was enqueued; `source`: the memory of another device that it reads, whose kernels wait for it."""
+    def joined(self, events: Sequence[Any]) -> None:
+        """What was enqueued, here or in another device's queue for what it reads here."""
         self.last = events[-1] if events else self.last
-        if source is not None:
-            source.last = self.last
-            with source._lock:
-                source.waits += events
 
     def write(self, memory: Any, offset_bytes: int, source: memoryview, after: Sequence[Any]) -> None:
         """Bytes of the host into a buffer, while kernels run and the host goes on: what is on its way is a copy. Memory
         that the host shares is written by the host, once it is free."""
         if self.facts.is_unified:
-            flags = self.cl.map_flags.WRITE_INVALIDATE_REGION
-            memoryview(self.map(memory, offset_bytes, len(source), flags, after).array)[:] = source
+            there = self.map(memory, offset_bytes, len(source), self.cl.map_flags.WRITE_INVALIDATE_REGION, after)
+            memoryview(there)[:] = source
+            self.seen.append(there)
             return
         is_large = len(source) > _STAGED
         copy = source if is_large else bytearray(source)
@@ -172,19 +159,18 @@ class ClAllocator:
             self.copies, target, memory, src_offset=offset_bytes, is_blocking=True, wait_for=self.pending() or None
         )
 
-    def map(self, memory: Any, offset_bytes: int, nbytes: int, flags: int, before: Sequence[Any]) -> ClMapping:
-        """A buffer's bytes where the host sees them, once the events `before` have come."""
+    def map(self, memory: Any, offset_bytes: int, nbytes: int, flags: int, before: Sequence[Any]) -> Any:
+        """A buffer's bytes as an array where the host sees them, once the events `before` have come."""
         with self._lock:
             self._unmap()
-        array, _ = self.cl.enqueue_map_buffer(
-            self.copies, memory, flags, offset_bytes, (nbytes,), "uint8", wait_for=list(before) or None
-        )
-        return ClMapping(array, self._seen)
+        return self.cl.enqueue_map_buffer(
+            self.copies, memory, flags, offset_bytes, (nbytes,), "uint8", wait_for=before or None
+        )[0]
 
     def _unmap(self) -> None:
         """Give back what a map showed; kernels wait for it. Call with the lock held."""
-        while self._seen:
-            self.waits.append(self._seen.popleft().base.release(self.copies))
+        while self.seen:
+            self.waits.append(self.seen.popleft().base.release(self.copies))
             self.copies.flush()
 
     def _collect(self) -> None:
@@ -214,7 +200,7 @@ class ClAllocator:
         try:
             return self._buffer(capacity)
         except self.cl.Error as error:
-            if error.code not in _NO_ROOM:
+            if error.code not in NO_ROOM:
                 raise
             raise OutOfMemoryError(
                 f"{self.device}: no room for a buffer of {nbytes / 2**20:.1f} MiB ({error}). {self.figures()} {SMALLER}"

@@ -19,7 +19,7 @@ from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer,
 from .allocator import Block
 from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
-from .cl_memory import SMALLER, ClAllocator, ClBlock, host_memory
+from .cl_memory import NO_ROOM, SMALLER, ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 from .unit_trial import unit_trial
@@ -158,13 +158,13 @@ class ClDevice(Device):
     def compile(self, name: str, source: str) -> bytes:
         """The source and the driver's binary."""
         refuse_after_fork(self.name)
-        return pack_program(source, self.binary(self.build(name, source)))
+        return pack_program(source, self._binary(self.build(name, source)))
 
     def build(self, name: str, source: str) -> Any:
         """A program of the driver for this device. Raises CompileError."""
         return build_program(self.cl, self.context, self.handle, source, self.options, name)
 
-    def binary(self, program: Any) -> bytes:
+    def _binary(self, program: Any) -> bytes:
         """Its binary for this device; nothing from a driver without binaries, which builds from source each time."""
         try:
             return next((bytes(made) for made in program.get_info(self.cl.program_info.BINARIES) if made), b"")
@@ -186,7 +186,7 @@ class ClDevice(Device):
 
     def assembly(self, source: str) -> str:
         """The driver's binary where that is text, as NVIDIA's is."""
-        binary = self.binary(self.build("kernel", source))
+        binary = self._binary(self.build("kernel", source))
         return binary.decode("ascii").rstrip("\0") if binary.isascii() else ""
 
     # --- memory
@@ -240,7 +240,10 @@ class ClDevice(Device):
         with self.told():
             flags, before = self.cl.map_flags.READ, self.memory.pending()
             start = offset * buffer.dtype.size_bytes
-            return buffer.host_array(self.memory.map(memory, start, buffer.nbytes, flags, before))
+            mapped = self.memory.map(memory, start, buffer.nbytes, flags, before)
+        seen = buffer.host_array(mapped.ctypes.data)
+        weakref.finalize(seen.base, self.memory.seen.append, mapped)  # the garbage collector may come anywhere
+        return seen
 
     def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """Of a device in the same context: by the driver, in the order of both queues."""
@@ -250,14 +253,14 @@ class ClDevice(Device):
         (into, at), (out_of, start) = self.place(target), device.place(source)
         size = source.dtype.size_bytes
         one, other = sorted((self, device), key=lambda d: d.index)
-        with self.told(), one.lock, other.lock:  # of both, so that neither says what comes last in between
-            self.memory.begin()
-            event = self.cl.enqueue_copy(
+        with one.lock, other.lock, self.enqueuing() as events:  # both: neither says in between what comes last
+            events.append(self.cl.enqueue_copy(
                 self.queue, into, out_of, byte_count=source.nbytes, src_offset=start * size, dst_offset=at * size,
                 wait_for=device.memory.pending() or None,
-            )  # fmt: skip
-            self.memory.joined([event], device.memory)
+            ))  # fmt: skip
             self.queue.flush()
+            device.memory.joined(events)
+            device.memory.waits += events
 
     def block_of(self, buffer: Buffer) -> Any:
         """The block that a buffer lies in, the host's or the driver's; None for borrowed memory."""
@@ -289,15 +292,21 @@ class ClDevice(Device):
 
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
+        with self.enqueuing() as events:
+            events += map(self.launch, calls)
+        return self.finish(events, is_timed=is_timed)
+
+    @contextmanager
+    def enqueuing(self) -> Generator[list[Any]]:
+        """What is put into the queue, after what was copied before; its events go into the list, at least the last."""
         refuse_after_fork(self.name)
         events: list[Any] = []
         with self.told(), self.lock:
             self.memory.begin()
             try:
-                events += map(self.launch, calls)
+                yield events
             finally:  # what comes after waits for those that were enqueued before one failed, too
                 self.memory.joined(events)
-        return self.finish(events, is_timed=is_timed)
 
     def launch(self, call: Call) -> Any:
         """Enqueue one kernel, in smaller groups where the driver finds that it has no registers for these."""
@@ -333,18 +342,14 @@ class ClDevice(Device):
         try:
             yield
         except self.cl.Error as error:
-            raise self.launch_error(error) from error
-
-    def launch_error(self, error: Any) -> DeviceError:
-        """A driver's error as a sentence."""
-        if getattr(error, "code", 0) in (-4, -5, -61):
-            return OutOfMemoryError(
-                f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()} {SMALLER}"
-            )
-        return DeviceError(
-            f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
-            "choose another device if it happens again."
-        )
+            if getattr(error, "code", 0) in NO_ROOM:
+                raise OutOfMemoryError(
+                    f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()} {SMALLER}"
+                ) from error
+            raise DeviceError(
+                f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
+                "choose another device if it happens again."
+            ) from error
 
 
 class _Launch:
@@ -439,20 +444,14 @@ class _Prepared(Batch):
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device
-        refuse_after_fork(device.name)
         enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
-        with device.told(), device.lock:
-            device.memory.begin()
-            events: list[Any] = []
-            try:
-                for kernel, size, group in self.entries:
-                    event = enqueue(queue, kernel, size, group)
-                    if is_timed or not events:
-                        events.append(event)
-                    else:
-                        events[0] = event  # the others go at once: a hundred that are kept cost more
-            finally:
-                device.memory.joined(events)
+        with device.enqueuing() as events:
+            for kernel, size, group in self.entries:
+                event = enqueue(queue, kernel, size, group)
+                if is_timed or not events:
+                    events.append(event)
+                else:
+                    events[0] = event  # the others go at once: a hundred that are kept cost more
         return device.finish(events, is_timed=is_timed)
 
 
@@ -468,9 +467,8 @@ def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> 
     """What generated code may use on the device; `shape`: gpu, mma or cpu, where it is not the device's own."""
     is_cpu = (shape if shape in ("gpu", "cpu", "mma") else facts.kind) == "cpu"
     lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
-    missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
-        {dtypes.float16} if not facts.has_float16 else set()
-    )
+    has = {dtypes.float64: facts.has_float64, dtypes.float16: facts.has_float16}
+    missing = {dtype for dtype in has if not has[dtype]}
     items = 0 if is_cpu else 1 << min(facts.max_group, _MOST_GROUP).bit_length() - 1
     kind = "cpu" if is_cpu else f"gpu-{items}-{facts.local_bytes >> 10}"
     return Target(
