@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from kernmill.ir import DType, dtypes, reshape
-from kernmill.runtime import allocate_buffer, buffer_node, upload
+from kernmill.runtime import allocate_buffer, buffer_node, current_recording, upload
 
 from .lazy import device_name
 from .tensor import Tensor
@@ -37,7 +37,9 @@ def tensor_over(values: memoryview, dtype: DType, shape: Sequence[int], device: 
 def in_new_memory(dtype: DType, shape: Sequence[int], device: str | None = None) -> Tensor:
     """A realized tensor with whatever values its memory had: for who assigns all of them, part by part."""
     place = device_name(device)
-    return Tensor._make(reshape(buffer_node(allocate_buffer(place, dtype, prod(shape))), tuple(shape)), place)
+    buffer = allocate_buffer(place, dtype, prod(shape))
+    buffer.is_borrowed = current_recording() is not None  # each replay needs memory of its own: this is not written
+    return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), place)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
