@@ -24,11 +24,12 @@ from kernmill.ir import (
     closed_ranges,
     dtypes,
     make_range,
+    memory_of,
     simplify,
     substitute,
 )
 
-from .kernel import KernelInfo, memory_of
+from .kernel import KernelInfo
 from .optimize.staging import gated, step_of
 
 __all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]

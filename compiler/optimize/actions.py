@@ -40,12 +40,13 @@ from kernmill.ir import (
     const,
     dtypes,
     make_range,
+    memory_of,
     simplify,
     substitute,
     with_sources,
 )
 
-from ..kernel import KernelInfo, memory_of
+from ..kernel import KernelInfo
 from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
