@@ -173,7 +173,7 @@ def facts_of(device: Any) -> ClFacts:
     )
 
 
-def _info(device: Any, name: str, default: int) -> Any:
+def _info(device: Any, name: str, default: Any) -> Any:
     try:
         return getattr(device, name)
     except (open_binding().Error, AttributeError):
