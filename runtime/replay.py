@@ -278,15 +278,9 @@ def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int
 
 
 def copy_between(target: Buffer, source: Buffer) -> None:
-    """A buffer into another of the same size, through the host where the devices know no shorter way."""
-    here, there = get_device(target.device), get_device(source.device)
-    if source.numel and not here.copy_from(target, source, there):
-        import numpy as np
-
-        staged = np.empty(source.nbytes, np.uint8)
-        there.synchronize()
-        there.copy_out(staged.data, source)
-        here.copy_in(target, staged.data)
+    """A buffer into another of the same size."""
+    if source.numel:
+        get_device(target.device).copy_from(target, source, get_device(source.device))
 
 
 def download_scalar(buffer: Buffer) -> bool:
