@@ -9,7 +9,7 @@ from typing import Self
 
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 
-from ..jitted import Jit, jit
+from ..jitted import Jit
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
@@ -195,7 +195,7 @@ class QuantizedTensor:
 @cache
 def _laying(kind: BlockType) -> Jit[[Tensor, Tensor], None]:
     """What puts rows of blocks [rows, blocks, bytes] side by side: captured once for each shape."""
-    return jit(partial(_lay, kind))
+    return Jit(partial(_lay, kind), runs_first=False)
 
 
 def _lay(kind: BlockType, data: Tensor, laid: Tensor) -> None:
