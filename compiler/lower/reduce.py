@@ -1,9 +1,9 @@
 """A REDUCE becomes an accumulator: REG before its loops, CARRY and SET inside them, AFTER for what is left at the end.
 
 When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
-left; a sum of products is a chain of FMAs where the target has them (the only place where a product and a sum are
-contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or TILEs is a chain of them. Tests:
-tests/compiler/lower/test_reduce.py.
+left; a sum of products, or of pairs of them, is a chain of FMAs where the target has them (the only place where a
+product and a sum are contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or TILEs is a
+chain of them. Tests: tests/compiler/lower/test_reduce.py.
 """
 
 from __future__ import annotations
@@ -62,8 +62,11 @@ def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
         return gate.where(_add(total, value.src[1], op, target), total)
     if value.op in (Ops.DOT, Ops.TILE) and value.src[2].is_const and value.src[2].arg == 0:
         return value.replace(src=(*value.src[:2], total))
-    if op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float and Ops.FMA in target.ops:
-        return value.src[0].alu(Ops.FMA, value.src[1], total)
+    if op is Ops.ADD and value.dtype.is_float and Ops.FMA in target.ops:
+        if value.op is Ops.MUL:
+            return value.src[0].alu(Ops.FMA, value.src[1], total)
+        if value.op is Ops.ADD and all(s.op is Ops.MUL for s in value.src):
+            return _add(_add(total, value.src[0], op, target), value.src[1], op, target)
     return total.alu(op, value)
 
 
