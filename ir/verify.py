@@ -375,6 +375,10 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
         case Ops.SHUFFLE:
             picked = node.arg if isinstance(node.arg, tuple) else ()
             is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
+        case Ops.TABLE:
+            is_legal = {node.dtype.scalar, node.src[0].dtype.scalar} <= _BYTES and lanes == [node.dtype.lanes]
+            is_legal = is_legal and len(node.arg) == 16
+            return None if is_legal else f"TABLE {node.arg} gives {node.dtype.name} from {_names(node.src)}"
         case Ops.DOT:
             return _dot(node)
         case Ops.TILE:
