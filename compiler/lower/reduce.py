@@ -8,7 +8,7 @@ chain of them. Tests: tests/compiler/lower/test_reduce.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes
+from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes, with_sources
 
 from ..split_reduce import neutral_element
 
@@ -20,13 +20,12 @@ def lower_reduces(ast: UOp, target: Target) -> UOp:
     done: dict[UOp, UOp] = {}
     count = 0
     for node in ast.toposort():
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
+        new = with_sources(node, tuple([done[s] for s in node.src]))
         if new.op is Ops.REDUCE:
             new = _accumulate(new, f"acc{count}", target)
             count += 1
         elif (short := next((s for s in node.src if node.op is Ops.ADD and _is_short(s)), None)) is not None:
-            new = src[1 - node.src.index(short)]  # the chain starts with it: no addition
+            new = new.src[1 - node.src.index(short)]  # the chain starts with it: no addition
             for value in short.src:
                 new = _add(new, done[value], Ops.ADD, target)
         done[node] = new
