@@ -12,7 +12,6 @@ that reads it. A loop whose every iteration fills an array again waits twice. Te
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
@@ -24,6 +23,7 @@ from kernmill.ir import (
     closed_ranges,
     dtypes,
     make_range,
+    replace,
     simplify,
     substitute,
 )

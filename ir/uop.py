@@ -13,7 +13,7 @@ import hashlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .bounds import Bounds, bounds_of
@@ -191,21 +191,23 @@ class UOp(metaclass=_Nodes):
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
         order: dict[UOp, None] = {}
-        waiting: list[UOp] = []  # for their sources, which end at a None in the stack
-        stack: list[UOp | None] = [self]
-        while stack:
-            node = stack.pop()
-            if node is None:
-                order[waiting.pop()] = None
-            elif node in order:
-                continue
-            elif not node.src or (stop is not None and stop(node)):
-                order[node] = None
+        waiting: list[tuple[UOp, Iterator[UOp]]] = []  # nodes on the way here, each with the sources still to come
+        node, sources = self, iter(() if stop is not None and stop(self) else self.src)
+        while True:
+            for s in sources:
+                if s in order:
+                    continue
+                if not s.src or (stop is not None and stop(s)):
+                    order[s] = None
+                    continue
+                waiting.append((node, sources))
+                node, sources = s, iter(s.src)
+                break
             else:
-                waiting.append(node)
-                stack.append(None)
-                stack += node.src[::-1]
-        return list(order)
+                order[node] = None
+                if not waiting:
+                    return list(order)
+                node, sources = waiting.pop()
 
     # --- building: same dtype on both sides, Python numbers become constants of it
     def like(self, value: UOp | float) -> UOp:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from typing import NamedTuple
 
 from kernmill.compiler import (
     Action,
@@ -15,7 +14,7 @@ from kernmill.compiler import (
     parse_schedule,
     show_schedule,
 )
-from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, setting
+from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, replace, setting
 from kernmill.renderers import signature
 
 from .build import counters
@@ -36,8 +35,7 @@ def parsed(text: str | None, device: Device, kernel: Kernel, target: Target | No
     return heuristic_schedule(device, kernel, target) if text is None else parse_schedule(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(NamedTuple):
     """A kernel on its way to a program: the linear list, its text, the size of its parallel loop."""
 
     uops: list[UOp]
@@ -53,7 +51,7 @@ class Unfinished:
 
         self.target = device.target
 
-    def begin(self, *, is_one_of_many: bool) -> None:
+    def begin(self) -> None:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
         try:
@@ -62,14 +60,10 @@ class Unfinished:
         except GroupTooLarge:
             if not self.shrunk():
                 raise
-            self.begin(is_one_of_many=is_one_of_many)
+            self.begin()
             return
-        name = symbol(self.kernel)
         self.threads = rendered.threads
-        if is_one_of_many:
-            self.binary = self.device.compile_later(name, rendered.source)
-        else:
-            self.binary = partial(self.device.compile, name, rendered.source)
+        self.binary = self.device.compile_later(symbol(self.kernel), rendered.source)
 
     def finish(self) -> Program:
         """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
@@ -100,7 +94,7 @@ class Unfinished:
         """The program with smaller groups, if there can be one."""
         if not self.shrunk():
             return None
-        self.begin(is_one_of_many=False)
+        self.begin()
         return self.finish()
 
 

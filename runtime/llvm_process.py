@@ -1,9 +1,9 @@
 """LLVM in processes of its own: IR text in, object bytes out, while this process lowers the next kernel.
 
 llvmlite holds one lock around every call, so threads would wait for each other. This file is also what such a process
-runs (`python -P llvm_process.py`): it needs llvmlite and nothing of ours, hence starts in a tenth of a second, whatever
-the program that uses kernmill does when it is imported. A process that dies or was idle for long is no loss: what it
-owes is compiled here.
+runs (`python -S -P llvm_process.py`): it needs llvmlite and nothing of ours, hence starts in a tenth of a second,
+whatever the program that uses kernmill does when it is imported. A process that dies or was idle for long is no loss:
+what it owes is compiled here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class CompilerProcess:
 
         self.owner = os.getpid()
         self.process = subprocess.Popen(
-            [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [sys.executable, "-S", "-P", __file__],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(folder or os.getcwd() for folder in sys.path)},
             start_new_session=True,  # Ctrl-C is for us
         )  # fmt: skip
@@ -71,6 +72,11 @@ class CompilerProcess:
     def is_usable(self) -> bool:
         """Whether it can still be asked, from this process."""
         return not self.is_lost and self.owner == os.getpid() and self.process.poll() is None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended before its time, so that another would do no better."""
+        return self.owner == os.getpid() and bool(self.process.poll())
 
     def submit(self, text: str, cpu: str, features: str, level: int) -> Callable[[], bytes | None]:
         """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text."""

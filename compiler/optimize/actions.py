@@ -27,7 +27,6 @@ Tests: tests/compiler/optimize/test_actions.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from kernmill.ir import (
@@ -40,6 +39,8 @@ from kernmill.ir import (
     const,
     dtypes,
     make_range,
+    record,
+    replace,
     simplify,
     substitute,
     with_sources,
@@ -64,7 +65,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Action:
     """One step of a schedule; `args` are loop names and amounts as written."""
 
@@ -498,7 +499,7 @@ def _keeps_loops(act: Callable[[UOp, tuple[str, ...]], UOp]) -> Callable[[UOp, t
     return lambda ast, args: (act(ast, args), {})
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Verb:
     """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
 

@@ -11,9 +11,8 @@ tests/compiler/optimize/test_packing.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from kernmill.ir import Ops, Target
+from kernmill.ir import Ops, Target, record
 
 from .actions import Action, fits
 from .look import Access, Group, Shape, is_gated
@@ -33,7 +32,7 @@ _FAR = 8  # times L2: what no cache holds; a panel that leaves room for the next
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Packing:
     """What is packed: the operand of the lanes and that of the rows (None: read as it lies), over the loops."""
 

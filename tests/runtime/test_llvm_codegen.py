@@ -42,11 +42,11 @@ def test_verifier_error_shows_the_line() -> None:
 
 def test_cached_compilation(tmp_path: Path) -> None:
     cache = compile_cache.CompileCache(str(tmp_path / "cache"))
-    first = llvm_codegen.compile_cached(GOOD, host.this_host(), cache=cache, header={"kernel": "answer"})
+    first = llvm_codegen.compile_cached(GOOD, host.this_host(), cache=cache, header={"kernel": "answer"})()
     before = llvm_codegen.codegen_count()
-    assert llvm_codegen.compile_cached(GOOD, host.this_host(), cache=cache) == first
+    assert llvm_codegen.compile_cached(GOOD, host.this_host(), cache=cache)() == first
     assert llvm_codegen.codegen_count() == before
-    llvm_codegen.compile_cached(GOOD, host.this_host(), 1, cache=cache)  # another level is another key
+    llvm_codegen.compile_cached(GOOD, host.this_host(), 1, cache=cache)()  # another level is another key
     assert llvm_codegen.codegen_count() == before + 1
     assert cache.info()["entries"] == 2
 

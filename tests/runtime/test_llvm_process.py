@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import time
 from collections.abc import Generator
 
 import pytest
 
-from kernmill.ir import CompileError
+from kernmill.ir import CompileError, Context
 from kernmill.runtime import host, llvm_codegen, llvm_process
 
 HOST = host.this_host()
@@ -72,6 +73,29 @@ def test_later_is_the_same_as_now(monkeypatch: pytest.MonkeyPatch) -> None:
     assert llvm_codegen.codegen_count() == before + 2
     with pytest.raises(CompileError, match="LLVM refuses"):
         llvm_codegen.compile_ir_later("define nonsense", HOST)()
+
+
+@pytest.mark.parametrize("obstacle", ["unwanted", "one CPU", "failed", "embedded"])
+def test_without_a_process_it_is_compiled_here(obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended:
+        is_usable, has_failed = False, True
+
+    monkeypatch.setattr(llvm_codegen, "_process", Ended() if obstacle == "failed" else None)
+    if obstacle == "one CPU":
+        monkeypatch.setattr(llvm_codegen, "usable_cpus", lambda: 1)
+    if obstacle == "embedded":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with Context(COMPILER_PROCESS=0 if obstacle == "unwanted" else 1):
+        assert llvm_codegen.compiler_process() is None
+        later = llvm_codegen.compile_ir_later(text("here"), HOST)
+    assert later() == llvm_codegen.compile_ir(text("here"), HOST)
+
+
+def test_one_that_failed_says_so(process: llvm_process.CompilerProcess) -> None:
+    assert not process.has_failed
+    process.process.kill()
+    process.process.wait()
+    assert process.has_failed
 
 
 def test_serving_ends_with_its_input() -> None:

@@ -6,7 +6,6 @@ import importlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
-from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, dtypes
+from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, dtypes, replace
 from kernmill.renderers import MMA_UNITS
 from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.renderers.mma_stand_in import put_in
@@ -273,7 +272,7 @@ print(sorted(m for m in sys.modules if "llvmlite" in m or m.endswith(("tile_chec
 def test_devices_of_one_driver_copy_without_the_host(opencl: str) -> None:
     """Two devices with memory of their own, as GPUs are; the source is given back and used again at once."""
     code = """
-from dataclasses import replace
+from kernmill.ir import replace
 from kernmill import Context, Tensor, jit
 from kernmill.runtime import cl_driver, ops_cl
 real = cl_driver.facts_of
