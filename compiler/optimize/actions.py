@@ -16,7 +16,7 @@
                        which the work-items of a group share if one of the loops is theirs
     inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
-    prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
+    prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
     prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;

@@ -209,8 +209,8 @@ def _around_caches(plan: Plan, shape: Shape, lane_loop: str, target: Target) -> 
     is_one_pass = shape.stores[0].step(lane_loop) == 1 and not shape.groups and not shape.filling
     if is_one_pass and _outgrows_caches(shape, target):
         plan.add("stream")
-        is_looked_up = any(None in a.steps.values() for a in shape.loads)  # behind a row there is not the next one
-        if shape.work <= _BARE and not is_looked_up:
+        is_looked_up = any(None in a.steps.values() for a in shape.loads)
+        if shape.work <= _BARE or is_looked_up:
             plan.add("prefetch", _AHEAD)
 
 

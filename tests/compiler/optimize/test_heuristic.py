@@ -87,10 +87,10 @@ def test_a_large_result_of_several_passes_holds_their_row() -> None:
     assert "inplace" not in chosen(softmax(data(0, 64, 64)))
 
 
-def test_a_row_that_is_looked_up_is_not_read_past_its_end() -> None:
+def test_large_results_ask_ahead_for_rows_and_for_looked_up_rows() -> None:
     rows = take(data(0, 4096, 768), data(1, 8192, dtype=dtypes.int64), 0)
     assert "stream" in chosen(rows)
-    assert "prefetch" not in chosen(rows)
+    assert "prefetch" in chosen(rows)
     assert "prefetch" in chosen(data(0, 4096, 4096) + 1.0)
 
 
