@@ -21,8 +21,7 @@ def expand_loops(ast: UOp) -> UOp:
     """The kernel without UNROLL and GROUP loops."""
     done: dict[UOp, UOp] = {}
     for node in ast.toposort():
-        src = tuple(done[s] for s in node.src)
-        node_new = node if src == node.src else node.replace(src=src)
+        node_new = with_sources(node, tuple([done[s] for s in node.src]))
         if closed_ranges(node_new):
             node_new = _close(node_new)
         done[node] = node_new

@@ -7,6 +7,7 @@ took. Here only `__init__` is compiled; the rest is shared.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar, cast, dataclass_transform
 
@@ -15,16 +16,9 @@ __all__ = ["field", "record", "replace"]
 T = TypeVar("T")
 
 
-class _Factory:
-    __slots__ = ("make",)
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-
 def field(*, default_factory: Callable[[], T]) -> T:
     """In a record's body: the field's value, where none is given, is a new one each time."""
-    return cast("T", _Factory(default_factory))
+    return cast("T", partial(default_factory))
 
 
 @dataclass_transform(field_specifiers=(field,))
@@ -60,8 +54,8 @@ def _init(names: tuple[str, ...], scope: dict[str, Any], frozen: bool) -> str:
     for name in names:
         default, value = f"default_{name}", name
         parameters.append(f"{name}={default}" if default in scope else name)
-        if isinstance(scope.get(default), _Factory):
-            value = f"{default}.make() if {name} is {default} else {name}"
+        if isinstance(scope.get(default), partial):
+            value = f"{default}() if {name} is {default} else {name}"
         lines.append(f"set_{name}(self, {value})" if frozen else f"self.{name} = {value}")
     return f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines)
 

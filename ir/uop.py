@@ -105,7 +105,7 @@ class UOp(metaclass=_Nodes):
     """One node. Build with operators, the functions of `ir.graph` or `UOp(op, dtype, src, arg)`."""
 
     __slots__ = (
-        "__weakref__", "_bounds", "_key", "_linear", "_ranges", "_shape", "_simple",
+        "__weakref__", "_bounds", "_key", "_linear", "_order", "_ranges", "_shape", "_simple",
         "arg", "dtype", "op", "origin", "src", "storage",
     )  # fmt: skip
 
@@ -119,6 +119,7 @@ class UOp(metaclass=_Nodes):
     _bounds: Any
     _ranges: Any
     _key: Any
+    _order: Any  # sources of a SINK, all of them, first things first
     _simple: Any  # what `simplify` made of this node; None: itself
     _linear: Any  # what `linear` read from it
 
@@ -134,7 +135,8 @@ class UOp(metaclass=_Nodes):
             self = object.__new__(cls)
             self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
             self.origin, self.storage = origin.value, None
-            self._shape = self._bounds = self._ranges = self._key = self._simple = self._linear = MISSING
+            self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
+            self._linear = self._order = MISSING
             new = _Ref(self, _forget)
             new.key = key
             _table[key] = new
@@ -147,10 +149,7 @@ class UOp(metaclass=_Nodes):
                 arg: Any = MISSING) -> UOp:  # fmt: skip
         """The same node with some fields changed."""
         return UOp(
-            op or self.op,
-            dtype or self.dtype,
-            self.src if src is None else src,
-            self.arg if arg is MISSING else arg,
+            op or self.op, dtype or self.dtype, self.src if src is None else src, self.arg if arg is MISSING else arg
         )
 
     # --- derived: found from the sources when first asked for, and kept
@@ -190,24 +189,28 @@ class UOp(metaclass=_Nodes):
 
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
+        if stop is None and self._order is not MISSING:
+            return [*self._order, self]
         order: dict[UOp, None] = {}
-        waiting: list[tuple[UOp, Iterator[UOp]]] = []  # nodes on the way here, each with the sources still to come
-        node, sources = self, iter(() if stop is not None and stop(self) else self.src)
-        while True:
+        node: UOp | None = self
+        sources = iter(() if stop is not None and stop(self) else self.src)
+        waiting: list[tuple[UOp | None, Iterator[UOp]]] = [(None, sources)]  # nodes, each with the sources to come
+        while node is not None:
             for s in sources:
                 if s in order:
                     continue
-                if not s.src or (stop is not None and stop(s)):
-                    order[s] = None
-                    continue
-                waiting.append((node, sources))
-                node, sources = s, iter(s.src)
-                break
+                if s.src and (stop is None or not stop(s)):
+                    waiting.append((node, sources))
+                    node, sources = s, iter(s.src)
+                    break
+                order[s] = None
             else:
                 order[node] = None
-                if not waiting:
-                    return list(order)
                 node, sources = waiting.pop()
+        found = list(order)
+        if stop is None and self.op is Ops.SINK:  # of kernels, which are asked again and again
+            self._order = found[:-1]  # without itself: a cycle would keep it alive
+        return found
 
     # --- building: same dtype on both sides, Python numbers become constants of it
     def like(self, value: UOp | float) -> UOp:

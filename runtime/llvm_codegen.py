@@ -22,19 +22,13 @@ from .host import Host, usable_cpus
 from .llvm_process import CompilerProcess, Emitter
 
 __all__ = [
-    "assembly", "codegen_count", "compile_cached", "compile_ir", "compile_ir_later", "compiler_process", "llvm_binding",
+    "assembly", "compile_cached", "compile_ir", "compile_ir_later", "compiler_process", "llvm_binding",
     "llvm_version",
 ]  # fmt: skip
 
 _FORMAT = 1  # raise it when the same text and host would give other bytes for a reason in this file
-_lock = threading.Lock()  # llvmlite has one global lock anyway; ours also guards the counter
-_count = 0
+_lock = threading.Lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
-
-
-def codegen_count() -> int:
-    """How many times this process asked LLVM for code. Zero after a start whose kernels were all cached."""
-    return _count
 
 
 def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
@@ -43,10 +37,8 @@ def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
     Raises:
         CompileError: LLVM refuses the text; the message shows the line and its neighbours.
     """
-    global _count
     with _lock:
         machine, module = _parse(text, host, level)
-        _count += 1
         return bytes(machine.emit_object(module))
 
 
@@ -58,7 +50,8 @@ def compiler_process() -> CompilerProcess | None:
     with _lock:
         if _process is None or not _process.is_usable:
             is_python = sys.executable and not hasattr(sys, "frozen")  # else it is a program that embeds Python
-            if not is_python or (_process is not None and _process.has_failed) or usable_cpus() < 2:
+            has_failed = _process is not None and _process.process.poll()  # another would do no better
+            if not is_python or has_failed or usable_cpus() < 2:
                 return None
             try:
                 _process = CompilerProcess()
@@ -73,17 +66,7 @@ def compile_ir_later(text: str, host: Host, level: int = 2) -> Callable[[], byte
     if process is None:
         return functools.partial(compile_ir, text, host, level)
     asked = process.submit(text, host.cpu, ",".join(host.features), level)
-
-    def result() -> bytes:
-        global _count
-        found = asked()
-        if found is None:  # lost, or refused: here the message is made
-            return compile_ir(text, host, level)
-        with _lock:
-            _count += 1
-        return found
-
-    return result
+    return lambda: asked() or compile_ir(text, host, level)  # None: lost, or refused: here the message is made
 
 
 def assembly(text: str, host: Host, level: int = 2) -> str:

@@ -73,11 +73,6 @@ class CompilerProcess:
         """Whether it can still be asked, from this process."""
         return not self.is_lost and self.owner == os.getpid() and self.process.poll() is None
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether it ended before its time, so that another would do no better."""
-        return self.owner == os.getpid() and bool(self.process.poll())
-
     def submit(self, text: str, cpu: str, features: str, level: int) -> Callable[[], bytes | None]:
         """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text."""
         answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

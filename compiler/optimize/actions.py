@@ -53,16 +53,7 @@ from ..split_reduce import neutral_element
 from . import proposals as propose
 from .staging import gated, in_output, staged, unpacked
 
-__all__ = [
-    "VERBS",
-    "Action",
-    "Verb",
-    "apply_action",
-    "apply_actions",
-    "find_loop",
-    "parse_schedule",
-    "show_schedule",
-]
+__all__ = ["VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
 
 @record(frozen=True)
@@ -155,14 +146,16 @@ def _check_memory(ast: UOp) -> None:
     """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
     of a group fill together is the same for all of them."""
     for node in ast.toposort():
-        own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (node.ranges, closed_ranges(node)))
-        if own and filled:
+        if _of_kind(AxisKind.LOCAL, closed_ranges(node)) and _of_kind(AxisKind.LOCAL, node.ranges):
             raise ValueError("each work-item would need memory of its own; name the loop of the items in `stage`")
-        lanes = sum(r.arg[1] == AxisKind.VECTOR for r in node.ranges)
-        if lanes > 1:
-            raise ValueError("a value would have the lanes of two loops")
-        if lanes and node.op is Ops.LOCAL:
+        if node.op is Ops.LOCAL and _of_kind(AxisKind.VECTOR, node.ranges):
             raise ValueError("each lane would need memory of its own; name the loop of the lanes in `stage`")
+    if any(_of_kind(AxisKind.VECTOR, loops) > 1 for loops in {node.ranges for node in ast.toposort()}):
+        raise ValueError("a value would have the lanes of two loops")
+
+
+def _of_kind(kind: AxisKind, loops: Iterable[UOp]) -> int:
+    return sum(r.arg[1] == kind for r in loops)
 
 
 def find_loop(ast: UOp, name: str) -> UOp:
