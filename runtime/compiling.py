@@ -55,7 +55,7 @@ class Unfinished:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
         try:
-            actions = self.actions()
+            actions = parsed(self.given, self.device, self.kernel, self.target)
             rendered = render(self.device, self.kernel, actions, self.target, is_chosen=self.given is None)
         except GroupTooLarge:
             if not self.shrunk():
@@ -80,10 +80,6 @@ class Unfinished:
         header = {"name": self.kernel.name, "threads": program.threads, "work_ns": program.work_ns}
         default_cache().put(self.disk_key, binary, header)
         return program
-
-    def actions(self) -> list[Action]:
-        """Those in force."""
-        return parsed(self.given, self.device, self.kernel, self.target)
 
     def shrunk(self) -> bool:
         """Half as many work-items in a group from now on, if groups are ours to choose and have several."""
@@ -165,6 +161,7 @@ def describe(kernel: Kernel, device: Device) -> dict[str, object]:
     """What DUMP writes of a kernel besides its texts: sizes, cost, schedule, and where it comes from."""
     cost = estimate(kernel.ast)
     nodes = kernel.ast.toposort()
+    params = sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda p: int(p.arg[0]))
     return {
         "name": kernel.name,
         "key": kernel.ast.key.hex(),
@@ -174,14 +171,9 @@ def describe(kernel: Kernel, device: Device) -> dict[str, object]:
         "flops": cost.flops,
         "bytes": cost.bytes_moved,
         "loops": {str(r.arg[0]): str(r.src[0].arg) for r in nodes if r.op is Ops.RANGE},
-        "buffers": [f"{p.dtype.name}[{p.arg[1]}]" for p in sorted_params(nodes)],
+        "buffers": [f"{p.dtype.name}[{p.arg[1]}]" for p in params],
         "schedule": [str(action) for action in schedule_of(device, kernel)],
         "uops": len(nodes),
         "origin": kernel.origin,
         "origins": sorted({node.origin for node in nodes if node.origin}),
     }
-
-
-def sorted_params(nodes: list[UOp]) -> list[UOp]:
-    """The buffers of a kernel by slot."""
-    return sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda p: int(p.arg[0]))

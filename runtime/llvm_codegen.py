@@ -17,7 +17,7 @@ from typing import Any
 
 from kernmill.ir import CompileError, setting
 
-from .compile_cache import CompileCache, cache_key, default_cache
+from .compile_cache import CompileCache, cache_key
 from .host import Host, usable_cpus
 from .llvm_process import CompilerProcess, Emitter
 
@@ -26,7 +26,7 @@ __all__ = [
     "llvm_version",
 ]  # fmt: skip
 
-_FORMAT = 1  # raise it when the same text and host would give other bytes for a reason in this file
+_FORMAT = 2  # raise it when the same text and host would give other bytes for a reason in this file
 _lock = threading.Lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
 
@@ -76,26 +76,17 @@ def assembly(text: str, host: Host, level: int = 2) -> str:
         return str(machine.emit_assembly(module))
 
 
-def compile_cached(
-    text: str,
-    host: Host,
-    level: int = 2,
-    *,
-    cache: CompileCache | None = None,
-    header: Mapping[str, object] | None = None,
-) -> Callable[[], bytes]:
+def compile_cached(text: str, host: Host, header: Mapping[str, object], cache: CompileCache) -> Callable[[], bytes]:
     """`compile_ir_later` through the disk cache. `header` is stored with the object, for `kernmill cache` to show."""
-    cache = default_cache() if cache is None else cache
-    target = (host.arch, host.cpu, ",".join(host.features))
-    key = cache_key("llvm", str(_FORMAT), llvm_version(), *target, str(level), text)
+    key = cache_key("llvm", str(_FORMAT), llvm_version(), host.arch, host.cpu, ",".join(host.features), text)
     entry = cache.get(key)
     if entry is not None:
         return lambda: entry.payload
-    asked = compile_ir_later(text, host, level)
+    asked = compile_ir_later(text, host)
 
     def result() -> bytes:
         payload = asked()
-        cache.put(key, payload, dict(header or {}))
+        cache.put(key, payload, header)
         return payload
 
     return result

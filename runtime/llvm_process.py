@@ -1,9 +1,8 @@
 """LLVM in processes of its own: IR text in, object bytes out, while this process lowers the next kernel.
 
 llvmlite holds one lock around every call, so threads would wait for each other. This file is also what such a process
-runs (`python -S -P llvm_process.py`): it needs llvmlite and nothing of ours, hence starts in a tenth of a second,
-whatever the program that uses kernmill does when it is imported. A process that dies or was idle for long is no loss:
-what it owes is compiled here.
+runs (`python -S -P llvm_process.py`): it needs llvmlite only, hence starts in a tenth of a second, whatever the user's
+program does when it is imported. A process that dies or was idle for long is no loss: what it owes is compiled here.
 """
 
 from __future__ import annotations

@@ -92,12 +92,8 @@ def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], d
 
 
 def _written(schedule: Schedule, memory: MemoryPlan) -> bytes:
-    items = [
-        (i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables)
-        if isinstance(i, Kernel)
-        else (i.source, i.target)
-        for i in schedule.items
-    ]
+    items = [(i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel)
+             else (i.source, i.target) for i in schedule.items]  # fmt: skip
     buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output) for b in schedule.buffers]
     checks = [(check.buffer, check.message) for check in schedule.checks]
     sizes = memory.arena_bytes, memory.lower_bound_bytes, memory.unplanned_bytes

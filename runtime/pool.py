@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from kernmill.ir import active_overrides, setting
 
+from .compile_cache import default_cache
 from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
@@ -65,7 +66,7 @@ class _Native(NamedTuple):
 def pool_code() -> Callable[[], bytes]:
     """The pool's object, from the disk cache after the first time: asked for now, waited for when called."""
     machine = this_host()
-    return compile_cached(pool_ir(machine.arch, sys.platform), machine, header={"kernel": "thread pool"})
+    return compile_cached(pool_ir(machine.arch, sys.platform), machine, {"kernel": "thread pool"}, default_cache())
 
 
 @functools.cache

@@ -27,6 +27,7 @@ Tests: tests/compiler/optimize/test_actions.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from kernmill.ir import (
@@ -39,6 +40,7 @@ from kernmill.ir import (
     const,
     dtypes,
     make_range,
+    memory_of,
     record,
     replace,
     simplify,
@@ -46,7 +48,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import KernelInfo, memory_of
+from ..kernel import KernelInfo
 from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
@@ -136,8 +138,8 @@ def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
     """Those of the actions that can be applied one after another."""
     found: list[Action] = []
     for action in actions:
-        if fits(ast, action):
-            ast = apply_actions(ast, [action])
+        with suppress(CompileError):
+            ast, _ = apply_action(ast, action)
             found.append(action)
     return found
 
@@ -145,17 +147,16 @@ def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
 def _check_memory(ast: UOp) -> None:
     """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
     of a group fill together is the same for all of them."""
-    for node in ast.toposort():
-        if _of_kind(AxisKind.LOCAL, closed_ranges(node)) and _of_kind(AxisKind.LOCAL, node.ranges):
+    facts = dict.fromkeys((node.ranges, closed_ranges(node), node.op is Ops.LOCAL) for node in ast.toposort())
+    for around, closed, is_memory in facts:
+        own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (around, closed))
+        if own and filled:
             raise ValueError("each work-item would need memory of its own; name the loop of the items in `stage`")
-        if node.op is Ops.LOCAL and _of_kind(AxisKind.VECTOR, node.ranges):
+        lanes = sum(r.arg[1] == AxisKind.VECTOR for r in around)
+        if lanes > 1:
+            raise ValueError("a value would have the lanes of two loops")
+        if lanes and is_memory:
             raise ValueError("each lane would need memory of its own; name the loop of the lanes in `stage`")
-    if any(_of_kind(AxisKind.VECTOR, loops) > 1 for loops in {node.ranges for node in ast.toposort()}):
-        raise ValueError("a value would have the lanes of two loops")
-
-
-def _of_kind(kind: AxisKind, loops: Iterable[UOp]) -> int:
-    return sum(r.arg[1] == kind for r in loops)
 
 
 def find_loop(ast: UOp, name: str) -> UOp:
@@ -237,6 +238,8 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
     loops: tuple[UOp, ...] = (inner,)
     index = inner
     blocks = simplify((size + (amount - 1)) // amount)
+    if name in order and inner.arg[1] in (AxisKind.LOOP, AxisKind.LOCAL):
+        order.insert(order.index(name) + 1, str(inner.arg[0]))
     if int(blocks.bounds[1]) <= 1:  # also of a size that is known when the kernel runs, and may be 0
         valid = None if size.is_const and size.arg == amount else inner < size
         if name in order:
@@ -245,8 +248,6 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
         outer = make_range(name, blocks, loop.arg[1])
         index, loops = simplify(outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
-    if name in info.order and inner.arg[1] in (AxisKind.LOOP, AxisKind.LOCAL):
-        order.insert(order.index(name) + 1 if name in order else 0, str(inner.arg[0]))
     ast = _replace_loop(ast, loop, index, loops, valid)
     return ast.replace(arg=replace(info, order=tuple(order)))
 
@@ -255,9 +256,10 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     """`index` in place of the loop variable; where `valid` is false nothing is written.
 
     Nothing is read either where a reduce loop or lanes end early. Past the end of an output loop the last iteration is
-    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate.
+    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate, but
+    for one of what the kernel writes: another work-item may be writing the last iteration's result.
     """
-    order = ast.toposort()
+    order, written = ast.toposort(), {store.src[0].src[0] for store in ast.src}
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
     last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
     if last is not None and len(loops) == 1:  # runs even where the size is 0
@@ -284,6 +286,8 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
                 src = (*src, loops[-1])
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
                 src = (gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+            case Ops.LOAD if last is not None and node.src[0].src[0] in written and _place_changes(node.src[0], loop):
+                src = (gated(substitute(node.src[0], {loop: index}), valid),)
             case Ops.INDEX if widened and loop in memory_of(node).src:
                 is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
                 inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]

@@ -5,9 +5,9 @@ Tests: tests/compiler/optimize/test_look.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, field, linear, record
+from kernmill.ir import Ops, Target, UOp, closed_ranges, field, linear, memory_of, record
 
-from ..kernel import KernelInfo, iterations, memory_of
+from ..kernel import KernelInfo, iterations
 from .rows import filling_loops, keeping_loops, kept_loops
 
 __all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_group", "nest_iterations"]

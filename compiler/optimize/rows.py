@@ -10,9 +10,9 @@ Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_ro
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, record
+from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of, record
 
-from ..kernel import KernelInfo, iterations, memory_of
+from ..kernel import KernelInfo, iterations
 from .plan import Plan
 
 __all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
