@@ -24,7 +24,17 @@ from .shape import Shape
 from .shape_rules import shape_of
 from .values import to_dtype
 
-__all__ = ["UOp", "closed_ranges", "const", "index_const", "make_range", "memory_of", "substitute", "with_sources"]
+__all__ = [
+    "UOp",
+    "closed_ranges",
+    "const",
+    "index_const",
+    "make_range",
+    "memory_of",
+    "rebuilt",
+    "substitute",
+    "with_sources",
+]
 
 MISSING: Any = object()
 
@@ -381,6 +391,14 @@ def substitute(root: UOp, table: Mapping[UOp, UOp], order: Iterable[UOp] | None 
         if node in done:
             continue
         done[node] = with_sources(node, tuple([done[s] for s in node.src]))
+    return done[root]
+
+
+def rebuilt(root: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
+    """`root` with change(node, the node on its changed sources) in place of every node."""
+    done: dict[UOp, UOp] = {}
+    for node in root.toposort():
+        done[node] = change(node, with_sources(node, tuple([done[s] for s in node.src])))
     return done[root]
 
 

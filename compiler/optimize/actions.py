@@ -41,6 +41,7 @@ from kernmill.ir import (
     dtypes,
     make_range,
     memory_of,
+    rebuilt,
     record,
     replace,
     simplify,
@@ -208,19 +209,19 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
 def _read_back(ast: UOp, loop: UOp) -> UOp:
     """Sums that are taken while a row is filled, taken from the row when it is there: over loops named like `k0.r`."""
     order = ast.toposort()
-    done: dict[UOp, UOp] = {}
-    for node in order:
-        new = with_sources(node, tuple(done[s] for s in node.src))
-        if new.op is Ops.REDUCE and loop in closed_ranges(new):
-            table = {r: make_range(f"{r.arg[0]}.r", r.src[0], AxisKind.REDUCE) for r in closed_ranges(new)}
-            for row in order:
-                if row.op is Ops.AFTER and closed_ranges(row) == closed_ranges(new):
-                    place, term = row.src[1].src
-                    there = place.replace(src=(row, *(substitute(s, table) for s in place.src[1:])))
-                    table[term] = UOp(Ops.LOAD, term.dtype, (there,))
-            new = new.replace(src=tuple(substitute(s, table) for s in new.src))
-        done[node] = new
-    return done[ast]
+
+    def read_back(_: UOp, new: UOp) -> UOp:
+        if new.op is not Ops.REDUCE or loop not in closed_ranges(new):
+            return new
+        table = {r: make_range(f"{r.arg[0]}.r", r.src[0], AxisKind.REDUCE) for r in closed_ranges(new)}
+        for row in order:
+            if row.op is Ops.AFTER and closed_ranges(row) == closed_ranges(new):
+                place, term = row.src[1].src
+                there = place.replace(src=(row, *(substitute(s, table) for s in place.src[1:])))
+                table[term] = UOp(Ops.LOAD, term.dtype, (there,))
+        return new.replace(src=tuple(substitute(s, table) for s in new.src))
+
+    return rebuilt(ast, read_back)
 
 
 def _check_changes_output(ast: UOp, loop: UOp) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 
-from ..jitted import Jit, jit
+from ..jitted import Jit
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
@@ -102,11 +102,16 @@ class QuantizedTensor:
         _laying(self.type)(self.data, laid)
         return type(self)(laid.flatten(-2), self.type, self.shape, beside=_BESIDE)
 
+    @property
+    def _form(self) -> BlockType:
+        """The type as the blocks lie."""
+        return self.type.laid[0] if self.beside > 1 and self.type.laid else self.type
+
     def _codes(self, index: Tensor | None = None) -> Codes:
         """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""
         if self.beside == 1:
             return self.type.codes(self.data if index is None else self.data[index])
-        kind = self.type.laid[0] if self.type.laid else self.type
+        kind = self._form
         sizes = kind.layout
         parts = self.data.split([size * self.beside for size in sizes.values()], axis=-1)
         rows = [
@@ -139,7 +144,7 @@ class QuantizedTensor:
             )
         codes = self._codes()
         if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
-            result = product(x.reshape(prod(x.shape[:-1]), x.shape[-1]), codes, self.type)
+            result = product(x.reshape(prod(x.shape[:-1]), x.shape[-1]), codes, self._form)
         else:
             result = self._float_product(x, codes)
         rows = prod(codes.scale.shape[:-2])
@@ -149,9 +154,9 @@ class QuantizedTensor:
         return result if bias is None else result + bias
 
     def _float_product(self, x: Tensor, codes: Codes) -> Tensor:
-        axes = (self._row_blocks("linear"), *self.type.axes)
+        axes = (self._row_blocks("linear"), *self._form.axes)
         last = tuple(range(-len(axes), 0))
-        values = codes.values().unflatten(-1, self.type.axes)
+        values = codes.values().unflatten(-1, self._form.axes)
         rows = values.shape[: -len(axes)]
         x = x.unflatten(-1, axes).reshape(*x.shape[:-1], *[1] * len(rows), *axes)
         return (x * values).sum(last)
@@ -195,7 +200,7 @@ class QuantizedTensor:
 @cache
 def _laying(kind: BlockType) -> Jit[[Tensor, Tensor], None]:
     """What puts rows of blocks [rows, blocks, bytes] side by side: captured once for each shape."""
-    return jit(partial(_lay, kind))
+    return Jit(partial(_lay, kind), runs_first=False)
 
 
 def _lay(kind: BlockType, data: Tensor, laid: Tensor) -> None:
