@@ -11,9 +11,8 @@ tests/compiler/optimize/test_packing.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from kernmill.ir import Ops, Target
+from kernmill.ir import Ops, Target, record
 
 from .actions import Action, fits
 from .look import Access, Group, Shape, is_gated
@@ -33,7 +32,7 @@ _FAR = 8  # times L2: what no cache holds; a panel that leaves room for the next
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Packing:
     """What is packed: the operand of the lanes and that of the rows (None: read as it lies), over the loops."""
 
@@ -75,8 +74,8 @@ def _tiles(plan: Plan, shape: Shape, loop: str) -> int:
 
 
 def _readers(panel: Access, lanes: str, terms: str) -> int:
-    """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them, and a copy of terms
-    that are neighbours is turned in registers."""
+    """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them, and a copy of
+    terms that are neighbours is turned in registers."""
     if panel.step(lanes) != 1:
         return 1 if panel.step(terms) == 1 else 2
     return _LEAST_TILES if _is_converted(panel) else 2 * _LEAST_TILES
