@@ -1,17 +1,30 @@
-"""Prefetches of a copying loop move into the loops that read the copy, and are spread over them.
+"""What comes from far memory is asked for by the loops of sums: the next panel, a tile's next rows, and its results.
 
 When: once sums are accumulators. Why there: it is known which loads are left, and what an accumulator waits for has a
 place of its own (AFTER). A panel is copied in a burst: what it asks for ahead (LOAD's arg) comes from memory as fast as
 memory can, while the multipliers wait; asked for by the products of the panel before, it comes meanwhile. Assumes: the
 bytes ahead are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than it does keeps
-its prefetches. Figures: docs/decisions/0025-ask-ahead.md. Tests: tests/compiler/lower/test_ahead.py.
+its prefetches. Figures: docs/decisions/0025-ask-ahead.md and 0042-channels-last.md. Tests:
+tests/compiler/lower/test_ahead.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from kernmill.ir import Ops, UOp, closed_ranges, dtypes, index_const, linear, simplify, substitute, with_sources
+from kernmill.ir import (
+    Ops,
+    UOp,
+    closed_ranges,
+    dtypes,
+    from_linear,
+    index_const,
+    linear,
+    simplify,
+    substitute,
+    with_sources,
+)
 
 from ..kernel import iterations
 
@@ -22,6 +35,11 @@ _LINE = 64  # bytes that come together
 
 def ask_ahead(ast: UOp) -> UOp:
     """The kernel with its prefetches where there is work to hide them."""
+    return _ask_for_tiles(_ask_for_panels(ast))
+
+
+def _ask_for_panels(ast: UOp) -> UOp:
+    """What a copying loop asks for, asked for by the sums that read the copy."""
     order = ast.toposort()
     copies = {node: loads for node in order if node.op is Ops.AFTER and (loads := _asking(node))}
     moved: dict[UOp, list[UOp]] = {}  # a sum -> what its loops ask for
@@ -91,4 +109,92 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
         where = substitute(index, {copying: loop})
         where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
         asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg))
+    return asks
+
+
+def _ask_for_tiles(ast: UOp) -> UOp:
+    """Results that are claimed, and single values that a sum reads and wants from further on: the loop of the sum asks
+    for their lines, a few in each iteration."""
+    order = ast.toposort()
+    sums: dict[tuple[UOp, ...], UOp] = {}  # the first of those with the same loops
+    wanted: dict[_Lines, set[int]] = {}
+    silent: dict[UOp, UOp] = {}
+    for node in order:
+        if node.op is Ops.AFTER and node.src[0].op is Ops.REG:
+            sums.setdefault(closed_ranges(node), node)
+            values = _single_values(node)
+            _note(wanted, sums[closed_ranges(node)], values)
+            silent |= {load: load.replace(arg=None) for load in values}
+        elif node.op is Ops.STORE and node.arg == "claim":
+            found = [n for n in node.src[1].toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.REG]
+            if found and node.src[0].ranges <= found[-1].ranges:
+                _note(wanted, sums[closed_ranges(found[-1])], [node])
+            silent[node] = node.replace(arg=None)
+    asks: dict[UOp, list[UOp]] = {}
+    for key, lines in wanted.items():
+        asks.setdefault(key.total, []).extend(_spread(key, sorted(lines)))
+    done: dict[UOp, UOp] = {}
+    for node in order if silent else []:
+        new = with_sources(silent.get(node, node), tuple(done[s] for s in node.src))
+        if more := asks.get(node):
+            more = [substitute(ask, done) for ask in more]
+            new = new.replace(src=(*new.src[:2], *more, *new.src[2:]), arg=node.arg + len(more))
+        done[node] = new
+    return done.get(ast, ast)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """What the lines of a tile have in common: the sum whose loop asks, memory, where they begin, and PREFETCH's arg."""
+
+    total: UOp
+    memory: UOp
+    base: UOp
+    ahead: int | None
+
+
+def _single_values(total: UOp) -> list[UOp]:
+    """What the loop of a sum loads value by value and asks for ahead."""
+    loops = closed_ranges(total)
+    if len(loops) != 1 or not loops[0].src[0].is_const:
+        return []
+    inside = total.src[1].toposort(stop=lambda u: loops[0] not in u.ranges)
+    return [n for n in inside if n.op is Ops.LOAD and n.arg is not None and n.dtype.lanes == 1]
+
+
+def _note(wanted: dict[_Lines, set[int]], total: UOp, accesses: Iterable[UOp]) -> None:
+    """The lines that these touch over the loop of the sum, numbered from where they begin."""
+    loop = closed_ranges(total)[0]
+    for node in accesses:
+        memory, place = node.src[0].src[:2]
+        last = {atom: atom.src[0] for atom in linear(place)[0] if atom.op is Ops.MIN}  # as if no tile ended early
+        terms, offset = linear(simplify(substitute(place, last)))
+        step, count = terms.get(loop, 0), iterations(loop) if loop in terms else 1
+        base = from_linear({atom: k for atom, k in terms.items() if atom is not loop}, 0, dtypes.index)
+        unit = _LINE // memory.dtype.scalar.size_bytes
+        places = (*range(0, count, max(1, unit // max(1, abs(step)))), count - 1)
+        ahead = node.arg if node.op is Ops.LOAD else None
+        lines = wanted.setdefault(_Lines(total, memory, base, ahead), set())
+        lines.update((offset + step * n) // unit for n in places)
+
+
+def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
+    """Prefetches in the loop of the sum; none where the lines are no even grid."""
+    row = next((n for n in range(2, len(lines)) if lines[n] - lines[n - 1] != lines[1] - lines[0]), len(lines))
+    step, pitch = (lines[n] - lines[0] if n < len(lines) else 0 for n in (1, row))
+    is_grid = all(line == lines[0] + n // row * pitch + n % row * step for n, line in enumerate(lines))
+    loop, *others = closed_ranges(key.total)
+    if not is_grid or others or not loop.src[0].is_const:
+        return []
+    share = -(-len(lines) // iterations(loop))
+    asks: list[UOp] = []
+    for n in range(share):
+        number = (loop * share + n) * len(lines) // (iterations(loop) * share)
+        is_one_row = row == len(lines) or pitch == row * step
+        line = number * step if is_one_row else number // row * pitch + number % row * step
+        place = simplify(key.base + (line + lines[0]) * (_LINE // key.memory.dtype.scalar.size_bytes))
+        if place.bounds[1] >= key.memory.arg[1]:
+            place = place.alu(Ops.MIN, key.memory.arg[1] - 1)
+        where = UOp(Ops.INDEX, key.memory.dtype, (key.memory, place))
+        asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), key.ahead))
     return asks

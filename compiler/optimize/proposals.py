@@ -153,6 +153,12 @@ def rows(ast: UOp, target: Target) -> Iterable[Args]:
     return [(str(n.src[-1].arg[0]),) for n in ast.toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.LOCAL]
 
 
+def inner(ast: UOp, target: Target) -> Iterable[Args]:
+    """Each loop of a sum but its innermost."""
+    sums = [closed_ranges(node) for node in ast.toposort() if node.op is Ops.REDUCE]
+    return [(str(loop.arg[0]),) for loops in sums for loop in loops[:-1]] if len(sums) == 1 else []
+
+
 def streams(ast: UOp, target: Target) -> Iterable[Args]:
     """Once."""
     return [()] if any(store.arg is None for store in ast.src) else []
