@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from kernmill.ir import AxisKind, Ops, Target, UOp
+from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges
 
 from ..kernel import KernelInfo
 
