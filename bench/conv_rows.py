@@ -75,7 +75,7 @@ def torch_forms(conv: Conv) -> tuple[Any, ...]:
 
 
 def kernmill_forms(conv: Conv) -> tuple[Any, ...]:
-    """Channels first and last; the result of the second lies in memory as torch's does, and is a tensor of that shape."""
+    """Channels first and last; the result of the second lies in memory as torch's does and has that shape."""
 
     def run(_: Any, x: Any, weight: Any) -> Any:
         return x.conv2d(weight, stride=conv.stride, padding=conv.padding, groups=conv.groups(x))

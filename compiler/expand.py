@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, simplify, with_sources
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, rebuilt, simplify, with_sources
 
 from .reduce_loops import separate_loops
 from .split_reduce import neutral_element
@@ -19,14 +19,7 @@ __all__ = ["expand_loops"]
 
 def expand_loops(ast: UOp) -> UOp:
     """The kernel without UNROLL and GROUP loops."""
-    done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
-        src = tuple(done[s] for s in node.src)
-        node_new = node if src == node.src else node.replace(src=src)
-        if closed_ranges(node_new):
-            node_new = _close(node_new)
-        done[node] = node_new
-    root = done[ast]
+    root = rebuilt(ast, lambda _, new: _close(new) if closed_ranges(new) else new)
     stores = [copy for store in root.src for copy in _copies(store, _tile(store))]
     return separate_loops(simplify(root.replace(src=tuple(stores))))
 

@@ -20,6 +20,7 @@ from .lower.decompose import decompose
 from .lower.dot import find_dots
 from .lower.index import lower_index
 from .lower.reduce import lower_reduces
+from .lower.table import find_tables
 from .lower.tile import find_tiles
 from .lower.words import find_words
 from .merge_loops import merge_loops
@@ -64,6 +65,8 @@ PIPELINE: tuple[Pass, ...] = (
          "bytes that belong together are picked from one vector"),
     Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
          "four products of bytes are values of one sum, and what was packed for them is one load"),
+    Pass("table", find_tables, Stage.VECTORIZED, Stage.VECTORIZED, ("dot",),
+         "steps that make products of codes stand side by side, once for four of them"),
     Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize", "dot"),
          "an accumulator must have its final dtype, lanes included"),
     Pass("ahead", lambda ast, target: ask_ahead(ast), Stage.LOWERED, Stage.LOWERED, ("reduce",),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, make_range, simplify, substitute
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, make_range, rebuilt, simplify, substitute, with_sources
 
 from .linearize import walked
 
@@ -21,26 +21,13 @@ _IDEMPOTENT = frozenset({Ops.MAX, Ops.MIN, Ops.AND, Ops.OR})
 
 def tidy_reduce_loops(ast: UOp) -> UOp:
     """The kernel with only those loops, and only that sharing, which make sense."""
-    done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
-        done[node] = _without_idle(new) if new.op is Ops.REDUCE else new
-    return separate_loops(simplify(_fold_while_filling(done[ast])))
-
-
-def _fold_while_filling(ast: UOp) -> UOp:
-    """A sum over a kept row takes its terms from the pass that fills the row, where nothing else makes it wait."""
-    done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
-        done[node] = (_in_the_filling_pass(new) or new) if new.op is Ops.REDUCE else new
-    return done[ast]
+    ast = rebuilt(ast, lambda _, new: _without_idle(new) if new.op is Ops.REDUCE else new)
+    ast = rebuilt(ast, lambda _, new: (_in_the_filling_pass(new) or new) if new.op is Ops.REDUCE else new)
+    return separate_loops(simplify(ast))
 
 
 def _in_the_filling_pass(node: UOp) -> UOp | None:
-    """The same reduction over the loops that fill the row; None where it reads anything else with its own loops."""
+    """The same sum over the loops that fill a kept row; None where anything else of it must wait for the row."""
     loops = closed_ranges(node)
     reads = [u for u in node.toposort() if u.op is Ops.LOAD and not u.ranges.isdisjoint(loops)]
     if node.arg[1] != 1 or not reads or any(u.src[0].src[0].op is not Ops.AFTER for u in reads):
@@ -71,8 +58,7 @@ def separate_loops(ast: UOp) -> UOp:
     names = {str(node.arg[0]) for node in order if node.op is Ops.RANGE}
     owners = {loop: _place(node) for node in order if node.op is Ops.AFTER for loop in closed_ranges(node)}
     for node in order:
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
+        new = with_sources(node, tuple([done[s] for s in node.src]))
         if new.op is Ops.REDUCE:
             mine = _place(new)
             if any(owners.setdefault(loop, mine) != mine for loop in closed_ranges(new)):

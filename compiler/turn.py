@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, linear, simplify
+from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, linear, simplify, with_sources
 
 from .vectorize import spread
 
@@ -70,8 +70,7 @@ def turn(ast: UOp, target: Target) -> UOp:
                     done[access.node] = turned[access.start]
         if node in done:
             continue
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
+        new = with_sources(node, tuple([done[s] for s in node.src]))
         done[node] = _with_stores(new, target) if node.op in (Ops.SINK, Ops.AFTER) else new
     return done[ast]
 

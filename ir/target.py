@@ -43,6 +43,7 @@ class Target:
     dots: frozenset[tuple[DType, DType]] = (
         frozenset()
     )  # types of a and b that DOT takes, for vectors up to vector_bytes
+    table_lanes: int = 0  # of the widest vector of bytes that TABLE looks up; 0: none
     tiles: tuple[Unit, ...] = ()  # what TILE can do
     has_threads: bool = False  # the outermost loop may be cut into chunks
     group_items: int = 0  # most work-items of a group; 0: no work-items, else outer loops are spread over them

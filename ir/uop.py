@@ -24,7 +24,17 @@ from .shape import Shape
 from .shape_rules import shape_of
 from .values import to_dtype
 
-__all__ = ["UOp", "closed_ranges", "const", "index_const", "make_range", "substitute", "with_sources"]
+__all__ = [
+    "UOp",
+    "closed_ranges",
+    "const",
+    "index_const",
+    "make_range",
+    "memory_of",
+    "rebuilt",
+    "substitute",
+    "with_sources",
+]
 
 MISSING: Any = object()
 
@@ -360,6 +370,13 @@ def make_range(name: str, size: UOp | int, kind: AxisKind) -> UOp:
     return UOp(Ops.RANGE, dtypes.index, (index_const(size),), (name, kind))
 
 
+def memory_of(node: UOp) -> UOp:
+    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
+    while node.op in (Ops.INDEX, Ops.AFTER):
+        node = node.src[0]
+    return node
+
+
 def substitute(root: UOp, table: Mapping[UOp, UOp], order: Iterable[UOp] | None = None) -> UOp:
     """`root` with every node of `table` replaced, once: replacements are not searched again."""
     if not table:
@@ -369,6 +386,14 @@ def substitute(root: UOp, table: Mapping[UOp, UOp], order: Iterable[UOp] | None 
         if node in done:
             continue
         done[node] = with_sources(node, tuple([done[s] for s in node.src]))
+    return done[root]
+
+
+def rebuilt(root: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
+    """`root` with change(node, the node on its changed sources) in place of every node."""
+    done: dict[UOp, UOp] = {}
+    for node in root.toposort():
+        done[node] = change(node, with_sources(node, tuple([done[s] for s in node.src])))
     return done[root]
 
 

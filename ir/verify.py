@@ -375,13 +375,15 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
         case Ops.SHUFFLE:
             picked = node.arg if isinstance(node.arg, tuple) else ()
             is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
+        case Ops.TABLE:
+            is_legal = node.src[0].dtype is dtypes.uint8.vec(node.dtype.lanes) and len(node.arg) == 16
         case Ops.DOT:
             return _dot(node)
         case Ops.TILE:
             return _tile(node)
         case _:
             return None
-    if any(s.dtype.scalar is not node.dtype.scalar for s in node.src):
+    if node.op is not Ops.TABLE and any(s.dtype.scalar is not node.dtype.scalar for s in node.src):
         return f"{node.op.name} gives {node.dtype.name} from {_names(node.src)}: the scalars differ"
     return None if is_legal else f"{node.op.name} {node.arg} gives {node.dtype.name} from {_names(node.src)}"
 

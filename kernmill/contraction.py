@@ -69,8 +69,9 @@ class Contraction(Indexing):
         """The product of each entry of one vector with each of another."""
         return self.unsqueeze(1).mul(other.unsqueeze(0))
 
-    def einsum(self, *others: Self, formula: str) -> Self:
+    def einsum(self, *others: Self, formula: str = "") -> Self:
         """Einstein's sum over this tensor and others; kernmill.einsum takes the formula first."""
+        Contraction._is_method(self, "einsum", 'einsum("ij,jk->ik", a, b)')
         inputs, output = parse_formula(formula, [t.ndim for t in (self, *others)])
         result, letters = self._lettered(inputs[0])
         for n, (tensor, names) in enumerate(zip(others, inputs[1:], strict=True)):

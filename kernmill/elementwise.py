@@ -209,29 +209,34 @@ class Arithmetic(Bitwise):
 
     def div(self, other: Operand, *, reverse: bool = False) -> Self:
         """True division; ints give float32. x/0 is inf, 0/0 nan."""
-        a, b = self._join(other)
+        is_number = isinstance(other, (bool, int, float))  # it need not fit the dtype of ints
+        a, b = (self._floating() if is_number else self)._join(other)
         a, b = a._floating(), b._floating()
         return b._apply(Ops.DIV, a) if reverse else a._apply(Ops.DIV, b)
 
     def floor_divide(self, other: Operand, *, reverse: bool = False) -> Self:
         """floor(self / other); ints by 0 give 0, as in NumPy."""
-        return self._whole()._binary(Ops.FLOORDIV, other, reverse)
+        a, b = self._whole(other)
+        return b._apply(Ops.FLOORDIV, a) if reverse else a._apply(Ops.FLOORDIV, b)
 
     def remainder(self, other: Operand, *, reverse: bool = False) -> Self:
         """self - other * floor(self / other): the sign of the divisor; ints by 0 give 0, as in NumPy."""
-        return self._whole()._binary(Ops.MOD, other, reverse)
+        a, b = self._whole(other)
+        return b._apply(Ops.MOD, a) if reverse else a._apply(Ops.MOD, b)
 
     def fmod(self, other: Operand) -> Self:
         """The remainder with the sign of self; ints by 0 give 0, as in NumPy."""
-        a, b = self._whole()._join(other)
+        a, b = self._whole(other)
         if a.dtype.is_int:  # the smallest int has no abs
             floor = a._apply(Ops.MOD, b)
             return choose(floor.ne(0).logical_and(floor.lt(0).ne(a.lt(0))), floor.sub(b), floor)
         rest = a.abs()._apply(Ops.MOD, b.abs())
         return choose(a.lt(0), rest.neg(), rest)
 
-    def _whole(self) -> Self:
-        return self.cast(dtypes.int64) if self.dtype.is_bool else self
+    def _whole(self, other: Operand) -> tuple[Self, Self]:
+        """Both in their common dtype, two bools as int64."""
+        a, b = self._join(other)
+        return (a.cast(dtypes.int64), b.cast(dtypes.int64)) if a.dtype.is_bool else (a, b)
 
     def neg(self) -> Self:
         """-self; the smallest int stays itself.

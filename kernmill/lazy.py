@@ -212,6 +212,12 @@ class Lazy:
             " Wrap it in Tensor(..)."
         )
 
+    @staticmethod
+    def _is_method(first: object, call: str, instead: str) -> None:
+        """Raises DTypeError where a method was called on the class, with something else before its tensors."""
+        if not isinstance(first, Lazy):
+            raise DTypeError(f"Tensor.{call}: {type(first).__name__} is no tensor. Write kernmill.{instead}.")
+
     def _join(self, *values: Operand) -> list[Self]:
         """This tensor and the operands in their common dtype."""
         if len(values) == 1 and isinstance(values[0], (bool, int, float)):

@@ -334,6 +334,7 @@ class Joining(Movement):
 
     def cat(self, *others: Self, axis: int = 0) -> Self:
         """This tensor and others side by side along an axis; kernmill.cat takes a list."""
+        Movement._is_method(self, "cat", "cat([a, b], axis)")
         axis = self._axis(axis, "cat")
         if not self.ndim:
             raise ShapeError("cat: a 0-d tensor has no axis to join along. Use stack.")
@@ -341,6 +342,7 @@ class Joining(Movement):
 
     def stack(self, *others: Self, axis: int = 0) -> Self:
         """This tensor and others of its shape along a new axis; kernmill.stack takes a list."""
+        Movement._is_method(self, "stack", "stack([a, b], axis)")
         axis = self._axis(axis, "stack", extra=1)
         return join_pieces([t.unsqueeze(axis) for t in self._alike(others, "stack", None)], axis)
 

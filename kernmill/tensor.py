@@ -195,6 +195,10 @@ class Conversions(Casting):
             )
         return bool(self.item())
 
+    def __format__(self, spec: str) -> str:
+        """As its repr; with a format, such as `{loss:.3f}`, as the value of its one element."""
+        return format(self.item(), spec) if spec else repr(self)
+
     def __len__(self) -> int:
         if not self.ndim:
             raise ShapeError("len(tensor): a 0-d tensor has no length.")

@@ -20,6 +20,7 @@ from .base import Renderer, multiple_of, signature
 __all__ = ["LLVM_OPS", "LLVMRenderer"]
 
 _FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
+_TABLES = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512"}
 _LINE = 64  # bytes that memory of the kernel's own is aligned to
 _ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
 _IN_L1, _IN_L2 = 3, 2  # where what is asked for is to be
@@ -132,7 +133,8 @@ class _Function:
             Ops.REG: self._register, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
-            Ops.SHUFFLE: self._shuffle, Ops.DOT: self._dot,
+            Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table,
+            Ops.DOT: self._dot,
             Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg, _IN_L2),
         }  # fmt: skip
 
@@ -473,6 +475,14 @@ class _Function:
         self.values[u] = self._define(
             f"shufflevector {self._typed(u.src[0])}, {self._typed(u.src[1])}, <{len(u.arg)} x i32> <{mask}>"
         )
+
+    def _table(self, u: UOp) -> None:
+        """x86 (SSSE3, AVX2, AVX512BW): each 16 bytes of a register by the table beside them."""
+        kind, lanes = llvm_type(u.dtype), u.dtype.lanes
+        name = f"llvm.x86.{_TABLES[lanes]}"
+        self._declare(f"{kind} @{name}({kind}, {kind})")
+        table = ", ".join(f"i8 {byte}" for byte in u.arg * (lanes // len(u.arg)))
+        self.values[u] = self._define(f"call {kind} @{name}({kind} <{table}>, {kind} {self.values[u.src[0]]})")
 
     def _dot(self, u: UOp) -> None:
         """x86 (AVX512-VNNI, AVX-VNNI): unsigned by signed bytes, given as words of four."""

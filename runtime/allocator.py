@@ -131,12 +131,6 @@ class HostAllocator:
                 self._live_bytes, self._cached_bytes, self._peak_bytes, self._fresh, self._reused
             )
 
-    def reset_peak(self) -> None:
-        """Let the peak start again from what is live now."""
-        with self._lock:
-            self._collect()
-            self._peak_bytes = self._live_bytes
-
     def renew_after_fork(self) -> None:
         """In a forked child: a thread that is not here may have held the lock."""
         self._lock = threading.Lock()

@@ -157,6 +157,7 @@ def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
         - (set() if host.arch != "x86_64" or host.has("f16c") else {dtypes.float16}),
         compute_dtypes=compute_dtypes(host.has("avx512fp16")),
         dots=dot_types(host),
+        table_lanes=64 if host.has("avx512bw") else 32 if host.has("avx2") else 16 if host.has("ssse3") else 0,
         tiles=tiles,
         has_threads=True,
         has_masks=wide,

@@ -1,10 +1,12 @@
-"""What comes from far memory is asked for by the loops of sums: the next panel, a tile's next rows, and its results.
+"""What comes from far memory is asked for by the loops of sums: the next panel, a tile's next rows, and its results;
+rows that are looked up are asked for by their place.
 
 When: once sums are accumulators. Why there: it is known which loads are left, and what an accumulator waits for has a
 place of its own (AFTER). A panel is copied in a burst: what it asks for ahead (LOAD's arg) comes from memory as fast as
-memory can, while the multipliers wait; asked for by the products of the panel before, it comes meanwhile. Assumes: the
-bytes ahead are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than it does keeps
-its prefetches. Figures: docs/decisions/0025-ask-ahead.md and 0042-channels-last.md. Tests:
+memory can, while the multipliers wait; asked for by the products of the panel before, it comes meanwhile. Behind a row
+whose place was looked up lies not the next one: that is asked for by its own place. Assumes: the bytes ahead of a copy
+are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than it does keeps its
+prefetches. Figures: docs/decisions/0025-ask-ahead.md and 0042-channels-last.md. Tests:
 tests/compiler/lower/test_ahead.py.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from kernmill.ir import (
     Ops,
@@ -27,6 +30,7 @@ from kernmill.ir import (
 )
 
 from ..kernel import iterations
+from ..linearize import loop_depths
 
 __all__ = ["ask_ahead"]
 
@@ -35,7 +39,7 @@ _LINE = 64  # bytes that come together
 
 def ask_ahead(ast: UOp) -> UOp:
     """The kernel with its prefetches where there is work to hide them."""
-    return _ask_for_tiles(_ask_for_panels(ast))
+    return _ask_for_tiles(_ask_by_place(_ask_for_panels(ast)))
 
 
 def _ask_for_panels(ast: UOp) -> UOp:
@@ -52,14 +56,38 @@ def _ask_for_panels(ast: UOp) -> UOp:
             if asks:
                 moved[node] = [*moved.get(node, []), *asks]
                 silent |= {load: load.replace(arg=None) for load in copies.pop(panel)}
-    done: dict[UOp, UOp] = {}
+    done: dict[UOp, UOp] = {ast: ast}
     for node in order if moved else []:
         new = with_sources(silent.get(node, node), tuple(done[s] for s in node.src))
         if node in moved:
             asks = [substitute(ask, done) for ask in moved[node]]
             new = new.replace(src=(*new.src[:2], *asks, *new.src[2:]), arg=1 + len(asks))
         done[node] = new
-    return done.get(ast, ast)
+    return done[ast]
+
+
+def _ask_by_place(ast: UOp) -> UOp:
+    """What lies at places that are themselves loaded is asked for by the place that comes so many bytes later."""
+    loads = [node for node in ast.toposort() if node.op is Ops.LOAD and node.arg is not None and _lookups(node)]
+    depths, asks = loop_depths(ast) if loads else {}, []
+    for load in loads:
+        index = load.src[0]
+        loop = max((r for lookup in _lookups(load) for r in lookup.ranges), key=lambda r: depths[r])
+        same = [one for one in loads if one.src[0].src[0] is index.src[0]]
+        inside = prod(iterations(r) for r in load.ranges if depths[r] > depths[loop])
+        step = inside * sum(one.dtype.size_bytes for one in same)
+        later = (loop + -(-load.arg // step)).alu(Ops.MIN, loop.src[0] - 1)
+        place = index.replace(src=(index.src[0], substitute(index.src[1], {loop: later})))
+        asks.append(UOp(Ops.PREFETCH, dtypes.void, (place,), 0))
+    ast = substitute(ast, {load: load.replace(arg=None) for load in loads})
+    return ast.replace(src=(*ast.src, *asks))
+
+
+def _lookups(load: UOp) -> list[UOp]:
+    """The loads, once in each iteration of some loop, that say where this one finds its elements."""
+    place = load.src[0].src[1]
+    found = [node for node in place.toposort() if node.op is Ops.LOAD and node.ranges]
+    return found if place.dtype.lanes == 1 else []
 
 
 def _asking(copy: UOp) -> list[UOp]:
@@ -145,7 +173,7 @@ def _ask_for_tiles(ast: UOp) -> UOp:
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """What the lines of a tile have in common: the sum whose loop asks, memory, where they begin, and PREFETCH's arg."""
+    """What the lines of a tile have in common: the sum whose loop asks, memory, their begin, and PREFETCH's arg."""
 
     total: UOp
     memory: UOp

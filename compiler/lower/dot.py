@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, const, dtypes
+from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, const, dtypes, rebuilt
 
 from ..reduce_loops import separate_loops
 from ..turn import shuffle, side_by_side
@@ -30,15 +30,9 @@ GROUP = 4  # products that one lane of the result adds up
 
 def find_dots(ast: UOp, target: Target) -> UOp:
     """The kernel with DOT where sums of products allow it."""
-    order = ast.toposort() if target.dots else []
-    if not any(_is_sum(node, target) for node in order):
+    if not target.dots or not any(_is_sum(node, target) for node in ast.toposort()):
         return ast
-    done: dict[UOp, UOp] = {}
-    for node in order:
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
-        done[node] = _with_dots(new, target) if _is_sum(new, target) else new
-    return separate_loops(done[ast])
+    return separate_loops(rebuilt(ast, lambda _, new: _with_dots(new, target) if _is_sum(new, target) else new))
 
 
 def _is_sum(node: UOp, target: Target) -> bool:

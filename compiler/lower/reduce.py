@@ -1,14 +1,14 @@
 """A REDUCE becomes an accumulator: REG before its loops, CARRY and SET inside them, AFTER for what is left at the end.
 
 When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
-left; a sum of products is a chain of FMAs where the target has them (the only place where a product and a sum are
-contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or TILEs is a chain of them. Tests:
-tests/compiler/lower/test_reduce.py.
+left; a sum of products, or of pairs of them, is a chain of FMAs where the target has them (the only place where a
+product and a sum are contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or TILEs is a
+chain of them. Tests: tests/compiler/lower/test_reduce.py.
 """
 
 from __future__ import annotations
 
-from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes
+from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes, with_sources
 
 from ..split_reduce import neutral_element
 
@@ -20,13 +20,12 @@ def lower_reduces(ast: UOp, target: Target) -> UOp:
     done: dict[UOp, UOp] = {}
     count = 0
     for node in ast.toposort():
-        src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
+        new = with_sources(node, tuple([done[s] for s in node.src]))
         if new.op is Ops.REDUCE:
             new = _accumulate(new, f"acc{count}", target)
             count += 1
         elif (short := next((s for s in node.src if node.op is Ops.ADD and _is_short(s)), None)) is not None:
-            new = src[1 - node.src.index(short)]  # the chain starts with it: no addition
+            new = new.src[1 - node.src.index(short)]  # the chain starts with it: no addition
             for value in short.src:
                 new = _add(new, done[value], Ops.ADD, target)
         done[node] = new
@@ -62,8 +61,11 @@ def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
         return gate.where(_add(total, value.src[1], op, target), total)
     if value.op in (Ops.DOT, Ops.TILE) and value.src[2].is_const and value.src[2].arg == 0:
         return value.replace(src=(*value.src[:2], total))
-    if op is Ops.ADD and value.op is Ops.MUL and value.dtype.is_float and Ops.FMA in target.ops:
-        return value.src[0].alu(Ops.FMA, value.src[1], total)
+    if op is Ops.ADD and value.dtype.is_float and Ops.FMA in target.ops:
+        if value.op is Ops.MUL:
+            return value.src[0].alu(Ops.FMA, value.src[1], total)
+        if value.op is Ops.ADD and all(s.op is Ops.MUL for s in value.src):
+            return _add(_add(total, value.src[0], op, target), value.src[1], op, target)
     return total.alu(op, value)
 
 

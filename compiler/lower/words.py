@@ -8,7 +8,7 @@ tests/compiler/lower/test_words.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, Target, UOp, dtypes, simplify
+from kernmill.ir import Ops, Target, UOp, dtypes, rebuilt, simplify
 
 from ..turn import side_by_side
 
@@ -19,12 +19,7 @@ def find_words(ast: UOp, target: Target) -> UOp:
     """The kernel with wide loads where numbers were read byte by byte."""
     if not target.vector_bytes:
         return ast
-    done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
-        src = tuple([done[s] for s in node.src])
-        new = node if src == node.src else node.replace(src=src)
-        done[node] = (_word(new) or new) if new.op is Ops.OR and new.dtype.is_int else new
-    return done[ast]
+    return rebuilt(ast, lambda _, new: (_word(new) or new) if new.op is Ops.OR and new.dtype.is_int else new)
 
 
 def _word(u: UOp) -> UOp | None:

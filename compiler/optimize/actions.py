@@ -17,8 +17,8 @@
                        which the work-items of a group share if one of the loops is theirs
     inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
-    claim              lines of results are asked for in front of the loops of the sums that go there
-    prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead
+    claim              lines of results are asked for by the loops of the sums that go there
+    prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
     prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
@@ -42,12 +42,14 @@ from kernmill.ir import (
     const,
     dtypes,
     make_range,
+    memory_of,
+    rebuilt,
     simplify,
     substitute,
     with_sources,
 )
 
-from ..kernel import KernelInfo, memory_of
+from ..kernel import KernelInfo
 from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
@@ -215,19 +217,19 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
 def _read_back(ast: UOp, loop: UOp) -> UOp:
     """Sums that are taken while a row is filled, taken from the row when it is there: over loops named like `k0.r`."""
     order = ast.toposort()
-    done: dict[UOp, UOp] = {}
-    for node in order:
-        new = with_sources(node, tuple(done[s] for s in node.src))
-        if new.op is Ops.REDUCE and loop in closed_ranges(new):
-            table = {r: make_range(f"{r.arg[0]}.r", r.src[0], AxisKind.REDUCE) for r in closed_ranges(new)}
-            for row in order:
-                if row.op is Ops.AFTER and closed_ranges(row) == closed_ranges(new):
-                    place, term = row.src[1].src
-                    there = place.replace(src=(row, *(substitute(s, table) for s in place.src[1:])))
-                    table[term] = UOp(Ops.LOAD, term.dtype, (there,))
-            new = new.replace(src=tuple(substitute(s, table) for s in new.src))
-        done[node] = new
-    return done[ast]
+
+    def read_back(_: UOp, new: UOp) -> UOp:
+        if new.op is not Ops.REDUCE or loop not in closed_ranges(new):
+            return new
+        table = {r: make_range(f"{r.arg[0]}.r", r.src[0], AxisKind.REDUCE) for r in closed_ranges(new)}
+        for row in order:
+            if row.op is Ops.AFTER and closed_ranges(row) == closed_ranges(new):
+                place, term = row.src[1].src
+                there = place.replace(src=(row, *(substitute(s, table) for s in place.src[1:])))
+                table[term] = UOp(Ops.LOAD, term.dtype, (there,))
+        return new.replace(src=tuple(substitute(s, table) for s in new.src))
+
+    return rebuilt(ast, read_back)
 
 
 def _check_changes_output(ast: UOp, loop: UOp) -> None:
@@ -245,6 +247,8 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
     loops: tuple[UOp, ...] = (inner,)
     index = inner
     blocks = simplify((size + (amount - 1)) // amount)
+    if name in order and inner.arg[1] in (AxisKind.LOOP, AxisKind.LOCAL):
+        order.insert(order.index(name) + 1, str(inner.arg[0]))
     if int(blocks.bounds[1]) <= 1:  # also of a size that is known when the kernel runs, and may be 0
         valid = None if size.is_const and size.arg == amount else inner < size
         if name in order:
@@ -253,8 +257,6 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
         outer = make_range(name, blocks, loop.arg[1])
         index, loops = simplify(outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
-    if name in info.order and inner.arg[1] in (AxisKind.LOOP, AxisKind.LOCAL):
-        order.insert(order.index(name) + 1 if name in order else 0, str(inner.arg[0]))
     ast = _replace_loop(ast, loop, index, loops, valid)
     return ast.replace(arg=replace(info, order=tuple(order)))
 
@@ -263,9 +265,10 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     """`index` in place of the loop variable; where `valid` is false nothing is written.
 
     Nothing is read either where a reduce loop or lanes end early. Past the end of an output loop the last iteration is
-    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate.
+    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate, but
+    for one of what the kernel writes: another work-item may be writing the last iteration's result.
     """
-    order = ast.toposort()
+    order, written = ast.toposort(), {store.src[0].src[0] for store in ast.src}
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
     last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
     if last is not None and len(loops) == 1:  # runs even where the size is 0
@@ -292,6 +295,8 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
                 src = (*src, loops[-1])
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
                 src = (gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+            case Ops.LOAD if last is not None and node.src[0].src[0] in written and _place_changes(node.src[0], loop):
+                src = (gated(substitute(node.src[0], {loop: index}), valid),)
             case Ops.INDEX if widened and loop in memory_of(node).src:
                 is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
                 inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]

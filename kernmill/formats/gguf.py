@@ -82,6 +82,7 @@ class File:
     version: int
     alignment: int
     where: str
+    paths: tuple[str, ...]
     parts: tuple[memoryview, ...] = field(repr=False)
 
     def values(self, name: str) -> memoryview:
@@ -247,7 +248,7 @@ def parse(data: memoryview, where: str = "GGUF") -> File:
             raise _fault(where, begin + entry.start, f"tensor {entry.name!r}",
                          f"it ends at byte {begin + entry.stop} of a file of {len(data)}")  # fmt: skip
     placed = {n: replace(e, start=begin + e.start, stop=begin + e.stop) for n, e in entries.items()}
-    return File(placed, metadata, version, alignment, where, (data,))
+    return File(placed, metadata, version, alignment, where, (where,), (data,))
 
 
 def _padded(place: int, alignment: int) -> int:
@@ -424,7 +425,7 @@ def _joined(first: File, count: int) -> File:
     if number != 0 or name is None or name.end() != len(where) or int(name[1]) != count:
         raise FormatError(f"{where}: it is part {number + 1} of {count} of a split GGUF file. Open the first part, "
                           f"whose name ends in -00001-of-{count:05}.gguf; the others lie beside it.")  # fmt: skip
-    entries, parts = dict(first.entries), list(first.parts)
+    entries, paths, parts = dict(first.entries), list(first.paths), list(first.parts)
     for part in range(1, count):
         path = f"{where[: name.start()]}-{part + 1:05}-of-{count:05}.gguf"
         other = parse(mapped(path, "GGUF"), path)
@@ -437,9 +438,10 @@ def _joined(first: File, count: int) -> File:
                 raise FormatError(f"{path}: tensor {entry.name!r} is in an earlier part as well. "
                                   "Fetch the parts of one model.")  # fmt: skip
             entries[entry.name] = replace(entry, part=part)
+        paths += other.paths
         parts += other.parts
     wanted = first.metadata.read("split.tensors.count", int)
     if wanted != len(entries):
         raise FormatError(f"{where}: its parts have {len(entries)} tensors, metadata 'split.tensors.count' says "
                           f"{wanted}. Fetch the parts of one model.")  # fmt: skip
-    return replace(first, entries=entries, parts=tuple(parts))
+    return replace(first, entries=entries, paths=tuple(paths), parts=tuple(parts))

@@ -9,6 +9,8 @@ Tests: tests/kernmill/quant/test_k.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kernmill.ir import dtypes
 
 from ..elementwise import where
@@ -22,12 +24,13 @@ __all__ = ["BLOCKS", "fit_around_zero", "fit_from_least"]
 
 
 # --- scales in 6 bits ------------------------------------------------------------------------------------------------
-def _scales_and_leasts(scales: Tensor) -> tuple[Tensor, Tensor]:
-    """Twelve bytes as 8 scales and 8 least values of 6 bits: the first 4 of each whole, the rest in what is left."""
+def _scales_and_leasts(scales: Tensor) -> Tensor:
+    """Twelve bytes as 8 scales and 8 least values of 6 bits, [.., 2, 8]: the first 4 of each whole, the rest in what is
+    left.
+    """
     low = scales[..., :8].unflatten(-1, (2, 4))
     high = unpack(scales[..., 8:], 4, 4).unflatten(-1, (2, 4)) | low >> 6 << 4
-    both = cat([low & 63, high], axis=-1).float()
-    return both[..., 0, :], both[..., 1, :]
+    return cat([low & 63, high], axis=-1)
 
 
 def _packed_scales(scales: Tensor, leasts: Tensor) -> Tensor:
@@ -36,29 +39,33 @@ def _packed_scales(scales: Tensor, leasts: Tensor) -> Tensor:
     return cat([(low | high >> 4 << 6).flatten(-2), pack((high & 15).flatten(-2), 4, 4)], axis=-1)
 
 
-def _signed_scales(scales: Tensor) -> Tensor:
-    """Twelve bytes as 16 scales -32 to 31: 4 low bits each in the first 8, 2 high bits each in the others."""
-    return (unpack(scales[..., :8], 4, 8) | unpack(scales[..., 8:], 2, 4) << 4).float() - 32
+def _sixteen_scales(scales: Tensor) -> Tensor:
+    """Twelve bytes as 16 scales of 6 bits: 4 low bits each in the first 8, 2 high bits each in the others."""
+    return unpack(scales[..., :8], 4, 8) | unpack(scales[..., 8:], 2, 4) << 4
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-def _read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> Codes:
-    scale, least = (scales & 15).float(), (scales >> 4).float()
-    return Codes(unpack(qs, 2, 32), half(d) * scale, offset=-(half(dmin) * least))
+def _from_least(codes: Tensor, d: Tensor, dmin: Tensor, scales: Tensor, leasts: Tensor) -> Codes:
+    return Codes(codes, half(d) * scales.float(), offset=-half(dmin) * leasts.float())
+
+
+def _read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor, run: int = 32) -> Codes:
+    return _from_least(unpack(qs, 2, run), d, dmin, scales & 15, scales >> 4)
 
 
 def _read_q3_k(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> Codes:
-    return Codes(unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2, half(d) * _signed_scales(scales), 4)
+    scale = half(d) * (_sixteen_scales(scales).float() - 32)
+    return Codes(unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2, scale, 4)
 
 
 def _read_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Codes:
-    scale, least = _scales_and_leasts(scales)
-    return Codes(unpack(qs, 4, 32), half(d) * scale, offset=-(half(dmin) * least))
+    both = _scales_and_leasts(scales)
+    return _from_least(unpack(qs, 4, 32), d, dmin, both[..., 0, :], both[..., 1, :])
 
 
 def _read_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> Codes:
-    scale, least = _scales_and_leasts(scales)
-    return Codes(unpack(qs, 4, 32) | unpack(qh, 1, 32) << 4, half(d) * scale, offset=-(half(dmin) * least))
+    both = _scales_and_leasts(scales)
+    return _from_least(unpack(qs, 4, 32) | unpack(qh, 1, 32) << 4, d, dmin, both[..., 0, :], both[..., 1, :])
 
 
 def _read_q6_k(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> Codes:
@@ -173,6 +180,57 @@ def _write_q6_k(x: Tensor) -> dict[str, Tensor]:
 
 
 # --- interleaved rows ------------------------------------------------------------------------------------------------
+def _sixes(x: Tensor) -> Tensor:
+    """Numbers of 6 bits, four in three bytes: one in the low bits of each, the fourth in what is left."""
+    three = x.unflatten(-1, (x.shape[-1] // 3, 3))
+    rest = three >> 6
+    fourth = rest[..., :1] | rest[..., 1:2] << 2 | rest[..., 2:] << 4
+    return cat([three & 63, fourth], axis=-1).flatten(-2)
+
+
+def _packed_sixes(x: Tensor) -> Tensor:
+    four = x.unflatten(-1, (x.shape[-1] // 4, 4))
+    parts = [four[..., place : place + 1] | (four[..., 3:] >> 2 * place & 3) << 6 for place in range(3)]
+    return cat(parts, axis=-1).flatten(-2)
+
+
+def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict[str, Tensor]:
+    """The codes of a group in a word."""
+    return {"d": d, "dmin": dmin, "scales": scales, "qs": pack(unpack(qs, 2, 32), 2, 4)}
+
+
+def _q3_k_by_groups(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """The low bits of a group in a word, the high bits of two groups in another."""
+    low, high = pack(unpack(qs, 2, 32), 2, 4), pack(unpack(hmask, 1, 32), 1, 4)
+    return {"d": d, "scales": _packed_sixes(_sixteen_scales(scales)), "hmask": high, "qs": low}
+
+
+def _read_laid_q3_k(d: Tensor, scales: Tensor, hmask: Tensor, qs: Tensor) -> Codes:
+    return Codes(unpack(qs, 2, 4) | unpack(hmask, 1, 4) << 2, half(d) * (_sixes(scales).float() - 32), 4)
+
+
+def _in_pairs(scales: Tensor) -> Tensor:
+    """Scales and least values of two groups in three bytes."""
+    return _packed_sixes(_scales_and_leasts(scales).unflatten(-1, (4, 2)).transpose(-3, -2).flatten(-3))
+
+
+def _q4_k_by_pairs(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> dict[str, Tensor]:
+    return {"d": d, "dmin": dmin, "scales": _in_pairs(scales), "qs": qs}
+
+
+def _q5_k_by_pairs(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> dict[str, Tensor]:
+    """The fifth bits of two groups in eight bytes."""
+    high = pack(unpack(qh, 1, 32), 1, 8)
+    return {"d": d, "dmin": dmin, "scales": _in_pairs(scales), "qh": high, "qs": qs}
+
+
+def _read_pairs(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor, qh: Tensor | None = None) -> Codes:
+    both = _sixes(scales).unflatten(-1, (4, 2, 2))
+    low = unpack(qs, 4, 32)
+    codes = low if qh is None else low | unpack(qh, 1, 8) << 4
+    return _from_least(codes, d, dmin, both[..., 0, :].flatten(-2), both[..., 1, :].flatten(-2))
+
+
 def _q6_k_by_bytes(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
     """All of what 64 values need side by side: those whose two high bits lie in the same 16 bytes."""
     low, high = ql.unflatten(-1, (2, 2, 2, 16)), qh.unflatten(-1, (2, 1, 2, 16))
@@ -188,22 +246,24 @@ def _read_laid_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
 
 
 _SMALL = ("scales",)
+_Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "scales": 16, "qs": 64}, partial(_read_q2_k, run=4), None,
+                  (4, 4, 4, 4), _SMALL)  # fmt: skip
+_Q3_K = BlockType("Q3_K", {"d": 2, "scales": 12, "hmask": 32, "qs": 64}, _read_laid_q3_k, None,
+                  (4, 2, 2, 4, 4), _SMALL)  # fmt: skip
+_Q4_K = BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_pairs, None, (4, 2, 32), _SMALL)
+_Q5_K = BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_pairs, None,
+                  (4, 2, 4, 8), _SMALL)  # fmt: skip
 _Q6_K = BlockType("Q6_K", {"d": 2, "scales": 16, "codes": 192}, _read_laid_q6_k, None, (2, 4, 2, 16), _SMALL)
 
 BLOCKS = (
-    BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k, (2, 4, 2, 16), _SMALL),
-    BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k, (2, 4, 2, 16), _SMALL),
-    BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k, (4, 2, 32), _SMALL),
-    BlockType(
-        "Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k, (4, 2, 32), _SMALL
-    ),
-    BlockType(
-        "Q6_K",
-        {"ql": 128, "qh": 64, "scales": 16, "d": 2},
-        _read_q6_k,
-        _write_q6_k,
-        (2, 4, 2, 16),
-        _SMALL,
-        (_Q6_K, _q6_k_by_bytes),
-    ),
-)
+    BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k,
+              (2, 4, 2, 16), _SMALL, (_Q2_K, _q2_k_by_groups)),
+    BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k,
+              (2, 4, 2, 16), _SMALL, (_Q3_K, _q3_k_by_groups)),
+    BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k,
+              (4, 2, 32), _SMALL, (_Q4_K, _q4_k_by_pairs)),
+    BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k,
+              (4, 2, 32), _SMALL, (_Q5_K, _q5_k_by_pairs)),
+    BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, _read_q6_k, _write_q6_k,
+              (2, 4, 2, 16), _SMALL, (_Q6_K, _q6_k_by_bytes)),
+)  # fmt: skip

@@ -122,7 +122,7 @@ BLOCKS = (
         {"d": 2, "scales_h": 2, "scales_l": 4, "qs": 128},
         _read_iq4_xs,
         _write_iq4_xs,
-        (8, 2, 16),
+        (4, 2, 2, 16),
         ("scales_h", "scales_l"),
     ),
     BlockType("MXFP4", {"e": 1, "qs": 16}, _read_mxfp4, _write_mxfp4, (2, 16)),

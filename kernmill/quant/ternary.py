@@ -7,6 +7,8 @@ Tests: tests/kernmill/quant/test_ternary.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kernmill.ir import dtypes
 
 from ..movement import cat
@@ -20,16 +22,12 @@ __all__ = ["BLOCKS"]
 POWERS = (1, 3, 9, 27, 81)
 
 
-def _read_q1_0(d: Tensor, qs: Tensor) -> Codes:
-    return Codes(unpack(qs, 1, 1) * 2, half(d), 1)
+def _read_q1_0(d: Tensor, qs: Tensor, run: int = 1) -> Codes:
+    return Codes(unpack(qs, 1, run) * 2, half(d), 1)
 
 
-def _read_q2_0(d: Tensor, qs: Tensor) -> Codes:
-    return Codes(unpack(qs, 2, 1), half(d), 1)
-
-
-def _read_tq2_0(qs: Tensor, d: Tensor) -> Codes:
-    return Codes(unpack(qs, 2, 32), half(d), 1)
+def _read_twos(d: Tensor, qs: Tensor, run: int) -> Codes:
+    return Codes(unpack(qs, 2, run), half(d), 1)
 
 
 def _digits(x: Tensor, count: int) -> Tensor:
@@ -70,9 +68,20 @@ def _write_tq1_0(x: Tensor) -> dict[str, Tensor]:
     return {"qs": cat([_bytes(first, 5), _bytes(second, 5)], axis=-1), "qh": _bytes(rest, 4), "d": d}
 
 
+# --- interleaved rows ------------------------------------------------------------------------------------------------
+def _by_runs(bits: int, run: int, d: Tensor, qs: Tensor) -> dict[str, Tensor]:
+    """The codes of 32 values in neighbouring words, of four values in the same bits of a word's bytes."""
+    return {"d": d, "qs": pack(unpack(qs, bits, run), bits, 4 * bits)}
+
+
+_Q1_0 = BlockType("Q1_0", {"d": 2, "qs": 16}, partial(_read_q1_0, run=4), None, (4, 8, 4))
+_Q2_0 = BlockType("Q2_0", {"d": 2, "qs": 16}, partial(_read_twos, run=8), None, (2, 4, 8))
+_TQ2_0 = BlockType("TQ2_0", {"d": 2, "qs": 64}, partial(_read_twos, run=8), None, (8, 4, 8))
+
 BLOCKS = (
     BlockType("TQ1_0", {"qs": 48, "qh": 4, "d": 2}, _read_tq1_0, _write_tq1_0),
-    BlockType("TQ2_0", {"qs": 64, "d": 2}, _read_tq2_0, _write_tq2_0, (2, 4, 32)),
-    BlockType("Q1_0", {"d": 2, "qs": 16}, _read_q1_0),
-    BlockType("Q2_0", {"d": 2, "qs": 16}, _read_q2_0),
-)
+    BlockType("TQ2_0", {"qs": 64, "d": 2}, partial(_read_twos, run=32), _write_tq2_0, (2, 4, 32),
+              laid=(_TQ2_0, partial(_by_runs, 2, 32))),
+    BlockType("Q1_0", {"d": 2, "qs": 16}, _read_q1_0, laid=(_Q1_0, partial(_by_runs, 1, 1))),
+    BlockType("Q2_0", {"d": 2, "qs": 16}, partial(_read_twos, run=1), laid=(_Q2_0, partial(_by_runs, 2, 1))),
+)  # fmt: skip

@@ -264,7 +264,8 @@ SHAPED = (Ops.REDUCE, Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.PAD, Ops.SHRINK,
           Ops.TAKE, Ops.ASSIGN, Ops.CONTIGUOUS, Ops.COPY, Ops.DETACH, Ops.CHECK, Ops.IOTA, Ops.CONST, Ops.BUFFER,
           Ops.VARIABLE)  # fmt: skip
 OF_KERNELS = (Ops.PARAM, Ops.SINK, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL, Ops.REG, Ops.CARRY, Ops.SET, Ops.AFTER,
-              Ops.BROADCAST, Ops.LANES, Ops.LANE, Ops.FOLD, Ops.SHUFFLE, Ops.DOT, Ops.RANGE, Ops.END)  # fmt: skip
+              Ops.BROADCAST, Ops.LANES, Ops.LANE, Ops.FOLD, Ops.SHUFFLE, Ops.TABLE, Ops.DOT, Ops.RANGE,
+              Ops.END)  # fmt: skip
 OTHERS: dict[Op, str] = {
     **dict.fromkeys((Ops.CAST, Ops.BITCAST), "tests/devices/test_casts.py"),
     **dict.fromkeys(SHAPED, "tests/devices/test_shapes.py"),

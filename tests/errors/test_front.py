@@ -29,6 +29,7 @@ def ones(*shape: int, **options: Any) -> Tensor:
 
 
 NOT_AN_ARRAY: Any = [1, 2]
+CLASS: Any = Tensor  # methods called on it, with other things than tensors
 Case = tuple[Callable[[], Any], type[KernmillError], str]
 
 CASES: dict[str, Case] = {
@@ -89,6 +90,12 @@ CASES: dict[str, Case] = {
                "einsum 'ij,jk->ik': 2 terms for 1 tensors. Give one term for each."),
     "einsum_sizes": (lambda: einsum("ij,jk->ik", ones(2, 3), ones(4, 5)), ShapeError,
                      "einsum: 'j' has sizes 3 and 4. Each letter has one size."),
+    "einsum_on_the_class": (lambda: CLASS.einsum("ij->ji", ones(2, 3)), DTypeError,
+                            'Tensor.einsum: str is no tensor. Write kernmill.einsum("ij,jk->ik", a, b).'),
+    "cat_on_the_class": (lambda: CLASS.cat([ones(2), ones(2)]), DTypeError,
+                         "Tensor.cat: list is no tensor. Write kernmill.cat([a, b], axis)."),
+    "stack_on_the_class": (lambda: CLASS.stack([ones(2)], 1), DTypeError,
+                           "Tensor.stack: list is no tensor. Write kernmill.stack([a, b], axis)."),
     "assign": (lambda: ones(2).assign(ones(3)), ShapeError,
                "assign: shapes (2,) and (3,) do not broadcast: at axis -1 the sizes are 2 and 3. "
                "Reshape one of them so that sizes are equal or 1."),

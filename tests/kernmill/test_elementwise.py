@@ -123,6 +123,20 @@ def test_int_powers_are_exact() -> None:
     same(Tensor([2, 3]) ** Tensor([62, 20]), np.array([2, 3]) ** np.array([62, 20]))
 
 
+def test_division_by_an_int_outside_the_dtype_is_exact() -> None:
+    t = Tensor(np.array([0, 5], np.uint8))
+    same(t / -2, np.array([-0.0, -2.5], np.float32))
+    same(1000 / t, np.array([np.inf, 200], np.float32))
+
+
+def test_whole_division_of_bools_takes_the_dtype_of_the_other_operand() -> None:
+    bits, bytes_ = np.array([True, False]), np.array([1, 2], np.int8)
+    same(Tensor(bits) // Tensor(bytes_), bits // bytes_)
+    same(Tensor(bytes_) % Tensor(bits), np.zeros(2, np.int8))
+    same(Tensor(bits) % Tensor(bytes_), bits % bytes_)
+    assert (Tensor(bits) // Tensor(bits)).dtype is dtypes.int64
+
+
 def test_comparison_with_an_int_outside_the_dtype_is_exact() -> None:
     t = Tensor(np.array([0, 255], np.uint8))
     assert (t < 300).tolist() == [True, True]

@@ -111,14 +111,21 @@ def test_twice(tmp_path: Path) -> None:
     assert bytes(gguf.read(tmp_path / "out").values("blk.0.attn_q.weight")) == want.tobytes()
 
 
-def test_a_file_may_replace_itself_and_a_split_one_becomes_one(tmp_path: Path) -> None:
+def test_a_split_file_becomes_one_and_no_part_of_it_is_written_over(tmp_path: Path) -> None:
+    """It was, once: with the same path given twice, the only copy of the weights in full was gone."""
     paths = [tmp_path / f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
     for n, path in enumerate(paths):
         part = {"split.no": n, "split.count": 2, "split.tensors.count": 2}
         save(path, {f"{n}.weight": Tensor(weight(2, 32))}, part)
-    quantize.run(paths[0], paths[0], "Q8_0", report=quiet)
-    assert types(paths[0]) == {"0": "Q8_0", "1": "Q8_0"}
-    assert not any(key.startswith("split") for key in gguf.read(paths[0]).metadata)
+    (tmp_path / "link").symlink_to(paths[1])
+    before = [path.read_bytes() for path in paths]
+    for target in (*paths, tmp_path / "link"):
+        with pytest.raises(FormatError, match=r"it is read, and would be lost\. Write to another place\.$"):
+            quantize.run(paths[0], target, "Q8_0", report=quiet)
+    assert [path.read_bytes() for path in paths] == before
+    quantize.run(paths[0], tmp_path / "out", "Q8_0", report=quiet)
+    assert types(tmp_path / "out") == {"0": "Q8_0", "1": "Q8_0"}
+    assert not any(key.startswith("split") for key in gguf.read(tmp_path / "out").metadata)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30])

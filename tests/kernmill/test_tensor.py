@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor, dtypes, jit, no_grad
+from kernmill import ShapeError, Tensor, dtypes, jit, no_grad
 from kernmill.ir import DType
 from tests.kernmill.against import close, same, values
 
@@ -205,6 +205,14 @@ def test_scalars_and_empty_tensors_come_back() -> None:
     assert Tensor([]).tolist() == []
     assert Tensor(np.zeros((2, 0))).tolist() == [[], []]
     assert Tensor(np.zeros((2, 0))).numpy().shape == (2, 0)
+
+
+def test_one_element_is_formatted_as_a_number() -> None:
+    loss = Tensor([1.5, 2.0]).mean()
+    assert f"{loss}" == "<Tensor () float32 on " + loss.device + ", not realized>"
+    assert f"{loss:.2f} {Tensor([3]):4d}" == "1.75    3"
+    with pytest.raises(ShapeError, match="item: shape"):
+        f"{Tensor([1.0, 2.0]):.2f}"
 
 
 def test_bfloat16_goes_round() -> None:

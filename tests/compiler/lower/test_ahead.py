@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kernmill.compiler import lower, merge_loops, parse_schedule
-from kernmill.ir import Ops, UOp, closed_ranges, index_const, simplify, substitute
+from kernmill.ir import Ops, UOp, closed_ranges, dtypes, index_const, simplify, substitute, take
 from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_ast, run_on
 from tests.compiler.passes import after
 
@@ -72,6 +73,31 @@ def test_loads_outside_of_copies_keep_theirs() -> None:
     moved = after("ahead", product(8), "vectorize i1 16; prefetch 4096", VECTORS)
     assert not asks(moved)
     assert any(node.arg == 4096 for node in moved.toposort() if node.op is Ops.LOAD)
+
+
+@pytest.mark.parametrize(("ahead", "rows"), [(1, 1), (384, 1), (385, 2), (1 << 30, 40)])
+def test_rows_that_are_looked_up_are_asked_for_by_a_later_place(ahead: int, rows: int) -> None:
+    """And not by what lies behind a row; past the last row it is the last one that is asked for."""
+    ast = only(take(data(0, 4096, 96), data(1, 40, dtype=dtypes.int64), 0))
+    moved = after("ahead", ast, f"vectorize i1 16; unroll i1 2; prefetch {ahead}", VECTORS)
+    assert all(node.arg is None for node in moved.toposort() if node.op is Ops.LOAD)
+    found = asks(moved)
+    assert len(found) == 2
+    for ask in found:
+        (lookup,) = [node.src[0].src[1] for node in ask.toposort() if node.op is Ops.LOAD]
+        (loop,) = lookup.ranges
+        places = [simplify(substitute(lookup, {loop: index_const(i)})).arg for i in range(40)]
+        assert places == [min(i + rows, 39) for i in range(40)]
+
+
+@pytest.mark.parametrize(
+    "schedule", ["vectorize i1 16; unroll i0 4", "unroll i1 4; split i0 8; thread i0", "vectorize i0 8"]
+)
+def test_looked_up_rows_stay(schedule: str) -> None:
+    ast = only(take(data(0, 4096, 96), data(1, 40, dtype=dtypes.int64), 0))
+    arrays = inputs(ast)
+    arrays[2][:] = np.random.default_rng(1).integers(0, 4096, 40)
+    close(run_on("LLVM", ast, arrays, parse_schedule(f"{schedule}; prefetch 999")), run_ast(ast, arrays))
 
 
 def test_the_linear_form_is_legal() -> None:

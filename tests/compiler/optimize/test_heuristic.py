@@ -89,10 +89,10 @@ def test_a_large_result_of_several_passes_holds_their_row() -> None:
     assert "inplace" not in chosen(softmax(data(0, 64, 64)))
 
 
-def test_a_row_that_is_looked_up_is_not_read_past_its_end() -> None:
+def test_large_results_ask_ahead_for_rows_and_for_looked_up_rows() -> None:
     rows = take(data(0, 4096, 768), data(1, 8192, dtype=dtypes.int64), 0)
     assert "stream" in chosen(rows)
-    assert "prefetch" not in chosen(rows)
+    assert "prefetch" in chosen(rows)
     assert "prefetch" in chosen(data(0, 4096, 4096) + 1.0)
 
 
@@ -148,6 +148,19 @@ def test_few_rows_read_a_large_matrix_in_its_order(rows: int) -> None:
     assert verbs["prefetch"] == (str(int(verbs["accumulate"][1]) * together * 4096 * 4),)
     staged = [action.args[0] for action in found if action.verb == "stage"]
     assert staged == {1: [], 3: ["1"], 8: ["1"], 32: ["1", "2"]}[rows]  # the matrix only if rows make several tiles
+
+
+@pytest.mark.parametrize("columns", [300, 1000])
+def test_few_rows_read_a_narrow_matrix_in_its_order_too(columns: int) -> None:
+    """In pieces of half its width, where that is less than a page: column after column took three times as long."""
+    root = matmul(data(0, 24, 16384), data(1, 16384, columns))
+    found = chosen(root)
+    assert found["accumulate"] == [("k0", "16")]
+    assert found["split"] == [("i1", {300: "2", 1000: "7"}[columns])]
+
+
+def test_a_row_by_a_matrix_of_odd_width_has_a_tile() -> None:
+    assert chosen(matmul(data(0, 1, 256), data(1, 256, 1000)))["unroll"][0] == ("i0", "8")
 
 
 def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:
