@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape, strided, take
+from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, replace, reshape, strided, take
 from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
@@ -101,6 +99,14 @@ def test_a_loop_of_two_that_is_read_in_both_orders_is_copied_out() -> None:
     swapped = strided(x, (-1, 1))
     assert chosen(elementwise(Ops.MAX, x, swapped))["unroll"] == [("i0", "2")]
     assert ("i0", "2") not in chosen(elementwise(Ops.MAX, x, data(1, 2, 64))).get("unroll", [])
+
+
+def test_rows_that_are_shorter_than_a_vector_are_copied_out() -> None:
+    """Four bytes each, laid in another order: an iteration is 16 of them, or as many as divide their number."""
+    for rows, together in ((32, "16"), (48, "16"), (12, "4")):
+        turned = permute(data(0, rows, 6, 4, dtype=dtypes.uint8), (1, 0, 2))
+        assert chosen(turned)["unroll"] == [("i1", together)]
+    assert "unroll" not in chosen(permute(data(0, 7, 6, 4, dtype=dtypes.uint8), (1, 0, 2)))
 
 
 def test_without_masks_lanes_divide_the_loop() -> None:
