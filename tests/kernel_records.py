@@ -21,13 +21,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kernmill.ir import Context, DType, Kernel, KernmillError, Ops
+from kernmill.ir import Context, DType, Kernel, KernmillError, Ops, replace
 from kernmill.runtime import Call, allocate_buffer, build, get_device
 
 LIMIT_BYTES = 1 << 18  # of all buffers of a kernel
@@ -100,13 +100,13 @@ def exact_memory() -> Iterator[None]:
     """Buffers of the driver, and not a byte larger than asked for."""
     ops_cl: Any = importlib.import_module("kernmill.runtime.ops_cl")
     memory: Any = importlib.import_module("kernmill.runtime.cl_memory")
-    facts, bucket = ops_cl.facts_of, memory.bucket_bytes
+    facts, bucket = ops_cl.facts_of, memory.ClAllocator.bucket_bytes
     ops_cl.facts_of = lambda handle: replace(facts(handle), is_unified=False)
-    memory.bucket_bytes = lambda size: size
+    memory.ClAllocator.bucket_bytes = lambda _, size: size
     try:
         yield
     finally:
-        ops_cl.facts_of, memory.bucket_bytes = facts, bucket
+        ops_cl.facts_of, memory.ClAllocator.bucket_bytes = facts, bucket
 
 
 @contextmanager

@@ -27,7 +27,7 @@ Tests: tests/compiler/optimize/test_actions.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from kernmill.ir import (
@@ -42,6 +42,8 @@ from kernmill.ir import (
     make_range,
     memory_of,
     rebuilt,
+    record,
+    replace,
     simplify,
     substitute,
     with_sources,
@@ -54,19 +56,10 @@ from ..split_reduce import neutral_element
 from . import proposals as propose
 from .staging import gated, in_output, staged, unpacked
 
-__all__ = [
-    "VERBS",
-    "Action",
-    "Verb",
-    "apply_action",
-    "apply_actions",
-    "find_loop",
-    "parse_schedule",
-    "show_schedule",
-]
+__all__ = ["VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Action:
     """One step of a schedule; `args` are loop names and amounts as written."""
 
@@ -146,8 +139,8 @@ def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
     """Those of the actions that can be applied one after another."""
     found: list[Action] = []
     for action in actions:
-        if fits(ast, action):
-            ast = apply_actions(ast, [action])
+        with suppress(CompileError):
+            ast, _ = apply_action(ast, action)
             found.append(action)
     return found
 
@@ -155,14 +148,15 @@ def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
 def _check_memory(ast: UOp) -> None:
     """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
     of a group fill together is the same for all of them."""
-    for node in ast.toposort():
-        own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (node.ranges, closed_ranges(node)))
+    facts = dict.fromkeys((node.ranges, closed_ranges(node), node.op is Ops.LOCAL) for node in ast.toposort())
+    for around, closed, is_memory in facts:
+        own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (around, closed))
         if own and filled:
             raise ValueError("each work-item would need memory of its own; name the loop of the items in `stage`")
-        lanes = sum(r.arg[1] == AxisKind.VECTOR for r in node.ranges)
+        lanes = sum(r.arg[1] == AxisKind.VECTOR for r in around)
         if lanes > 1:
             raise ValueError("a value would have the lanes of two loops")
-        if lanes and node.op is Ops.LOCAL:
+        if lanes and is_memory:
             raise ValueError("each lane would need memory of its own; name the loop of the lanes in `stage`")
 
 
@@ -503,7 +497,7 @@ def _keeps_loops(act: Callable[[UOp, tuple[str, ...]], UOp]) -> Callable[[UOp, t
     return lambda ast, args: (act(ast, args), {})
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Verb:
     """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
 
