@@ -16,6 +16,7 @@ from kernmill.runtime import launched_ns
 from ..formats import gguf
 from ..jitted import Jit
 from ..quant import QuantizedTensor, load_tensor
+from .alike import Alike
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .sampling import Sampler
@@ -113,7 +114,7 @@ class Model:
     # --- what is captured: the places are variables, so that one graph serves them all
     def _last_logits(self, tokens: Tensor, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
         """The logits after token `last` of each sequence, None: the only one. Shapes: (sequences, vocabulary)."""
-        hidden = self.architecture.forward(tokens, places, cache)
+        hidden = self.architecture.forward(tokens, places, cache, Alike().layer)
         if last is not None:
             hidden = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1)
         rows = hidden.squeeze(1).contiguous()  # a product that gathers as it goes reads weights in columns
@@ -121,7 +122,7 @@ class Model:
 
     def _all_states(self, tokens: Tensor, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
-        return self.architecture.forward(tokens, places, cache)
+        return self.architecture.forward(tokens, places, cache, Alike().layer)
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
