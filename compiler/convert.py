@@ -8,9 +8,7 @@ converts, or not everybody in the same way, stays. Tests: tests/compiler/test_co
 
 from __future__ import annotations
 
-from kernmill.ir import DType, Ops, UOp
-
-from .kernel import memory_of
+from kernmill.ir import DType, Ops, UOp, memory_of
 
 __all__ = ["convert_packed"]
 

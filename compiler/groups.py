@@ -24,11 +24,12 @@ from kernmill.ir import (
     closed_ranges,
     dtypes,
     make_range,
+    memory_of,
     simplify,
     substitute,
 )
 
-from .kernel import KernelInfo, memory_of
+from .kernel import KernelInfo
 from .optimize.staging import gated, step_of
 
 __all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]
@@ -65,10 +66,8 @@ def share_work(ast: UOp) -> UOp:
         elif node in ast.src and not any(is_local(r) for r in node.ranges):
             new = new.replace(src=(gated(src[0], item < 1), *src[1:]))
         done[node] = new
-    names = dict.fromkeys(
-        "item" if loops.get(name) in outputs else name for name in (*info.order, *(() if outputs else ("item",)))
-    )
-    return simplify(done[ast].replace(arg=replace(info, order=tuple(names))))
+    names = (*(name for name in info.order if loops.get(name) not in outputs), "item")  # what they share is around it
+    return simplify(done[ast].replace(arg=replace(info, order=names)))
 
 
 def fills_shared(node: UOp) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["KernelInfo", "iterations", "memory_of"]
+__all__ = ["KernelInfo", "iterations"]
 
 
 def iterations(loop: UOp) -> int:
@@ -21,13 +21,6 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
     numbers = list(dict.fromkeys(node.arg[0] for node in (*written, *params)))
     table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
     return substitute(ast, table), tuple(numbers)
-
-
-def memory_of(node: UOp) -> UOp:
-    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
-    while node.op in (Ops.INDEX, Ops.AFTER):
-        node = node.src[0]
-    return node
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,17 @@ from .shape import Shape
 from .shape_rules import shape_of
 from .values import to_dtype
 
-__all__ = ["UOp", "closed_ranges", "const", "index_const", "make_range", "rebuilt", "substitute", "with_sources"]
+__all__ = [
+    "UOp",
+    "closed_ranges",
+    "const",
+    "index_const",
+    "make_range",
+    "memory_of",
+    "rebuilt",
+    "substitute",
+    "with_sources",
+]
 
 MISSING: Any = object()
 
@@ -358,6 +368,13 @@ def index_const(value: UOp | int) -> UOp:
 def make_range(name: str, size: UOp | int, kind: AxisKind) -> UOp:
     """A loop variable that runs from 0 to size-1."""
     return UOp(Ops.RANGE, dtypes.index, (index_const(size),), (name, kind))
+
+
+def memory_of(node: UOp) -> UOp:
+    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
+    while node.op in (Ops.INDEX, Ops.AFTER):
+        node = node.src[0]
+    return node
 
 
 def substitute(root: UOp, table: Mapping[UOp, UOp], order: Iterable[UOp] | None = None) -> UOp:

@@ -86,10 +86,15 @@ class _Call(NamedTuple):
 
 
 class Jit(Generic[P, R]):
-    """A function that is captured and replayed. Calls from several threads take turns."""
+    """A function that is captured and replayed. Calls from several threads take turns.
 
-    def __init__(self, function: Callable[P, R]) -> None:
+    `runs_first`: whether the first call runs plainly, for state that is made when it is first needed. Without such
+    state the first call can be captured as well.
+    """
+
+    def __init__(self, function: Callable[P, R], *, runs_first: bool = True) -> None:
         self.__kernmill_captured__ = function
+        self._runs_first = runs_first
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self._owner: weakref.ref[Any] | None = None
@@ -100,7 +105,7 @@ class Jit(Generic[P, R]):
     def reset(self) -> None:
         """Forget all captures, and that there was a first call."""
         with self._lock:
-            self._ran = False
+            self._ran = not self._runs_first
             self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
             self._recent: list[Entry] = []  # that are tried before the arguments are taken apart
             self._captured: dict[Any, int] = {}
@@ -126,7 +131,7 @@ class Jit(Generic[P, R]):
         attribute = getattr(self, "_attribute", f"_jit_{self._name}")
         bound = vars(instance).get(attribute)
         if not isinstance(bound, Jit) or bound._owner is None or bound._owner() is not instance:  # a copied object
-            bound = Jit(self.__kernmill_captured__.__get__(instance, owner))
+            bound = Jit(self.__kernmill_captured__.__get__(instance, owner), runs_first=self._runs_first)
             bound._owner = weakref.ref(instance)
             vars(instance)[attribute] = bound
         return bound
@@ -135,7 +140,7 @@ class Jit(Generic[P, R]):
         return jit, (self.__kernmill_captured__,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jit[P, R]:
-        return Jit(self.__kernmill_captured__)
+        return Jit(self.__kernmill_captured__, runs_first=self._runs_first)
 
     # --- calls
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from kernmill.ir import DType, dtypes, reshape
-from kernmill.runtime import upload
+from kernmill.runtime import allocate_buffer, buffer_node, current_recording, upload
 
 from .lazy import device_name
 from .tensor import Tensor
 
-__all__ = ["bytes_of", "tensor_over"]
+__all__ = ["bytes_of", "in_new_memory", "tensor_over"]
 
 
 def tensor_over(values: memoryview, dtype: DType, shape: Sequence[int], device: str | None = None) -> Tensor:
@@ -31,6 +32,14 @@ def tensor_over(values: memoryview, dtype: DType, shape: Sequence[int], device: 
     array = array.view(np.bool_) if dtype.is_bool else array
     place = device_name(device)
     return Tensor._make(reshape(upload(array, dtype, place, borrow=True), tuple(shape)), place)
+
+
+def in_new_memory(dtype: DType, shape: Sequence[int], device: str | None = None) -> Tensor:
+    """A realized tensor with whatever values its memory had: for who assigns all of them, part by part."""
+    place = device_name(device)
+    buffer = allocate_buffer(place, dtype, prod(shape))
+    buffer.is_borrowed = current_recording() is not None  # each replay needs memory of its own: this is not written
+    return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), place)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

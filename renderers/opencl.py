@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes
+from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes, memory_of
 
 from .base import Renderer, grid_digits
 from .clike import C_OPS, c_identifier
@@ -49,7 +49,7 @@ class _Body(VectorBody):
         super().__init__(target, name, uops)
         self.grid = grid_digits(uops)
         stores = [u for u in uops if u.op is Ops.STORE and u.src[1].dtype.lanes > len(LANE)]
-        self.dealt = {memory for u in stores if (memory := _memory(u.src[0])).op is Ops.LOCAL}
+        self.dealt = {memory for u in stores if (memory := memory_of(u.src[0])).op is Ops.LOCAL}
         self.shared: list[str] = []
         self.handlers |= {Ops.BARRIER: self.barrier, Ops.LOCAL: self.local, Ops.TILE: self.tile}
 
@@ -147,7 +147,7 @@ class _Body(VectorBody):
 
     def store_block(self, place: UOp, value: str) -> None:
         """The results that an item holds: where they belong, or one after the other in memory of its own."""
-        first, others = ("0", range(4)) if _memory(place) in self.dealt else HELD[2]
+        first, others = ("0", range(4)) if memory_of(place) in self.dealt else HELD[2]
         for n, number in enumerate(others):
             self.emit(f"({self.at(place)} + {first})[{number}] = {value}.s{n};")
 
@@ -200,7 +200,7 @@ class _Body(VectorBody):
         self.declare(f"vload{lanes}", memory, "size_t", f"const __private {scalar} *")
         self.declare(f"vstore{lanes}", "void", mask, "size_t", f"__private {self.type_name(INTS[bits])} *")
         self.helpers[
-            f"static {memory} {name}(const {space} {scalar} *p, {mask} m, bool inside) {{\n"
+            f"{_kind(space)} {memory} {name}(const {space} {scalar} *p, {mask} m, bool inside) {{\n"
             f"  {memory} r = ({memory})(0);\n"
             f"  if (inside) return m ? {self.load_lanes(u.dtype, space, 'p')} : r;\n"
             f"  {scalar} lane[{lanes}] = {{0}};\n  {self.type_name(INTS[bits])} wanted[{lanes}];\n"
@@ -212,7 +212,7 @@ class _Body(VectorBody):
 
     def inside(self, place: UOp, lanes: int) -> str:
         """Whether all lanes lie in the buffer; a negative place is a large unsigned one."""
-        last = int(_memory(place).arg[1]) - lanes
+        last = int(memory_of(place).arg[1]) - lanes
         return f"(ulong){self.values[place.src[1]]} <= {last}UL" if last >= 0 else "false"
 
     def load_lanes(self, dtype: DType, space: str, address: str) -> str:
@@ -274,7 +274,7 @@ class _Body(VectorBody):
         self.declare(f"vstore{lanes}", "void", memory, "size_t", f"__private {scalar} *")
         self.declare(f"vstore{lanes}", "void", mask, "size_t", f"__private {flag} *")
         self.helpers[
-            f"static void {name}({space} {scalar} *p, {memory} x, {mask} m, bool whole) {{\n"
+            f"{_kind(space)} void {name}({space} {scalar} *p, {memory} x, {mask} m, bool whole) {{\n"
             f"  if (whole) {{ {self.store_lanes(dtype, space, 'p', 'x')} return; }}\n"
             f"  {scalar} lane[{lanes}];\n  {flag} wanted[{lanes}];\n"
             f"  vstore{lanes}(x, 0, lane);\n  vstore{lanes}(m, 0, wanted);\n"
@@ -301,22 +301,21 @@ class _Body(VectorBody):
 
     def held(self, place: UOp, index: str) -> str:
         """Where a result of a matrix unit lies among those that an item has, which are the only ones that it reads."""
-        return f"({index}) / 64 * 2 + ({index}) % 2" if _memory(place) in self.dealt else index
+        far = HELD[2][1][2]
+        return f"({index}) / {far} * 2 + ({index}) % 2" if memory_of(place) in self.dealt else index
 
     def space(self, place: UOp) -> str:
         """The address space of a place."""
-        memory = _memory(place)
+        memory = memory_of(place)
         if memory.op is not Ops.LOCAL:
             return "__global"
         return "__local" if "shared" in memory.arg else "__private"
 
 
-def _memory(place: UOp) -> UOp:
-    """The PARAM or LOCAL of a place."""
-    memory = place.src[0]
-    while memory.op is Ops.AFTER:
-        memory = memory.src[0]
-    return memory
+def _kind(space: str) -> str:
+    """How a function is declared that gets an address in this space. PoCL finds the arrays of a group in the kernel's
+    own text: in a function that is always given the same one clang puts its name, and all groups have one array."""
+    return "static __attribute__((always_inline))" if space == "__local" else "static"
 
 
 def _gate(index: UOp, gates: Sequence[UOp]) -> UOp | None:

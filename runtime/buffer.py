@@ -64,14 +64,15 @@ class Buffer:
         """A NumPy view of this memory is alive somewhere: it must not be written in place."""
         return self._export is not None and self._export() is not None
 
-    def host_array(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address."""
+    def host_array(self, address: int | None = None) -> np.ndarray[Any, np.dtype[Any]]:
+        """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address, at
+        `address` where that is not the one that kernels know."""
         import numpy as np
 
         export = None if self._export is None else self._export()  # one for all views: it dies with the last of them
         if export is None:
             export = _Export(self, {
-                "version": 3, "shape": (self.numel,), "data": (self.address, False),
+                "version": 3, "shape": (self.numel,), "data": (address or self.address, False),
                 "typestr": np.dtype(_NUMPY.get(self.dtype.name, self.dtype.name)).str,
             })  # fmt: skip
             self._export = weakref.ref(export)

@@ -6,6 +6,9 @@ has: a Buffer inside it (a place in a planned arena) is found by the difference.
 Kernels have one queue, copies to and from the host another, so that they run side by side. `last` is the event after
 which nothing enqueued so far runs any more, since queues are in order: a block remembers it when it is given back, and
 a copy into memory that was used waits for it. Kernels wait for the copies in `waits`.
+
+A device that shares the host's memory copies nothing: its buffers are mapped for the host, to be written at once, or to
+be read as long as a view of them lives (kernels may read them, too). What a map showed is given back by `_unmap`.
 """
 
 from __future__ import annotations
@@ -21,12 +24,12 @@ from kernmill.ir import OutOfMemoryError
 if TYPE_CHECKING:
     from .cl_driver import ClFacts
 
-__all__ = ["SMALLER", "ClAllocator", "ClBlock", "host_memory"]
+__all__ = ["NO_ROOM", "SMALLER", "ClAllocator", "ClBlock", "host_memory"]
 
 _STEP = 4096
 _STAGED = 64 << 20  # bytes on their way to the device, at most; a larger tensor is waited for
 SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
-_NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE
+NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE
 
 
 class ClBlock:
@@ -62,6 +65,7 @@ class ClAllocator:
         self._lock = threading.Lock()
         self._writes: collections.deque[tuple[Any, int]] = collections.deque()
         self._returned: collections.deque[ClBlock] = collections.deque()
+        self.seen: collections.deque[Any] = collections.deque()  # what `map` gave and nobody looks at any more
         self._free: collections.OrderedDict[int, list[ClBlock]] = collections.OrderedDict()
         self._next_address = _STEP
 
@@ -111,26 +115,33 @@ class ClAllocator:
 
     def begin(self) -> None:
         """Kernels enqueued from here on see what was copied before. Called with the device's lock held, as `joined`."""
-        if self.waits:
+        if self.waits or self.seen:
             with self._lock:
+                self._unmap()
                 waits, self.waits = self.waits, []
-            self.cl.enqueue_barrier(self.queue, wait_for=waits)
+                self.last = self.cl.enqueue_barrier(self.queue, wait_for=waits)
 
-    def joined(self, events: Sequence[Any], source: ClAllocator | None = None) -> None:
-        """What was enqueued; `source`: the memory of another device that it reads, whose kernels wait for it."""
+    def pending(self) -> list[Any]:
+        """Events after which all that was enqueued is done."""
+        with self._lock:
+            return [*([] if self.last is None else [self.last]), *self.waits]
+
+    def joined(self, events: Sequence[Any]) -> None:
+        """What was enqueued, here or in another device's queue for what it reads here."""
         self.last = events[-1] if events else self.last
-        if source is not None:
-            source.last = self.last
-            with source._lock:
-                source.waits += events
 
-    def write(self, memory: Any, offset_bytes: int, source: memoryview, after: Any) -> None:
-        """Bytes of the host into a buffer, while kernels run and the host goes on: what is on its way is a copy."""
+    def write(self, memory: Any, offset_bytes: int, source: memoryview, after: Sequence[Any]) -> None:
+        """Bytes of the host into a buffer, while kernels run and the host goes on: what is on its way is a copy. Memory
+        that the host shares is written by the host, once it is free."""
+        if self.facts.is_unified:
+            there = self.map(memory, offset_bytes, len(source), self.cl.map_flags.WRITE_INVALIDATE_REGION, after)
+            memoryview(there)[:] = source
+            self.seen.append(there)
+            return
         is_large = len(source) > _STAGED
         copy = source if is_large else bytearray(source)
-        before = None if after is None else [after]
         event = self.cl.enqueue_copy(
-            self.copies, memory, copy, dst_offset=offset_bytes, is_blocking=is_large, wait_for=before
+            self.copies, memory, copy, dst_offset=offset_bytes, is_blocking=is_large, wait_for=after or None
         )
         self.copies.flush()
         with self._lock:
@@ -144,12 +155,26 @@ class ClAllocator:
 
     def read(self, memory: Any, offset_bytes: int, target: memoryview) -> None:
         """A buffer into bytes of the host, once all that was enqueued before is done."""
-        before = [*([] if self.last is None else [self.last]), *self.waits]
         self.cl.enqueue_copy(
-            self.copies, target, memory, src_offset=offset_bytes, is_blocking=True, wait_for=before or None
+            self.copies, target, memory, src_offset=offset_bytes, is_blocking=True, wait_for=self.pending() or None
         )
 
+    def map(self, memory: Any, offset_bytes: int, nbytes: int, flags: int, before: Sequence[Any]) -> Any:
+        """A buffer's bytes as an array where the host sees them, once the events `before` have come."""
+        with self._lock:
+            self._unmap()
+        return self.cl.enqueue_map_buffer(
+            self.copies, memory, flags, offset_bytes, (nbytes,), "uint8", wait_for=before or None
+        )[0]
+
+    def _unmap(self) -> None:
+        """Give back what a map showed; kernels wait for it. Call with the lock held."""
+        while self.seen:
+            self.waits.append(self.seen.popleft().base.release(self.copies))
+            self.copies.flush()
+
     def _collect(self) -> None:
+        self._unmap()
         while self._returned:
             block = self._returned.popleft()
             self.live_bytes -= block.capacity_bytes
@@ -175,14 +200,15 @@ class ClAllocator:
         try:
             return self._buffer(capacity)
         except self.cl.Error as error:
-            if error.code not in _NO_ROOM:
+            if error.code not in NO_ROOM:
                 raise
             raise OutOfMemoryError(
                 f"{self.device}: no room for a buffer of {nbytes / 2**20:.1f} MiB ({error}). {self.figures()} {SMALLER}"
             ) from None
 
     def _buffer(self, capacity: int) -> Any:
-        return self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, capacity)
+        flags = self.cl.mem_flags.READ_WRITE | (self.cl.mem_flags.ALLOC_HOST_PTR if self.facts.is_unified else 0)
+        return self.cl.Buffer(self.context, flags, capacity)
 
 
 def bucket_bytes(nbytes: int) -> int:

@@ -213,16 +213,28 @@ class Device(ABC):
         """(default: host memory) A buffer into bytes of the host."""
         import numpy as np
 
-        np.frombuffer(target, np.uint8)[:] = source.host_array().view(np.uint8)
+        np.frombuffer(target, np.uint8)[:] = self.host_array(source).view(np.uint8)
 
-    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> bool:
-        """(default: where the host sees both) A buffer of another device into one of this one's, not by way of the
-        host; whether that could be done."""
-        if not (self.props().is_host_visible and device.props().is_host_visible):
-            return False
-        device.synchronize()
-        device.copy_out(target.host_array().data.cast("B"), source)
-        return True
+    def host_array(self, buffer: Buffer) -> Any:
+        """(default: a view where the host sees the memory) The values as a 1-D NumPy array (bfloat16: as uint16)."""
+        if self.props().is_host_visible:
+            self.synchronize()
+            return buffer.host_array()
+        import numpy as np
+
+        out = np.empty(buffer.numel, {"bfloat16": "uint16"}.get(buffer.dtype.name, buffer.dtype.name))
+        if buffer.numel:
+            self.copy_out(out.data.cast("B"), buffer)
+        return out
+
+    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
+        """(default: one copy where the host sees one of them, else two) A buffer of another device into one of this
+        one's, of the same size."""
+        if self.props().is_host_visible:
+            device.synchronize()
+            device.copy_out(target.host_array().data.cast("B"), source)
+        else:
+            self.copy_in(target, device.host_array(source).data.cast("B"))
 
     def assembly(self, source: str) -> str:
         """(default: none) What the machine executes, as text."""

@@ -19,7 +19,7 @@ from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer,
 from .allocator import Block
 from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
-from .cl_memory import SMALLER, ClAllocator, ClBlock, host_memory
+from .cl_memory import NO_ROOM, SMALLER, ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 from .unit_trial import unit_trial
@@ -65,7 +65,7 @@ class ClDevice(Device):
             self.context, self.queue = _session(self.cl, self.facts, index)
         except self.cl.Error as error:
             raise DeviceError(f"{name}: {self.facts.name} cannot be opened ({error}). Choose another.") from error
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.memory = ClAllocator(self.cl, self.context, self.queue, self.facts, name)
         self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
 
@@ -104,7 +104,7 @@ class ClDevice(Device):
         facts = self.facts
         return Properties(
             facts.total_bytes, 0, facts.max_alloc_bytes, facts.total_bytes, is_async=not facts.is_host_memory,
-            is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_host_memory,
+            is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_unified,
         )  # fmt: skip
 
     @cached_property
@@ -114,12 +114,12 @@ class ClDevice(Device):
 
     @cached_property
     def unit(self) -> tuple[tuple[Unit, ...], str]:
-        """What a matrix unit multiplies, and a sentence about it. It is used when asked for: no GPU has run it yet."""
-        may_have = "cl_nv_device_attribute_query" in self.facts.extensions and self.facts.step_items == MMA_ITEMS
-        if setting("TARGET") != "mma":  # only NVIDIA's own driver takes its instructions
-            return (), "matrix unit: not used, TARGET=mma tries it" if may_have else ""
-        if not may_have:
+        """What a matrix unit multiplies, and a sentence about it; TARGET=mma relies on one without a trial."""
+        if setting("TARGET") == "mma":
             return MMA_UNITS, "matrix unit: not tried (TARGET=mma)"
+        may_have = "cl_nv_device_attribute_query" in self.facts.extensions and self.facts.step_items == MMA_ITEMS
+        if setting("TARGET") or not may_have:  # only NVIDIA's own driver takes its instructions
+            return (), ""
         fault = next(filter(None, map(self.unit_fault, MMA_UNITS)), "")
         return ((), f"matrix unit: not used, {fault}") if fault else (MMA_UNITS, "matrix unit: float16, bfloat16")
 
@@ -158,13 +158,13 @@ class ClDevice(Device):
     def compile(self, name: str, source: str) -> bytes:
         """The source and the driver's binary."""
         refuse_after_fork(self.name)
-        return pack_program(source, self.binary(self.build(name, source)))
+        return pack_program(source, self._binary(self.build(name, source)))
 
     def build(self, name: str, source: str) -> Any:
         """A program of the driver for this device. Raises CompileError."""
         return build_program(self.cl, self.context, self.handle, source, self.options, name)
 
-    def binary(self, program: Any) -> bytes:
+    def _binary(self, program: Any) -> bytes:
         """Its binary for this device; nothing from a driver without binaries, which builds from source each time."""
         try:
             return next((bytes(made) for made in program.get_info(self.cl.program_info.BINARIES) if made), b"")
@@ -186,7 +186,7 @@ class ClDevice(Device):
 
     def assembly(self, source: str) -> str:
         """The driver's binary where that is text, as NVIDIA's is."""
-        binary = self.binary(self.build("kernel", source))
+        binary = self._binary(self.build("kernel", source))
         return binary.decode("ascii").rstrip("\0") if binary.isascii() else ""
 
     # --- memory
@@ -217,36 +217,50 @@ class ClDevice(Device):
             super().copy_in(target, source)
             return
         block = self.block_of(target)
-        after = block.after if isinstance(block, ClBlock) and block.is_fresh else self.memory.last
+        is_free = isinstance(block, ClBlock) and block.is_fresh
+        after = [*filter(None, [block.after if is_free else self.memory.last])]
         memory, offset = self.place(target)
         with self.told():
             self.memory.write(memory, offset * target.dtype.size_bytes, source, after)
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """A buffer into bytes of the host."""
-        if self.facts.is_host_memory:
+        if self.facts.is_unified:
             super().copy_out(target, source)
             return
         memory, offset = self.place(source)
         with self.told():
             self.memory.read(memory, offset * source.dtype.size_bytes, target)
 
-    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> bool:
+    def host_array(self, buffer: Buffer) -> Any:
+        """A view also of memory that the host shares while it is mapped."""
+        if not self.facts.is_unified or self.facts.is_host_memory or not buffer.numel:
+            return super().host_array(buffer)
+        memory, offset = self.place(buffer)
+        with self.told():
+            flags, before = self.cl.map_flags.READ, self.memory.pending()
+            start = offset * buffer.dtype.size_bytes
+            mapped = self.memory.map(memory, start, buffer.nbytes, flags, before)
+        seen = buffer.host_array(mapped.ctypes.data)
+        weakref.finalize(seen.base, self.memory.seen.append, mapped)  # the garbage collector may come anywhere
+        return seen
+
+    def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """Of a device in the same context: by the driver, in the order of both queues."""
         if not isinstance(device, ClDevice) or device.context is not self.context or self.facts.is_host_memory:
-            return super().copy_from(target, source, device)
+            super().copy_from(target, source, device)
+            return
         (into, at), (out_of, start) = self.place(target), device.place(source)
         size = source.dtype.size_bytes
-        with self.told(), self.lock:
-            self.memory.begin()
-            before = [*([] if device.memory.last is None else [device.memory.last]), *device.memory.waits]
-            event = self.cl.enqueue_copy(
+        one, other = sorted((self, device), key=lambda d: d.index)
+        with one.lock, other.lock, self.enqueuing() as events:  # both: neither says in between what comes last
+            events.append(self.cl.enqueue_copy(
                 self.queue, into, out_of, byte_count=source.nbytes, src_offset=start * size, dst_offset=at * size,
-                wait_for=before or None,
-            )  # fmt: skip
-            self.memory.joined([event], device.memory)
+                wait_for=device.memory.pending() or None,
+            ))  # fmt: skip
             self.queue.flush()
-        return True
+            device.memory.joined(events)
+            device.memory.waits += events
 
     def block_of(self, buffer: Buffer) -> Any:
         """The block that a buffer lies in, the host's or the driver's; None for borrowed memory."""
@@ -278,15 +292,21 @@ class ClDevice(Device):
 
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """Enqueue in order."""
+        with self.enqueuing() as events:
+            events += map(self.launch, calls)
+        return self.finish(events, is_timed=is_timed)
+
+    @contextmanager
+    def enqueuing(self) -> Generator[list[Any]]:
+        """What is put into the queue, after what was copied before; its events go into the list, at least the last."""
         refuse_after_fork(self.name)
         events: list[Any] = []
         with self.told(), self.lock:
             self.memory.begin()
             try:
-                events += map(self.launch, calls)
+                yield events
             finally:  # what comes after waits for those that were enqueued before one failed, too
                 self.memory.joined(events)
-        return self.finish(events, is_timed=is_timed)
 
     def launch(self, call: Call) -> Any:
         """Enqueue one kernel, in smaller groups where the driver finds that it has no registers for these."""
@@ -322,18 +342,14 @@ class ClDevice(Device):
         try:
             yield
         except self.cl.Error as error:
-            raise self.launch_error(error) from error
-
-    def launch_error(self, error: Any) -> DeviceError:
-        """A driver's error as a sentence."""
-        if getattr(error, "code", 0) in (-4, -5, -61):
-            return OutOfMemoryError(
-                f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()} {SMALLER}"
-            )
-        return DeviceError(
-            f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
-            "choose another device if it happens again."
-        )
+            if getattr(error, "code", 0) in NO_ROOM:
+                raise OutOfMemoryError(
+                    f"{self.name}: {self.facts.name} has no room left ({error}). {self.memory.figures()} {SMALLER}"
+                ) from error
+            raise DeviceError(
+                f"{self.name}: {self.facts.name} failed ({error}). The device may be lost: start the program anew, and "
+                "choose another device if it happens again."
+            ) from error
 
 
 class _Launch:
@@ -428,20 +444,14 @@ class _Prepared(Batch):
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device
-        refuse_after_fork(device.name)
         enqueue, queue = device.cl.enqueue_nd_range_kernel, device.queue
-        with device.told(), device.lock:
-            device.memory.begin()
-            events: list[Any] = []
-            try:
-                for kernel, size, group in self.entries:
-                    event = enqueue(queue, kernel, size, group)
-                    if is_timed or not events:
-                        events.append(event)
-                    else:
-                        events[0] = event  # the others go at once: a hundred that are kept cost more
-            finally:
-                device.memory.joined(events)
+        with device.enqueuing() as events:
+            for kernel, size, group in self.entries:
+                event = enqueue(queue, kernel, size, group)
+                if is_timed or not events:
+                    events.append(event)
+                else:
+                    events[0] = event  # the others go at once: a hundred that are kept cost more
         return device.finish(events, is_timed=is_timed)
 
 
@@ -457,9 +467,8 @@ def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> 
     """What generated code may use on the device; `shape`: gpu, mma or cpu, where it is not the device's own."""
     is_cpu = (shape if shape in ("gpu", "cpu", "mma") else facts.kind) == "cpu"
     lanes = min(16, facts.float_lanes) if is_cpu and facts.float_lanes > 1 else 4
-    missing = ({dtypes.float64} if not facts.has_float64 else set()) | (
-        {dtypes.float16} if not facts.has_float16 else set()
-    )
+    has = {dtypes.float64: facts.has_float64, dtypes.float16: facts.has_float16}
+    missing = {dtype for dtype in has if not has[dtype]}
     items = 0 if is_cpu else 1 << min(facts.max_group, _MOST_GROUP).bit_length() - 1
     kind = "cpu" if is_cpu else f"gpu-{items}-{facts.local_bytes >> 10}"
     return Target(

@@ -140,6 +140,7 @@ class Replay:
         self._binders: list[list[Callable[[Buffer], object]]] = [[] for _ in moving]
         # in place of what moves: the memory of the capture belongs to its user, and is not kept alive from here
         self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
+        self._slot_of_absent = {id(absent): slot for slot, absent in enumerate(self._absent)}
         self.addresses = [0] * len(moving)
         self._setters: dict[str, list[Callable[[int], object]]] = {}
         self._bounds: dict[str, tuple[int, int]] = {}
@@ -254,11 +255,15 @@ class Replay:
         self._values = dict(values)
 
     def _run_other(self, step: _Copy | _Check, given: Sequence[Buffer]) -> None:
-        """A copy or a check, which are rare."""
-        at = {id(absent): buffer for absent, buffer in zip(self._absent, given, strict=True)}
+        """A copy or a check."""
+
+        def now(buffer: Buffer) -> Buffer:
+            slot = self._slot_of_absent.get(id(buffer))
+            return buffer if slot is None else given[slot]
+
         if isinstance(step, _Copy):
-            copy_between(at.get(id(step.target), step.target), at.get(id(step.source), step.source))
-        elif download_scalar(at.get(id(step.buffer), step.buffer)):
+            copy_between(now(step.target), now(step.source))
+        elif download_scalar(now(step.buffer)):
             raise IndexRangeError(step.message)
 
 
@@ -273,15 +278,9 @@ def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int
 
 
 def copy_between(target: Buffer, source: Buffer) -> None:
-    """A buffer into another of the same size, through the host where the devices know no shorter way."""
-    here, there = get_device(target.device), get_device(source.device)
-    if source.numel and not here.copy_from(target, source, there):
-        import numpy as np
-
-        staged = np.empty(source.nbytes, np.uint8)
-        there.synchronize()
-        there.copy_out(staged.data, source)
-        here.copy_in(target, staged.data)
+    """A buffer into another of the same size."""
+    if source.numel:
+        get_device(target.device).copy_from(target, source, get_device(source.device))
 
 
 def download_scalar(buffer: Buffer) -> bool:

@@ -40,13 +40,14 @@ from kernmill.ir import (
     const,
     dtypes,
     make_range,
+    memory_of,
     rebuilt,
     simplify,
     substitute,
     with_sources,
 )
 
-from ..kernel import KernelInfo, memory_of
+from ..kernel import KernelInfo
 from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
@@ -244,6 +245,8 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
     loops: tuple[UOp, ...] = (inner,)
     index = inner
     blocks = simplify((size + (amount - 1)) // amount)
+    if name in order and inner.arg[1] in (AxisKind.LOOP, AxisKind.LOCAL):
+        order.insert(order.index(name) + 1, str(inner.arg[0]))
     if int(blocks.bounds[1]) <= 1:  # also of a size that is known when the kernel runs, and may be 0
         valid = None if size.is_const and size.arg == amount else inner < size
         if name in order:
@@ -252,8 +255,6 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
         outer = make_range(name, blocks, loop.arg[1])
         index, loops = simplify(outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
-    if name in info.order and inner.arg[1] in (AxisKind.LOOP, AxisKind.LOCAL):
-        order.insert(order.index(name) + 1 if name in order else 0, str(inner.arg[0]))
     ast = _replace_loop(ast, loop, index, loops, valid)
     return ast.replace(arg=replace(info, order=tuple(order)))
 
@@ -262,9 +263,10 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
     """`index` in place of the loop variable; where `valid` is false nothing is written.
 
     Nothing is read either where a reduce loop or lanes end early. Past the end of an output loop the last iteration is
-    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate.
+    computed again and not stored: the address is clamped outside the inner loops, and no load there needs a gate, but
+    for one of what the kernel writes: another work-item may be writing the last iteration's result.
     """
-    order = ast.toposort()
+    order, written = ast.toposort(), {store.src[0].src[0] for store in ast.src}
     is_output = not any(loop in closed_ranges(node) for node in order) and loops[-1].arg[1] != AxisKind.VECTOR
     last = None if valid is None or not is_output else simplify(loop.src[0] - 1)
     if last is not None and len(loops) == 1:  # runs even where the size is 0
@@ -291,6 +293,8 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
                 src = (*src, loops[-1])
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
                 src = (gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+            case Ops.LOAD if last is not None and node.src[0].src[0] in written and _place_changes(node.src[0], loop):
+                src = (gated(substitute(node.src[0], {loop: index}), valid),)
             case Ops.INDEX if widened and loop in memory_of(node).src:
                 is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
                 inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]

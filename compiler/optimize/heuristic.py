@@ -289,8 +289,8 @@ def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, targ
         return False
     is_one = count <= _IN_REGISTERS
     columns, block, together = 2 if rows and is_one else 4, 8 if is_one else 16, 1 if count < _SHORT_BLOCK else 2
-    inside = _PAGE // (width * columns * matrix.size_bytes)
-    if shape.sizes[terms] < 8 * block * together or inside < 2 or vectors < 2 * inside * columns:
+    inside = min(_PAGE // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
+    if shape.sizes[terms] < 8 * block * together or inside < 2:
         return False
     if width < 2 or shape.sizes[terms] % together or not fits(shape.ast, Action("accumulate", (terms, str(block)))):
         return False
@@ -341,7 +341,8 @@ def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int,
             if len(reusing) > 1 and left > 1:
                 tiles[reusing[1]] = _tile(shape.sizes[reusing[1]], left)
         else:
-            tiles[lane_loop] = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
+            whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
+            tiles[lane_loop] = _tile(blocks, 8) if whole == 1 and many else whole
     else:
         wanted = (4, 4) if many else (2, 2)
         for name, most in zip(reusing[:2], wanted, strict=False):

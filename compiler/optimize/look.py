@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
+from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 
-from ..kernel import KernelInfo, iterations, memory_of
+from ..kernel import KernelInfo, iterations
 from .rows import filling_loops, keeping_loops, kept_loops
 
 __all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_group", "nest_iterations"]

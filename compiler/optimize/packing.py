@@ -52,15 +52,16 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
         return
     (terms,) = main.loops
     others = [name for name in shape.outputs if name != lanes and plan.together(name) > 1]
-    if len(others) != 1 or shape.sizes[terms] <= 2 * SMALL_REDUCE:
+    if len(others) != 1:
         return
     (rows,) = others
     panel = [a for a in main.loads if lanes in a.steps and rows not in a.steps]
-    if len(panel) != 1 or is_gated(panel[0]):
+    is_short = shape.sizes[terms] <= 2 * SMALL_REDUCE
+    if len(panel) != 1 or is_gated(panel[0]) or (is_short and panel[0].step(lanes) == 1):
         return
     is_dear = _is_dear_panel(shape, panel[0], lanes, width, target)
-    left = _dear_rows(plan, shape, main, lanes, rows)
-    enough = _tiles(plan, shape, rows) >= (8 if _is_side_by_side(panel[0], lanes) else 4)
+    left = None if is_short else _dear_rows(plan, shape, main, lanes, rows)
+    enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes)
     if is_dear and not enough and left is None:
         plan.order([*(name for name in shape.outputs if name not in (rows, lanes)), lanes, rows])
     elif is_dear or left is not None:
@@ -71,6 +72,13 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
 def _tiles(plan: Plan, shape: Shape, loop: str) -> int:
     """How many tiles there are along an output loop."""
     return -(-shape.sizes[loop] // plan.together(loop))
+
+
+def _readers(panel: Access, lanes: str) -> int:
+    """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them."""
+    if panel.step(lanes) != 1:
+        return 2
+    return _LEAST_TILES if _is_converted(panel) else 2 * _LEAST_TILES
 
 
 def _is_side_by_side(panel: Access, lanes: str) -> bool:
@@ -115,9 +123,9 @@ def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> Non
         size_bytes = shape.sizes[rows] * deep * _VALUE_BYTES
         wide, high = blocks(shape.sizes[lanes], panels, shape.sizes[rows], size_bytes, target)
     outer, inside = in_blocks(plan, shape, {lanes: (panels, wide), rows: (_tiles(plan, shape, rows), high)})
-    inner, walked = [*inside[lanes], *inside[rows]], terms
+    inner, walked = [*inside[lanes], *inside[rows]], [terms] if plan.together(terms) < shape.sizes[terms] else []
     if count:
-        walked = plan.add("accumulate", terms, count // plan.together(terms))[terms]
+        walked = [plan.add("accumulate", terms, count // plan.together(terms))[terms]]
         inner.insert(0 if lanes in outer or rows in outer else 1, terms)  # threads share the outermost loop
     plan.order((*outer, *inner))
     _stage_panel(plan, packing, walked, deep, target)
@@ -163,7 +171,7 @@ def blocks(columns: int, panels: int, rows: int, size_bytes: int, target: Target
     return 1, max(count, 2, min(_MOST_BLOCKS, rows // _HIGH))
 
 
-def _stage_panel(plan: Plan, packing: _Packing, walked: str, deep: int, target: Target) -> None:
+def _stage_panel(plan: Plan, packing: _Packing, walked: Sequence[str], deep: int, target: Target) -> None:
     """The operand of the lanes; where it is transposed, in blocks that turn in registers.
 
     In memory that no cache holds what lies behind a panel is asked for while that panel is used (lower/ahead.py).
@@ -171,25 +179,27 @@ def _stage_panel(plan: Plan, packing: _Packing, walked: str, deep: int, target: 
     panel, lanes, terms = packing.panel, packing.lanes, packing.terms
     if panel is None:
         return
-    copies = plan.add("stage", panel.slot, walked, *plan.copies(terms), *plan.copies(lanes))
-    if panel.step(lanes) != 1 and panel.step(terms) == 1:
-        plan.cut("unroll", copies[walked], max(1, _BLOCK_ROWS // plan.together(terms)))
-    elif _is_side_by_side(panel, lanes) and panel.memory_bytes > _FAR * target.l2_bytes:
-        columns = plan.together(lanes) * panel.size_bytes
-        if deep * columns <= target.l2_bytes // _FAR:
-            plan.add("prefetch", columns, copies[walked])
+    copies = plan.add("stage", panel.slot, *walked, *plan.copies(terms), *plan.copies(lanes))
+    for loop in walked:
+        if panel.step(lanes) != 1 and panel.step(terms) == 1:
+            plan.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // plan.together(terms)))
+        elif _is_side_by_side(panel, lanes) and panel.memory_bytes > _FAR * target.l2_bytes:
+            columns = plan.together(lanes) * panel.size_bytes
+            if deep * columns <= target.l2_bytes // _FAR:
+                plan.add("prefetch", columns, copies[loop])
 
 
-def _stage_rows(plan: Plan, packing: _Packing, walked: str, rows: Sequence[str], target: Target) -> None:
+def _stage_rows(plan: Plan, packing: _Packing, walked: Sequence[str], rows: Sequence[str], target: Target) -> None:
     """The operand of the rows by vectors: in the order of use, or as it lies if its terms are neighbours."""
     left, inner, copied = packing.left, plan.copies(packing.terms), plan.copies(packing.rows)
     if left is None:
         return
     if left.step(packing.terms) == 1:
-        copies = plan.add("stage", left.slot, *rows, *copied, walked, *inner)
-        plan.cut("vectorize", copies[walked], packing.width)
+        copies = plan.add("stage", left.slot, *rows, *copied, *walked, *inner)
+        for loop in walked:
+            plan.cut("vectorize", copies[loop], packing.width)
         return
-    copies = plan.add("stage", left.slot, *rows, walked, *inner, *copied)
+    copies = plan.add("stage", left.slot, *rows, *walked, *inner, *copied)
     count = plan.together(packing.rows)
     width = 1 << (count - 1).bit_length()
     if left.step(packing.rows) == 1 and (width == count or target.has_masks):

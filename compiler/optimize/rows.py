@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, linear
+from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 
-from ..kernel import KernelInfo, iterations, memory_of
+from ..kernel import KernelInfo, iterations
 from .plan import Plan
 
 __all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]

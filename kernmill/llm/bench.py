@@ -23,7 +23,7 @@ from .generate import Model
 __all__ = ["OUTPUTS", "Test", "measure", "run"]
 
 SEED = 1234
-WARM_UP = 3  # calls before the first sample: the first builds graphs, the second captures, the third replays
+WARM_UP = 3  # calls before the first sample: the first builds graphs and captures, the others replay
 
 
 @dataclass(frozen=True, slots=True)

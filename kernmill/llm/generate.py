@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import FormatError, IndexRangeError, SettingError, Tensor, jit, no_grad
+from kernmill import FormatError, IndexRangeError, SettingError, Tensor, no_grad
 from kernmill.runtime import launched_ns
 
 from ..formats import gguf
+from ..jitted import Jit
 from ..quant import QuantizedTensor, load_tensor
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
@@ -82,8 +83,8 @@ class Model:
         self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
         self.computed_tokens = 0  # by all calls so far
         self.builds = self.build_ns = 0  # calls that were no replay, and what they took besides running kernels
-        self._last = jit(self._last_logits)
-        self._all = jit(self._all_states)
+        self._last = Jit(self._last_logits, runs_first=False)
+        self._all = Jit(self._all_states, runs_first=False)
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any], weights: Weights, **options: Any) -> Model:

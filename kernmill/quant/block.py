@@ -36,7 +36,7 @@ class Codes:
         return (values if self.offset is None else values + self.offset.unsqueeze(-1)).flatten(-2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockType:
     """A quantised type. Its name is a row in formats/gguf_types.py, which says how many values a block has.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, partial
 from math import prod
 from typing import Self
 
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 
-from ..movement import cat
+from ..jitted import Jit
 from ..tensor import Tensor
+from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
 from .product import product
 from .registry import block_type
@@ -17,13 +19,14 @@ from .registry import block_type
 __all__ = ["QuantizedTensor"]
 
 _BESIDE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
+_WORD = 4  # bytes that are copied together
 
 
 class QuantizedTensor:
     """Values kept as blocks of few bits. What computes with them asks for `dequantize()`, an expression like any other.
 
     Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block]; where
-    rows are interleaved, [rows / beside, blocks, beside * bytes of a block].
+    rows are interleaved, [groups of rows, blocks, beside * bytes of a block], the last group filled up.
     Dtypes: `data` is uint8; the values are float32.
     """
 
@@ -43,19 +46,19 @@ class QuantizedTensor:
         self.shape, self.beside = tuple(shape), beside
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
-        if beside > 1 and (self.ndim != 2 or self.shape[0] % beside):
+        if beside > 1 and self.ndim != 2:
             raise ShapeError(
                 f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {beside} rows interleaved: "
-                f"that takes two axes, the first a multiple of {beside}. Give beside=1."
+                "that takes two axes. Give beside=1."
             )
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.type.size_bytes)
         if beside > 1:
-            wanted = (self.shape[0] // beside, wanted[1], beside * wanted[2])
+            wanted = (-(-self.shape[0] // beside), wanted[1], beside * wanted[2])
         if data.uop.shape != wanted:
-            if data.numel() != self.nbytes:
+            if data.numel() != prod(wanted):
                 raise ShapeError(
                     f"QuantizedTensor: {data.numel()} bytes for {self.type.name} of shape {show_shape(self.shape)}, "
-                    f"which takes {self.nbytes}. Give all of its blocks."
+                    f"which takes {prod(wanted)}. Give all of its blocks."
                 )
             data = data.reshape(wanted)
         self.data = data
@@ -88,17 +91,16 @@ class QuantizedTensor:
 
     def interleaved(self) -> Self:
         """The same values with 16 rows side by side: word n of all of them, then word n + 1. Products read that as fast
-        as memory gives it. Made now, in as much memory again; itself where the rows cannot be cut so.
+        as memory gives it. Made now, in as much memory again (the last rows are filled up to 16); itself where there
+        are no rows.
         """
-        if self.beside > 1 or self.ndim != 2 or not self.shape[0] or self.shape[0] % _BESIDE:
+        if self.beside > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
             return self
-        kind, arranged = self.type.laid or (self.type, dict)
-        parts = arranged(**self.type.parts(self.data.unflatten(0, (self.shape[0] // _BESIDE, _BESIDE))))
-        laid = [
-            parts[name].unflatten(-1, (kind.layout[name] // word, word)).permute(0, 2, 3, 1, 4).flatten(-3)
-            for name, word in kind.words().items()
-        ]
-        return type(self)(cat(laid, axis=-1).contiguous(), self.type, self.shape, beside=_BESIDE).realize()
+        groups = -(-self.shape[0] // _BESIDE)
+        shape = (groups, self.data.shape[1], _BESIDE * self.type.size_bytes // _WORD, _WORD)
+        laid = in_new_memory(dtypes.uint8, shape, self.device)
+        _laying(self.type)(self.data, laid)
+        return type(self)(laid.flatten(-2), self.type, self.shape, beside=_BESIDE)
 
     @property
     def _form(self) -> BlockType:
@@ -117,12 +119,13 @@ class QuantizedTensor:
             for part, size, word in zip(parts, sizes.values(), kind.words().values(), strict=True)
         ]
         if index is not None:
-            rows = [part.flatten(0, 1)[index] for part in rows]
+            rows = [part.flatten(0, 1)[: self.shape[0]][index] for part in rows]
         return kind.read(**dict(zip(sizes, rows, strict=True)))
 
     def dequantize(self) -> Tensor:
         """The values, float32 of `shape`."""
-        return self._codes().values().reshape(self.shape)
+        values = self._codes().values()
+        return (values if self.beside == 1 else values.flatten(0, 1)[: self.shape[0]]).reshape(self.shape)
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x @ values.T + bias, the sums taken block by block, in float32 (float64 for a float64 x).
@@ -141,10 +144,13 @@ class QuantizedTensor:
             )
         codes = self._codes()
         if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
-            flat = product(x.reshape(prod(x.shape[:-1]), x.shape[-1]), codes, self._form)
-            result = flat.reshape(*x.shape[:-1], self.shape[0])
+            result = product(x.reshape(prod(x.shape[:-1]), x.shape[-1]), codes, self._form)
         else:
             result = self._float_product(x, codes)
+        rows = prod(codes.scale.shape[:-2])
+        result = result.reshape(*x.shape[:-1], rows)
+        if rows > self.shape[0]:  # a product of all groups of rows, whole: part of one would be read byte by byte
+            result = result.contiguous()[..., : self.shape[0]]
         return result if bias is None else result + bias
 
     def _float_product(self, x: Tensor, codes: Codes) -> Tensor:
@@ -153,7 +159,7 @@ class QuantizedTensor:
         values = codes.values().unflatten(-1, self._form.axes)
         rows = values.shape[: -len(axes)]
         x = x.unflatten(-1, axes).reshape(*x.shape[:-1], *[1] * len(rows), *axes)
-        return (x * values).sum(last).reshape(*x.shape[: x.ndim - len(axes) - len(rows)], self.shape[0])
+        return (x * values).sum(last)
 
     def rows(self, index: Tensor) -> Tensor:
         """The values of entries of the first axis, by an int tensor, as an embedding takes them: only their blocks are
@@ -175,7 +181,7 @@ class QuantizedTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of all blocks."""
-        return self.type.type.nbytes(self.shape)
+        return self.data.numel()
 
     def to(self, device: str) -> Self:
         """The same blocks on another device."""
@@ -189,3 +195,27 @@ class QuantizedTensor:
     def __repr__(self) -> str:
         state = "" if self.data.is_realized else ", not realized"
         return f"<QuantizedTensor {show_shape(self.shape)} {self.type.name} on {self.device}{state}>"
+
+
+@cache
+def _laying(kind: BlockType) -> Jit[[Tensor, Tensor], None]:
+    """What puts rows of blocks [rows, blocks, bytes] side by side: captured once for each shape."""
+    return Jit(partial(_lay, kind), runs_first=False)
+
+
+def _lay(kind: BlockType, data: Tensor, laid: Tensor) -> None:
+    """Each part of the blocks by itself, four bytes at a time. Whole groups of rows come first."""
+    other, arranged = kind.laid or (kind, dict)
+    whole = data.shape[0] // _BESIDE
+    for rows, first in ((data[: whole * _BESIDE], 0), (data[whole * _BESIDE :], whole)):
+        if not rows.shape[0]:
+            continue
+        rows = rows.pad([(0, -rows.shape[0] % _BESIDE), (0, 0), (0, 0)])
+        parts = arranged(**kind.parts(rows.unflatten(0, (-1, _BESIDE))))
+        at = 0
+        for name, word in other.words().items():
+            words = parts[name].unflatten(-1, (-1, word)).permute(0, 2, 3, 1, 4).flatten(2)
+            end = at + words.shape[-1] // _WORD
+            laid[first : first + words.shape[0], :, at:end] = words.unflatten(-1, (-1, _WORD))
+            laid.realize()
+            at = end

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kernmill.compiler import lower, merge_loops, parse_schedule, place_barriers
-from kernmill.ir import AxisKind, CompileError, Context, InternalError, Ops, UOp, assign, elementwise
+from kernmill.ir import AxisKind, CompileError, Context, InternalError, Ops, UOp, assign, broadcast_to, elementwise
 from kernmill.runtime import get_device
 from tests.compiler.kernels import (
     close,
@@ -66,6 +66,7 @@ SCHEDULES = {
         "unroll i1 2; local i1 4; unroll i0 2; local i0 2; stage 1 k0 i0.l i0.u; stage 2 k0 i1.l i1.u; grid i0 i1",
         "local i0 2; local i1 4; share k0 4; grid i0 i1",
         "local i0 2; local i1 4; split k0 4; stage 1 k0.s; grid i0 i1",
+        "local i0 32; share k0 4",  # the loop that is left stood inside that of the items, and what they share in both
     ],
 }
 
@@ -79,6 +80,22 @@ def test_groups_keep_the_meaning(name: str, schedule: str) -> None:
 @pytest.mark.parametrize("schedule", [TILE, TILE.replace("unroll i1 2; local i1 4", "local i1 4; unroll i1 2")])
 def test_a_tile_whose_sizes_nothing_divides(schedule: str) -> None:
     run(PRODUCT, lowered(PRODUCT, schedule))
+
+
+def test_what_is_written_is_not_read_by_items_past_the_end() -> None:
+    """They computed the last result again, from a place that its owner was writing."""
+    x = data(0, 6, 40)
+    schedule = scheduled(
+        assign(x, elementwise(Ops.ADD, x, broadcast_to(total(data(1, 6, 40), 1), (6, 40)))), in_place=[0]
+    )
+    (kernel,) = kernels(schedule)
+    ast = merge_loops(kernel.ast)
+    uops = lowered(ast, "local i1 16; unroll i0 4")
+    (written,) = {u.src[0].src[0] for u in uops if u.op is Ops.STORE}
+    places = [u.src[0] for u in uops if u.op is Ops.LOAD and u.src[0].src[0] is written]
+    assert places
+    assert all(len(place.src) == 3 for place in places)
+    run(ast, uops)
 
 
 def barriers(uops: list[UOp]) -> list[int]:

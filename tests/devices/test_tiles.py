@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,11 +136,6 @@ def test_items_hold_blocks_together(pair: tuple[DType, DType], turned: tuple[boo
 @pytest.mark.parametrize("sizes", [(66, 40, 70), (64, 32, 64), (32, 16, 16), (16, 16, 8), (9, 9, 5)])
 def test_items_of_many_steps(sizes: tuple[int, int, int], opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several of an item, whole and with tails, and less than one step."""
-    if min(sizes) > 31 and "POCL_MAX_PTHREAD_COUNT" not in os.environ:  # right on one thread only: open, decision 0035
-        one = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--device", "CL"]
-        one.append(os.environ["PYTEST_CURRENT_TEST"].split(" ")[0])
-        subprocess.run(one, env={**os.environ, "POCL_MAX_PTHREAD_COUNT": "1"}, check=True)
-        return
     monkeypatch.setattr(importlib.import_module("kernmill.compiler.optimize.gpu"), "_STEPS", ((2, 2, 2, 2),))
     put_in(monkeypatch)
     rows, inner, columns = sizes

@@ -13,7 +13,8 @@ import pytest
 
 from kernmill.ir import UOp, dtypes
 
-_FUNCTION = """static float4 stands_in_{kind}(uint4 a, uint2 b, float4 c, __local uint *all, uint item) {{
+_FUNCTION = """static __attribute__((always_inline))
+float4 stands_in_{kind}(uint4 a, uint2 b, float4 c, __local uint *all, uint item) {{
   uint own[6] = {{a.s0, a.s1, a.s2, a.s3, b.s0, b.s1}}, lane = item % 32, n, k;
   __local uint *held = all + item / 32 * 192;
   float r[4] = {{c.s0, c.s1, c.s2, c.s3}};

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -55,6 +56,14 @@ def test_shared_arrays_stand_at_the_head_and_barriers_are_declared_for_lean_buil
     assert body.index("__local float") < body.index("for (")
     assert body.count("barrier(CLK_LOCAL_MEM_FENCE);") == 2
     assert "if (item" not in body.partition("for (")[0]
+
+
+def test_a_function_that_gets_memory_of_a_group_is_inlined() -> None:
+    """PoCL gives all groups one array where another function names it: decision 0035."""
+    kind = importlib.import_module("kernmill.renderers.opencl")._kind
+    assert [kind(space) for space in ("__local", "__global", "__private")] == [
+        "static __attribute__((always_inline))", "static", "static",
+    ]  # fmt: skip
 
 
 # --- what must be there, and what must not ---------------------------------------------------------------------------

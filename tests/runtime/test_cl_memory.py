@@ -40,7 +40,7 @@ class Driver:
 
 def allocator(room: int, total: int | None = None) -> tuple[Any, Driver]:
     driver = Driver(room)
-    facts: Any = SimpleNamespace(total_bytes=total or room, max_alloc_bytes=room)
+    facts: Any = SimpleNamespace(total_bytes=total or room, max_alloc_bytes=room, is_unified=False)
     queue = SimpleNamespace(finish=lambda: None, device=None)
     return cl_memory.ClAllocator(driver, None, queue, facts, "CL"), driver
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from kernmill import FormatError, Tensor, where
 
+from .alike import Alike
 from .cache import Cache, Places
 from .config import Config
 from .rope import rotate, tables
@@ -24,6 +26,7 @@ from .weight import Weight, linear, nbytes, rows
 __all__ = ["Architecture", "Weights"]
 
 Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
+Around = tuple[Tensor, Tensor, Tensor]  # cosine, sine and mask of a pass
 
 
 class Architecture:
@@ -184,13 +187,21 @@ class Architecture:
             )
             for is_local, (cosine, sine) in self.rope.items()
         }
-        x = self.embed(tokens)
-        for n, layer in enumerate(self.vectors):
-            part = self.attention(n, self.norm(x, layer["attn_norm.weight"]), places, around[self.is_local[n]], cache)
-            x = x + self.norm(part, layer.get("post_attention_norm.weight"))
-            part = self.feed_forward(n, self.norm(x, layer["ffn_norm.weight"]))
-            x = x + self.norm(part, layer.get("post_ffw_norm.weight"))
+        x, alike = self.embed(tokens), Alike()
+        for n, (matrices, vectors) in enumerate(zip(self.matrices, self.vectors, strict=True)):
+            weights = [*matrices.values(), *vectors.values()]
+            kind = self.is_local[n], (*matrices, *vectors)
+            build = partial(self.layer, n, x, places, around[self.is_local[n]], cache)
+            x = alike.layer(kind, x, weights, [*cache.keys[n : n + 1], *cache.values[n : n + 1]], build)
         return self.norm(x, self.output_norm)
+
+    def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+        """One layer. Shapes: (sequences, tokens, width) to the same."""
+        layer = self.vectors[n]
+        part = self.attention(n, self.norm(x, layer["attn_norm.weight"]), places, around, cache)
+        x = x + self.norm(part, layer.get("post_attention_norm.weight"))
+        part = self.feed_forward(n, self.norm(x, layer["ffn_norm.weight"]))
+        return x + self.norm(part, layer.get("post_ffw_norm.weight"))
 
     def mask(self, places: Places, count: int, is_local: bool) -> Tensor:
         """What each token sees. Shapes: (sequences, 1, 1, count, end)."""
@@ -214,10 +225,8 @@ class Architecture:
         """With a matrix of a layer, and its bias where there is one."""
         return linear(x, self.matrices[n][f"{name}.weight"], self.vectors[n].get(f"{name}.bias"))
 
-    def attention(
-        self, n: int, x: Tensor, places: Places, around: tuple[Tensor, Tensor, Tensor], cache: Cache
-    ) -> Tensor:
-        """Each token looks at those before it; several query heads share a key head. `around`: cosine, sine, mask."""
+    def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
+        """Each token looks at those before it; several query heads share a key head."""
         c, (cosine, sine, mask), layer = self.config, around, self.vectors[n]
         q, k, v = (part.unflatten(-1, (-1, width)).transpose(1, 2) for part, width in zip(
             self.queries_keys_values(n, x), (c.head_width, c.head_width, c.value_width), strict=True

@@ -150,6 +150,19 @@ def test_few_rows_read_a_large_matrix_in_its_order(rows: int) -> None:
     assert staged == {1: [], 3: ["1"], 8: ["1"], 32: ["1", "2"]}[rows]  # the matrix only if rows make several tiles
 
 
+@pytest.mark.parametrize("columns", [300, 1000])
+def test_few_rows_read_a_narrow_matrix_in_its_order_too(columns: int) -> None:
+    """In pieces of half its width, where that is less than a page: column after column took three times as long."""
+    root = matmul(data(0, 24, 16384), data(1, 16384, columns))
+    found = chosen(root)
+    assert found["accumulate"] == [("k0", "16")]
+    assert found["split"] == [("i1", {300: "2", 1000: "7"}[columns])]
+
+
+def test_a_row_by_a_matrix_of_odd_width_has_a_tile() -> None:
+    assert chosen(matmul(data(0, 1, 256), data(1, 256, 1000)))["unroll"][0] == ("i0", "8")
+
+
 def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:
     assert "accumulate" not in chosen(matmul(data(0, 8, 512), data(1, 512, 512)))
 

@@ -35,6 +35,20 @@ def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, c
     assert found.count("prefetch 256 k0'") == found.count("prefetch") == asked
 
 
+@pytest.mark.parametrize(
+    ("rows", "inner", "is_packed"), [(8, 64, False), (12, 64, True), (17, 16, True), (100, 5, True)]
+)
+def test_a_transposed_operand_is_packed_for_two_tiles_of_rows_and_for_few_terms(
+    rows: int, inner: int, is_packed: bool
+) -> None:
+    """Each tile gathered it: 16 x 64 by 1024 keys took six times as long, 128 x 16 by 1000 rows thirteen times."""
+    root = matmul(data(0, rows, inner), permute(data(1, 1000, inner), (1, 0)))
+    assert [args[0] for args in packed(root)] == ["2"] * is_packed
+    ast = merge_loops(only(root))
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays, choose_actions(ast, VECTORS)), run_on("LLVM", ast, arrays, []))
+
+
 def test_rows_that_lie_apart_are_packed_once_for_a_block_of_panels() -> None:
     root = matmul(permute(data(0, 1024, 1024), (1, 0)), data(1, 1024, 1024))
     found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")

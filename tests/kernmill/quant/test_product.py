@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, SettingError, ShapeError, Tensor, dtypes
+from kernmill import Context, IndexRangeError, SettingError, ShapeError, Tensor, dtypes, jit
 from kernmill.quant import BLOCKS, QuantizedTensor, block_type
 from kernmill.quant.product import ACTIVATIONS, quantized_rows
 
@@ -71,10 +71,41 @@ def test_interleaved_rows_are_the_same_values(name: str) -> None:
     np.testing.assert_array_equal(again.dequantize().numpy(), mine.dequantize().numpy())
 
 
-def test_rows_that_cannot_be_interleaved_stay() -> None:
-    mine = QuantizedTensor.quantize(Tensor(np.ones((17, 32), np.float32)), "Q8_0")
+@pytest.mark.parametrize("count", [1, 19])
+@pytest.mark.parametrize("name", ["Q8_0", "Q4_K", "Q6_K"])
+def test_rows_that_are_no_multiple_of_16_are_filled_up(name: str, count: int, device: str) -> None:
+    """What fills the last rows up is seen nowhere: not in values, nor in products, nor behind a negative index."""
+    x = np.random.default_rng(7).standard_normal((count, 256)).astype(np.float32)
+    mine = QuantizedTensor.quantize(Tensor(x), name)
+    other = mine.interleaved()
+    assert (other.beside, other.shape, other.interleaved()) == (16, (count, 256), other)
+    np.testing.assert_array_equal(other.dequantize().numpy(), mine.dequantize().numpy())
+    index = Tensor([count - 1, 0, -1, -count])
+    np.testing.assert_array_equal(other.rows(index).numpy(), mine.rows(index).numpy())
+    with pytest.raises(IndexRangeError):
+        other.rows(Tensor([count])).realize()
+    for rows in (1, 3) if device == "LLVM" else (1,):
+        a = Tensor(np.random.default_rng(8).standard_normal((rows, 1, 256)).astype(np.float32))
+        np.testing.assert_allclose(other.linear(a).numpy(), mine.linear(a).numpy(), rtol=1e-4, atol=1e-3)
+        with Context(QUANT_ACT="float"):
+            np.testing.assert_allclose(other.linear(a).numpy(), mine.linear(a).numpy(), rtol=1e-4, atol=1e-3)
+
+
+def test_rows_are_laid_out_anew_in_each_replay() -> None:
+    @jit
+    def laid(x: Tensor) -> Tensor:
+        return QuantizedTensor.quantize(x, "Q8_0").interleaved().data
+
+    x = np.random.default_rng(9).standard_normal((4, 32, 64)).astype(np.float32)
+    got = [laid(Tensor(part)) for part in x]
+    for part, data in zip(x, got, strict=True):
+        want = QuantizedTensor.quantize(Tensor(part), "Q8_0").interleaved().data
+        np.testing.assert_array_equal(data.numpy(), want.numpy())
+
+
+def test_a_tensor_without_rows_stays() -> None:
+    mine = QuantizedTensor(Tensor.zeros(0, dtype=dtypes.uint8), "Q8_0", (0, 32))
     assert mine.interleaved() is mine
-    np.testing.assert_allclose(mine.linear(Tensor.ones(2, 32)).numpy(), np.full((2, 17), 32.0), rtol=1e-3)
 
 
 def test_quantized_rows() -> None:
@@ -145,7 +176,9 @@ def test_mistakes() -> None:
         QuantizedTensor.quantize(Tensor.ones(2, 40), "Q8_0")
     with pytest.raises(ShapeError, match="the last axis of x is to be that of the weight"):
         weight("Q8_0").linear(Tensor.ones(2, 32))
-    with pytest.raises(ShapeError, match=r"Q8_0 of shape \(17, 32\) with 16 rows interleaved: that takes two axes"):
+    with pytest.raises(ShapeError, match=r"Q8_0 of shape \(1, 17, 32\) with 16 rows interleaved: that takes two"):
+        QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (1, 17, 32), beside=16)
+    with pytest.raises(ShapeError, match=r"578 bytes for Q8_0 of shape \(17, 32\), which takes 1088"):
         QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (17, 32), beside=16)
     with pytest.raises(SettingError, match="QUANT_ACT"), Context(QUANT_ACT="int4"):
         pass

@@ -1,0 +1,91 @@
+"""class Alike: layers that are alike are built once: the graph of the first is that of the next one, with its data.
+
+Building a layer takes hundreds of calls, and all layers of a model make the same ones. What differs is known by name:
+the result of the layer before, weights, keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from kernmill import Tensor
+from kernmill.ir import Ops, UOp, dtypes, substitute
+
+from ...quant import QuantizedTensor
+from ...tensor_memory import stored
+from .weight import Weight
+
+__all__ = ["Alike"]
+
+
+@dataclass(frozen=True, slots=True)
+class _First:
+    """A layer that was built: what it was given, and a SINK of what came out: its result and what it assigned."""
+
+    given: list[UOp]
+    made: UOp
+
+
+class Alike:
+    """The layers of one pass."""
+
+    def __init__(self) -> None:
+        self._first: dict[Hashable, _First] = {}
+
+    def layer(
+        self,
+        kind: Hashable,
+        x: Tensor,
+        weights: Sequence[Weight],
+        changed: Sequence[Tensor],
+        build: Callable[[], Tensor],
+    ) -> Tensor:
+        """What `build` gives for x. It reads nothing of its own but `weights` and `changed`, tensors that it assigns.
+
+        Layers of one `kind` call the same functions; whether their tensors are alike is seen here.
+        """
+        key, memory = _look([*weights, *changed])
+        key = None if x.requires_grad else key and (kind, x.uop.shape, x.dtype, key)
+        given = [x.uop, *memory]
+        first = self._first.get(key)
+        if key is None or first is None:
+            result = build()
+            if key is not None and _is_apart(given, made := _sink([result, *changed])):
+                self._first[key] = _First(given, made)
+            return result
+        node, *after = substitute(first.made, dict(zip(first.given, given, strict=True))).src
+        for tensor, assigned in zip(changed, after, strict=True):
+            tensor.replace(Tensor._make(assigned, tensor.device))
+        return Tensor._make(node, x.device)
+
+
+def _sink(tensors: Sequence[Tensor]) -> UOp:
+    return UOp(Ops.SINK, dtypes.void, tuple(tensor.uop for tensor in tensors))
+
+
+def _look(weights: Sequence[Weight]) -> tuple[Hashable, list[UOp]]:
+    """What tensors have to have in common, and the memory of each; None where one has none, or no row-major one."""
+    looks: list[Hashable] = []
+    memory: list[UOp] = []
+    for weight in weights:
+        form: Hashable = None
+        tensor = weight
+        if isinstance(weight, QuantizedTensor):
+            form, tensor = (weight.type.name, weight.shape, weight.beside), weight.data
+        if not isinstance(tensor, Tensor) or tensor.requires_grad or (node := stored(tensor.uop)) is None:
+            return None, []
+        if not (tensor.uop is node or (tensor.uop.op is Ops.RESHAPE and tensor.uop.src[0] is node)):
+            return None, []
+        looks.append((form, tensor.uop.shape, node.shape, tensor.dtype, tensor.device))
+        memory.append(node)
+    return tuple(looks), memory
+
+
+def _is_apart(given: Sequence[UOp], made: UOp) -> bool:
+    """Whether what differs between layers is reached only through what they were given, each of that another thing."""
+    x = given[0]
+    if len(set(given)) < len(given) or not x.op.is_elementwise:  # movement of a movement is one, and forgets the first
+        return False
+    seen = set(made.toposort(stop=lambda node: node in given))
+    return seen.isdisjoint(x.src)
