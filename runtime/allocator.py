@@ -19,11 +19,12 @@ from typing import Any
 
 from kernmill.ir import InternalError, OutOfMemoryError
 
-__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "AllocatorStatistics", "Block", "HostAllocator"]
+__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "AllocatorStatistics", "Block", "HostAllocator"]
 
 ALIGNMENT_BYTES = 64
 PADDING_BYTES = 64
 _LARGE_BYTES = 1 << 20
+SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
 _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack, and untouched slack costs no memory
 _allocators: weakref.WeakSet[HostAllocator] = weakref.WeakSet()
 
@@ -44,6 +45,9 @@ class Block:
         self.nbytes = 0
         self.wrapped: Any = None  # what a driver made of this memory: it lives as long
 
+    def release(self) -> None:
+        """Nothing holds it any more: the system's memory goes with the object."""
+
     def view(self) -> memoryview:
         """The bytes, writable. The view keeps the memory mapped, but after `free` another block may use it."""
         return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
@@ -61,7 +65,10 @@ class AllocatorStatistics:
 
 
 class HostAllocator:
-    """Allocates and caches blocks; any thread may call it."""
+    """Allocates and caches blocks; any thread may call it. Other memory than the system's is a subclass."""
+
+    step_bytes = ALIGNMENT_BYTES  # no block is smaller
+    most_bytes = 1 << 62  # of a block
 
     def __init__(self, cache_limit_bytes: int | None = None, *, device: str = "LLVM") -> None:
         self.cache_limit_bytes = _total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
@@ -81,7 +88,7 @@ class HostAllocator:
         """
         if nbytes < 0:
             raise InternalError(f"alloc: {nbytes} bytes. A size was computed wrongly; please report it.")
-        capacity = _bucket_bytes(nbytes)
+        capacity = self.bucket_bytes(nbytes)
         with self._lock:
             self._collect()
             blocks = self._free.get(capacity)
@@ -151,7 +158,7 @@ class HostAllocator:
     def _drop_oldest(self) -> None:
         capacity = min((blocks[0].stamp, capacity) for capacity, blocks in self._free.items() if blocks)[1]
         blocks = self._free[capacity]
-        del blocks[0]
+        blocks.pop(0).release()
         self._cached_bytes -= capacity
         if not blocks:
             del self._free[capacity]
@@ -159,17 +166,46 @@ class HostAllocator:
     def _map(self, nbytes: int, capacity: int) -> Block:
         self._fresh += 1
         try:
-            return _new_block(capacity)
+            return self.new_block(capacity)
         except (OSError, MemoryError, OverflowError, ValueError):
             self.trim()
         try:
-            return _new_block(capacity)
+            return self.new_block(capacity)
         except (OSError, MemoryError, OverflowError, ValueError):
             raise OutOfMemoryError(
-                f"{self._device}: no room for a buffer of {_human(nbytes)}. Free: {_human(_available_memory())}; "
-                f"held by live buffers: {_human(self._live_bytes)}. Use smaller batches or a smaller dtype, "
-                "or drop tensors that are no longer needed."
+                f"{self._device}: no room for a buffer of {_human(nbytes)}. {self.figures()} {SMALLER}"
             ) from None
+
+    def figures(self) -> str:
+        """What is held and what there is, for an error's text."""
+        return (
+            f"Free: {_human(self.free_bytes())}; held by live buffers: {_human(self._live_bytes)}; "
+            f"kept for reuse: {_human(self._cached_bytes)}."
+        )
+
+    # --- what another kind of memory does in its own way
+    def bucket_bytes(self, nbytes: int) -> int:
+        """Round up to one of eight sizes per doubling, in whole steps, but not above what there is in one piece."""
+        least = max(nbytes, self.step_bytes)
+        step = max(self.step_bytes, 1 << max(0, (least - 1).bit_length() - 1 - _STEPS_LOG2))
+        return min(-(-least // step) * step, max(nbytes, self.most_bytes))
+
+    def new_block(self, capacity: int) -> Block:
+        """Memory of the system. Raises OSError, MemoryError, OverflowError or ValueError where there is none."""
+        if capacity < _LARGE_BYTES:
+            return Block(bytearray(capacity + ALIGNMENT_BYTES + PADDING_BYTES), capacity)
+        size = -(-(capacity + PADDING_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        if os.name == "nt":
+            return Block(mmap.mmap(-1, size), capacity)
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a system without transparent huge pages gives ordinary ones
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        return Block(memory, capacity)
+
+    def free_bytes(self) -> int:
+        """What the system still has."""
+        return _available_memory()
 
 
 def _after_fork() -> None:
@@ -179,26 +215,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _bucket_bytes(nbytes: int) -> int:
-    """Round up to one of eight sizes per doubling, in whole cache lines."""
-    nbytes = max(nbytes, ALIGNMENT_BYTES)
-    step = max(ALIGNMENT_BYTES, 1 << max(0, (nbytes - 1).bit_length() - 1 - _STEPS_LOG2))
-    return -(-nbytes // step) * step
-
-
-def _new_block(capacity: int) -> Block:
-    if capacity < _LARGE_BYTES:
-        return Block(bytearray(capacity + ALIGNMENT_BYTES + PADDING_BYTES), capacity)
-    size = -(-(capacity + PADDING_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-    if os.name == "nt":
-        return Block(mmap.mmap(-1, size), capacity)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a system without transparent huge pages gives ordinary ones
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return Block(memory, capacity)
 
 
 def _total_memory() -> int:

@@ -160,7 +160,11 @@ def facts_of(device: Any) -> ClFacts:
         parameter_bytes=int(_info(device, "max_parameter_size", 1024)),
         units=int(device.max_compute_units),
         float_lanes=int(_info(device, "native_vector_width_float", 0)),
-        step_items=int(_info(device, "warp_size_nv", 0) or _info(device, "wavefront_width_amd", 0)),
+        step_items=int(
+            _info(device, "warp_size_nv", 0)
+            or _info(device, "wavefront_width_amd", 0)
+            or max(_info(device, "sub_group_sizes_intel", ()), default=0)
+        ),
         is_unified=unified,
         has_float64="cl_khr_fp64" in extensions or bool(_info(device, "double_fp_config", 0)),
         has_float16="cl_khr_fp16" in extensions,
@@ -169,7 +173,7 @@ def facts_of(device: Any) -> ClFacts:
     )
 
 
-def _info(device: Any, name: str, default: int) -> Any:
+def _info(device: Any, name: str, default: Any) -> Any:
     try:
         return getattr(device, name)
     except (open_binding().Error, AttributeError):

@@ -15,35 +15,35 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import OutOfMemoryError
+from .allocator import Block, HostAllocator
 
 if TYPE_CHECKING:
     from .cl_driver import ClFacts
 
-__all__ = ["NO_ROOM", "SMALLER", "ClAllocator", "ClBlock", "host_memory"]
+__all__ = ["NO_ROOM", "ClAllocator", "ClBlock", "host_memory"]
 
 _STEP = 4096
 _STAGED = 64 << 20  # bytes on their way to the device, at most; a larger tensor is waited for
-SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
 NO_ROOM = (-4, -5, -61)  # CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_INVALID_BUFFER_SIZE
 
 
-class ClBlock:
+class ClBlock(Block):
     """A driver's buffer and the range of addresses that stands for it."""
 
-    __slots__ = ("address", "after", "capacity_bytes", "is_fresh", "memory", "nbytes")
+    __slots__ = ("after", "is_fresh", "memory")
 
     def __init__(self, memory: Any, address: int, capacity_bytes: int) -> None:
-        self.memory = memory
-        self.address = address
-        self.capacity_bytes = capacity_bytes
-        self.nbytes = 0
+        self.memory, self.address, self.capacity_bytes = memory, address, capacity_bytes
+        self.is_live, self.stamp, self.nbytes = True, 0, 0
         self.is_fresh = True  # nothing was put here since it was handed out
         self.after: Any = None  # the event after which its last user is done with it
+
+    def release(self) -> None:
+        """To the driver, also where a launch still names it."""
+        self.memory.release()
 
 
 def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
@@ -52,66 +52,51 @@ def host_memory(cl: Any, context: Any, address: int, nbytes: int) -> Any:
     return cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
 
 
-class ClAllocator:
-    """Blocks of the driver's memory, kept for the next request of their size; any thread may call it."""
+class ClAllocator(HostAllocator):
+    """Blocks of the driver's memory; any thread may call it."""
+
+    step_bytes = _STEP
 
     def __init__(self, cl: Any, context: Any, queue: Any, facts: ClFacts, device: str) -> None:
-        self.cl, self.context, self.queue, self.facts, self.device = cl, context, queue, facts, device
+        super().__init__(facts.total_bytes // 4, device=device)
+        self.cl, self.context, self.queue, self.facts = cl, context, queue, facts
+        self.most_bytes = facts.max_alloc_bytes
         self.copies = cl.CommandQueue(context, queue.device)
         self.last: Any = None
         self.waits: list[Any] = []
-        self.cache_limit_bytes = facts.total_bytes // 4
-        self.live_bytes = self.cached_bytes = 0
-        self._lock = threading.Lock()
         self._writes: collections.deque[tuple[Any, int]] = collections.deque()
-        self._returned: collections.deque[ClBlock] = collections.deque()
         self.seen: collections.deque[Any] = collections.deque()  # what `map` gave and nobody looks at any more
-        self._free: collections.OrderedDict[int, list[ClBlock]] = collections.OrderedDict()
         self._next_address = _STEP
 
-    def alloc(self, nbytes: int) -> ClBlock:
-        """A block of at least `nbytes`. Raises OutOfMemoryError."""
-        capacity = bucket_bytes(nbytes)
-        with self._lock:
-            self._collect()
-            waiting = self._free.get(capacity)
-            block = waiting.pop() if waiting else None
-            if block is not None:
-                self.cached_bytes -= capacity
-        if block is None:
-            block = self._fresh(nbytes, capacity)
-        block.nbytes, block.is_fresh = nbytes, True
-        with self._lock:
-            self.live_bytes += capacity
-        return block
-
-    def free(self, block: ClBlock) -> None:
+    def free(self, block: Block) -> None:
         """Give a block back. What was enqueued before may still use it: kernels of its next owner come later in the
         queue, and what is copied into it for that one waits for `after`."""
-        block.after = self.last
-        self._returned.append(block)  # the garbage collector may call this anywhere, lock held
-        if self._lock.acquire(blocking=False):
-            try:
-                self._collect()
-            finally:
-                self._lock.release()
+        assert isinstance(block, ClBlock)
+        block.after, block.is_fresh = self.last, True
+        super().free(block)
 
-    def trim(self) -> None:
-        """Give the cached blocks back to the driver."""
+    def new_block(self, capacity: int) -> ClBlock:
+        """A buffer of the driver. Raises MemoryError."""
+        flags = self.cl.mem_flags.READ_WRITE | (self.cl.mem_flags.ALLOC_HOST_PTR if self.facts.is_unified else 0)
+        try:
+            memory = self.cl.Buffer(self.context, flags, capacity)
+        except self.cl.Error as error:
+            if error.code in NO_ROOM:
+                raise MemoryError(str(error)) from error
+            raise
         with self._lock:
-            self._collect()
-            for blocks in self._free.values():
-                for block in blocks:
-                    block.memory.release()
-            self._free.clear()
-            self.cached_bytes = 0
+            address, self._next_address = self._next_address, self._next_address + -(-capacity // _STEP) * _STEP
+        return ClBlock(memory, address, capacity)
 
-    def figures(self) -> str:
-        """What is held, for an error's text."""
-        return (
-            f"Live buffers: {self.live_bytes / 2**20:.0f} MiB; kept for reuse: {self.cached_bytes / 2**20:.0f} MiB; "
-            f"the device has {self.facts.total_bytes / 2**20:.0f} MiB."
-        )
+    def trim(self, keep_bytes: int = 0) -> int:
+        """Give cached blocks back to the driver, which may be using them."""
+        trimmed = super().trim(keep_bytes)
+        self.queue.finish()
+        return trimmed
+
+    def free_bytes(self) -> int:
+        """What this process has not taken, at most."""
+        return self.facts.total_bytes - self._live_bytes - self._cached_bytes
 
     def begin(self) -> None:
         """Kernels enqueued from here on see what was copied before. Called with the device's lock held, as `joined`."""
@@ -175,43 +160,4 @@ class ClAllocator:
 
     def _collect(self) -> None:
         self._unmap()
-        while self._returned:
-            block = self._returned.popleft()
-            self.live_bytes -= block.capacity_bytes
-            if self.cached_bytes + block.capacity_bytes > self.cache_limit_bytes:
-                block.memory.release()
-                continue
-            self._free.setdefault(block.capacity_bytes, []).append(block)
-            self.cached_bytes += block.capacity_bytes
-
-    def _fresh(self, nbytes: int, capacity: int) -> ClBlock:
-        capacity = min(capacity, max(nbytes, self.facts.max_alloc_bytes))
-        try:
-            memory = self._buffer(capacity)
-        except self.cl.Error:
-            self.trim()
-            self.queue.finish()
-            memory = self._retried(nbytes, capacity)
-        with self._lock:
-            address, self._next_address = self._next_address, self._next_address + -(-capacity // _STEP) * _STEP
-        return ClBlock(memory, address, capacity)
-
-    def _retried(self, nbytes: int, capacity: int) -> Any:
-        try:
-            return self._buffer(capacity)
-        except self.cl.Error as error:
-            if error.code not in NO_ROOM:
-                raise
-            raise OutOfMemoryError(
-                f"{self.device}: no room for a buffer of {nbytes / 2**20:.1f} MiB ({error}). {self.figures()} {SMALLER}"
-            ) from None
-
-    def _buffer(self, capacity: int) -> Any:
-        flags = self.cl.mem_flags.READ_WRITE | (self.cl.mem_flags.ALLOC_HOST_PTR if self.facts.is_unified else 0)
-        return self.cl.Buffer(self.context, flags, capacity)
-
-
-def bucket_bytes(nbytes: int) -> int:
-    """Round up to 4 KiB, then to one of eight sizes per doubling."""
-    step = max(_STEP, 1 << max(0, (max(nbytes, 1) - 1).bit_length() - 4))
-    return -(-max(nbytes, 1) // step) * step
+        super()._collect()

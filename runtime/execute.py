@@ -165,13 +165,15 @@ class _Run:
 
     def memory(self, plan: Plan) -> list[Buffer]:
         arenas = {
-            device: allocate_buffer(device, dtypes.uint8, size) for device, size in plan.memory.arena_bytes.items()
+            device: allocate_buffer(device, dtypes.uint8, size)
+            for device, size in plan.memory.arena_bytes.items()
+            if size <= get_device(device).props().max_alloc_bytes  # else each buffer has a block of its own
         }
         buffers: list[Buffer] = []
         for number, wanted in enumerate(plan.schedule.buffers):
             if wanted.slot is not None:
                 buffers.append(self.storages[wanted.slot])
-            elif number in plan.memory.offsets:
+            elif number in plan.memory.offsets and wanted.device in arenas:
                 arena = arenas[wanted.device]
                 address = arena.address + plan.memory.offsets[number]
                 buffers.append(Buffer(wanted.device, wanted.dtype, wanted.numel, arena, address))

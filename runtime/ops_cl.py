@@ -16,10 +16,10 @@ from typing import Any
 from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, Unit, dtypes, setting
 from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
 
-from .allocator import Block
+from .allocator import SMALLER, Block
 from .buffer import Buffer
 from .cl_driver import ClFacts, facts_of, found_devices, open_binding, refuse_after_fork, refuse_unusable
-from .cl_memory import NO_ROOM, SMALLER, ClAllocator, ClBlock, host_memory
+from .cl_memory import NO_ROOM, ClAllocator, ClBlock, host_memory
 from .cl_program import build_program, pack_program, quietly, unpack_program
 from .device import Batch, Call, Device, GroupTooLarge, Program, Properties
 from .unit_trial import unit_trial

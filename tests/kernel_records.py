@@ -100,13 +100,13 @@ def exact_memory() -> Iterator[None]:
     """Buffers of the driver, and not a byte larger than asked for."""
     ops_cl: Any = importlib.import_module("kernmill.runtime.ops_cl")
     memory: Any = importlib.import_module("kernmill.runtime.cl_memory")
-    facts, bucket = ops_cl.facts_of, memory.bucket_bytes
+    facts, bucket = ops_cl.facts_of, memory.ClAllocator.bucket_bytes
     ops_cl.facts_of = lambda handle: replace(facts(handle), is_unified=False)
-    memory.bucket_bytes = lambda size: size
+    memory.ClAllocator.bucket_bytes = lambda _, size: size
     try:
         yield
     finally:
-        ops_cl.facts_of, memory.bucket_bytes = facts, bucket
+        ops_cl.facts_of, memory.ClAllocator.bucket_bytes = facts, bucket
 
 
 @contextmanager

@@ -10,7 +10,7 @@ tests/compiler/optimize/test_heuristic.py.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import gcd, prod
 
 from kernmill.ir import Ops, Target, UOp
 
@@ -28,6 +28,7 @@ from .windows import window_plan
 __all__ = ["choose", "choose_actions"]
 
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
+_SHORT_ROWS = 16  # that are less than a vector each, in an iteration
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BLOCKS_ACROSS = 4  # blocks of a transpose side by side
@@ -167,6 +168,9 @@ def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> 
     across = _across(shape, lane_loop, width)
     if across is not None:
         _turn(plan, shape, lane_loop, across, width)
+    elif width == size < shape.lanes and shape.work <= _LIGHT and [lane_loop] == shape.outputs[-1:] != shape.outputs:
+        rows = shape.outputs[-2]  # short ones, of which some make a body
+        plan.cut("unroll", rows, 1 if rows in shape.symbolic else gcd(shape.sizes[rows], _SHORT_ROWS))
     else:
         tile, blocks = _STREAM_TILE if shape.work <= _LIGHT else 2, size // width
         while tile > 1 and (blocks < 2 * tile or blocks % tile):

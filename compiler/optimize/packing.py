@@ -61,7 +61,7 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
         return
     is_dear = _is_dear_panel(shape, panel[0], lanes, width, target)
     left = None if is_short else _dear_rows(plan, shape, main, lanes, rows)
-    enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes)
+    enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes, terms)
     if is_dear and not enough and left is None:
         plan.order([*(name for name in shape.outputs if name not in (rows, lanes)), lanes, rows])
     elif is_dear or left is not None:
@@ -74,10 +74,11 @@ def _tiles(plan: Plan, shape: Shape, loop: str) -> int:
     return -(-shape.sizes[loop] // plan.together(loop))
 
 
-def _readers(panel: Access, lanes: str) -> int:
-    """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them."""
+def _readers(panel: Access, lanes: str, terms: str) -> int:
+    """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them, and a copy of terms
+    that are neighbours is turned in registers."""
     if panel.step(lanes) != 1:
-        return 2
+        return 1 if panel.step(terms) == 1 else 2
     return _LEAST_TILES if _is_converted(panel) else 2 * _LEAST_TILES
 
 

@@ -28,9 +28,9 @@ def test_blocks_are_aligned_padded_and_writable(nbytes: int) -> None:
 
 def test_slack_is_at_most_an_eighth() -> None:
     for nbytes in [513, 4097, 5000, 123_457, MB + 1, 7 * MB, (1 << 40) + 1]:
-        capacity = allocator._bucket_bytes(nbytes)
+        capacity = allocator.HostAllocator().bucket_bytes(nbytes)
         assert nbytes <= capacity <= nbytes * 1.125 + 64
-        assert allocator._bucket_bytes(capacity) == capacity
+        assert allocator.HostAllocator().bucket_bytes(capacity) == capacity
 
 
 def test_freed_blocks_are_reused() -> None:
@@ -92,14 +92,14 @@ def test_out_of_memory_leaves_the_process_usable() -> None:
 def test_allocation_is_tried_again_after_trimming(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = allocator.HostAllocator()
     memory.free(memory.alloc(3 * MB))
-    real = allocator._new_block
+    real = memory.new_block
 
     def short_of_memory(capacity: int) -> allocator.Block:
         if memory.statistics().cached_bytes:
             raise OSError(12, "Cannot allocate memory")
         return real(capacity)
 
-    monkeypatch.setattr(allocator, "_new_block", short_of_memory)
+    monkeypatch.setattr(memory, "new_block", short_of_memory)
     assert memory.alloc(2 * MB).nbytes == 2 * MB
 
 

@@ -16,9 +16,11 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
-from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, dtypes
-from kernmill.renderers import MMA_UNITS
+from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes
+from kernmill.renderers import MMA_UNITS, OpenCLRenderer
 from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
+from tests.compiler.kernels import data, matmul, softmax
+from tests.renderers.language import has, lacks, render_with
 from tests.renderers.mma_stand_in import put_in
 from tests.runtime.processes import run, start
 
@@ -80,7 +82,7 @@ def test_memory_of_the_driver(driver_memory: Any) -> None:
         state = Tensor.zeros(5).contiguous().realize()
         state.assign(state + 2).realize()
         assert state.tolist() == [2] * 5
-    assert driver_memory.memory.live_bytes > 0
+    assert driver_memory.memory.statistics().live_bytes > 0
 
 
 def test_a_replay_on_memory_of_the_driver(driver_memory: Any) -> None:
@@ -102,6 +104,40 @@ def test_a_buffer_above_the_limit_is_refused_by_its_size(opencl: str) -> None:
         with pytest.raises(OutOfMemoryError, match=r"takes in one piece .* Use smaller tensors"):
             device.place(large)
     with Context(DEVICE=opencl):
+        assert Tensor([1.0]).add(1).tolist() == [2]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_an_arena_above_the_limit_is_many_buffers(
+    kind: str, opencl: str, monkeypatch: pytest.MonkeyPatch, closed_devices: None
+) -> None:
+    """What lies in it is smaller; in a capture as well."""
+    real = cl_driver.facts_of
+    changed: dict[str, Any] = {"kind": kind, "is_unified": kind == "cpu", "max_alloc_bytes": 40_000}
+    monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
+    x = np.random.default_rng(3).standard_normal((90, 90), F32) / 10  # 32,400 bytes
+
+    def chain(a: Any) -> Any:
+        b = a @ a
+        return (b @ a) @ (b @ b) + b
+
+    with Context(DEVICE="CL"):
+        asked: list[int] = []
+        device = opened("CL")
+        allocate = device.allocate
+
+        def noted(size: int) -> Any:
+            asked.append(size)
+            return allocate(size)
+
+        monkeypatch.setattr(device, "allocate", noted)
+        step = jit(lambda a: chain(a).sum(0))
+        for turn in range(4):
+            given = x + F32(turn)
+            np.testing.assert_allclose(step(Tensor(given)).numpy(), chain(given.astype(float)).sum(0), rtol=1e-4)
+        assert max(asked) == x.nbytes
+        with pytest.raises(OutOfMemoryError, match=r"a buffer of 64,800 bytes is larger than .* \(40,000 bytes\)"):
+            Tensor.cat(Tensor(x), Tensor(x)).realize()
         assert Tensor([1.0]).add(1).tolist() == [2]
 
 
@@ -583,6 +619,29 @@ def test_capabilities_make_the_target() -> None:
     assert (gpu.vector_bytes, gpu.group_items, gpu.local_bytes, gpu.has_threads) == (16, 256, 1 << 15, False)
     assert ops_cl.cl_target(facts(max_group=100), "gpu").name == "opencl-gpu-64-32-128"
     assert ops_cl.cl_target(facts(kind="gpu"), "cpu").group_items == 0
+
+
+PRODUCT = matmul(data(0, 256, 256), data(1, 256, 256))
+HALVES = data(0, 4096, dtype=dtypes.float16) + 1.0
+ROWS = softmax(data(0, 64, 2048))
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], UOp, str, str]] = {
+    "float16": ({}, {"has_float16": False}, HALVES, "__global half *", "__global ushort *"),
+    "float32 fma": ({}, {"has_fma": False}, PRODUCT, "= fma(", "#pragma OPENCL FP_CONTRACT OFF"),
+    "vector width": ({"float_lanes": 16}, {"float_lanes": 8}, PRODUCT, "float16 ", "float8 "),
+    "type": ({}, {"kind": "gpu"}, PRODUCT, "get_global_id", "__local float "),
+    "items of a group": ({"kind": "gpu"}, {"kind": "gpu", "max_group": 16}, PRODUCT, "size(64,", "size(16,"),
+    "local memory": ({"kind": "gpu"}, {"kind": "gpu", "local_bytes": 8192}, ROWS, "__local float", "get_global_id"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_capability_changes_the_code(name: str) -> None:
+    """With it and without: a part of the text that only the one has, and one that the other has."""
+    before, after, graph, one, other = CHANGES[name]
+    texts = [render_with(OpenCLRenderer, graph, None, ops_cl.cl_target(facts(**fact))) for fact in (before, after)]
+    has(texts[0], one)
+    lacks(texts[1], one)
+    has(texts[1], other)
 
 
 # --- a matrix unit ----------------------------------------------------------------------------------------------------

@@ -103,6 +103,14 @@ def test_a_loop_of_two_that_is_read_in_both_orders_is_copied_out() -> None:
     assert ("i0", "2") not in chosen(elementwise(Ops.MAX, x, data(1, 2, 64))).get("unroll", [])
 
 
+def test_rows_that_are_shorter_than_a_vector_are_copied_out() -> None:
+    """Four bytes each, laid in another order: an iteration is 16 of them, or as many as divide their number."""
+    for rows, together in ((32, "16"), (48, "16"), (12, "4")):
+        turned = permute(data(0, rows, 6, 4, dtype=dtypes.uint8), (1, 0, 2))
+        assert chosen(turned)["unroll"] == [("i1", together)]
+    assert "unroll" not in chosen(permute(data(0, 7, 6, 4, dtype=dtypes.uint8), (1, 0, 2)))
+
+
 def test_without_masks_lanes_divide_the_loop() -> None:
     for size in (3, 5, 12, 17, 70, 96):
         for _, lanes in chosen(data(0, size) + 1.0, NO_MASKS).get("vectorize", []):

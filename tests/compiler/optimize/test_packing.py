@@ -36,9 +36,9 @@ def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, c
 
 
 @pytest.mark.parametrize(
-    ("rows", "inner", "is_packed"), [(8, 64, False), (12, 64, True), (17, 16, True), (100, 5, True)]
+    ("rows", "inner", "is_packed"), [(3, 64, False), (8, 33, True), (12, 64, True), (17, 16, True), (100, 5, True)]
 )
-def test_a_transposed_operand_is_packed_for_two_tiles_of_rows_and_for_few_terms(
+def test_a_transposed_operand_is_packed_for_one_tile_of_rows_and_for_few_terms(
     rows: int, inner: int, is_packed: bool
 ) -> None:
     """Each tile gathered it: 16 x 64 by 1024 keys took six times as long, 128 x 16 by 1000 rows thirteen times."""
