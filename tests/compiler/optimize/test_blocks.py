@@ -111,7 +111,9 @@ def test_other_kernels() -> None:
     assert block_plan(look(merge_loops(only(product())), VECTORS), VECTORS) is None
 
 
-@pytest.mark.parametrize("sizes", [(1, 1), (1, 4), (3, 3), (8, 2), (9, 1), (17, 2), (50, 1), (25, 2)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 1), (1, 4), (3, 3), (8, 2), (9, 1), (17, 2), (50, 1), (25, 2), (64, 4), (30, 5), (26, 7)]
+)
 @pytest.mark.parametrize("planes", [1, 2, 5])
 def test_values(sizes: tuple[int, int], planes: int) -> None:
     ast = only(product(*sizes, planes=planes))
