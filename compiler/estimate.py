@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from kernmill.ir import Ops, UOp
+from kernmill.ir import Ops, UOp, record
 
 from .linearize import loop_paths
 
@@ -14,7 +12,7 @@ _OPS_PER_NS = 16.0  # of one thread, a cautious guess: only ratios and orders of
 _BYTES_PER_NS = 12.0
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Estimate:
     """Units: floating-point operations, bytes, nanoseconds of one thread."""
 

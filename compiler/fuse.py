@@ -17,7 +17,6 @@ consumer) and leaves enough independent rows. Tests: tests/compiler/test_fuse.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kernmill.ir import (
@@ -28,8 +27,10 @@ from kernmill.ir import (
     UOp,
     as_size,
     dtypes,
+    field,
     index_const,
     make_range,
+    record,
     simplify,
     static,
 )
@@ -53,7 +54,7 @@ _SMALL = 1 << 15  # ... or when the whole consumer is this small
 _LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.SINK})
 
 
-@dataclass(slots=True)
+@record()
 class KernelRoot:
     """A node with memory of its own, and the loops of the kernel that computes it."""
 
@@ -72,7 +73,7 @@ class KernelRoot:
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Kept:
     """A node kept inside a kernel: computed at `use`, over loops of its own, anew for each iteration of `around`."""
 
@@ -85,7 +86,7 @@ class Kept:
 Below: TypeAlias = "tuple[Use | None, ...]"
 
 
-@dataclass(slots=True)
+@record()
 class Fusion:
     """The decision: kernels, and for every node the uses it is computed for, with the uses of its sources."""
 
@@ -104,7 +105,7 @@ class Fusion:
     places: Places = field(default_factory=Places)
 
 
-@dataclass(slots=True)
+@record()
 class _Facts:
     """What a node is made of down to data and reductions."""
 

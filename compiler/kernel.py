@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from kernmill.ir import Ops, UOp, substitute
+from kernmill.ir import Ops, UOp, record, substitute
 
 __all__ = ["KernelInfo", "iterations"]
 
@@ -23,7 +21,7 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
     return substitute(ast, table), tuple(numbers)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class KernelInfo:
     """The arg of a kernel's SINK: its name, the order of its output loops (outermost first), the actions so far."""
 

@@ -7,10 +7,9 @@ Guarantees: the same places in the same order. Tests: tests/compiler/test_merge_
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
-from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify
+from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, replace, simplify
 
 from .kernel import KernelInfo
 
@@ -34,9 +33,8 @@ def _neighbours(ast: UOp) -> list[tuple[UOp, UOp]]:
     chains += [closed_ranges(node) for node in order if closed_ranges(node)]
     pairs = dict.fromkeys((a, b) for chain in chains for a, b in pairwise(chain))
     together = [  # every node that ends one of them ends both, in this order
-        (a, b) for a, b in pairs
-        if all(_follows(closed, a, b) for closed in chains[1:] if a in closed or b in closed)
-    ]  # fmt: skip
+        (a, b) for a, b in pairs if all(_follows(closed, a, b) for closed in chains[1:] if a in closed or b in closed)
+    ]
     return together
 
 

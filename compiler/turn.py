@@ -12,9 +12,21 @@ tests/compiler/test_turn.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
-from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, linear, simplify, with_sources
+from kernmill.ir import (
+    DType,
+    Ops,
+    Target,
+    UOp,
+    const,
+    dtypes,
+    from_linear,
+    linear,
+    record,
+    replace,
+    simplify,
+    with_sources,
+)
 
 from .vectorize import spread
 
@@ -26,7 +38,7 @@ _WORD = 4  # bytes
 _MOST_READERS = 4  # lanes that may share a place, each behind a gate of its own
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class _Access:
     """A gather or scatter: lane n is at place `terms` + start + steps[n]."""
 

@@ -49,7 +49,7 @@ def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp], *, on_nodes: b
         if missing:
             stack += missing
             continue
-        rebuilt = _rebuild(node, memo)
+        rebuilt = with_sources(node, tuple([memo[s] for s in node.src]))
         if rebuilt in memo or (on_nodes and _recall(rebuilt, memo)):
             memo[stack.pop()] = memo[rebuilt]
             continue
@@ -74,11 +74,6 @@ def _recall(node: UOp, memo: dict[UOp, UOp]) -> bool:
         return False
     memo[node] = node if simple is None else simple
     return True
-
-
-def _rebuild(node: UOp, memo: dict[UOp, UOp]) -> UOp:
-    """The node with its rewritten sources."""
-    return with_sources(node, tuple([memo[s] for s in node.src]))
 
 
 def _step(node: UOp, rules: RuleSet) -> UOp | None:

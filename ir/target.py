@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from .dtype import DType, dtypes
 from .ops import Op
+from .records import record
 
 __all__ = ["Target", "Unit"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Unit:
     """What a matrix unit does in one step (TILE): m x n sums of k products, `group` of which lie side by side in b.
 
@@ -27,7 +26,7 @@ class Unit:
     items: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Target:
     """Capabilities, as data: two equal Targets get the same code."""
 

@@ -13,7 +13,7 @@ import hashlib
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .bounds import Bounds, bounds_of
@@ -115,7 +115,7 @@ class UOp(metaclass=_Nodes):
     """One node. Build with operators, the functions of `ir.graph` or `UOp(op, dtype, src, arg)`."""
 
     __slots__ = (
-        "__weakref__", "_bounds", "_key", "_linear", "_ranges", "_shape", "_simple",
+        "__weakref__", "_bounds", "_key", "_linear", "_order", "_ranges", "_shape", "_simple",
         "arg", "dtype", "op", "origin", "src", "storage",
     )  # fmt: skip
 
@@ -129,6 +129,7 @@ class UOp(metaclass=_Nodes):
     _bounds: Any
     _ranges: Any
     _key: Any
+    _order: Any  # sources of a SINK, all of them, first things first
     _simple: Any  # what `simplify` made of this node; None: itself
     _linear: Any  # what `linear` read from it
 
@@ -144,7 +145,8 @@ class UOp(metaclass=_Nodes):
             self = object.__new__(cls)
             self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
             self.origin, self.storage = origin.value, None
-            self._shape = self._bounds = self._ranges = self._key = self._simple = self._linear = MISSING
+            self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
+            self._linear = self._order = MISSING
             new = _Ref(self, _forget)
             new.key = key
             _table[key] = new
@@ -157,10 +159,7 @@ class UOp(metaclass=_Nodes):
                 arg: Any = MISSING) -> UOp:  # fmt: skip
         """The same node with some fields changed."""
         return UOp(
-            op or self.op,
-            dtype or self.dtype,
-            self.src if src is None else src,
-            self.arg if arg is MISSING else arg,
+            op or self.op, dtype or self.dtype, self.src if src is None else src, self.arg if arg is MISSING else arg
         )
 
     # --- derived: found from the sources when first asked for, and kept
@@ -200,22 +199,28 @@ class UOp(metaclass=_Nodes):
 
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
+        if stop is None and self._order is not MISSING:
+            return [*self._order, self]
         order: dict[UOp, None] = {}
-        waiting: list[UOp] = []  # for their sources, which end at a None in the stack
-        stack: list[UOp | None] = [self]
-        while stack:
-            node = stack.pop()
-            if node is None:
-                order[waiting.pop()] = None
-            elif node in order:
-                continue
-            elif not node.src or (stop is not None and stop(node)):
-                order[node] = None
+        node: UOp | None = self
+        sources = iter(() if stop is not None and stop(self) else self.src)
+        waiting: list[tuple[UOp | None, Iterator[UOp]]] = [(None, sources)]  # nodes, each with the sources to come
+        while node is not None:
+            for s in sources:
+                if s in order:
+                    continue
+                if s.src and (stop is None or not stop(s)):
+                    waiting.append((node, sources))
+                    node, sources = s, iter(s.src)
+                    break
+                order[s] = None
             else:
-                waiting.append(node)
-                stack.append(None)
-                stack += node.src[::-1]
-        return list(order)
+                order[node] = None
+                node, sources = waiting.pop()
+        found = list(order)
+        if stop is None and self.op is Ops.SINK:  # of kernels, which are asked again and again
+            self._order = found[:-1]  # without itself: a cycle would keep it alive
+        return found
 
     # --- building: same dtype on both sides, Python numbers become constants of it
     def like(self, value: UOp | float) -> UOp:

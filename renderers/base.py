@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from kernmill.ir import AxisKind, Ops, Target, UOp
+from kernmill.ir import AxisKind, Ops, Target, UOp, record
 
 __all__ = ["Renderer", "Signature", "grid_digits", "signature"]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Signature:
     """What a kernel is called with: buffers by slot, then variables.
 

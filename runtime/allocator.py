@@ -14,10 +14,9 @@ import mmap
 import os
 import threading
 import weakref
-from dataclasses import dataclass
 from typing import Any
 
-from kernmill.ir import InternalError, OutOfMemoryError
+from kernmill.ir import InternalError, OutOfMemoryError, record
 
 __all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "AllocatorStatistics", "Block", "HostAllocator"]
 
@@ -53,7 +52,7 @@ class Block:
         return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class AllocatorStatistics:
     """What an allocator holds. Units: bytes; `fresh` and `reused` count requests."""
 

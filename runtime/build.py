@@ -7,11 +7,10 @@ a warm start neither optimizes nor renders anything, and never imports LLVM or t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kernmill.ir import Kernel, setting
+from kernmill.ir import Kernel, record, setting
 
 from . import later
 from .compile_cache import cache_key, default_cache
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "build_all", "counters"]
 
 
-@dataclass(slots=True)
+@record()
 class Counters:
     """What this process has built."""
 
@@ -36,7 +35,6 @@ class Counters:
 counters = Counters()
 _MemoryKey: TypeAlias = "tuple[str, str, bytes, str, int | str]"
 _programs: dict[_MemoryKey, Program] = {}
-_MANY = 4  # new kernels at once: fewer are compiled before another process has started
 
 
 def build(device: Device, kernel: Kernel) -> Program:
@@ -49,7 +47,7 @@ def build(device: Device, kernel: Kernel) -> Program:
 
 
 def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
-    """The programs of kernels. Many new ones are compiled beside this process, if the device can do that.
+    """The programs of kernels. New ones are compiled beside this process, if the device can do that.
 
     Raises:
         CompileError: a device's compiler refused a source; the message shows where.
@@ -71,7 +69,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
         program.smaller = partial(_smaller, device, kernel, disk_key, given)
     for unfinished in new.values():
-        unfinished.begin(is_one_of_many=len(new) >= _MANY)
+        unfinished.begin()
     for key, unfinished in new.items():
         _programs[key] = unfinished.finish()
     return [_programs[key] for key in keys]

@@ -12,11 +12,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kernmill.ir import DeviceError
+from kernmill.ir import DeviceError, record
 
 from .compile_cache import cache_key, default_cache
 
@@ -33,7 +32,7 @@ _SELF_TEST_S = 60
 _started: list[int] = []  # the process in which the binding was opened
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class ClFacts:
     """What is known of a device without opening it. Units: bytes."""
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import partial
+from typing import NamedTuple
 
 from kernmill.compiler import (
     Action,
@@ -15,7 +14,7 @@ from kernmill.compiler import (
     parse_schedule,
     show_schedule,
 )
-from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, setting
+from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, replace, setting
 from kernmill.renderers import signature
 
 from .build import counters
@@ -36,8 +35,7 @@ def parsed(text: str | None, device: Device, kernel: Kernel, target: Target | No
     return heuristic_schedule(device, kernel, target) if text is None else parse_schedule(text)
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
+class Rendered(NamedTuple):
     """A kernel on its way to a program: the linear list, its text, the size of its parallel loop."""
 
     uops: list[UOp]
@@ -53,23 +51,19 @@ class Unfinished:
 
         self.target = device.target
 
-    def begin(self, *, is_one_of_many: bool) -> None:
+    def begin(self) -> None:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
         try:
-            actions = self.actions()
+            actions = parsed(self.given, self.device, self.kernel, self.target)
             rendered = render(self.device, self.kernel, actions, self.target, is_chosen=self.given is None)
         except GroupTooLarge:
             if not self.shrunk():
                 raise
-            self.begin(is_one_of_many=is_one_of_many)
+            self.begin()
             return
-        name = symbol(self.kernel)
         self.threads = rendered.threads
-        if is_one_of_many:
-            self.binary = self.device.compile_later(name, rendered.source)
-        else:
-            self.binary = partial(self.device.compile, name, rendered.source)
+        self.binary = self.device.compile_later(symbol(self.kernel), rendered.source)
 
     def finish(self) -> Program:
         """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
@@ -87,10 +81,6 @@ class Unfinished:
         default_cache().put(self.disk_key, binary, header)
         return program
 
-    def actions(self) -> list[Action]:
-        """Those in force."""
-        return parsed(self.given, self.device, self.kernel, self.target)
-
     def shrunk(self) -> bool:
         """Half as many work-items in a group from now on, if groups are ours to choose and have several."""
         self.target = replace(self.target, group_items=self.target.group_items // 2)
@@ -100,7 +90,7 @@ class Unfinished:
         """The program with smaller groups, if there can be one."""
         if not self.shrunk():
             return None
-        self.begin(is_one_of_many=False)
+        self.begin()
         return self.finish()
 
 
@@ -171,6 +161,7 @@ def describe(kernel: Kernel, device: Device) -> dict[str, object]:
     """What DUMP writes of a kernel besides its texts: sizes, cost, schedule, and where it comes from."""
     cost = estimate(kernel.ast)
     nodes = kernel.ast.toposort()
+    params = sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda p: int(p.arg[0]))
     return {
         "name": kernel.name,
         "key": kernel.ast.key.hex(),
@@ -180,14 +171,9 @@ def describe(kernel: Kernel, device: Device) -> dict[str, object]:
         "flops": cost.flops,
         "bytes": cost.bytes_moved,
         "loops": {str(r.arg[0]): str(r.src[0].arg) for r in nodes if r.op is Ops.RANGE},
-        "buffers": [f"{p.dtype.name}[{p.arg[1]}]" for p in sorted_params(nodes)],
+        "buffers": [f"{p.dtype.name}[{p.arg[1]}]" for p in params],
         "schedule": [str(action) for action in schedule_of(device, kernel)],
         "uops": len(nodes),
         "origin": kernel.origin,
         "origins": sorted({node.origin for node in nodes if node.origin}),
     }
-
-
-def sorted_params(nodes: list[UOp]) -> list[UOp]:
-    """The buffers of a kernel by slot."""
-    return sorted((node for node in nodes if node.op is Ops.PARAM), key=lambda p: int(p.arg[0]))

@@ -13,12 +13,11 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
-from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, setting
+from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, record, setting
 from kernmill.renderers import Renderer
 
 from .allocator import Block, HostAllocator
@@ -30,7 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class Properties:
     """Limits and capabilities. Units: bytes; 0 for what cannot be known."""
 
@@ -45,7 +44,7 @@ class Properties:
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True)
 class BufferType:
     """One way a device keeps tensors. That the host can see the memory and that its layout is plain are two facts."""
 
@@ -62,7 +61,7 @@ class GroupTooLarge(CompileError):
     """A group has more work-items, or shares more memory, than this kernel may have on the device."""
 
 
-@dataclass(slots=True)
+@record()
 class Program:
     """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time;
     `smaller` makes the same kernel with smaller groups of work-items, for a device that refuses to launch this one."""
@@ -240,8 +239,11 @@ class Device(ABC):
         """(default: none) What the machine executes, as text."""
         return ""
 
+    def expect_kernels(self) -> None:  # noqa: B027 - nothing, and not forgotten
+        """(default: nothing) New kernels will be compiled soon: begin what that needs."""
+
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
-        """(default: `compile`, when called for) One of several compilations: begin it, and return what waits for it."""
+        """(default: `compile`, when called for) Begin a compilation, and return what waits for it."""
         return lambda: self.compile(name, source)
 
     def supports(self, op: Op, node: UOp) -> bool:

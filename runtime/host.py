@@ -14,10 +14,9 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
-from kernmill.ir import SettingError, setting
+from kernmill.ir import SettingError, record, setting
 
 __all__ = ["Host", "amx_refusal", "cpu_quota", "request_amx", "this_host"]
 
@@ -53,7 +52,7 @@ _NEEDS_AVX = {"avx", "avx2", "fma", "f16c", "fma4", "xop", "vaes", "vpclmulqdq"}
 _DEFAULT_CACHES = (32 << 10, 1 << 20, 8 << 20)
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Host:
     """One CPU as LLVM should see it. Units: `l1`, `l2`, `l3` are bytes, as one core sees them."""
 

@@ -10,29 +10,25 @@ import functools
 import importlib.util
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernmill.ir import CompileError
+from kernmill.ir import CompileError, setting
 
-from .compile_cache import CompileCache, cache_key, default_cache
-from .host import Host
+from .compile_cache import CompileCache, cache_key
+from .host import Host, usable_cpus
 from .llvm_process import CompilerProcess, Emitter
 
 __all__ = [
-    "assembly", "codegen_count", "compile_cached", "compile_ir", "compile_ir_later", "llvm_binding", "llvm_version",
+    "assembly", "compile_cached", "compile_ir", "compile_ir_later", "compiler_process", "llvm_binding",
+    "llvm_version",
 ]  # fmt: skip
 
-_FORMAT = 1  # raise it when the same text and host would give other bytes for a reason in this file
-_lock = threading.Lock()  # llvmlite has one global lock anyway; ours also guards the counter
-_count = 0
+_FORMAT = 2  # raise it when the same text and host would give other bytes for a reason in this file
+_lock = threading.Lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
-
-
-def codegen_count() -> int:
-    """How many times this process asked LLVM for code. Zero after a start whose kernels were all cached."""
-    return _count
 
 
 def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
@@ -41,31 +37,36 @@ def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
     Raises:
         CompileError: LLVM refuses the text; the message shows the line and its neighbours.
     """
-    global _count
     with _lock:
         machine, module = _parse(text, host, level)
-        _count += 1
         return bytes(machine.emit_object(module))
 
 
-def compile_ir_later(text: str, host: Host, level: int = 2) -> Callable[[], bytes]:
-    """As `compile_ir`, in another process; calling what is returned waits for the bytes. Here, if that fails."""
+def compiler_process() -> CompilerProcess | None:
+    """The process that compiles, started if need be; None where there is none: unwanted, no CPU for it, it failed."""
     global _process
+    if not setting("COMPILER_PROCESS"):
+        return None
     with _lock:
         if _process is None or not _process.is_usable:
-            _process = CompilerProcess()
-        asked = _process.submit(text, host.cpu, ",".join(host.features), level)
+            is_python = sys.executable and not hasattr(sys, "frozen")  # else it is a program that embeds Python
+            has_failed = _process is not None and _process.process.poll()  # another would do no better
+            if not is_python or has_failed or usable_cpus() < 2:
+                return None
+            try:
+                _process = CompilerProcess()
+            except OSError:
+                return None
+        return _process
 
-    def result() -> bytes:
-        global _count
-        found = asked()
-        if found is None:  # lost, or refused: here the message is made
-            return compile_ir(text, host, level)
-        with _lock:
-            _count += 1
-        return found
 
-    return result
+def compile_ir_later(text: str, host: Host, level: int = 2) -> Callable[[], bytes]:
+    """As `compile_ir`, in the compiling process; calling what is returned waits for the bytes. Here, if that fails."""
+    process = compiler_process()
+    if process is None:
+        return functools.partial(compile_ir, text, host, level)
+    asked = process.submit(text, host.cpu, ",".join(host.features), level)
+    return lambda: asked() or compile_ir(text, host, level)  # None: lost, or refused: here the message is made
 
 
 def assembly(text: str, host: Host, level: int = 2) -> str:
@@ -75,24 +76,20 @@ def assembly(text: str, host: Host, level: int = 2) -> str:
         return str(machine.emit_assembly(module))
 
 
-def compile_cached(
-    text: str,
-    host: Host,
-    level: int = 2,
-    *,
-    cache: CompileCache | None = None,
-    header: Mapping[str, object] | None = None,
-) -> bytes:
-    """`compile_ir` through the disk cache. `header` is stored beside the object, for `kernmill cache` to show."""
-    cache = default_cache() if cache is None else cache
-    target = (host.arch, host.cpu, ",".join(host.features))
-    key = cache_key("llvm", str(_FORMAT), llvm_version(), *target, str(level), text)
+def compile_cached(text: str, host: Host, header: Mapping[str, object], cache: CompileCache) -> Callable[[], bytes]:
+    """`compile_ir_later` through the disk cache. `header` is stored with the object, for `kernmill cache` to show."""
+    key = cache_key("llvm", str(_FORMAT), llvm_version(), host.arch, host.cpu, ",".join(host.features), text)
     entry = cache.get(key)
     if entry is not None:
-        return entry.payload
-    payload = compile_ir(text, host, level)
-    cache.put(key, payload, dict(header or {}))
-    return payload
+        return lambda: entry.payload
+    asked = compile_ir_later(text, host)
+
+    def result() -> bytes:
+        payload = asked()
+        cache.put(key, payload, header)
+        return payload
+
+    return result
 
 
 @functools.cache

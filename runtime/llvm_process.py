@@ -1,9 +1,8 @@
 """LLVM in processes of its own: IR text in, object bytes out, while this process lowers the next kernel.
 
 llvmlite holds one lock around every call, so threads would wait for each other. This file is also what such a process
-runs (`python -P llvm_process.py`): it needs llvmlite and nothing of ours, hence starts in a tenth of a second, whatever
-the program that uses kernmill does when it is imported. A process that dies or was idle for long is no loss: what it
-owes is compiled here.
+runs (`python -S -P llvm_process.py`): it needs llvmlite only, hence starts in a tenth of a second, whatever the user's
+program does when it is imported. A process that dies or was idle for long is no loss: what it owes is compiled here.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ class CompilerProcess:
 
         self.owner = os.getpid()
         self.process = subprocess.Popen(
-            [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [sys.executable, "-S", "-P", __file__],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(folder or os.getcwd() for folder in sys.path)},
             start_new_session=True,  # Ctrl-C is for us
         )  # fmt: skip

@@ -18,11 +18,7 @@ _lljit: Any = None
 
 
 def load_object(
-    data: bytes,
-    names: Iterable[str],
-    externs: Mapping[str, int] | None = None,
-    *,
-    use_lljit: bool | None = None,
+    data: bytes, names: Iterable[str], externs: Mapping[str, int] | None = None, *, use_lljit: bool | None = None
 ) -> Module:
     """Load an object so that `names` can be called. `use_lljit` forces or forbids LLVM's linker (for tests).
 

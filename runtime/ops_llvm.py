@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from kernmill.ir import DType, Ops, Target, Unit, dtypes, setting
+from kernmill.ir import DType, Ops, Target, Unit, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .buffer import Buffer
 from .device import Batch, Call, Device, Program, Properties
-from .host import Host, this_host, usable_cpus
-from .llvm_codegen import assembly, compile_ir, compile_ir_later, llvm_version
+from .host import Host, this_host
+from .llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
 from .loader import load_object
-from .pool import Launch, LaunchTable, default_pool
+from .pool import Launch, LaunchTable, default_pool, pool_code
 from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
@@ -57,9 +57,12 @@ class LlvmDevice(Device):
 
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
         """Object bytes, compiled in another process while this one lowers the next kernel."""
-        if not setting("COMPILER_PROCESS") or usable_cpus() < 2:
-            return super().compile_later(name, source)
         return compile_ir_later(source, self.host)
+
+    def expect_kernels(self) -> None:
+        """The compiling process starts, and has the pool to compile meanwhile."""
+        compiler_process()
+        pool_code()
 
     def assembly(self, source: str) -> str:
         """The machine's instructions."""

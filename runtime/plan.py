@@ -12,9 +12,8 @@ import gc
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
 from functools import cache, partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, KernmillError, MemoryPlan, Schedule, UOp, as_dtype, setting
 
@@ -32,8 +31,7 @@ _Scheduled: TypeAlias = "tuple[Schedule, MemoryPlan]"
 _PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
-@dataclass(slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What is kept for a graph structure."""
 
     schedule: Schedule
@@ -87,19 +85,19 @@ def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], d
     if stored is not None:
         with contextlib.suppress(ValueError, TypeError, LookupError, KernmillError):  # of another form: made anew
             return _read(stored.payload, planned)
+    for name in {*devices} or {default}:
+        get_device(name).expect_kernels()
     default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
     return planned()
 
 
 def _written(schedule: Schedule, memory: MemoryPlan) -> bytes:
-    items = [
-        (i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel) else astuple(i)
-        for i in schedule.items
-    ]
+    items = [(i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel)
+             else (i.source, i.target) for i in schedule.items]  # fmt: skip
     buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output) for b in schedule.buffers]
-    checks = [astuple(check) for check in schedule.checks]
-    offsets, *sizes = astuple(memory)
-    return json.dumps([items, buffers, schedule.results, checks, [*offsets.items()], *sizes]).encode()
+    checks = [(check.buffer, check.message) for check in schedule.checks]
+    sizes = memory.arena_bytes, memory.lower_bound_bytes, memory.unplanned_bytes
+    return json.dumps([items, buffers, schedule.results, checks, [*memory.offsets.items()], *sizes]).encode()
 
 
 def _read(payload: bytes, planned: Callable[[], _Scheduled]) -> _Scheduled:

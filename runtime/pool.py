@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from kernmill.ir import active_overrides, setting
 
+from .compile_cache import default_cache
 from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
@@ -62,12 +63,16 @@ class _Native(NamedTuple):
 
 
 @functools.cache
-def _native() -> _Native:
-    """The compiled pool, from the disk cache after the first time."""
+def pool_code() -> Callable[[], bytes]:
+    """The pool's object, from the disk cache after the first time: asked for now, waited for when called."""
     machine = this_host()
-    text = pool_ir(machine.arch, sys.platform)
-    data = compile_cached(text, machine, header={"kernel": "thread pool"})
-    module = load_object(data, POOL_FUNCTIONS, _externs())
+    return compile_cached(pool_ir(machine.arch, sys.platform), machine, {"kernel": "thread pool"}, default_cache())
+
+
+@functools.cache
+def _native() -> _Native:
+    """The compiled pool."""
+    module = load_object(pool_code()(), POOL_FUNCTIONS, _externs())
     pointer = ctypes.c_void_p
     run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)
     timed = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)

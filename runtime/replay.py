@@ -10,10 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
+from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError, field, record
 
 from . import later
 from .buffer import Buffer
@@ -23,14 +22,14 @@ from .watch import wants_report
 __all__ = ["Recording", "Replay", "check_values", "copy_between", "current_recording", "download_scalar", "recording"]
 
 
-@dataclass(slots=True)
+@record()
 class _Kernels:
     device: str
     kernels: list[Kernel]
     calls: list[Call]
 
 
-@dataclass(slots=True)
+@record()
 class _Ready:
     """Kernels in the device's own form."""
 
@@ -38,13 +37,13 @@ class _Ready:
     kernels: list[Kernel]
 
 
-@dataclass(slots=True)
+@record()
 class _Copy:
     target: Buffer
     source: Buffer
 
 
-@dataclass(slots=True)
+@record()
 class _Check:
     buffer: Buffer
     message: str
@@ -55,7 +54,7 @@ _MOST_PLACES = 4  # of one buffer, that straight code writes one by one
 Step: TypeAlias = "_Kernels | _Copy | _Check"
 
 
-@dataclass(slots=True)
+@record()
 class Recording:
     """What was launched, in order."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import dataclasses
 import importlib
 import json
 import os
@@ -99,13 +98,14 @@ def watch(phases: Phases) -> None:
         "apply_actions": "apply actions", "merge_loops": "merge loops", "linearize": "linearize",
     })  # fmt: skip
     pipeline: Any = sys.modules["kernmill.compiler.pipeline"]
+    records: Any = sys.modules["kernmill.ir.records"]
     pipeline.PIPELINE = tuple(
-        dataclasses.replace(step, run=phases.timed(f"pass {step.name}", step.run)) for step in pipeline.PIPELINE
+        records.replace(step, run=phases.timed(f"pass {step.name}", step.run)) for step in pipeline.PIPELINE
     )
     phases.wrap("kernmill.renderers.base", {})
     device = importlib.import_module("kernmill.runtime").get_device("LLVM")
     device.renderer.render = phases.timed("render", device.renderer.render)
-    device.compile = phases.timed("LLVM", device.compile)
+    phases.wrap("kernmill.runtime.llvm_codegen", {"compile_ir": "LLVM"})
     device.compile_later = phases.timed("LLVM", device.compile_later)
     device.load = phases.timed("load", device.load)
     cache: Any = sys.modules["kernmill.runtime.compile_cache"].CompileCache

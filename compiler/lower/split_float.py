@@ -6,9 +6,8 @@ Everything works on float32 and float64, scalar or vector, with ints of the same
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from kernmill.ir import DType, Ops, UOp, dtypes, to_dtype
+from kernmill.ir import DType, Ops, UOp, dtypes, record, to_dtype
 
 from .coefficients import POLYNOMIALS
 
@@ -18,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Format:
     """The layout of an IEEE float."""
 

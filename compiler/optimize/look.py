@@ -5,9 +5,7 @@ Tests: tests/compiler/optimize/test_look.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
+from kernmill.ir import Ops, Target, UOp, closed_ranges, field, linear, memory_of, record
 
 from ..kernel import KernelInfo, iterations
 from .rows import filling_loops, keeping_loops, kept_loops
@@ -19,7 +17,7 @@ _STREAMED = 4  # times L2
 _DEAR = 8  # what is made of more instructions than that counts as so many
 
 
-@dataclass(slots=True)
+@record()
 class Access:
     """A load or store: how far it steps with each loop; None where the place is not a plain multiple of the loop."""
 
@@ -48,7 +46,7 @@ class Access:
         return str(self.memory.arg[0])
 
 
-@dataclass(slots=True)
+@record()
 class Group:
     """Reductions over the same loops: loops innermost last, the loads below them, the output loops they change with."""
 
@@ -57,7 +55,7 @@ class Group:
     around: set[str]
 
 
-@dataclass(slots=True)
+@record()
 class Shape:
     """What the heuristic knows of a kernel."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from kernmill.ir import (
     AxisKind,
@@ -22,6 +21,7 @@ from kernmill.ir import (
     index_const,
     linear,
     make_range,
+    record,
     simplify,
     substitute,
 )
@@ -35,14 +35,14 @@ _LINE = 64  # bytes by which they are moved apart
 _BANK = 16  # bytes left free so that neighbours of a column lie in other banks
 
 
-@dataclass(slots=True)
+@record()
 class _Axis:
     """Loops that go over the same places, with their steps in units of the axis; the first step is 1 or -1."""
 
     loops: list[UOp]
     steps: list[int]
     unit: int = 1
-    least: int = field(default=0)  # where the axis begins, in these units
+    least: int = 0  # where the axis begins, in these units
 
     @property
     def size(self) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from kernmill.ir import DType, UOp, dtypes, permute
+from kernmill.ir import DType, UOp, dtypes, permute, replace
 from kernmill.renderers import AMX_UNITS
 from tests.compiler.kernels import VECTORS, data, matmul, only
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 import time
 from collections.abc import Generator
 
 import pytest
 
-from kernmill.ir import CompileError
+from kernmill.ir import CompileError, Context
 from kernmill.runtime import host, llvm_codegen, llvm_process
 
 HOST = host.this_host()
@@ -66,12 +67,28 @@ def test_a_child_of_a_fork_asks_a_process_of_its_own(
 
 
 def test_later_is_the_same_as_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = llvm_codegen.codegen_count()
     later = llvm_codegen.compile_ir_later(text("later"), HOST)
     assert later() == llvm_codegen.compile_ir(text("later"), HOST)
-    assert llvm_codegen.codegen_count() == before + 2
     with pytest.raises(CompileError, match="LLVM refuses"):
         llvm_codegen.compile_ir_later("define nonsense", HOST)()
+
+
+@pytest.mark.parametrize("obstacle", ["unwanted", "one CPU", "failed", "embedded"])
+def test_without_a_process_it_is_compiled_here(obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = None
+    if obstacle == "failed":
+        failed = llvm_process.CompilerProcess()
+        failed.process.kill()
+        failed.process.wait()
+    monkeypatch.setattr(llvm_codegen, "_process", failed)
+    if obstacle == "one CPU":
+        monkeypatch.setattr(llvm_codegen, "usable_cpus", lambda: 1)
+    if obstacle == "embedded":
+        monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with Context(COMPILER_PROCESS=0 if obstacle == "unwanted" else 1):
+        assert llvm_codegen.compiler_process() is None
+        later = llvm_codegen.compile_ir_later(text("here"), HOST)
+    assert later() == llvm_codegen.compile_ir(text("here"), HOST)
 
 
 def test_serving_ends_with_its_input() -> None:

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
-from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes
+from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes, replace
 from kernmill.renderers import MMA_UNITS, OpenCLRenderer
 from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.compiler.kernels import data, matmul, softmax
@@ -374,7 +373,7 @@ print(sorted(m for m in sys.modules if "llvmlite" in m or m.endswith(("tile_chec
 def test_devices_of_one_driver_copy_without_the_host(opencl: str) -> None:
     """Two devices with memory of their own, as GPUs are; the source is given back and used again at once."""
     code = """
-from dataclasses import replace
+from kernmill.ir import replace
 from kernmill import Context, Tensor, jit
 from kernmill.runtime import cl_driver, ops_cl
 real = cl_driver.facts_of

@@ -327,8 +327,8 @@ def test_interpreter_exits_cleanly(case: str, spin: str) -> None:
 def test_warm_start_needs_no_llvmlite() -> None:
     pool.Pool(1)  # compiled and cached now at the latest
     code = (
-        "import sys; from kernmill.runtime import llvm_codegen, pool; pool.LaunchTable([]).run(pool.default_pool()); "
-        "sys.exit(llvm_codegen.codegen_count() or 'llvmlite' in sys.modules)"
+        "import sys; from kernmill.runtime import compile_cache, pool; pool.LaunchTable([]).run(pool.default_pool()); "
+        "sys.exit(compile_cache.default_cache().misses or 'llvmlite' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     if environment.get("CACHE", "1") == "1":

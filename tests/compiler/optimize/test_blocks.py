@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -17,7 +15,7 @@ from kernmill.compiler import (
     merge_loops,
     show_schedule,
 )
-from kernmill.ir import Ops, UOp, dtypes, elementwise, expand, permute, reduce_axes, reshape
+from kernmill.ir import Ops, UOp, dtypes, elementwise, expand, permute, reduce_axes, replace, reshape
 from tests.compiler.kernels import VECTORS, Array, close, data, inputs, matmul, only, run_ast, run_on
 
 VNNI = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))

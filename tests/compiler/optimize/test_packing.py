@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from kernmill.compiler import Plan, choose_actions, in_blocks, look, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reshape, window
+from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, replace, reshape, window
 from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
@@ -33,6 +31,16 @@ def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, c
     root = matmul(data(0, 256, inner), data(1, inner, columns))
     found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
     assert found.count("prefetch 256 k0'") == found.count("prefetch") == asked
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns", "asked"), [
+    (50176, 256, 64, "claim; prefetch 6144 k0"), (50176, 1024, 64, "prefetch 24576 k0"), (50176, 256, 128, "claim"),
+    (512, 256, 64, ""), (1024, 1024, 1024, ""),
+])  # fmt: skip
+def test_tiles_ask_for_what_comes_from_far(rows: int, inner: int, columns: int, asked: str) -> None:
+    """Rows that are read once and results that no cache holds; a long sum hides its stores by itself."""
+    found = choose_actions(merge_loops(only(matmul(data(0, rows, inner), data(1, inner, columns)))), VECTORS)
+    assert "; ".join(str(action) for action in found if action.verb in ("claim", "prefetch")) == asked
 
 
 @pytest.mark.parametrize(
