@@ -15,7 +15,9 @@ __all__ = ["QUANT_ROWS"]
 
 Array = np.ndarray[Any, Any]
 Size = tuple[int, ...]
-TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q6_K")
+ONE_ROW = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
+           "TQ1_0", "TQ2_0")  # fmt: skip
+MANY_ROWS = ("Q8_0", "Q4_0", "Q5_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _INNER, _COLUMNS = 4096, 16384  # more than the caches hold, in every type
 _ERROR = 0.03  # of the largest result: values of x are rounded to 8 bits
 
@@ -72,4 +74,4 @@ def row(name: str, rows: int, goal: float) -> Row:
                goals=(Goal("ceiling", goal),))  # fmt: skip
 
 
-QUANT_ROWS: list[Row] = [*(row(name, 1, 0.85) for name in TYPES), *(row(name, 128, 0.6) for name in TYPES)]
+QUANT_ROWS: list[Row] = [*(row(name, 1, 0.85) for name in ONE_ROW), *(row(name, 128, 0.6) for name in MANY_ROWS)]

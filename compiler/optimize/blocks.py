@@ -19,7 +19,8 @@ __all__ = ["block_plan", "is_nested"]
 _WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
 _TILE = 8  # rows of a register tile
-_PAIR_TILE = 6  # of one that is two vectors wide
+_SUMS = 12  # of a tile of many rows, whose registers hold them twice
+_WIDE = 3  # vectors of such a tile, or fewer: rows have more addresses than vectors have
 _LEAST_TILES = 4  # that read the codes again, from which on they are unpacked once
 _AHEAD = 2048  # bytes
 
@@ -73,7 +74,7 @@ def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Ta
     for name in copied:
         plan.add("unroll", name, sizes[name])
     if rows:
-        plan.cut("unroll", rows[-1], _rows_of_tile(sizes[rows[-1]], _TILE))
+        plan.cut("unroll", rows[-1], _part(sizes[rows[-1]], _TILE))
         plan.order((*beside, *rows))
         return
     for name in beside[-1:] if len(matrices) == 1 else ():
@@ -81,8 +82,8 @@ def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Ta
     plan.add("prefetch", _AHEAD)  # it leaves alone what is small
 
 
-def _rows_of_tile(count: int, most: int) -> int:
-    """Rows of a tile, at most so many, that leave little of the last tile empty."""
+def _part(count: int, most: int) -> int:
+    """Rows or vectors of a tile, at most so many, that leave little of the last tile empty."""
     return min(range(1, most + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
 
 
@@ -93,16 +94,17 @@ def _many_rows(
     are unpacked once, and so are their scales: what is made of the matrix alone is staged."""
     (beside, rows, words), sizes = loops, shape.sizes
     blocks = [str(r.arg[0]) for r in closed_ranges(_sums(plan.ast)[0][0])]
-    slot = next(n.src[0].src[0].arg[0] for n in matrix.toposort() if n.op is Ops.LOAD)
-    places = [n.src[0] for n in matrix.toposort() if n.op is Ops.LOAD]
-    is_pair = sizes[beside[-1]] % 2 == 0
-    tile = _rows_of_tile(sizes[rows[-1]], _PAIR_TILE if is_pair else 2 * _PAIR_TILE)
+    reads = [a for a in shape.loads if a.node in matrix.toposort()]
+    slot, places = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
+    panel = nest_iterations(shape, [*blocks, *words]) * (target.vector_bytes // _WORD)
+    room = target.l2_bytes // 2 // panel
+    wide = _part(sizes[beside[-1]], max(1, min(_WIDE, room)))
+    tile = _part(sizes[rows[-1]], _SUMS // wide)
     inner = [copy for name in words for copy in plan.cut("unroll", name, sizes[name])]
-    side = plan.cut("unroll", beside[-1], 2 if is_pair else 1)
+    side = plan.cut("unroll", beside[-1], wide)
     plan.cut("unroll", rows[-1], tile)
     plan.order((*beside, *rows))
-    panel = nest_iterations(shape, [*blocks, *words]) * (1 + is_pair) * (target.vector_bytes // _WORD)
-    if nest_iterations(shape, rows) < _LEAST_TILES * tile or panel > target.l2_bytes // 2:
+    if nest_iterations(shape, rows) < _LEAST_TILES * tile or not room:
         return
     codes = [name for name in blocks if name in _names(matrix)]
     copies = plan.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
@@ -115,6 +117,7 @@ def _many_rows(
     for found in own:
         if found:
             plan.add("stage", slot, *found, *side, lanes)
+    plan.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[codes[0]])  # the next panel
 
 
 def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:

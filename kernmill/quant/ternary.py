@@ -11,6 +11,7 @@ from functools import partial
 
 from kernmill.ir import dtypes
 
+from ..elementwise import where
 from ..movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
@@ -37,9 +38,13 @@ def _digits(x: Tensor, count: int) -> Tensor:
     return ((shifted.cast(dtypes.uint16) * 3) >> 8).flatten(-2)
 
 
-def _read_tq1_0(qs: Tensor, qh: Tensor, d: Tensor) -> Codes:
+def _tq1_0_codes(qs: Tensor, qh: Tensor) -> Tensor:
     digits = cat([_digits(qs[..., :32], 5), _digits(qs[..., 32:], 5), _digits(qh, 4)], axis=-1)
-    return Codes(digits.cast(dtypes.uint8), half(d), 1)
+    return digits.cast(dtypes.uint8)
+
+
+def _read_tq1_0(qs: Tensor, qh: Tensor, d: Tensor) -> Codes:
+    return Codes(_tq1_0_codes(qs, qh), half(d), 1)
 
 
 def _ternary(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,12 +79,31 @@ def _by_runs(bits: int, run: int, d: Tensor, qs: Tensor) -> dict[str, Tensor]:
     return {"d": d, "qs": pack(unpack(qs, bits, run), bits, 4 * bits)}
 
 
+def _tq1_0_by_runs(qs: Tensor, qh: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """In four runs of 16 words of codes: five words each in three words of digits, the last one in two bits a code."""
+    runs = _tq1_0_codes(qs, qh).unflatten(-1, (4, 16, 4))
+    planes = runs[..., :15, :].unflatten(-2, (3, 5)).movedim(-2, -4).flatten(-4)
+    return {"d": d, "qs": _bytes(planes, 5), "qh": pack(runs[..., 15, :].flatten(-2), 2, 4)}
+
+
+def _read_laid_tq1_0(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
+    place = Tensor.arange(5).unsqueeze(-1)
+    shifted = power = qs.unflatten(-1, (4, 3, 1, 4))
+    for digit in range(1, 5):
+        power = power * 3
+        shifted = where(place.eq(digit), power, shifted)
+    digits = shifted.gt(85).cast(dtypes.uint8) + shifted.gt(170).cast(dtypes.uint8)
+    last = unpack(qh, 2, 4).unflatten(-1, (4, 1, 4))
+    return Codes(cat([digits.flatten(-3, -2), last], axis=-2).flatten(-3), half(d), 1)
+
+
+_TQ1_0 = BlockType("TQ1_0", {"d": 2, "qs": 48, "qh": 4}, _read_laid_tq1_0, None, (4, 2, 32))
 _Q1_0 = BlockType("Q1_0", {"d": 2, "qs": 16}, partial(_read_q1_0, run=4), None, (4, 8, 4))
 _Q2_0 = BlockType("Q2_0", {"d": 2, "qs": 16}, partial(_read_twos, run=8), None, (2, 4, 8))
 _TQ2_0 = BlockType("TQ2_0", {"d": 2, "qs": 64}, partial(_read_twos, run=8), None, (8, 4, 8))
 
 BLOCKS = (
-    BlockType("TQ1_0", {"qs": 48, "qh": 4, "d": 2}, _read_tq1_0, _write_tq1_0),
+    BlockType("TQ1_0", {"qs": 48, "qh": 4, "d": 2}, _read_tq1_0, _write_tq1_0, laid=(_TQ1_0, _tq1_0_by_runs)),
     BlockType("TQ2_0", {"qs": 64, "d": 2}, partial(_read_twos, run=32), _write_tq2_0, (2, 4, 32),
               laid=(_TQ2_0, partial(_by_runs, 2, 32))),
     BlockType("Q1_0", {"d": 2, "qs": 16}, _read_q1_0, laid=(_Q1_0, partial(_by_runs, 1, 1))),

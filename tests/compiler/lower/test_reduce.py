@@ -35,6 +35,14 @@ def test_sums_of_products_are_fused() -> None:
     assert count(after("reduce", ast, "", SCALARS), Ops.FMA) == 1
 
 
+def test_sums_of_two_products_are_one_chain() -> None:
+    one, other = (elementwise(Ops.MUL, X, data(n, 6, 32)) for n in (1, 2))
+    ast = after("reduce", only(reduce_axes(elementwise(Ops.ADD, one, other), Ops.ADD, (1,))), "")
+    assert (count(ast, Ops.FMA), any(n.op is Ops.ADD and n.dtype.is_float for n in ast.toposort())) == (2, False)
+    ast = after("reduce", only(reduce_axes(elementwise(Ops.ADD, one, X), Ops.ADD, (1,))), "")
+    assert count(ast, Ops.FMA) == 0  # one product and a number: as it was written
+
+
 def test_what_the_user_wrote_as_two_ops_stays_two() -> None:
     ast = only(elementwise(Ops.ADD, elementwise(Ops.MUL, X, data(1, 6, 32)), data(2, 6, 32)))
     assert count(after("index", ast), Ops.FMA) == 0
