@@ -74,8 +74,8 @@ def _tiles(plan: Plan, shape: Shape, loop: str) -> int:
 
 
 def _readers(panel: Access, lanes: str, terms: str) -> int:
-    """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them, and a copy of terms
-    that are neighbours is turned in registers."""
+    """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them, and a copy of
+    terms that are neighbours is turned in registers."""
     if panel.step(lanes) != 1:
         return 1 if panel.step(terms) == 1 else 2
     return _LEAST_TILES if _is_converted(panel) else 2 * _LEAST_TILES
