@@ -74,6 +74,21 @@ def torch_forms(conv: Conv) -> tuple[Any, ...]:
     return run, Form(run, last)
 
 
+def kernmill_forms(conv: Conv) -> tuple[Any, ...]:
+    """Channels first and last; the result of the second lies in memory as torch's does and has that shape."""
+
+    def run(_: Any, x: Any, weight: Any) -> Any:
+        return x.conv2d(weight, stride=conv.stride, padding=conv.padding, groups=conv.groups(x))
+
+    def last(_: Any, x: Any, weight: Any) -> Any:
+        return run(_, x.permute(0, 3, 1, 2), weight).permute(0, 2, 3, 1)
+
+    def turned(_: Any, x: Any, weight: Any) -> tuple[Any, ...]:
+        return x.permute(0, 2, 3, 1).contiguous().realize(), weight
+
+    return run, Form(last, turned, lambda found: np.moveaxis(found, 3, 1))
+
+
 def jax_forms(conv: Conv) -> tuple[Any, ...]:
     """Channels first and last; XLA turns what comes out of the second back, as the row asks for."""
 
@@ -94,7 +109,7 @@ def jax_forms(conv: Conv) -> tuple[Any, ...]:
 def row(name: str, about: str, size: Size, conv: Conv, *goals: Goal) -> Row:
     pads = [conv.padding] * 4
     run: dict[str, Any] = {
-        "kernmill": lambda _, x, w: x.conv2d(w, stride=conv.stride, padding=conv.padding, groups=conv.groups(x)),
+        "kernmill": kernmill_forms(conv),
         "torch": torch_forms(conv),
         "jax": jax_forms(conv),
         "onnxruntime": lambda g, x, w: g.Conv(x, w, pads=pads, strides=[conv.stride] * 2,

@@ -40,12 +40,19 @@ def _split(node: UOp, source: UOp) -> UOp | None:
     if outputs > _MAX_OUTPUTS or length < _PARTS * _MIN_INNER:
         return None
     kept = [axis for axis in range(len(source.shape)) if axis not in axes]
-    flat = reshape(permute(source, [*kept, *axes]), (outputs, length))
+    apart = permute(source, [*kept, *axes])
     parts = min(_MOST_PARTS, max(_PARTS, length // _MOST_INNER))
-    inner = -(-length // parts)
-    if inner * parts != length:
-        flat = _padded(flat, op, length, inner * parts)
-    partial = reduce_axes(reshape(flat, (outputs, parts, inner)), op, (2,))
+    first, *others = apart.shape[len(kept) :]
+    whole = next((n for n in (*range(parts, 2 * parts), *range(parts, parts // 2, -1)) if first % n == 0), 0)
+    if whole:  # axes that do not lie one behind the other stay apart
+        parts = whole
+        cut = reshape(apart, (outputs, parts, first // parts, *others))
+    else:
+        flat, inner = reshape(apart, (outputs, length)), -(-length // parts)
+        if inner * parts != length:
+            flat = _padded(flat, op, length, inner * parts)
+        cut = reshape(flat, (outputs, parts, inner))
+    partial = reshape(reduce_axes(cut, op, tuple(range(2, len(cut.shape)))), (outputs, parts))
     stored = UOp(Ops.CONTIGUOUS, partial.dtype, (partial,))
     return reshape(reduce_axes(stored, op, (1,)), node.shape)
 

@@ -97,6 +97,8 @@ class Scan(Indexing):
         before = last.pad([*((0, 0) for _ in last.node_shape[:-1]), (1, 0)], value=unit)
         before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(op)
         joined = blocks._scan_last(op)._apply(op, before.unsqueeze(-1)).reshape(padded.node_shape)
+        if padded.node_shape != self.node_shape:
+            joined = joined._stored()  # whole blocks: a loop over a part of them would add up each place by itself
         return joined.shrink([*(None for _ in self.node_shape[:-1]), (0, size)])
 
     # --- sorting

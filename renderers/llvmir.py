@@ -135,7 +135,7 @@ class _Function:
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
             Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table,
             Ops.DOT: self._dot,
-            Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], int(u.arg), _IN_L2),
+            Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg, _IN_L2),
         }  # fmt: skip
 
     def text(self) -> str:
@@ -272,10 +272,11 @@ class _Function:
             value = self._define(f"icmp ne {kind} {value}, {none}")
         self.values[u] = value
 
-    def _prefetch(self, address: str, ahead: int, cache: int = _IN_L1) -> None:
+    def _prefetch(self, address: str, ahead: int | None, cache: int = _IN_L1) -> None:
         self._declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-        place = self._define(f"getelementptr i8, ptr {address}, i64 {ahead}")
-        self._emit(f"call void @llvm.prefetch.p0(ptr {place}, i32 0, i32 {cache}, i32 1)")
+        place = self._define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
+        kind = f"i32 1, i32 {_IN_L1}" if ahead is None else f"i32 0, i32 {cache}"
+        self._emit(f"call void @llvm.prefetch.p0(ptr {place}, {kind}, i32 1)")
 
     def _store(self, u: UOp) -> None:
         place, stored = u.src

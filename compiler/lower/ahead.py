@@ -1,19 +1,33 @@
-"""Prefetches go where they are of use: those of a copy into the loops that read it, those of looked-up rows by place.
+"""What comes from far memory is asked for by the loops of sums: the next panel, a tile's next rows, and its results;
+rows that are looked up are asked for by their place.
 
 When: once sums are accumulators. Why there: it is known which loads are left, and what an accumulator waits for has a
 place of its own (AFTER). A panel is copied in a burst: what it asks for ahead (LOAD's arg) comes from memory as fast as
 memory can, while the multipliers wait; asked for by the products of the panel before, it comes meanwhile. Behind a row
 whose place was looked up lies not the next one: that is asked for by its own place. Assumes: the bytes ahead of a copy
 are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than it does keeps its
-prefetches. Figures: docs/decisions/0025-ask-ahead.md. Tests: tests/compiler/lower/test_ahead.py.
+prefetches. Figures: docs/decisions/0025-ask-ahead.md and 0042-channels-last.md. Tests:
+tests/compiler/lower/test_ahead.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
+from typing import TypeAlias
 
-from kernmill.ir import Ops, UOp, closed_ranges, dtypes, index_const, linear, simplify, substitute, with_sources
+from kernmill.ir import (
+    Ops,
+    UOp,
+    closed_ranges,
+    dtypes,
+    from_linear,
+    index_const,
+    linear,
+    simplify,
+    substitute,
+    with_sources,
+)
 
 from ..kernel import iterations
 from ..linearize import loop_depths
@@ -21,10 +35,17 @@ from ..linearize import loop_depths
 __all__ = ["ask_ahead"]
 
 _LINE = 64  # bytes that come together
+# what lines have in common: the sum whose loop asks, memory, the place that they are numbered from, PREFETCH's arg
+_Lines: TypeAlias = tuple[UOp, UOp, UOp, "int | None"]
 
 
 def ask_ahead(ast: UOp) -> UOp:
     """The kernel with its prefetches where there is work to hide them."""
+    return _ask_for_tiles(_ask_by_place(_ask_for_panels(ast)))
+
+
+def _ask_for_panels(ast: UOp) -> UOp:
+    """What a copying loop asks for, asked for by the sums that read the copy."""
     order = ast.toposort()
     copies = {node: loads for node in order if node.op is Ops.AFTER and (loads := _asking(node))}
     moved: dict[UOp, list[UOp]] = {}  # a sum -> what its loops ask for
@@ -37,14 +58,19 @@ def ask_ahead(ast: UOp) -> UOp:
             if asks:
                 moved[node] = [*moved.get(node, []), *asks]
                 silent |= {load: load.replace(arg=None) for load in copies.pop(panel)}
+    return _with_asks(ast, moved, silent)
+
+
+def _with_asks(ast: UOp, asks: Mapping[UOp, Sequence[UOp]], silent: Mapping[UOp, UOp]) -> UOp:
+    """The kernel with what the loops of sums ask for, and with other nodes in place of those that asked for it."""
     done: dict[UOp, UOp] = {ast: ast}
-    for node in order if moved else []:
+    for node in ast.toposort() if silent else []:
         new = with_sources(silent.get(node, node), tuple(done[s] for s in node.src))
-        if node in moved:
-            asks = [substitute(ask, done) for ask in moved[node]]
-            new = new.replace(src=(*new.src[:2], *asks, *new.src[2:]), arg=1 + len(asks))
+        if node in asks:
+            more = [substitute(ask, done) for ask in asks[node]]
+            new = new.replace(src=(*new.src[:2], *more, *new.src[2:]), arg=node.arg + len(more))
         done[node] = new
-    return _ask_by_place(done[ast])
+    return done[ast]
 
 
 def _ask_by_place(ast: UOp) -> UOp:
@@ -118,4 +144,63 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
         where = substitute(index, {copying: loop})
         where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
         asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg))
+    return asks
+
+
+def _ask_for_tiles(ast: UOp) -> UOp:
+    """Results that are claimed, and single values that a sum reads and wants from further on: the loop of the sum asks
+    for their lines, a few in each iteration."""
+    sums: dict[tuple[UOp, ...], UOp] = {}  # the first of those with the same loops
+    wanted: dict[_Lines, set[int]] = {}
+    silent: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        if node.op is Ops.STORE and node.arg == "claim":
+            silent[node] = node.replace(arg=None)
+            found = [n for n in node.src[1].toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.REG]
+            if found and node.src[0].ranges <= found[-1].ranges:
+                _note(wanted, sums[closed_ranges(found[-1])], node)
+        elif node.op is Ops.AFTER and node.src[0].op is Ops.REG:
+            total, loop = sums.setdefault(closed_ranges(node), node), closed_ranges(node)[0]
+            for load in node.src[1].toposort(stop=lambda u, loop=loop: loop not in u.ranges):  # type: ignore[misc]
+                if load.op is Ops.LOAD and load.arg is not None and load.dtype.lanes == 1:
+                    silent[load] = load.replace(arg=None)
+                    _note(wanted, total, load)
+    asks: dict[UOp, list[UOp]] = {}
+    for key, lines in wanted.items():
+        asks.setdefault(key[0], []).extend(_spread(key, sorted(lines)))
+    return _with_asks(ast, asks, silent)
+
+
+def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
+    """The lines that a LOAD or STORE touches over the loop of a sum, numbered from where they begin."""
+    (memory, place), loop = access.src[0].src[:2], closed_ranges(total)[0]
+    if len(closed_ranges(total)) > 1 or not loop.src[0].is_const:
+        return
+    last = {atom: atom.src[0] for atom in linear(place)[0] if atom.op is Ops.MIN}  # as if no tile ended early
+    terms, offset = linear(simplify(substitute(place, last)))
+    step, count = terms.get(loop, 0), iterations(loop) if loop in terms else 1
+    base = from_linear({atom: k for atom, k in terms.items() if atom is not loop}, 0, dtypes.index)
+    unit = _LINE // memory.dtype.scalar.size_bytes
+    places = (*range(0, count, max(1, unit // max(1, abs(step)))), count - 1)
+    key = (total, memory, base, access.arg if access.op is Ops.LOAD else None)
+    wanted.setdefault(key, set()).update((offset + step * n) // unit for n in places)
+
+
+def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
+    """Prefetches in the loop of the sum; none where the lines are no even grid."""
+    (total, memory, base, ahead), unit = key, _LINE // key[1].dtype.scalar.size_bytes
+    row = next((n for n in range(2, len(lines)) if lines[n] - lines[n - 1] != lines[1] - lines[0]), len(lines))
+    step, pitch = (lines[n] - lines[0] if n < len(lines) else 0 for n in (1, row))
+    if any(line != lines[0] + n // row * pitch + n % row * step for n, line in enumerate(lines)):
+        return []
+    loop = closed_ranges(total)[0]
+    share = -(-len(lines) // iterations(loop))
+    asks: list[UOp] = []
+    for n in range(share):
+        number = (loop * share + n) * len(lines) // (iterations(loop) * share)
+        line = number * step if row == len(lines) else number // row * pitch + number % row * step
+        place = simplify(base + (line + lines[0]) * unit)
+        if place.bounds[1] >= memory.arg[1]:
+            place = place.alu(Ops.MIN, memory.arg[1] - 1)
+        asks.append(UOp(Ops.PREFETCH, dtypes.void, (UOp(Ops.INDEX, memory.dtype, (memory, place)),), ahead))
     return asks

@@ -9,6 +9,7 @@
     local i1 16        the inner 16 iterations are for the work-items of a group (of a kept row: they fill it together)
     share k0 64        the work-items of a group add up 64 parts of a sum, which are folded in memory that they share
     order i1 i0        the order of the output loops, outermost first
+    inner k0           of the loops of a sum k0 is the innermost
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
                        so do further loops and counts: k1 64 ..
     tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
@@ -16,6 +17,7 @@
                        which the work-items of a group share if one of the loops is theirs
     inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
+    claim              lines of results are asked for by the loops of the sums that go there
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
     prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
@@ -350,6 +352,15 @@ def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(arg=replace(info, order=args))
 
 
+def _inner(ast: UOp, args: tuple[str, ...]) -> UOp:
+    loop = find_loop(ast, args[0])
+    sums = [n for n in ast.toposort() if n.op is Ops.REDUCE and loop in closed_ranges(n)]
+    table = {n: n.replace(src=(*(s for s in n.src if s is not loop), loop)) for n in sums if n.src[-1] is not loop}
+    if not table or len(sums) > 1:
+        raise ValueError(f"{args[0]} is no outer loop of one sum")
+    return substitute(ast, table)
+
+
 def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
     cuts = list(zip(args[::2], map(int, args[1::2]), strict=True))
     loops: dict[UOp, UOp] = {}  # a loop over blocks of the sum, and as an output loop
@@ -478,6 +489,12 @@ def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src))
 
 
+def _claim(ast: UOp, args: tuple[str, ...]) -> UOp:
+    if any(store.arg is not None for store in ast.src):
+        raise ValueError("the stores go around the caches, or are claimed already")
+    return ast.replace(src=tuple(store.replace(arg="claim") for store in ast.src))
+
+
 _PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
 
 
@@ -520,10 +537,12 @@ VERBS: Final[dict[str, Verb]] = {
     "share": Verb(_share, propose.items),
     "inplace": Verb(_keeps_loops(_inplace), propose.rows, -1),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
+    "inner": Verb(_keeps_loops(_inner), propose.inner),
     "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
     "tile": Verb(_tile, propose.tiles, 2),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_keeps_loops(_stream), propose.streams, 4),
+    "claim": Verb(_keeps_loops(_claim), propose.streams, 4),
     "prefetch": Verb(_keeps_loops(_prefetch), propose.prefetches, 4),
     "grid": Verb(_keeps_loops(_grid), propose.grids, 5, propose.fit_grid),
     "thread": Verb(_keeps_loops(_thread), propose.threads, 5, propose.fit_thread),

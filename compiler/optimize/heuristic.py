@@ -18,7 +18,7 @@ from .blocks import block_plan
 from .dots import dot_plan
 from .gpu import gpu_plan
 from .look import Access, Group, Shape, is_gated, is_streamed, look, main_group, nest_iterations
-from .packing import SMALL_REDUCE, pack
+from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .plan import Plan
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
 from .tiles import tile_plan
@@ -240,6 +240,7 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
         return
     if lanes is not None:
         pack(plan, shape, main, lanes, width, target)
+        ask_by_tiles(plan, shape, main, lanes, target)
     if lane_loop in main.loops and len(shape.groups) == 1:
         _large_outside(plan, shape, main, tiles, width, target)
         _read_once(plan, shape, main, target)

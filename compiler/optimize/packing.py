@@ -19,7 +19,7 @@ from .look import Access, Group, Shape, is_gated
 from .plan import Plan
 from .staging import SAME_PLACE, walked_together
 
-__all__ = ["SMALL_REDUCE", "blocks", "in_blocks", "pack"]
+__all__ = ["SMALL_REDUCE", "ask_by_tiles", "blocks", "in_blocks", "pack"]
 
 SMALL_REDUCE = 8  # a reduce loop up to this size is copied out whole
 _BLOCK_ROWS = 16  # of a transposed operand that are packed together, and turned in registers
@@ -29,6 +29,7 @@ _HIGH = 256  # rows of a block, for each of which panels are packed anew
 _MOST_BLOCKS = 16
 _MOST_ROWS = 16  # times L2: a block of packed rows; it is read in the order in which it lies
 _FAR = 8  # times L2: what no cache holds; a panel that leaves room for the next takes such a part of it
+_SHORT, _LONG = 64, 512  # terms of a sum that hides what is asked for; of one that is long beside its stores
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
@@ -66,6 +67,22 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
     elif is_dear or left is not None:
         operand = panel[0] if is_dear and enough else None
         _blocked(plan, shape, _Packing(lanes, rows, terms, width, operand, left), target)
+
+
+def ask_by_tiles(plan: Plan, shape: Shape, main: Group, lanes: str, target: Target) -> None:
+    """While a register tile is computed: the lines that it will store to, and the rows of the next one if they are read
+    once, as they lie, from memory that no cache holds (lower/ahead.py)."""
+    rows = next((name for name in reversed(plan.loops) if name != lanes and plan.together(name) > 1), None)
+    if rows is None or len(main.loops) != 1 or len(shape.groups) != 1 or shape.sizes[main.loops[0]] < _SHORT:
+        return
+    (terms,), (store, *others) = main.loops, shape.stores
+    far = _FAR * target.l2_bytes
+    if not others and store.step(lanes) == 1 and store.memory_bytes > far and shape.sizes[terms] <= _LONG:
+        plan.tries("claim")
+    for left in (a for a in main.loads if rows in a.steps and lanes not in a.steps and not is_gated(a)):
+        is_once = lanes not in plan.loops and plan.loops[-1] == rows and left.memory_bytes > far
+        if is_once and left.step(terms) == 1 and (left.step(rows) or 0) > 0:
+            plan.tries("prefetch", plan.together(rows) * (left.step(rows) or 0) * left.size_bytes, terms)
 
 
 def _tiles(plan: Plan, shape: Shape, loop: str) -> int:

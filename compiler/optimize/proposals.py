@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from kernmill.ir import AxisKind, Ops, Target, UOp
+from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges
 
 from ..kernel import KernelInfo
 
@@ -151,6 +151,12 @@ def _stage_order(loop: UOp) -> tuple[int, str]:
 def rows(ast: UOp, target: Target) -> Iterable[Args]:
     """Each row that is kept."""
     return [(str(n.src[-1].arg[0]),) for n in ast.toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.LOCAL]
+
+
+def inner(ast: UOp, target: Target) -> Iterable[Args]:
+    """Each loop of a sum but its innermost."""
+    sums = [closed_ranges(node) for node in ast.toposort() if node.op is Ops.REDUCE]
+    return [(str(loop.arg[0]),) for loops in sums for loop in loops[:-1]] if len(sums) == 1 else []
 
 
 def streams(ast: UOp, target: Target) -> Iterable[Args]:

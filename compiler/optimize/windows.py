@@ -80,11 +80,13 @@ def window_plan(shape: Shape, target: Target) -> Plan | None:
     if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
     plan = Plan(shape.ast)
+    near = _nearest(shape, window)
+    is_moved = near is not None and plan.tries("inner", near)  # what lies side by side is read from one line
     blocks, shared = _in_blocks(plan, shape, window, target)
-    if blocks:
+    if blocks or is_moved:
         shape = look(plan.ast, target)
         window = _find(shape, window.lanes)
-    elif not window.is_copied:
+    if not blocks and not (window is not None and window.is_copied):
         return None
     return plan if window is not None and _tiled(plan, shape, window, (blocks, shared), target) else None
 
@@ -221,14 +223,22 @@ def _rows_of_a_copy(shape: Shape, window: _Window, target: Target) -> int:
     return 0
 
 
+def _nearest(shape: Shape, window: _Window) -> str | None:
+    """The reduce loop beside the window over whose iterations its places lie side by side, as with channels last."""
+    beside = [name for name in window.terms if name not in chain(*window.lines) and window.is_copied]
+    return next((n for n in beside if window.moving.step(n) == 1 and 2 * shape.sizes[n] >= shape.lanes), None)
+
+
 def _stage_rows(plan: Plan, shape: Shape, window: _Window, inside: Sequence[str]) -> None:
     """The rows that a block of the output needs, without gates and side by side."""
-    line = dict(window.lines[:2])
+    line, near = dict(window.lines[:2]), _nearest(shape, window)
     first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
     down = [] if window.down is None else [*inside, line[window.down]]
-    copies = plan.add("stage", window.moving.slot, *first, *down, window.along, window.taps)
-    if min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
-        plan.cut("vectorize", copies[window.along], shape.lanes)
+    last = [near] if near is not None else []
+    first = [name for name in first if name != near]
+    copies = plan.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
+    if near is not None or min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
+        plan.cut("vectorize", copies[near or window.along], shape.lanes)
 
 
 def _stage_panel(plan: Plan, shape: Shape, window: _Window, *, is_whole: bool) -> None:

@@ -16,6 +16,7 @@ from kernmill.runtime import launched_ns
 from ..formats import gguf
 from ..jitted import Jit
 from ..quant import QuantizedTensor, load_tensor
+from .alike import Alike
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .sampling import Sampler
@@ -111,15 +112,17 @@ class Model:
             return cls.of(file.metadata, lambda n: _loaded(file, n) if n in file.entries else None, **options)
 
     # --- what is captured: the places are variables, so that one graph serves them all
-    def _last_logits(self, tokens: Tensor, last: Tensor, places: Places, cache: Cache) -> Tensor:
-        """The logits after token `last` of each sequence. Shapes: (sequences, vocabulary)."""
-        hidden = self.architecture.forward(tokens, places, cache)
-        rows = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1).squeeze(1)
-        return self.architecture.logits(rows.contiguous())  # a product that gathers as it goes reads weights in columns
+    def _last_logits(self, tokens: Tensor, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
+        """The logits after token `last` of each sequence, None: the only one. Shapes: (sequences, vocabulary)."""
+        hidden = self.architecture.forward(tokens, places, cache, Alike().layer)
+        if last is not None:
+            hidden = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1)
+        rows = hidden.squeeze(1).contiguous()  # a product that gathers as it goes reads weights in columns
+        return self.architecture.logits(rows)
 
-    def _all_states(self, tokens: Tensor, last: Tensor, places: Places, cache: Cache) -> Tensor:
+    def _all_states(self, tokens: Tensor, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
-        return self.architecture.forward(tokens, places, cache)
+        return self.architecture.forward(tokens, places, cache, Alike().layer)
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
@@ -164,11 +167,11 @@ class Model:
                 block = then[n][start:]
                 tokens[n, : len(block)] = block
                 new.append(slice(len(seen) - start, len(block)))
-            last = np.array([max(0, part.stop - 1) for part in new], np.int32)
+            last = Tensor(np.array([max(0, part.stop - 1) for part in new], np.int32)) if size > 1 else None
             with no_grad():
                 places = Places.bound(first, size, self.capacity)
                 with self._building():
-                    result = function(Tensor(tokens), Tensor(last), places, self._cache).numpy()
+                    result = function(Tensor(tokens), last, places, self._cache).numpy()
             self._seen = then
             self.computed_tokens += sum(part.stop - part.start for part in new)
             yield new[: len(texts)], result

@@ -28,6 +28,15 @@ def test_a_long_sum_is_two_kernels() -> None:
     assert names(total(data(0, LONG), 0)) == ["sum_64_k2048", "sum_1_k64"]
 
 
+@pytest.mark.parametrize(("rows", "parts"), [(4096, 64), (1000, 100), (991, 64)])
+def test_axes_that_lie_apart_stay_loops_of_their_own(rows: int, parts: int) -> None:
+    """As one they were walked by quotient and remainder, and lanes went over the parts: four times as long."""
+    root = total(data(0, rows, 3, 256), 0, 2)
+    assert names(root)[0] == f"sum_3x{parts}_" + (f"k{rows // parts}x256" if rows % parts == 0 else "k3964")
+    values = np.random.default_rng(1).uniform(-3, 3, rows * 3 * 256).astype(np.float32)
+    close(run_graph(split(root), [values]), run_graph(root, [values]))
+
+
 @pytest.mark.parametrize("shape", [(LONG - 64,), (17, LONG), (100, 100)], ids=str)
 def test_short_ones_and_many_stay_as_they_are(shape: tuple[int, ...]) -> None:
     root = total(data(0, *shape), len(shape) - 1)

@@ -12,12 +12,11 @@ GGUF files give them, and are checked for their shapes. Weights may be of any fl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from kernmill import FormatError, Tensor, where
 
-from .alike import Alike
 from .cache import Cache, Places
 from .config import Config
 from .rope import rotate, tables
@@ -27,6 +26,7 @@ __all__ = ["Architecture", "Weights"]
 
 Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
 Around = tuple[Tensor, Tensor, Tensor]  # cosine, sine and mask of a pass
+Layers = Callable[[Hashable, Tensor, Sequence[Weight], Sequence[Tensor], Callable[[], Tensor]], Tensor]
 
 
 class Architecture:
@@ -173,9 +173,10 @@ class Architecture:
         return rows(self.embedding, tokens)
 
     # --- the parts
-    def forward(self, tokens: Tensor, places: Places, cache: Cache) -> Tensor:
+    def forward(self, tokens: Tensor, places: Places, cache: Cache, layers: Layers | None = None) -> Tensor:
         """The last hidden state of each token, normed; their keys and values go into the cache.
 
+        `layers` gives what a layer makes: of its kind, x, its weights, its keys and values, and what builds it.
         Shapes: tokens (sequences, tokens); the result (sequences, tokens, width).
         """
         count = tokens.shape[1]
@@ -187,12 +188,14 @@ class Architecture:
             )
             for is_local, (cosine, sine) in self.rope.items()
         }
-        x, alike = self.embed(tokens), Alike()
+        x = self.embed(tokens)
         for n, (matrices, vectors) in enumerate(zip(self.matrices, self.vectors, strict=True)):
-            weights = [*matrices.values(), *vectors.values()]
-            kind = self.is_local[n], (*matrices, *vectors)
             build = partial(self.layer, n, x, places, around[self.is_local[n]], cache)
-            x = alike.layer(kind, x, weights, [*cache.keys[n : n + 1], *cache.values[n : n + 1]], build)
+            if layers is None:
+                x = build()
+                continue
+            kind, weights = (self.is_local[n], *matrices, *vectors), [*matrices.values(), *vectors.values()]
+            x = layers(kind, x, weights, [cache.keys[n], cache.values[n]], build)
         return self.norm(x, self.output_norm)
 
     def layer(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:

@@ -103,3 +103,49 @@ def test_looked_up_rows_stay(schedule: str) -> None:
 def test_the_linear_form_is_legal() -> None:
     uops = lower(product(8), VECTORS, parse_schedule(f"{STAGED}; prefetch {AHEAD}"), is_checked=True)
     assert sum(u.op is Ops.PREFETCH for u in uops) == 1
+
+
+TILES_OF_ROWS = "vectorize i1 16; unroll i1 2; unroll i0 6"
+
+
+def long_product(rows: int, terms: int = 64, columns: int = 64) -> UOp:
+    return merge_loops(only(matmul(data(0, rows, terms), data(1, terms, columns))))
+
+
+@pytest.mark.parametrize(("terms", "together"), [(64, 1), (80, 1), (128, 4)])
+def test_the_rows_of_the_next_tile_are_asked_for_by_this_one(terms: int, together: int) -> None:
+    schedule = f"{TILES_OF_ROWS}; unroll k0 {together}; prefetch {24 * terms} k0".replace("unroll k0 1; ", "")
+    moved = after("ahead", long_product(6000, terms), schedule, VECTORS)
+    found = asks(moved)
+    assert found
+    asked: set[int] = set()
+    for ask in found:
+        place = ask.src[0].src[1]
+        asked.update(lines(place, [r for r in place.ranges if r.arg[0] == "k0"]))
+    assert sorted(asked) == list(range(-(-24 * terms // 64)))
+    assert {ask.arg for ask in found} == {24 * terms}
+    assert all(node.arg is None for node in moved.toposort() if node.op is Ops.LOAD and node.dtype.lanes == 1)
+
+
+def test_the_lines_of_results_are_asked_for_by_their_sums() -> None:
+    moved = after("ahead", long_product(60), f"{TILES_OF_ROWS}; claim", VECTORS)
+    (ask,) = asks(moved)
+    assert ask.arg is None
+    place = ask.src[0].src[1]
+    assert lines(place, [r for r in place.ranges if r.arg[0] == "k0"]) == sorted(
+        line for n in range(64) for line in [n * 12 // 64 // 2 * 4 + n * 12 // 64 % 2]
+    )
+    assert all(node.arg is None for node in moved.toposort() if node.op is Ops.STORE)
+
+
+def test_results_in_uneven_lines_are_not_asked_for() -> None:
+    assert not asks(after("ahead", long_product(60, columns=56), f"{TILES_OF_ROWS}; claim", VECTORS))
+
+
+@pytest.mark.parametrize(("rows", "terms", "columns"), [(4099, 64, 64), (6, 80, 32), (4501, 67, 50)])
+def test_what_tiles_ask_for_changes_no_result(rows: int, terms: int, columns: int) -> None:
+    ast = long_product(rows, terms, columns)
+    arrays = inputs(ast)
+    schedule = parse_schedule(f"{TILES_OF_ROWS}; claim; prefetch {24 * terms} k0")
+    assert lower(ast, VECTORS, schedule, is_checked=True)
+    close(run_on("LLVM", ast, arrays, schedule), run_ast(ast, arrays))

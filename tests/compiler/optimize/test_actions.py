@@ -15,6 +15,7 @@ from kernmill.ir import (
     Stage,
     UOp,
     broadcast_to,
+    closed_ranges,
     elementwise,
     permute,
     reshape,
@@ -23,6 +24,7 @@ from kernmill.ir import (
 from tests.compiler.kernels import (
     causal_kernel,
     close,
+    convolution,
     data,
     inputs,
     matmul,
@@ -170,6 +172,18 @@ WRONG = {
     "vectorize i0 3": "3 lanes: a vector has 2, 4, 8, ... of them",
     "vectorize i0 2; vectorize k0 4": "a value would have the lanes of two loops",
 }
+
+
+def test_the_innermost_loop_of_a_sum_is_chosen() -> None:
+    ast = merge_loops(only(convolution(data(0, 2, 4, 7, 7), data(1, 5, 4, 3, 3))))
+    moved = apply_actions(ast, parse_schedule("inner k0"))
+    (total_,) = (node for node in moved.toposort() if node.op is Ops.REDUCE)
+    assert [r.arg[0] for r in closed_ranges(total_)] == ["k1", "k2", "k0"]
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays, parse_schedule("inner k1; vectorize i3 8")), run_ast(ast, arrays))
+    for text in ("inner k2", "inner i0"):
+        with pytest.raises(CompileError, match="no outer loop of one sum"):
+            apply_actions(ast, parse_schedule(text))
 
 
 def test_a_prefetch_may_be_of_one_pass() -> None:

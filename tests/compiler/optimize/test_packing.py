@@ -33,6 +33,16 @@ def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, c
     assert found.count("prefetch 256 k0'") == found.count("prefetch") == asked
 
 
+@pytest.mark.parametrize(("rows", "inner", "columns", "asked"), [
+    (50176, 256, 64, "claim; prefetch 6144 k0"), (50176, 1024, 64, "prefetch 24576 k0"), (50176, 256, 128, "claim"),
+    (512, 256, 64, ""), (1024, 1024, 1024, ""),
+])  # fmt: skip
+def test_tiles_ask_for_what_comes_from_far(rows: int, inner: int, columns: int, asked: str) -> None:
+    """Rows that are read once and results that no cache holds; a long sum hides its stores by itself."""
+    found = choose_actions(merge_loops(only(matmul(data(0, rows, inner), data(1, inner, columns)))), VECTORS)
+    assert "; ".join(str(action) for action in found if action.verb in ("claim", "prefetch")) == asked
+
+
 @pytest.mark.parametrize(
     ("rows", "inner", "is_packed"), [(3, 64, False), (8, 33, True), (12, 64, True), (17, 16, True), (100, 5, True)]
 )

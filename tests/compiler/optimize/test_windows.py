@@ -9,6 +9,7 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.compiler import choose_actions, merge_loops
+from kernmill.ir import permute
 from tests.compiler.kernels import VECTORS, convolution, data, matmul, only
 
 
@@ -22,6 +23,27 @@ def test_lanes_are_output_channels_and_rows_are_copied_without_gates() -> None:
     assert any(action.startswith("stage 1 k0 ") for action in found)
     assert any(action.startswith("stage 2 ") and action.endswith("i1.v") for action in found)
     assert "unroll k2 3" in found
+
+
+def test_channels_that_lie_side_by_side_are_summed_innermost() -> None:
+    x = permute(data(0, 2, 18, 18, 64), (0, 3, 1, 2))
+    found = chosen(permute(convolution(x, data(1, 32, 64, 3, 3)), (0, 2, 3, 1)))
+    assert found[0] == "inner k0"
+    assert any(action.startswith("stage 1 ") and action.endswith(" k2 k0") for action in found)
+    assert "vectorize k0' 16" in found
+    few = permute(data(0, 2, 18, 18, 3), (0, 3, 1, 2))
+    found = chosen(permute(convolution(few, data(1, 32, 3, 3, 3)), (0, 2, 3, 1)))
+    assert not any("inner" in action for action in found)
+
+
+@pytest.mark.parametrize(("channels", "stride", "padding"), [(16, 1, 1), (64, 2, 1), (20, 1, 0), (8, 1, 2), (3, 2, 1)])
+def test_channels_last_is_right(channels: int, stride: int, padding: int) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((2, 15, 14, channels), np.float32), rng.standard_normal((40, channels, 3, 3), np.float32)
+    x, w = (Tensor(t, device="LLVM") for t in (a, b))
+    found = x.permute(0, 3, 1, 2).conv2d(w, stride=stride, padding=padding).permute(0, 2, 3, 1).contiguous().numpy()
+    wanted = reference(np.moveaxis(a, 3, 1).astype(np.float64), b.astype(np.float64), stride=stride, padding=padding)
+    np.testing.assert_allclose(np.moveaxis(found, 3, 1), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_a_plain_product_is_left_alone() -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from kernmill import Tensor
 from kernmill.ir import Ops, UOp, dtypes, substitute
 
-from ...quant import QuantizedTensor
-from ...tensor_memory import stored
-from .weight import Weight
+from ..quant import QuantizedTensor
+from ..tensor_memory import stored
+from .arch import Weight
 
 __all__ = ["Alike"]
 

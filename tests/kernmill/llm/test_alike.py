@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, no_grad
-from kernmill.llm.arch.alike import Alike
+from kernmill.llm.alike import Alike
 from kernmill.quant import QuantizedTensor
 
 
