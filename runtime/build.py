@@ -35,6 +35,7 @@ class Counters:
 counters = Counters()
 _MemoryKey: TypeAlias = "tuple[str, str, bytes, str, int | str]"
 _programs: dict[_MemoryKey, Program] = {}
+_MANY = 4  # new kernels at once: fewer are compiled before another process has started
 
 
 def build(device: Device, kernel: Kernel) -> Program:
@@ -47,7 +48,7 @@ def build(device: Device, kernel: Kernel) -> Program:
 
 
 def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
-    """The programs of kernels. New ones are compiled beside this process, if the device can do that.
+    """The programs of kernels. Many new ones are compiled beside this process, if the device can do that.
 
     Raises:
         CompileError: a device's compiler refused a source; the message shows where.
@@ -69,7 +70,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
         program.smaller = partial(_smaller, device, kernel, disk_key, given)
     for unfinished in new.values():
-        unfinished.begin()
+        unfinished.begin(is_one_of_many=len(new) >= _MANY)
     for key, unfinished in new.items():
         _programs[key] = unfinished.finish()
     return [_programs[key] for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 from kernmill.compiler import (
@@ -51,7 +52,7 @@ class Unfinished:
 
         self.target = device.target
 
-    def begin(self) -> None:
+    def begin(self, *, is_one_of_many: bool) -> None:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
         try:
@@ -60,10 +61,11 @@ class Unfinished:
         except GroupTooLarge:
             if not self.shrunk():
                 raise
-            self.begin()
+            self.begin(is_one_of_many=is_one_of_many)
             return
         self.threads = rendered.threads
-        self.binary = self.device.compile_later(symbol(self.kernel), rendered.source)
+        begin = self.device.compile_later if is_one_of_many else partial(partial, self.device.compile)
+        self.binary = begin(symbol(self.kernel), rendered.source)
 
     def finish(self) -> Program:
         """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
@@ -90,7 +92,7 @@ class Unfinished:
         """The program with smaller groups, if there can be one."""
         if not self.shrunk():
             return None
-        self.begin()
+        self.begin(is_one_of_many=False)
         return self.finish()
 
 

@@ -239,9 +239,6 @@ class Device(ABC):
         """(default: none) What the machine executes, as text."""
         return ""
 
-    def expect_kernels(self) -> None:  # noqa: B027 - nothing, and not forgotten
-        """(default: nothing) New kernels will be compiled soon: begin what that needs."""
-
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
         """(default: `compile`, when called for) Begin a compilation, and return what waits for it."""
         return lambda: self.compile(name, source)

@@ -76,20 +76,15 @@ def assembly(text: str, host: Host, level: int = 2) -> str:
         return str(machine.emit_assembly(module))
 
 
-def compile_cached(text: str, host: Host, header: Mapping[str, object], cache: CompileCache) -> Callable[[], bytes]:
-    """`compile_ir_later` through the disk cache. `header` is stored with the object, for `kernmill cache` to show."""
+def compile_cached(text: str, host: Host, header: Mapping[str, object], cache: CompileCache) -> bytes:
+    """`compile_ir` through the disk cache. `header` is stored with the object, for `kernmill cache` to show."""
     key = cache_key("llvm", str(_FORMAT), llvm_version(), host.arch, host.cpu, ",".join(host.features), text)
     entry = cache.get(key)
     if entry is not None:
-        return lambda: entry.payload
-    asked = compile_ir_later(text, host)
-
-    def result() -> bytes:
-        payload = asked()
-        cache.put(key, payload, header)
-        return payload
-
-    return result
+        return entry.payload
+    payload = compile_ir(text, host)
+    cache.put(key, payload, header)
+    return payload
 
 
 @functools.cache

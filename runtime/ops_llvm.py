@@ -12,9 +12,9 @@ from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 from .buffer import Buffer
 from .device import Batch, Call, Device, Program, Properties
 from .host import Host, this_host
-from .llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
+from .llvm_codegen import assembly, compile_ir, compile_ir_later, llvm_version
 from .loader import load_object
-from .pool import Launch, LaunchTable, default_pool, pool_code
+from .pool import Launch, LaunchTable, default_pool
 from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
@@ -58,11 +58,6 @@ class LlvmDevice(Device):
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
         """Object bytes, compiled in another process while this one lowers the next kernel."""
         return compile_ir_later(source, self.host)
-
-    def expect_kernels(self) -> None:
-        """The compiling process starts, and has the pool to compile meanwhile."""
-        compiler_process()
-        pool_code()
 
     def assembly(self, source: str) -> str:
         """The machine's instructions."""

@@ -85,8 +85,6 @@ def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], d
     if stored is not None:
         with contextlib.suppress(ValueError, TypeError, LookupError, KernmillError):  # of another form: made anew
             return _read(stored.payload, planned)
-    for name in {*devices} or {default}:
-        get_device(name).expect_kernels()
     default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
     return planned()
 

@@ -63,16 +63,12 @@ class _Native(NamedTuple):
 
 
 @functools.cache
-def pool_code() -> Callable[[], bytes]:
-    """The pool's object, from the disk cache after the first time: asked for now, waited for when called."""
-    machine = this_host()
-    return compile_cached(pool_ir(machine.arch, sys.platform), machine, {"kernel": "thread pool"}, default_cache())
-
-
-@functools.cache
 def _native() -> _Native:
-    """The compiled pool."""
-    module = load_object(pool_code()(), POOL_FUNCTIONS, _externs())
+    """The compiled pool, from the disk cache after the first time."""
+    machine = this_host()
+    text = pool_ir(machine.arch, sys.platform)
+    data = compile_cached(text, machine, {"kernel": "thread pool"}, default_cache())
+    module = load_object(data, POOL_FUNCTIONS, _externs())
     pointer = ctypes.c_void_p
     run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)
     timed = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)

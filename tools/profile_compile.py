@@ -105,7 +105,8 @@ def watch(phases: Phases) -> None:
     phases.wrap("kernmill.renderers.base", {})
     device = importlib.import_module("kernmill.runtime").get_device("LLVM")
     device.renderer.render = phases.timed("render", device.renderer.render)
-    phases.wrap("kernmill.runtime.llvm_codegen", {"compile_ir": "LLVM"})
+    phases.wrap("kernmill.runtime.llvm_codegen", {"compile_ir": "LLVM"})  # of compile_later
+    device.compile = phases.timed("LLVM", device.compile)
     device.compile_later = phases.timed("LLVM", device.compile_later)
     device.load = phases.timed("load", device.load)
     cache: Any = sys.modules["kernmill.runtime.compile_cache"].CompileCache
