@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, UOp, record
+from dataclasses import dataclass
+
+from kernmill.ir import Ops, UOp
 
 from .linearize import loop_paths
 
@@ -12,7 +14,7 @@ _OPS_PER_NS = 16.0  # of one thread, a cautious guess: only ratios and orders of
 _BYTES_PER_NS = 12.0
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """Units: floating-point operations, bytes, nanoseconds of one thread."""
 

@@ -17,23 +17,10 @@ consumer) and leaves enough independent rows. Tests: tests/compiler/test_fuse.py
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kernmill.ir import (
-    AxisKind,
-    Group,
-    Ops,
-    Shape,
-    UOp,
-    as_size,
-    dtypes,
-    field,
-    index_const,
-    make_range,
-    record,
-    simplify,
-    static,
-)
+from kernmill.ir import AxisKind, Group, Ops, Shape, UOp, as_size, dtypes, index_const, make_range, simplify, static
 
 from .rangeify import TRUE, Places, Use
 
@@ -54,7 +41,7 @@ _SMALL = 1 << 15  # ... or when the whole consumer is this small
 _LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.SINK})
 
 
-@record()
+@dataclass(slots=True)
 class KernelRoot:
     """A node with memory of its own, and the loops of the kernel that computes it."""
 
@@ -73,7 +60,7 @@ class KernelRoot:
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A node kept inside a kernel: computed at `use`, over loops of its own, anew for each iteration of `around`."""
 
@@ -86,7 +73,7 @@ class Kept:
 Below: TypeAlias = "tuple[Use | None, ...]"
 
 
-@record()
+@dataclass(slots=True)
 class Fusion:
     """The decision: kernels, and for every node the uses it is computed for, with the uses of its sources."""
 
@@ -105,7 +92,7 @@ class Fusion:
     places: Places = field(default_factory=Places)
 
 
-@record()
+@dataclass(slots=True)
 class _Facts:
     """What a node is made of down to data and reductions."""
 

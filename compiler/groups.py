@@ -12,6 +12,7 @@ that reads it. A loop whose every iteration fills an array again waits twice. Te
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
@@ -24,7 +25,6 @@ from kernmill.ir import (
     dtypes,
     make_range,
     memory_of,
-    replace,
     simplify,
     substitute,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, UOp, record, substitute
+from dataclasses import dataclass
+
+from kernmill.ir import Ops, UOp, substitute
 
 __all__ = ["KernelInfo", "iterations"]
 
@@ -21,7 +23,7 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
     return substitute(ast, table), tuple(numbers)
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KernelInfo:
     """The arg of a kernel's SINK: its name, the order of its output loops (outermost first), the actions so far."""
 

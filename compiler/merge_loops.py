@@ -7,9 +7,10 @@ Guarantees: the same places in the same order. Tests: tests/compiler/test_merge_
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
-from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, replace, simplify
+from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify
 
 from .kernel import KernelInfo
 

@@ -7,8 +7,9 @@ tests/compiler/test_pipeline.py. With CHECK=1, and in all tests, each stage is v
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from kernmill.ir import Ops, Stage, Target, UOp, dtypes, record, simplify, verify
+from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
 from .convert import convert_packed
 from .expand import expand_loops
@@ -31,7 +32,7 @@ from .vectorize import vectorize
 __all__ = ["PIPELINE", "Pass", "lower"]
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pass:
     """One step: `run(ast, target)` takes a graph of `stage_in` to one of `stage_out`."""
 

@@ -10,15 +10,16 @@ tests/compiler/test_rangeify.py.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 
-from kernmill.ir import Ops, Shape, Size, UOp, as_size, const, dtypes, field, index_const, record, row_strides, simplify
+from kernmill.ir import Ops, Shape, Size, UOp, as_size, const, dtypes, index_const, row_strides, simplify
 
 __all__ = ["TRUE", "Places", "Use", "flat_index"]
 
 TRUE = const(dtypes.bool, True)
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Use:
     """One reading of a node: by which kernel, at which place, under which condition."""
 
@@ -27,7 +28,7 @@ class Use:
     gate: UOp
 
 
-@record()
+@dataclass(slots=True)
 class Places:
     """Index arithmetic of one graph, each piece done once."""
 

@@ -9,6 +9,7 @@ place only where nobody can see the difference. Tests: tests/compiler/test_sched
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 
 from kernmill.ir import (
     BufferPlan,
@@ -22,9 +23,7 @@ from kernmill.ir import (
     Schedule,
     UOp,
     dtypes,
-    field,
     numel,
-    record,
     simplify,
     static,
     substitute,
@@ -72,7 +71,7 @@ def _is_view(node: UOp) -> bool:
     return node.op.group is Group.MOVEMENT and node.op is not Ops.RESHAPE
 
 
-@record()
+@dataclass(slots=True)
 class _Builder:
     """One try: which assignments are in place is fixed at the start and checked at the end."""
 

@@ -12,21 +12,9 @@ tests/compiler/test_turn.py.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from kernmill.ir import (
-    DType,
-    Ops,
-    Target,
-    UOp,
-    const,
-    dtypes,
-    from_linear,
-    linear,
-    record,
-    replace,
-    simplify,
-    with_sources,
-)
+from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, linear, simplify, with_sources
 
 from .vectorize import spread
 
@@ -38,7 +26,7 @@ _WORD = 4  # bytes
 _MOST_READERS = 4  # lanes that may share a place, each behind a gate of its own
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Access:
     """A gather or scatter: lane n is at place `terms` + start + steps[n]."""
 

@@ -15,7 +15,6 @@ from .fold import *
 from .graph import *
 from .ops import *
 from .pattern import *
-from .records import *
 from .rewrite import *
 from .schedule import *
 from .settings import *

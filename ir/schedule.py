@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
 from .dtype import DType
 from .ops import Ops
-from .records import field, record
 from .uop import UOp
 
 __all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "MemoryPlan", "Schedule"]
 
 
-@record(eq=False)
+@dataclass(eq=False, slots=True)
 class Kernel:
     """One launch: `ast` is a SINK of STOREs over PARAMs; PARAM slot i is the schedule's buffer `buffers[i]`."""
 
@@ -42,7 +42,7 @@ class Kernel:
         return self.made()[1]
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Copy:
     """Move a buffer to another device."""
 
@@ -53,7 +53,7 @@ class Copy:
 Item: TypeAlias = "Kernel | Copy"
 
 
-@record()
+@dataclass(slots=True)
 class BufferPlan:
     """One buffer of a schedule: an input (`slot` says which), or memory to be found for a result or an intermediate."""
 
@@ -69,7 +69,7 @@ class BufferPlan:
         return self.slot is None and not self.is_output
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CheckItem:
     """After the run: the bool in this buffer must be false, else IndexRangeError(message)."""
 
@@ -77,7 +77,7 @@ class CheckItem:
     message: str
 
 
-@record()
+@dataclass(slots=True)
 class Schedule:
     """Everything to run for one realize: `results[i]` is the buffer of root i."""
 
@@ -87,7 +87,7 @@ class Schedule:
     checks: list[CheckItem] = field(default_factory=list[CheckItem])
 
 
-@record()
+@dataclass(slots=True)
 class MemoryPlan:
     """Byte offsets of intermediates in their device's arena; `lower_bound_bytes` is alive at the worst moment."""
 

@@ -13,16 +13,16 @@ import contextvars
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from .errors import SettingError
-from .records import record
 
 __all__ = ["DEBUG_LEVELS", "SETTINGS", "Context", "Setting", "active_overrides", "check_environment", "setting"]
 
 Value = int | str
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One row of the table: how it is spelled, what it means, what it may be."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .dtype import DType, dtypes
 from .ops import Op
-from .records import record
 
 __all__ = ["Target", "Unit"]
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unit:
     """What a matrix unit does in one step (TILE): m x n sums of k products, `group` of which lie side by side in b.
 
@@ -26,7 +27,7 @@ class Unit:
     items: tuple[tuple[int, int], ...] = ()
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Target:
     """Capabilities, as data: two equal Targets get the same code."""
 

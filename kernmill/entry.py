@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from kernmill.ir import UOp, field, record, reshape
+from kernmill.ir import UOp, reshape
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from .guards import Guard
@@ -97,7 +98,7 @@ class Refill(NamedTuple):
     parts: Mapping[Any, tuple[Any, Callable[[Any], Any] | None]]
 
 
-@record()
+@dataclass(slots=True)
 class Effects:
     """What a replay does to tensors and places, besides its result."""
 

@@ -7,10 +7,11 @@ import runpy
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from kernmill.ir import Kernel, KernmillError, record
+from kernmill.ir import Kernel, KernmillError
 from kernmill.runtime import Tuned, Worker, collecting_kernels, get_device, tune_kernel
 
 __all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
@@ -18,7 +19,7 @@ __all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
 _LEAST_SHARE = 0.02  # of the time, for a kernel that takes next to none of the program's
 
 
-@record()
+@dataclass(slots=True)
 class Found:
     """A kernel of the program, and the share of the program's kernel time that it took."""
 

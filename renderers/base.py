@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from kernmill.ir import AxisKind, Ops, Target, UOp, record
+from kernmill.ir import AxisKind, Ops, Target, UOp
 
 __all__ = ["Renderer", "Signature", "grid_digits", "signature"]
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Signature:
     """What a kernel is called with: buffers by slot, then variables.
 

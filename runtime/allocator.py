@@ -14,9 +14,10 @@ import mmap
 import os
 import threading
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
-from kernmill.ir import InternalError, OutOfMemoryError, record
+from kernmill.ir import InternalError, OutOfMemoryError
 
 __all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "AllocatorStatistics", "Block", "HostAllocator"]
 
@@ -52,7 +53,7 @@ class Block:
         return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AllocatorStatistics:
     """What an allocator holds. Units: bytes; `fresh` and `reused` count requests."""
 

@@ -7,10 +7,11 @@ a warm start neither optimizes nor renders anything, and never imports LLVM or t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kernmill.ir import Kernel, record, setting
+from kernmill.ir import Kernel, setting
 
 from . import later
 from .compile_cache import cache_key, default_cache
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["build", "build_all", "counters"]
 
 
-@record()
+@dataclass(slots=True)
 class Counters:
     """What this process has built."""
 

@@ -12,10 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from kernmill.ir import DeviceError, record
+from kernmill.ir import DeviceError
 
 from .compile_cache import cache_key, default_cache
 
@@ -32,7 +33,7 @@ _SELF_TEST_S = 60
 _started: list[int] = []  # the process in which the binding was opened
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ClFacts:
     """What is known of a device without opening it. Units: bytes."""
 

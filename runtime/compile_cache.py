@@ -19,9 +19,10 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
-from kernmill.ir import record, setting
+from kernmill.ir import setting
 
 __all__ = ["CompileCache", "Entry", "cache_key", "default_cache", "default_cache_folder"]
 
@@ -37,7 +38,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr
 _warned: set[str] = set()
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """What was stored: a small JSON header and the bytes."""
 

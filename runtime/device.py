@@ -13,11 +13,12 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
-from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, record, setting
+from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, setting
 from kernmill.renderers import Renderer
 
 from .allocator import Block, HostAllocator
@@ -29,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Properties:
     """Limits and capabilities. Units: bytes; 0 for what cannot be known."""
 
@@ -44,7 +45,7 @@ class Properties:
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BufferType:
     """One way a device keeps tensors. That the host can see the memory and that its layout is plain are two facts."""
 
@@ -61,7 +62,7 @@ class GroupTooLarge(CompileError):
     """A group has more work-items, or shares more memory, than this kernel may have on the device."""
 
 
-@record()
+@dataclass(slots=True)
 class Program:
     """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time;
     `smaller` makes the same kernel with smaller groups of work-items, for a device that refuses to launch this one."""

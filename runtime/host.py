@@ -14,9 +14,10 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from kernmill.ir import SettingError, record, setting
+from kernmill.ir import SettingError, setting
 
 __all__ = ["Host", "amx_refusal", "cpu_quota", "request_amx", "this_host"]
 
@@ -52,7 +53,7 @@ _NEEDS_AVX = {"avx", "avx2", "fma", "f16c", "fma4", "xop", "vaes", "vpclmulqdq"}
 _DEFAULT_CACHES = (32 << 10, 1 << 20, 8 << 20)
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Host:
     """One CPU as LLVM should see it. Units: `l1`, `l2`, `l3` are bytes, as one core sees them."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernmill.compiler import Estimate, estimate, show_schedule
-from kernmill.ir import Kernel, MemoryPlan, SettingError, UOp, debug, print_uops, record, setting
+from kernmill.ir import Kernel, MemoryPlan, SettingError, UOp, debug, print_uops, setting
 
 from . import watch
 from .compiling import describe, render, schedule_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["KernelTotal", "report", "report_memory", "totals"]
 
 
-@record()
+@dataclass(slots=True)
 class KernelTotal:
     """One kernel's launches so far. Units: ns, floating-point operations, bytes."""
 

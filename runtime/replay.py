@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError, field, record
+from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
 from . import later
 from .buffer import Buffer
@@ -22,14 +23,14 @@ from .watch import wants_report
 __all__ = ["Recording", "Replay", "check_values", "copy_between", "current_recording", "download_scalar", "recording"]
 
 
-@record()
+@dataclass(slots=True)
 class _Kernels:
     device: str
     kernels: list[Kernel]
     calls: list[Call]
 
 
-@record()
+@dataclass(slots=True)
 class _Ready:
     """Kernels in the device's own form."""
 
@@ -37,13 +38,13 @@ class _Ready:
     kernels: list[Kernel]
 
 
-@record()
+@dataclass(slots=True)
 class _Copy:
     target: Buffer
     source: Buffer
 
 
-@record()
+@dataclass(slots=True)
 class _Check:
     buffer: Buffer
     message: str
@@ -54,7 +55,7 @@ _MOST_PLACES = 4  # of one buffer, that straight code writes one by one
 Step: TypeAlias = "_Kernels | _Copy | _Check"
 
 
-@record()
+@dataclass(slots=True)
 class Recording:
     """What was launched, in order."""
 

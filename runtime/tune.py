@@ -20,10 +20,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kernmill.compiler import Action, merge_loops, neighbours, optimized, parse_schedule, show_schedule
-from kernmill.ir import SETTINGS, CompileError, InternalError, Kernel, KernmillError, UOp, field, record, setting
+from kernmill.ir import SETTINGS, CompileError, InternalError, Kernel, KernmillError, UOp, setting
 
 from .compiling import heuristic_schedule
 from .device import Device
@@ -42,7 +43,7 @@ _HERE: Final = {"BEAM": "0", "OVERRIDE": "", "DEBUG": "0", "DUMP": "", "CHECK": 
 _log = logging.getLogger("kernmill")
 
 
-@record()
+@dataclass(slots=True)
 class Tuned:
     """What a search found. Units: nanoseconds. `heuristic_ns` is the heuristic's time in the same search."""
 
@@ -171,7 +172,7 @@ def search(device: Device, kernel: Kernel, width: int, seconds: float) -> str:
         return show_schedule(heuristic_schedule(device, kernel))
 
 
-@record()
+@dataclass(slots=True)
 class _Member:
     """A schedule that is kept, with those of its neighbours that were not looked at yet."""
 

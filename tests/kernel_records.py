@@ -21,13 +21,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kernmill.ir import Context, DType, Kernel, KernmillError, Ops, replace
+from kernmill.ir import Context, DType, Kernel, KernmillError, Ops
 from kernmill.runtime import Call, allocate_buffer, build, get_device
 
 LIMIT_BYTES = 1 << 18  # of all buffers of a kernel

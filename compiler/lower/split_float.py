@@ -6,8 +6,9 @@ Everything works on float32 and float64, scalar or vector, with ints of the same
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from kernmill.ir import DType, Ops, UOp, dtypes, record, to_dtype
+from kernmill.ir import DType, Ops, UOp, dtypes, to_dtype
 
 from .coefficients import POLYNOMIALS
 
@@ -17,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Format:
     """The layout of an IEEE float."""
 

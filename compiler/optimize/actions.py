@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from kernmill.ir import (
@@ -44,8 +45,6 @@ from kernmill.ir import (
     make_range,
     memory_of,
     rebuilt,
-    record,
-    replace,
     simplify,
     substitute,
     with_sources,
@@ -61,7 +60,7 @@ from .staging import gated, in_output, staged, unpacked
 __all__ = ["VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Action:
     """One step of a schedule; `args` are loop names and amounts as written."""
 
@@ -514,7 +513,7 @@ def _keeps_loops(act: Callable[[UOp, tuple[str, ...]], UOp]) -> Callable[[UOp, t
     return lambda ast, args: (act(ast, args), {})
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verb:
     """One verb: what it does, what a search may write after it, and how its arguments are made to fit again.
 

@@ -9,9 +9,10 @@ tests/compiler/optimize/test_heuristic.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd, prod
 
-from kernmill.ir import Ops, Target, UOp, replace
+from kernmill.ir import Ops, Target, UOp
 
 from .actions import Action, fits
 from .blocks import block_plan

@@ -5,7 +5,9 @@ Tests: tests/compiler/optimize/test_look.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, field, linear, memory_of, record
+from dataclasses import dataclass, field
+
+from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 
 from ..kernel import KernelInfo, iterations
 from .rows import filling_loops, keeping_loops, kept_loops
@@ -17,7 +19,7 @@ _STREAMED = 4  # times L2
 _DEAR = 8  # what is made of more instructions than that counts as so many
 
 
-@record()
+@dataclass(slots=True)
 class Access:
     """A load or store: how far it steps with each loop; None where the place is not a plain multiple of the loop."""
 
@@ -46,7 +48,7 @@ class Access:
         return str(self.memory.arg[0])
 
 
-@record()
+@dataclass(slots=True)
 class Group:
     """Reductions over the same loops: loops innermost last, the loads below them, the output loops they change with."""
 
@@ -55,7 +57,7 @@ class Group:
     around: set[str]
 
 
-@record()
+@dataclass(slots=True)
 class Shape:
     """What the heuristic knows of a kernel."""
 

@@ -11,8 +11,9 @@ tests/compiler/optimize/test_packing.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from kernmill.ir import Ops, Target, record
+from kernmill.ir import Ops, Target
 
 from .actions import Action, fits
 from .look import Access, Group, Shape, is_gated
@@ -33,7 +34,7 @@ _SHORT, _LONG = 64, 512  # terms of a sum that hides what is asked for; of one t
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Packing:
     """What is packed: the operand of the lanes and that of the rows (None: read as it lies), over the loops."""
 

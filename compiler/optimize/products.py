@@ -5,14 +5,16 @@ Nothing here asks what a kernel computes beyond that one sum. Tests: tests/compi
 
 from __future__ import annotations
 
-from kernmill.ir import DType, Ops, closed_ranges, record
+from dataclasses import dataclass
+
+from kernmill.ir import DType, Ops, closed_ranges
 
 from .look import Access, Shape
 
 __all__ = ["Product", "find_product"]
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Product:
     """The only sum of a kernel. Where there are rows and columns they are loops of `left` and of `right` alone, and the
     output steps by 1 with the columns."""

@@ -10,7 +10,9 @@ Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_ro
 
 from __future__ import annotations
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of, record
+from dataclasses import dataclass
+
+from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 
 from ..kernel import KernelInfo, iterations
 from .plan import Plan
@@ -25,7 +27,7 @@ _LONG_ROW = 16  # vectors; the loop over a shorter row may be copied out whole, 
 _SPREAD = 2  # iterations of a pass that is no product, taken together
 
 
-@record()
+@dataclass(slots=True)
 class _Pass:
     """A REDUCE or AFTER: its loops, the loops around it, and the loads inside its loops."""
 

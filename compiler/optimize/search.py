@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from kernmill.ir import AxisKind, KernmillError, Ops, Target, UOp, closed_ranges, replace
+from kernmill.ir import AxisKind, KernmillError, Ops, Target, UOp, closed_ranges
 
 from ..kernel import KernelInfo
 from .actions import VERBS, Action, apply_actions

@@ -11,20 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from kernmill.ir import (
-    AxisKind,
-    Ops,
-    UOp,
-    closed_ranges,
-    dtypes,
-    index_const,
-    linear,
-    make_range,
-    record,
-    simplify,
-    substitute,
-)
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, linear, make_range, simplify, substitute
 
 from ..kernel import iterations
 
@@ -35,7 +24,7 @@ _LINE = 64  # bytes by which they are moved apart
 _BANK = 16  # bytes left free so that neighbours of a column lie in other banks
 
 
-@record()
+@dataclass(slots=True)
 class _Axis:
     """Loops that go over the same places, with their steps in units of the axis; the first step is 1 or -1."""
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, product
 
-from kernmill.ir import Ops, Target, record
+from kernmill.ir import Ops, Target
 
 from .look import Access, Shape, is_gated, look, nest_iterations
 from .plan import Plan
@@ -36,7 +37,7 @@ _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # and so many outputs for each lane in one
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Window:
     """The loops of such a sum, by the part they play; sizes of loops are in the Shape."""
 
@@ -63,7 +64,7 @@ class _Window:
         return self.lines[1][0] if len(self.lines) > 1 else None
 
 
-@record(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Tile:
     """Vectors, places along and rows of a register tile, and the taps that are copied out."""
 

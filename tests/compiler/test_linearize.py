@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from kernmill.compiler import linearize, loop_depths, loop_paths, lower, parse_schedule
-from kernmill.ir import Ops, Stage, UOp, elementwise, replace, verify
+from kernmill.ir import Ops, Stage, UOp, elementwise, verify
 from tests.compiler.kernels import SCALARS, VECTORS, data, matmul, only, small_kernels, softmax, total
 from tests.compiler.passes import after
 

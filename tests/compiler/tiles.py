@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kernmill.ir import DType, UOp, dtypes, permute, replace
+from dataclasses import replace
+
+from kernmill.ir import DType, UOp, dtypes, permute
 from kernmill.renderers import AMX_UNITS
 from tests.compiler.kernels import VECTORS, data, matmul, only
 

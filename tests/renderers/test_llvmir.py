@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kernmill.compiler import lower
-from kernmill.ir import (
-    DType,
-    InternalError,
-    Ops,
-    Target,
-    UOp,
-    const,
-    dtypes,
-    elementwise,
-    permute,
-    reduce_axes,
-    replace,
-)
+from kernmill.ir import DType, InternalError, Ops, Target, UOp, const, dtypes, elementwise, permute, reduce_axes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer
 from kernmill.runtime import host, llvm_codegen
 from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kernmill.compiler import lower
-from kernmill.ir import (
-    DType,
-    DTypeError,
-    InternalError,
-    Ops,
-    Target,
-    UOp,
-    dtypes,
-    elementwise,
-    permute,
-    reduce_axes,
-    replace,
-)
+from kernmill.ir import DType, DTypeError, InternalError, Ops, Target, UOp, dtypes, elementwise, permute, reduce_axes
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer
 from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels, softmax, total
 from tests.renderers.language import GOLDEN, X, has, lacks, render_with

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
-from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes, replace
+from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes
 from kernmill.renderers import MMA_UNITS, OpenCLRenderer
 from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.compiler.kernels import data, matmul, softmax

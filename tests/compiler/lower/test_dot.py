@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import DType, Ops, UOp, dtypes, permute, replace
+from kernmill.ir import DType, Ops, UOp, dtypes, permute
 from kernmill.runtime import get_device
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
 from tests.compiler.passes import after

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import PIPELINE
-from kernmill.ir import DType, Ops, UOp, dtypes, evaluate, replace, round_bfloat16
+from kernmill.ir import DType, Ops, UOp, dtypes, evaluate, round_bfloat16
 from tests.compiler.kernels import SCALARS, VECTORS
 
 Array = np.ndarray[Any, Any]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import Ops, UOp, const, dtypes, elementwise, expand, replace, reshape
+from kernmill.ir import Ops, UOp, const, dtypes, elementwise, expand, reshape
 from tests.compiler.kernels import VECTORS, data, inputs, only, run_ast, run_on
 from tests.compiler.passes import after
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import Context, Ops, UOp, dtypes, replace
+from kernmill.ir import Context, Ops, UOp, dtypes
 from kernmill.renderers import MMA_UNITS
 from tests.compiler.kernels import SCALARS, close, inputs, run_ast, run_on
 from tests.compiler.passes import after

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from kernmill.compiler import (
     merge_loops,
     show_schedule,
 )
-from kernmill.ir import Ops, UOp, dtypes, elementwise, expand, permute, reduce_axes, replace, reshape
+from kernmill.ir import Ops, UOp, dtypes, elementwise, expand, permute, reduce_axes, reshape
 from tests.compiler.kernels import VECTORS, Array, close, data, inputs, matmul, only, run_ast, run_on
 
 VNNI = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
@@ -58,7 +60,7 @@ def test_one_row() -> None:
 
 
 def test_many_rows() -> None:
-    """A tile of up to three groups; what many tiles would unpack again is staged: codes, and scales with fewer loops."""
+    """A tile of up to three groups; what many tiles would unpack again is staged: codes, scales with fewer loops."""
     assert schedule(product(rows=8, groups=4))[-1] == "order i1"
     found = schedule(product(rows=9, groups=4))
     assert {"unroll i1 2", "unroll i0 5"} <= set(found)

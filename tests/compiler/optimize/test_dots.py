@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernmill.compiler import Action, dot_plan, look, lower, merge_loops, show_schedule
-from kernmill.ir import DType, Ops, Target, UOp, dtypes, permute, replace, window
+from kernmill.ir import DType, Ops, Target, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
 
 I8, U8 = dtypes.int8, dtypes.uint8

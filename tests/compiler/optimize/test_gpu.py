@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops
-from kernmill.ir import Context, Ops, Target, UOp, dtypes, permute, replace
+from kernmill.ir import Context, Ops, Target, UOp, dtypes, permute
 from kernmill.renderers import AMX_UNITS, MMA_UNITS
 from kernmill.runtime import get_device
 from tests.compiler.kernels import (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, replace, reshape, strided, take
+from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape, strided, take
 from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)

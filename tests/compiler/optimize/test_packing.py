@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernmill.compiler import Plan, choose_actions, in_blocks, look, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, replace, reshape, window
+from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reshape, window
 from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
