@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import struct
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 from .errors import DTypeError
 
-__all__ = ["DType", "Kind", "as_dtype", "dtypes", "promote", "round_float"]
+__all__ = ["DType", "DTypeLike", "Kind", "as_dtype", "dtypes", "promote", "round_float"]
 
 
 class Kind(Enum):
@@ -124,6 +124,9 @@ _by_name: Final[dict[str, DType]] = {
     "int": dtypes.int64,
     "bool_": dtypes.bool,
 }
+
+
+DTypeLike: TypeAlias = "DType | str | type"  # what as_dtype takes
 
 
 def as_dtype(value: object) -> DType:

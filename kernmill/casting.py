@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from kernmill.ir import DType, DTypeError, Ops, UOp, dtypes
+from kernmill.ir import DType, DTypeError, DTypeLike, Ops, UOp, as_dtype, dtypes
 
 from .lazy import device_name
 from .losses import Losses
@@ -47,12 +47,13 @@ class Casting(Losses):
         """Whether each value is not 0."""
         return self.cast(dtypes.bool)
 
-    def bitcast(self, dtype: DType) -> Self:
+    def bitcast(self, dtype: DTypeLike) -> Self:
         """The same bits as another dtype.
 
         Raises:
             DTypeError: the sizes differ.
         """
+        dtype = as_dtype(dtype)
         if dtype.bits != self.dtype.bits or dtype.is_bool or self.dtype.is_bool:
             raise DTypeError(
                 f"bitcast: {self.dtype.name} to {dtype.name}: the bits differ in number. Use cast to convert values."

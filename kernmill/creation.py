@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kernmill.ir import (
     DType,
     DTypeError,
+    DTypeLike,
     IndexRangeError,
     Ops,
     ShapeError,
@@ -89,7 +90,7 @@ class Creation(Lazy):
         shape: int | Sequence[int],
         fill_value: float,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -98,7 +99,7 @@ class Creation(Lazy):
         Raises:
             DTypeError: an int outside the range of the dtype.
         """
-        dtype = as_dtype(type(fill_value)) if dtype is None else dtype
+        dtype = as_dtype(type(fill_value) if dtype is None else dtype)
         sizes = flat_sizes((shape,))
         if any(not isinstance(s, UOp) and s < 0 for s in sizes):
             raise ShapeError(f"full: shape {sizes} has a negative size. Sizes are 0 or more.")
@@ -109,7 +110,7 @@ class Creation(Lazy):
     def zeros(
         cls,
         *shape: int | Sequence[int],
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -120,7 +121,7 @@ class Creation(Lazy):
     def ones(
         cls,
         *shape: int | Sequence[int],
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -131,7 +132,7 @@ class Creation(Lazy):
     def empty(
         cls,
         *shape: int | Sequence[int],
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -145,7 +146,7 @@ class Creation(Lazy):
         stop: float | None = None,
         step: float = 1,
         *,
-        dtype: DType | None = None,
+        dtype: DTypeLike | None = None,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -157,6 +158,7 @@ class Creation(Lazy):
         whole = all(isinstance(v, (Integral, SymbolicSize)) for v in (start, stop, step))
         if dtype is None:
             dtype = dtypes.default_int if whole else dtypes.default_float
+        dtype = as_dtype(dtype)
         length = -((start - stop) // step) if whole else math.ceil((stop - start) / step)
         if isinstance(length, SymbolicSize):
             if length.bounds[0] < 0:
@@ -183,7 +185,7 @@ class Creation(Lazy):
         stop: float,
         steps: int,
         *,
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -191,11 +193,11 @@ class Creation(Lazy):
         steps = operator.index(steps)
         if steps < 0:
             raise ShapeError(f"linspace: {steps} steps. Ask for 0 or more.")
-        work = promote(dtype, dtypes.float32)
+        work = promote(as_dtype(dtype), dtypes.float32)
         place = iota(steps)
         node = place.cast(work) * ((stop - start) / max(1, steps - 1)) + float(start)
         node = place.eq(steps - 1).where(float(stop if steps > 1 else start), node)
-        return cls._new(node.cast(dtype), device, requires_grad)
+        return cls._new(node.cast(as_dtype(dtype)), device, requires_grad)
 
     @classmethod
     def eye(
@@ -203,7 +205,7 @@ class Creation(Lazy):
         n: int,
         m: int | None = None,
         *,
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -214,20 +216,20 @@ class Creation(Lazy):
         n, columns = as_node(n), as_node(columns)
         rows = expand(reshape(iota(n), (n, 1)), (n, columns))
         same = rows.eq(expand(reshape(iota(columns), (1, columns)), (n, columns)))
-        return cls._new(same.cast(dtype), device, requires_grad)
+        return cls._new(same.cast(as_dtype(dtype)), device, requires_grad)
 
     # --- like another
-    def full_like(self, fill_value: float, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
+    def full_like(self, fill_value: float, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Self:
         """One value in this tensor's shape, dtype and on its device."""
         return self.full(
             self.node_shape, fill_value, dtype=dtype or self.dtype, device=self._device, requires_grad=requires_grad
         )
 
-    def zeros_like(self, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
+    def zeros_like(self, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Self:
         """Zeros in this tensor's shape, dtype and on its device."""
         return self.full_like(0, dtype=dtype, requires_grad=requires_grad)
 
-    def ones_like(self, *, dtype: DType | None = None, requires_grad: bool = False) -> Self:
+    def ones_like(self, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Self:
         """Ones in this tensor's shape, dtype and on its device."""
         return self.full_like(1, dtype=dtype, requires_grad=requires_grad)
 

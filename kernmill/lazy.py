@@ -28,9 +28,11 @@ from kernmill.ir import (
     DeviceError,
     DType,
     DTypeError,
+    DTypeLike,
     Op,
     Ops,
     UOp,
+    as_dtype,
     dtypes,
     elementwise,
     expand,
@@ -258,8 +260,9 @@ class Lazy:
         """Ints and bools as float32."""
         return self if self.dtype.is_float else self.cast(dtypes.default_float)
 
-    def cast(self, dtype: DType) -> Self:
+    def cast(self, dtype: DTypeLike) -> Self:
         """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even."""
+        dtype = as_dtype(dtype)
         return self if dtype is self.uop.dtype else self._result(self.uop.cast(dtype))
 
     def _select(self, yes: Self, no: Self) -> Self:

@@ -17,10 +17,11 @@ from math import prod
 from typing import Self
 
 from kernmill.ir import (
-    DType,
     DTypeError,
+    DTypeLike,
     ShapeError,
     UOp,
+    as_dtype,
     assign,
     dtypes,
     expand,
@@ -125,8 +126,9 @@ class Random(Convolution, Scan):
 
     # --- distributions
     @classmethod
-    def _unit(cls, words: tuple[Self, Self], dtype: DType, *, above_zero: bool = False) -> Self:
+    def _unit(cls, words: tuple[Self, Self], dtype: DTypeLike, *, above_zero: bool = False) -> Self:
         """Words as floats in [0, 1), or in (0, 1]: as many bits as the dtype holds, so that nothing rounds up to 1."""
+        dtype = as_dtype(dtype)
         if not dtype.is_float:
             raise DTypeError(f"random numbers between 0 and 1 in {dtype.name}: use a float dtype, or randint.")
         if dtype is dtypes.float64:
@@ -142,7 +144,7 @@ class Random(Convolution, Scan):
     def rand(
         cls,
         *shape: int | Sequence[int],
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -156,13 +158,13 @@ class Random(Convolution, Scan):
     def randn(
         cls,
         *shape: int | Sequence[int],
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
         """Normal numbers of mean 0 and deviation 1, by Box and Muller; half types from float32."""
         x, y = cls._words(shape, device)
-        wide = dtypes.float64 if dtype is dtypes.float64 else dtypes.float32
+        wide = dtypes.float64 if as_dtype(dtype) is dtypes.float64 else dtypes.float32
         radius = cls._unit((x, y), wide, above_zero=True).log().mul(-2.0).sqrt()
         angle = cls._unit((y, x), wide).mul(2.0 * math.pi).cos()
         return radius.mul(angle).cast(dtype)._as_leaf(requires_grad)
@@ -174,12 +176,13 @@ class Random(Convolution, Scan):
         high: int | None,
         shape: Sequence[int],
         *,
-        dtype: DType = dtypes.default_int,
+        dtype: DTypeLike = dtypes.default_int,
         device: str | None = None,
     ) -> Self:
         """Whole numbers from low to high - 1, even to one part in 2^32; high None: 0 to low - 1."""
         if high is None:
             low, high = 0, low
+        dtype = as_dtype(dtype)
         if not dtype.is_int or low < dtype.min or high - 1 > dtype.max:
             raise DTypeError(f"randint: {low} to {high} does not fit {dtype.name}. Use a wider int dtype.")
         if not 0 < high - low <= 2**32:
@@ -193,7 +196,7 @@ class Random(Convolution, Scan):
         *shape: int | Sequence[int],
         low: float = 0.0,
         high: float = 1.0,
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -206,7 +209,7 @@ class Random(Convolution, Scan):
         *shape: int | Sequence[int],
         mean: float = 0.0,
         std: float = 1.0,
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -225,7 +228,7 @@ class Random(Convolution, Scan):
         cls,
         *shape: int | Sequence[int],
         a: float = 0.0,
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -238,7 +241,7 @@ class Random(Convolution, Scan):
     def glorot_uniform(
         cls,
         *shape: int | Sequence[int],
-        dtype: DType = dtypes.default_float,
+        dtype: DTypeLike = dtypes.default_float,
         device: str | None = None,
         requires_grad: bool = False,
     ) -> Self:
@@ -247,11 +250,11 @@ class Random(Convolution, Scan):
         bound = math.sqrt(6.0 / max(1, sizes[0] * prod(sizes[2:]) + prod(sizes[1:])))
         return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
-    def rand_like(self, *, dtype: DType | None = None) -> Self:
+    def rand_like(self, *, dtype: DTypeLike | None = None) -> Self:
         """Even numbers in [0, 1) in this tensor's shape, dtype and on its device."""
         return self.rand(self.node_shape, dtype=dtype or self.dtype, device=self._device)
 
-    def randn_like(self, *, dtype: DType | None = None) -> Self:
+    def randn_like(self, *, dtype: DTypeLike | None = None) -> Self:
         """Normal numbers in this tensor's shape, dtype and on its device."""
         return self.randn(self.node_shape, dtype=dtype or self.dtype, device=self._device)
 

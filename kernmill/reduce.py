@@ -13,6 +13,7 @@ from typing import Self
 from kernmill.ir import (
     DType,
     DTypeError,
+    DTypeLike,
     Op,
     Ops,
     ShapeError,
@@ -46,17 +47,14 @@ class Reduce(Activations, Joining):
             node = reshape(node, tuple(s for a, s in enumerate(node.shape) if a not in axes))
         return self._result(node)
 
-    def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Self:
+    def sum(self, axis: Axes = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Self:
         """The sum; ints and bools in int64, as in NumPy (uint64 stays).
 
         Dtypes: half types are added in float32 and rounded once.
         """
         if dtype is not None:
-            return (
-                self.cast(dtype).sum(axis, keepdim)
-                if dtype.is_float
-                else self.cast(dtype)._reduce(Ops.ADD, axis, keepdim, "sum")
-            )
+            x = self.cast(dtype)
+            return x.sum(axis, keepdim) if x.dtype.is_float else x._reduce(Ops.ADD, axis, keepdim, "sum")
         if not self.dtype.is_float:
             return self.cast(_wide(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum")
         return self.cast(accumulator(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum").cast(self.dtype)
@@ -230,12 +228,12 @@ class Reduce(Activations, Joining):
     def _dropped(self, axes: Sequence[int]) -> Self:
         return self.reshape(tuple(s for a, s in enumerate(self.node_shape) if a not in axes))
 
-    def softmax(self, axis: int = -1, dtype: DType | None = None) -> Self:
+    def softmax(self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
         """exp(x) / sum(exp(x)) along an axis; half types in float32."""
         e = self._shifted(axis, dtype, "softmax").exp()
         return e.mul(e.sum(self._lone(axis), keepdim=True).reciprocal()).cast(dtype or self._floating().dtype)
 
-    def log_softmax(self, axis: int = -1, dtype: DType | None = None) -> Self:
+    def log_softmax(self, axis: int = -1, dtype: DTypeLike | None = None) -> Self:
         """log(softmax(x)), without overflow."""
         x = self._shifted(axis, dtype, "log_softmax")
         return x.sub(x.exp().sum(self._lone(axis), keepdim=True).log()).cast(dtype or self._floating().dtype)
@@ -247,7 +245,7 @@ class Reduce(Activations, Joining):
     def _lone(self, axis: int) -> Axes:
         return axis if self.ndim else None
 
-    def _shifted(self, axis: int, dtype: DType | None, call: str) -> Self:
+    def _shifted(self, axis: int, dtype: DTypeLike | None, call: str) -> Self:
         """x minus its largest value along the axis."""
         self._axis(axis, call)
         x = self.cast(dtype) if dtype is not None else self._floating()

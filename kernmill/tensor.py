@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kernmill.ir import (
     DType,
     DTypeError,
+    DTypeLike,
     GradientError,
     Ops,
     ShapeError,
@@ -279,7 +280,7 @@ class Tensor(Conversions):
     """
 
     def __init__(
-        self, data: Any, dtype: DType | None = None, device: str | None = None, *, requires_grad: bool = False
+        self, data: Any, dtype: DTypeLike | None = None, device: str | None = None, *, requires_grad: bool = False
     ) -> None:
         dtype = None if dtype is None else as_dtype(dtype)
         self.grad = None

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from kernmill import Tensor, dtypes
+import numpy as np
+import pytest
+
+from kernmill import DTypeError, Tensor, dtypes
 
 
 def test_to_takes_a_dtype_or_a_device() -> None:
@@ -16,3 +19,21 @@ def test_copies_keep_their_values() -> None:
     kept, own = t.clone(), t.contiguous()
     t += 1
     assert (kept.tolist(), own.tolist()) == ([1, 2], [1, 2])
+
+
+def test_dtypes_are_taken_by_name_as_well() -> None:
+    x = Tensor([1.5, -2.5])
+    assert x.cast("int64").tolist() == [1, -2]
+    assert x.cast(np.int8).dtype is dtypes.int8
+    assert x.bitcast("int32").dtype is dtypes.int32
+    assert Tensor.zeros(2, dtype="uint8").tolist() == [0, 0]
+    assert Tensor.full((1,), 3, dtype=float).dtype is dtypes.float32
+    assert Tensor.arange(3, dtype="float16").dtype is dtypes.float16
+    assert Tensor.linspace(0, 1, 3, dtype="float64").tolist() == [0, 0.5, 1]
+    assert Tensor.eye(2, dtype="bool").dtype is dtypes.bool
+    assert x.sum(dtype="float64").dtype is x.softmax(dtype="float64").dtype is dtypes.float64
+    assert x.sum(dtype="int16").item() == -1
+    assert Tensor.rand(2, dtype="float16").dtype is Tensor.randn(2, dtype="float16").dtype is dtypes.float16
+    assert Tensor.randint(0, 9, (2,), dtype="int32").dtype is dtypes.int32
+    with pytest.raises(DTypeError, match=r"as_dtype\('float31'\): kernmill has no such dtype. Use one of"):
+        x.cast("float31")
