@@ -27,6 +27,7 @@ from kernmill.ir import (
     memory_of,
     simplify,
     substitute,
+    with_sources,
 )
 
 from .kernel import KernelInfo
@@ -56,7 +57,7 @@ def share_work(ast: UOp) -> UOp:
         if node in done:
             continue
         src = tuple(item if node.op is Ops.LOCAL and s in outputs else done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
+        new = with_sources(node, src)
         if node.op is Ops.LOCAL:  # made anew for two digits of an item: once for the item
             new = new.replace(src=tuple(dict.fromkeys(src)))
         if node in shared:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify
+from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify, with_sources
 
 from .kernel import KernelInfo
 
@@ -80,6 +80,6 @@ def _merge(ast: UOp, a: UOp, b: UOp) -> UOp:
             src = (src[0], index, *src[2:])
         elif a in node.src and (closed_ranges(node) or node.op is Ops.LOCAL):
             src = tuple(loop if s is a else done.get(s, s) for s in node.src if s is not b)
-        done[node] = node if src == node.src else node.replace(src=src)
+        done[node] = with_sources(node, src)
     info: KernelInfo = ast.arg
     return simplify(done[ast].replace(arg=replace(info, order=tuple(n for n in info.order if n != b.arg[0]))))

@@ -44,7 +44,10 @@ def _const(node: UOp) -> Bounds:
 _leaf: dict[Op, Callable[[UOp], Bounds]] = {
     Ops.CONST: _const,
     Ops.VARIABLE: lambda node: (node.arg[1], node.arg[2]),
-    Ops.RANGE: lambda node: (0, max(0, node.src[0].bounds[1] - 1)),
+    Ops.RANGE: lambda node: (
+        0,
+        max(0 if node.src[0].is_const else 1, node.src[0].bounds[1] - 1),
+    ),  # 1: once or never is a loop
     Ops.IOTA: lambda node: (0, max(0, node.arg - 1) if isinstance(node.arg, int) else node.arg.bounds[1] - 1),
 }
 

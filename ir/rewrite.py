@@ -49,13 +49,13 @@ def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp], *, on_nodes: b
         if missing:
             stack += missing
             continue
-        rebuilt = with_sources(node, tuple([memo[s] for s in node.src]))
-        if rebuilt in memo or (on_nodes and _recall(rebuilt, memo)):
-            memo[stack.pop()] = memo[rebuilt]
+        renewed = with_sources(node, tuple([memo[s] for s in node.src]))
+        if renewed in memo or (on_nodes and _recall(renewed, memo)):
+            memo[stack.pop()] = memo[renewed]
             continue
-        result = _step(rebuilt, rules)
+        result = _step(renewed, rules)
         if result is None:
-            memo[stack.pop()] = memo[rebuilt] = rebuilt
+            memo[stack.pop()] = memo[renewed] = renewed
             continue
         waiting += 1
         if waiting > _DEEPEST:

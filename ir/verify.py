@@ -377,6 +377,7 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
             is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
         case Ops.TABLE:
             is_legal = node.src[0].dtype is dtypes.uint8.vec(node.dtype.lanes) and len(node.arg) == 16
+            is_legal &= node.dtype.scalar in (dtypes.int8, dtypes.uint8)
         case Ops.DOT:
             return _dot(node)
         case Ops.TILE:

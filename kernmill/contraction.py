@@ -71,7 +71,9 @@ class Contraction(Indexing):
 
     def einsum(self, *others: Self, formula: str = "") -> Self:
         """Einstein's sum over this tensor and others; kernmill.einsum takes the formula first."""
-        Contraction._is_method(self, "einsum", 'einsum("ij,jk->ik", a, b)')
+        Contraction._are_tensors((self, *others), "einsum", 'einsum("ij,jk->ik", a, b)')
+        if not formula:
+            raise ShapeError('einsum: no formula. Write kernmill.einsum("ij,jk->ik", a, b).')
         inputs, output = parse_formula(formula, [t.ndim for t in (self, *others)])
         result, letters = self._lettered(inputs[0])
         for n, (tensor, names) in enumerate(zip(others, inputs[1:], strict=True)):

@@ -20,7 +20,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from kernmill.ir import GradientError, ShapeError, UOp, show_shape
@@ -137,7 +137,7 @@ class Jit(Generic[P, R]):
         return bound
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return jit, (self.__kernmill_captured__,)
+        return partial(Jit, runs_first=self._runs_first), (self.__kernmill_captured__,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Jit[P, R]:
         return Jit(self.__kernmill_captured__, runs_first=self._runs_first)

@@ -21,7 +21,7 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kernmill.ir import (
@@ -215,10 +215,11 @@ class Lazy:
         )
 
     @staticmethod
-    def _is_method(first: object, call: str, instead: str) -> None:
-        """Raises DTypeError where a method was called on the class, with something else before its tensors."""
-        if not isinstance(first, Lazy):
-            raise DTypeError(f"Tensor.{call}: {type(first).__name__} is no tensor. Write kernmill.{instead}.")
+    def _are_tensors(values: Sequence[object], call: str, instead: str) -> None:
+        """Raises DTypeError where a method was called as a function is: with a list, or a text first."""
+        for value in values:
+            if not isinstance(value, Lazy):
+                raise DTypeError(f"Tensor.{call}: {type(value).__name__} is no tensor. Write kernmill.{instead}.")
 
     def _join(self, *values: Operand) -> list[Self]:
         """This tensor and the operands in their common dtype."""

@@ -334,7 +334,7 @@ class Joining(Movement):
 
     def cat(self, *others: Self, axis: int = 0) -> Self:
         """This tensor and others side by side along an axis; kernmill.cat takes a list."""
-        Movement._is_method(self, "cat", "cat([a, b], axis)")
+        Movement._are_tensors((self, *others), "cat", "cat([a, b], axis)")
         axis = self._axis(axis, "cat")
         if not self.ndim:
             raise ShapeError("cat: a 0-d tensor has no axis to join along. Use stack.")
@@ -342,7 +342,7 @@ class Joining(Movement):
 
     def stack(self, *others: Self, axis: int = 0) -> Self:
         """This tensor and others of its shape along a new axis; kernmill.stack takes a list."""
-        Movement._is_method(self, "stack", "stack([a, b], axis)")
+        Movement._are_tensors((self, *others), "stack", "stack([a, b], axis)")
         axis = self._axis(axis, "stack", extra=1)
         return join_pieces([t.unsqueeze(axis) for t in self._alike(others, "stack", None)], axis)
 

@@ -41,7 +41,7 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     file = gguf.read(source)
     kinds = {name: _kind(file, entry, recipe, requantize) for name, entry in file.entries.items()}
     if any(os.path.exists(target) and os.path.samefile(target, path) for path in file.paths):
-        raise FormatError(f"{os.fspath(target)}: it is read, and would be lost. Write to another place.")
+        raise FormatError(f"{os.fspath(target)}: it is the file that is read. Write to another place.")
     _check_room(target, sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items()))
     metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}
     metadata["general.file_type"] = gguf_write.Typed(ValueType.UINT32, recipe.file_type)

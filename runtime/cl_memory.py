@@ -107,8 +107,9 @@ class ClAllocator(HostAllocator):
                 self.last = self.cl.enqueue_barrier(self.queue, wait_for=waits)
 
     def pending(self) -> list[Any]:
-        """Events after which all that was enqueued is done."""
+        """Events after which all that was enqueued is done, and nothing is mapped that nobody looks at."""
         with self._lock:
+            self._unmap()
             return [*([] if self.last is None else [self.last]), *self.waits]
 
     def joined(self, events: Sequence[Any]) -> None:

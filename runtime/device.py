@@ -220,6 +220,8 @@ class Device(ABC):
         if self.props().is_host_visible:
             self.synchronize()
             return buffer.host_array()
+        if type(self).copy_out is Device.copy_out:
+            raise DeviceError(f"{self.name}: its memory is not the host's, and it gives no copy_out. Write one.")
         import numpy as np
 
         out = np.empty(buffer.numel, {"bfloat16": "uint16"}.get(buffer.dtype.name, buffer.dtype.name))

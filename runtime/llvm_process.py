@@ -61,6 +61,7 @@ class CompilerProcess:
         )  # fmt: skip
         self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.waiting: queue.SimpleQueue[queue.SimpleQueue[bytes | None]] = queue.SimpleQueue()
+        self.lock = threading.Lock()
         self.is_lost = False
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
         for thread in self.threads:
@@ -77,8 +78,9 @@ class CompilerProcess:
         answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         raw = text.encode()
         head = json.dumps({"cpu": cpu, "features": features, "level": level, "size": len(raw)}).encode()
-        self.waiting.put(answer)
-        self.requests.put(head + b"\n" + raw)
+        with self.lock:  # answers come in the order of requests
+            self.waiting.put(answer)
+            self.requests.put(head + b"\n" + raw)
         if self.is_lost:  # the reader has gone meanwhile and will not see this one
             return lambda: None
         return answer.get

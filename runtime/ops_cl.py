@@ -236,6 +236,8 @@ class ClDevice(Device):
         """A view also of memory that the host shares while it is mapped."""
         if not self.facts.is_unified or self.facts.is_host_memory or not buffer.numel:
             return super().host_array(buffer)
+        if buffer.is_exported:  # mapped, and while a view lives nobody writes there
+            return buffer.host_array()
         memory, offset = self.place(buffer)
         with self.told():
             flags, before = self.cl.map_flags.READ, self.memory.pending()

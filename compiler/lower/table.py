@@ -25,7 +25,7 @@ def find_tables(ast: UOp, target: Target) -> UOp:
     tables: dict[UOp, UOp] = {}
     for node, source in sources.items():
         steps = [s for s in node.toposort() if sources.get(s) is source] if node not in inside else []
-        if len(steps) > _STEPS and node.dtype.size_bytes == node.dtype.lanes:
+        if len(steps) > _STEPS and node.dtype.scalar in (dtypes.int8, dtypes.uint8):
             table = tuple([_value(steps, code) for code in range(_SIZE)])
             tables[node] = UOp(Ops.TABLE, node.dtype, (source,), table)
     return substitute(ast, tables)

@@ -12,7 +12,20 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
-from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, const, dtypes, index_const, linear, simplify, substitute
+from kernmill.ir import (
+    Ops,
+    Target,
+    Unit,
+    UOp,
+    closed_ranges,
+    const,
+    dtypes,
+    index_const,
+    linear,
+    simplify,
+    substitute,
+    with_sources,
+)
 
 from ..groups import is_local
 
@@ -27,7 +40,7 @@ def find_tiles(ast: UOp, target: Target) -> UOp:
     order = ast.toposort()
     for node in order:
         src = tuple(done[s] for s in node.src)
-        new = node if src == node.src else node.replace(src=src)
+        new = with_sources(node, src)
         tiles = (tile for unit in target.tiles if (tile := _tile(new, unit)) and _is_dealt(node, unit, order))
         done[node] = next(tiles, new)
     return done[ast]

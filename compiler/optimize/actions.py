@@ -289,14 +289,14 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
                 src = (gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
             case Ops.LOAD if last is not None and node.src[0].src[0] in written and _place_changes(node.src[0], loop):
-                src = (gated(substitute(node.src[0], {loop: index}), valid),)
+                src = (gated(src[0], valid),)
             case Ops.INDEX if widened and loop in memory_of(node).src:
                 is_lane = loops[-1].arg[1] == AxisKind.VECTOR  # lanes lie innermost, copies one behind the other
                 inner = src[1] * widened + loops[-1] if is_lane else src[1] + loops[-1] * memory_of(node).arg[1]
                 src = (src[0], inner, *src[2:])
             case Ops.INDEX if last is None and _place_changes(node, loop):
                 src = gated(node.replace(src=src), valid).src
-        done[node] = node if src == node.src else node.replace(src=src)
+        done[node] = with_sources(node, src)
     return simplify(done[ast])
 
 
@@ -485,6 +485,8 @@ def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
 
 
 def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
+    if any(store.arg == "claim" for store in ast.src):
+        raise ValueError("the stores are claimed, to be written through the caches")
     return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src))
 
 

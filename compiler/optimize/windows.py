@@ -1,11 +1,12 @@
 """Schedules of sums of products in which one operand is read through a sliding window.
 
-Two facts are asked for, nothing else. Reduce loops move along the same line of one operand as output loops do
+What is asked for are facts of loops. Reduce loops move along the same line of one operand as output loops do
 (staging.py): it is copied once into rows without gates, and then read as scalars. The other operand does not change
 with those output loops, and has a loop of its own that becomes the lanes: it is packed into a panel. What is left is
 the register tile of a matrix product, whose rows share what they read with their neighbours. A sum too long for a
-panel goes on in the output, block by block; then rows that have their terms side by side need no window. Figures:
-docs/decisions/0015-windows.md and 0024-long-sums.md. Tests: tests/compiler/optimize/test_windows.py.
+panel goes on in the output, block by block; then rows that have their terms side by side need no window. A loop of the
+sum beside the window along which places lie side by side is the innermost one. Figures: docs/decisions/0015-windows.md,
+0024-long-sums.md and 0042-channels-last.md. Tests: tests/compiler/optimize/test_windows.py.
 """
 
 from __future__ import annotations

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from math import gcd
 
+from ..dtype import dtypes
 from ..ops import Ops
 from ..pattern import Rule, RuleSet, const_var, node, var
 from ..uop import UOp
-from .linear import from_linear, linear
+from .linear import from_linear, linear, span
 
 __all__ = ["LOGIC"]
 
@@ -25,9 +26,24 @@ def _are_places(u: UOp, x: UOp, y: UOp) -> bool:
     return u.dtype.is_int and all(_is_index(s) and least <= s.bounds[0] and s.bounds[1] <= most for s in (x, y))
 
 
+def _is_place(u: UOp, x: UOp, c: UOp) -> bool:
+    return _are_places(u, x, x) and u.dtype.min < c.arg < u.dtype.max
+
+
+def _coarse(terms: dict[UOp, int], offset: int, limit: int) -> tuple[UOp, int] | None:
+    """x and g of a sum g*x + r, if r is from 0 to g - 1 and g divides the limit: what r is does not matter there."""
+    for g in sorted({k for k in terms.values() if k > 1 and limit % k == 0}, reverse=True):
+        least, most = span({atom: k for atom, k in terms.items() if k % g}, offset)
+        if least >= 0 and 0 < most < g:
+            return from_linear({atom: k // g for atom, k in terms.items() if k % g == 0}, 0, dtypes.index), g
+    return None
+
+
 def _lt_divide(x: UOp, c: UOp) -> UOp | None:
     """g*x + k < c  ->  x < ceil((c - k) / g): the common factor goes, the constant moves right."""
     terms, offset = linear(x)
+    if found := _coarse(terms, offset, int(c.arg)):
+        return found[0] < int(c.arg) // found[1]
     factor = gcd(*terms.values()) if terms else 0
     if not terms or (factor <= 1 and offset == 0):
         return None
@@ -38,6 +54,8 @@ def _lt_divide(x: UOp, c: UOp) -> UOp | None:
 def _lt_divide_left(x: UOp, c: UOp) -> UOp | None:
     """c < g*x + k  ->  floor((c - k) / g) < x: as lt_divide, for a lower limit."""
     terms, offset = linear(x)
+    if found := _coarse(terms, offset, int(c.arg) + 1):
+        return found[0] > (int(c.arg) + 1) // found[1] - 1
     factor = gcd(*terms.values()) if terms else 0
     if not terms or (factor <= 1 and offset == 0):
         return None
@@ -65,6 +83,8 @@ LOGIC = RuleSet(
         Rule("eq_true", b.eq(1), b),
         Rule("lt_of_places", node(Ops.CAST, x, name="u") < node(Ops.CAST, y), lambda x, y: x < y, when=_are_places),
         Rule("le_of_places", node(Ops.CAST, x, name="u") <= node(Ops.CAST, y), lambda x, y: x <= y, when=_are_places),
+        Rule("lt_of_place", node(Ops.CAST, x, name="u") < c, lambda x, c: x < int(c.arg), when=_is_place),
+        Rule("lt_of_place_left", c < node(Ops.CAST, x, name="u"), lambda x, c: x > int(c.arg), when=_is_place),
         Rule("lt_divide", x < c, _lt_divide, when=_is_index),
         Rule("lt_divide_left", c < x, _lt_divide_left, when=_is_index),
         Rule("le_to_lt", x <= c, lambda x, c: x < (c.arg + 1), when=_is_index),

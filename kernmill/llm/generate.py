@@ -100,8 +100,8 @@ class Model:
     def from_gguf(cls, source: str | os.PathLike[str] | gguf.File, **options: Any) -> Model:
         """From a GGUF file, or the first part of a split one; `options` as the class takes them.
 
-        Weights keep their bits. Matrices of blocks are copied now, in the order in which products read them fastest,
-        where their rows can be cut so. The rest lies in the file's own pages, on a device that works on the host's
+        Weights keep their bits. Matrices of blocks are copied now, in the order in which products read them fastest.
+        The rest lies in the file's own pages, on a device that works on the host's
         memory, and is read when it is used.
 
         Raises:

@@ -91,8 +91,8 @@ class QuantizedTensor:
 
     def interleaved(self) -> Self:
         """The same values with 16 rows side by side: word n of all of them, then word n + 1. Products read that as fast
-        as memory gives it. Made now, in as much memory again (the last rows are filled up to 16); itself where there
-        are no rows.
+        as memory gives it. Made now, in as much memory again (the last rows are filled up to 16); itself where they
+        lie so, and where there is no matrix with values.
         """
         if self.beside > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
             return self

@@ -357,3 +357,24 @@ def test_products_of_rows_that_may_be_none(columns: int) -> None:
         for ours in (step, turned):
             got = ours(Tensor(x), Tensor(w), n.bind(value)).numpy()
             np.testing.assert_allclose(got, (x[:value] @ w).sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_a_part_that_is_one_or_nothing_is_assigned_only_where_it_is() -> None:
+    """A loop of at most one iteration is no loop, and its store ran for none as well."""
+    count = Variable("n", 0, 1)
+
+    @jit
+    def front(kept: Tensor, x: Tensor, n: Any) -> Tensor:
+        kept[:n] = x[:n]
+        return kept.sum()
+
+    @jit
+    def back(kept: Tensor, x: Tensor, n: Any) -> Tensor:
+        kept[n:] = x[n:]
+        return kept.sum()
+
+    for n in (0, 1, 0, 1):
+        kept, x = Tensor.ones(1, 64).realize(), Tensor.full((1, 64), 7.0).realize()
+        assert front(kept, x, count.bind(n)).item() == (448 if n else 64)
+        kept = Tensor.ones(1, 64).realize()
+        assert back(kept, x, count.bind(n)).item() == (64 if n else 448)

@@ -7,6 +7,7 @@ first combination that tells them apart. A rule without an example fails the gat
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from random import Random
 
@@ -159,6 +160,14 @@ def total(rng: Random, among: list[UOp] | None = None) -> UOp:
         sum_ = term if sum_ is None else (sum_ + term if rng.random() < 0.8 else sum_ - term)
     assert sum_ is not None
     return sum_ + rng.choice([0, 0, 1, scale, -scale, -1, 5, 12])
+
+
+def digits(rng: Random) -> tuple[UOp, int]:
+    """A number in whole blocks and a place in a block, mostly one that is inside of it; and as many blocks."""
+    block = rng.choice([2, 4, 8])
+    inner = leaf("j", dtypes.index, rng.choice([0, 0, 0, -1]), block - rng.choice([1, 1, 2, 0]))
+    number = leaf("i", dtypes.index, rng.choice([0, -5]), 9) * (block * rng.choice([1, 1, 3]))
+    return number + inner + rng.choice([0, 0, 0, 1, -1]), block * rng.randint(-3, 9)
 
 
 def divisor(rng: Random) -> int:
@@ -321,8 +330,10 @@ EXAMPLES: dict[str, Draw] = {
     "eq_true": lambda r: either(r, Ops.EQ, flag(), 1),
     "lt_of_places": lambda r: total(r).cast(dtypes.int64) < total(r).cast(dtypes.int64),
     "le_of_places": lambda r: total(r).cast(dtypes.int64) <= total(r).cast(dtypes.int64),
-    "lt_divide": lambda r: total(r) < divisor(r),
-    "lt_divide_left": lambda r: total(r) > divisor(r),
+    "lt_of_place": lambda r: total(r).cast(dtypes.int64) < divisor(r),
+    "lt_of_place_left": lambda r: total(r).cast(dtypes.int64) > divisor(r),
+    "lt_divide": lambda r: total(r) < divisor(r) if r.random() < 0.5 else operator.lt(*digits(r)),
+    "lt_divide_left": lambda r: total(r) > divisor(r) if r.random() < 0.5 else (d := digits(r))[0] > d[1] - 1,
     "le_to_lt": lambda r: total(r) <= divisor(r),
     "le_to_lt_left": lambda r: total(r) >= divisor(r),
     "where_true": lambda r: const(dtypes.bool, r.random() < 0.5).where(*two(r)),

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator
 
@@ -38,6 +39,37 @@ def test_the_same_bytes_in_order(process: llvm_process.CompilerProcess) -> None:
     waiting = [process.submit(text(name), HOST.cpu, FEATURES, 2) for name in ("a", "bb", "ccc")]
     found = [wait() for wait in reversed(waiting)]
     assert found[::-1] == [llvm_codegen.compile_ir(text(name), HOST) for name in ("a", "bb", "ccc")]
+
+
+def test_threads_get_what_they_asked_for(
+    process: llvm_process.CompilerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers come in order: who was noted first must have asked first."""
+    real = process.requests
+
+    class Slow:
+        def put(self, request: bytes | None) -> None:
+            time.sleep(0.001 * (len(request or b"") % 3))
+            real.put(request)
+
+        def get(self) -> bytes | None:
+            return real.get()
+
+    monkeypatch.setattr(process, "requests", Slow())
+    wrong: list[str] = []
+
+    def ask(number: int) -> None:
+        for turn in range(8):
+            name = "f" + "x" * (number + turn)
+            if name.encode() + b"\0" not in (process.submit(text(name), HOST.cpu, FEATURES, 0)() or b""):
+                wrong.append(name)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_a_refused_text_is_none_and_the_next_is_compiled(process: llvm_process.CompilerProcess) -> None:

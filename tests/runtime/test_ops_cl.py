@@ -239,13 +239,18 @@ def test_a_copy_to_the_device_goes_beside_its_kernels(driver_memory: Any) -> Non
         (used + 2).realize()
         fresh = Tensor(np.arange(70_000, dtype=F32)).realize()
         if driver_memory.facts.is_unified:  # the host writes, and waits until it may
-            release = threading.Timer(0.2, gate.set_status, [done])
-            release.start()
+            opened: list[bool] = []
+
+            def release() -> None:
+                opened.append(True)
+                gate.set_status(done)
+
+            threading.Timer(0.2, release).start()
         else:
             memory.waits[-1].wait()
         driver_memory.copy_in(used.uop.storage, memoryview(bytearray(20_000)))
         if driver_memory.facts.is_unified:
-            assert release.finished.is_set()
+            assert opened
         else:
             assert memory.waits[-1].command_execution_status != done
             gate.set_status(done)
@@ -371,10 +376,18 @@ print(sorted(m for m in sys.modules if "llvmlite" in m or m.endswith(("tile_chec
     assert run(code)[0] == "[]\n"
 
 
+def on_two_devices(code: str) -> str:
+    """What a program prints for which the CPU is two devices."""
+    both = {"POCL_DEVICES": "pthread pthread"}
+    if run("from kernmill.runtime import device_indices; print(len(device_indices('CL')))", None, **both)[0] != "2\n":
+        pytest.skip("the driver does not offer the CPU twice")
+    return run(code, None, DEVICE="CL", **both)[0]
+
+
 def test_devices_of_one_driver_copy_without_the_host(opencl: str) -> None:
     """Two devices with memory of their own, as GPUs are; the source is given back and used again at once."""
     code = """
-from kernmill.ir import replace
+from dataclasses import replace
 from kernmill import Context, Tensor, jit
 from kernmill.runtime import cl_driver, ops_cl
 real = cl_driver.facts_of
@@ -401,10 +414,32 @@ good.append((b.to("CL") + 1).numpy().tolist() == [2 * 7 + 2] * 3000)
 good.append((b.to("LLVM") + 1).numpy().tolist() == [2 * 7 + 2] * 3000)
 print(all(good))
 """
-    both = {"POCL_DEVICES": "pthread pthread"}
-    if run("from kernmill.runtime import device_indices; print(len(device_indices('CL')))", None, **both)[0] != "2\n":
-        pytest.skip("the driver does not offer the CPU twice")
-    assert run(code, None, DEVICE="CL", **both)[0] == "True\n"
+    assert on_two_devices(code) == "True\n"
+
+
+def test_a_copy_reads_a_device_whose_memory_is_mapped_no_more(opencl: str) -> None:
+    """What was written to the source by the host is given back first; views of one tensor are one map."""
+    code = """
+import weakref
+from dataclasses import replace
+from kernmill import Tensor
+from kernmill.runtime import cl_driver, ops_cl
+real = cl_driver.facts_of
+ops_cl.facts_of = lambda handle: replace(real(handle), is_unified=True, kind="igpu")
+first, second = get_device("CL"), get_device("CL:1")
+mapped, copy = [], second.cl.enqueue_copy
+def enqueue_copy(queue, *arguments, **options):
+    mapped.append(len(first.memory.seen))
+    return copy(queue, *arguments, **options)
+second.cl.enqueue_copy = enqueue_copy
+source = Tensor(np.arange(3000, dtype=np.float32), device="CL").realize()
+good = source.to("CL:1").numpy().tolist() == list(range(3000))
+second.cl.enqueue_copy = copy
+held, before = source.numpy(), len(weakref.finalize._registry)
+good &= all(source.numpy()[7] == 7 for _ in range(20)) and len(weakref.finalize._registry) == before
+print(good, mapped)
+"""
+    assert on_two_devices(code) == "True [0]\n"
 
 
 # --- programs --------------------------------------------------------------------------------------------------------
@@ -506,10 +541,7 @@ a = Tensor(np.arange(6, dtype=np.float32), device="CL") * 2
 b = a.to("CL:1") + 1
 print(b.numpy().tolist(), b.device)
 """
-    both = {"POCL_DEVICES": "pthread pthread"}
-    if run("from kernmill.runtime import device_indices; print(len(device_indices('CL')))", None, **both)[0] != "2\n":
-        pytest.skip("the driver does not offer the CPU twice")
-    assert run(code, None, **both)[0] == "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0] CL:1\n"
+    assert on_two_devices(code) == "[1.0, 3.0, 5.0, 7.0, 9.0, 11.0] CL:1\n"
 
 
 def test_a_forked_child_is_told_what_to_do(opencl: str) -> None:
@@ -645,12 +677,8 @@ def test_a_capability_changes_the_code(name: str) -> None:
 
 
 # --- a matrix unit ----------------------------------------------------------------------------------------------------
-NVIDIAS: dict[str, Any] = {
-    "step_items": 32,
-    "extensions": ("cl_nv_device_attribute_query",),
-    "kind": "gpu",
-    "is_unified": False,
-}
+NVIDIAS: dict[str, Any] = {"step_items": 32, "kind": "gpu", "is_unified": False}
+NVIDIAS["extensions"] = ("cl_nv_device_attribute_query",)
 
 
 def test_a_product_of_each_kind_is_right(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,3 +149,11 @@ def test_what_tiles_ask_for_changes_no_result(rows: int, terms: int, columns: in
     schedule = parse_schedule(f"{TILES_OF_ROWS}; claim; prefetch {24 * terms} k0")
     assert lower(ast, VECTORS, schedule, is_checked=True)
     close(run_on("LLVM", ast, arrays, schedule), run_ast(ast, arrays))
+
+
+def test_results_that_lie_apart_are_not_claimed() -> None:
+    ast = merge_loops(only(matmul(data(0, 37, 70), data(1, 70, 45))))
+    moved = after("ahead", ast, "vectorize i0 8; claim", VECTORS)
+    assert not asks(moved)
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays, parse_schedule("vectorize i0 8; claim")), run_ast(ast, arrays))

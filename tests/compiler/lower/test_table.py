@@ -76,3 +76,15 @@ def test_values(schedule: str, count: int) -> None:
     arrays = inputs(ast)
     arrays[1] = np.random.default_rng(2).integers(0, 256, arrays[1].size).astype(np.uint8)
     np.testing.assert_array_equal(run_on("LLVM", ast, arrays, parse_schedule(schedule)), run_ast(ast, arrays))
+
+
+def test_a_condition_is_no_table() -> None:
+    """It was made of bools, which no instruction looks up."""
+    codes = low(4096)
+    is_in = (
+        (codes < 3) | codes.eq(everywhere(7, codes)) | (everywhere(12, codes) < codes) | codes.eq(everywhere(9, codes))
+    )
+    ast = only(is_in.where(everywhere(1, codes), everywhere(0, codes)).eq(everywhere(1, codes)))
+    arrays = inputs(ast)
+    arrays[1][:] = np.random.default_rng(1).integers(0, 256, 4096)
+    assert np.array_equal(run_on("LLVM", ast, arrays), run_ast(ast, arrays))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule, proposals
-from kernmill.ir import UOp
-from tests.compiler.kernels import SCALARS, VECTORS, data, kernels, matmul, only, scheduled, softmax
+from kernmill.ir import CompileError, UOp
+from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, kernels, matmul, only, scheduled, softmax
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +56,20 @@ def test_a_panel_is_what_the_inner_loops_read() -> None:
 def test_results_go_around_the_caches_once() -> None:
     assert proposals.streams(product(), VECTORS) == [()]
     assert not proposals.streams(product("stream"), VECTORS)
+
+
+def test_claimed_results_do_not_go_around_the_caches() -> None:
+    ast = merge_loops(only(matmul(data(0, 8, 16), data(1, 16, 32))))
+    with pytest.raises(CompileError, match="claimed, to be written through the caches"):
+        apply_actions(ast, parse_schedule("claim; stream"))
+
+
+def test_every_loop_of_a_sum_but_the_last_may_become_the_innermost() -> None:
+    ast = merge_loops(only(convolution(data(0, 2, 3, 9, 9), data(1, 4, 3, 3, 3))))
+    found = list(proposals.inner(ast, VECTORS))
+    assert len(found) == 2
+    for (name,) in found:
+        assert apply_actions(ast, parse_schedule(f"inner {name}")) is not ast
 
 
 def test_a_row_that_is_kept_may_lie_in_the_output() -> None:
