@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bench import sizes
 from bench.__main__ import as_json, chosen_peers, chosen_rows, main, thread_counts
 from bench.block import is_right, problem, with_arrays
 from bench.ceilings import Probe, ceiling_sampler, lanes, memory, texts
@@ -436,3 +437,20 @@ def test_a_tuned_row_and_its_table(tmp_path: Path) -> None:
     text = tuned_markdown(FACTS, [*lines, slow], 0.2, "1")
     assert "| a | b | 2.00 ms | 1.00 ms | 2.00 | 5, 1 WRONG | `thread i0` |" in text
     assert text.index("| a |") < text.index("| rms_norm |")
+
+
+# --- random sizes ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("family", sizes.FAMILIES)
+def test_programs_of_random_sizes_are_right_and_the_same_for_a_seed(family: str) -> None:
+    pytest.importorskip("torch")
+    one, other = (list(sizes.lines_of(family, 3, 0.0)) for _ in range(2))
+    assert [line.what for line in one] == [line.what for line in other]
+    assert all(line.is_right and line.ratio > 0 for line in one)
+
+
+def test_the_worst_sizes_come_first() -> None:
+    lines = [sizes.Line(name, 1e-3 * n, 2e-3, right) for n, (name, right) in enumerate(
+        [("fast", True), ("slow", True), ("wrong", False)], 1)]  # fmt: skip
+    text = sizes.markdown(FACTS, lines, 2)
+    assert "| wrong | 3.00 ms | 2.00 ms | WRONG |\n| slow | 2.00 ms | 2.00 ms | 1.00 |\n" in text
+    assert "| fast |" not in text
