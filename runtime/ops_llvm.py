@@ -19,7 +19,8 @@ from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
 
-_CHUNK_NS = 20_000.0  # less work than this is not worth handing to another thread
+_SHARED_NS = 20_000.0  # less work than this is not worth handing to another thread
+_CHUNK_NS = 5_000.0
 
 
 class LlvmDevice(Device):
@@ -121,10 +122,10 @@ def launch_table(calls: Sequence[Call]) -> LaunchTable:
 
 def chunk_size(work_ns: float, threads: int) -> int:
     """Iterations of the parallel loop that one thread takes at a time."""
-    if threads <= 1 or work_ns < 2 * _CHUNK_NS:
+    if threads <= 1 or work_ns < _SHARED_NS:
         return max(1, threads)
     least = _CHUNK_NS / (work_ns / threads)
-    return max(1, int(least) + 1, threads // 64)
+    return max(1, int(least) + 1, threads // 256)
 
 
 def compute_dtypes(has_half: bool) -> frozenset[DType]:

@@ -137,6 +137,7 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 _WORK = """
 define internal i32 @work(ptr %s) nounwind noinline {
 entry:FIELDS
+  %threads.p = getelementptr i8, ptr %s, i64 256
   br label %look
 look:
   %count = phi i32 [ 0, %entry ], [ %count, %claim ], [ %more, %body ]
@@ -150,22 +151,29 @@ claim:
   %n = load atomic i64, ptr %n.p monotonic, align 8
   %chunk = load atomic i64, ptr %chunk.p monotonic, align 8
   %chunks = load atomic i64, ptr %chunks.p monotonic, align 8
-  %less = sub i64 %word, 1
+  %threads = load i64, ptr %threads.p, align 8
+  %parts = shl i64 %threads, 1
+  %share = udiv i64 %left, %parts
+  %take = call i64 @llvm.umax.i64(i64 %share, i64 1)
+  %less = sub i64 %word, %take
   %swap = cmpxchg ptr %s, i64 %word, i64 %less seq_cst seq_cst, align 8
   %mine = extractvalue { i64, i1 } %swap, 1
   br i1 %mine, label %body, label %look
 body:
   %i = sub i64 %chunks, %left
   %begin = mul i64 %i, %chunk
-  %full = add i64 %begin, %chunk
+  %size = mul i64 %take, %chunk
+  %full = add i64 %begin, %size
   %past = icmp sgt i64 %full, %n
   %end = select i1 %past, i64 %n, i64 %full
   call void %fn(ptr %args, i64 %begin, i64 %end) nounwind
-  %more = add i32 %count, 1
+  %took = trunc i64 %take to i32
+  %more = add i32 %count, %took
   br label %look
 out:
   ret i32 %count
 }
+declare i64 @llvm.umax.i64(i64, i64)
 """
 
 # One job shared with the workers, unless that did not pay lately; returns when every chunk is done.
