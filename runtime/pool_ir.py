@@ -4,9 +4,10 @@ State block (bytes): 0 word | 64 done, 68 waiting | 128 fn, 136 args, 144 n, 152
 196 sleepers, 200 stop | 256 threads, 264 spin, 272 home, 280 until, 288 penalty | 320 workers, 328 their thread ids |
 2048 CPUs allowed, 2176 those but the caller's. What different threads write lies on different cache lines.
 
-Claiming. `word` is generation << 32 | chunks left. A thread reads it, then the job, then takes one chunk by
-compare-and-swap. A job is written only while nothing is left to claim and nobody works, so a swap that succeeds proves
-that the job just read belongs to this generation; a thread that slept through a generation fails its swap.
+Claiming. `word` is generation << 32 | chunks left. A thread reads it, then the job, then takes chunks by
+compare-and-swap: what is left by twice the number of threads, at least one. A job is written only while nothing is
+left to claim and nobody works, so a swap that succeeds proves that the job just read belongs to this generation; a
+thread that slept through a generation fails its swap.
 
 Sleeping. Worker: sleepers += 1, then look at `word` once more, then wait on `epoch`. Caller: publish `word`, then look
 at `sleepers`. Both orders are sequentially consistent, so one of them sees the other; `epoch` moves before the wake, so
