@@ -49,9 +49,9 @@ _leaf: dict[Op, Callable[[UOp], Bounds]] = {
 }
 
 
-def _range(count: UOp) -> Interval:
+def _range(count: UOp) -> Bounds:
     """At least 0 to 1 where the count is not known: else a loop that runs once or never would be taken for its body."""
-    return 0, max(0 if count.is_const else 1, count.bounds[1] - 1)
+    return 0, max(0 if count.is_const else 1, int(count.bounds[1]) - 1)
 
 
 def _mul(a: Interval, b: Interval) -> Interval:
