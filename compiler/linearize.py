@@ -28,14 +28,11 @@ def linearize(ast: UOp, side_by_side: int = 0) -> list[UOp]:
     """
     order = [node for node in ast.toposort() if node.op is not Ops.SINK]
     paths = loop_paths(ast)
-    place: dict[frozenset[UOp], Path] = {}
+    place = {ranges: _place(ranges, paths) for ranges in {node.ranges for node in order}}
     blocks: dict[Path, list[UOp]] = {}
     for node in order:
-        path = place.get(node.ranges)
-        if path is None:
-            path = place[node.ranges] = _place(node, paths)
         if node.op is not Ops.RANGE:
-            blocks.setdefault(path, []).append(node)
+            blocks.setdefault(place[node.ranges], []).append(node)
     children: dict[Path, list[Path]] = {}
     for path in dict.fromkeys(p[:n] for p in blocks for n in range(1, len(p) + 1)):
         children.setdefault(path[:-1], []).append(path)
@@ -69,7 +66,7 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
             if any(r in closed_somewhere and r not in paths for r in walked(node.ranges)):
                 later.append(node)
                 continue
-            around = _place(node, paths)
+            around = _place(node.ranges, paths)
             for loop in walked(closed_ranges(node)):
                 around = (*around, loop)
                 if paths.setdefault(loop, around) != around:
@@ -87,18 +84,18 @@ def walked(loops: Iterable[UOp]) -> list[UOp]:
     return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP)]
 
 
-def _place(node: UOp, paths: dict[UOp, Path]) -> Path:
+def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
     deepest: Path = ()
-    around = walked(node.ranges)
+    around = walked(ranges)
     for loop in around:
         path = paths.get(loop)
         if path is None:
-            raise InternalError(f"linearize: {node!r} stands in the loop {loop.arg}, which nothing opens")
+            raise InternalError(f"linearize: a value stands in the loop {loop.arg}, which nothing opens")
         if len(path) > len(deepest):
             deepest = path
     for loop in around:
         if paths[loop] != deepest[: len(paths[loop])]:
-            raise InternalError(f"linearize: {node!r} needs loops that do not nest: {[r.arg[0] for r in node.ranges]}")
+            raise InternalError(f"linearize: a value needs loops that do not nest: {[r.arg[0] for r in ranges]}")
     return deepest
 
 
@@ -113,10 +110,7 @@ def _emit(
             owner[node] = number
     needs: list[set[int]] = [set() for _ in members]
     for node, number in owner.items():
-        for s in node.src:
-            n = owner.get(s)
-            if n is not None and n != number:
-                needs[number].add(n)
+        needs[number].update([n for s in node.src if (n := owner.get(s, number)) != number])
     for number, member in enumerate(members):
         if not isinstance(member, UOp):
             needs[number].update(n for s in member[-1].src if (n := owner.get(s)) is not None)

@@ -174,23 +174,13 @@ class UOp(metaclass=_Nodes):
     def bounds(self) -> Bounds:
         """The interval (least, greatest) that an int or bool value lies in; of the dtype where nothing is known."""
         found: Bounds = self._bounds
-        if found is MISSING:
-            for s in self.src:
-                if s._bounds is MISSING:
-                    return _derive(self, "_bounds", bounds_of)
-            found = self._bounds = bounds_of(self)
-        return found
+        return found if found is not MISSING else _derive(self, "_bounds", bounds_of)
 
     @property
     def ranges(self) -> frozenset[UOp]:
         """The loops that this value changes with."""
         found: frozenset[UOp] = self._ranges
-        if found is MISSING:
-            for s in self.src:
-                if s._ranges is MISSING:
-                    return _derive(self, "_ranges", _ranges_of)
-            found = self._ranges = _ranges_of(self)
-        return found
+        return found if found is not MISSING else _derive(self, "_ranges", _ranges_of)
 
     @property
     def key(self) -> bytes:
