@@ -113,7 +113,7 @@ def _emit(
         needs[number].update([n for s in node.src if (n := owner.get(s, number)) != number])
     for number, member in enumerate(members):
         if not isinstance(member, UOp):
-            needs[number].update(n for s in member[-1].src if (n := owner.get(s)) is not None)
+            needs[number].update([n for s in member[-1].src if (n := owner.get(s, number)) != number])
     users: list[list[int]] = [[] for _ in members]
     for number, needed in enumerate(needs):
         for n in needed:
