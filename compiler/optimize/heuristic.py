@@ -32,6 +32,8 @@ _SHORT_ROWS = 16  # that are less than a vector each, in an iteration
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BLOCKS_ACROSS = 4  # blocks of a transpose side by side
+_MOST_ACROSS = 24  # rows that are turned together
+_WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
 _AHEAD_ONCE = 8192  # while only reading
@@ -156,16 +158,15 @@ def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> 
     pairs = [name for name in shape.outputs if name != lane_loop and _is_crossed(shape, name)]
     for name in pairs:
         plan.cut("unroll", name, 2)
-    width = _width(shape, lane_loop, target) if lane_loop is not None else 1
-    if lane_loop is None or width < 2:
+    if lane_loop is None or _width(shape, lane_loop, target) < 2:
         return
-    size = shape.sizes[lane_loop]
-    if not pairs and 4 < width < size and size % width and not size % (width // 2):
+    lane_loop, across = (lane_loop, None) if pairs else _across(shape, lane_loop, target)
+    width, size = _width(shape, lane_loop, target), shape.sizes[lane_loop]
+    if not pairs and across is None and 4 < width < size and size % width and not size % (width // 2):
         width //= 2  # masked stores hold up the loads behind them
     plan.cut("vectorize", lane_loop, width)
     if pairs:
         return
-    across = _across(shape, lane_loop, width)
     if across is not None:
         _turn(plan, shape, lane_loop, across, width)
     elif width == size < shape.lanes and shape.work <= _LIGHT and [lane_loop] == shape.outputs[-1:] != shape.outputs:
@@ -185,19 +186,42 @@ def _is_crossed(shape: Shape, name: str) -> bool:
     return shape.sizes[name] == 2 and any(step and -step in steps for step in steps)
 
 
-def _across(shape: Shape, lane_loop: str, width: int) -> str | None:
-    """A loop over which lies side by side what the lanes would gather: a transpose."""
+def _across(shape: Shape, lane_loop: str, target: Target) -> tuple[str, str | None]:
+    """The loop of the lanes, and one that is copied out since over it lies side by side what the lanes would gather or
+    scatter: short rows, or a transpose. There either of the two can be the lanes, which may end with a mask; copies
+    with masks do not turn."""
+    *_, rows, last = ("", *shape.outputs)
+    if lane_loop in (rows, last) and rows and 1 < shape.sizes[last] <= _WOVEN:
+        is_row = _width(shape, rows, target) == shape.lanes and all(
+            a.step(rows) == shape.sizes[last] * (a.step(last) or 0) for a in shape.stores
+        )
+        if is_row and all(a.step(rows) in range(_WOVEN + 1) and a.step(last) is not None for a in shape.loads):
+            return rows, last
     for name in reversed(shape.outputs):
-        if name != lane_loop and shape.sizes[name] >= width:
-            crossed = [a for a in shape.loads if a.step(name) == 1 and a.step(lane_loop) not in (0, 1)]
-            if crossed and all(name in a.steps for a in shape.loads):
-                return name
-    return None
+        steps = {a.step(lane_loop) for a in (*shape.loads, *shape.stores) if a.step(name) == 1}
+        if name != lane_loop and shape.sizes[name] > 1 and not steps <= {None, 0, 1}:
+            is_better = 2 * _copies_across(shape, lane_loop)[0] < _copies_across(shape, name)[0]
+            is_better &= _width(shape, name, target) > 1
+            return (name, lane_loop) if is_better else (lane_loop, name)
+    return lane_loop, None
+
+
+def _copies_across(shape: Shape, name: str) -> tuple[float, int]:
+    """What each lane reads or writes for one iteration of the loop, a fraction where blocks turn; how many copies make
+    it least."""
+    size, lanes = shape.sizes[name], shape.lanes
+
+    def accesses(count: int) -> float:
+        rest = count % lanes
+        return 0.0 if count <= _WOVEN else (count // lanes + (rest >> 2).bit_count() + rest % 4) / count
+
+    fitting = [n for n in range(min(size, _WOVEN + 1), min(size, _MOST_ACROSS) + 1) if size % n == 0]
+    return min([(accesses(n), n) for n in fitting if name not in shape.symbolic], default=(1.0, lanes))
 
 
 def _turn(plan: Plan, shape: Shape, lane_loop: str, across: str, width: int) -> None:
     """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
-    plan.cut("unroll", across, width)
+    plan.cut("unroll", across, _copies_across(shape, across)[1])
     if shape.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
         inside = plan.cut("split", lane_loop, _BLOCKS_ACROSS)
         outer = [name for name in shape.outputs if name not in (lane_loop, across)]

@@ -15,7 +15,7 @@ from .rows import filling_loops, keeping_loops, kept_loops
 __all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_group", "nest_iterations"]
 
 
-_STREAMED = 4  # times L2
+_STREAMED = 2  # times L2
 _DEAR = 8  # what is made of more instructions than that counts as so many
 
 
