@@ -78,9 +78,7 @@ def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
     main = main_group(shape)
     lane_loop = _lane_loop(shape, main, target)
     if main is None or not _few_rows(plan, shape, main, lane_loop, target):
-        if shape.filling and _outgrows_caches(
-            shape, target
-        ):  # its lines are fetched while there is something to compute
+        if shape.filling and _outgrows_caches(shape, target):  # fetched while there is something to compute
             plan.tries("inplace", shape.filling[-1])
         passes_along_rows(plan, shape.ast, shape.lanes)
         if main is None:
@@ -93,7 +91,8 @@ def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
 # --- choosing
 def _cost(accesses: list[Access], loop: str) -> float:
     """How many of these would be gathered if the loop became lanes; every second place is two loads and a shuffle."""
-    return sum({0: 0.0, 1: 0.0, 2: 0.25}.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
+    near = {0: 0.0, 1: 0.0} | {step: 0.125 * step for step in range(2, _WOVEN + 1)}
+    return sum(near.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
 def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
@@ -108,7 +107,7 @@ def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
 
 def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
     """The loop whose iterations lie side by side in the most places that matter."""
-    best: tuple[float, str] | None = None
+    scores: dict[str, float] = {}
     candidates = [*shape.outputs, *(main.loops if main else [])]
     for place, name in enumerate(candidates):
         size = shape.sizes[name]
@@ -118,7 +117,7 @@ def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*shape.loads, *shape.stores]
-        if not any(a.step(name) == 1 for a in (*touched, *shape.stores)):
+        if not any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *shape.stores)):
             continue
         waste = -(-size // shape.lanes) * shape.lanes / size
         score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (
@@ -127,9 +126,8 @@ def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
             score += 0.25 + _FOLD_COST / nest_iterations(shape, main.loops)  # lanes are folded once per result
-        if best is None or score < best[0]:
-            best = (score, name)
-    return best[1] if best else None
+        scores[name] = score
+    return min(scores, key=lambda name: scores[name], default=None)
 
 
 def _width(shape: Shape, name: str, target: Target) -> int:
@@ -147,10 +145,9 @@ def _tile(size: int, wanted: int) -> int:
     """A tile of at most `wanted` that leaves little of the last one empty."""
     if size <= wanted:
         return max(1, size)
-    best = max(
-        range(max(2, wanted // 2), wanted + 1), key=lambda t: (size / (-(-size // t) * t)) * (1 - 0.04 * (wanted - t))
+    return max(
+        range(max(2, wanted // 2), wanted + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (wanted - t))
     )
-    return best
 
 
 def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> None:
@@ -187,33 +184,23 @@ def _is_crossed(shape: Shape, name: str) -> bool:
 
 
 def _across(shape: Shape, lane_loop: str, target: Target) -> tuple[str, str | None]:
-    """The loop of the lanes, and one that is copied out since over it lies side by side what the lanes would gather or
-    scatter: short rows, or a transpose. There either of the two can be the lanes, which may end with a mask; copies
-    with masks do not turn."""
-    *_, rows, last = ("", *shape.outputs)
-    if lane_loop in (rows, last) and rows and 1 < shape.sizes[last] <= _WOVEN:
-        is_row = _width(shape, rows, target) == shape.lanes and all(
-            a.step(rows) == shape.sizes[last] * (a.step(last) or 0) for a in shape.stores
-        )
-        if is_row and all(a.step(rows) in range(_WOVEN + 1) and a.step(last) is not None for a in shape.loads):
-            return rows, last
+    """The loop of the lanes, and one that is copied out since over it lies side by side what those would gather or
+    scatter: short rows, a transpose. Either can be the lanes, which may end with a mask; copies with masks do not turn.
+    """
     for name in reversed(shape.outputs):
         steps = {a.step(lane_loop) for a in (*shape.loads, *shape.stores) if a.step(name) == 1}
         if name != lane_loop and shape.sizes[name] > 1 and not steps <= {None, 0, 1}:
             is_better = 2 * _copies_across(shape, lane_loop)[0] < _copies_across(shape, name)[0]
-            is_better &= _width(shape, name, target) > 1
-            return (name, lane_loop) if is_better else (lane_loop, name)
+            return (name, lane_loop) if is_better and _width(shape, name, target) > 1 else (lane_loop, name)
     return lane_loop, None
 
 
 def _copies_across(shape: Shape, name: str) -> tuple[float, int]:
-    """What each lane reads or writes for one iteration of the loop, a fraction where blocks turn; how many copies make
-    it least."""
+    """Accesses of a lane for an iteration of the loop, a fraction where blocks turn; the copies that make them few."""
     size, lanes = shape.sizes[name], shape.lanes
 
     def accesses(count: int) -> float:
-        rest = count % lanes
-        return 0.0 if count <= _WOVEN else (count // lanes + (rest >> 2).bit_count() + rest % 4) / count
+        return 0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count
 
     fitting = [n for n in range(min(size, _WOVEN + 1), min(size, _MOST_ACROSS) + 1) if size % n == 0]
     return min([(accesses(n), n) for n in fitting if name not in shape.symbolic], default=(1.0, lanes))
@@ -259,8 +246,7 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
     outer = [name for name in shape.outputs if all(name not in g.around for g in shape.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if lanes not in shape.outputs:
-            loads = [a for a in shape.loads if a not in main.loads]
-            inner = replace(shape, outputs=outer, loads=loads)
+            inner = replace(shape, outputs=outer, loads=[a for a in shape.loads if a not in main.loads])
             _stream(plan, inner, _lane_loop(inner, None, target), target)
         return
     if lanes is not None:

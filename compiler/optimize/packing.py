@@ -61,7 +61,8 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
     is_short = shape.sizes[terms] <= 2 * SMALL_REDUCE or (is_written and shape.sizes[terms] < _SHORT)
     if len(panel) != 1 or is_gated(panel[0]) or (is_short and panel[0].step(lanes) == 1):
         return
-    is_dear = _is_dear_panel(shape, panel[0], lanes, width, target)
+    is_small = panel[0].memory_bytes <= target.l1_bytes and shape.sizes[lanes] % width == 0  # stays in L1
+    is_dear = not (_is_side_by_side(panel[0], lanes) and is_small)
     left = None if is_short else _dear_rows(plan, shape, main, lanes, rows)
     size_bytes = shape.sizes[lanes] * shape.sizes[terms] * panel[0].size_bytes
     enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes, terms, size_bytes / target.l2_bytes)
@@ -108,12 +109,6 @@ def _is_side_by_side(panel: Access, lanes: str) -> bool:
 
 def _is_converted(a: Access) -> bool:
     return a.node.dtype.is_float and a.size_bytes < _VALUE_BYTES
-
-
-def _is_dear_panel(shape: Shape, panel: Access, lanes: str, width: int, target: Target) -> bool:
-    """All but a small matrix, whose rows stay in L1 while tiles go over it."""
-    is_small = panel.memory_bytes <= target.l1_bytes and shape.sizes[lanes] % width == 0
-    return not (_is_side_by_side(panel, lanes) and is_small)
 
 
 def _dear_rows(plan: Plan, shape: Shape, main: Group, lanes: str, rows: str) -> Access | None:
