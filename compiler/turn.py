@@ -400,8 +400,20 @@ def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
     if is_alike and all(s.dtype.size_bytes == s.dtype.lanes for s in first.src):
         woven = (side_by_side([u.src[n] for u in values], lanes) for n in range(len(first.src)))
         return UOp(first.op, first.dtype.vec(count * lanes), tuple(woven), first.arg)
-    vectors = [spread(u, lanes) for u in values]
+    vectors = [_of_words(spread(u, lanes)) for u in values]
     return merged([(vector, lane) for lane in range(lanes) for vector in vectors])
+
+
+def _of_words(u: UOp) -> UOp:
+    """One byte of each word, as it is picked from all bytes; anything else as it is."""
+    word = u.src[0] if u.op is Ops.CAST else u
+    by = 0
+    if word.op is Ops.SHR and word.src[1].is_const:
+        word, by = word.src[0], int(word.src[1].arg)
+    if u.op is not Ops.CAST or not word.dtype.is_int or word.dtype.scalar.size_bytes != _WORD or by % 8:
+        return u
+    read = _read_as(word, u.dtype.scalar.vec(_WORD * u.dtype.lanes))
+    return shuffle(read, read, tuple(range(by // 8, read.dtype.lanes, _WORD)))
 
 
 def _is_alike(u: UOp, other: UOp) -> bool:

@@ -24,7 +24,7 @@ __all__ = ["BLOCKS"]
 
 @functools.lru_cache(maxsize=32)
 def _table(name: str, device: str) -> Tensor:
-    """The points of a type on a device, whole numbers: int8 [number of points, 4 or 8].
+    """The points of a type on a device, four int8 numbers in a word: uint32 [number of points, 1 or 2].
 
     Raises:
         FormatError: the package gguf is not here.
@@ -38,31 +38,40 @@ def _table(name: str, device: str) -> Tensor:
         ) from None
     traits = getattr(quants, name)
     traits.init_grid()
-    return Tensor(traits.grid.reshape(traits.grid_shape), device=device).cast(dtypes.int8).realize()
+    points = traits.grid.reshape(traits.grid_shape).astype("int8")
+    return Tensor(points.view("uint32"), device=device).realize()
 
 
 def _points(name: str, index: Tensor) -> Tensor:
-    """The points that an index names: [.., n] to [.., n, 4 or 8]. An index has as many bits as the table needs."""
+    """The points that an index names: [.., n] to [.., n * 4 or 8]. An index has as many bits as the table needs."""
     table = _table(name, index.device)
-    return table._result(take(table.uop, index.cast(dtypes.int32).uop, 0), index)
+    count = table.shape[1]
+    place = index.cast(dtypes.int32).unsqueeze(-1) * count + Tensor.arange(count, dtype=dtypes.int32)
+    word = table._result(take(table.flatten().uop, place.flatten(-2).uop, 0), index)
+    return (word.unsqueeze(-1) >> _places(4, 8)).cast(dtypes.uint8).bitcast(dtypes.int8).flatten(-2)
 
 
-def _signs(x: Tensor) -> Tensor:
-    """1 or -1 for each bit: [.., n] bytes to [.., n, 8]."""
-    return 1 - 2 * unpack(x, 1, 1).bitcast(dtypes.int8).unflatten(-1, (x.shape[-1], 8))
+def _places(count: int, step: int) -> Tensor:
+    """0, step, 2 * step, .."""
+    return Tensor.arange(count, dtype=dtypes.uint32) * step
+
+
+def _signed(points: Tensor, signs: Tensor) -> Tensor:
+    """Points with a sign for each bit of bytes: [.., 8 * n] and [.., n]."""
+    bit = signs.cast(dtypes.uint8).unsqueeze(-1) & 1 << Tensor.arange(8, dtype=dtypes.uint8)
+    return where(bit.ne(0).flatten(-2), points.neg(), points)
 
 
 def _even(x: Tensor) -> Tensor:
-    """Seven bits and an eighth that makes the number of ones even, as a byte."""
-    seven = (x & 127).cast(dtypes.uint8)
-    folded = seven ^ seven >> 4
+    """Seven bits and an eighth that makes the number of ones even."""
+    folded = x ^ x >> 4
     folded = folded ^ folded >> 2
-    return seven | (folded ^ folded >> 1) << 7
+    return x | ((folded ^ folded >> 1) & 1) << 7
 
 
 def _sevens(word: Tensor) -> Tensor:
-    """Four times seven bits of each 32-bit number: [.., n] to [.., 4 * n]."""
-    return (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint32) * 7)).flatten(-2)
+    """Four times seven bits of each 32-bit number, and the eighth: [.., n] to [.., 4 * n]."""
+    return _even(word.unsqueeze(-1) >> _places(4, 7) & 127).flatten(-2)
 
 
 # --- IQ2, IQ3 --------------------------------------------------------------------------------------------------------
@@ -70,43 +79,38 @@ def _read_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
     groups = qs.unflatten(-1, (8, 8))
     index, word = groups[..., :4].flatten(-2), words(groups[..., 4:], dtypes.uint32).squeeze(-1)
     scale = half(d) * (0.5 + (word >> 28).float()) * 0.25
-    return Codes((_points("IQ2_XXS", index) * _signs(_even(_sevens(word)))).flatten(-2), scale)
+    return Codes(_signed(_points("IQ2_XXS", index), _sevens(word)), scale)
 
 
 def _read_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
-    word = words(qs, dtypes.uint16)
+    word = (words(qs, dtypes.uint32).unsqueeze(-1) >> _places(2, 16)).flatten(-2)
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
-    return Codes((_points("IQ2_XS", word & 511) * _signs(_even(word >> 9))).flatten(-2), scale)
+    return Codes(_signed(_points("IQ2_XS", word & 511), _even(word >> 9 & 127)), scale)
 
 
 def _read_iq2_s(d: Tensor, qs: Tensor, signs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
-    index = qs.cast(dtypes.uint16) | unpack(qh, 2, 1).cast(dtypes.uint16) << 8
+    index = qs.cast(dtypes.uint32) | unpack(qh, 2, 1).cast(dtypes.uint32) << 8
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
-    return Codes((_points("IQ2_S", index) * _signs(signs)).flatten(-2), scale)
-
-
-def _pairs(points: Tensor) -> Tensor:
-    """Points of 4 two by two: [.., n, 4] to [.., n / 2, 8]."""
-    return points.flatten(-2).unflatten(-1, (points.shape[-2] // 2, 8))
+    return Codes(_signed(_points("IQ2_S", index), signs), scale)
 
 
 def _read_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     word = words(scales, dtypes.uint32)
     scale = half(d) * (0.5 + (word >> 28).float()) * 0.5
-    return Codes((_pairs(_points("IQ3_XXS", qs)) * _signs(_even(_sevens(word)))).flatten(-2), scale)
+    return Codes(_signed(_points("IQ3_XXS", qs), _sevens(word)), scale)
 
 
 def _read_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor) -> Codes:
-    index = qs.cast(dtypes.uint16) | unpack(qh, 1, 1).cast(dtypes.uint16) << 8
+    index = qs.cast(dtypes.uint32) | unpack(qh, 1, 1).cast(dtypes.uint32) << 8
     scale = half(d) * (1 + 2 * unpack(scales, 4, 1).float())
-    return Codes((_pairs(_points("IQ3_S", index)) * _signs(signs)).flatten(-2), scale)
+    return Codes(_signed(_points("IQ3_S", index), signs), scale)
 
 
 # --- IQ1: points of -1, 0 and 1, moved by an eighth ------------------------------------------------------------------
 def _eighths(points: Tensor, is_down: Tensor) -> Tensor:
-    """Eight times each point [.., n, 8], plus 1, or minus 1 where a bit of [.., n] is set: [.., 8 * n]."""
+    """Eight times each point [.., 8 * n], plus 1, or minus 1 where a bit of [.., n] is set."""
     step = where(is_down.ne(0), Tensor(-1, dtypes.int8), Tensor(1, dtypes.int8)).unsqueeze(-1)
-    return (points * 8 + step).flatten(-2)
+    return points * 8 + step.expand(*is_down.shape, 8).flatten(-2)
 
 
 def _read_iq1_s(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
