@@ -405,15 +405,15 @@ def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
 
 
 def _of_words(u: UOp) -> UOp:
-    """One byte of each word, as it is picked from all bytes; anything else as it is."""
-    word = u.src[0] if u.op is Ops.CAST else u
-    by = 0
-    if word.op is Ops.SHR and word.src[1].is_const:
-        word, by = word.src[0], int(word.src[1].arg)
-    if u.op is not Ops.CAST or not word.dtype.is_int or word.dtype.scalar.size_bytes != _WORD or by % 8:
+    """One byte of each number of several, as it is picked from all bytes; anything else as it is."""
+    number, by = u.src[0] if u.op is Ops.CAST else u, 0
+    if number.op is Ops.SHR and number.src[1].is_const:
+        number, by = number.src[0], int(number.src[1].arg)
+    size = number.dtype.scalar.size_bytes
+    if u.op is not Ops.CAST or not number.dtype.is_int or size < _WORD or by % 8:
         return u
-    read = _read_as(word, u.dtype.scalar.vec(_WORD * u.dtype.lanes))
-    return shuffle(read, read, tuple(range(by // 8, read.dtype.lanes, _WORD)))
+    read = _read_as(number, u.dtype.scalar.vec(size * u.dtype.lanes))
+    return shuffle(read, read, tuple(range(by // 8, read.dtype.lanes, size)))
 
 
 def _is_alike(u: UOp, other: UOp) -> bool:
