@@ -496,7 +496,7 @@ def _claim(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(src=tuple(store.replace(arg="claim") for store in ast.src))
 
 
-_PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
+_PREFETCHED = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
 
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
