@@ -1,4 +1,4 @@
-"""Entries of a table whose numbers are loaded as well are read lane by lane.
+"""Gathers whose places are near at hand are read lane by lane: entries of a table whose numbers lie in memory.
 
 When: after words, before dot. Why there: numbers of several bytes are one load of which a lane is a part. A gather
 takes its places out of a vector again, and many CPUs are slow at it (28 cycles for 16 entries where sixteen loads take
@@ -16,19 +16,19 @@ _MOST_STEPS = 4  # from numbers in memory to a place: each is an instruction for
 
 
 def read_entries(ast: UOp, target: Target) -> UOp:
-    """The kernel with scalar loads in place of gathers by loaded numbers."""
+    """The kernel with scalar loads in place of such gathers."""
     if not target.vector_bytes:
         return ast
     return rebuilt(ast, lambda _, new: _entries(new) if new.op is Ops.LOAD and _is_near(new) else new)
 
 
 def _is_near(load: UOp) -> bool:
-    """Whether a gather's places are a few steps from loads of neighbours."""
+    """Whether a gather's places are a few steps from scalars and from loads of neighbours."""
     place = load.src[0]
     wide = [u for u in place.src[1].toposort() if u.dtype.lanes > 1]
     steps = [u for u in wide if u.op.is_elementwise and u.op is not Ops.BITCAST]
-    is_plain = len(place.src) == 2 and not load.dtype.is_bool and all(map(_is_known, wide))
-    return bool(wide) and is_plain and len(steps) <= _MOST_STEPS
+    is_plain = place.src[1].dtype.lanes > 1 and len(place.src) == 2 and not load.dtype.is_bool
+    return is_plain and len(steps) <= _MOST_STEPS and all(map(_is_known, wide))
 
 
 def _is_known(u: UOp) -> bool:
