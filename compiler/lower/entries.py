@@ -1,4 +1,4 @@
-"""Gathers whose places are near at hand are read lane by lane: entries of a table whose numbers lie in memory.
+"""Gathers by numbers that lie in memory are read lane by lane, such as entries of a table.
 
 When: after words, before dot. Why there: numbers of several bytes are one load of which a lane is a part. A gather
 takes its places out of a vector again, and many CPUs are slow at it (28 cycles for 16 entries where sixteen loads take
@@ -23,11 +23,12 @@ def read_entries(ast: UOp, target: Target) -> UOp:
 
 
 def _is_near(load: UOp) -> bool:
-    """Whether a gather's places are a few steps from scalars and from loads of neighbours."""
+    """Whether a gather's places are a few steps from loads of neighbours."""
     place = load.src[0]
     wide = [u for u in place.src[1].toposort() if u.dtype.lanes > 1]
     steps = [u for u in wide if u.op.is_elementwise and u.op is not Ops.BITCAST]
-    is_plain = place.src[1].dtype.lanes > 1 and len(place.src) == 2 and not load.dtype.is_bool
+    is_gather = place.src[1].dtype.lanes > 1 and any(u.op is Ops.LOAD for u in wide)
+    is_plain = is_gather and len(place.src) == 2 and not load.dtype.is_bool
     return is_plain and len(steps) <= _MOST_STEPS and all(map(_is_known, wide))
 
 
