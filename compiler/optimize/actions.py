@@ -15,6 +15,8 @@
     tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
+    bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what that
+                       adds to a sum depends on i0, is kept over it, and taken off
     inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
     claim              lines of results are asked for by the loops of the sums that go there
@@ -55,6 +57,7 @@ from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
 from . import proposals as propose
+from .bias import biased
 from .staging import gated, in_output, staged, unpacked
 
 __all__ = ["VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
@@ -425,6 +428,15 @@ def _slot(load: UOp) -> int | None:
     return int(memory.arg[0]) if memory.op is Ops.PARAM else None
 
 
+def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
+    sums = [n for n in ast.toposort() if n.op is Ops.REDUCE]
+    if len(sums) != 1 or len(args) < 2:
+        raise ValueError("it wants a kernel of one sum, and the loops that the other factor changes with")
+    mark = "'" * _marks(ast, [str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE])
+    total, made = biased(sums[0], int(args[0]), [find_loop(ast, name) for name in args[1:]], mark)
+    return simplify(substitute(ast, {sums[0]: total})), made
+
+
 def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
     return in_output(ast, find_loop(ast, args[0]))
 
@@ -541,6 +553,7 @@ VERBS: Final[dict[str, Verb]] = {
     "inner": Verb(_keeps_loops(_inner), propose.inner),
     "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
     "tile": Verb(_tile, propose.tiles, 2),
+    "bias": Verb(_bias, propose.biases, -1),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_keeps_loops(_stream), propose.streams, 4),
     "claim": Verb(_keeps_loops(_claim), propose.streams, 4),
