@@ -220,12 +220,15 @@ class Arithmetic(Bitwise):
         return b._apply(Ops.FLOORDIV, a) if reverse else a._apply(Ops.FLOORDIV, b)
 
     def remainder(self, other: Operand, *, reverse: bool = False) -> Self:
-        """self - other * floor(self / other): the sign of the divisor; ints by 0 give 0, as in NumPy."""
+        """self - other * floor(self / other): the sign of the divisor; ints by 0 give 0, as in NumPy.
+
+        Floats are exact while the quotient is below 2**23 in float32 (2**52 in float64), and beyond it some value
+        between 0 and other."""
         a, b = self._whole(other)
         return b._apply(Ops.MOD, a) if reverse else a._apply(Ops.MOD, b)
 
     def fmod(self, other: Operand) -> Self:
-        """The remainder with the sign of self; ints by 0 give 0, as in NumPy."""
+        """The remainder with the sign of self; ints by 0 give 0, as in NumPy. Floats: see remainder."""
         a, b = self._whole(other)
         if a.dtype.is_int:  # the smallest int has no abs
             floor = a._apply(Ops.MOD, b)

@@ -1,4 +1,4 @@
-"""Tensor methods: elementwise functions of one argument. Ints go in as float32.
+"""Tensor methods: elementwise functions. Ints go in as float32.
 
 The op table has exp, exp2, log, log2, sin, cos, tanh, erf and sqrt; everything else is a formula over them, each with
 its bound in the docstring (units in the last place of float32, measured in tests/kernmill/test_functions.py).
@@ -7,11 +7,14 @@ its bound in the docstring (units in the last place of float32, measured in test
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from kernmill.ir import Op, Ops, dtypes
 
 from .elementwise import Arithmetic, choose
+
+if TYPE_CHECKING:
+    from .lazy import Operand
 
 __all__ = ["Functions"]
 
@@ -92,6 +95,13 @@ class Functions(Rounding):
         is_small = x.abs().lt(1.0)
         t = choose(is_small, x, x._filled(0.0)).mul(0.5).tanh()
         return choose(is_small, t.mul(2.0).div(t.sub(1.0, reverse=True)), x.exp().sub(1.0))
+
+    def logaddexp(self, other: Operand) -> Self:
+        """log(exp(self) + exp(other)) without overflow; nan if either is nan."""
+        a, b = self._floating()._join(other)
+        top = a.detach().maximum(b.detach())
+        shift = choose(top.isinf(), top._filled(0.0), top)
+        return a.sub(shift).exp().add(b.sub(shift).exp()).log().add(shift)
 
     def sqrt(self) -> Self:
         """Square root, correctly rounded; x < 0 gives nan."""

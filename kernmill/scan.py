@@ -11,7 +11,9 @@ only, the place of one is the number of smaller ones.
 
 from __future__ import annotations
 
-from typing import Self
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
 
 from kernmill.ir import Op, Ops, ShapeError, UOp, dtypes, iota
 
@@ -23,6 +25,14 @@ __all__ = ["Scan"]
 
 _BLOCK = 16
 _BITS = 4  # of the number of a key, that one kernel exchanges
+
+
+class _Kind(NamedTuple):
+    """What running values are made of."""
+
+    unit: float  # what changes nothing
+    fold: Callable[[Any], Any]  # all along the last axis to one
+    join: Callable[[Any, Any], Any]  # two to one
 
 
 class Scan(Indexing):
@@ -38,40 +48,35 @@ class Scan(Indexing):
         return self._running(Ops.MUL, axis, "cumprod")
 
     def _running(self, op: Op, axis: int, call: str) -> Self:
+        kind = _kind(op, 0 if op is Ops.ADD else 1)
         if self.dtype.is_float:
-            return self.cast(accumulator(self.dtype))._scan(op, axis, call).cast(self.dtype)
+            return self.cast(accumulator(self.dtype))._scan(kind, axis, call).cast(self.dtype)
         wide = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int64
-        return self.cast(wide)._scan(op, axis, call)
+        return self.cast(wide)._scan(kind, axis, call)
 
     def cummax(self, axis: int = 0) -> Self:
         """The largest value so far along an axis; nan from the first nan on. Values only."""
-        return self._scan(Ops.MAX, axis, "cummax")
+        return self._scan(self._extreme(Ops.MAX), axis, "cummax")
 
     def cummin(self, axis: int = 0) -> Self:
         """The smallest value so far along an axis; nan from the first nan on. Values only."""
-        return self._scan(Ops.MIN, axis, "cummin")
+        return self._scan(self._extreme(Ops.MIN), axis, "cummin")
 
     def logcumsumexp(self, axis: int = 0) -> Self:
-        """log(cumsum(exp(x))), each sum relative to its own largest term."""
+        """log(cumsum(exp(x))) along an axis, without overflow; half types added in float32."""
         x = self._floating()
-        top = x.detach().cummax(axis)
-        x, top = x.movedim(axis, -1), top.movedim(axis, -1)
-        shift = choose(top.isinf(), top._filled(0), top)
-        terms = x.unsqueeze(-2).sub(shift.unsqueeze(-1)).exp()
-        total = choose(x._lower(), terms, terms._filled(0)).sum(-1)
-        return total.log().add(shift).movedim(-1, axis)
+        wide = x.cast(accumulator(x.dtype))
+        return wide._scan(_LOG_SUM, axis, "logcumsumexp").cast(x.dtype)
 
-    def _scan(self, op: Op, axis: int, call: str) -> Self:
+    def _scan(self, kind: _Kind, axis: int, call: str) -> Self:
         axis = self._axis(axis, call)
         if not self.ndim or (isinstance(self.node_shape[axis], int) and self.node_shape[axis] == 0):
             return self
-        return self.movedim(axis, -1)._scan_last(op).movedim(-1, axis)
+        return self.movedim(axis, -1)._scan_last(kind).movedim(-1, axis)
 
-    def _unit_of(self, op: Op) -> float:
-        if op in (Ops.MAX, Ops.MIN):
-            limit = self.dtype.min if op is Ops.MAX else self.dtype.max
-            return limit if self.dtype.is_float else int(limit)
-        return 0 if op is Ops.ADD else 1
+    def _extreme(self, op: Op) -> _Kind:
+        limit = self.dtype.min if op is Ops.MAX else self.dtype.max
+        return _kind(op, limit if self.dtype.is_float else int(limit))
 
     def _lower(self) -> Self:
         """True where column <= row, as many of both as the last axis has entries, for every row of the tensor.
@@ -83,20 +88,20 @@ class Scan(Indexing):
         place = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
         return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
 
-    def _scan_last(self, op: Op) -> Self:
+    def _scan_last(self, kind: _Kind) -> Self:
         """Blocks folded, what stands before each block, and every place in its block joined with that."""
         size = self.node_shape[-1]
-        unit = self._unit_of(op)
         if size <= _BLOCK:
             wide = self.unsqueeze(-2)
-            return choose(self._lower(), wide, wide._filled(unit))._reduce(op, -1, False, "scan")
+            short: Self = kind.fold(choose(self._lower(), wide, wide._filled(kind.unit)))
+            return short
         rows = -(-size // _BLOCK)
-        padded = self.pad([*((0, 0) for _ in self.node_shape[:-1]), (0, rows * _BLOCK - size)], value=unit)
+        padded = self.pad([*((0, 0) for _ in self.node_shape[:-1]), (0, rows * _BLOCK - size)], value=kind.unit)
         blocks = padded.reshape((*self.node_shape[:-1], rows, _BLOCK))
-        last = blocks._reduce(op, -1, False, "scan")
-        before = last.pad([*((0, 0) for _ in last.node_shape[:-1]), (1, 0)], value=unit)
-        before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(op)
-        joined = blocks._scan_last(op)._apply(op, before.unsqueeze(-1)).reshape(padded.node_shape)
+        last = kind.fold(blocks)
+        before = last.pad([*((0, 0) for _ in last.node_shape[:-1]), (1, 0)], value=kind.unit)
+        before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(kind)
+        joined: Self = kind.join(blocks._scan_last(kind), before.unsqueeze(-1)).reshape(padded.node_shape)
         if padded.node_shape != self.node_shape:
             joined = joined._stored()  # whole blocks: a loop over a part of them would add up each place by itself
         return joined.shrink([*(None for _ in self.node_shape[:-1]), (0, size)])
@@ -231,3 +236,10 @@ class Scan(Indexing):
         middle = values.index_select(axis, [(size - 1) // 2]).squeeze(axis)
         last = values.index_select(axis, [size - 1]).squeeze(axis)
         return choose(last.isnan(), last, middle)
+
+
+def _kind(op: Op, unit: float) -> _Kind:
+    return _Kind(unit, lambda t: t._reduce(op, -1, False, "scan"), lambda a, b: a._apply(op, b))
+
+
+_LOG_SUM = _Kind(-math.inf, lambda t: t.logsumexp(-1), lambda a, b: a.logaddexp(b))

@@ -174,6 +174,10 @@ class Conversions(Casting):
         value: float = self.reshape(()).tolist()
         return value
 
+    def allclose(self, other: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+        """Whether `isclose` is true everywhere. This computes the tensor."""
+        return bool(self.isclose(other, rtol, atol, equal_nan).all().item())
+
     def __float__(self) -> float:
         return float(self.item())
 

@@ -301,7 +301,7 @@ class _Body(VectorBody):
 
     def held(self, place: UOp, index: str) -> str:
         """Where a result of a matrix unit lies among those that an item has, which are the only ones that it reads."""
-        far = HELD[2][1][2]
+        _, (_, _, far, _) = HELD[2]  # results of an item are two in one row, and two that far on
         return f"({index}) / {far} * 2 + ({index}) % 2" if memory_of(place) in self.dealt else index
 
     def space(self, place: UOp) -> str:

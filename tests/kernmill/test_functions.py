@@ -91,3 +91,12 @@ def test_erf() -> None:
 def test_sigmoid_neither_overflows_nor_does_its_gradient() -> None:
     x = np.array([-1e4, -100, -1, 0, 1, 100, 1e4], np.float32)
     with_torch(lambda t: t.sigmoid(), lambda t: t.sigmoid(), [x])
+
+
+def test_logaddexp_neither_overflows_nor_does_its_gradient() -> None:
+    a, b = np.array([800, -800, 0, 3, -3], np.float32), np.array([799, -802, 0, -50, 90], np.float32)
+    with_torch(lambda x, y: x.logaddexp(y), lambda x, y: x.logaddexp(y), [a, b])
+    ends = np.array([-np.inf, np.inf, np.inf, np.nan], np.float32)
+    with np.errstate(invalid="ignore"):
+        close(Tensor(ends).logaddexp(Tensor(ends[::-1].copy())), np.logaddexp(ends, ends[::-1]))
+    close(Tensor(ends[:1]).logaddexp(-math.inf), [-np.inf])

@@ -12,7 +12,16 @@ X = values(3, 6)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("name", ["cumsum", "cumprod", "logcumsumexp"])
 def test_running_values_and_gradients_are_torchs(name: str, axis: int) -> None:
-    with_torch(lambda t: getattr(t, name)(axis), lambda t: getattr(t, name)(axis), [X], 1e-5)
+    for x in (X, values(20, 35)):
+        with_torch(lambda t: getattr(t, name)(axis), lambda t: getattr(t, name)(axis), [x], 1e-5)
+
+
+def test_a_running_logarithm_of_a_sum_has_scalars_infinities_and_long_rows() -> None:
+    """It took the square of a row's length, and refused a scalar."""
+    ends, large = np.array([-np.inf, -np.inf, 1, np.inf, 2]), np.array([800, -800, 800, np.nan, 1])
+    for x in (np.float32(3), np.zeros((2, 0)), ends, large, np.arange(20_000).reshape(2, -1) % 7 * 0.1):
+        with np.errstate(invalid="ignore"):
+            close(Tensor(x).logcumsumexp(-1), np.logaddexp.accumulate(x, -1) if x.ndim else x)
 
 
 @pytest.mark.parametrize("name", ["cummax", "cummin"])

@@ -307,3 +307,15 @@ def test_a_copy_asked_for_with_an_assignment_is_the_old_value(device: str) -> No
     x = Tensor([1.0, 2.0], device=device).realize()
     for power in (1, 2, 4, 8):
         assert step(x).tolist() == [power, 2 * power]
+
+
+def test_allclose_is_numpys() -> None:
+    x = np.array([1, 2, np.nan], np.float32)
+    assert Tensor(x[:2]).allclose(Tensor(x[:2] + 1e-6))
+    assert not Tensor(x[:2]).allclose(Tensor(x[:2] + 1e-4))
+    assert Tensor(x[:2]).allclose(Tensor(x[:2] + 1e-4), atol=1e-3)
+    assert not Tensor(x).allclose(Tensor(x))
+    assert Tensor(x).allclose(Tensor(x), equal_nan=True)
+    assert Tensor.zeros(0).allclose(1.0)
+    with pytest.raises(ShapeError, match="broadcast"):
+        Tensor.zeros(2).allclose(Tensor.zeros(3))
