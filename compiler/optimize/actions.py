@@ -15,8 +15,8 @@
     tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
-    bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what that
-                       adds to a sum depends on i0, is kept over it, and taken off
+    bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what
+                       that adds to a sum depends on i0, is kept over it, and taken off
     inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
     claim              lines of results are asked for by the loops of the sums that go there
