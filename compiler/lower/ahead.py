@@ -148,18 +148,18 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
 
 
 def _ask_for_tiles(ast: UOp) -> UOp:
-    """Results that are claimed are asked for in front of the loop of their sum, and single values that it reads and
-    wants from further on by the loop: a few lines in each iteration."""
+    """Results that are claimed, and single values that a sum reads and wants from further on: the loop of the sum asks
+    for their lines, a few in each iteration. Results that are claimed early are asked for in front of it."""
     sums: dict[tuple[UOp, ...], UOp] = {}  # the first of those with the same loops
-    wanted: dict[_Lines, set[int]] = {}
+    wanted, early = dict[_Lines, set[int]](), dict[_Lines, set[int]]()
     silent: dict[UOp, UOp] = {}
     for node in ast.toposort():
-        if node.op is Ops.STORE and node.arg == "claim":
+        if node.op is Ops.STORE and node.arg in ("claim", "claim early"):
             silent[node] = node.replace(arg=None)
             found = [n for n in node.src[1].toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.REG]
             found = [n for n in found if node.src[0].ranges <= n.ranges]  # others serve several tiles
             if found:
-                _note(wanted, sums[closed_ranges(found[-1])], node)
+                _note(wanted if node.arg == "claim" else early, sums[closed_ranges(found[-1])], node)
         elif node.op is Ops.AFTER and node.src[0].op is Ops.REG:
             total, loop = sums.setdefault(closed_ranges(node), node), closed_ranges(node)[0]
             for load in node.src[1].toposort(stop=lambda u, loop=loop: loop not in u.ranges):  # type: ignore[misc]
@@ -169,6 +169,8 @@ def _ask_for_tiles(ast: UOp) -> UOp:
     asks: dict[UOp, list[UOp]] = {}
     for key, lines in wanted.items():
         asks.setdefault(key[0], []).extend(_spread(key, sorted(lines)))
+    for key, lines in early.items():
+        asks.setdefault(key[0], []).extend(_at_once(key, sorted(lines)))
     return _with_asks(ast, asks, silent)
 
 
@@ -188,13 +190,8 @@ def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
 
 
 def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
-    """Prefetches in the loop of the sum; none where the lines are no even grid. Results are asked for in front of it:
-    they wait for nobody, and places in the loop would take as long as its products."""
+    """Prefetches in the loop of the sum; none where the lines are no even grid."""
     (total, memory, base, ahead), unit = key, _LINE // key[1].dtype.scalar.size_bytes
-    if ahead is None:
-        apart = [place for line in lines if (place := (line - lines[0]) * unit) < memory.arg[1]]
-        first = _before(simplify(base + lines[0] * unit), memory.arg[1] - apart[-1])
-        return [_ask(memory, first + place, None) for place in apart]
     row = next((n for n in range(2, len(lines)) if lines[n] - lines[n - 1] != lines[1] - lines[0]), len(lines))
     step, pitch = (lines[n] - lines[0] if n < len(lines) else 0 for n in (1, row))
     if any(line != lines[0] + n // row * pitch + n % row * step for n, line in enumerate(lines)):
@@ -207,6 +204,14 @@ def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
         line = number * step if row == len(lines) else number // row * pitch + number % row * step
         asks.append(_ask(memory, base + (line + lines[0]) * unit, ahead))
     return asks
+
+
+def _at_once(key: _Lines, lines: list[int]) -> list[UOp]:
+    """Prefetches in front of the loop of the sum, for which finding the places in each iteration is too much."""
+    (_, memory, base, _), unit = key, _LINE // key[1].dtype.scalar.size_bytes
+    apart = [place for line in lines if (place := (line - lines[0]) * unit) < memory.arg[1]]
+    first = _before(simplify(base + lines[0] * unit), memory.arg[1] - apart[-1])
+    return [_ask(memory, first + place, None) for place in apart]
 
 
 def _ask(memory: UOp, place: UOp, ahead: int | None) -> UOp:

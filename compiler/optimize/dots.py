@@ -68,4 +68,4 @@ def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
     plan.cut("unroll", panel, vectors)
     plan.cut("unroll", rows, tile)
     plan.order((*(name for name in plan.loops if name not in (columns, rows)), columns, rows))
-    plan.tries("claim")
+    plan.tries("claim", "early")

@@ -36,7 +36,7 @@ def schedule(ast: UOp) -> str:
 def test_panels_are_woven() -> None:
     assert schedule(product(512, 512, 512, (U8, I8))) == (
         "split i1 64; unroll k0 4; stage 2 k0 i1.s k0.u; vectorize i1.s' 64; vectorize i1.s 16; unroll i1.s 4; "
-        "unroll i0 6; order i1 i0; claim"
+        "unroll i0 6; order i1 i0; claim early"
     )
 
 
