@@ -431,9 +431,9 @@ def _slot(load: UOp) -> int | None:
 
 def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
     sums = [n for n in ast.toposort() if n.op is Ops.REDUCE]
-    if len(sums) != 1 or len(args) < 2:
-        raise ValueError("it wants a kernel of one sum, and the loops that the other factor changes with")
-    mark = "'" * _marks(ast, [str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE])
+    if len(sums) != 1:
+        raise ValueError("it wants a kernel of one sum")
+    mark = "'" * _marks(ast, [str(r.arg[0]) for r in sums[0].toposort() if r.op is Ops.RANGE])
     total, made = biased(sums[0], int(args[0]), [find_loop(ast, name) for name in args[1:]], mark)
     return simplify(substitute(ast, {sums[0]: total})), made
 
@@ -506,9 +506,7 @@ def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
 def _claim(ast: UOp, args: tuple[str, ...]) -> UOp:
     if any(store.arg is not None for store in ast.src):
         raise ValueError("the stores go around the caches, or are claimed already")
-    if args not in ((), ("early",)):
-        raise ValueError("there is only claim, and claim early")
-    return ast.replace(src=tuple(store.replace(arg=" ".join(("claim", *args))) for store in ast.src))
+    return ast.replace(src=tuple(store.replace(arg="claim early" if args else "claim") for store in ast.src))
 
 
 _PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves

@@ -23,26 +23,24 @@ def biased(total: UOp, slot: int, rows: Sequence[UOp], mark: str) -> tuple[UOp, 
     over the rows.
 
     Raises:
-        ValueError: it is no sum of products of bytes, or the other bytes do not change with the rows alone.
+        ValueError: it is no sum of products of bytes, or the other bytes do not change with all rows.
     """
     product, loops = total.src[0], closed_ranges(total)
-    factors = product.src if product.op is Ops.MUL and total.arg == (Ops.ADD, 1) else ()
-    mine = [s for s in factors if _slot(s) == slot]
-    if len(mine) != 1 or total.dtype is not dtypes.int32:
+    mine = [s for s in product.src if _slot(s) == slot]
+    if product.op is not Ops.MUL or total.arg != (Ops.ADD, 1) or len(mine) != 1 or total.dtype is not dtypes.int32:
         raise ValueError(f"buffer {slot} holds no bytes that are one factor of a sum of int32")
-    (others,) = (s for s in factors if s is not mine[0])
+    others, own = product.src[product.src[0] is mine[0]], mine[0].src[0]
     if not others.ranges.issuperset(rows):
         raise ValueError("the other factor does not change with all of these loops")
     apart = {loop: make_range(f"{loop.arg[0]}{mark}", loop.src[0], AxisKind.REDUCE) for loop in loops}
     sums = UOp(Ops.REDUCE, total.dtype, (substitute(others, apart), *apart.values()), total.arg)
     kept, made = staged(sums << 7, rows, f"bias{slot}", mark)
-    product = others * moved(mine[0].src[0]).cast(total.dtype)
-    names = {str(loop.arg[0]): str(new.arg[0]) for loop, new in apart.items()}
-    new = total.replace(src=(product, *loops))
-    return new - kept if mine[0].src[0].dtype is dtypes.int8 else new + kept, {**made, **names}
+    new = total.replace(src=(others * moved(own).cast(total.dtype), *loops))
+    made |= {str(loop.arg[0]): str(alone.arg[0]) for loop, alone in apart.items()}
+    return new - kept if own.dtype is dtypes.int8 else new + kept, made
 
 
 def _slot(factor: UOp) -> int | None:
     is_byte = factor.op is Ops.CAST and factor.src[0].op is Ops.LOAD and factor.src[0].dtype in BYTES
-    memory = factor.src[0].src[0].src[0] if is_byte else None
-    return int(memory.arg[0]) if memory is not None and memory.op is Ops.PARAM else None
+    memory = factor.src[0].src[0].src[0] if is_byte else factor
+    return int(memory.arg[0]) if memory.op is Ops.PARAM else None

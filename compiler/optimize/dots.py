@@ -49,23 +49,19 @@ def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
     vectors, most = _BLOCK if target.vector_registers >= 32 else _SMALL_BLOCK
     vectors = min(vectors, -(-sizes[columns] // lanes))
     tile = min(range(1, most + 1), key=lambda n: (-(-sizes[rows] // n) * (n + 1), -n))
-    if sizes[rows] < _PACKED_ROWS * tile:
-        plan.cut("vectorize", columns, lanes)
-        plan.cut("unroll", columns, vectors)
-        plan.cut("unroll", rows, tile)
-        plan.cut("unroll", inner, GROUP)
-        return
-    if left.node.dtype is right.node.dtype:  # moved while it is copied: in the inner loop it would cost a fifth
-        sums = plan.add("bias", right.slot, rows)
-        plan.cut("vectorize", sums[inner], lanes)
-    wide = lanes * vectors
-    panel = plan.cut("split", columns, wide)[0] if sizes[columns] > wide else columns
+    wide, panel, is_packed = lanes * vectors, columns, sizes[rows] >= _PACKED_ROWS * tile
+    if is_packed and left.node.dtype is right.node.dtype:  # moved while copied: in the inner loop it would cost a fifth
+        plan.cut("vectorize", plan.add("bias", right.slot, rows)[inner], lanes)
+    if is_packed and sizes[columns] > wide:
+        (panel,) = plan.cut("split", columns, wide)
     plan.cut("unroll", inner, GROUP)
-    copies = plan.add("stage", right.slot, inner, panel, *plan.copies(inner))
-    is_row = right.step(columns) == 1 and wide & (wide - 1) == 0
-    plan.cut("vectorize", copies[panel], wide if is_row else lanes)  # whole registers, woven into each other
+    if is_packed:
+        copies = plan.add("stage", right.slot, inner, panel, *plan.copies(inner))
+        is_row = right.step(columns) == 1 and wide & (wide - 1) == 0
+        plan.cut("vectorize", copies[panel], wide if is_row else lanes)  # whole registers, woven into each other
     plan.cut("vectorize", panel, lanes)
     plan.cut("unroll", panel, vectors)
     plan.cut("unroll", rows, tile)
-    plan.order((*(name for name in plan.loops if name not in (columns, rows)), columns, rows))
-    plan.tries("claim", "early")
+    if is_packed:
+        plan.order((*(name for name in plan.loops if name not in (columns, rows)), columns, rows))
+        plan.tries("claim", "early")
