@@ -125,7 +125,7 @@ _rules: dict[Op, Callable[..., Interval]] = {
     Ops.BROADCAST: lambda a: a,
     Ops.LANE: lambda a: a,
     Ops.LANES: lambda *xs: (min(x[0] for x in xs), max(x[1] for x in xs)),
-    Ops.DETACH: lambda a: a,
+    **dict.fromkeys((Ops.DETACH, Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.STRIDE), lambda a: a),
 }
 
 

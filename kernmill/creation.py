@@ -271,14 +271,17 @@ def host_values(array: Array, dtype: DType | None) -> tuple[Array, DType]:
     """
     import numpy as np
 
-    if array.dtype.name != "bfloat16" and array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise DTypeError(
             f"Tensor of a NumPy array of {array.dtype}: kernmill has bools, ints and floats. Convert it first, "
             "for example with .astype(np.float32)."
         )
-    array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
+    if not (array.flags.c_contiguous and array.dtype.isnative):
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("=")).reshape(array.shape)
     own = dtypes.float64 if array.dtype.itemsize > 8 and array.dtype.kind == "f" else as_dtype(array.dtype)
     dtype = own if dtype is None else dtype
+    if dtype is own and dtype is not dtypes.bfloat16 and array.dtype.itemsize == dtype.size_bytes:
+        return array, dtype
     if dtype is dtypes.bfloat16:
         return (array.view(np.uint16) if own is dtype else bfloat16_bits(array.astype(np.float32))), dtype
     if own is dtypes.bfloat16:

@@ -17,7 +17,7 @@ from kernmill.ir import UOp, reshape
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from .guards import Guard
-from .lazy import Lazy
+from .lazy import Lazy, changes
 from .nest import Kind, contents
 from .tensor import Tensor
 from .tensor_memory import buffer_of, chain, hold, make_real, own, stored
@@ -145,6 +145,7 @@ class Entry:
         self.is_tensor = plan.is_tensor
         self.shows_holders = any(value.kind == "holder" for value in plan.made)
         self.is_bound = False  # the addresses of the state stand in the replay
+        self._known_at = -1  # how many changes of tensors there were when the state was as it had been
         self.call: Callable[[Any, Any], Any] | None = None  # see straight.py
         self.count = len(plan.arguments)
         self.held, self._private = plan.held, plan.private
@@ -153,6 +154,8 @@ class Entry:
         self._goes_on = [value for value in made if value.kind == "source"]
         self._written = [slot for slot, source in enumerate(self.sources) if source.is_written]
         self._of_arguments = [slot for slot, s in enumerate(self.sources) if min(s.members) < self.count]
+        results = range(len(self.sources), len(self.sources) + len(self.fresh))
+        self._moving = sorted({*self._of_arguments, *self._written, *results})  # while the state stays where it is
         self._slot_of = {m: (slot, len(s.members) == 1) for slot, s in enumerate(self.sources) for m in s.members}
         self._set_state(plan.state)
         self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
@@ -182,7 +185,14 @@ class Entry:
 
     def knows(self, state: Sequence[Lazy]) -> bool:
         """Whether these are the tensors of the last replay, in the same memory."""
-        return all(map(is_, state, self._state)) and all(map(is_, map(_uop_of, state), [ref() for ref in self._uops]))
+        now = changes()
+        if not all(map(is_, state, self._state)):
+            return False
+        if now != self._known_at:
+            if not all(map(is_, map(_uop_of, state), [ref() for ref in self._uops])):
+                return False
+            self._known_at = now
+        return True
 
     def _set_state(self, state: Sequence[Lazy]) -> None:
         self._state: list[Lazy] = list(state)
@@ -210,6 +220,7 @@ class Entry:
     def _forget(self) -> None:
         """Look everything up at the next call."""
         self.is_bound = False
+        self._known_at = -1
         self._uops: list[Callable[[], UOp | None]] = [_nothing] * len(self._state)
         self._buffers: list[Any] = [None] * len(self.sources)
         self._nodes: list[weakref.ref[UOp]] = []
@@ -242,7 +253,8 @@ class Entry:
                 self._claim(now)
             spares = [fresh.take() for fresh in self.fresh]
             old = self._before(now) if self._goes_on else {}
-            self.replay.run([*self._buffers, *[spare.buffer for spare in spares], *self._private], values)
+            given = [*self._buffers, *[spare.buffer for spare in spares], *self._private]
+            self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
         except BaseException:
             self._forget()
             raise
@@ -326,6 +338,7 @@ class Entry:
 
     def _learn(self, made: Sequence[Lazy]) -> None:
         """Guarded places hold other tensors now, and we know which."""
+        self._known_at, self.is_bound = -1, False
         for place, number in self.effects.known:
             tensor = self._state[place] = made[number]
             self._uops[place] = weakref.ref(tensor.uop)

@@ -221,6 +221,9 @@ class Indexing(Reduce, Creation):
         own = self._make(index.uop, index._device)
         if isinstance(size, int) and own.uop.op is Ops.CONST and not -size <= own.uop.arg < size:
             raise _out_of_range(own.uop.arg, axis, size)
+        least, most = own.uop.bounds
+        if isinstance(size, int) and least >= 0 and most < size:
+            return own
         length = own._tensor(size)
         bad = own.lt(length.neg()).logical_or(own.ge(length))
         flag = reshape(reduce_axes(bad.uop, Ops.OR, range(bad.ndim)), ())

@@ -89,7 +89,7 @@ class Jit(Generic[P, R]):
     """A function that is captured and replayed. Calls from several threads take turns.
 
     `runs_first`: whether the first call runs plainly, for state that is made when it is first needed. Without such
-    state the first call can be captured as well.
+    state the first call can be captured as well. `replays`: how many there were so far.
     """
 
     def __init__(self, function: Callable[P, R], *, runs_first: bool = True) -> None:
@@ -109,12 +109,12 @@ class Jit(Generic[P, R]):
             self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
             self._recent: list[Entry] = []  # that are tried before the arguments are taken apart
             self._captured: dict[Any, int] = {}
-            self._captures = self._replays = self._kernels = 0
+            self._captures = self.replays = self._kernels = 0
             self._warned: set[str] = set()
 
     def cache_info(self) -> CacheInfo:
         """Captures and replays so far, kernels of the last capture, entries kept."""
-        return CacheInfo(self._captures, self._replays, self._kernels, sum(map(len, self._entries.values())))
+        return CacheInfo(self._captures, self.replays, self._kernels, sum(map(len, self._entries.values())))
 
     def memory(self) -> Memory:
         """Bytes that the captures keep. Units: bytes."""
@@ -158,13 +158,13 @@ class Jit(Generic[P, R]):
                 for entry in self._recent:
                     found = MISS if entry.call is None else entry.call(args, kwargs)
                     if found is not MISS:
-                        self._replays += 1
+                        self.replays += 1
                         return found  # type: ignore[no-any-return]
             call = _take(args, kwargs)
             for entry in self._entries.get(call.key, ()) if self._ran else ():
                 now = entry.matches(call.tensors)
                 if now is not None:
-                    self._replays += 1
+                    self.replays += 1
                     result = entry.run(call.parts.holders, now, call.values)
                     self._remember(entry, args, kwargs)
                     return result  # type: ignore[no-any-return]

@@ -133,6 +133,14 @@ def expressions() -> list[UOp]:
     return [tensor.uop for _, tensor in tracked_tensors()]
 
 
+def changes() -> int:
+    """How often a tensor was given another node so far."""
+    return _changes
+
+
+_changes = 0
+
+
 class Lazy:
     """A box around one UOp. The box can be given another node; a node never changes."""
 
@@ -155,6 +163,12 @@ class Lazy:
     def _from_host(cls, value: Any) -> Self:
         """A tensor of NumPy data. Tensor says how."""
         raise NotImplementedError
+
+    def _put(self, node: UOp) -> None:
+        """Give this box another node, which the counter tells all who rely on the old one."""
+        global _changes
+        self.uop = node
+        _changes += 1
 
     # --- what it is
     @property

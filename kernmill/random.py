@@ -79,7 +79,7 @@ class _Generator:
         """The state with the calls made so far written into it."""
         if self.pending:
             old = self.state.uop
-            self.state.uop = assign(old, old + iota(2).cast(dtypes.uint32) * self.pending)
+            self.state._put(assign(old, old + iota(2).cast(dtypes.uint32) * self.pending))
             self.pending = 0
         return self.state
 

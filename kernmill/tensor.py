@@ -100,7 +100,7 @@ class Conversions(Casting):
                 node,
             ) in constant:  # other tensors share the node, not the memory
                 if t.uop is node:
-                    t.uop = reshape(buffer_node(node.storage), node.shape)
+                    t._put(reshape(buffer_node(node.storage), node.shape))
                 node.storage = None
         return self
 
@@ -111,10 +111,10 @@ class Conversions(Casting):
         is_leaf = self.requires_grad and self._is_leaf()
         if self.requires_grad and not is_leaf:
             return
-        self.uop = reshape(buffer_node(storage), self.uop.shape)
+        self._put(reshape(buffer_node(storage), self.uop.shape))
         if is_leaf:
             # a DETACH, since a reshape of a reshape would leave out the leaf; its buffer alone tells it from others
-            self.uop = UOp(Ops.DETACH, self.dtype, (self.uop,), 0)
+            self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), 0))
             _register(self)
 
     def numpy(self) -> Array:
@@ -239,7 +239,7 @@ class Conversions(Casting):
             raise DTypeError(f"requires_grad: a {self.dtype.name} tensor has no gradient. Use a float dtype.")
         if requires_grad and not self.requires_grad:
             # a node of its own: equal constants share a node, leaves must not
-            self.uop = UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers))
+            self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers)))
             _register(self)
         self.requires_grad = requires_grad
         return self
@@ -347,12 +347,14 @@ class Tensor(Conversions):
     def _become(self, other: Lazy) -> None:
         """Take the node of another tensor; a leaf stays a leaf, what it is given is a constant to it."""
         if self.requires_grad and self._is_leaf():
-            self.uop, self._device = other.uop, other._device
+            self._put(other.uop)
+            self._device = other._device
             if self.uop in _leaves or self.uop.op is not Ops.ASSIGN:
-                self.uop = UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers))
+                self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers)))
             _register(self)
             return
-        self.uop, self._device, self.requires_grad = other.uop, other._device, other.requires_grad
+        self._put(other.uop)
+        self._device, self.requires_grad = other._device, other.requires_grad
 
     def _in_place(self, result: Tensor, call: str) -> Self:
         if result.dtype is not self.dtype:

@@ -77,10 +77,10 @@ def hold(tensor: Lazy, node: UOp) -> None:
     """Give a tensor the memory behind a BUFFER node; a leaf stays a leaf."""
     is_leaf = tensor.requires_grad and isinstance(tensor, Tensor) and tensor._is_leaf()
     shape = tensor.uop.shape
-    tensor.uop = reshape(node, shape)
+    tensor._put(reshape(node, shape))
     tensor._device = node.storage.device
     if is_leaf:
-        tensor.uop = UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), 0)
+        tensor._put(UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), 0))
         _register(tensor)  # type: ignore[arg-type]
 
 

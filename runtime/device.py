@@ -106,13 +106,14 @@ class Batch:
         """(default: None) What `binder` writes to, where that is an address in an array: the array and the place."""
         return None
 
-    def setter(self, entry: int, number: int) -> Callable[[int], object]:
-        """A function that gives variable `number` of call `entry` another value, for all runs to come."""
+    def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
+        """A function that gives these variables, (call, its variable) each, another value for all runs to come."""
 
         def give(value: int) -> None:
-            call = self.calls[entry]
-            values = (*call.variables[:number], value, *call.variables[number + 1 :])
-            self.calls[entry] = call._replace(variables=values)
+            for entry, number in places:
+                call = self.calls[entry]
+                values = (*call.variables[:number], value, *call.variables[number + 1 :])
+                self.calls[entry] = call._replace(variables=values)
 
         return give
 
@@ -191,9 +192,14 @@ class Device(ABC):
         """(default: host memory) Limits and capabilities."""
         return Properties()
 
+    @cached_property
+    def is_host_visible(self) -> bool:
+        """Whether the host can read and write this device's memory in place."""
+        return self.props().is_host_visible
+
     def buffer_types(self) -> tuple[BufferType, ...]:
         """(default: the plain one) How tensors may lie in this device's memory; the first is what it prefers."""
-        return (BufferType(is_host_visible=self.props().is_host_visible),)
+        return (BufferType(is_host_visible=self.is_host_visible),)
 
     def allocate(self, size_bytes: int) -> Block:
         """(default: host memory) A block. Raises OutOfMemoryError."""
@@ -217,7 +223,7 @@ class Device(ABC):
 
     def host_array(self, buffer: Buffer) -> Any:
         """(default: a view where the host sees the memory) The values as a 1-D NumPy array (bfloat16: as uint16)."""
-        if self.props().is_host_visible:
+        if self.is_host_visible:
             self.synchronize()
             return buffer.host_array()
         if type(self).copy_out is Device.copy_out:
@@ -232,7 +238,7 @@ class Device(ABC):
     def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """(default: one copy where the host sees one of them, else two) A buffer of another device into one of this
         one's, of the same size."""
-        if self.props().is_host_visible:
+        if self.is_host_visible:
             device.synchronize()
             device.copy_out(target.host_array().data.cast("B"), source)
         else:
@@ -314,14 +320,14 @@ def get_device(name: str | None = None) -> Device:
     Raises:
         DeviceError: no such device, or it cannot be opened; the message lists those that can.
     """
-    name = canonical_name(name if name is not None else str(setting("DEVICE")))
-    key = f"{name} {setting('TARGET')}"
-    device = _open.get(key)
+    name, level = name if name is not None else str(setting("DEVICE")), setting("TARGET")
+    device = _open.get(f"{name} {level}")
     if device is None:
+        name = canonical_name(name)
         with _lock:
-            device = _open.get(key)
+            device = _open.get(f"{name} {level}")
             if device is None:
-                device = _open[key] = _open_device(name)
+                device = _open[f"{name} {level}"] = _open_device(name)
     return device
 
 

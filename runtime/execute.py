@@ -231,7 +231,7 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     if not batch:
         return
     device = get_device(batch[0][0].device)
-    if setting("CHECK") and device.props().is_host_visible and device.name != "PYTHON":
+    if setting("CHECK") and device.is_host_visible and device.name != "PYTHON":
         for kernel, call in batch:
             later.check.run_checked(
                 device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1)

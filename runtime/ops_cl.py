@@ -441,8 +441,14 @@ class _Prepared(Batch):
     def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
         return partial(self.launches[entry].bind, slot)
 
-    def setter(self, entry: int, number: int) -> Callable[[int], object]:
-        return partial(self.launches[entry].set_number, 2 * len(self.calls[entry].buffers) + number)
+    def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
+        found = [(self.launches[entry], 2 * len(self.calls[entry].buffers) + number) for entry, number in places]
+
+        def give(value: int) -> None:
+            for launch, slot in found:
+                launch.set_number(slot, value)
+
+        return give
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         device = self.cl_device

@@ -19,7 +19,8 @@ from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
 
-_CHUNK_NS = 20_000.0  # less work than this is not worth handing to another thread
+_SHARED_NS = 20_000.0  # less work than this is not worth handing to another thread
+_CHUNK_NS = 5_000.0  # that one thread takes at least
 
 
 class LlvmDevice(Device):
@@ -99,9 +100,12 @@ class _Table(Batch):
     def place(self, entry: int, slot: int) -> tuple[Any, int]:
         return self.table.argument(entry, slot)
 
-    def setter(self, entry: int, number: int) -> Callable[[int], object]:
-        slots, place = self.table.argument(entry, len(self.calls[entry].buffers) + number)
-        return partial(slots.__setitem__, place)
+    def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
+        import numpy as np  # takes a while, and many programs have no variables
+
+        found = [self.table.argument(entry, len(self.calls[entry].buffers) + number) for entry, number in places]
+        slots: Any = np.ctypeslib.as_array(found[0][0])
+        return partial(slots.__setitem__, np.array([place for _, place in found]))
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         if is_timed:
@@ -120,11 +124,11 @@ def launch_table(calls: Sequence[Call]) -> LaunchTable:
 
 
 def chunk_size(work_ns: float, threads: int) -> int:
-    """Iterations of the parallel loop that one thread takes at a time."""
-    if threads <= 1 or work_ns < 2 * _CHUNK_NS:
+    """Iterations of the parallel loop that one thread takes at least."""
+    if threads <= 1 or work_ns < _SHARED_NS:
         return max(1, threads)
     least = _CHUNK_NS / (work_ns / threads)
-    return max(1, int(least) + 1, threads // 64)
+    return max(1, int(least) + 1, threads // 256)
 
 
 def compute_dtypes(has_half: bool) -> frozenset[DType]:

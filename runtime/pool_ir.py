@@ -4,9 +4,10 @@ State block (bytes): 0 word | 64 done, 68 waiting | 128 fn, 136 args, 144 n, 152
 196 sleepers, 200 stop | 256 threads, 264 spin, 272 home, 280 until, 288 penalty | 320 workers, 328 their thread ids |
 2048 CPUs allowed, 2176 those but the caller's. What different threads write lies on different cache lines.
 
-Claiming. `word` is generation << 32 | chunks left. A thread reads it, then the job, then takes one chunk by
-compare-and-swap. A job is written only while nothing is left to claim and nobody works, so a swap that succeeds proves
-that the job just read belongs to this generation; a thread that slept through a generation fails its swap.
+Claiming. `word` is generation << 32 | chunks left. A thread reads it, then the job, then takes chunks by
+compare-and-swap: what is left by twice the number of threads, at least one. A job is written only while nothing is
+left to claim and nobody works, so a swap that succeeds proves that the job just read belongs to this generation; a
+thread that slept through a generation fails its swap.
 
 Sleeping. Worker: sleepers += 1, then look at `word` once more, then wait on `epoch`. Caller: publish `word`, then look
 at `sleepers`. Both orders are sequentially consistent, so one of them sees the other; `epoch` moves before the wake, so
@@ -137,6 +138,7 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 _WORK = """
 define internal i32 @work(ptr %s) nounwind noinline {
 entry:FIELDS
+  %threads.p = getelementptr i8, ptr %s, i64 256
   br label %look
 look:
   %count = phi i32 [ 0, %entry ], [ %count, %claim ], [ %more, %body ]
@@ -150,22 +152,29 @@ claim:
   %n = load atomic i64, ptr %n.p monotonic, align 8
   %chunk = load atomic i64, ptr %chunk.p monotonic, align 8
   %chunks = load atomic i64, ptr %chunks.p monotonic, align 8
-  %less = sub i64 %word, 1
+  %threads = load i64, ptr %threads.p, align 8
+  %parts = shl i64 %threads, 1
+  %share = udiv i64 %left, %parts
+  %take = call i64 @llvm.umax.i64(i64 %share, i64 1)
+  %less = sub i64 %word, %take
   %swap = cmpxchg ptr %s, i64 %word, i64 %less seq_cst seq_cst, align 8
   %mine = extractvalue { i64, i1 } %swap, 1
   br i1 %mine, label %body, label %look
 body:
   %i = sub i64 %chunks, %left
   %begin = mul i64 %i, %chunk
-  %full = add i64 %begin, %chunk
+  %size = mul i64 %take, %chunk
+  %full = add i64 %begin, %size
   %past = icmp sgt i64 %full, %n
   %end = select i1 %past, i64 %n, i64 %full
   call void %fn(ptr %args, i64 %begin, i64 %end) nounwind
-  %more = add i32 %count, 1
+  %took = trunc i64 %take to i32
+  %more = add i32 %count, %took
   br label %look
 out:
   ret i32 %count
 }
+declare i64 @llvm.umax.i64(i64, i64)
 """
 
 # One job shared with the workers, unless that did not pay lately; returns when every chunk is done.

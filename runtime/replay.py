@@ -8,7 +8,7 @@ constants) it keeps.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -46,8 +46,12 @@ class _Copy:
 
 @dataclass(slots=True)
 class _Check:
+    """`seen`: the byte to look at, where the host sees it and it stays; `wait` returns when it is there."""
+
     buffer: Buffer
     message: str
+    seen: memoryview | None = None
+    wait: Callable[[], object] = int
 
 
 _MOST_PLACES = 4  # of one buffer, that straight code writes one by one
@@ -187,33 +191,40 @@ class Replay:
         if isinstance(step, _Copy):
             return _Copy(self._standing(step.target), self._standing(step.source))
         if isinstance(step, _Check):
-            return _Check(self._standing(step.buffer), step.message)
+            buffer, device = self._standing(step.buffer), get_device(step.buffer.device)
+            if buffer is not step.buffer or not device.is_host_visible:
+                return _Check(buffer, step.message)
+            return _Check(buffer, step.message, device.host_array(buffer).data.cast("B"), device.synchronize)
         calls = [c._replace(buffers=tuple(self._standing(b) for b in c.buffers)) for c in step.calls]
         batch = get_device(step.device).prepare(calls)
+        variables: dict[str, list[tuple[int, int]]] = {}
         for entry, call in enumerate(step.calls):
             for slot, buffer in enumerate(call.buffers):
                 if id(buffer) in self._slots:
                     self._binders[self._slots[id(buffer)]].append(batch.binder(entry, slot))
                     self._places[self._slots[id(buffer)]].append(batch.place(entry, slot))
             for number, (name, least, greatest) in enumerate(step.kernels[entry].variables):
-                self._setters.setdefault(name, []).append(batch.setter(entry, number))
+                variables.setdefault(name, []).append((entry, number))
                 low, high = self._bounds.get(name, (least, greatest))
                 self._bounds[name] = (max(low, least), min(high, greatest))
+        for name, places in variables.items():
+            self._setters.setdefault(name, []).append(batch.setter(places))
         return _Ready(batch, step.kernels)
 
-    def run(self, given: Sequence[Buffer], values: Mapping[str, int] | None = None) -> None:
+    def run(
+        self, given: Sequence[Buffer], values: Mapping[str, int] | None = None, slots: Iterable[int] | None = None
+    ) -> None:
         """Launch everything with these buffers in the places of those that move, and these values of variables.
+        `slots`: those of them that may be others than in the last run; None: all.
 
         Raises:
             IndexRangeError: a recorded check failed.
             ShapeError: a variable has no value, or one outside its bounds.
         """
         self.set_variables(values or {})
-        addresses = [buffer.address for buffer in given]
-        if addresses != self.addresses:
-            for slot, address in enumerate(addresses):
-                if address != self.addresses[slot]:
-                    self.bind(slot, given[slot])
+        for slot in range(len(given)) if slots is None else slots:
+            if given[slot].address != self.addresses[slot]:
+                self.bind(slot, given[slot])
         self.launch(given)
 
     def bind(self, slot: int, buffer: Buffer) -> None:
@@ -263,6 +274,10 @@ class Replay:
 
         if isinstance(step, _Copy):
             copy_between(now(step.target), now(step.source))
+        elif step.seen is not None:
+            step.wait()
+            if step.seen[0]:
+                raise IndexRangeError(step.message)
         elif download_scalar(now(step.buffer)):
             raise IndexRangeError(step.message)
 

@@ -32,7 +32,6 @@ Tests: tests/compiler/optimize/test_actions.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -138,16 +137,6 @@ def fits(ast: UOp, action: Action) -> bool:
     except CompileError:
         return False
     return True
-
-
-def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
-    """Those of the actions that can be applied one after another."""
-    found: list[Action] = []
-    for action in actions:
-        with suppress(CompileError):
-            ast, _ = apply_action(ast, action)
-            found.append(action)
-    return found
 
 
 def _check_memory(ast: UOp) -> None:
@@ -509,7 +498,7 @@ def _claim(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(src=tuple(store.replace(arg="claim early" if args else "claim") for store in ast.src))
 
 
-_PREFETCHED = 1 << 20  # bytes; smaller buffers stay in the caches by themselves
+_PREFETCHED = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
 
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:

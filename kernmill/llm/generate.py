@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import FormatError, IndexRangeError, SettingError, Tensor, no_grad
+from kernmill import FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
 from kernmill.runtime import launched_ns
 
 from ..formats import gguf
@@ -26,6 +26,7 @@ __all__ = ["Model", "ModelMemory", "config_of", "naming"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
+Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
@@ -82,6 +83,7 @@ class Model:
                 f"{self.architecture.vocabulary}. The file's vocabulary does not belong to its tensors."
             )
         self._seen: list[list[int]] = [[] for _ in range(sequences)]  # the tokens that the cache holds
+        self._single = [Variable(f"token{n}", 0, self.architecture.vocabulary - 1) for n in range(sequences)]
         self.computed_tokens = 0  # by all calls so far
         self.builds = self.build_ns = 0  # calls that were no replay, and what they took besides running kernels
         self._last = Jit(self._last_logits, runs_first=False)
@@ -111,18 +113,19 @@ class Model:
         with naming(file):
             return cls.of(file.metadata, lambda n: _loaded(file, n) if n in file.entries else None, **options)
 
-    # --- what is captured: the places are variables, so that one graph serves them all
-    def _last_logits(self, tokens: Tensor, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
+    # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
+    def _last_logits(self, tokens: Tokens, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
         """The logits after token `last` of each sequence, None: the only one. Shapes: (sequences, vocabulary)."""
-        hidden = self.architecture.forward(tokens, places, cache, Alike().layer)
+        hidden = self._all_states(tokens, last, places, cache)
         if last is not None:
             hidden = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1)
         rows = hidden.squeeze(1).contiguous()  # a product that gathers as it goes reads weights in columns
         return self.architecture.logits(rows)
 
-    def _all_states(self, tokens: Tensor, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
+    def _all_states(self, tokens: Tokens, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
-        return self.architecture.forward(tokens, places, cache, Alike().layer)
+        table = tokens if isinstance(tokens, Tensor) else cat([Tensor(token).reshape(1, 1) for token in tokens])
+        return self.architecture.forward(table, places, cache, Alike().layer)
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
@@ -159,31 +162,29 @@ class Model:
             size = 1 if max(left) <= min(ONE_BY_ONE, self.block - 1) else self.block
             left += [0] * (len(self._seen) - len(texts))
             first = [min(len(seen), self.capacity - size) for seen in self._seen]
-            tokens = np.zeros((len(self._seen), size), np.int32)
+            rows: list[list[int]] = []
             new: list[slice] = []
             then: list[list[int]] = []
             for n, (seen, count, start) in enumerate(zip(self._seen, left, first, strict=True)):
                 then.append([*seen, *texts[n][len(seen) :]][: start + size] if count > 0 else seen)
                 block = then[n][start:]
-                tokens[n, : len(block)] = block
+                rows.append([*block, *[0] * (size - len(block))])
                 new.append(slice(len(seen) - start, len(block)))
-            last = Tensor(np.array([max(0, part.stop - 1) for part in new], np.int32)) if size > 1 else None
+            tokens: Tokens = tuple(one.bind(row[0]) for one, row in zip(self._single, rows, strict=True))
+            last = None
+            if size > 1:
+                tokens = Tensor(np.array(rows, np.int32))
+                last = Tensor(np.array([max(0, part.stop - 1) for part in new], np.int32))
             with no_grad():
                 places = Places.bound(first, size, self.capacity)
-                with self._building():
-                    result = function(Tensor(tokens), last, places, self._cache).numpy()
+                start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
+                result = function(tokens, last, places, self._cache).numpy()
+                if self.replays == replays:  # a graph was built, its kernels found or compiled, and captured
+                    self.builds += 1
+                    self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
             self._seen = then
             self.computed_tokens += sum(part.stop - part.start for part in new)
             yield new[: len(texts)], result
-
-    @contextmanager
-    def _building(self) -> Generator[None]:
-        """A call that is no replay builds a graph, finds or compiles its kernels, and captures."""
-        start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
-        yield
-        if self.replays == replays:
-            self.builds += 1
-            self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
 
     def _next(self, texts: Sequence[list[int]]) -> list[Array]:
         """The logits after each text. A text without new tokens since the last call gets an empty array."""
@@ -208,7 +209,7 @@ class Model:
     @property
     def replays(self) -> int:
         """Steps so far that were one native call; the others also built a graph and its kernels."""
-        return self._last.cache_info().replays + self._all.cache_info().replays
+        return self._last.replays + self._all.replays
 
     def memory(self) -> ModelMemory:
         """What the weights, the cache and captured graphs take now."""

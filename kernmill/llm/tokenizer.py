@@ -9,6 +9,9 @@
 The library finds special tokens and merges; names, flags and ids are read and checked here, and decoding is done here:
 a token is bytes, and text is the UTF-8 of a sequence of them.
 
+To hand over a vocabulary of 150,000 tokens with its merges takes half a second. The first short texts do with less: all
+that byte pairs can become is a piece of the text, so that the library gets the tokens that are, and their merges.
+
 Source: the key names of the GGUF specification (github.com/ggml-org/ggml, docs/gguf.md).
 """
 
@@ -50,6 +53,8 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
+_SMALL = 1 << 12  # tokens: such a vocabulary is handed over as it is
+_SHORT_TEXTS = 4  # that get a vocabulary of their own; who has more gets the whole one
 _FOUND_FIRST = frozenset((TokenKind.UNKNOWN.value, TokenKind.CONTROL.value, TokenKind.USER_DEFINED.value))
 
 
@@ -85,7 +90,9 @@ class Tokenizer:
         self.add_eos = self._flag("add_eos_token", self.kind in ("bert", "t5"))
         self.add_space_prefix = self._flag("add_space_prefix", self.kind in ("llama", "t5"))
         self.end_ids = self._ends()
-        self._lock = threading.Lock()  # `encode_special_tokens` below is state of the library's object
+        self._lock = threading.Lock()  # the model and `encode_special_tokens` are state of the library's object
+        self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
+        self._is_whole = not self._short_texts
         self._built = self._build()
 
     # --- reading the metadata
@@ -136,12 +143,25 @@ class Tokenizer:
     def _ends(self) -> frozenset[int]:
         """The ids that end a generation: what the file says, and control tokens known for it."""
         said = (self.eos_id, self._id("eot"), self._id("eom"))
-        named = (i for name in _ENDS_BY_NAME if (i := self._ids.get(name)) is not None and self._is_special(i))
+        named = (i for i in self._found_first if self._is_special(i) and self.tokens[i] in _ENDS_BY_NAME)
         return frozenset((*(i for i in said if i is not None), *named))
 
+    def _ids(self, among: frozenset[str] | None = None) -> dict[str, int]:
+        """The vocabulary, or what it has of some texts."""
+        if among is None:
+            return {token: i for i, token in enumerate(self.tokens)}
+        return {token: i for i, token in enumerate(self.tokens) if token in among}
+
     @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {token: i for i, token in enumerate(self.tokens)}
+    def _found_first(self) -> list[int]:
+        """The ids of tokens that are found in a text before anything else."""
+        has_lines = not self.row.is_byte_level
+        return [i for i, kind in enumerate(self.kinds) if kind in _FOUND_FIRST or (has_lines and self._is_lines(i))]
+
+    def _is_lines(self, token_id: int) -> bool:
+        """Line ends only: raw byte pairs keep them whole."""
+        token = self.tokens[token_id]
+        return not self.row.is_byte_level and token.strip("\n") == "" != token
 
     def _is_special(self, token_id: int) -> bool:
         return self.kinds[token_id] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
@@ -149,20 +169,21 @@ class Tokenizer:
     # --- building
     def _build(self) -> Any:
         library = package("tokenizers", "a tokenizer")
-        with _faults(f"tokenizer.ggml.tokens and its like make no {self.kind} tokenizer"):
+        with self._faults():
             built = _BUILDERS[self.kind](self, library)
             self._add_special(built, library)
         return built
+
+    def _faults(self) -> contextlib.AbstractContextManager[None]:
+        return _faults(f"tokenizer.ggml.tokens and its like make no {self.kind} tokenizer")
 
     def _add_special(self, built: Any, library: Any) -> None:
         """Tokens that are found in the text before anything else: the user's always, control tokens when asked for."""
         strips = any(name in str(self._keys.get("general.name", "")).lower() for name in ("phi-3", "phi3"))
         special: list[Any] = []
         always: list[Any] = []
-        found = {i for i, kind in enumerate(self.kinds) if kind in _FOUND_FIRST}
-        lines = set() if self.row.is_byte_level else {i for i, t in enumerate(self.tokens) if t.strip("\n") == "" != t}
-        for i in sorted(found | lines):
-            token, is_always = self.tokens[i], self.kinds[i] == TokenKind.USER_DEFINED or i in lines
+        for i in self._found_first:
+            token, is_always = self.tokens[i], self.kinds[i] == TokenKind.USER_DEFINED or self._is_lines(i)
             if token:
                 strip = strips and token not in ("<unk>", "<s>", "<|endoftext|>")
                 added = library.AddedToken(token, normalized=False, special=not is_always, rstrip=strip)
@@ -177,12 +198,8 @@ class Tokenizer:
 
     def _byte_pairs(self, library: Any) -> Any:
         """gpt2: BPE with merges in the order of the file."""
-        merges = _pairs(self._list("merges", str, "text"))
         raw = not self.row.is_byte_level
-        model = library.models.BPE(
-            vocab=self._ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
-        )
-        built = library.Tokenizer(model)
+        built = library.Tokenizer(self._pair_model(library))
         splits = [
             library.pre_tokenizers.Split(library.Regex(pattern), behavior="isolated") for pattern in self.row.patterns
         ]
@@ -195,22 +212,58 @@ class Tokenizer:
 
     def _sentence_pieces(self, library: Any) -> Any:
         """llama: the pair whose union has the best score is merged first."""
-        scores = self._scores()
-        if not scores:
-            raise FormatError("tokenizer.ggml.scores is missing, and a llama vocabulary merges by them.")
-        has_bytes = "<0x00>" in self._ids
-        model = library.models.BPE(
-            vocab=self._ids, merges=self._merges_of(scores), byte_fallback=has_bytes, fuse_unk=True,
-            unk_token=None if self.unknown_id is None else self.tokens[self.unknown_id],
-        )  # fmt: skip
-        built = library.Tokenizer(model)
+        built = library.Tokenizer(self._pair_model(library))
         built.normalizer = self._spaces(library)
         return built
 
-    def _merges_of(self, scores: Sequence[float]) -> list[tuple[str, str]]:
+    def _pair_model(self, library: Any, text: str = "") -> Any:
+        """The library's model of byte pairs: whole, or with what it takes for this text."""
+        among = None if self._is_whole else self._within(text)
+        ids, raw = self._ids(among), not self.row.is_byte_level
+        if self.kind == "gpt2":
+            lines = self._list("merges", str, "text") if among is None or text else []
+            merges = _pairs(lines if among is None else _lines_of(lines, ids))
+            return library.models.BPE(
+                vocab=ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
+            )
+        scores = self._scores()
+        if not scores:
+            raise FormatError("tokenizer.ggml.scores is missing, and a llama vocabulary merges by them.")
+        return library.models.BPE(
+            vocab=ids, merges=self._merges_of(ids, scores), byte_fallback="<0x00>" in ids, fuse_unk=True,
+            unk_token=None if self.unknown_id is None else self.tokens[self.unknown_id],
+        )  # fmt: skip
+
+    def _within(self, text: str) -> frozenset[str]:
+        """What tokens of a text can be: its pieces, bytes, and what is found before anything else."""
+        if self.kind == "gpt2" and self.row.is_byte_level:
+            space, letters = _CHARACTERS[ord(" ")], "".join([_CHARACTERS[byte] for byte in text.encode()])
+        else:
+            space, letters = SPACE, text.replace(" ", SPACE)
+        ends = [range(start + 1, min(start + self._longest, len(letters)) + 1) for start in range(len(letters))]
+        found = {letters[start:end] for start, stops in enumerate(ends) for end in stops}
+        if self.add_space_prefix:
+            found |= {space, *(space + piece for piece in found)}
+        others = (*self._found_first, *([] if self.unknown_id is None else [self.unknown_id]))
+        return frozenset((*found, *(self.tokens[i] for i in others), *(f"<0x{byte:02X}>" for byte in range(256))))
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.tokens))
+
+    def _provide(self, text: str) -> None:
+        """See to it that the library has the vocabulary for a text. Call with the lock held."""
+        if self._is_whole:
+            return
+        self._is_whole = not self._short_texts or len(text.encode()) * self._longest > len(self.tokens)
+        self._short_texts -= 1
+        with self._faults():
+            self._built.model = self._pair_model(package("tokenizers", "a tokenizer"), text)
+
+    def _merges_of(self, ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
         """Every way to make a token of two others, best score first; control tokens are never made from text."""
         usable = (TokenKind.NORMAL, TokenKind.USER_DEFINED, TokenKind.UNUSED)
-        pieces = {token: i for token, i in self._ids.items() if self.kinds[i] in usable}
+        pieces = {token: i for token, i in ids.items() if self.kinds[i] in usable}
         found = [
             (-scores[i], i, token[:cut], token[cut:])
             for token, i in pieces.items()
@@ -247,7 +300,7 @@ class Tokenizer:
         vocabulary = [  # a name that no text has, so that control tokens are never made from text
             (f"\x00{i}" if self._is_special(i) else token, scores[i]) for i, token in enumerate(self.tokens)
         ]
-        model = library.models.Unigram(vocabulary, unk_id=self.unknown_id, byte_fallback="<0x00>" in self._ids)
+        model = library.models.Unigram(vocabulary, unk_id=self.unknown_id, byte_fallback="<0x00>" in self.tokens)
         built = library.Tokenizer(model)
         steps = []
         charsmap = self._key("precompiled_charsmap")
@@ -270,6 +323,7 @@ class Tokenizer:
         """
         _check_unicode(text)
         with self._lock, _faults(f"encode: the {self.kind} tokenizer of this file fails on this text"):
+            self._provide(text)
             self._built.encode_special_tokens = not parse_special
             ids: list[int] = self._built.encode(text, add_special_tokens=False).ids
         if not add_special:
@@ -342,6 +396,7 @@ _BUILDERS = {
     "bert": Tokenizer._word_pieces,
     "t5": Tokenizer._unigrams,
 }
+_BY_NEED = ("gpt2", "llama")
 
 
 @contextlib.contextmanager
@@ -363,6 +418,13 @@ def _pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
     if not set(map(len, pairs)) - {2} and all(map(all, pairs)):
         return pairs
     return [_pair(line) for line in lines]  # tokens that hold spaces, or a fault
+
+
+def _lines_of(lines: Sequence[str], ids: Mapping[str, int]) -> list[str]:
+    """The merges of two of these tokens to a third one, in their order."""
+    cuts = ((token[:cut], token[cut:]) for token in ids for cut in range(1, len(token)))
+    wanted = {f"{left} {right}" for left, right in cuts if left in ids and right in ids}
+    return [line for line in lines if line in wanted]
 
 
 def _pair(line: str) -> tuple[str, str]:
@@ -399,3 +461,4 @@ def _byte_characters() -> dict[str, bytes]:
 
 
 _BYTES = _byte_characters()
+_CHARACTERS = {ord(byte): character for character, byte in _BYTES.items()}

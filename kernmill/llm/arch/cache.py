@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -32,13 +33,18 @@ class Places(NamedTuple):
     @classmethod
     def bound(cls, first: Sequence[int], count: int, capacity: int) -> Places:
         """The arguments of one call for steps of `count` tokens."""
-        names = [Variable(f"first{n}", 0, capacity - count) for n in range(len(first))]
-        end = Variable("end", count, capacity)
+        names, end = _variables(len(first), count, capacity)
         return cls(tuple(v.bind(p) for v, p in zip(names, first, strict=True)), end.bind(max(first) + count))
 
     def rows(self, table: Tensor, count: int) -> Tensor:
         """What a table has for the new tokens. Shapes: (capacity, ..) -> (sequences, count, ..)."""
         return cat([table[p : p + count].unsqueeze(0) for p in self.first])
+
+
+@functools.cache
+def _variables(sequences: int, count: int, capacity: int) -> tuple[list[Variable], Variable]:
+    names = [Variable(f"first{n}", 0, capacity - count) for n in range(sequences)]
+    return names, Variable("end", count, capacity)
 
 
 class Cache(NamedTuple):

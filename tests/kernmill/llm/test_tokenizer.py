@@ -8,12 +8,24 @@ from typing import Any
 import pytest
 
 from kernmill import FormatError, IndexRangeError
+from kernmill.llm import tokenizer as tokenizers
 from kernmill.llm.tokenizer import Tokenizer, TokenKind
 
 pytest.importorskip("tokenizers")
 
 VOCABULARIES = ("bert-bge", "falcon", "gpt-2", "llama-spm", "phi-3", "qwen2")
 SPACE = "\u2581"
+
+
+@pytest.fixture(params=["whole", "by need"])
+def vocabulary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library gets all tokens at once, or for each text those that it takes."""
+    by_need = request.param == "by need"
+    monkeypatch.setattr(tokenizers, "_SMALL", 0 if by_need else 1 << 30)
+    monkeypatch.setattr(tokenizers, "_SHORT_TEXTS", 1 << 30)
+
+
+both = pytest.mark.usefixtures("vocabulary")
 
 
 def bytes_as_tokens() -> list[str]:
@@ -46,6 +58,7 @@ def cases(folder: Path, name: str) -> list[tuple[str, list[int]]]:
     return [(text, [int(word) for word in line.split()]) for text, line in zip(texts, lines, strict=True)]
 
 
+@both
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_ids_are_the_expected_ones(name: str, shared_data: Callable[[str], Path], gguf: Callable[[str], Any]) -> None:
     tokenizer = Tokenizer(gguf(f"llama_vocab/ggml-vocab-{name}.gguf").metadata)
@@ -86,6 +99,7 @@ def by_hand(ids: dict[str, int], scores: list[float], text: str) -> list[int]:
 ALPHABETS = ("ab ", "aeioulnst -=*_.\n", ["\u00e9", "\u65e5", "\U0001f600", "=", "--", " ", "  ", "\t", "#", "the"])
 
 
+@both
 @pytest.mark.parametrize("file", ["llama_vocab/ggml-vocab-llama-spm.gguf", "stories260K/stories260Ktok512.gguf"])
 @pytest.mark.parametrize("alphabet", ALPHABETS, ids=("runs", "letters", "rare"))
 def test_merges_by_score_are_sentencepieces(file: str, alphabet: Any, gguf: Callable[[str], Any]) -> None:
@@ -98,6 +112,7 @@ def test_merges_by_score_are_sentencepieces(file: str, alphabet: Any, gguf: Call
 
 
 # --- special tokens ------------------------------------------------------------------------------------------------
+@both
 def test_begin_and_end_tokens_follow_the_flags() -> None:
     words = ("a", SPACE, SPACE + "a")
     plain = Tokenizer(pieces(*words))
@@ -109,6 +124,7 @@ def test_begin_and_end_tokens_follow_the_flags() -> None:
     assert plain.encode("") == [1]
 
 
+@both
 def test_control_tokens_in_a_text_are_text_unless_asked_for() -> None:
     tokenizer = Tokenizer(pieces("a", SPACE, SPACE + "a", "<", "s", ">", "/"))
     a = tokenizer.tokens.index(SPACE + "a")
@@ -118,6 +134,7 @@ def test_control_tokens_in_a_text_are_text_unless_asked_for() -> None:
     assert tokenizer.decode(spelled) == "a</s>a"
 
 
+@both
 def test_user_defined_tokens_are_always_found() -> None:
     metadata = pieces("a", SPACE, SPACE + "a", "<tool>")
     metadata["tokenizer.ggml.token_type"][-1] = int(TokenKind.USER_DEFINED)
@@ -127,6 +144,7 @@ def test_user_defined_tokens_are_always_found() -> None:
     assert tokenizer.decode([a, len(tokenizer) - 1, a]) == "a<tool> a"
 
 
+@both
 def test_phi_3_takes_the_space_behind_a_control_token_with_it(gguf: Callable[[str], Any]) -> None:
     tokenizer = Tokenizer(gguf("llama_vocab/ggml-vocab-phi-3.gguf").metadata)
     user, hello = tokenizer.tokens.index("<|user|>"), tokenizer.tokens.index(SPACE + "Hello")
@@ -178,6 +196,7 @@ def test_unigrams_take_the_best_sum() -> None:
     assert 1 not in tokenizer.encode("</s>", add_special=False)
 
 
+@both
 def test_raw_byte_pairs_keep_runs_of_lines_whole() -> None:
     metadata = {
         "tokenizer.ggml.model": "gpt2",
@@ -191,6 +210,18 @@ def test_raw_byte_pairs_keep_runs_of_lines_whole() -> None:
     ids = tokenizer.encode("b a\n\n\u00e9")
     assert [tokenizer.tokens[i] for i in ids] == ["<bos>", "b", SPACE + "a", "\n\n", "<0xC3>", "<0xA9>"]
     assert tokenizer.decode(ids) == "b a\n\n\u00e9"
+
+
+def test_more_texts_than_a_few_get_the_whole_vocabulary(gguf: Callable[[str], Any]) -> None:
+    tokenizer = Tokenizer(gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata)
+    first = tokenizer.encode("Hello world")
+    assert tokenizer._built.get_vocab_size() < 1000
+    for _ in range(5):
+        assert tokenizer.encode("Hello world") == first
+    assert tokenizer._built.get_vocab_size() == len(tokenizer)
+    other = Tokenizer(gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata)
+    assert other.encode("Hello world " * 500)[:2] == first
+    assert other._built.get_vocab_size() == len(other)
 
 
 # --- what is wrong with a file -------------------------------------------------------------------------------------
