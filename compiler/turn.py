@@ -23,6 +23,7 @@ __all__ = ["merged", "shuffle", "side_by_side", "turn"]
 _MOST_VECTORS = 4  # of contiguous memory that one gather is picked from
 _LEAST_ROWS = 4  # a block of fewer rows costs as much as gathers
 _WORD = 4  # bytes
+_BLOCK_BYTES = 16
 _MOST_READERS = 4  # lanes that may share a place, each behind a gate of its own
 
 
@@ -296,12 +297,44 @@ def _woven(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     if max(values) - low + 1 != len(values) or len(values) % width or width < 2:
         return {}
     stores: list[UOp] = []
-    for first in range(low, low + len(values), width):
+    zipped = _zipped(values, low, width)
+    for number, first in enumerate(range(low, low + len(values), width)):
         mask = _mask(one, first, [touched[first + n] for n in range(width)])
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *mask))
-        value = merged([values[first + n] for n in range(width)])
+        value = zipped[number] if zipped else merged([values[first + n] for n in range(width)])
         stores.append(UOp(Ops.STORE, dtypes.void, (index, value), one.node.arg))
     return {access.node: stores if access is one else [] for access in family}
+
+
+def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UOp]:
+    """The stretch as whole vectors woven into each other; none if it is something else.
+
+    Machines weave inside of each block of 16 bytes; such blocks are then moved as they are.
+    """
+    count = len(values) // width
+    vectors = [values[low + n][0] for n in range(count)]
+    block = _BLOCK_BYTES // vectors[0].dtype.scalar.size_bytes
+    is_whole = count & (count - 1) == 0 and count <= block and all(v.dtype.lanes == width for v in vectors)
+    if not is_whole or any(values[low + n] != (vectors[n % count], n // count) for n in range(len(values))):
+        return []
+    parts, blocks = _weave(vectors, min(block, width)), max(1, width // block)
+    if blocks == count:
+        return _transposed(parts, block)
+    order = [(parts[n % count], n // count * block + lane) for n in range(count * blocks) for lane in range(block)]
+    return [merged(order[start : start + width]) for start in range(0, len(order), width)]
+
+
+def _weave(vectors: list[UOp], block: int) -> list[UOp]:
+    """Of each block of lanes the first of every vector, then the second, ..; their count is a power of two."""
+    if len(vectors) == 1:
+        return vectors
+    width = vectors[0].dtype.lanes
+    pairs = zip(_weave(vectors[::2], block), _weave(vectors[1::2], block), strict=True)
+    picks = [
+        tuple(n // block * block + half + n % block // 2 + n % 2 * width for n in range(width))
+        for half in (0, block // 2)
+    ]
+    return [shuffle(a, b, half) for a, b in pairs for half in picks]
 
 
 # --- shuffles
@@ -464,13 +497,14 @@ def _read_as(u: UOp, dtype: DType) -> UOp:
     return UOp(Ops.BITCAST, dtype, (u,))
 
 
-def _transposed(rows: Sequence[UOp]) -> list[UOp]:
-    """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two.
+def _transposed(rows: Sequence[UOp], block: int = 1) -> list[UOp]:
+    """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two. With a block of several lanes
+    these move together.
 
     Source: J. O. Eklundh, A fast computer method for matrix transposing, IEEE Trans. Computers C-21 (1972): step d
     exchanges bit d of the number of a vector with bit d of the lane.
     """
-    count, lanes = len(rows), rows[0].dtype.lanes
+    count, lanes = len(rows), rows[0].dtype.lanes // block
     side = min(count, lanes)
     vectors: list[UOp] = []
     for number in range(side):  # vectors of whole rows, so that side by side they make squares
@@ -478,8 +512,9 @@ def _transposed(rows: Sequence[UOp]) -> list[UOp]:
     width = vectors[0].dtype.lanes
     step = 1
     while step < side:
-        low = tuple(n if not n & step else width + n - step for n in range(width))
-        high = tuple(n + step if not n & step else width + n for n in range(width))
+        apart = step * block
+        low = tuple(n if not n & apart else width + n - apart for n in range(width))
+        high = tuple(n + apart if not n & apart else width + n for n in range(width))
         for n in range(side):
             if not n & step:
                 a, b = vectors[n], vectors[n + step]
@@ -487,5 +522,5 @@ def _transposed(rows: Sequence[UOp]) -> list[UOp]:
         step *= 2
     if lanes <= count:
         return vectors
-    starts = range(0, lanes, side)
-    return [shuffle(v, v, tuple(range(s, s + side))) for s in starts for v in vectors]
+    starts = range(0, lanes * block, side * block)
+    return [shuffle(v, v, tuple(range(s, s + side * block))) for s in starts for v in vectors]

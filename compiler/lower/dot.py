@@ -8,20 +8,20 @@ tests/compiler/lower/test_dot.py.
 
 An instruction for unsigned by signed bytes also does other pairs: a + 128 is a with its highest bit turned, and
 sum(a*b) = sum((a + 128)*b) - sum(128*b). The second sum does not change with the rows that share b, so it stands
-outside of their loop; b is the operand that was packed. Sums wrap, so every step is exact.
+outside of their loop. Sums wrap, so every step is exact. Where b is copied, the action `bias` moves that instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, const, dtypes, rebuilt
+from kernmill.ir import Ops, Target, UOp, closed_ranges, const, dtypes, rebuilt
 
 from ..reduce_loops import separate_loops
-from ..turn import shuffle, side_by_side
+from ..turn import side_by_side
 from .reduce import without_mask
 
-__all__ = ["BYTES", "GROUP", "find_dots"]
+__all__ = ["BYTES", "GROUP", "find_dots", "moved"]
 
 BYTES = (dtypes.int8, dtypes.uint8)
 _HIGHEST = {dtypes.uint8: 128, dtypes.int8: -128}  # the highest bit, as a value
@@ -79,36 +79,16 @@ def _dot(values: Sequence[UOp], node: UOp, target: Target) -> tuple[UOp, ...] | 
         return (UOp(Ops.DOT, node.dtype, (b, a, zero)),)
     if pair[0] is not pair[1] or (dtypes.uint8, dtypes.int8) not in target.dots:
         return None
-    moved = _moved(a)
-    by = const(moved.dtype, 128 if pair[0] is dtypes.int8 else -128)
-    first, second = ((moved, b), (by, b)) if pair[0] is dtypes.int8 else ((b, moved), (b, by))
+    other = moved(a)
+    by = const(other.dtype, 128 if pair[0] is dtypes.int8 else -128)
+    first, second = ((other, b), (by, b)) if pair[0] is dtypes.int8 else ((b, other), (b, by))
     return UOp(Ops.DOT, node.dtype, (*first, zero)), UOp(Ops.DOT, node.dtype, (*second, zero))
 
 
-def _moved(u: UOp) -> UOp:
-    """u + 128 of signed bytes as unsigned, u - 128 of unsigned ones as signed: done while packing, if u was packed."""
+def moved(u: UOp) -> UOp:
+    """u + 128 of signed bytes as unsigned ones, u - 128 of unsigned ones as signed."""
     other = dtypes.uint8 if u.dtype.scalar is dtypes.int8 else dtypes.int8
-    if u.op is Ops.SHUFFLE and u.src[0] is u.src[1] and u.src[0].op is Ops.LOAD:
-        packed = _moved(u.src[0])
-        if packed.op is Ops.LOAD:
-            return shuffle(packed, packed, u.arg)
-    if u.op is Ops.LOAD and u.src[0].src[0].op is Ops.AFTER and u.src[0].src[0].src[0].op is Ops.LOCAL:
-        place, filled = u.src[0], u.src[0].src[0]
-        local, effects, loops = filled.src[0], filled.src[1 : 1 + filled.arg], filled.src[1 + filled.arg :]
-        memory = local.replace(dtype=other, arg=(f"{local.arg[0]}_moved", local.arg[1]))
-        stores = [_stored_moved(effect, memory, other) for effect in effects]
-        filled = UOp(Ops.AFTER, other, (memory, *stores, *loops), filled.arg)
-        return UOp(Ops.LOAD, other.vec(u.dtype.lanes), (_place(place, filled, other),), u.arg)
     return u.bitcast(other) ^ _HIGHEST[other]
-
-
-def _stored_moved(store: UOp, memory: UOp, other: DType) -> UOp:
-    place, value = store.src
-    return store.replace(src=(_place(place, memory, other), value.bitcast(other) ^ _HIGHEST[other]))
-
-
-def _place(place: UOp, memory: UOp, other: DType) -> UOp:
-    return UOp(Ops.INDEX, other.vec(place.dtype.lanes), (memory, *place.src[1:]))
 
 
 def _product(value: UOp) -> tuple[UOp, UOp] | None:

@@ -74,11 +74,13 @@ def _is_neutral(u: UOp, op: Op) -> bool:
 
 
 def without_mask(value: UOp) -> UOp:
-    """a*b for where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b."""
+    """a*b for where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b. Of whole numbers one of
+    them is enough."""
     if value.op is not Ops.WHERE or not (value.src[2].is_const and value.src[2].arg == 0):
         return value
     gate, product = value.src[0], value.src[1]
-    gated = product.op is Ops.MUL and all(_is_zero_outside(s, gate) for s in product.src)
+    enough = all if product.dtype.is_float else any
+    gated = product.op is Ops.MUL and enough(_is_zero_outside(s, gate) for s in product.src)
     return product if gated else value
 
 

@@ -15,9 +15,12 @@
     tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
+    bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what
+                       that adds to a sum depends on i0, is kept over it, and taken off
     inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
     claim              lines of results are asked for by the loops of the sums that go there
+    claim early        ... in front of these loops
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
     prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
@@ -54,6 +57,7 @@ from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
 from . import proposals as propose
+from .bias import biased
 from .staging import gated, in_output, staged, unpacked
 
 __all__ = ["VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
@@ -414,6 +418,15 @@ def _slot(load: UOp) -> int | None:
     return int(memory.arg[0]) if memory.op is Ops.PARAM else None
 
 
+def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
+    sums = [n for n in ast.toposort() if n.op is Ops.REDUCE]
+    if len(sums) != 1:
+        raise ValueError("it wants a kernel of one sum")
+    mark = "'" * _marks(ast, [str(r.arg[0]) for r in sums[0].toposort() if r.op is Ops.RANGE])
+    total, made = biased(sums[0], int(args[0]), [find_loop(ast, name) for name in args[1:]], mark)
+    return simplify(substitute(ast, {sums[0]: total})), made
+
+
 def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
     return in_output(ast, find_loop(ast, args[0]))
 
@@ -474,7 +487,7 @@ def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
 
 
 def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
-    if any(store.arg == "claim" for store in ast.src):
+    if any(store.arg in ("claim", "claim early") for store in ast.src):
         raise ValueError("the stores are claimed, to be written through the caches")
     return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src))
 
@@ -482,7 +495,7 @@ def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
 def _claim(ast: UOp, args: tuple[str, ...]) -> UOp:
     if any(store.arg is not None for store in ast.src):
         raise ValueError("the stores go around the caches, or are claimed already")
-    return ast.replace(src=tuple(store.replace(arg="claim") for store in ast.src))
+    return ast.replace(src=tuple(store.replace(arg="claim early" if args else "claim") for store in ast.src))
 
 
 _PREFETCHED = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
@@ -530,6 +543,7 @@ VERBS: Final[dict[str, Verb]] = {
     "inner": Verb(_keeps_loops(_inner), propose.inner),
     "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
     "tile": Verb(_tile, propose.tiles, 2),
+    "bias": Verb(_bias, propose.biases, -1),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_keeps_loops(_stream), propose.streams, 4),
     "claim": Verb(_keeps_loops(_claim), propose.streams, 4),

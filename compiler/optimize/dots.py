@@ -11,10 +11,8 @@ from kernmill.ir import Target, dtypes
 
 from ..lower.dot import BYTES, GROUP
 from .look import Shape
-from .packing import blocks, in_blocks
 from .plan import Plan
 from .products import Product, find_product
-from .staging import walked_together
 
 __all__ = ["dot_plan"]
 
@@ -51,21 +49,19 @@ def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
     vectors, most = _BLOCK if target.vector_registers >= 32 else _SMALL_BLOCK
     vectors = min(vectors, -(-sizes[columns] // lanes))
     tile = min(range(1, most + 1), key=lambda n: (-(-sizes[rows] // n) * (n + 1), -n))
-    plan.cut("vectorize", columns, lanes)
-    plan.cut("unroll", columns, vectors)
-    plan.cut("unroll", rows, tile)
+    wide, panel, is_packed = lanes * vectors, columns, sizes[rows] >= _PACKED_ROWS * tile
+    if is_packed and left.node.dtype is right.node.dtype:  # moved while copied: in the inner loop it would cost a fifth
+        plan.cut("vectorize", plan.add("bias", right.slot, rows)[inner], lanes)
+    if is_packed and sizes[columns] > wide:
+        (panel,) = plan.cut("split", columns, wide)
     plan.cut("unroll", inner, GROUP)
-    if sizes[rows] < _PACKED_ROWS * tile:
-        return
-    packs_rows = left.node.dtype is right.node.dtype and left.step(inner) == 1 and sizes[inner] % (GROUP * lanes) == 0
-    packs_rows = packs_rows and not walked_together(left.node, (rows, inner))
-    panels, tiles = -(-sizes[columns] // (lanes * vectors)), -(-sizes[rows] // tile)
-    across, down = blocks(sizes[columns], panels, sizes[rows], sizes[rows] * sizes[inner], target)
-    cuts = {columns: (panels, across if packs_rows else 1), rows: (tiles, down if packs_rows else 1)}
-    outer, inside = in_blocks(plan, shape, cuts)
-    plan.order((*outer, *inside[columns], *inside[rows]))
-    plan.add("stage", right.slot, inner, *plan.copies(columns), *plan.copies(inner))
-    if packs_rows:  # adding 128 in the inner loop would cost a fifth of the time
-        held = [name for name in inside[rows] if name in plan.loops]
-        copies = plan.add("stage", left.slot, *held, *plan.copies(rows), inner, *plan.copies(inner))
-        plan.cut("vectorize", copies[inner], lanes)
+    if is_packed:
+        copies = plan.add("stage", right.slot, inner, panel, *plan.copies(inner))
+        is_row = right.step(columns) == 1 and wide & (wide - 1) == 0
+        plan.cut("vectorize", copies[panel], wide if is_row else lanes)  # whole registers, woven into each other
+    plan.cut("vectorize", panel, lanes)
+    plan.cut("unroll", panel, vectors)
+    plan.cut("unroll", rows, tile)
+    if is_packed:
+        plan.order((*(name for name in plan.loops if name not in (columns, rows)), columns, rows))
+        plan.tries("claim", "early")

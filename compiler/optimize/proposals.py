@@ -13,9 +13,11 @@ from typing import Final, TypeAlias
 from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges
 
 from ..kernel import KernelInfo
+from ..lower.dot import BYTES
 
 __all__ = [
     "accumulations",
+    "biases",
     "fit_grid",
     "fit_order",
     "fit_stage",
@@ -157,6 +159,13 @@ def inner(ast: UOp, target: Target) -> Iterable[Args]:
     """Each loop of a sum but its innermost."""
     sums = [closed_ranges(node) for node in ast.toposort() if node.op is Ops.REDUCE]
     return [(str(loop.arg[0]),) for loops in sums for loop in loops[:-1]] if len(sums) == 1 else []
+
+
+def biases(ast: UOp, target: Target) -> Iterable[Args]:
+    """Each buffer of bytes, with each output loop that it does not change with."""
+    loads = [n for n in ast.toposort() if n.op is Ops.LOAD and n.dtype in BYTES and n.src[0].src[0].op is Ops.PARAM]
+    loops = _loops(ast, AxisKind.LOOP)
+    return [(str(n.src[0].src[0].arg[0]), str(r.arg[0])) for n in loads for r in loops if r not in n.ranges]
 
 
 def streams(ast: UOp, target: Target) -> Iterable[Args]:

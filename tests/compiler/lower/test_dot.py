@@ -80,6 +80,13 @@ def test_other_sums_stay() -> None:
         assert count(after("dot", ast, PACKED, VNNI), Ops.DOT) == 0
 
 
+def test_terms_that_are_no_multiple_of_four() -> None:
+    """Named regression: the copy has no gate, so that no product of a last four was taken for 0 outside."""
+    ast = after("dot", product(inner=62), PACKED, VNNI)
+    assert count(ast, Ops.DOT) > 0
+    same(product(inner=62), PACKED)
+
+
 def test_what_is_left_over_is_multiplied() -> None:
     ast = after("dot", product(pair=(U8, I8)), "vectorize i1 16; unroll k0 2", VNNI)
     assert count(ast, Ops.DOT) == 0

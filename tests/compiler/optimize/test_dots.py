@@ -35,12 +35,19 @@ def schedule(ast: UOp) -> str:
 
 def test_panels_are_woven() -> None:
     assert schedule(product(512, 512, 512, (U8, I8))) == (
-        "vectorize i1 16; unroll i1 4; unroll i0 6; unroll k0 4; order i1 i0; stage 2 k0 i1.u i1.v k0.u"
+        "split i1 64; unroll k0 4; stage 2 k0 i1.s k0.u; vectorize i1.s' 64; vectorize i1.s 16; unroll i1.s 4; "
+        "unroll i0 6; order i1 i0; claim early"
     )
 
 
-def test_rows_that_are_moved_are_packed_as_well() -> None:
-    assert schedule(product(512, 512, 512)).endswith("stage 1 i0 i0.u k0 k0.u; vectorize k0'' 16")
+def test_panels_of_one_sign_are_moved() -> None:
+    assert schedule(product(512, 512, 512)).startswith("bias 2 i0; vectorize k0' 16; split i1 64;")
+    assert "bias" not in schedule(product(512, 512, 512, (I8, U8)))
+    assert "bias" not in schedule(product(8, 512, 512))
+
+
+def test_panels_that_are_no_power_of_two_wide() -> None:
+    assert "vectorize i1' 16; vectorize i1 16; unroll i1 3" in schedule(product(100, 64, 48, (U8, I8)))
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4])
@@ -50,11 +57,6 @@ def test_rows_that_are_windows_are_read_as_they_lie(stride: int) -> None:
     ast = merge_loops(only(matmul(left, data(1, 128, 256, dtype=I8).cast(dtypes.int32))))
     assert "stage 1" not in schedule(ast)
     lower(ast, VNNI, is_checked=True)
-
-
-def test_rows_are_packed_once_for_many_panels() -> None:
-    found = schedule(product(1024, 1024, 1024))
-    assert "split i1 8; order i1 i1.s i0; stage 2 k0 i1.u i1.v k0.u; stage 1 i0 i0.u k0 k0.u" in found
 
 
 def test_few_rows_are_not_worth_a_panel() -> None:
@@ -78,7 +80,8 @@ def test_other_kernels_are_not_its_business() -> None:
 
 @pytest.mark.parametrize("pair", [(I8, I8), (U8, I8), (U8, U8)])
 @pytest.mark.parametrize(
-    "shape", [(24, 64, 64), (50, 128, 70), (3, 64, 20), (1, 256, 33), (25, 30, 17), (64, 8, 4), (100, 128, 300)]
+    "shape",
+    [(24, 64, 64), (50, 128, 70), (3, 64, 20), (1, 256, 33), (25, 30, 17), (64, 8, 4), (100, 128, 300), (32, 37, 48)],
 )
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("l2_bytes", [1 << 20, 8 << 10])

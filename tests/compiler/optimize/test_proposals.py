@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule, proposals
-from kernmill.ir import CompileError, UOp
+from kernmill.ir import CompileError, UOp, dtypes
 from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, kernels, matmul, only, scheduled, softmax
 
 
@@ -51,6 +51,12 @@ def test_a_panel_is_what_the_inner_loops_read() -> None:
     ast = product("vectorize i1 16; unroll i0 4")
     assert set(proposals.stages(ast, VECTORS)) == {("1", "k0", "i0.u"), ("2", "k0", "i1.v")}
     assert ("1", "i0.s", "k0") in proposals.stages(product("split i0 8"), VECTORS)
+
+
+def test_bytes_are_moved_with_the_sums_of_the_other_factor() -> None:
+    left, right = (data(n, 8, 8, dtype=dtypes.int8).cast(dtypes.int32) for n in (0, 1))
+    assert proposals.biases(merge_loops(only(matmul(left, right))), VECTORS) == [("1", "i1"), ("2", "i0")]
+    assert not list(proposals.biases(product(), VECTORS))
 
 
 def test_results_go_around_the_caches_once() -> None:
