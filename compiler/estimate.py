@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
-from kernmill.ir import Ops, UOp
+from kernmill.ir import Ops, UOp, closed_ranges
 
+from .kernel import iterations
 from .linearize import loop_paths
 
 __all__ = ["Estimate", "estimate"]
@@ -29,9 +31,7 @@ def estimate(ast: UOp) -> Estimate:
     flops = steps = 0
     touched: dict[UOp, int] = {}
     for node in ast.toposort():
-        times = 1
-        for loop in max((paths[r] for r in node.ranges), key=len, default=()):
-            times *= int(loop.src[0].bounds[1])
+        times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
         if node.op in (Ops.LOAD, Ops.STORE):
             param = node.src[0].src[0]
             if param.op is not Ops.PARAM:
@@ -41,8 +41,7 @@ def estimate(ast: UOp) -> Estimate:
             flops += times if node.dtype.is_float else 0
             steps += times * node.op.cost
         elif node.op is Ops.REDUCE:
-            for loop in node.src[node.arg[1] :]:
-                times *= int(loop.src[0].bounds[1])
+            times *= prod(iterations(loop) for loop in closed_ranges(node))
             flops += times if node.dtype.is_float else 0
             steps += times
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())

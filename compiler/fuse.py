@@ -17,11 +17,14 @@ consumer) and leaves enough independent rows. Tests: tests/compiler/test_fuse.py
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypeAlias
 
 from kernmill.ir import AxisKind, Group, Ops, Shape, UOp, as_size, dtypes, index_const, make_range, simplify, static
 
+from .kernel import iterations
 from .rangeify import TRUE, Places, Use
 
 __all__ = ["Fusion", "KernelRoot", "fuse"]
@@ -366,17 +369,11 @@ def _needed(use: Use) -> frozenset[UOp]:
 
 
 def _elements(shape: Shape) -> int:
-    count = 1
-    for size in static(shape):
-        count *= size
-    return count
+    return prod(static(shape))
 
 
-def _product(ranges: object) -> int:
-    count = 1
-    for r in ranges:  # type: ignore[attr-defined]
-        count *= int(r.src[0].bounds[1])
-    return count
+def _product(ranges: Iterable[UOp]) -> int:
+    return prod(iterations(r) for r in ranges)
 
 
 # --- where the sources are read --------------------------------------------------------------------------------------

@@ -115,10 +115,8 @@ class _Builder:
         self._order(fusion)
         self.plan.results = [self.buffer_of[base] for base in bases]
         self.plan.checks = [CheckItem(self.buffer_of[_base(c.src[1])], str(c.arg)) for c in checks]
-        for number in self.plan.results:
+        for number in (*self.plan.results, *(check.buffer for check in self.plan.checks)):
             self.plan.buffers[number].is_output = True
-        for check in self.plan.checks:
-            self.plan.buffers[check.buffer].is_output = True
         return self.plan
 
     def _inputs(self, order: list[UOp]) -> None:
@@ -162,8 +160,7 @@ class _Builder:
             if node in self.targets:
                 self.buffer_of[node] = self.targets[node]
             else:
-                count = int(static((numel(node.shape),))[0])
-                self.buffer_of[node] = self._new(node, count, self.device_of.get(node) or self.default_device)
+                self.buffer_of[node] = self._new(node, _count(node), self.device_of.get(node) or self.default_device)
         self.slots = [{self.buffer_of[kernel.node]: 0} for kernel in fusion.roots]
 
     # --- bodies
@@ -212,12 +209,10 @@ class _Builder:
 
     def _value(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
         match node.op:
-            case Ops.CONST:
+            case Ops.CONST | Ops.VARIABLE:
                 return node
             case Ops.IOTA:
                 return use.index[0].cast(node.dtype)
-            case Ops.VARIABLE:
-                return node
         below = fusion.below[node, use]
         src = [self.values[s, u] for s, u in zip(node.src, below, strict=False) if u is not None]
         if node.op.group is Group.MOVEMENT:
@@ -337,33 +332,16 @@ def _depends(node: UOp, on: UOp, reads: dict[UOp, set[UOp]]) -> bool:
 
 def _data_below(node: UOp, buffer_of: dict[UOp, int]) -> set[UOp]:
     """The nodes with memory that the kernel of `node` may read."""
-    found: set[UOp] = set()
-    stack = list(node.src)
-    seen: set[UOp] = set()
-    while stack:
-        s = stack.pop()
-        if s in seen:
-            continue
-        seen.add(s)
-        if s in buffer_of:
-            found.add(s)
-        else:
-            stack.extend(s.src)
-    return found
+    below = (u for s in node.src for u in s.toposort(stop=buffer_of.__contains__))
+    return {u for u in below if u in buffer_of}
 
 
 def _reads_only_its_place(kernel: Kernel, target: int) -> bool:
-    store = kernel.ast.src[0]
+    own, order = kernel.ast.src[0].src[0], kernel.ast.toposort()
     slots = {slot for slot, number in enumerate(kernel.buffers) if number == target}
-    inside_reduce = {n for r in kernel.ast.toposort() if r.op is Ops.REDUCE for n in r.toposort()}
-    for node in kernel.ast.toposort():
-        if (
-            node.op is Ops.LOAD
-            and node.src[0].src[0].arg[0] in slots
-            and (node.src[0] is not store.src[0] or node in inside_reduce)
-        ):
-            return False
-    return True
+    inside_reduce = {n for r in order if r.op is Ops.REDUCE for n in r.toposort()}
+    reads = [node for node in order if node.op is Ops.LOAD and node.src[0].src[0].arg[0] in slots]
+    return all(read.src[0] is own and read not in inside_reduce for read in reads)
 
 
 def _count(node: UOp) -> int:

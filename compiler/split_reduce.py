@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import Op, Ops, UOp, const, expand, iota, numel, pad, permute, reduce_axes, reshape, with_sources
+from kernmill.ir import Op, Ops, UOp, const, expand, iota, numel, pad, permute, rebuilt, reduce_axes, reshape
 
 __all__ = ["split_reduces"]
 
@@ -23,22 +23,18 @@ _MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
 def split_reduces(roots: Sequence[UOp]) -> list[UOp]:
     """The same graph, long reductions to few outputs in two steps."""
     sink = UOp(Ops.SINK, roots[0].dtype, tuple(roots))
-    done: dict[UOp, UOp] = {}
-    for node in sink.toposort():
-        new = with_sources(node, tuple([done[s] for s in node.src]))
-        parts = _split(node, new.src[0]) if node.op is Ops.REDUCE else None
-        done[node] = new if parts is None else parts
-    return list(done[sink].src)
+    return list(rebuilt(sink, lambda node, new: _split(node, new) if node.op is Ops.REDUCE else new).src)
 
 
-def _split(node: UOp, source: UOp) -> UOp | None:
-    op, axes = node.arg
+def _split(node: UOp, new: UOp) -> UOp:
+    """The reduction `node`, on changed sources `new`, in two steps if it is long."""
+    (op, axes), (source,) = node.arg, new.src
     outputs, total = numel(node.shape), numel(source.shape)
     if not isinstance(total, int) or not isinstance(outputs, int) or outputs == 0:
-        return None
+        return new
     length = total // outputs
     if outputs > _MAX_OUTPUTS or length < _PARTS * _MIN_INNER:
-        return None
+        return new
     kept = [axis for axis in range(len(source.shape)) if axis not in axes]
     apart = permute(source, [*kept, *axes])
     parts = min(_MOST_PARTS, max(_PARTS, length // _MOST_INNER))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, linear, simplify, with_sources
+from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, linear, memory_of, simplify, with_sources
 
 from .vectorize import spread
 
@@ -242,11 +242,8 @@ def _mask(one: _Access, first: int, lanes: Sequence[Sequence[int]]) -> tuple[UOp
     is_whole = all(lanes)
     if one.gate is not None:
         return (one.gate,) if is_whole else (spread(one.gate, len(lanes)) & _bools(lanes),)
-    memory = one.memory
-    while memory.op is Ops.AFTER:
-        memory = memory.src[0]
-    low, high = one.at(first).bounds
-    is_inside = isinstance(memory.arg[1], int) and low >= 0 and high + len(lanes) <= memory.arg[1]
+    count, (low, high) = memory_of(one.memory).arg[1], one.at(first).bounds
+    is_inside = isinstance(count, int) and low >= 0 and high + len(lanes) <= count
     return () if is_whole or is_inside else (_bools(lanes),)
 
 

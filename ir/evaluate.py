@@ -115,31 +115,22 @@ def _erf(x: Array) -> Array:
     return result.astype(x.dtype)
 
 
+_LIKE_NUMPY = (Ops.ABS, Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.SQRT, Ops.TRUNC,
+               Ops.FLOOR, Ops.CEIL, Ops.MOD)  # fmt: skip
+
+
 def _functions() -> Functions:
     import numpy as np
 
     table: Functions = {
         Ops.NEG: lambda a: np.logical_not(a) if a.dtype == bool else -a,
-        Ops.ABS: np.abs,
-        Ops.EXP: np.exp,
-        Ops.EXP2: np.exp2,
-        Ops.LOG: np.log,
-        Ops.LOG2: np.log2,
-        Ops.SIN: np.sin,
-        Ops.COS: np.cos,
-        Ops.TANH: np.tanh,
         Ops.ERF: _erf,
-        Ops.SQRT: np.sqrt,
-        Ops.TRUNC: np.trunc,
-        Ops.FLOOR: np.floor,
-        Ops.CEIL: np.ceil,
         Ops.ROUND: np.rint,
         Ops.ADD: np.add,
         Ops.SUB: np.subtract,
         Ops.MUL: np.multiply,
         Ops.DIV: np.divide,
         Ops.FLOORDIV: np.floor_divide,
-        Ops.MOD: np.mod,
         Ops.CDIV: _cdiv,
         Ops.CMOD: lambda a, b: a - _cdiv(a, b) * b,
         Ops.POW: np.power,
@@ -157,7 +148,7 @@ def _functions() -> Functions:
         Ops.WHERE: np.where,
         Ops.FMA: _fma,
     }
-    return table
+    return table | {op: getattr(np, op.name.lower()) for op in _LIKE_NUMPY}
 
 
 _REDUCERS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum", Ops.AND: "bitwise_and",

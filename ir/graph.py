@@ -14,7 +14,7 @@ from .dtype import DType, dtypes
 from .errors import DeviceError, DTypeError, ShapeError
 from .ops import Op, Ops
 from .shape import Shape, Size, broadcast_shapes, numel, show_shape, show_size
-from .uop import UOp, const
+from .uop import UOp, const, index_const
 
 __all__ = [
     "as_size",
@@ -101,7 +101,7 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
                 raise ShapeError(_reshape_error(x, given, "no size fits the -1"))
             missing: Size = total // known
         else:
-            missing = as_size(_as_uop(total) // known)
+            missing = as_size(index_const(total) // known)
         shape = tuple(missing if isinstance(s, int) and s == -1 else s for s in shape)
     if any(isinstance(s, int) and s < 0 for s in shape):
         raise ShapeError(_reshape_error(x, given, "sizes are negative"))
@@ -114,10 +114,6 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
     if x.op is Ops.RESHAPE:
         return reshape(x.src[0], shape)
     return UOp(Ops.RESHAPE, x.dtype, (x,), shape)
-
-
-def _as_uop(size: Size) -> UOp:
-    return size if isinstance(size, UOp) else const(dtypes.index, size)
 
 
 def _reshape_error(x: UOp, shape: Shape, why: str) -> str:
@@ -159,7 +155,7 @@ def permute(x: UOp, axes: Sequence[int]) -> UOp:
 def pad(x: UOp, padding: Sequence[tuple[Size, Size]]) -> UOp:
     """Zeros (False) around x: (before, after) per axis."""
     pads = tuple((as_size(before), as_size(after)) for before, after in padding)
-    if len(pads) != len(x.shape) or any(_as_uop(p).bounds[0] < 0 for pair in pads for p in pair):
+    if len(pads) != len(x.shape) or any(index_const(p).bounds[0] < 0 for pair in pads for p in pair):
         shown = f"({', '.join(map(show_shape, pads))}{',' if len(pads) == 1 else ''})"
         raise ShapeError(f"pad: {show_shape(x.shape)} by {shown}: give one pair of sizes >= 0 per axis.")
     if all(p == (0, 0) for p in pads):
@@ -176,8 +172,8 @@ def check_region(shape: Shape, axis: int, start: Size, stop: Size, size: Size) -
     """
     if isinstance(start, int) and isinstance(stop, int):
         return
-    least, greatest = _as_uop(start).bounds[0], _as_uop(as_size(_as_uop(stop) - size)).bounds[1]
-    if least < 0 or greatest > 0 or _as_uop(as_size(_as_uop(stop) - start)).bounds[0] < 0:
+    least, greatest = index_const(start).bounds[0], index_const(as_size(index_const(stop) - size)).bounds[1]
+    if least < 0 or greatest > 0 or index_const(as_size(index_const(stop) - start)).bounds[0] < 0:
         raise ShapeError(
             f"[{show_size(start)}:{show_size(stop)}] of axis {axis} of {show_shape(shape)}: some values of the "
             "variables lead outside of it. Give the variables bounds for which 0 <= start <= stop <= size."
@@ -214,7 +210,7 @@ def strided(x: UOp, steps: Sequence[int]) -> UOp:
 def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> UOp:
     """Sliding windows: the axis becomes window positions, a new last axis runs over the window."""
     length = x.shape[axis]
-    if min(size, stride, dilation) < 1 or dilation * (size - 1) + 1 > _as_uop(length).bounds[0]:
+    if min(size, stride, dilation) < 1 or dilation * (size - 1) + 1 > index_const(length).bounds[0]:
         raise ShapeError(
             f"window: size {size}, stride {stride}, dilation {dilation} on axis {axis} of {show_shape(x.shape)}: "
             f"the window spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."

@@ -36,6 +36,10 @@ _KINDS: Final[dict[str, frozenset[str]]] = {  # the families of dtypes that each
 }
 
 
+def _binary(op: Op) -> Callable[[Pat, Pat | float], Pat]:
+    return lambda self, other: Pat(op, (self, _as_pat(other)))
+
+
 class Pat:
     """A pattern node: an op with sources, a named variable, or a constant."""
 
@@ -45,52 +49,22 @@ class Pat:
                  value: float | None = None, kind: str | None = None) -> None:  # fmt: skip
         self.op, self.src, self.name, self.value, self.kind = op, src, name, value, kind
 
-    def _binary(self, op: Op, other: Pat | float) -> Pat:
-        return Pat(op, (self, _as_pat(other)))
-
-    def __add__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.ADD, other)
-
-    def __sub__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.SUB, other)
-
-    def __mul__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.MUL, other)
-
-    def __truediv__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.DIV, other)
-
-    def __floordiv__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.FLOORDIV, other)
-
-    def __mod__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.MOD, other)
-
-    def __and__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.AND, other)
-
-    def __or__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.OR, other)
-
-    def __xor__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.XOR, other)
-
-    def __lt__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.LT, other)
-
-    def __le__(self, other: Pat | float) -> Pat:
-        return self._binary(Ops.LE, other)
+    __add__ = _binary(Ops.ADD)
+    __sub__ = _binary(Ops.SUB)
+    __mul__ = _binary(Ops.MUL)
+    __truediv__ = _binary(Ops.DIV)
+    __floordiv__ = _binary(Ops.FLOORDIV)
+    __mod__ = _binary(Ops.MOD)
+    __and__ = _binary(Ops.AND)
+    __or__ = _binary(Ops.OR)
+    __xor__ = _binary(Ops.XOR)
+    __lt__ = _binary(Ops.LT)
+    __le__ = _binary(Ops.LE)
+    eq = _binary(Ops.EQ)
+    ne = _binary(Ops.NE)
 
     def __neg__(self) -> Pat:
         return Pat(Ops.NEG, (self,))
-
-    def eq(self, other: Pat | float) -> Pat:
-        """Matches EQ."""
-        return self._binary(Ops.EQ, other)
-
-    def ne(self, other: Pat | float) -> Pat:
-        """Matches NE."""
-        return self._binary(Ops.NE, other)
 
     def where(self, yes: Pat | float, no: Pat | float) -> Pat:
         """Matches WHERE with this condition."""

@@ -111,6 +111,15 @@ class _Nodes(type):
         origin.value = line
 
 
+def _infix(op: Op) -> Callable[[UOp, UOp | float], UOp]:
+    return lambda self, other: self.alu(op, other)
+
+
+def _reflected(op: Op) -> Callable[[UOp, UOp | float], UOp]:
+    """The operator with this node on the right."""
+    return lambda self, other: self.like(other).alu(op, self)
+
+
 class UOp(metaclass=_Nodes):
     """One node. Build with operators, the functions of `ir.graph` or `UOp(op, dtype, src, arg)`."""
 
@@ -231,65 +240,22 @@ class UOp(metaclass=_Nodes):
             return UOp(op, dtypes.bool if own.lanes == 1 else dtypes.bool.vec(own.lanes), src)
         return UOp(op, src[-1].dtype if op is Ops.WHERE else own, src)
 
-    def __add__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.ADD, other)
-
-    def __radd__(self, other: float) -> UOp:
-        return self.like(other).alu(Ops.ADD, self)
-
-    def __sub__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.SUB, other)
-
-    def __rsub__(self, other: float) -> UOp:
-        return self.like(other).alu(Ops.SUB, self)
-
-    def __mul__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.MUL, other)
-
-    def __rmul__(self, other: float) -> UOp:
-        return self.like(other).alu(Ops.MUL, self)
-
-    def __truediv__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.DIV, other)
-
-    def __rtruediv__(self, other: float) -> UOp:
-        return self.like(other).alu(Ops.DIV, self)
-
-    def __floordiv__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.FLOORDIV, other)
-
-    def __mod__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.MOD, other)
-
-    def __and__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.AND, other)
-
-    def __or__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.OR, other)
-
-    def __xor__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.XOR, other)
-
-    def __lshift__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.SHL, other)
-
-    def __rshift__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.SHR, other)
+    __add__, __radd__ = _infix(Ops.ADD), _reflected(Ops.ADD)
+    __sub__, __rsub__ = _infix(Ops.SUB), _reflected(Ops.SUB)
+    __mul__, __rmul__ = _infix(Ops.MUL), _reflected(Ops.MUL)
+    __truediv__, __rtruediv__ = _infix(Ops.DIV), _reflected(Ops.DIV)
+    __floordiv__ = _infix(Ops.FLOORDIV)
+    __mod__ = _infix(Ops.MOD)
+    __and__ = _infix(Ops.AND)
+    __or__ = _infix(Ops.OR)
+    __xor__ = _infix(Ops.XOR)
+    __lshift__ = _infix(Ops.SHL)
+    __rshift__ = _infix(Ops.SHR)
+    __lt__, __gt__ = _infix(Ops.LT), _reflected(Ops.LT)
+    __le__, __ge__ = _infix(Ops.LE), _reflected(Ops.LE)
 
     def __neg__(self) -> UOp:
         return self.alu(Ops.NEG)
-
-    def __lt__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.LT, other)
-
-    def __le__(self, other: UOp | float) -> UOp:
-        return self.alu(Ops.LE, other)
-
-    def __gt__(self, other: UOp | float) -> UOp:
-        return self.like(other).alu(Ops.LT, self)
-
-    def __ge__(self, other: UOp | float) -> UOp:
-        return self.like(other).alu(Ops.LE, self)
 
     def eq(self, other: UOp | float) -> UOp:
         """Elementwise ==; the operator itself stays identity, so that nodes can be keys."""

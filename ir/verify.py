@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from .dtype import DType, dtypes
+from .dtype import dtypes
 from .errors import InternalError
 from .ops import AxisKind, Group, Op, Ops
 from .shape import numel
@@ -159,23 +159,18 @@ def _comparison(node: UOp, stage: Stage) -> Complaint:
         return f"{node.op.name} compares {_names(node.src)}: both must be one dtype"
     return (
         None
-        if node.dtype is _bools(a.dtype.lanes)
+        if node.dtype is dtypes.bool.vec(a.dtype.lanes)
         else f"{node.op.name} of {a.dtype.name} gives {node.dtype.name}, not bool"
     )
-
-
-def _bools(lanes: int) -> DType:
-    return dtypes.bool.vec(lanes)
 
 
 def _ternary(node: UOp, stage: Stage) -> Complaint:
     if node.op is not Ops.WHERE:
         return _arithmetic(node, stage)
     condition, yes, no = node.src
-    if condition.dtype is not _bools(node.dtype.lanes):
-        return (
-            f"the condition of a {node.dtype.name} WHERE is {condition.dtype.name}, not {_bools(node.dtype.lanes).name}"
-        )
+    bools = dtypes.bool.vec(node.dtype.lanes)
+    if condition.dtype is not bools:
+        return f"the condition of a {node.dtype.name} WHERE is {condition.dtype.name}, not {bools.name}"
     if yes.dtype is not node.dtype or no.dtype is not node.dtype:
         return f"WHERE gives {node.dtype.name} from {_names((yes, no))}: all must be one dtype"
     return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import AxisKind, Ops, Target, UOp
 
-__all__ = ["Renderer", "Signature", "grid_digits", "signature"]
+__all__ = ["Renderer", "Signature", "grid_digits", "identifier", "signature"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,11 @@ def grid_digits(uops: Sequence[UOp]) -> dict[UOp, tuple[int, int]]:
         digits[u] = inner, int(u.src[0].arg)
         inner *= digits[u][1]
     return digits
+
+
+def identifier(text: str) -> str:
+    """A loop's or accumulator's name as C and Python take it."""
+    return text.replace(".", "_").replace("'", "_copy")
 
 
 def multiple_of(u: UOp) -> int:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 
 from kernmill.ir import DType, InternalError, Kind, Op, Ops, Target, UOp, dtypes
 
-from .base import signature
+from .base import identifier, signature
 
-__all__ = ["C_OPS", "CLikeBody", "c_identifier", "float_text"]
+__all__ = ["C_OPS", "CLikeBody", "float_text"]
 
 _INFIX = {
     Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.DIV: "/", Ops.CDIV: "/", Ops.CMOD: "%", Ops.AND: "&", Ops.OR: "|",
@@ -27,11 +27,6 @@ _FUNCTIONS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL
               Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
 
 C_OPS = frozenset({*_INFIX, *_FUNCTIONS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST})
-
-
-def c_identifier(text: str) -> str:
-    """A loop's or accumulator's name as C takes it."""
-    return text.replace(".", "_").replace("'", "_copy")
 
 
 class CLikeBody(ABC):
@@ -119,7 +114,7 @@ class CLikeBody(ABC):
 
     def variable(self, u: UOp) -> None:
         """VARIABLE."""
-        self.values[u] = f"n_{c_identifier(str(u.arg[0]))}"  # the user's word, which may be one of the language's
+        self.values[u] = f"n_{identifier(str(u.arg[0]))}"  # the user's word, which may be one of the language's
         self.places.add(u)
 
     def constant(self, u: UOp) -> None:
@@ -132,7 +127,7 @@ class CLikeBody(ABC):
 
     def open(self, u: UOp) -> None:
         """RANGE."""
-        name = self.values[u] = c_identifier(str(u.arg[0]))
+        name = self.values[u] = identifier(str(u.arg[0]))
         self.places.add(u)
         first, limit = self.bounds(u)
         integer = self.type_name(dtypes.int64)

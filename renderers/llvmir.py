@@ -9,10 +9,9 @@ explicit lanes and groups only.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, Target, UOp, dtypes
+from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
 
 from .amx import AMX_CONFIG, amx_functions, amx_instruction, tile_numbers
 from .base import Renderer, multiple_of, signature
@@ -67,11 +66,11 @@ def _literal(dtype: DType, value: float) -> str:
     if dtype.is_bool:
         return "true" if value else "false"
     if dtype.scalar is dtypes.bfloat16:
-        return str(struct.unpack("<I", struct.pack("<f", value))[0] >> 16)
+        return str(bits_of(dtype.scalar, value))
     if dtype.scalar is dtypes.float16:
-        return f"0xH{struct.unpack('<H', struct.pack('<e', value))[0]:04X}"
+        return f"0xH{bits_of(dtype, value):04X}"
     if dtype.is_float:
-        return f"0x{struct.unpack('<Q', struct.pack('<d', math.nan if value != value else value))[0]:016X}"
+        return f"0x{bits_of(dtypes.float64, math.nan if value != value else value):016X}"
     return str(int(value))
 
 
@@ -130,7 +129,7 @@ class _Function:
         self.handlers: dict[Op, Callable[[UOp], None]] = {
             Ops.PARAM: self._param, Ops.VARIABLE: self._variable, Ops.LOCAL: self._local, Ops.INDEX: self._place,
             Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self._open, Ops.END: self._close,
-            Ops.REG: self._register, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
+            Ops.REG: self._after, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
             Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table,
@@ -154,10 +153,9 @@ class _Function:
             else:
                 self._elementwise(u)
         if self.has_streams:
-            self._declare("void @llvm.x86.sse.sfence()")
-            self._emit("call void @llvm.x86.sse.sfence()")
+            self._emit(self._call("void", "llvm.x86.sse.sfence"))
         for memory in self.heap:
-            self._emit(f"call void @free(ptr {memory})")
+            self._emit(self._call("void", "free", ("ptr", memory)))
         if self.tiles and self.has_tiles:
             self._unit("tilerelease")
         body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
@@ -184,8 +182,10 @@ class _Function:
         self._emit(f"{name} = {text}")
         return name
 
-    def _declare(self, text: str) -> None:
-        self.declarations[text] = None
+    def _call(self, kind: str, name: str, *operands: tuple[str, object]) -> str:
+        """A call of something outside, which is declared; `operands` are types and values."""
+        self.declarations[f"{kind} @{name}({', '.join(of for of, _ in operands)})"] = None
+        return f"call {kind} @{name}({', '.join(f'{of} {value}' for of, value in operands)})"
 
     def _label(self, name: str) -> None:
         self.lines.append(f"{name}:")
@@ -211,14 +211,13 @@ class _Function:
         if size_bytes <= _ON_STACK:
             self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align {_LINE}")
         else:
-            self._declare("noalias ptr @malloc(i64)")
-            self._declare("void @free(ptr)")
+            own = "noalias ptr @malloc(i64)", "void @free(ptr)", "ptr @llvm.ptrmask.p0.i64(ptr, i64)"
+            self.declarations |= dict.fromkeys(own)
             self.allocas += [
                 f"  {name}.m = call ptr @malloc(i64 {size_bytes + _LINE})",
                 f"  {name}.n = getelementptr i8, ptr {name}.m, i64 {_LINE}",
                 f"  {name} = call ptr @llvm.ptrmask.p0.i64(ptr {name}.n, i64 {-_LINE})",
             ]
-            self._declare("ptr @llvm.ptrmask.p0.i64(ptr, i64)")
             self.heap.append(f"{name}.m")
         self.values[u] = name
 
@@ -236,11 +235,9 @@ class _Function:
     def _gate(self, place: UOp) -> UOp | None:
         return place.src[2] if len(place.src) > 2 else None
 
-    def _mask(self, place: UOp, lanes: int) -> str:
+    def _mask(self, place: UOp, lanes: int) -> tuple[str, str]:
         gate = self._gate(place)
-        if gate is None:
-            return f"<{lanes} x i1> splat (i1 true)"
-        return f"<{lanes} x i1> {self.values[gate]}"
+        return f"<{lanes} x i1>", "splat (i1 true)" if gate is None else self.values[gate]
 
     def _load(self, u: UOp) -> None:
         place = u.src[0]
@@ -249,16 +246,12 @@ class _Function:
         lanes = u.dtype.lanes
         mangled = _mangled(u.dtype, True)
         if place.src[1].dtype.lanes > 1:
-            pointers = f"<{lanes} x ptr> {address}"
-            self._declare(
-                f"{kind} @llvm.masked.gather.{mangled}.v{lanes}p0(<{lanes} x ptr>, i32, <{lanes} x i1>, {kind})"
-            )
-            args = f"{pointers}, i32 {align}, {self._mask(place, lanes)}, {kind} zeroinitializer"
-            value = self._define(f"call {kind} @llvm.masked.gather.{mangled}.v{lanes}p0({args})")
+            where = (f"<{lanes} x ptr>", address), ("i32", align), self._mask(place, lanes)
+            name = f"llvm.masked.gather.{mangled}.v{lanes}p0"
+            value = self._define(self._call(kind, name, *where, (kind, "zeroinitializer")))
         elif gate is not None and gate.dtype.lanes > 1:
-            self._declare(f"{kind} @llvm.masked.load.{mangled}.p0(ptr, i32, <{lanes} x i1>, {kind})")
-            args = f"ptr {address}, i32 {align}, {self._mask(place, lanes)}, {kind} zeroinitializer"
-            value = self._define(f"call {kind} @llvm.masked.load.{mangled}.p0({args})")
+            where = ("ptr", address), ("i32", align), self._mask(place, lanes)
+            value = self._define(self._call(kind, f"llvm.masked.load.{mangled}.p0", *where, (kind, "zeroinitializer")))
         else:
             value = self._define(f"load {kind}, ptr {address}, align {align}")
             if u.arg is not None and lanes > 1:
@@ -273,10 +266,9 @@ class _Function:
         self.values[u] = value
 
     def _prefetch(self, address: str, ahead: int | None, cache: int = _IN_L1) -> None:
-        self._declare("void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         place = self._define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
-        kind = f"i32 1, i32 {_IN_L1}" if ahead is None else f"i32 0, i32 {cache}"
-        self._emit(f"call void @llvm.prefetch.p0(ptr {place}, {kind}, i32 1)")
+        kind = (1, _IN_L1) if ahead is None else (0, cache)
+        self._emit(self._call("void", "llvm.prefetch.p0", ("ptr", place), *(("i32", n) for n in (*kind, 1))))
 
     def _store(self, u: UOp) -> None:
         place, stored = u.src
@@ -287,15 +279,11 @@ class _Function:
         address, align = self.values[place], stored.dtype.scalar.size_bytes
         gate, mangled = self._gate(place), _mangled(stored.dtype, True)
         if place.src[1].dtype.lanes > 1:
-            self._declare(
-                f"void @llvm.masked.scatter.{mangled}.v{lanes}p0({kind}, <{lanes} x ptr>, i32, <{lanes} x i1>)"
-            )
-            args = f"{kind} {value}, <{lanes} x ptr> {address}, i32 {align}, {self._mask(place, lanes)}"
-            self._emit(f"call void @llvm.masked.scatter.{mangled}.v{lanes}p0({args})")
+            where = (f"<{lanes} x ptr>", address), ("i32", align), self._mask(place, lanes)
+            self._emit(self._call("void", f"llvm.masked.scatter.{mangled}.v{lanes}p0", (kind, value), *where))
         elif gate is not None and gate.dtype.lanes > 1:
-            self._declare(f"void @llvm.masked.store.{mangled}.p0({kind}, ptr, i32, <{lanes} x i1>)")
-            args = f"{kind} {value}, ptr {address}, i32 {align}, {self._mask(place, lanes)}"
-            self._emit(f"call void @llvm.masked.store.{mangled}.p0({args})")
+            where = ("ptr", address), ("i32", align), self._mask(place, lanes)
+            self._emit(self._call("void", f"llvm.masked.store.{mangled}.p0", (kind, value), *where))
         elif gate is not None:
             self.count += 1
             inside, after = f"store{self.count}", f"stored{self.count}"
@@ -335,9 +323,6 @@ class _Function:
                         changed[loop].append(u.src[0])
         return changed
 
-    def _register(self, u: UOp) -> None:
-        self.values[u] = self.values[u.src[0]]
-
     def _set(self, u: UOp) -> None:
         self.values[u.src[0]] = self.values[u.src[1]]
 
@@ -350,7 +335,8 @@ class _Function:
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
         if is_thread and u.src[0].op is not Ops.CONST:  # threads claim parts of the greatest size
-            limit = self._smaller(limit, self.values[u.src[0]])
+            is_less = self._define(f"icmp slt i64 %end, {self.values[u.src[0]]}")
+            limit = self._define(f"select i1 {is_less}, i64 %end, i64 {self.values[u.src[0]]}")
         self._emit(f"br label %{loop.body}")
         self._label(loop.body)
         loop.counter = self._fresh()
@@ -365,10 +351,6 @@ class _Function:
         if is_thread or u.src[0].op is not Ops.CONST:
             self._guard(loop, limit)
         self.loops.append(loop)
-
-    def _smaller(self, a: str, b: str) -> str:
-        is_less = self._define(f"icmp slt i64 {a}, {b}")
-        return self._define(f"select i1 {is_less}, i64 {a}, i64 {b}")
 
     def _guard(self, loop: _Loop, limit: str) -> None:
         """A loop that may run zero times tests before its body."""
@@ -400,12 +382,10 @@ class _Function:
         operands = [self.values[s] for s in u.src]
         if u.op in _INTRINSICS and u.src[0].dtype.is_float:
             name = f"llvm.{_INTRINSICS[u.op]}.{_mangled(u.dtype)}"
-            self._declare(f"{kind} @{name}({', '.join([kind] * len(u.src))})")
-            self.values[u] = self._define(f"call {kind} @{name}({', '.join(f'{kind} {o}' for o in operands)})")
+            self.values[u] = self._define(self._call(kind, name, *((kind, o) for o in operands)))
         elif u.op is Ops.ABS and u.dtype.kind in (Kind.INT, Kind.INDEX):
             name = f"llvm.abs.{_mangled(u.dtype)}"
-            self._declare(f"{kind} @{name}({kind}, i1)")
-            self.values[u] = self._define(f"call {kind} @{name}({kind} {operands[0]}, i1 false)")
+            self.values[u] = self._define(self._call(kind, name, (kind, operands[0]), ("i1", "false")))
         elif u.op in _INTRINSICS and u.op is not Ops.FMA:
             self.values[u] = operands[0]  # rounding an int, |x| of an unsigned one
         elif u.op in _COMPARE or u.op in _BINARY:
@@ -479,19 +459,17 @@ class _Function:
     def _table(self, u: UOp) -> None:
         """x86 (SSSE3, AVX2, AVX512BW): each 16 bytes of a register by the table beside them."""
         kind, lanes = llvm_type(u.dtype), u.dtype.lanes
-        name = f"llvm.x86.{_TABLES[lanes]}"
-        self._declare(f"{kind} @{name}({kind}, {kind})")
         table = ", ".join(f"i8 {byte}" for byte in u.arg * (lanes // len(u.arg)))
-        self.values[u] = self._define(f"call {kind} @{name}({kind} <{table}>, {kind} {self.values[u.src[0]]})")
+        operands = (kind, f"<{table}>"), (kind, self.values[u.src[0]])
+        self.values[u] = self._define(self._call(kind, f"llvm.x86.{_TABLES[lanes]}", *operands))
 
     def _dot(self, u: UOp) -> None:
         """x86 (AVX512-VNNI, AVX-VNNI): unsigned by signed bytes, given as words of four."""
         kind = llvm_type(u.dtype)
         name = f"llvm.x86.avx512.vpdpbusd.{u.dtype.bits * u.dtype.lanes}"
         words = [self._define(f"bitcast {self._typed(s)} to {kind}") for s in u.src[:2]]
-        self._declare(f"{kind} @{name}({kind}, {kind}, {kind})")
-        args = ", ".join(f"{kind} {value}" for value in (self.values[u.src[2]], *words))
-        self.values[u] = self._define(f"call {kind} @{name}({args})")
+        operands = ((kind, value) for value in (self.values[u.src[2]], *words))
+        self.values[u] = self._define(self._call(kind, name, *operands))
 
     def _tile(self, u: UOp) -> None:
         """A value that is a tile of a matrix unit (amx.py says which one): a sum stays where it is."""
@@ -509,8 +487,7 @@ class _Function:
         """An instruction of the matrix unit; a number among its operands is a tile's."""
         texts = [o if isinstance(o, str) else f"i8 {o}" if self.has_tiles else f"ptr %tile{o}" for o in operands]
         if self.has_tiles:
-            self._declare(f"void @llvm.x86.{name}({', '.join(text.split()[0] for text in texts)})")
-            self._emit(f"call void @llvm.x86.{name}({', '.join(texts)})")
+            self._emit(self._call("void", f"llvm.x86.{name}", *((of, value) for of, value in map(str.split, texts))))
             return
         self.functions[name] = None
         self._emit(f"call void @{name}({', '.join(texts)})")
@@ -528,9 +505,8 @@ class _Function:
         name, lanes = self.values[vector], vector.dtype.lanes
         if u.arg is Ops.ADD and u.dtype.is_int:
             kind, many = llvm_type(u.dtype), llvm_type(vector.dtype)
-            add = f"{kind} @llvm.vector.reduce.add.v{lanes}{kind}"
-            self._declare(f"{add}({many})")
-            self.values[u] = self._define(f"call {add}({many} {name})")
+            add = f"llvm.vector.reduce.add.v{lanes}{kind}"
+            self.values[u] = self._define(self._call(kind, add, (many, name)))
             return
         while lanes > 1:
             whole, half = vector.dtype.vec(lanes), vector.dtype.vec(lanes // 2)

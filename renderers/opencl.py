@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes, memory_of
 
-from .base import Renderer, grid_digits
-from .clike import C_OPS, c_identifier
+from .base import Renderer, grid_digits, identifier
+from .clike import C_OPS
 from .mma import HELD, MMA_ITEMS, mma_function
 from .opencl_vectors import INTS, LANE, VectorBody
 
@@ -105,7 +105,7 @@ class _Body(VectorBody):
             inner, size = self.grid[u]
             number = "group" if self.signature.group else "item"
             digit = number if inner == 1 else f"{number} / {inner}L"
-            name = self.values[u] = c_identifier(str(u.arg[0]))
+            name = self.values[u] = identifier(str(u.arg[0]))
             self.emit(
                 f"long {name} = {digit};" if u is next(reversed(self.grid)) else f"long {name} = {digit} % {size}L;"
             )
@@ -250,11 +250,8 @@ class _Body(VectorBody):
             self.masked_store(place, gate, value, stored.dtype)
             return
         else:
-            text = self.plain_store(u, place, value, stored.dtype)
+            text = self.store_lanes(stored.dtype, self.space(place), self.at(place), value)
         self.emit(text if gate is None else f"if ({self.values[gate]}) {text}")
-
-    def plain_store(self, u: UOp, place: UOp, value: str, dtype: DType) -> str:
-        return self.store_lanes(dtype, self.space(place), self.at(place), value)
 
     def scatter(self, place: UOp, gate: UOp | None, value: str, dtype: DType) -> None:
         index, name = self.named(place.src[1]), self.fresh()

@@ -10,7 +10,7 @@ import math
 from abc import ABC
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
+from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes, memory_of
 
 from .clike import CLikeBody, float_text
 from .mma import MMA_ITEMS
@@ -171,9 +171,7 @@ class VectorBody(CLikeBody, ABC):
 
     def set(self, u: UOp) -> None:
         """SET."""
-        accumulator, value = u.src
-        while accumulator.op is not Ops.REG:
-            accumulator = accumulator.src[0]
+        accumulator, value = memory_of(u.src[0]), u.src[1]
         text = self.mask(value, self.masks[accumulator]) if value in self.masks else self.values[value]
         self.emit(f"{self.values[accumulator]} = {text};")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, DType, Group, InternalError, Op, Ops, UOp, dtypes
 
-from .base import Renderer, grid_digits, signature
+from .base import Renderer, grid_digits, identifier, signature
 
 __all__ = ["PYTHON_OPS", "PythonRenderer", "function_name", "rounder_name"]
 
@@ -50,7 +50,7 @@ class PythonRenderer(Renderer):
                 depth -= u.src[0] not in digits
                 continue
             if u in digits:
-                names[u] = _identifier(str(u.arg[0]))
+                names[u] = identifier(str(u.arg[0]))
                 text = f"{names[u]} = group // {digits[u][0]} % {digits[u][1]}"
             else:
                 text = _line(u, names)
@@ -78,7 +78,7 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
             if u.arg[1] == AxisKind.LOCAL:
                 names[u] = "me"
                 return f"if me < {u.src[0].arg}:"
-            names[u] = _identifier(str(u.arg[0]))
+            names[u] = identifier(str(u.arg[0]))
             bounds = names[u.src[0]]
             if u.arg[1] == AxisKind.THREAD:
                 bounds = "begin, end" if u.src[0].op is Ops.CONST else f"begin, min(end, {bounds})"
@@ -100,7 +100,7 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
     if u.dtype in (dtypes.int64, dtypes.index) and u.op in (Ops.ADD, Ops.MUL) and _is_index(u):
         names[u] = f"({names[u.src[0]]} {_INFIX[u.op]} {names[u.src[1]]})"
         return ""
-    names[u] = _identifier(str(u.arg)) if u.op in (Ops.REG,) else f"v{len(names)}"
+    names[u] = identifier(str(u.arg)) if u.op in (Ops.REG,) else f"v{len(names)}"
     return f"{names[u]} = {_expression(u, names)}"
 
 
@@ -108,10 +108,6 @@ def _is_index(u: UOp) -> bool:
     return all(
         s.op in (Ops.RANGE, Ops.CONST, Ops.VARIABLE) or (s.op in (Ops.ADD, Ops.MUL) and _is_index(s)) for s in u.src
     )
-
-
-def _identifier(text: str) -> str:
-    return text.replace(".", "_").replace("'", "_copy")
 
 
 def _expression(u: UOp, names: dict[UOp, str]) -> str:

@@ -48,7 +48,7 @@ class PythonDevice(Device):
         times = []
         for call in calls:
             start = time.perf_counter_ns()
-            call.program.handle(*(_values(b) for b in call.buffers), *call.variables, 0, call.threads)
+            call.program.handle(*map(_Values, call.buffers), *call.variables, 0, call.threads)
             times.append(time.perf_counter_ns() - start)
         return times if is_timed else []
 
@@ -86,10 +86,6 @@ def together(work: Callable[[int, int, dict[int, list[Any]]], Iterator[None]], g
             if waiting and len(waiting) < len(items):
                 raise InternalError(f"a barrier of group {group} is reached by {len(waiting)} of {len(items)} items")
             items = waiting[::-1]
-
-
-def _values(buffer: Buffer) -> _Values:
-    return _Values(buffer)
 
 
 def _rounder(dtype: DType) -> Callable[[Any], Any]:

@@ -22,9 +22,9 @@ from kernmill.ir import (
     dtypes,
     index_const,
     linear,
+    rebuilt,
     simplify,
     substitute,
-    with_sources,
 )
 
 from ..groups import is_local
@@ -36,14 +36,13 @@ def find_tiles(ast: UOp, target: Target) -> UOp:
     """The kernel with TILE where sums of products allow it."""
     if not target.tiles:
         return ast
-    done: dict[UOp, UOp] = {}
     order = ast.toposort()
-    for node in order:
-        src = tuple(done[s] for s in node.src)
-        new = with_sources(node, src)
+
+    def tiled(node: UOp, new: UOp) -> UOp:
         tiles = (tile for unit in target.tiles if (tile := _tile(new, unit)) and _is_dealt(node, unit, order))
-        done[node] = next(tiles, new)
-    return done[ast]
+        return next(tiles, new)
+
+    return rebuilt(ast, tiled)
 
 
 def _is_dealt(memory: UOp, unit: Unit, order: Sequence[UOp]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from kernmill.compiler import lower
 from kernmill.ir import Ops, Target, UOp, dtypes, elementwise
-from kernmill.renderers import C_OPS, OpenCLRenderer, c_identifier, float_text
+from kernmill.renderers import C_OPS, OpenCLRenderer, float_text, identifier
 from tests.compiler.kernels import data, only
 
 PLAIN = Target("plain", ops=C_OPS)
@@ -20,8 +20,8 @@ def render(root: UOp) -> str:
 
 
 def test_names() -> None:
-    assert c_identifier("i0.u.v") == "i0_u_v"
-    assert c_identifier("k0'") == "k0_copy"
+    assert identifier("i0.u.v") == "i0_u_v"
+    assert identifier("k0'") == "k0_copy"
 
 
 @pytest.mark.parametrize(
