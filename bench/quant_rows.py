@@ -16,7 +16,7 @@ __all__ = ["QUANT_ROWS"]
 Array = np.ndarray[Any, Any]
 Size = tuple[int, ...]
 ONE_ROW = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
-           "TQ1_0", "TQ2_0")  # fmt: skip
+           "TQ1_0", "TQ2_0", "IQ1_S", "IQ2_XXS", "IQ3_S")  # fmt: skip
 MANY_ROWS = ("Q8_0", "Q4_0", "Q5_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _INNER, _COLUMNS = 4096, 16384  # more than the caches hold, in every type
 _ERROR = 0.03  # of the largest result: values of x are rounded to 8 bits
@@ -30,14 +30,20 @@ def block_bytes(name: str, size: Size) -> int:
 
 
 def inputs(name: str, rng: np.random.Generator, size: Size) -> tuple[Array, ...]:
-    """Normal numbers, and the blocks of others."""
+    """Normal numbers, and the blocks of others; of a type that is only read, random bytes with small scales."""
     from kernmill import Tensor
-    from kernmill.quant import QuantizedTensor
+    from kernmill.quant import QuantizedTensor, block_type
 
-    rows, inner, columns = size
-    some = rng.standard_normal((min(columns, 64), inner), np.float32)  # writing blocks takes time: repeated
-    data = QuantizedTensor.quantize(Tensor(some), name).interleaved().data.numpy()
-    return rng.standard_normal((rows, inner), np.float32), np.tile(data, (columns // len(some), 1, 1))
+    (rows, inner, columns), kind = size, block_type(name)
+    some = min(columns, 64)  # writing blocks takes time: repeated
+    if kind.write is None:
+        blocks = rng.integers(0, 256, (some, inner // kind.values, kind.size_bytes), np.uint8)
+        blocks[..., 1] &= 0x3F  # the exponent of a block's scale
+        weights = QuantizedTensor(Tensor(blocks), name, (some, inner))
+    else:
+        weights = QuantizedTensor.quantize(Tensor(rng.standard_normal((some, inner), np.float32)), name)
+    data = weights.interleaved().data.numpy()
+    return rng.standard_normal((rows, inner), np.float32), np.tile(data, (columns // some, 1, 1))
 
 
 def weight(name: str, size: Size, data: Any) -> Any:

@@ -1,7 +1,8 @@
 """`python -m bench.sizes`: tensor programs of random sizes, in turn with torch eager: where is a rule of thumb far off?
 
 The rows of the table are sizes that people measure; users have others. What it prints are the worst ratios, so that
-the next look goes there, and their geometric mean. Results are compared before anything is timed.
+the next look goes there, and their geometric mean; programs that take less than 30 us are in the mean only, since they
+tell of calls. Results are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
 from statistics import geometric_mean
+from types import SimpleNamespace
 from typing import Any
 
 from .figures import digits, show_seconds
@@ -24,11 +28,25 @@ from .timing import call_sampler, interleave
 
 __all__ = ["FAMILIES", "Line", "lines_of", "main", "markdown"]
 
-_MOST_WORK = 3e8  # multiply-adds, or the square of elements: a line takes milliseconds
+_MOST_WORK = 3e8  # multiply-adds: a line takes milliseconds
+_MOST_ELEMENTS = 2_000_000
+_LEAST_S = 3e-5  # of kernmill's: below, most of it is the call
+_SIZES = (1, 2, 3, 4, 7, 16, 17, 30, 64, 100, 256, 1000, 4096)
 _ROUNDS = 7
 _SAMPLE_S = 0.002
 
-Program = tuple[Callable[..., Any], Callable[..., Any]]  # on tensors of kernmill's, and of torch's
+Program = Callable[..., Any]  # of functions, kernmill's or torch's, and tensors
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to run, on tensors of random floats of these shapes; of whole numbers below `below`, where it is not 0."""
+
+    what: str
+    shapes: Sequence[tuple[int, ...]]
+    run: Program
+    below: Sequence[int] = ()
+    work: float = 0.0  # multiply-adds, where there are products
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,18 @@ class Line:
         return self.torch_s / self.kernmill_s
 
 
-def _products(rng: random.Random) -> tuple[str, list[tuple[int, ...]], Program]:
+def _shape(rng: random.Random, dims: Sequence[int]) -> tuple[int, ...]:
+    while True:
+        shape = tuple(rng.choice(_SIZES) for _ in range(rng.choice(dims)))
+        if 500 <= math.prod(shape) <= _MOST_ELEMENTS:
+            return shape
+
+
+def _x(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _products(rng: random.Random) -> Case:
     rows, columns, terms = (rng.choice([1, 2, 3, 5, 8, 9, 12, 17, 24, 33, 48, 64, 100, 250]),
                             rng.choice([7, 16, 30, 64, 100, 128, 500, 1000, 3000]),
                             rng.choice([3, 5, 16, 33, 64, 128, 300, 784, 1024, 4096]))  # fmt: skip
@@ -57,46 +86,162 @@ def _products(rng: random.Random) -> tuple[str, list[tuple[int, ...]], Program]:
     left = (batch, terms, rows) if is_turned else (batch, rows, terms)
     right = (batch, columns, terms) if is_right_turned else (batch, terms, columns)
 
-    def run(a: Any, b: Any) -> Any:
+    def run(f: Any, a: Any, b: Any) -> Any:
         return (a.transpose(1, 2) if is_turned else a) @ (b.transpose(1, 2) if is_right_turned else b)
 
-    return (
-        f"{' x '.join(map(str, left))} {'T ' if is_turned else ''}@ {' x '.join(map(str, right))}"
-        + (" T" if is_right_turned else ""),
-        [left, right],
-        (run, run),
+    what = f"{_x(left)} {'T ' if is_turned else ''}@ {_x(right)}{' T' if is_right_turned else ''}"
+    return Case(what, [left, right], run, work=batch * rows * columns * terms)
+
+
+_FORMULAS = ("ab,bc,cd->ad", "bhqd,bhkd->bhqk", "bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", "abc,cd->abd", "abc,adc->bd",
+             "ab,ab->a", "ab,cb->abc", "abc,bcd->ad", "ab,ac->bc", "abcd,bd->ac", "abc,dc->bad")  # fmt: skip
+
+
+def _einsums(rng: random.Random) -> Case:
+    formula = rng.choice(_FORMULAS)
+    size = {name: rng.choice([2, 3, 8, 12, 16, 33, 64, 100, 256]) for name in sorted(set(formula) - set(",->"))}
+    shapes = [tuple(size[name] for name in term) for term in formula.split("->")[0].split(",")]
+    return Case(
+        f"einsum {formula} {', '.join(map(_x, shapes))}",
+        shapes,
+        lambda f, *x: f.einsum(formula, *x),
+        work=math.prod(size.values()),
     )
 
 
-_ROW_PROGRAMS: dict[str, Program] = {
-    "sum": (lambda x, axis: x.sum(axis), lambda x, axis: x.sum(axis)),
-    "max": (lambda x, axis: x.max(axis), lambda x, axis: x.amax(axis)),
-    "softmax": (lambda x, axis: x.softmax(axis), lambda x, axis: x.softmax(axis)),
-    "argmax": (lambda x, axis: x.argmax(axis), lambda x, axis: x.argmax(axis)),
-    "cumsum": (lambda x, axis: x.cumsum(axis), lambda x, axis: x.cumsum(axis)),
-    "logsumexp": (lambda x, axis: x.logsumexp(axis), lambda x, axis: x.logsumexp(axis)),
-    "flip and add": (lambda x, axis: x + x.flip(axis), lambda x, axis: x + x.flip(axis)),
-    "tanh": (lambda x, axis: x.tanh(), lambda x, axis: x.tanh()),
-    "transpose": (lambda x, axis: x.transpose(0, -1) + 1, lambda x, axis: x.transpose(0, -1).contiguous() + 1),
+_ROW_PROGRAMS: dict[str, Callable[..., Any]] = {
+    "sum": lambda f, x, axis: x.sum(axis),
+    "mean of squares": lambda f, x, axis: (x * x).mean(axis),
+    "max": lambda f, x, axis: x.amax(axis),
+    "var": lambda f, x, axis: x.var(axis),
+    "std, kept": lambda f, x, axis: (x - x.mean(axis, keepdim=True)) / (x.std(axis, keepdim=True) + 1e-5),
+    "all sums": lambda f, x, axis: x.sum(),
+    "sum of the others": lambda f, x, axis: x.sum(tuple(i for i in range(x.ndim) if i != axis)),
+    "softmax": lambda f, x, axis: x.softmax(axis),
+    "log softmax": lambda f, x, axis: x.log_softmax(axis),
+    "argmax": lambda f, x, axis: x.argmax(axis),
+    "cumsum": lambda f, x, axis: x.cumsum(axis),
+    "cumprod": lambda f, x, axis: x.cumprod(axis),
+    "logsumexp": lambda f, x, axis: x.logsumexp(axis),
+    "norm": lambda f, x, axis: x.norm(2, axis),
+    "any": lambda f, x, axis: (x > 3).any(axis),
+    "flip and add": lambda f, x, axis: x + x.flip(axis),
+    "sort": lambda f, x, axis: x.sort(axis)[0],
+    "argsort": lambda f, x, axis: x.take_along_dim(x.argsort(axis), axis),
+    "topk 3": lambda f, x, axis: x.topk(min(3, x.shape[axis]), axis)[0],
 }
 
 
-def _rows(rng: random.Random) -> tuple[str, list[tuple[int, ...]], Program]:
-    name = rng.choice(list(_ROW_PROGRAMS))
-    shape = tuple(rng.choice([3, 7, 16, 30, 64, 100, 256, 1000, 4096]) for _ in range(rng.choice([2, 3])))
-    axis = rng.randrange(len(shape))
-    ours, theirs = _ROW_PROGRAMS[name]
-    return (
-        f"{name} of {' x '.join(map(str, shape))} over axis {axis}",
-        [shape],
-        (
-            lambda x: ours(x, axis),
-            lambda x: theirs(x, axis),
-        ),
+def _rows(rng: random.Random) -> Case:
+    name, shape = rng.choice(list(_ROW_PROGRAMS)), _shape(rng, [2, 2, 3, 4])
+    axis, run = rng.randrange(len(shape)), _ROW_PROGRAMS[name]
+    return Case(f"{name} of {_x(shape)} over axis {axis}", [shape], lambda f, x: run(f, x, axis))
+
+
+_MOVES: dict[str, Callable[..., Any]] = {
+    "tanh": lambda f, x, y, axis: x.tanh(),
+    "gelu": lambda f, x, y, axis: f.gelu(x),
+    "transpose": lambda f, x, y, axis: x.transpose(axis, -1).contiguous(),
+    "reversed axes and 1": lambda f, x, y, axis: x.permute(*reversed(range(x.ndim))).contiguous() + 1,
+    "first axis last": lambda f, x, y, axis: x.movedim(0, -1).contiguous(),
+    "last axis first": lambda f, x, y, axis: x.movedim(-1, 0).contiguous(),
+    "add along": lambda f, x, y, axis: x + y.mean(axis, keepdim=True),
+    "cat": lambda f, x, y, axis: f.cat([x, y], axis),
+    "cat of 3": lambda f, x, y, axis: f.cat([x, y, x], axis),
+    "stack": lambda f, x, y, axis: f.stack([x, y], axis),
+    "roll": lambda f, x, y, axis: f.roll(x, 1, axis),
+    "pad last": lambda f, x, y, axis: f.pad(x, (1, 2)),
+    "pad two": lambda f, x, y, axis: f.pad(x, (1, 1, 2, 2)),
+    "every second": lambda f, x, y, axis: x[..., ::2] * 2,
+    "without ends": lambda f, x, y, axis: x[1:-1, 1:-1] * 2,
+    "differences": lambda f, x, y, axis: x[..., 1:] - x[..., :-1],
+    "where": lambda f, x, y, axis: f.where(x > 0, x, y * 0.5),
+    "where chain": lambda f, x, y, axis: f.where(x > 1, x, f.where(x > 0, y, f.where(y > 0, x * y, x + y))),
+    "masked fill": lambda f, x, y, axis: x.masked_fill(y > 0, -1.0),
+    "triangle": lambda f, x, y, axis: x.tril(),
+    "repeat": lambda f, x, y, axis: f.stack([x, x], axis).flatten(),
+    "clamped": lambda f, x, y, axis: (x * 2 + y).clamp(-1, 1),
+    "halves": lambda f, x, y, axis: x.chunk(2, axis)[0] * x.chunk(2, axis)[0].sigmoid(),
+}  # fmt: skip
+
+
+def _moves(rng: random.Random) -> Case:
+    name, shape = rng.choice(list(_MOVES)), _shape(rng, [2, 3, 3, 4])
+    axis, run = rng.randrange(len(shape)), _MOVES[name]
+    return Case(f"{name} of {_x(shape)} along axis {axis}", [shape, shape], lambda f, x, y: run(f, x, y, axis))
+
+
+def _images(rng: random.Random) -> Case:
+    kind = rng.choice(["conv2d", "conv2d", "conv1d", "max_pool2d", "avg_pool2d", "batch norm"])
+    n, c, size = rng.choice([1, 4, 8]), rng.choice([1, 3, 8, 12, 32, 64]), rng.choice([7, 14, 20, 28, 33, 56])
+    image = (n, c, size * 16) if kind == "conv1d" else (n, c, size, size)
+    if kind == "batch norm":
+        return Case(f"{kind} of {_x(image)}", [image, (c,), (c,), (c,)], lambda f, x, m, w, b: (
+            (x - m[None, :, None, None]) * w[None, :, None, None] + b[None, :, None, None]).relu())  # fmt: skip
+    k = rng.choice([2, 3, 3, 5])
+    if "pool" in kind:
+        return Case(f"{kind} {k} of {_x(image)}", [image], lambda f, x: getattr(f, kind)(x, k))
+    weight = (rng.choice([1, 6, 16, 32, 64]), c, *[rng.choice([1, k])] * (len(image) - 2))
+    stride, padding = rng.choice([1, 1, 2]), rng.choice([0, weight[-1] // 2])
+    return Case(
+        f"{kind} of {_x(image)} by {_x(weight)}, stride {stride}, padding {padding}",
+        [image, weight],
+        lambda f, x, w: getattr(f, kind)(x, w, stride=stride, padding=padding),
     )
 
 
-FAMILIES = {"products": _products, "rows": _rows}
+def _layer_norm(f: Any, x: Any, weight: Any, bias: Any) -> Any:
+    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt() * weight + bias
+
+
+def _layers(rng: random.Random) -> Case:
+    kind = rng.choice(["mlp", "embedding", "attention", "cross attention", "layer norm", "one hot", "looked up"])
+    n, d, h = rng.choice([1, 4, 33, 100, 256]), rng.choice([16, 48, 64, 100, 256]), rng.choice([10, 64, 100, 512])
+    if kind == "mlp":
+        return Case(f"mlp {n} x {d} x {h} x 10", [(n, d), (h, d), (h,), (10, h), (10,)],
+                    lambda f, x, v, b, w, c: f.linear(f.linear(x, v, b).relu(), w, c))  # fmt: skip
+    rows = rng.choice([50, 1000, 30000])
+    if kind == "looked up":
+        return Case(f"{n} of {rows} x {d}", [(rows, d), (n,)], lambda f, t, i: t[i], (0, rows))
+    if kind == "embedding":
+        shapes = [(rows, d), (h, d), (n,)]
+        return Case(f"{n} of {rows} x {d} by {h}", shapes, lambda f, t, w, i: f.linear(t[i], w), (0, 0, rows))
+    if kind == "one hot":
+        return Case(f"one hot of {n} x {h} of {d}", [(n, h)], lambda f, i: f.one_hot(i, d), (d,))
+    if kind == "layer norm":
+        return Case(f"layer norm of {n} x {h} x {d}", [(n, h, d), (d,), (d,)], _layer_norm)
+    heads, width, causal = rng.choice([1, 4, 12]), rng.choice([16, 32, 64, 80]), rng.choice([False, True])
+    keys = rng.choice([7, 64, 300, 1000]) if kind == "cross attention" else n
+    q, k = (1, heads, n, width), (1, heads, keys, width)
+    causal = causal and n == keys
+    return Case(f"{'causal ' if causal else ''}attention of {_x(q)} by {_x(k)}", [q, k, k],
+                lambda f, q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=causal))  # fmt: skip
+
+
+FAMILIES = {
+    "products": _products,
+    "einsums": _einsums,
+    "rows": _rows,
+    "moves": _moves,
+    "images": _images,
+    "layers": _layers,
+}
+
+
+def _functions() -> tuple[Any, Any]:
+    """What programs call that is no method, under the same names: kernmill's and torch's."""
+    import torch
+    from torch.nn import functional
+
+    import kernmill
+
+    joining = ("cat", "stack", "where", "einsum")
+    named = ("conv1d", "conv2d", "gelu", "linear", "avg_pool2d", "max_pool2d", "one_hot", "pad", "roll",
+             "scaled_dot_product_attention")  # fmt: skip
+    theirs = {name: getattr(functional, name, None) or getattr(torch, name) for name in (*named, *joining)}
+    ours = {name: getattr(kernmill.Tensor, name) for name in named}
+    ours |= {name: getattr(kernmill, name) for name in joining}
+    return SimpleNamespace(**ours), SimpleNamespace(**theirs)
 
 
 def lines_of(family: str, seed: int, seconds: float) -> Iterator[Line]:
@@ -106,23 +251,25 @@ def lines_of(family: str, seed: int, seconds: float) -> Iterator[Line]:
 
     from kernmill import Tensor, jit
 
-    rng, values, end = random.Random(seed), np.random.default_rng(seed), time.monotonic() + seconds
-    while True:
-        what, shapes, (ours, theirs) = FAMILIES[family](rng)
-        work = math.prod(shapes[0]) * (shapes[1][-1] if len(shapes) > 1 else 30)
-        if work > _MOST_WORK:
+    rng, values, end, line = random.Random(seed), np.random.default_rng(seed), time.monotonic() + seconds, None
+    ours, theirs = _functions()
+    while time.monotonic() < end or line is None:
+        case = FAMILIES[family](rng)
+        if case.work > _MOST_WORK or max(map(math.prod, case.shapes)) > _MOST_ELEMENTS:
             continue
-        arrays = [values.standard_normal(shape).astype(np.float32) for shape in shapes]
-        mine, other, fast = [Tensor(a) for a in arrays], [torch.from_numpy(a) for a in arrays], jit(ours)
+        arrays = [
+            values.integers(below, size=shape) if below else values.standard_normal(shape).astype(np.float32)
+            for shape, below in zip_longest(case.shapes, case.below, fillvalue=0)
+        ]
+        calls = {"kernmill": partial(jit(partial(case.run, ours)), *map(Tensor, arrays)),
+                 "torch": partial(case.run, theirs, *map(torch.from_numpy, arrays))}  # fmt: skip
         for _ in range(3):
-            result = fast(*mine)
-        is_right = np.allclose(result.numpy(), theirs(*other).numpy(), rtol=1e-3, atol=1e-3 * math.sqrt(work))
-        samplers = {"kernmill": call_sampler(lambda: fast(*mine), _SAMPLE_S, 1),  # noqa: B023 - timed before the next
-                    "torch": call_sampler(lambda: theirs(*other), _SAMPLE_S, 1)}  # fmt: skip # noqa: B023
+            result = calls["kernmill"]()
+        is_right = np.allclose(result.numpy(), calls["torch"]().numpy(), rtol=1e-3, atol=1e-3)
+        samplers = {name: call_sampler(call, _SAMPLE_S, 1) for name, call in calls.items()}
         times = interleave(samplers, _ROUNDS)
-        yield Line(what, min(times["kernmill"]), min(times["torch"]), is_right)
-        if time.monotonic() > end:
-            return
+        line = Line(case.what, min(times["kernmill"]), min(times["torch"]), is_right)
+        yield line
 
 
 def markdown(facts: dict[str, Any], lines: Sequence[Line], most: int) -> str:
@@ -131,6 +278,7 @@ def markdown(facts: dict[str, Any], lines: Sequence[Line], most: int) -> str:
             f"{len(lines)} programs; x: torch's time by kernmill's, the least of {_ROUNDS} rounds each. "
             f"Geometric mean: {digits(geometric_mean([line.ratio for line in lines]))}.", "",
             as_row(["program", "kernmill", "torch", "x"]), as_row(["---", "--:", "--:", "--:"])]  # fmt: skip
+    lines = [line for line in lines if line.kernmill_s > _LEAST_S or not line.is_right]
     for line in sorted(lines, key=lambda one: (one.is_right, one.ratio))[:most]:
         shown = digits(line.ratio) if line.is_right else "WRONG"
         text.append(as_row([line.what, show_seconds(line.kernmill_s), show_seconds(line.torch_s), shown]))

@@ -8,8 +8,9 @@ Guarantees: no UNROLL or GROUP range is left. Tests: tests/compiler/test_expand.
 from __future__ import annotations
 
 from itertools import product
+from operator import mul
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, rebuilt, simplify, with_sources
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, from_linear, linear, rebuilt, simplify, with_sources
 
 from .reduce_loops import separate_loops
 from .split_reduce import neutral_element
@@ -44,22 +45,30 @@ def _copies(node: UOp, loops: list[UOp]) -> list[UOp]:
         return [node]
     sizes = [range(loop.src[0].arg) for loop in loops]
     done: dict[UOp, tuple[list[int], dict[tuple[int, ...], UOp]]] = {}  # its loops' numbers; a copy for their places
-    numbers = {loop: [number] for number, loop in enumerate(loops)}
-    for below in node.toposort(stop=lambda u: u.ranges.isdisjoint(loops)):
-        own = numbers.get(below) or [number for number, loop in enumerate(loops) if loop in below.ranges]
+    for below in node.toposort(stop=lambda u: u.ranges.isdisjoint(loops) or _is_sum(u, loops)):
+        own = [number for number, loop in enumerate(loops) if loop in below.ranges]
+        spots = list(product(*(sizes[number] for number in own)))
         if not own:
-            done[below] = own, {(): below}
-        elif below in numbers:
-            done[below] = own, {(place,): index_const(place) for place in sizes[own[0]]}
+            copies = [below]
+        elif _is_sum(below, loops):
+            terms, offset = linear(below)
+            rest = {atom: k for atom, k in terms.items() if atom not in loops}
+            steps = [terms.get(loops[number], 0) for number in own]
+            copies = [from_linear(rest, offset + sum(map(mul, steps, places)), below.dtype) for places in spots]
         else:
             sources = [(done[s][1], [own.index(number) for number in done[s][0]]) for s in below.src]
-            every: dict[tuple[int, ...], UOp] = {}
-            for places in product(*(sizes[number] for number in own)):
-                src = tuple([copies[*(places[at] for at in picked)] for copies, picked in sources])
-                every[places] = with_sources(below, src)
-            done[below] = own, every
-    own, copies = done[node]
-    return [simplify(copies[*(places[number] for number in own)]) for places in product(*sizes)]
+            copies = [
+                with_sources(below, tuple([every[*(places[at] for at in picked)] for every, picked in sources]))
+                for places in spots
+            ]
+        done[below] = own, dict(zip(spots, copies, strict=True))
+    own, every = done[node]
+    return [simplify(every[*(places[number] for number in own)]) for places in product(*sizes)]
+
+
+def _is_sum(u: UOp, loops: list[UOp]) -> bool:
+    """Whether a place changes with these loops by steps alone."""
+    return u.dtype is dtypes.index and all(atom in loops or atom.ranges.isdisjoint(loops) for atom in linear(u)[0])
 
 
 def _close(node: UOp) -> UOp:

@@ -28,11 +28,11 @@ def linearize(ast: UOp, side_by_side: int = 0) -> list[UOp]:
     """
     order = [node for node in ast.toposort() if node.op is not Ops.SINK]
     paths = loop_paths(ast)
-    place = {node: _place(node, paths) for node in order}
+    place = {ranges: _place(ranges, paths) for ranges in {node.ranges for node in order}}
     blocks: dict[Path, list[UOp]] = {}
     for node in order:
         if node.op is not Ops.RANGE:
-            blocks.setdefault(place[node], []).append(node)
+            blocks.setdefault(place[node.ranges], []).append(node)
     children: dict[Path, list[Path]] = {}
     for path in dict.fromkeys(p[:n] for p in blocks for n in range(1, len(p) + 1)):
         children.setdefault(path[:-1], []).append(path)
@@ -51,14 +51,14 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     info: KernelInfo = ast.arg
     order = ast.toposort()
     loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE}
-    closed_somewhere = {r for node in order for r in closed_ranges(node)}
+    closers = [node for node in order if closed_ranges(node)]
+    closed_somewhere = {r for node in closers for r in closed_ranges(node)}
     paths: dict[UOp, Path] = {}
     around: Path = ()
     for name in info.order:
         if name in loops:
             around = (*around, loops[name])
             paths[loops[name]] = around
-    closers = [node for node in order if closed_ranges(node)]
     waiting = closers
     while waiting:  # a closer may stand in the loops of another closer that comes later in the order
         later: list[UOp] = []
@@ -66,7 +66,7 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
             if any(r in closed_somewhere and r not in paths for r in walked(node.ranges)):
                 later.append(node)
                 continue
-            around = _place(node, paths)
+            around = _place(node.ranges, paths)
             for loop in walked(closed_ranges(node)):
                 around = (*around, loop)
                 if paths.setdefault(loop, around) != around:
@@ -84,18 +84,18 @@ def walked(loops: Iterable[UOp]) -> list[UOp]:
     return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP)]
 
 
-def _place(node: UOp, paths: dict[UOp, Path]) -> Path:
+def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
     deepest: Path = ()
-    around = walked(node.ranges)
+    around = walked(ranges)
     for loop in around:
         path = paths.get(loop)
         if path is None:
-            raise InternalError(f"linearize: {node!r} stands in the loop {loop.arg}, which nothing opens")
+            raise InternalError(f"linearize: a value stands in the loop {loop.arg}, which nothing opens")
         if len(path) > len(deepest):
             deepest = path
     for loop in around:
         if paths[loop] != deepest[: len(paths[loop])]:
-            raise InternalError(f"linearize: {node!r} needs loops that do not nest: {[r.arg[0] for r in node.ranges]}")
+            raise InternalError(f"linearize: a value needs loops that do not nest: {[r.arg[0] for r in ranges]}")
     return deepest
 
 
@@ -110,10 +110,10 @@ def _emit(
             owner[node] = number
     needs: list[set[int]] = [set() for _ in members]
     for node, number in owner.items():
-        needs[number].update(n for s in node.src if (n := owner.get(s)) is not None and n != number)
+        needs[number].update([n for s in node.src if (n := owner.get(s, number)) != number])
     for number, member in enumerate(members):
         if not isinstance(member, UOp):
-            needs[number].update(n for s in member[-1].src if (n := owner.get(s)) is not None)
+            needs[number].update([n for s in member[-1].src if (n := owner.get(s, number)) != number])
     users: list[list[int]] = [[] for _ in members]
     for number, needed in enumerate(needs):
         for n in needed:
@@ -153,14 +153,15 @@ def _levels(members: list[UOp | Path], needs: list[set[int]], side_by_side: int)
     depth = [0] * len(members)
     chain = [0] * len(members)  # vector steps that wait for no accumulator
     for number, member in enumerate(members):
-        if not isinstance(member, UOp) or any(n >= number for n in needs[number]):
+        needed = needs[number]
+        if not isinstance(member, UOp) or (needed and max(needed) >= number):
             return [0] * len(members)
-        depth[number] = 1 + max((depth[n] for n in needs[number]), default=0)
-        before = max((chain[n] for n in needs[number]), default=0)
-        if _is_accumulator(member) or any(chain[n] < 0 for n in needs[number]):
+        depth[number] = 1 + max([depth[n] for n in needed], default=0)
+        before = [chain[n] for n in needed]
+        if _is_accumulator(member) or min(before, default=0) < 0:
             chain[number] = -1
         elif _is_step(member):
-            chain[number] = before + (2 if member.op is Ops.DOT else 1)  # which takes longer
+            chain[number] = max(before, default=0) + (2 if member.op is Ops.DOT else 1)  # which takes longer
     if max(chain, default=0) < _LONG_CHAIN:
         return [0] * len(members)
     level, first_use, width = list(depth), [len(members)] * len(members), dict[int, int]()

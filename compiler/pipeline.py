@@ -18,6 +18,7 @@ from .linearize import linearize, loop_depths
 from .lower.ahead import ask_ahead
 from .lower.decompose import decompose
 from .lower.dot import find_dots
+from .lower.entries import read_entries
 from .lower.index import lower_index
 from .lower.reduce import lower_reduces
 from .lower.table import find_tables
@@ -63,6 +64,8 @@ PIPELINE: tuple[Pass, ...] = (
          "gathers and scatters are there, and not yet the addresses as machine numbers, whose steps nobody can read"),
     Pass("words", find_words, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
          "bytes that belong together are picked from one vector"),
+    Pass("entries", read_entries, Stage.VECTORIZED, Stage.VECTORIZED, ("words",),
+         "numbers of several bytes are one load of which a lane is a part"),
     Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
          "four products of bytes are values of one sum, and what was packed for them is one load"),
     Pass("table", find_tables, Stage.VECTORIZED, Stage.VECTORIZED, ("dot",),

@@ -397,8 +397,20 @@ def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
     if is_alike and all(s.dtype.size_bytes == s.dtype.lanes for s in first.src):
         woven = (side_by_side([u.src[n] for u in values], lanes) for n in range(len(first.src)))
         return UOp(first.op, first.dtype.vec(count * lanes), tuple(woven), first.arg)
-    vectors = [spread(u, lanes) for u in values]
+    vectors = [_of_words(spread(u, lanes)) for u in values]
     return merged([(vector, lane) for lane in range(lanes) for vector in vectors])
+
+
+def _of_words(u: UOp) -> UOp:
+    """One byte of each number of several, as it is picked from all bytes; anything else as it is."""
+    number, by = u.src[0] if u.op is Ops.CAST else u, 0
+    if number.op is Ops.SHR and number.src[1].is_const:
+        number, by = number.src[0], int(number.src[1].arg)
+    size = number.dtype.scalar.size_bytes
+    if u.op is not Ops.CAST or not number.dtype.is_int or size < _WORD or by % 8:
+        return u
+    read = _read_as(number, u.dtype.scalar.vec(size * u.dtype.lanes))
+    return shuffle(read, read, tuple(range(by // 8, read.dtype.lanes, size)))
 
 
 def _is_alike(u: UOp, other: UOp) -> bool:

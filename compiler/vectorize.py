@@ -17,10 +17,9 @@ from kernmill.ir import (
     closed_ranges,
     const,
     dtypes,
-    index_const,
+    from_linear,
     linear,
     simplify,
-    substitute,
 )
 
 __all__ = ["vectorize"]
@@ -49,7 +48,9 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
         return _close(node, src)
     if node.op is Ops.INDEX:
         return _place(node, src, done)
-    if src == node.src or node.op is Ops.TILE:
+    if src == node.src:
+        return node
+    if node.op is Ops.TILE:
         return node.replace(src=src)
     lanes = max(s.dtype.lanes for s in src)
     if node.op is Ops.LOAD:
@@ -79,10 +80,11 @@ def _place(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     gate = tuple(spread(g, lanes) for g in src[2:])
     if loop not in node.src[1].ranges:  # one place for all lanes, behind a gate that differs
         return node.replace(src=(src[0], spread(src[1], lanes), *gate))
-    terms, _ = linear(node.src[1])
+    terms, offset = linear(node.src[1])
     apart = {atom for atom in terms if loop in atom.ranges}
     if apart == {loop} and terms[loop] == 1:
-        first = simplify(substitute(node.src[1], {loop: index_const(0)}))
+        rest = {atom: k for atom, k in terms.items() if atom is not loop}
+        first = simplify(from_linear(rest, offset, node.src[1].dtype))
         return node.replace(dtype=node.dtype.vec(lanes), src=(src[0], done.get(first, first), *gate))
     return node.replace(src=(src[0], spread(src[1], lanes), *gate))
 

@@ -45,12 +45,14 @@ def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp], *, on_nodes: b
             memo[stack.pop()] = memo[result]
             waiting -= 1
             continue
-        missing = [s for s in node.src if s not in memo and not (on_nodes and _recall(s, memo))]
+        missing = [s for s in node.src if s not in memo]
+        if missing and on_nodes:
+            missing = [s for s in missing if not _recall(s, memo)]
         if missing:
             stack += missing
             continue
         renewed = with_sources(node, tuple([memo[s] for s in node.src]))
-        if renewed in memo or (on_nodes and _recall(renewed, memo)):
+        if renewed is not node and (renewed in memo or (on_nodes and _recall(renewed, memo))):
             memo[stack.pop()] = memo[renewed]
             continue
         result = _step(renewed, rules)

@@ -148,9 +148,6 @@ class UOp(metaclass=_Nodes):
         if ref is not None and (found := ref()) is not None:
             return found
         with _lock:
-            ref = _table.get(key)
-            if ref is not None and (found := ref()) is not None:
-                return found
             self = object.__new__(cls)
             self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
             self.origin, self.storage = origin.value, None
@@ -158,7 +155,11 @@ class UOp(metaclass=_Nodes):
             self._linear = self._order = MISSING
             new = _Ref(self, _forget)
             new.key = key
-            _table[key] = new
+            ref = _table.setdefault(key, new)
+            if ref is not new:
+                if (found := ref()) is not None:  # another thread was quicker
+                    return found
+                _table[key] = new
             return self
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -182,12 +183,7 @@ class UOp(metaclass=_Nodes):
     def bounds(self) -> Bounds:
         """The interval (least, greatest) that an int or bool value lies in; of the dtype where nothing is known."""
         found: Bounds = self._bounds
-        if found is MISSING:
-            for s in self.src:
-                if s._bounds is MISSING:
-                    return _derive(self, "_bounds", bounds_of)
-            found = self._bounds = bounds_of(self)
-        return found
+        return found if found is not MISSING else _derive(self, "_bounds", bounds_of)
 
     @property
     def ranges(self) -> frozenset[UOp]:
@@ -308,9 +304,19 @@ def closed_ranges(node: UOp) -> tuple[UOp, ...]:
     return node.src[1 + node.arg :] if node.op is Ops.AFTER else ()
 
 
+_NO_RANGES: frozenset[UOp] = frozenset()
+
+
 def _ranges_of(node: UOp) -> frozenset[UOp]:
-    free: frozenset[UOp] = frozenset().union(*(s.ranges for s in node.src)) if node.src else frozenset()
-    return free | {node} if node.op is Ops.RANGE else free.difference(closed_ranges(node))
+    free = _NO_RANGES
+    for s in node.src:
+        own: frozenset[UOp] = s._ranges  # filled before: see UOp.ranges
+        if own is not free and not own <= free:  # one set is kept for all nodes that have it
+            free = own if free <= own else free | own
+    if node.op is Ops.RANGE:
+        return free | {node}
+    closed = closed_ranges(node)
+    return free.difference(closed) if closed else free
 
 
 _SMALL = 1024

@@ -10,7 +10,6 @@ from kernmill.compiler import (
     Action,
     choose_actions,
     estimate,
-    fitting,
     lower,
     merge_loops,
     parse_schedule,
@@ -32,11 +31,6 @@ def heuristic_schedule(device: Device, kernel: Kernel, target: Target | None = N
     return choose_actions(merge_loops(kernel.ast), target or device.target)
 
 
-def parsed(text: str | None, device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
-    """A given schedule as actions; the heuristic's for None."""
-    return heuristic_schedule(device, kernel, target) if text is None else parse_schedule(text)
-
-
 class Rendered(NamedTuple):
     """A kernel on its way to a program: the linear list, its text, the size of its parallel loop."""
 
@@ -50,14 +44,13 @@ class Unfinished:
 
     def __init__(self, device: Device, kernel: Kernel, disk_key: str, given: str | None) -> None:
         self.device, self.kernel, self.disk_key, self.given = device, kernel, disk_key, given
-
         self.target = device.target
 
     def begin(self, *, is_one_of_many: bool) -> None:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
         counters.compiled += 1
         try:
-            actions = parsed(self.given, self.device, self.kernel, self.target)
+            actions = None if self.given is None else parse_schedule(self.given)
             rendered = render(self.device, self.kernel, actions, self.target, is_chosen=self.given is None)
         except GroupTooLarge:
             if not self.shrunk():
@@ -117,23 +110,24 @@ def render(
     *,
     is_chosen: bool = False,
 ) -> Rendered:
-    """Lower and render, from scratch; by default with the schedule in force.
+    """Lower and render, from scratch; by default with the schedule in force, with `is_chosen` the heuristic's.
 
-    Of a schedule that the heuristic has chosen what does not fit is left out: its faults stop nobody. A bug on the way
-    is reported with the kernel's UOps and schedule.
+    Where what the heuristic has chosen does not fit, the loops are left as they are: its faults stop nobody. A bug on
+    the way is reported with the kernel's UOps and schedule.
     """
     target = target or device.target
-    if actions is None:
+    if actions is None and not is_chosen:
         given = given_schedule(device, kernel)
-        actions, is_chosen = parsed(given, device, kernel, target), given is None
+        actions, is_chosen = None if given is None else parse_schedule(given), given is None
     try:
         uops = lower(kernel.ast, target, actions, is_checked=bool(setting("CHECK")))
     except CompileError:
         if not is_chosen or setting("CHECK"):
             raise
-        return render(device, kernel, fitting(merge_loops(kernel.ast), actions), target)
+        return render(device, kernel, [], target)
     except InternalError as error:
-        error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{show_schedule(actions)}")
+        shown = "the heuristic's" if actions is None else show_schedule(actions)
+        error.add_note(f"kernel:\n{print_uops(kernel.ast)}schedule:\n{shown}")
         raise
     kinds = {u.arg[1] for u in uops if u.op is Ops.RANGE}
     if not device.target.group_items and kinds & {AxisKind.GLOBAL, AxisKind.LOCAL}:
@@ -157,7 +151,8 @@ def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
 
 def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
     """The actions in force: those written in OVERRIDE, else those that a search has stored, else the heuristic's."""
-    return parsed(given_schedule(device, kernel), device, kernel)
+    given = given_schedule(device, kernel)
+    return heuristic_schedule(device, kernel) if given is None else parse_schedule(given)
 
 
 def describe(kernel: Kernel, device: Device) -> dict[str, object]:

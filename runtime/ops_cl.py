@@ -442,11 +442,9 @@ class _Prepared(Batch):
         return partial(self.launches[entry].bind, slot)
 
     def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
-        found = [(self.launches[entry], 2 * len(self.calls[entry].buffers) + number) for entry, number in places]
-
         def give(value: int) -> None:
-            for launch, slot in found:
-                launch.set_number(slot, value)
+            for entry, number in places:
+                self.launches[entry].set_number(2 * len(self.calls[entry].buffers) + number, value)
 
         return give
 

@@ -19,7 +19,7 @@ from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
 
-_SHARED_NS = 20_000.0  # less work than this is not worth handing to another thread
+_SHARED_NS = 15_000.0  # less work than this is not worth handing to another thread
 _CHUNK_NS = 5_000.0  # that one thread takes at least
 
 

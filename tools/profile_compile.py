@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +92,14 @@ def watch(phases: Phases) -> None:
     phases.wrap("kernmill.runtime.planning", {"make_schedule": "schedule", "plan_memory": "plan memory"})
     phases.wrap("kernmill.compiler.schedule", {"fuse": "fuse"} if _has("kernmill.compiler.schedule", "fuse") else {})
     phases.wrap("kernmill.runtime.compiling", {
-        "choose_actions": "choose actions", "merge_loops": "merge loops", "lower": "lower", "estimate": "estimate",
-        "signature": "render",
+        "lower": "lower", "estimate": "estimate", "signature": "render",
     })  # fmt: skip
     phases.wrap("kernmill.compiler.pipeline", {
-        "apply_actions": "apply actions", "merge_loops": "merge loops", "linearize": "linearize",
+        "choose": "choose actions", "merge_loops": "merge loops", "linearize": "linearize",
     })  # fmt: skip
     pipeline: Any = sys.modules["kernmill.compiler.pipeline"]
-    records: Any = sys.modules["kernmill.ir.records"]
     pipeline.PIPELINE = tuple(
-        records.replace(step, run=phases.timed(f"pass {step.name}", step.run)) for step in pipeline.PIPELINE
+        replace(step, run=phases.timed(f"pass {step.name}", step.run)) for step in pipeline.PIPELINE
     )
     phases.wrap("kernmill.renderers.base", {})
     device = importlib.import_module("kernmill.runtime").get_device("LLVM")

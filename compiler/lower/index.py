@@ -19,19 +19,16 @@ def lower_index(ast: UOp, depth: Mapping[UOp, int]) -> UOp:
     """The kernel with 64-bit loop variables and addresses; `depth` says how deep each loop stands."""
     done: dict[UOp, UOp] = {}
     for node in ast.toposort():
-        if node.dtype.kind.value == "index" and node.dtype.lanes == 1 and node.op in (Ops.ADD, Ops.MUL, Ops.SUB):
-            ordered = _by_depth(node, depth)
-            done[node] = _typed(ordered, done)
-            continue
-        done[node] = _typed(_lane_compare(node), done)
+        is_sum = node.dtype is dtypes.index and node.op in (Ops.ADD, Ops.MUL, Ops.SUB)
+        done[node] = _typed(_by_depth(node, depth) if is_sum else _lane_compare(node), done)
     return done[ast]
 
 
 def _typed(node: UOp, done: dict[UOp, UOp]) -> UOp:
     if node in done:
         return done[node]
-    src = tuple(_typed(s, done) for s in node.src)
-    dtype: DType = dtypes.int64.vec(node.dtype.lanes) if node.dtype.kind.value == "index" else node.dtype
+    src = tuple([done[s] if s in done else _typed(s, done) for s in node.src])
+    dtype: DType = dtypes.int64.vec(node.dtype.lanes) if node.dtype.family == "index" else node.dtype
     if node.op in (Ops.MAX, Ops.MIN) and dtype is not node.dtype:  # until here its bounds were those of a clamp
         a, b = src
         done[node] = (b < a if node.op is Ops.MAX else a < b).where(a, b)
@@ -58,7 +55,7 @@ def _by_depth(node: UOp, depth: Mapping[UOp, int]) -> UOp:
 
 def _lane_compare(node: UOp) -> UOp:
     """lanes + base < limit as narrow lanes against one scalar: lanes < limit - base, in 32 bits; so with <= and >."""
-    if node.op not in (Ops.LT, Ops.LE) or node.src[0].dtype.lanes == 1 or node.src[0].dtype.kind.value != "index":
+    if node.op not in (Ops.LT, Ops.LE) or node.src[0].dtype.lanes == 1 or node.src[0].dtype.family != "index":
         return node
     first, second = (_lanes_and_rest(s) for s in node.src)
     if first is None or second is None:

@@ -4,7 +4,7 @@ from . import proposals as proposals
 from .actions import VERBS as VERBS
 from .actions import Action as Action
 from .actions import apply_actions as apply_actions
-from .actions import fitting as fitting
+from .actions import fits as fits
 from .actions import parse_schedule as parse_schedule
 from .actions import show_schedule as show_schedule
 from .blocks import block_plan as block_plan

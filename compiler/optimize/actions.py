@@ -29,7 +29,6 @@ Tests: tests/compiler/optimize/test_actions.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -134,16 +133,6 @@ def fits(ast: UOp, action: Action) -> bool:
     except CompileError:
         return False
     return True
-
-
-def fitting(ast: UOp, actions: Sequence[Action]) -> list[Action]:
-    """Those of the actions that can be applied one after another."""
-    found: list[Action] = []
-    for action in actions:
-        with suppress(CompileError):
-            ast, _ = apply_action(ast, action)
-            found.append(action)
-    return found
 
 
 def _check_memory(ast: UOp) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
 
-from .look import Shape, look, nest_iterations
+from .look import Access, Shape, look, nest_iterations
 from .plan import Plan
 from .staging import unpacked
 
@@ -94,7 +94,8 @@ def _many_rows(
     are unpacked once, and so are their scales: what is made of the matrix alone is staged."""
     (beside, rows, words), sizes = loops, shape.sizes
     blocks = [str(r.arg[0]) for r in closed_ranges(_sums(plan.ast)[0][0])]
-    reads = [a for a in shape.loads if a.node in matrix.toposort()]
+    order = set(matrix.toposort())
+    reads = [a for a in shape.loads if a.node in order and not _looks_up(a)]
     slot, places = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
     panel = nest_iterations(shape, [*blocks, *words]) * (target.vector_bytes // _WORD)
     room = target.l2_bytes // 2 // panel
@@ -130,11 +131,16 @@ def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:
         return None
     for matrix, other in (value.src, value.src[::-1]):
         order = set(matrix.toposort())
-        steps = [a.step(lanes) for a in shape.loads if a.node in order and lanes in a.steps]
+        steps = [a.step(lanes) for a in shape.loads if a.node in order and lanes in a.steps and not _looks_up(a)]
         is_plain = all(len(n.src[0].src) == 2 for n in order if n.op is Ops.LOAD)
         if is_plain and steps and lanes not in _names(other) and all(step in (1, _WORD) for step in steps):
             return matrix
     return None
+
+
+def _looks_up(a: Access) -> bool:
+    """Whether a load's place was loaded itself: an entry of a table."""
+    return any(n.op is Ops.LOAD for n in a.node.src[0].src[1].toposort())
 
 
 def _names(u: UOp) -> set[str]:

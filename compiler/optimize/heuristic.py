@@ -32,6 +32,8 @@ _SHORT_ROWS = 16  # that are less than a vector each, in an iteration
 _LIGHT = 24  # elementwise ops; above, an iteration has enough to do
 _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BLOCKS_ACROSS = 4  # blocks of a transpose side by side
+_MOST_ACROSS = 24  # rows that are turned together
+_WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
 _AHEAD_ONCE = 8192  # while only reading
@@ -76,9 +78,7 @@ def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
     main = main_group(shape)
     lane_loop = _lane_loop(shape, main, target)
     if main is None or not _few_rows(plan, shape, main, lane_loop, target):
-        if shape.filling and _outgrows_caches(
-            shape, target
-        ):  # its lines are fetched while there is something to compute
+        if shape.filling and _outgrows_caches(shape, target):  # fetched while there is something to compute
             plan.tries("inplace", shape.filling[-1])
         passes_along_rows(plan, shape.ast, shape.lanes)
         if main is None:
@@ -91,7 +91,8 @@ def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
 # --- choosing
 def _cost(accesses: list[Access], loop: str) -> float:
     """How many of these would be gathered if the loop became lanes; every second place is two loads and a shuffle."""
-    return sum({0: 0.0, 1: 0.0, 2: 0.25}.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
+    near = {0: 0.0, 1: 0.0} | {step: 0.125 * step for step in range(2, _WOVEN + 1)}
+    return sum(near.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
 def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
@@ -106,7 +107,7 @@ def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
 
 def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
     """The loop whose iterations lie side by side in the most places that matter."""
-    best: tuple[float, str] | None = None
+    scores: dict[str, float] = {}
     candidates = [*shape.outputs, *(main.loops if main else [])]
     for place, name in enumerate(candidates):
         size = shape.sizes[name]
@@ -116,7 +117,7 @@ def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*shape.loads, *shape.stores]
-        if not any(a.step(name) == 1 for a in (*touched, *shape.stores)):
+        if not any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *shape.stores)):
             continue
         waste = -(-size // shape.lanes) * shape.lanes / size
         score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (
@@ -125,9 +126,8 @@ def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
             score += 0.25 + _FOLD_COST / nest_iterations(shape, main.loops)  # lanes are folded once per result
-        if best is None or score < best[0]:
-            best = (score, name)
-    return best[1] if best else None
+        scores[name] = score
+    return min(scores, key=lambda name: scores[name], default=None)
 
 
 def _width(shape: Shape, name: str, target: Target) -> int:
@@ -145,10 +145,9 @@ def _tile(size: int, wanted: int) -> int:
     """A tile of at most `wanted` that leaves little of the last one empty."""
     if size <= wanted:
         return max(1, size)
-    best = max(
-        range(max(2, wanted // 2), wanted + 1), key=lambda t: (size / (-(-size // t) * t)) * (1 - 0.04 * (wanted - t))
+    return max(
+        range(max(2, wanted // 2), wanted + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (wanted - t))
     )
-    return best
 
 
 def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> None:
@@ -156,16 +155,15 @@ def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> 
     pairs = [name for name in shape.outputs if name != lane_loop and _is_crossed(shape, name)]
     for name in pairs:
         plan.cut("unroll", name, 2)
-    width = _width(shape, lane_loop, target) if lane_loop is not None else 1
-    if lane_loop is None or width < 2:
+    if lane_loop is None or _width(shape, lane_loop, target) < 2:
         return
-    size = shape.sizes[lane_loop]
-    if not pairs and 4 < width < size and size % width and not size % (width // 2):
+    lane_loop, across = (lane_loop, None) if pairs else _across(shape, lane_loop, target)
+    width, size = _width(shape, lane_loop, target), shape.sizes[lane_loop]
+    if not pairs and across is None and 4 < width < size and size % width and not size % (width // 2):
         width //= 2  # masked stores hold up the loads behind them
     plan.cut("vectorize", lane_loop, width)
     if pairs:
         return
-    across = _across(shape, lane_loop, width)
     if across is not None:
         _turn(plan, shape, lane_loop, across, width)
     elif width == size < shape.lanes and shape.work <= _LIGHT and [lane_loop] == shape.outputs[-1:] != shape.outputs:
@@ -185,19 +183,32 @@ def _is_crossed(shape: Shape, name: str) -> bool:
     return shape.sizes[name] == 2 and any(step and -step in steps for step in steps)
 
 
-def _across(shape: Shape, lane_loop: str, width: int) -> str | None:
-    """A loop over which lies side by side what the lanes would gather: a transpose."""
+def _across(shape: Shape, lane_loop: str, target: Target) -> tuple[str, str | None]:
+    """The loop of the lanes, and one that is copied out since over it lies side by side what those would gather or
+    scatter: short rows, a transpose. Either can be the lanes, which may end with a mask; copies with masks do not turn.
+    """
     for name in reversed(shape.outputs):
-        if name != lane_loop and shape.sizes[name] >= width:
-            crossed = [a for a in shape.loads if a.step(name) == 1 and a.step(lane_loop) not in (0, 1)]
-            if crossed and all(name in a.steps for a in shape.loads):
-                return name
-    return None
+        steps = {a.step(lane_loop) for a in (*shape.loads, *shape.stores) if a.step(name) == 1}
+        if name != lane_loop and shape.sizes[name] > 1 and not steps <= {None, 0, 1}:
+            is_better = 2 * _copies_across(shape, lane_loop)[0] < _copies_across(shape, name)[0]
+            return (name, lane_loop) if is_better and _width(shape, name, target) > 1 else (lane_loop, name)
+    return lane_loop, None
+
+
+def _copies_across(shape: Shape, name: str) -> tuple[float, int]:
+    """Accesses of a lane for an iteration of the loop, a fraction where blocks turn; the copies that make them few."""
+    size, lanes = shape.sizes[name], shape.lanes
+
+    def accesses(count: int) -> float:
+        return 0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count
+
+    fitting = [n for n in range(min(size, _WOVEN + 1), min(size, _MOST_ACROSS) + 1) if size % n == 0]
+    return min([(accesses(n), n) for n in fitting if name not in shape.symbolic], default=(1.0, lanes))
 
 
 def _turn(plan: Plan, shape: Shape, lane_loop: str, across: str, width: int) -> None:
     """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
-    plan.cut("unroll", across, width)
+    plan.cut("unroll", across, _copies_across(shape, across)[1])
     if shape.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
         inside = plan.cut("split", lane_loop, _BLOCKS_ACROSS)
         outer = [name for name in shape.outputs if name not in (lane_loop, across)]
@@ -235,8 +246,7 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
     outer = [name for name in shape.outputs if all(name not in g.around for g in shape.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if lanes not in shape.outputs:
-            loads = [a for a in shape.loads if a not in main.loads]
-            inner = replace(shape, outputs=outer, loads=loads)
+            inner = replace(shape, outputs=outer, loads=[a for a in shape.loads if a not in main.loads])
             _stream(plan, inner, _lane_loop(inner, None, target), target)
         return
     if lanes is not None:

@@ -6,6 +6,7 @@ Tests: tests/compiler/optimize/test_look.py.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 
@@ -15,7 +16,7 @@ from .rows import filling_loops, keeping_loops, kept_loops
 __all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_group", "nest_iterations"]
 
 
-_STREAMED = 4  # times L2
+_STREAMED = 2  # times L2
 _DEAR = 8  # what is made of more instructions than that counts as so many
 
 
@@ -134,10 +135,7 @@ def main_group(shape: Shape) -> Group | None:
 
 def nest_iterations(shape: Shape, loops: list[str]) -> int:
     """Of loops inside each other; a size that is known only at launch counts as the greatest."""
-    total = 1
-    for name in loops:
-        total *= max(1, shape.sizes[name])
-    return total
+    return prod(max(1, shape.sizes[name]) for name in loops)
 
 
 def is_streamed(size_bytes: int, target: Target) -> bool:

@@ -57,12 +57,15 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
         return
     (rows,) = others
     panel = [a for a in main.loads if lanes in a.steps and rows not in a.steps]
-    is_short = shape.sizes[terms] <= 2 * SMALL_REDUCE
+    is_written = shape.stores[0].memory_bytes > target.l2_bytes  # rather than read: line by line, as the loops stand
+    is_short = shape.sizes[terms] <= 2 * SMALL_REDUCE or (is_written and shape.sizes[terms] < _SHORT)
     if len(panel) != 1 or is_gated(panel[0]) or (is_short and panel[0].step(lanes) == 1):
         return
-    is_dear = _is_dear_panel(shape, panel[0], lanes, width, target)
+    is_small = panel[0].memory_bytes <= target.l1_bytes and shape.sizes[lanes] % width == 0  # stays in L1
+    is_dear = not (_is_side_by_side(panel[0], lanes) and is_small)
     left = None if is_short else _dear_rows(plan, shape, main, lanes, rows)
-    enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes, terms)
+    size_bytes = shape.sizes[lanes] * shape.sizes[terms] * panel[0].size_bytes
+    enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes, terms, size_bytes / target.l2_bytes)
     if is_dear and not enough and left is None:
         plan.order([*(name for name in shape.outputs if name not in (rows, lanes)), lanes, rows])
     elif is_dear or left is not None:
@@ -91,12 +94,13 @@ def _tiles(plan: Plan, shape: Shape, loop: str) -> int:
     return -(-shape.sizes[loop] // plan.together(loop))
 
 
-def _readers(panel: Access, lanes: str, terms: str) -> int:
-    """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them, and a copy of
-    terms that are neighbours is turned in registers."""
+def _readers(panel: Access, lanes: str, terms: str, of_l2: float) -> float:
+    """Tiles of rows from which on copying a panel of a matrix, which takes such a part of L2, pays. Lanes far apart are
+    gathered by each of them, and a copy of terms that are neighbours is turned in registers; rows of a large matrix lie
+    in as many pages, and not near."""
     if panel.step(lanes) != 1:
         return 1 if panel.step(terms) == 1 else 2
-    return _LEAST_TILES if _is_converted(panel) else 2 * _LEAST_TILES
+    return min(_LEAST_TILES if _is_converted(panel) else 2 * _LEAST_TILES, max(2.0, 2 / of_l2))
 
 
 def _is_side_by_side(panel: Access, lanes: str) -> bool:
@@ -105,12 +109,6 @@ def _is_side_by_side(panel: Access, lanes: str) -> bool:
 
 def _is_converted(a: Access) -> bool:
     return a.node.dtype.is_float and a.size_bytes < _VALUE_BYTES
-
-
-def _is_dear_panel(shape: Shape, panel: Access, lanes: str, width: int, target: Target) -> bool:
-    """All but a small matrix, whose rows stay in L1 while tiles go over it."""
-    is_small = panel.memory_bytes <= target.l1_bytes and shape.sizes[lanes] % width == 0
-    return not (_is_side_by_side(panel, lanes) and is_small)
 
 
 def _dear_rows(plan: Plan, shape: Shape, main: Group, lanes: str, rows: str) -> Access | None:

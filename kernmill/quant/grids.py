@@ -24,7 +24,7 @@ __all__ = ["BLOCKS"]
 
 @functools.lru_cache(maxsize=32)
 def _table(name: str, device: str) -> Tensor:
-    """The points of a type on a device, whole numbers: int8 [number of points, 4 or 8].
+    """The points of a type on a device, 4 or 8 int8 numbers in one: uint32 or uint64 [number of points].
 
     Raises:
         FormatError: the package gguf is not here.
@@ -38,31 +38,45 @@ def _table(name: str, device: str) -> Tensor:
         ) from None
     traits = getattr(quants, name)
     traits.init_grid()
-    return Tensor(traits.grid.reshape(traits.grid_shape), device=device).cast(dtypes.int8).realize()
+    points = traits.grid.reshape(traits.grid_shape).astype("int8")
+    return Tensor(points.view(f"uint{8 * points.shape[1]}").flatten(), device=device).realize()
 
 
 def _points(name: str, index: Tensor) -> Tensor:
-    """The points that an index names: [.., n] to [.., n, 4 or 8]. An index has as many bits as the table needs."""
+    """The points that an index names: [.., n] to [.., n * 4 or 8]. An index has as many bits as the table needs."""
     table = _table(name, index.device)
-    return table._result(take(table.uop, index.cast(dtypes.int32).uop, 0), index)
+    point = table._result(take(table.uop, index.cast(dtypes.int32).uop, 0), index).unsqueeze(-1)
+    places = Tensor.arange(table.dtype.size_bytes, dtype=table.dtype) * 8
+    return (point >> places).cast(dtypes.uint8).bitcast(dtypes.int8).flatten(-2)
 
 
-def _signs(x: Tensor) -> Tensor:
-    """1 or -1 for each bit: [.., n] bytes to [.., n, 8]."""
-    return 1 - 2 * unpack(x, 1, 1).bitcast(dtypes.int8).unflatten(-1, (x.shape[-1], 8))
+def _high_bits(x: Tensor, bits: int) -> Tensor:
+    """What stands above 8 bits of 8 // bits indices each: [.., n] bytes to [.., n * 8 // bits]."""
+    left = 8 - Tensor.arange(8 // bits, dtype=dtypes.int32) * bits
+    return (x.cast(dtypes.int32).unsqueeze(-1) << left & (1 << bits) - 1 << 8).flatten(-2)
+
+
+def _places(count: int, step: int) -> Tensor:
+    """0, step, 2 * step, .."""
+    return Tensor.arange(count, dtype=dtypes.uint32) * step
+
+
+def _signed(points: Tensor, signs: Tensor) -> Tensor:
+    """Points with a sign for each bit of bytes: [.., 8 * n] and [.., n]."""
+    bit = signs.cast(dtypes.uint8).unsqueeze(-1) & 1 << Tensor.arange(8, dtype=dtypes.uint8)
+    return where(bit.ne(0).flatten(-2), points.neg(), points)
 
 
 def _even(x: Tensor) -> Tensor:
-    """Seven bits and an eighth that makes the number of ones even, as a byte."""
-    seven = (x & 127).cast(dtypes.uint8)
-    folded = seven ^ seven >> 4
+    """Seven bits and an eighth that makes the number of ones even."""
+    folded = x ^ x >> 4
     folded = folded ^ folded >> 2
-    return seven | (folded ^ folded >> 1) << 7
+    return x | ((folded ^ folded >> 1) & 1) << 7
 
 
 def _sevens(word: Tensor) -> Tensor:
-    """Four times seven bits of each 32-bit number: [.., n] to [.., 4 * n]."""
-    return (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint32) * 7)).flatten(-2)
+    """Four times seven bits of each 32-bit number, and the eighth: [.., n] to [.., 4 * n]."""
+    return _even(word.unsqueeze(-1) >> _places(4, 7) & 127).flatten(-2)
 
 
 # --- IQ2, IQ3 --------------------------------------------------------------------------------------------------------
@@ -70,70 +84,65 @@ def _read_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
     groups = qs.unflatten(-1, (8, 8))
     index, word = groups[..., :4].flatten(-2), words(groups[..., 4:], dtypes.uint32).squeeze(-1)
     scale = half(d) * (0.5 + (word >> 28).float()) * 0.25
-    return Codes((_points("IQ2_XXS", index) * _signs(_even(_sevens(word)))).flatten(-2), scale)
+    return Codes(_signed(_points("IQ2_XXS", index), _sevens(word)), scale)
 
 
 def _read_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
-    word = words(qs, dtypes.uint16)
+    word = (words(qs, dtypes.uint32).unsqueeze(-1) >> _places(2, 16)).flatten(-2)
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
-    return Codes((_points("IQ2_XS", word & 511) * _signs(_even(word >> 9))).flatten(-2), scale)
+    return Codes(_signed(_points("IQ2_XS", word & 511), _even(word >> 9 & 127)), scale)
 
 
 def _read_iq2_s(d: Tensor, qs: Tensor, signs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
-    index = qs.cast(dtypes.uint16) | unpack(qh, 2, 1).cast(dtypes.uint16) << 8
+    index = qs.cast(dtypes.int32) + _high_bits(qh, 2)
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
-    return Codes((_points("IQ2_S", index) * _signs(signs)).flatten(-2), scale)
-
-
-def _pairs(points: Tensor) -> Tensor:
-    """Points of 4 two by two: [.., n, 4] to [.., n / 2, 8]."""
-    return points.flatten(-2).unflatten(-1, (points.shape[-2] // 2, 8))
+    return Codes(_signed(_points("IQ2_S", index), signs), scale)
 
 
 def _read_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     word = words(scales, dtypes.uint32)
     scale = half(d) * (0.5 + (word >> 28).float()) * 0.5
-    return Codes((_pairs(_points("IQ3_XXS", qs)) * _signs(_even(_sevens(word)))).flatten(-2), scale)
+    return Codes(_signed(_points("IQ3_XXS", qs), _sevens(word)), scale)
 
 
 def _read_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor) -> Codes:
-    index = qs.cast(dtypes.uint16) | unpack(qh, 1, 1).cast(dtypes.uint16) << 8
+    index = qs.cast(dtypes.int32) + _high_bits(qh, 1)
     scale = half(d) * (1 + 2 * unpack(scales, 4, 1).float())
-    return Codes((_pairs(_points("IQ3_S", index)) * _signs(signs)).flatten(-2), scale)
+    return Codes(_signed(_points("IQ3_S", index), signs), scale)
 
 
 # --- IQ1: points of -1, 0 and 1, moved by an eighth ------------------------------------------------------------------
-def _eighths(points: Tensor, is_down: Tensor) -> Tensor:
-    """Eight times each point [.., n, 8], plus 1, or minus 1 where a bit of [.., n] is set: [.., 8 * n]."""
-    step = where(is_down.ne(0), Tensor(-1, dtypes.int8), Tensor(1, dtypes.int8)).unsqueeze(-1)
-    return (points * 8 + step).flatten(-2)
+def _eighths(points: Tensor, down: Tensor) -> Tensor:
+    """Eight times each point [.., 8 * n], plus 1, or minus 1 where a byte of [.., n] is 2 and not 0."""
+    step = (1 - down).bitcast(dtypes.int8).unsqueeze(-1)
+    return points * 8 + step.expand(*down.shape, points.shape[-1] // down.shape[-1]).flatten(-2)
 
 
 def _read_iq1_s(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
-    word = words(qh, dtypes.uint16)
-    high = (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3) & 7).flatten(-2)
-    index = qs.cast(dtypes.uint16) | high << 8
-    is_down = (word >> 15).unsqueeze(-1).expand(*word.shape, 4).flatten(-2)
+    word = words(qh, dtypes.uint16).cast(dtypes.int32)
+    high = (word.unsqueeze(-1) << 8 >> Tensor.arange(4, dtype=dtypes.int32) * 3 & 0x700).flatten(-2)
+    points = _points("IQ1_S", qs.cast(dtypes.int32) + high)
     scale = half(d) * (2 * (word >> 12 & 7).float() + 1) / 8
-    return Codes(_eighths(_points("IQ1_S", index), is_down), scale)
+    return Codes(_eighths(points, (word >> 14 & 2).cast(dtypes.uint8)), scale)
 
 
 def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
     word = words(scales, dtypes.uint16)
-    nibbles = (word >> 12) << (Tensor.arange(4, dtype=dtypes.uint16) * 4)
-    d = nibbles.sum(-1, keepdim=True, dtype=dtypes.uint16).bitcast(dtypes.float16).float()
+    first, second, third, fourth = (word >> 12).split(1, axis=-1)
+    d = (first | second << 4 | third << 8 | fourth << 12).bitcast(dtypes.float16).float()
     scale = (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3) & 7).flatten(-2)
-    high = unpack(qh, 4, 1)
-    index = qs.cast(dtypes.uint16) | (high & 7).cast(dtypes.uint16) << 8
-    return Codes(_eighths(_points("IQ1_M", index), high & 8), d * (2 * scale.float() + 1) / 8)
+    left = 8 - Tensor.arange(2, dtype=dtypes.int32) * 4
+    high = (qh.cast(dtypes.int32).unsqueeze(-1) << left & 0x700).flatten(-2)
+    points = _points("IQ1_M", qs.cast(dtypes.int32) + high)
+    return Codes(_eighths(points, unpack(qh, 4, 1) >> 2 & 2), d * (2 * scale.float() + 1) / 8)
 
 
 BLOCKS = (
-    BlockType("IQ2_XXS", {"d": 2, "qs": 64}, _read_iq2_xxs),
-    BlockType("IQ2_XS", {"d": 2, "qs": 64, "scales": 8}, _read_iq2_xs),
-    BlockType("IQ2_S", {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, _read_iq2_s),
-    BlockType("IQ3_XXS", {"d": 2, "qs": 64, "scales": 32}, _read_iq3_xxs),
-    BlockType("IQ3_S", {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}, _read_iq3_s),
-    BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s),
-    BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m),
+    BlockType("IQ2_XXS", {"d": 2, "qs": 64}, _read_iq2_xxs, axes=(8, 32)),
+    BlockType("IQ2_XS", {"d": 2, "qs": 64, "scales": 8}, _read_iq2_xs, axes=(8, 2, 16)),
+    BlockType("IQ2_S", {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, _read_iq2_s, axes=(8, 2, 16)),
+    BlockType("IQ3_XXS", {"d": 2, "qs": 64, "scales": 32}, _read_iq3_xxs, axes=(8, 32)),
+    BlockType("IQ3_S", {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}, _read_iq3_s, axes=(4, 2, 32)),
+    BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32)),
+    BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16)),
 )

@@ -7,7 +7,23 @@ from itertools import product
 import numpy as np
 import pytest
 
-from kernmill.ir import AxisKind, DType, Op, Ops, UOp, const, dtypes, evaluate, iota, make_range
+from kernmill.ir import (
+    AxisKind,
+    DType,
+    Op,
+    Ops,
+    UOp,
+    const,
+    dtypes,
+    evaluate,
+    expand,
+    iota,
+    make_range,
+    pad,
+    permute,
+    reshape,
+    shrink,
+)  # fmt: skip
 
 INTERVALS = [(0, 0), (0, 3), (-3, 0), (-2, 2), (1, 4), (-5, -2), (3, 3), (-1, -1)]
 BINARY = [
@@ -103,3 +119,10 @@ def test_vectors() -> None:
     assert both.bounds == (1, 9)
     assert UOp(Ops.LANE, dtypes.int32, (both,), 1).bounds == (1, 9)
     assert UOp(Ops.BROADCAST, dtypes.int32.vec(4), (x,)).bounds == (1, 3)
+
+
+def test_movement_keeps_them() -> None:
+    one = UOp(Ops.VARIABLE, dtypes.index, (), ("n", 2, 9)).cast(dtypes.int64)
+    assert expand(reshape(one, (1, 1)), (4, 1)).bounds == (2, 9)
+    assert shrink(permute(expand(reshape(one, (1, 1)), (4, 3)), (1, 0)), [(0, 2), (1, 3)]).bounds == (2, 9)
+    assert pad(reshape(one, (1,)), [(0, 1)]).bounds[0] <= 0  # zeros around it

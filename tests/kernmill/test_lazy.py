@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import kernmill
 from kernmill import Tensor, no_grad, train
-from kernmill.lazy import device_name, is_grad_enabled, is_training
+from kernmill.lazy import changes, device_name, is_grad_enabled, is_training
 
 
 def test_modes_are_of_a_block() -> None:
@@ -53,3 +55,34 @@ def test_import_is_light() -> None:
     root = Path(kernmill.__file__).resolve().parent.parent
     run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_nodes_are_exchanged_in_one_place() -> None:
+    """Captures rely on the counter: who gives a tensor another node without it would replay on old memory."""
+    folder = Path(kernmill.__file__).parent
+    found = re.compile(r"\.uop(?:, [\w.]+)* = ")
+    sites = [
+        f"{path.name}: {line.strip()}"
+        for path in sorted(folder.rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if found.search(line)
+    ]
+    assert sites == [
+        "lazy.py: new.uop, new.requires_grad, new.grad, new._device = uop, requires_grad, None, device",
+        "lazy.py: self.uop = node",
+        "size.py: self.uop = uop",
+        "tensor.py: self.uop, self._device = made.uop, made._device",
+        "variable.py: self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))",
+    ]
+
+
+def test_the_counter_of_changes() -> None:
+    a, b = Tensor([1.0]).realize(), Tensor([2.0]).realize()
+    before = changes()
+    c = (a + b).realize()
+    assert changes() > before
+    changed: list[Callable[[], object]] = [lambda: a.assign(b), lambda: a.replace(c), lambda: a.requires_grad_()]
+    for change in changed:
+        before = changes()
+        change()
+        assert changes() > before

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, KernmillError, ShapeError, Tensor, Variable, jit, where
+from kernmill import Context, IndexRangeError, KernmillError, ShapeError, Tensor, Variable, jit, where
 
 Array = np.ndarray[Any, np.dtype[Any]]
 ROWS, WIDTH = 37, 19
@@ -378,3 +378,43 @@ def test_a_part_that_is_one_or_nothing_is_assigned_only_where_it_is() -> None:
         assert front(kept, x, count.bind(n)).item() == (448 if n else 64)
         kept = Tensor.ones(1, 64).realize()
         assert back(kept, x, count.bind(n)).item() == (64 if n else 448)
+
+
+def test_a_row_by_a_variable_needs_no_check() -> None:
+    """Bounds say that it is inside, so that no byte has to be looked at after each replay; others are still checked."""
+    table = Tensor(np.arange(30, dtype=np.float32).reshape(10, 3)).realize()
+
+    @jit
+    def row(place: Any) -> Tensor:
+        return table[Tensor(place).reshape(1, 1)]
+
+    inside, beyond = Variable("p", 0, 9), Variable("q", 0, 10)
+    for place in (3, 0, 9, 4):
+        np.testing.assert_array_equal(row(inside.bind(place)).numpy(), [[[3 * place, 3 * place + 1, 3 * place + 2]]])
+    (entry,) = (entry for entries in row._entries.values() for entry in entries)
+    assert entry.replay.batch is not None  # nothing but kernels
+    row(beyond.bind(9))
+    for _ in range(2):
+        row(beyond.bind(9))
+        with pytest.raises(IndexRangeError, match="outside axis 0"):
+            row(beyond.bind(10))
+
+
+def test_state_that_moves_between_replays_is_seen() -> None:
+    """What a replay relies on is looked at again as soon as any tensor has another node."""
+    weight, total = Tensor([1.0, 2.0]).realize(), Tensor([0.0, 0.0]).realize()
+
+    def add(x: Tensor) -> Tensor:
+        total.assign(total + weight * x)
+        return total * 1.0
+
+    step, x = jit(add), Tensor([1.0]).realize()
+    expected = np.zeros(2)
+    for turn in range(9):
+        if turn == 5:
+            weight.replace(Tensor([10.0, 20.0]).realize())
+        if turn == 7:
+            weight.assign(weight * 2.0).realize()
+        expected = expected + np.array([1.0, 2.0]) * (1 if turn < 5 else 10 if turn < 7 else 20)
+        np.testing.assert_array_equal(step(x).numpy(), expected)
+        np.testing.assert_array_equal(total.numpy(), expected)

@@ -190,3 +190,27 @@ def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -
     assert verbs["vectorize"][0] == "k0"
     assert verbs["order"] == (("i1", "i0") if rows == 16 else ("i1", "k0", "i0"))
     assert verbs["thread"] == ("i1",)
+
+
+@pytest.mark.parametrize(("rows", "columns", "lanes", "copies"), [
+    (64, 1000, "i1", ("i0", "20")),  # 1000 columns are 50 times 20: no block ends with a mask
+    (64, 17, "i1", ("i0", "17")),
+    (257, 300, "i1", ("i0", "20")),  # lanes may end with a mask
+    (300, 257, "i0", ("i1", "20")),
+])  # fmt: skip
+def test_blocks_of_a_transpose_fill_their_loop(rows: int, columns: int, lanes: str, copies: tuple[str, str]) -> None:
+    found = chosen(elementwise(Ops.SQRT, permute(data(0, rows, columns), (1, 0))))
+    assert found["vectorize"] == [(lanes, "16")]
+    assert found["unroll"] == [copies]
+
+
+def test_short_rows_are_woven() -> None:
+    scaled = data(0, 1000, 3) * broadcast_to(reshape(data(1, 3), (1, 3)), (1000, 3))
+    found = chosen(scaled)
+    assert found["vectorize"] == [("i0", "16")]
+    assert found["unroll"] == [("i1", "3")]
+
+
+def test_products_of_few_terms_write_a_large_result_line_by_line() -> None:
+    assert "stage" not in chosen(matmul(data(0, 1500, 32), data(1, 32, 1000)))
+    assert "stage" in chosen(matmul(data(0, 1500, 128), data(1, 128, 1000)))
