@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final
 
@@ -54,28 +53,52 @@ class AxisKind(StrEnum):
     LOCAL = "local"  # the work-items of a group: each runs one iteration
 
 
-@dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Op:
     """One op. Identity is equality; the name comes from the row's place in `Ops`."""
 
-    group: Group
-    doc: str
-    arity: int | None = None  # number of sources; None: variable
-    py: Callable[..., Any] | None = None
-    _: KW_ONLY
-    commutative: bool = False
-    associative: bool = False
-    idempotent: bool = False
-    unit: float | None = None  # x op unit == x
-    cost: int = 1  # about how many additions take as long
-    is_elementwise: bool = field(init=False)  # each output element comes from the same element of its sources
-    name: str = field(init=False, default="?")
+    __slots__ = (
+        "arity",
+        "associative",
+        "commutative",
+        "cost",
+        "doc",
+        "group",
+        "idempotent",
+        "is_elementwise",
+        "name",
+        "py",
+        "unit",
+    )
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "is_elementwise", self.group in _ELEMENTWISE)
+    def __init__(
+        self,
+        group: Group,
+        doc: str,
+        arity: int | None = None,
+        py: Callable[..., Any] | None = None,
+        *,
+        commutative: bool = False,
+        associative: bool = False,
+        idempotent: bool = False,
+        unit: float | None = None,
+        cost: int = 1,
+    ) -> None:
+        self.name = "?"
+        self.group: Final = group
+        self.doc: Final = doc
+        self.arity: Final = arity  # number of sources; None: variable
+        self.py: Final = py
+        self.commutative: Final = commutative
+        self.associative: Final = associative
+        self.idempotent: Final = idempotent
+        self.unit: Final = unit  # x op unit == x
+        self.cost: Final = cost  # about how many additions take as long
+        self.is_elementwise: Final = (
+            group in _ELEMENTWISE
+        )  # each output element comes from the same element of its sources
 
     def __set_name__(self, owner: type, name: str) -> None:
-        object.__setattr__(self, "name", name)
+        self.name = name
 
     def __repr__(self) -> str:
         return self.name
