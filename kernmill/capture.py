@@ -120,12 +120,17 @@ class Capture:
 
     def entry(self, result: Any, renewed: dict[int, list[UOp]]) -> Entry:
         """What replays this. `renewed`: the nodes of buffers before the capture."""
+        known = self._known
         of_result = rebuild(result, self._make)
         self._note_arguments()
         self._note_places()
         for number, tensor in enumerate(self._tensors):
-            before = self._known.buffers.get(id(tensor))
-            if self._number[id(tensor)] == number and before is not None and buffer_of(tensor) is not before:
+            before = known.buffers.get(id(tensor))
+            if before is None:  # a constant, or not known before
+                is_changed = id(tensor) in known.constants and tensor.uop is not known.constants[id(tensor)]
+            else:
+                is_changed = buffer_of(tensor) is not before
+            if is_changed and self._number[id(tensor)] == number:
                 self._effects.rebound.append((number, self._value(tensor)))
         replaced = self._replaced()
         fresh = [buffer for _, buffer, _ in self._fresh.values()]
@@ -133,11 +138,13 @@ class Capture:
         for key in self._sources.keys() & self._written:
             for node in renewed.get(key, ()):
                 node.storage = STALE
-        count = len(self._known.arguments)
+        count = len(known.arguments)
+        state = self._tensors[count:]
         plan = Plan(
             arguments=self._tensors[:count],
-            state=self._tensors[count:],
+            state=state,
             held=self._held,
+            constants={n: known.constants[id(t)] for n, t in enumerate(state) if id(t) in known.constants},
             sources=[Source(self._owners[k], k in self._written, b.device) for k, b in self._sources.items()],
             fresh=[fresh for _, _, fresh in self._fresh.values()],
             private=[allocate_buffer(b.device, b.dtype, b.numel) for b in replaced],

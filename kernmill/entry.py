@@ -13,7 +13,7 @@ from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from kernmill.ir import UOp, reshape
+from kernmill.ir import DType, UOp, reshape
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from .guards import Guard
@@ -30,16 +30,20 @@ _uop_of = attrgetter("uop")
 
 
 class _Spare:
-    """Memory with a node for each shape. `counts`: how often its nodes are referred to while nobody else has them."""
+    """Memory with a node for each shape. `counts`: how often these are referred to while nobody else has them.
 
-    __slots__ = ("buffer", "counts", "nodes")
+    The memory itself is counted too: other nodes may stand for it, and NumPy may see it.
+    """
 
-    def __init__(self, buffer: Buffer, shapes: Sequence[Any]) -> None:
-        node = buffer_node(buffer)
-        self.buffer = buffer
+    __slots__ = ("buffer", "counted", "counts", "nodes")
+
+    def __init__(self, device: str, dtype: DType, numel: int, shapes: Sequence[Any]) -> None:
+        self.buffer = allocate_buffer(device, dtype, numel)
+        node = buffer_node(self.buffer)
         self.nodes = (node, *[reshape(node, shape) for shape in shapes])
         del node
-        self.counts = [*map(getrefcount, self.nodes)]
+        self.counted = (self.buffer, *self.nodes)
+        self.counts = [*map(getrefcount, self.counted)]
 
 
 class Fresh:
@@ -60,12 +64,10 @@ class Fresh:
         """Memory, with a node for each shape."""
         spares = self._spares  # by turns: the last result often lives until the next one is there
         for place, spare in enumerate(spares):
-            if [*map(getrefcount, spare.nodes)] == spare.counts:
-                buffer = spare.buffer
-                if spare.nodes[0].storage is buffer and (buffer._export is None or not buffer.is_exported):
-                    spares.append(spares.pop(place))
-                    return spare
-        spare = _Spare(allocate_buffer(self.device, self.dtype, self.numel), self.shapes)
+            if [*map(getrefcount, spare.counted)] == spare.counts:
+                spares.append(spares.pop(place))
+                return spare
+        spare = _Spare(self.device, self.dtype, self.numel, self.shapes)
         spares.append(spare)
         del spares[: -_SPARE if spare.buffer.nbytes > _SMALL_BYTES else -_SMALL_SPARE]
         return spare
@@ -119,13 +121,15 @@ class Effects:
 class Plan(NamedTuple):
     """What a capture found. Tensors have numbers: the arguments, then the state.
 
-    `state`: tensors at guarded places, then others that the recording touched (`held`). `private`: what takes the place
-    of buffers that a user's tensor kept. The replay's moving buffers are those of sources, fresh ones, private ones.
+    `state`: tensors at guarded places, then others that the recording touched (`held`). `constants`: what those without
+    memory were made of, by place in the state. `private`: what takes the place of buffers that a user's tensor kept.
+    The replay's moving buffers are those of sources, fresh ones, private ones.
     """
 
     arguments: list[Lazy]
     state: list[Lazy]
     held: list[Lazy]
+    constants: dict[int, UOp]
     sources: list[Source]
     fresh: list[Fresh]
     private: list[Buffer]
@@ -150,6 +154,7 @@ class Entry:
         self.count = len(plan.arguments)
         self.held, self._private = plan.held, plan.private
         self._shapes = [(t.uop.shape, t.dtype) for t in plan.state]
+        self._constants = plan.constants
         made = [*plan.made, *(value for _, value in plan.effects.rebound)]
         self._goes_on = [value for value in made if value.kind == "source"]
         self._written = [slot for slot, source in enumerate(self.sources) if source.is_written]
@@ -158,6 +163,9 @@ class Entry:
         self._moving = sorted({*self._of_arguments, *self._written, *results})  # while the state stays where it is
         self._slot_of = {m: (slot, len(s.members) == 1) for slot, s in enumerate(self.sources) for m in s.members}
         self._set_state(plan.state)
+        first = [self.numbers[id(t)] for t in plan.state]
+        self._twins = [(place, other) for place, other in enumerate(first) if place != other]
+        self._distinct = len(self.numbers)
         self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
         self._forget()
 
@@ -198,6 +206,11 @@ class Entry:
         self._state: list[Lazy] = list(state)
         self.numbers = {id(tensor): number for number, tensor in reversed(list(enumerate(state)))}
 
+    def _are_twins(self) -> bool:
+        """Whether the same places of the state as in the capture hold the same tensor, and no others."""
+        state = self._state
+        return len(self.numbers) == self._distinct and all(state[place] is state[other] for place, other in self._twins)
+
     def _resolve(self, slot: int, now: Sequence[Lazy]) -> bool:
         """Find the memory of a source. False: its tensors no longer share it, or it went to another device."""
         members = self.sources[slot].members
@@ -233,14 +246,16 @@ class Entry:
         for tensor, (shape, dtype) in zip(state, self._shapes, strict=True):
             if tensor.uop.shape != shape or tensor.dtype is not dtype:
                 return False
+        if any(state[place].uop is not uop for place, uop in self._constants.items()):
+            return False
         needed = {m - self.count for s in self.sources for m in s.members if m >= self.count}
         make_real([state[i] for i in needed])
         self._set_state(state)
         now: list[Any] = [*[None] * self.count, *state]
-        for slot, source in enumerate(self.sources):
-            if min(source.members) >= self.count and not self._resolve(slot, now):
-                self._forget()
-                return False
+        of_state = [slot for slot, source in enumerate(self.sources) if min(source.members) >= self.count]
+        if not self._are_twins() or not all(self._resolve(slot, now) for slot in of_state):
+            self._forget()
+            return False
         self._uops = [weakref.ref(t.uop) for t in state]
         self._nodes, self._counts = [], []
         return True
@@ -342,13 +357,15 @@ class Entry:
         for place, number in self.effects.known:
             tensor = self._state[place] = made[number]
             self._uops[place] = weakref.ref(tensor.uop)
-            slot, is_alone = self._slot_of.get(place + self.count, (0, False))
-            if is_alone:
-                self._buffers[slot] = buffer_of(tensor)
-                self.is_bound = False
-            elif place + self.count in self._slot_of:
-                self._uops[place] = _nothing  # one of several that share memory: look again
+            slot, is_alone = self._slot_of.get(place + self.count, (None, False))
+            buffer = buffer_of(tensor) if is_alone else None
+            if slot is not None and buffer is not None:
+                self._buffers[slot] = buffer
+            elif slot is not None or place in self._constants:
+                self._uops[place] = _nothing  # one of several that share memory, or not realized: look again
         self._set_state(self._state)
+        if not self._are_twins():
+            self._forget()
 
 
 def _refill(refills: Sequence[Refill], holders: Sequence[Any], made: Sequence[Any]) -> None:

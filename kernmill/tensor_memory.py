@@ -147,6 +147,7 @@ class Tensors:
             if node is not None and node.storage is not STALE:
                 self.buffers[id(tensor)] = node.storage
         self.nodes = {id(t): t.uop for t in self.others}
+        self.constants = {id(t): t.uop for t in self.places if id(t) not in self.buffers}  # they have no memory
 
     def reachable(self) -> list[Lazy]:
         """Arguments and tensors at places."""
@@ -160,7 +161,7 @@ class Tensors:
         """Tensors that were assigned since: arguments, those at places, and others whose values come from ours."""
         lazy = [t for t in self.others if t.uop is not self.nodes[id(t)] and stored(t.uop) is None]
         return [
-            *[t for t in self.reachable() if stored(t.uop) is None and id(t) in self.buffers],
+            *[t for t in self.reachable() if stored(t.uop) is None and t.uop is not self.constants.get(id(t))],
             *self.coming_from(lazy, recorded),
         ]
 

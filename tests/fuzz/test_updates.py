@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,97 @@ def check(seed: int, device: str) -> None:
         arrays = {name: arrays[name] for name in program.start}
         for right, result in zip(want, got, strict=True):
             np.testing.assert_array_equal(result.numpy().copy(), right)
+
+
+class State:
+    """Places that a captured function reads, writes and exchanges tensors at."""
+
+    def __init__(self, rng: random.Random, device: str) -> None:
+        self.device = device
+        self.a, self.b, self.c = (self.tensor(rng) for _ in range(3))
+
+    def tensor(self, rng: random.Random) -> Tensor:
+        """Stored, not realized, or a constant."""
+        value, kind = float(rng.randint(-9, 9)), rng.randrange(3)
+        if kind == 2:
+            return Tensor.full((3,), value, device=self.device)
+        made = Tensor(np.array([value, 1.0, 2.0], np.float32), device=self.device)
+        return made.realize() if kind else made + 1.0
+
+
+def _assigns(m: State, x: Tensor) -> Tensor:
+    m.a.assign(limited(m.a + x))
+    return m.b * 2.0 - m.c
+
+
+def _rebinds(m: State, x: Tensor) -> tuple[Tensor, Tensor]:
+    old = m.b
+    m.b = limited(old - x)
+    return old, m.a + m.c
+
+
+def _swaps(m: State, x: Tensor) -> Tensor:
+    m.a, m.c = m.c, m.a
+    return m.a + x
+
+
+def _unites(m: State, x: Tensor) -> Tensor:
+    m.c.assign(limited(m.c * 2.0 - x))
+    result = m.b + m.a
+    m.b = m.c
+    return result
+
+
+FUNCTIONS: tuple[Callable[[State, Tensor], Any], ...] = (_assigns, _rebinds, _swaps, _unites)
+
+
+def mutate(m: State, rng: random.Random) -> None:
+    """What a user may do to the state between two calls."""
+    one, other = rng.sample("abc", 2)
+    first, second = getattr(m, one), getattr(m, other)
+    kind = rng.randrange(7)
+    if kind == 0:
+        setattr(m, one, second)
+    elif kind == 1:
+        setattr(m, one, m.tensor(rng))
+    elif kind == 2:
+        first.replace(m.tensor(rng))
+    elif kind == 3:
+        first.assign(m.tensor(rng))
+    elif kind == 4:
+        setattr(m, one, second.detach())
+    elif kind == 5:
+        first.assign(limited(second + 1.0)).realize()
+    else:
+        first[0:1] = 5.0
+
+
+def life(seed: int, device: str, wrap: Callable[[Any], Any]) -> list[Any]:
+    """What calls of two functions give, with another shape and changes of the state in between; last what was kept."""
+    rng = random.Random(seed)
+    m = State(rng, device)
+    calls = [wrap(partial(function, m)) for function in rng.sample(FUNCTIONS, 2)]
+    inputs = [Tensor(np.ones(shape, np.float32), device=device).realize() for shape in ((3,), (3,), (1,))]
+    found: list[Any] = []
+    kept: list[Tensor] = []
+    for _ in range(rng.randint(8, 30)):
+        if rng.random() < 0.3:
+            mutate(m, rng)
+            continue
+        call, x = rng.choice(calls), rng.choice(inputs)
+        results = call(x)
+        results = results if isinstance(results, tuple) else (results,)
+        if rng.random() < 0.7:
+            found += [result.numpy().tolist() for result in results]
+        if rng.random() < 0.4:
+            kept += results
+    return [*found, *(t.numpy().tolist() for t in (*kept, m.a, m.b, m.c))]
+
+
+def test_random_changes_of_the_state_between_replays() -> None:
+    """Constants, one tensor at several places, other signatures: what a replay gives is what plain calls give."""
+    for seed in range(SEEDS // 2):
+        assert life(seed, "LLVM", jit) == life(seed, "LLVM", lambda function: function), seed
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
