@@ -99,9 +99,9 @@ class Functions(Rounding):
     def logaddexp(self, other: Operand) -> Self:
         """log(exp(self) + exp(other)) without overflow; nan if either is nan."""
         a, b = self._floating()._join(other)
-        top = a.detach().maximum(b.detach())
-        shift = choose(top.isinf(), top._filled(0.0), top)
-        return a.sub(shift).exp().add(b.sub(shift).exp()).log().add(shift)
+        top, low = a.maximum(b), a.minimum(b)
+        apart = choose(a.eq(b), low._filled(0.0), low.sub(top))  # equal infinities too
+        return top.add(apart.exp().log1p())
 
     def sqrt(self) -> Self:
         """Square root, correctly rounded; x < 0 gives nan."""

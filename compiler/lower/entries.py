@@ -1,9 +1,10 @@
-"""Gathers by numbers that lie in memory are read lane by lane, such as entries of a table.
+"""Gathers by numbers that plain loads give are read lane by lane, such as entries of a table.
 
 When: after words, before dot. Why there: numbers of several bytes are one load of which a lane is a part. A gather
 takes its places out of a vector again, and many CPUs are slow at it (28 cycles for 16 entries where sixteen loads take
 8, on one that was mended against Downfall); a number in memory goes to an address by itself. Assumes: nothing.
-Guarantees: the same entries. Figures: docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_entries.py.
+Guarantees: the same entries; numbers that are gathered themselves, or have gates, stay in a vector. Figures:
+docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_entries.py.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ def _is_near(load: UOp) -> bool:
 
 
 def _is_known(u: UOp) -> bool:
-    if u.op is Ops.INDEX:
-        return u.src[1].dtype.lanes == 1 and len(u.src) == 2
+    if u.op is Ops.LOAD:
+        return u.src[0].src[1].dtype.lanes == 1 and len(u.src[0].src) == 2 and not u.dtype.is_bool
     if u.op is Ops.BITCAST and u.src[0].dtype.lanes != u.dtype.lanes:
         return u.src[0].op is Ops.LOAD and u.src[0].dtype.lanes > u.dtype.lanes
-    return not u.dtype.is_bool and (u.op.is_elementwise or u.op in (Ops.CONST, Ops.BROADCAST, Ops.SHUFFLE, Ops.LOAD))
+    is_part = u.op.is_elementwise or u.op in (Ops.CONST, Ops.BROADCAST, Ops.SHUFFLE, Ops.INDEX)
+    return is_part and not u.dtype.is_bool
 
 
 def _entries(load: UOp) -> UOp:

@@ -96,6 +96,10 @@ def test_sigmoid_neither_overflows_nor_does_its_gradient() -> None:
 def test_logaddexp_neither_overflows_nor_does_its_gradient() -> None:
     a, b = np.array([800, -800, 0, 3, -3], np.float32), np.array([799, -802, 0, -50, 90], np.float32)
     with_torch(lambda x, y: x.logaddexp(y), lambda x, y: x.logaddexp(y), [a, b])
+    one_end = np.array([np.inf, -np.inf, 2], np.float32)
+    with_torch(
+        lambda x, y: x.logaddexp(y), lambda x, y: x.logaddexp(y), [one_end, np.array([2, 3, np.inf], np.float32)]
+    )
     ends = np.array([-np.inf, np.inf, np.inf, np.nan], np.float32)
     with np.errstate(invalid="ignore"):
         close(Tensor(ends).logaddexp(Tensor(ends[::-1].copy())), np.logaddexp(ends, ends[::-1]))

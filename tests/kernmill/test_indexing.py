@@ -239,3 +239,13 @@ def test_a_mask_of_the_wrong_length() -> None:
         Tensor(X)[[True, False]]
     with pytest.raises(ShapeError, match="rows differ in length"):
         Tensor(X)[[[True], [True, False]]]
+
+
+@pytest.mark.parametrize("step", [1, 5, 9, -1])
+def test_rows_looked_up_by_a_column_of_small_numbers(step: int) -> None:
+    """Places far apart, or backwards: the numbers are gathered too."""
+    table, index = np.arange(256, dtype=np.float32), np.random.default_rng(0).integers(0, 250, (64, abs(step)))
+    column = Tensor(index.astype(np.uint8))[:, 0]
+    column = column.flip(0) if step < 0 else column
+    same(Tensor(table)[column], table[index[:, 0][:: 1 if step > 0 else -1]])
+    same(Tensor(table)[column + 1], table[index[:, 0][:: 1 if step > 0 else -1] + 1])

@@ -63,6 +63,13 @@ def test_places_that_are_no_numbers_in_memory_stay() -> None:
     assert [gathers(after(name, kernel, "vectorize i0 16", VECTORS)) for name in ("words", "entries")] == [1, 1]
 
 
+@pytest.mark.parametrize("step", [5, 9, 100])
+def test_numbers_that_are_gathered_themselves_stay_in_a_vector(step: int) -> None:
+    """They were read by a vector of places as if it were one: what came out did not compile."""
+    kernel = only(take(TABLE, numbers(1, 64, step), 0))
+    assert gathers(after("entries", kernel, "vectorize i0 16", VECTORS)) == 2
+
+
 def test_what_has_a_gate_or_no_vectors_stays() -> None:
     kernel = only(take(TABLE, numbers(1, 60), 0))
     assert gathers(after("entries", kernel, "vectorize i0 16", VECTORS)) == 1
@@ -71,7 +78,7 @@ def test_what_has_a_gate_or_no_vectors_stays() -> None:
 
 @pytest.mark.parametrize("schedule", ["vectorize i0 16", "vectorize i0 8", "unroll i0 2", ""])
 @pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.float32, dtypes.uint64])
-@pytest.mark.parametrize("step", [1, 4])
+@pytest.mark.parametrize("step", [1, 4, 5, 9])
 def test_values(schedule: str, dtype: DType, step: int) -> None:
     for count in (64, 37, 3):
         ast = only(take(data(0, 256, dtype=dtype), numbers(1, count, step), 0))

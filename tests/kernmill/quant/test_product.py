@@ -61,6 +61,16 @@ def check(mine: QuantizedTensor, rows: int) -> None:
         np.testing.assert_allclose(plain, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("count", [1, 3, 17])
+@pytest.mark.parametrize("name", ["IQ2_XXS", "IQ3_XXS", "IQ2_S"])
+def test_few_rows_of_points(name: str, count: int) -> None:
+    """Rows as they lie in a file have their numbers far apart."""
+    mine = weight(name, 2)
+    few = QuantizedTensor(Tensor(mine.data.numpy()[:count]), name, (count, mine.shape[1]))
+    for rows in (1, 2, 5):
+        check(few, rows)
+
+
 @pytest.mark.parametrize("name", TYPES + READ_ONLY)
 def test_interleaved_rows_are_the_same_values(name: str) -> None:
     mine = weight(name)
