@@ -440,8 +440,7 @@ def _of_words(u: UOp) -> UOp:
     if number.op is Ops.SHR and number.src[1].is_const:
         number, by = number.src[0], int(number.src[1].arg)
     size = number.dtype.scalar.size_bytes
-    is_byte = u.op is Ops.CAST and u.dtype.is_int and number.dtype.is_int and size >= _WORD
-    if not is_byte or by % 8:
+    if u.op is not Ops.CAST or not u.dtype.is_int or not number.dtype.is_int or size < _WORD or by % 8:
         return u
     read = _read_as(number, u.dtype.scalar.vec(size * u.dtype.lanes))
     return shuffle(read, read, tuple(range(by // 8, read.dtype.lanes, size)))

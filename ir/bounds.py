@@ -45,7 +45,7 @@ _leaf: dict[Op, Callable[[UOp], Bounds]] = {
     Ops.CONST: _const,
     Ops.VARIABLE: lambda node: (node.arg[1], node.arg[2]),
     Ops.RANGE: lambda node: _range(node.src[0]),
-    Ops.IOTA: lambda node: (0, max(0, node.arg - 1) if isinstance(node.arg, int) else node.arg.bounds[1] - 1),
+    Ops.IOTA: lambda node: (0, max(0, (node.arg if isinstance(node.arg, int) else node.arg.bounds[1]) - 1)),
 }
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import itertools
 import os
 import sys
 import weakref
@@ -134,10 +135,11 @@ def expressions() -> list[UOp]:
 
 
 def changes() -> int:
-    """How often a tensor was given another node so far."""
+    """A number that is another one after each time that a tensor was given another node."""
     return _changes
 
 
+_numbers = itertools.count(1)  # no number comes twice, also where threads change tensors at once
 _changes = 0
 
 
@@ -168,7 +170,7 @@ class Lazy:
         """Give this box another node, which the counter tells all who rely on the old one."""
         global _changes
         self.uop = node
-        _changes += 1
+        _changes = next(_numbers)
 
     # --- what it is
     @property

@@ -2,8 +2,8 @@
 
 Kernel ABI: `void kernel(ptr args, i64 begin, i64 end)`. `args` points to 8-byte slots, buffer addresses and i64
 variables. [begin, end) is a part of the kernel's outermost parallel range [0, n). If n is larger than `chunk` and the
-pool has more than one thread, all threads claim chunks; which thread does which chunk must not show in the result, and
-kernels see to that.
+pool has more than one thread, each thread claims a share of what is left, some whole chunks, until nothing is; which
+thread does which part must not show in the result, and kernels see to that.
 
 Waiting threads spin for `SPIN` pauses and then sleep: a long spin loses two to five times as soon as another process
 wants the core (anchors, section 5). Workers are daemon threads of Python inside one native call without the GIL. A
@@ -236,7 +236,7 @@ def _pool_for(threads: int, spin: int) -> Pool:
 
 
 class Launch(NamedTuple):
-    """One entry: a kernel's address, its argument slots, its parallel range [0, n) and the range of one chunk."""
+    """One entry: a kernel's address, its argument slots, its parallel range [0, n), the least of it that is claimed."""
 
     fn: int
     args: Sequence[int]
@@ -270,7 +270,7 @@ class LaunchTable:
         return self._args, self._first[entry] + slot
 
     def set_range(self, entry: int, n: int, chunk: int) -> None:
-        """Change the parallel range of an entry and the part of it that is claimed at once."""
+        """Change the parallel range of an entry and the least of it that a thread claims at once."""
         self._entries[4 * entry + 2] = n
         self._entries[4 * entry + 3] = max(1, chunk, -(-n // _MOST_CHUNKS))
 

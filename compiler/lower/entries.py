@@ -38,15 +38,13 @@ def _is_known(u: UOp) -> bool:
         return u.src[0].src[1].dtype.lanes == 1 and len(u.src[0].src) == 2 and not u.dtype.is_bool
     if u.op is Ops.BITCAST and u.src[0].dtype.lanes != u.dtype.lanes:
         return u.src[0].op is Ops.LOAD and u.src[0].dtype.lanes > u.dtype.lanes
-    is_part = u.op.is_elementwise or u.op in (Ops.CONST, Ops.BROADCAST, Ops.SHUFFLE, Ops.INDEX)
-    return is_part and not u.dtype.is_bool
+    return not u.dtype.is_bool and (u.op.is_elementwise or u.op in (Ops.CONST, Ops.BROADCAST, Ops.SHUFFLE, Ops.INDEX))
 
 
 def _entries(load: UOp) -> UOp:
-    place = load.src[0]
-    numbers = [simplify(_lane(place.src[1], lane, 1)) for lane in range(load.dtype.lanes)]
-    places = [place.replace(dtype=load.dtype.scalar, src=(place.src[0], number)) for number in numbers]
-    return UOp(Ops.LANES, load.dtype, tuple([UOp(Ops.LOAD, load.dtype.scalar, (at,)) for at in places]))
+    (memory, numbers), scalar = load.src[0].src, load.dtype.scalar
+    places = [(memory, simplify(_lane(numbers, lane, 1))) for lane in range(load.dtype.lanes)]
+    return UOp(Ops.LANES, load.dtype, tuple([UOp(Ops.LOAD, scalar, (UOp(Ops.INDEX, scalar, at),)) for at in places]))
 
 
 def _lane(u: UOp, lane: int, count: int) -> UOp:
@@ -56,11 +54,11 @@ def _lane(u: UOp, lane: int, count: int) -> UOp:
     if u.op is Ops.BROADCAST:
         return u.src[0]
     if u.op is Ops.SHUFFLE:
-        own, pick = u.src[0].dtype.lanes, u.arg[lane]
-        return _lane(u.src[pick >= own], pick % own, 1)
+        number, pick = divmod(u.arg[lane], u.src[0].dtype.lanes)
+        return _lane(u.src[number], pick, 1)
     if u.op is Ops.LOAD:
-        place = u.src[0]
-        at = place.replace(dtype=u.dtype.scalar.vec(count), src=(place.src[0], simplify(place.src[1] + lane)))
+        memory, first = u.src[0].src
+        at = UOp(Ops.INDEX, u.dtype.scalar.vec(count), (memory, simplify(first + lane)))
         return UOp(Ops.LOAD, at.dtype, (at,))
     parts = [s.dtype.lanes // u.dtype.lanes for s in u.src]
     return UOp(u.op, u.dtype.scalar, tuple([_lane(s, lane * n, n) for s, n in zip(u.src, parts, strict=True)]), u.arg)

@@ -93,6 +93,7 @@ class Tokenizer:
         self._lock = threading.Lock()  # the model and `encode_special_tokens` are state of the library's object
         self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
         self._is_whole = not self._short_texts
+        self._merges: list[str] = self._checked_merges() if self.kind == "gpt2" else []
         self._built = self._build()
 
     # --- reading the metadata
@@ -124,6 +125,20 @@ class Tokenizer:
         if not all(map(math.isfinite, scores)):
             raise FormatError("tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them.")
         return scores
+
+    def _checked_merges(self) -> list[str]:
+        """Merges that make tokens. That a cut is at its place shows when the library gets all of them."""
+        lines: list[str] = self._list("merges", str, "text")
+        if lines and not _make_tokens(lines, self.tokens):
+            tokens = frozenset(self.tokens)
+            for left, right in map(_pair, lines):
+                for token in (left, right, left + right):
+                    if token not in tokens:
+                        raise FormatError(
+                            f"tokenizer.ggml.merges joins {left!r} and {right!r}, and {token!r} is no token. "
+                            "The file is damaged, or was written by a faulty converter."
+                        )
+        return lines
 
     def _flag(self, name: str, default: bool) -> bool:
         value = self._key(name, default)
@@ -199,7 +214,7 @@ class Tokenizer:
     def _byte_pairs(self, library: Any) -> Any:
         """gpt2: BPE with merges in the order of the file."""
         raw = not self.row.is_byte_level
-        built = library.Tokenizer(self._pair_model(library))
+        built = library.Tokenizer(self._pair_model(library, None if self._is_whole else ""))
         splits = [
             library.pre_tokenizers.Split(library.Regex(pattern), behavior="isolated") for pattern in self.row.patterns
         ]
@@ -212,17 +227,16 @@ class Tokenizer:
 
     def _sentence_pieces(self, library: Any) -> Any:
         """llama: the pair whose union has the best score is merged first."""
-        built = library.Tokenizer(self._pair_model(library))
+        built = library.Tokenizer(self._pair_model(library, None if self._is_whole else ""))
         built.normalizer = self._spaces(library)
         return built
 
-    def _pair_model(self, library: Any, text: str = "") -> Any:
-        """The library's model of byte pairs: whole, or with what it takes for this text."""
-        among = None if self._is_whole else self._within(text)
+    def _pair_model(self, library: Any, text: str | None) -> Any:
+        """The library's model of byte pairs: with what it takes for this text, or whole where there is none."""
+        among = None if text is None else self._within(text)
         ids, raw = self._ids(among), not self.row.is_byte_level
         if self.kind == "gpt2":
-            lines = self._list("merges", str, "text") if among is None or text else []
-            merges = _pairs(lines if among is None else _lines_of(lines, ids))
+            merges = _pairs(self._merges if among is None else _lines_of(self._merges, ids) if text else ())
             return library.models.BPE(
                 vocab=ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
             )
@@ -255,10 +269,11 @@ class Tokenizer:
         """See to it that the library has the vocabulary for a text. Call with the lock held."""
         if self._is_whole:
             return
-        self._is_whole = not self._short_texts or len(text.encode()) * self._longest > len(self.tokens)
-        self._short_texts -= 1
+        is_whole = not self._short_texts or len(text.encode()) * self._longest > len(self.tokens)
         with self._faults():
-            self._built.model = self._pair_model(package("tokenizers", "a tokenizer"), text)
+            self._built.model = self._pair_model(package("tokenizers", "a tokenizer"), None if is_whole else text)
+        self._is_whole = is_whole  # only now: who fails or is interrupted above leaves it to the next text
+        self._short_texts -= 1
 
     def _merges_of(self, ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
         """Every way to make a token of two others, best score first; control tokens are never made from text."""
@@ -418,6 +433,17 @@ def _pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
     if not set(map(len, pairs)) - {2} and all(map(all, pairs)):
         return pairs
     return [_pair(line) for line in lines]  # tokens that hold spaces, or a fault
+
+
+def _make_tokens(lines: Sequence[str], tokens: list[str]) -> bool:
+    """Whether the lines, cut once each, are tokens; most files have both lists in one order, which is quick to see."""
+    text = "\n".join(("", *lines, ""))
+    made, first = text.replace(" ", "")[1:-1], lines[0].replace(" ", "")
+    if text.count(" ") != len(lines) or "\n " in text or " \n" in text or first not in tokens:
+        return False
+    start = tokens.index(first)
+    in_order = made == "\n".join(tokens[start : start + len(lines)])
+    return in_order or frozenset(tokens).issuperset(made.split("\n"))
 
 
 def _lines_of(lines: Sequence[str], ids: Mapping[str, int]) -> list[str]:

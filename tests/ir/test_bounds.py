@@ -105,6 +105,8 @@ def test_leaves() -> None:
     assert make_range("i", 0, AxisKind.LOOP).bounds == (0, 0)
     assert iota(5).bounds == (0, 4)
     assert UOp(Ops.IOTA, dtypes.int64, (), size).bounds == (0, 8)
+    for none in (0, leaf("n", dtypes.index, 0, 0)):  # no value, and still no range that ends before it begins
+        assert UOp(Ops.IOTA, dtypes.int64, (), none).bounds == (0, 0)
     assert const(dtypes.int32.vec(3), (4, -1, 2)).bounds == (-1, 4)
     assert const(dtypes.float32, 3).bounds == (float("-inf"), float("inf"))
     assert UOp(Ops.PARAM, dtypes.uint8, (), (0, 4)).bounds == (0, 255)

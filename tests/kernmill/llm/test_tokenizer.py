@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,43 @@ def test_more_texts_than_a_few_get_the_whole_vocabulary(gguf: Callable[[str], An
     assert other._built.get_vocab_size() == len(other)
 
 
+LONG = "Hello world, these are transformers. " * 60
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("text", ["Hi", LONG], ids=["short", "long"])
+def test_an_interrupted_handover_leaves_nothing_half_done(
+    fault: type[BaseException], text: str, gguf: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata
+    expected = Tokenizer(metadata).encode(LONG)
+    tokenizer = Tokenizer(metadata)
+    tokenizer.encode("Hello")
+
+    def interrupted(lines: Any) -> Any:
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tokenizers, "_pairs", interrupted)
+        with pytest.raises((fault, FormatError)):
+            tokenizer.encode(text)
+    assert tokenizer._short_texts == tokenizers._SHORT_TEXTS - 1
+    assert tokenizer.encode(LONG) == expected
+
+
+def test_threads_share_a_tokenizer(gguf: Callable[[str], Any]) -> None:
+    """Each text takes a vocabulary of its own here, and one of them the whole: none is encoded with another one's."""
+    metadata = gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata
+    texts = ["Hello world", "\u00e9t\u00e9 3.14", LONG, "transformers", "  spaces", "def f(x): return x"]
+    whole = Tokenizer(metadata)
+    whole.encode(LONG)
+    expected = [whole.encode(text) for text in texts]
+    for _ in range(3):
+        tokenizer = Tokenizer(metadata)
+        with ThreadPoolExecutor(len(texts)) as threads:
+            assert list(threads.map(tokenizer.encode, texts)) == expected
+
+
 # --- what is wrong with a file -------------------------------------------------------------------------------------
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"model": "rwkv"}, "tokenizer.ggml.model is 'rwkv'. kernmill builds bert, gpt2, llama, t5."),
@@ -249,8 +287,19 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"model": "gpt2", "merges": ["a q"]},
-        "tokenizer.ggml.tokens and its like make no gpt2 tokenizer: Error while initializing BPE: Token `q` out of "
-        "vocabulary",
+        "tokenizer.ggml.merges joins 'a' and 'q', and 'q' is no token. "
+        "The file is damaged, or was written by a faulty converter.",
+    ),
+    ({"model": "gpt2", "merges": 5}, "tokenizer.ggml.merges is a int, not an array."),
+    ({"model": "gpt2", "merges": [5]}, "tokenizer.ggml.merges holds something else than text."),
+    (
+        {"model": "gpt2", "merges": ["a a"]},
+        "tokenizer.ggml.merges joins 'a' and 'a', and 'aa' is no token. "
+        "The file is damaged, or was written by a faulty converter.",
+    ),
+    (
+        {"model": "gpt2", "merges": [" a"]},
+        "tokenizer.ggml.merges has ' a', which is no pair of tokens with a space between them.",
     ),
     (
         {"model": "bert", "unknown_token_id": 2**32 - 1},
@@ -259,11 +308,41 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@both
 @pytest.mark.parametrize(("change", "message"), FAULTS, ids=lambda value: str(value)[:40])
 def test_a_damaged_vocabulary_is_a_sentence(change: dict[str, Any], message: str) -> None:
     with pytest.raises(FormatError) as caught:
         Tokenizer(pieces("a") | {f"tokenizer.ggml.{name}": value for name, value in change.items()})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("line", ["zzz qqqqq", "Hello", "Hel lo wor", "H  ello"])
+def test_damaged_merges_of_a_large_vocabulary(line: str, gguf: Callable[[str], Any]) -> None:
+    """They are found when the tokenizer is made, though the library does not get them then."""
+    metadata = dict(gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata)
+    lines = list(metadata["tokenizer.ggml.merges"])
+    with pytest.raises(FormatError, match=r"^tokenizer\.ggml\.merges "):
+        Tokenizer(metadata | {"tokenizer.ggml.merges": [*lines[:9], line, *lines[9:]]})
+
+
+def test_merges_of_a_large_vocabulary_in_any_order(gguf: Callable[[str], Any]) -> None:
+    metadata = dict(gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata)
+    lines = list(metadata["tokenizer.ggml.merges"])
+    Tokenizer(metadata | {"tokenizer.ggml.merges": lines[::-1]})
+    with pytest.raises(FormatError, match=r"and 'zzz' is no token"):
+        Tokenizer(metadata | {"tokenizer.ggml.merges": ["zzz qqqqq", *lines[::-1]]})
+
+
+def test_halves_that_are_no_tokens_are_never_encoded_wrongly(gguf: Callable[[str], Any]) -> None:
+    """A space at another place is found when all merges are handed over, and each time again."""
+    metadata = dict(gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata)
+    lines = list(metadata["tokenizer.ggml.merges"])
+    place = next(n for n, line in enumerate(lines) if line.endswith(" orld"))
+    lines[place] = lines[place].replace(" orld", "o rld")
+    tokenizer = Tokenizer(metadata | {"tokenizer.ggml.merges": lines})
+    for _ in range(3):
+        with pytest.raises(FormatError, match="out of vocabulary"):
+            tokenizer.encode(LONG)
 
 
 def test_a_damaged_table_of_characters(capfd: pytest.CaptureFixture[str]) -> None:
