@@ -173,7 +173,7 @@ def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
     for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
         rows = [_row(one, run[0], lane, len(run)) for lane in range(len(one.steps))]
         read = [UOp(Ops.LOAD, row.dtype, (row,), one.node.arg) for row in rows]
-        columns = _columns([row.cast(dtypes.uint8) for row in read] if is_bool else read)  # bools lie in bytes
+        columns = _columns([row.cast(dtypes.uint8) for row in read] if is_bool else read, target)  # bools lie in bytes
         turned.update(zip(run, [c.cast(dtypes.bool) for c in columns] if is_bool else columns, strict=True))
     return turned
 
@@ -276,7 +276,7 @@ def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
         return {old: new for part in _stretches(family) for old, new in _woven(part, target).items()}
     turned: dict[UOp, list[UOp]] = {}
     for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
-        rows = _rows([by_start[start].node.src[1] for start in run])
+        rows = _rows([by_start[start].node.src[1] for start in run], target)
         turned.update({by_start[start].node: [] for start in run})
         turned[by_start[run[0]].node] = [
             UOp(Ops.STORE, dtypes.void, (_row(one, run[0], lane, len(run)), row), one.node.arg)
@@ -467,22 +467,22 @@ def _neighbours(values: Sequence[UOp]) -> UOp | None:
     return UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, first)),), values[0].arg)
 
 
-def _columns(rows: Sequence[UOp]) -> list[UOp]:
-    """Vector n holds lane n of every row. Neighbours that fill a word are turned together."""
+def _columns(rows: Sequence[UOp], target: Target) -> list[UOp]:
+    """Vector n holds lane n of every row. Neighbours that fill a word are turned together if vectors get so wide."""
     scalar, lanes = rows[0].dtype.scalar, rows[0].dtype.lanes
     group = _WORD // min(_WORD, scalar.size_bytes)
-    if group == 1 or lanes <= group:
+    if group == 1 or lanes <= group or len(rows) * group > target.most_lanes:
         return _transposed(rows)
     words = _transposed([_read_as(u, dtypes.uint32.vec(lanes // group)) for u in rows])
     wide = [_read_as(u, scalar.vec(len(rows) * group)) for u in words]
     return [shuffle(u, u, tuple(range(n, len(rows) * group, group))) for u in wide for n in range(group)]
 
 
-def _rows(columns: Sequence[UOp]) -> list[UOp]:
+def _rows(columns: Sequence[UOp], target: Target) -> list[UOp]:
     """What `_columns` undoes."""
     scalar, lanes = columns[0].dtype.scalar, columns[0].dtype.lanes
     group = _WORD // min(_WORD, scalar.size_bytes)
-    if group == 1 or len(columns) <= group:
+    if group == 1 or len(columns) <= group or lanes * group > target.most_lanes:
         return _transposed(columns)
     parts = [columns[n : n + group] for n in range(0, len(columns), group)]
     woven = [merged([(u, lane) for lane in range(lanes) for u in part]) for part in parts]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernmill.compiler import parse_schedule
 from kernmill.ir import DType, Ops, UOp, const, dtypes, elementwise, permute, strided, window
-from tests.compiler.kernels import Array, data, inputs, matmul, only, run_ast, run_on, total
+from tests.compiler.kernels import VECTORS, Array, data, inputs, matmul, only, run_ast, run_on, total
 from tests.compiler.passes import after
 
 
@@ -53,6 +55,16 @@ def test_bools_are_turned_as_bytes() -> None:
     arrays = inputs(ast)
     arrays[1] = np.random.default_rng(0).random(arrays[1].size) < 0.5
     np.testing.assert_array_equal(run_on("LLVM", ast, arrays, parse_schedule(schedule)), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize("schedule", ["vectorize i1 16; unroll i0 16", "vectorize i0 16; unroll i1 16"])
+@pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.float16], ids=str)
+def test_no_vector_is_wider_than_the_language_has_them(dtype: DType, schedule: str) -> None:
+    narrow = replace(VECTORS, most_lanes=16)
+    kernel = only(elementwise(Ops.MAX, permute(data(0, 64, 64, dtype=dtype), (1, 0)), const(dtype, 1)))
+    ast = after("turn", kernel, schedule, narrow)
+    assert not apart(ast)
+    assert max(node.dtype.lanes for node in ast.toposort()) == 16
 
 
 def test_a_square_takes_log_n_steps() -> None:

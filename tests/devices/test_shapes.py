@@ -187,6 +187,28 @@ def test_movement_of_every_dtype(dtype: DType, device: str) -> None:
     check(UOp(Ops.CONTIGUOUS, root.dtype, (root,)), np.pad(array, ((1, 0), (0, 2))).T)
 
 
+@pytest.mark.parametrize("sizes", [(64, 17), (64, 20), (100, 24), (64, 32), (24, 100)], ids=str)
+@pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.int8, dtypes.float16, dtypes.bool], ids=str)
+def test_narrow_values_are_transposed(dtype: DType, sizes: tuple[int, int], device: str) -> None:
+    """OpenCL has no vectors of more than 16 lanes: 16 words of four bytes each were one of 64."""
+    array = numbers(*sizes).astype(numpy_dtype(dtype))
+    root = permute(leaf(array, device), (1, 0))
+    check(UOp(Ops.CONTIGUOUS, root.dtype, (root,)), array.T)
+
+
+def test_narrow_values_are_turned_into_a_place_of_their_own(device: str) -> None:
+    array = numbers(65, 4, 20, 4).astype(np.float16)
+    target = leaf(np.zeros((4, 20, 4, 65), np.float16), device)
+    check(assign(target, permute(leaf(array, device), (1, 2, 3, 0))), array.transpose(1, 2, 3, 0))
+
+
+def test_narrow_values_are_added_to_their_transpose(device: str) -> None:
+    array = numbers(20, 63, 20).astype(np.uint8)
+    x = leaf(array, device)
+    root = reshape(x + permute(x, (2, 1, 0)), (1260, 20))
+    check(UOp(Ops.CONTIGUOUS, root.dtype, (root,)), (array + array.transpose(2, 1, 0)).reshape(1260, 20))
+
+
 @pytest.mark.parametrize("sizes", [(2, 1, 1), (3, 2, 1), (2, 3, 1), (3, 1, 2), (2, 2, 2)], ids=str)
 def test_unwindow_is_the_adjoint_of_window(sizes: tuple[int, int, int], device: str) -> None:
     size, stride, dilation = sizes
