@@ -64,7 +64,8 @@ class Fresh:
         """Memory, with a node for each shape."""
         spares = self._spares  # by turns: the last result often lives until the next one is there
         for place, spare in enumerate(spares):
-            if [*map(getrefcount, spare.counted)] == spare.counts:
+            is_unused = [*map(getrefcount, spare.counted)] == spare.counts
+            if is_unused and spare.nodes[0].storage is spare.buffer:  # else a replay took its memory over
                 spares.append(spares.pop(place))
                 return spare
         spare = _Spare(self.device, self.dtype, self.numel, self.shapes)
