@@ -187,8 +187,8 @@ def test_movement_of_every_dtype(dtype: DType, device: str) -> None:
     check(UOp(Ops.CONTIGUOUS, root.dtype, (root,)), np.pad(array, ((1, 0), (0, 2))).T)
 
 
-@pytest.mark.parametrize("sizes", [(64, 17), (64, 20), (100, 24), (64, 32), (24, 100)], ids=str)
-@pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.int8, dtypes.float16, dtypes.bool], ids=str)
+@pytest.mark.parametrize("sizes", [(64, 17), (100, 24)], ids=str)
+@pytest.mark.parametrize("dtype", [dtypes.uint8, dtypes.float16], ids=str)
 def test_narrow_values_are_transposed(dtype: DType, sizes: tuple[int, int], device: str) -> None:
     """OpenCL has no vectors of more than 16 lanes: 16 words of four bytes each were one of 64."""
     array = numbers(*sizes).astype(numpy_dtype(dtype))
