@@ -347,8 +347,10 @@ def test_constants_of_a_symbolic_shape_have_the_values_of_each_call() -> None:
 
 
 @pytest.mark.parametrize("columns", [32, 64, 512, 2048])
-def test_products_of_rows_that_may_be_none(columns: int) -> None:
+def test_products_of_rows_that_may_be_none(columns: int, device: str) -> None:
     """Named regression: one block of 0 rows ran once and read the row before the first, or its loop had no name."""
+    if device == "PYTHON" and columns > 64:
+        pytest.skip("takes most of a minute, for the same loops as with fewer columns")
     n, w = Variable("n", 0, 8), np.random.default_rng(0).standard_normal((64, columns)).astype(np.float32)
     x = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)
     step = jit(lambda x, w, n: (x[:n] @ w).contiguous().sum(0))
