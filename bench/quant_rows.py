@@ -16,7 +16,7 @@ __all__ = ["QUANT_ROWS"]
 Array = np.ndarray[Any, Any]
 Size = tuple[int, ...]
 ONE_ROW = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
-           "TQ1_0", "TQ2_0", "IQ1_S", "IQ2_XXS", "IQ3_S")  # fmt: skip
+           "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
 MANY_ROWS = ("Q8_0", "Q4_0", "Q5_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _INNER, _COLUMNS = 4096, 16384  # more than the caches hold, in every type
 _ERROR = 0.03  # of the largest result: values of x are rounded to 8 bits
@@ -38,7 +38,7 @@ def inputs(name: str, rng: np.random.Generator, size: Size) -> tuple[Array, ...]
     some = min(columns, 64)  # writing blocks takes time: repeated
     if kind.write is None:
         blocks = rng.integers(0, 256, (some, inner // kind.values, kind.size_bytes), np.uint8)
-        blocks[..., 1] &= 0x3F  # the exponent of a block's scale
+        blocks[..., [1, -1]] &= 0x3F  # the exponent of a scale; IQ1_M has its own at the end
         weights = QuantizedTensor(Tensor(blocks), name, (some, inner))
     else:
         weights = QuantizedTensor.quantize(Tensor(rng.standard_normal((some, inner), np.float32)), name)
