@@ -498,26 +498,47 @@ def _transposed(rows: Sequence[UOp], block: int = 1) -> list[UOp]:
     """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two. With a block of several lanes
     these move together.
 
-    Source: J. O. Eklundh, A fast computer method for matrix transposing, IEEE Trans. Computers C-21 (1972): step d
-    exchanges bit d of the number of a vector with bit d of the lane.
+    Numbers of 16 bytes are woven, which machines do in one step, and the blocks of 16 bytes sorted: each step is one
+    instruction as it stands, so that no code generator has to look for one.
+
+    Source: J. O. Eklundh, A fast computer method for matrix transposing, IEEE Trans. Computers C-21 (1972).
     """
     count, lanes = len(rows), rows[0].dtype.lanes // block
     side = min(count, lanes)
     vectors: list[UOp] = []
     for number in range(side):  # vectors of whole rows, so that side by side they make squares
         vectors.append(_laid_out(rows[number::side]))
-    width = vectors[0].dtype.lanes
-    step = 1
-    while step < side:
-        apart = step * block
-        low = tuple(n if not n & apart else width + n - apart for n in range(width))
-        high = tuple(n + apart if not n & apart else width + n for n in range(width))
-        for n in range(side):
-            if not n & step:
-                a, b = vectors[n], vectors[n + step]
-                vectors[n], vectors[n + step] = (UOp(Ops.SHUFFLE, a.dtype, (a, b), picks) for picks in (low, high))
-        step *= 2
+    inner = _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes
+    if block == 1 < inner <= side:
+        parts = [_weave(vectors[n : n + inner], inner) for n in range(0, side, inner)]
+        columns = [_sorted_blocks(list(part), side, inner) for part in zip(*parts, strict=True)]
+        vectors = [columns[n % inner][n // inner] for n in range(side)]
+    else:
+        vectors = _sorted_blocks(vectors, side * block, block)
     if lanes <= count:
         return vectors
     starts = range(0, lanes * block, side * block)
     return [shuffle(v, v, tuple(range(s, s + side * block))) for s in starts for v in vectors]
+
+
+def _sorted_blocks(vectors: list[UOp], side: int, block: int) -> list[UOp]:
+    """Squares of blocks, `side` lanes of each vector, transposed: step d sorts a pair of vectors, whose numbers differ
+    in bit d, into their even blocks and their odd ones."""
+    width, step = vectors[0].dtype.lanes, 1
+    even, odd = (
+        tuple(
+            own + s + n
+            for s in range(0, width, side)
+            for own in (0, width)
+            for n in range(side)
+            if n // block % 2 == half
+        )
+        for half in (0, 1)
+    )
+    while step < len(vectors):
+        for n in range(len(vectors)):
+            if not n & step:
+                a, b = vectors[n], vectors[n + step]
+                vectors[n], vectors[n + step] = (UOp(Ops.SHUFFLE, a.dtype, (a, b), picks) for picks in (even, odd))
+        step *= 2
+    return vectors
