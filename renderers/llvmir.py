@@ -414,13 +414,16 @@ class _Function:
     def _cast(self, u: UOp) -> None:
         (x,) = u.src
         a, b = x.dtype.scalar, u.dtype.scalar
-        source, kind = llvm_type(x.dtype), llvm_type(u.dtype)
+        source, kind, value = llvm_type(x.dtype), llvm_type(u.dtype), self.values[x]
         if a is b or (a.is_int and b.is_int and a.bits == b.bits):
-            self.values[u] = self.values[x]
+            self.values[u] = value
             return
         signed = a.kind in (Kind.INT, Kind.INDEX)
         if a.is_float and b.is_float:
             verb = "fpext" if b.bits > a.bits else "fptrunc"
+        elif a.is_float and b.bits < 32:  # by int32: what lies outside wraps, in lanes as alone
+            wide = llvm_type(dtypes.int32.vec(u.dtype.lanes))
+            verb, value, source = "trunc", self._define(f"fptosi {source} {value} to {wide}"), wide
         elif a.is_float:
             verb = "fptosi" if b.kind is Kind.INT else "fptoui"
         elif b.is_float:
@@ -429,7 +432,7 @@ class _Function:
             verb = "trunc"
         else:
             verb = "sext" if signed else "zext"
-        self.values[u] = self._define(f"{verb} {source} {self.values[x]} to {kind}")
+        self.values[u] = self._define(f"{verb} {source} {value} to {kind}")
 
     def _bitcast(self, u: UOp) -> None:
         source, kind = llvm_type(u.src[0].dtype), llvm_type(u.dtype)
