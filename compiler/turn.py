@@ -316,7 +316,7 @@ def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UO
         return []
     parts, blocks = _weave(vectors, min(block, width)), max(1, width // block)
     if blocks == count:
-        return _transposed(parts, block)
+        return _sorted_blocks(parts, width, block)
     order = [(parts[n % count], n // count * block + lane) for n in range(count * blocks) for lane in range(block)]
     return [merged(order[start : start + width]) for start in range(0, len(order), width)]
 
@@ -494,51 +494,33 @@ def _read_as(u: UOp, dtype: DType) -> UOp:
     return UOp(Ops.BITCAST, dtype, (u,))
 
 
-def _transposed(rows: Sequence[UOp], block: int = 1) -> list[UOp]:
-    """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two. With a block of several lanes
-    these move together.
+def _transposed(rows: Sequence[UOp]) -> list[UOp]:
+    """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two.
 
-    Numbers of 16 bytes are woven, which machines do in one step, and the blocks of 16 bytes sorted: each step is one
-    instruction as it stands, so that no code generator has to look for one.
-
+    What shares 16 bytes is woven, then such blocks are sorted: each step is one instruction as it stands.
     Source: J. O. Eklundh, A fast computer method for matrix transposing, IEEE Trans. Computers C-21 (1972).
     """
-    count, lanes = len(rows), rows[0].dtype.lanes // block
+    count, lanes = len(rows), rows[0].dtype.lanes
     side = min(count, lanes)
-    vectors: list[UOp] = []
-    for number in range(side):  # vectors of whole rows, so that side by side they make squares
-        vectors.append(_laid_out(rows[number::side]))
-    inner = _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes
-    if block == 1 < inner <= side:
-        parts = [_weave(vectors[n : n + inner], inner) for n in range(0, side, inner)]
-        columns = [_sorted_blocks(list(part), side, inner) for part in zip(*parts, strict=True)]
-        vectors = [columns[n % inner][n // inner] for n in range(side)]
-    else:
-        vectors = _sorted_blocks(vectors, side * block, block)
+    vectors = [_laid_out(rows[n::side]) for n in range(side)]  # whole rows side by side, so that they make squares
+    block = min(side, _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes)
+    woven = [_weave(vectors[n : n + block], block) for n in range(0, side, block)]
+    columns = [_sorted_blocks(list(parts), side, block) for parts in zip(*woven, strict=True)]
+    vectors = [vector for group in zip(*columns, strict=True) for vector in group]
     if lanes <= count:
         return vectors
-    starts = range(0, lanes * block, side * block)
-    return [shuffle(v, v, tuple(range(s, s + side * block))) for s in starts for v in vectors]
+    return [shuffle(v, v, tuple(range(start, start + side))) for start in range(0, lanes, side) for v in vectors]
 
 
 def _sorted_blocks(vectors: list[UOp], side: int, block: int) -> list[UOp]:
-    """Squares of blocks, `side` lanes of each vector, transposed: step d sorts a pair of vectors, whose numbers differ
-    in bit d, into their even blocks and their odd ones."""
+    """Squares of blocks, `side` lanes of each vector, transposed: step d sorts two vectors whose numbers differ in bit
+    d into their even blocks and their odd ones."""
     width, step = vectors[0].dtype.lanes, 1
-    even, odd = (
-        tuple(
-            own + s + n
-            for s in range(0, width, side)
-            for own in (0, width)
-            for n in range(side)
-            if n // block % 2 == half
-        )
-        for half in (0, 1)
-    )
+    lanes = [own + start + n for start in range(0, width, side) for own in (0, width) for n in range(side)]
+    picks = [tuple(n for n in lanes if n // block % 2 == odd) for odd in (0, 1)]
     while step < len(vectors):
-        for n in range(len(vectors)):
-            if not n & step:
-                a, b = vectors[n], vectors[n + step]
-                vectors[n], vectors[n + step] = (UOp(Ops.SHUFFLE, a.dtype, (a, b), picks) for picks in (even, odd))
+        for n in (n for n in range(len(vectors)) if not n & step):
+            a, b = vectors[n], vectors[n + step]
+            vectors[n], vectors[n + step] = (UOp(Ops.SHUFFLE, a.dtype, (a, b), half) for half in picks)
         step *= 2
     return vectors
