@@ -36,7 +36,7 @@ _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
-_AHEAD_ONCE = 8192  # while only reading
+_AHEAD_ONCE = 4096  # while only reading
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
@@ -45,6 +45,7 @@ _IN_REGISTERS = 8  # rows whose sums are one tile
 _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
+_LONG_SUM = 32  # vectors; folding one costs about as much as adding ten
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
@@ -254,7 +255,8 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
         ask_by_tiles(plan, shape, main, lanes, target)
     if lane_loop in main.loops and len(shape.groups) == 1:
         _large_outside(plan, shape, main, tiles, width, target)
-        _read_once(plan, shape, main, target)
+        if _once_bytes(shape, main) > target.l2_bytes:
+            plan.add("prefetch", _AHEAD_ONCE)
 
 
 def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
@@ -275,11 +277,9 @@ def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int],
     plan.order((*outer, large, *([terms] if is_cut else []), small))
 
 
-def _read_once(plan: Plan, shape: Shape, main: Group, target: Target) -> None:
-    """A sum that goes once over more than L2 holds asks for its data ahead."""
-    sizes = {a.memory: a.memory_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
-    if sum(sizes.values()) > target.l2_bytes:
-        plan.add("prefetch", _AHEAD_ONCE)
+def _once_bytes(shape: Shape, main: Group) -> int:
+    """Of buffers that sums read once."""
+    return sum({a.memory: a.memory_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}.values())
 
 
 def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> bool:
@@ -339,15 +339,14 @@ def _stage_few(plan: Plan, main: Group, lane_loop: str, rows: list[str], walked:
 def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
     many = target.vector_registers >= 32
-    tiles: dict[str, int] = {}
-    is_lane_output = lane_loop in shape.outputs
+    tiles, size, near = dict[str, int](), shape.sizes.get(lane_loop or "", 0), target.l2_bytes // 8
     reusing = [
         name for name in reversed(shape.outputs)
         if name != lane_loop and name in main.around and shape.sizes[name] > 1
         and any(a.step(name) == 0 and name not in a.steps for a in main.loads)
     ]  # fmt: skip
     reusing = _best_pair(shape, main, reusing, lane_loop)
-    if lane_loop is not None and is_lane_output:
+    if lane_loop is not None and lane_loop in shape.outputs:
         blocks = -(-shape.sizes[lane_loop] // width)
         if reusing:
             columns, rows = _best_block(blocks, shape.sizes[reusing[0]], many)
@@ -358,11 +357,9 @@ def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int,
         else:
             whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
             tiles[lane_loop] = _tile(blocks, 8) if whole == 1 and many else whole
-    else:
-        wanted = (4, 4) if many else (2, 2)
-        for name, most in zip(reusing[:2], wanted, strict=False):
-            tiles[name] = _tile(shape.sizes[name], most)
-    return tiles
+    elif _once_bytes(shape, main) <= target.l2_bytes or size % width or not _LONG_SUM * width <= size <= near:
+        tiles = {name: _tile(shape.sizes[name], 4 if many else 2) for name in reusing[:2]}
+    return tiles  # none where long sums read data once: one row after the other, as they lie
 
 
 def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:

@@ -192,6 +192,19 @@ def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -
     assert verbs["thread"] == ("i1",)
 
 
+@pytest.mark.parametrize(("rows", "terms", "tile"), [
+    (4864, 896, []),  # one row after the other, as they lie
+    (4864, 900, [("i0", "4")]),  # no whole vectors
+    (65536, 64, [("i0", "4")]),  # short sums
+    (64, 896, [("i0", "4")]),  # in a cache
+    (64, 1 << 20, [("i0", "4")]),  # the row itself outgrows a cache
+])  # fmt: skip
+def test_one_row_by_a_transposed_matrix(rows: int, terms: int, tile: list[tuple[str, ...]]) -> None:
+    found = chosen(matmul(data(0, 1, terms), permute(data(1, rows, terms), (1, 0))))
+    assert (found["vectorize"], found.get("unroll", [])) == ([("k0", "16")], tile)
+    assert found.get("prefetch", []) == ([] if rows * terms < 1 << 18 else [("4096",)])
+
+
 @pytest.mark.parametrize(("rows", "columns", "lanes", "copies"), [
     (64, 1000, "i1", ("i0", "20")),  # 1000 columns are 50 times 20: no block ends with a mask
     (64, 17, "i1", ("i0", "17")),
