@@ -36,7 +36,8 @@ _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
-_AHEAD_ONCE = 4096  # while only reading
+_AHEAD_ONCE = 4096  # while only reading; `_AHEAD` where rows are read side by side
+_ROWS = 4  # of these
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
@@ -255,8 +256,9 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
         ask_by_tiles(plan, shape, main, lanes, target)
     if lane_loop in main.loops and len(shape.groups) == 1:
         _large_outside(plan, shape, main, tiles, width, target)
-        if _once_bytes(shape, main) > target.l2_bytes:
-            plan.add("prefetch", _AHEAD_ONCE)
+        if _is_read_once(shape, main, tiles, target):
+            several = any(count > 1 and _is_long(main, name) for name, count in tiles.items())
+            plan.add("prefetch", _AHEAD if several else _AHEAD_ONCE)
 
 
 def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
@@ -277,9 +279,26 @@ def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int],
     plan.order((*outer, large, *([terms] if is_cut else []), small))
 
 
-def _once_bytes(shape: Shape, main: Group) -> int:
-    """Of buffers that sums read once."""
-    return sum({a.memory: a.memory_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}.values())
+def _is_read_once(shape: Shape, main: Group, tiles: dict[str, int], target: Target) -> bool:
+    """Whether a sum goes once over more than L2 holds: over what changes with every loop that no tile holds all of."""
+    moving = {name for name in shape.outputs if tiles.get(name) != shape.sizes[name]}
+    sizes = {a.memory: a.memory_bytes for a in main.loads if moving <= a.steps.keys()}
+    return sum(sizes.values()) > target.l2_bytes
+
+
+def _side_by_side(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
+    """Long rows that are read once, with little to do, come faster from memory some at a time."""
+    name = next((n for n in reversed(shape.outputs) if shape.sizes[n] > 1), "")
+    is_light = shape.work <= _BARE and len(shape.groups) == 1
+    if not is_light or not name or name in shape.symbolic or lane_loop not in main.loops:
+        return {}
+    is_once = _is_long(main, name) and _is_read_once(shape, main, {}, target)
+    return {name: gcd(shape.sizes[name], _ROWS)} if is_once else {}
+
+
+def _is_long(main: Group, name: str) -> bool:
+    """Whether the rows of a loop are a page or longer: shorter ones that lie one after the other are one stream."""
+    return all(abs(a.step(name) or 0) * a.size_bytes >= _PAGE for a in main.loads if name in a.steps)
 
 
 def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> bool:
@@ -339,7 +358,8 @@ def _stage_few(plan: Plan, main: Group, lane_loop: str, rows: list[str], walked:
 def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
     many = target.vector_registers >= 32
-    tiles, size, near = dict[str, int](), shape.sizes.get(lane_loop or "", 0), target.l2_bytes // 8
+    tiles, size = dict[str, int](), shape.sizes.get(lane_loop or "", 0)
+    is_whole = size % width == 0 and size >= _LONG_SUM * width
     reusing = [
         name for name in reversed(shape.outputs)
         if name != lane_loop and name in main.around and shape.sizes[name] > 1
@@ -357,9 +377,9 @@ def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int,
         else:
             whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
             tiles[lane_loop] = _tile(blocks, 8) if whole == 1 and many else whole
-    elif _once_bytes(shape, main) <= target.l2_bytes or size % width or not _LONG_SUM * width <= size <= near:
+    elif not is_whole or not _is_read_once(shape, main, {}, target) or any(_is_long(main, name) for name in reusing):
         tiles = {name: _tile(shape.sizes[name], 4 if many else 2) for name in reusing[:2]}
-    return tiles  # none where long sums read data once: one row after the other, as they lie
+    return tiles or _side_by_side(shape, main, lane_loop, target)
 
 
 def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
