@@ -16,11 +16,13 @@ from .tensor import Tensor
 __all__ = ["bytes_of", "in_new_memory", "tensor_over"]
 
 
-def tensor_over(values: memoryview, dtype: DType, shape: Sequence[int], device: str | None = None) -> Tensor:
+def tensor_over(
+    values: memoryview, dtype: DType, shape: Sequence[int], device: str | None = None, *, borrow: bool = True
+) -> Tensor:
     """A tensor of these bytes, row-major.
 
     On a device that works on the host's memory it lies in these very bytes, which nobody may change, unless they are
-    not aligned. Bools are 0 or 1; the caller has looked.
+    not aligned or `borrow` is False. Bools are 0 or 1; the caller has looked.
     """
     import numpy as np
 
@@ -31,7 +33,7 @@ def tensor_over(values: memoryview, dtype: DType, shape: Sequence[int], device: 
     array = raw.view(stored.newbyteorder("<")).astype(stored, copy=False)
     array = array.view(np.bool_) if dtype.is_bool else array
     place = device_name(device)
-    return Tensor._make(reshape(upload(array, dtype, place, borrow=True), tuple(shape)), place)
+    return Tensor._make(reshape(upload(array, dtype, place, borrow=borrow), tuple(shape)), place)
 
 
 def in_new_memory(dtype: DType, shape: Sequence[int], device: str | None = None) -> Tensor:

@@ -36,8 +36,8 @@ _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
-_AHEAD_ONCE = 8192  # while only reading, of all rows together
-_ROWS = 4  # that are read side by side
+_AHEAD_ONCE = 4096  # while only reading; `_AHEAD` where rows are read side by side
+_ROWS = 4  # of these
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
@@ -46,6 +46,7 @@ _IN_REGISTERS = 8  # rows whose sums are one tile
 _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
+_LONG_SUM = 32  # vectors; folding one costs about as much as adding ten
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
@@ -256,8 +257,8 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
     if lane_loop in main.loops and len(shape.groups) == 1:
         _large_outside(plan, shape, main, tiles, width, target)
         if _is_read_once(shape, main, tiles, target):
-            rows = max(prod(tiles.get(name, 1) for name in a.steps) for a in main.loads)
-            plan.add("prefetch", _AHEAD_ONCE // rows)
+            several = any(count > 1 and _is_long(main, name) for name, count in tiles.items())
+            plan.add("prefetch", _AHEAD if several else _AHEAD_ONCE)
 
 
 def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
@@ -291,8 +292,13 @@ def _side_by_side(shape: Shape, main: Group, lane_loop: str | None, target: Targ
     is_light = shape.work <= _BARE and len(shape.groups) == 1
     if not is_light or not name or name in shape.symbolic or lane_loop not in main.loops:
         return {}
-    is_long = all(abs(a.step(name) or 0) * a.size_bytes >= _PAGE for a in main.loads if name in a.steps)
-    return {name: gcd(shape.sizes[name], _ROWS)} if is_long and _is_read_once(shape, main, {}, target) else {}
+    is_once = _is_long(main, name) and _is_read_once(shape, main, {}, target)
+    return {name: gcd(shape.sizes[name], _ROWS)} if is_once else {}
+
+
+def _is_long(main: Group, name: str) -> bool:
+    """Whether the rows of a loop are a page or longer: shorter ones that lie one after the other are one stream."""
+    return all(abs(a.step(name) or 0) * a.size_bytes >= _PAGE for a in main.loads if name in a.steps)
 
 
 def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> bool:
@@ -352,15 +358,15 @@ def _stage_few(plan: Plan, main: Group, lane_loop: str, rows: list[str], walked:
 def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
     many = target.vector_registers >= 32
-    tiles: dict[str, int] = {}
-    is_lane_output = lane_loop in shape.outputs
+    tiles, size = dict[str, int](), shape.sizes.get(lane_loop or "", 0)
+    is_whole = size % width == 0 and size >= _LONG_SUM * width
     reusing = [
         name for name in reversed(shape.outputs)
         if name != lane_loop and name in main.around and shape.sizes[name] > 1
         and any(a.step(name) == 0 and name not in a.steps for a in main.loads)
     ]  # fmt: skip
     reusing = _best_pair(shape, main, reusing, lane_loop)
-    if lane_loop is not None and is_lane_output:
+    if lane_loop is not None and lane_loop in shape.outputs:
         blocks = -(-shape.sizes[lane_loop] // width)
         if reusing:
             columns, rows = _best_block(blocks, shape.sizes[reusing[0]], many)
@@ -371,10 +377,8 @@ def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int,
         else:
             whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
             tiles[lane_loop] = _tile(blocks, 8) if whole == 1 and many else whole
-    else:
-        wanted = (4, 4) if many else (2, 2)
-        for name, most in zip(reusing[:2], wanted, strict=False):
-            tiles[name] = _tile(shape.sizes[name], most)
+    elif not is_whole or not _is_read_once(shape, main, {}, target) or any(_is_long(main, name) for name in reusing):
+        tiles = {name: _tile(shape.sizes[name], 4 if many else 2) for name in reusing[:2]}
     return tiles or _side_by_side(shape, main, lane_loop, target)
 
 

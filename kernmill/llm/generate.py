@@ -102,9 +102,9 @@ class Model:
     def from_gguf(cls, source: str | os.PathLike[str] | gguf.File, **options: Any) -> Model:
         """From a GGUF file, or the first part of a split one; `options` as the class takes them.
 
-        Weights keep their bits. Matrices of blocks are copied now, in the order in which products read them fastest.
-        The rest lies in the file's own pages, on a device that works on the host's
-        memory, and is read when it is used.
+        Weights keep their bits. Matrices are copied now, those of blocks in the order in which products read them
+        fastest. The rest lies in the file's own pages, on a device that works on the host's memory, and is read when
+        it is used.
 
         Raises:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
@@ -321,9 +321,11 @@ def _check_known(name: str) -> None:
 
 
 def _loaded(file: gguf.File, name: str) -> Weight:
-    """A tensor of a file; blocks in the order in which products read them fastest."""
-    found = load_tensor(file, name)
+    """A tensor of a file. Matrices are copied: blocks in the order in which products read them fastest, plain values
+    for the large pages that memory of our own has."""
+    is_copied = len(file.entries[name].shape) == 2
+    found = load_tensor(file, name, copied=is_copied)
     laid = found.interleaved() if isinstance(found, QuantizedTensor) else found
-    if laid is not found:
+    if is_copied:
         file.release(name)
     return laid

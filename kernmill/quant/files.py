@@ -20,10 +20,13 @@ __all__ = ["load", "load_tensor", "save"]
 _PLAIN = {kind.dtype: kind for kind in TYPES.values() if kind.dtype is not None}
 
 
-def load_tensor(file: gguf.File, name: str, device: str | None = None) -> Tensor | QuantizedTensor:
+def load_tensor(
+    file: gguf.File, name: str, device: str | None = None, *, copied: bool = False
+) -> Tensor | QuantizedTensor:
     """One tensor of a file: plain values as a Tensor, blocks as a QuantizedTensor.
 
-    On a device that works on the host's memory it lies in the file's own pages, without a copy, read when used.
+    On a device that works on the host's memory it lies in the file's own pages, without a copy, read when used;
+    `copied` plain values lie in memory of their own.
 
     Raises:
         FormatError: the file has no such tensor, or it is of a type that kernmill cannot read.
@@ -32,7 +35,7 @@ def load_tensor(file: gguf.File, name: str, device: str | None = None) -> Tensor
     if entry is None:
         raise FormatError(f"{file.where}: it has no tensor {name!r}. The model is not complete; convert it again.")
     if entry.type.dtype is not None:
-        return tensor_over(file.values(name), entry.type.dtype, entry.shape, device)
+        return tensor_over(file.values(name), entry.type.dtype, entry.shape, device, borrow=not copied)
     if entry.type.name not in BLOCKS:
         raise FormatError(
             f"{file.where}: tensor {name!r} is of type {entry.type.name}, which no program keeps in files: it is for "

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill import Tensor, dtypes, einsum
+from kernmill import DType, Tensor, dtypes, einsum
 from tests.kernmill.against import close, same, values, with_torch
 
 SHAPES = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
@@ -70,3 +70,14 @@ def test_bytes_times_themselves(size: int, dtype: type[np.int8] | type[np.uint8]
         ((x & 15).cast(dtypes.int32) @ (x // 16).cast(dtypes.int32), (wide & 15) @ (wide // 16)),
     ):
         np.testing.assert_array_equal(ours.numpy(), wanted)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.float32], ids=str)
+@pytest.mark.parametrize(("rows", "terms"), [(1201, 1024), (1201, 1031), (3, 1 << 19), (2, 1 << 20)])
+def test_a_vector_by_a_matrix_that_no_cache_holds(dtype: DType, rows: int, terms: int) -> None:
+    """Whole and broken vectors, long rows, one factor that outgrows a cache or both: sums are exact."""
+    rng = np.random.default_rng(0)
+    matrix, vector = rng.integers(-3, 4, (rows, terms)), rng.integers(-3, 4, terms)
+    weight = Tensor(matrix.astype(np.float32)).cast(dtype).realize()
+    found = Tensor(vector.astype(np.float32)).linear(weight)
+    np.testing.assert_array_equal(found.numpy(), matrix @ vector)

@@ -23,6 +23,9 @@ def test_no_copy() -> None:
     values = np.arange(4, dtype=np.float32)
     tensor = tensor_over(memoryview(values.data).cast("B"), dtypes.float32, (4,), "LLVM")
     assert np.shares_memory(tensor.numpy(), values)
+    own = tensor_over(memoryview(values.data).cast("B"), dtypes.float32, (4,), "LLVM", borrow=False)
+    assert not np.shares_memory(own.numpy(), values)
+    assert own.tolist() == values.tolist()
 
 
 def test_the_order_of_bytes() -> None:

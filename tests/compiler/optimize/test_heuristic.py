@@ -58,7 +58,7 @@ def test_long_rows_that_no_cache_holds_are_read_side_by_side() -> None:
     found = chosen(total(data(0, 512, 4096), 1))
     assert found["unroll"] == [("i0", "4")]
     assert found["prefetch"] == [("2048",)]
-    assert chosen(total(data(0, 511, 4096), 1))["prefetch"] == [("8192",)]
+    assert chosen(total(data(0, 511, 4096), 1))["prefetch"] == [("4096",)]
     few = chosen(matmul(data(0, 512, 4096), permute(data(1, 3, 4096), (1, 0))))
     assert found["prefetch"] == few["prefetch"]
 
@@ -207,6 +207,19 @@ def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -
     assert verbs["vectorize"][0] == "k0"
     assert verbs["order"] == (("i1", "i0") if rows == 16 else ("i1", "k0", "i0"))
     assert verbs["thread"] == ("i1",)
+
+
+@pytest.mark.parametrize(("rows", "terms", "tile", "ahead"), [
+    (4864, 896, [], ["4096"]),  # one row after the other, as they lie
+    (4864, 900, [("i0", "4")], ["4096"]),  # no whole vectors
+    (65536, 64, [("i0", "4")], ["4096"]),  # short sums
+    (64, 896, [("i0", "4")], []),  # in a cache
+    (512, 4096, [("i0", "4")], ["2048"]),  # rows of pages
+])  # fmt: skip
+def test_one_row_by_a_transposed_matrix(rows: int, terms: int, tile: list[tuple[str, ...]], ahead: list[str]) -> None:
+    found = chosen(matmul(data(0, 1, terms), permute(data(1, rows, terms), (1, 0))))
+    assert (found["vectorize"], found.get("unroll", [])) == ([("k0", "16")], tile)
+    assert [distance for (distance,) in found.get("prefetch", [])] == ahead
 
 
 @pytest.mark.parametrize(("rows", "columns", "lanes", "copies"), [

@@ -310,6 +310,9 @@ def test_a_file_is_a_model(kind: str | None, made: Callable[..., Path]) -> None:
     model = Model.from_gguf(path, block=4)
     matrix = model.architecture.matrices[0]["attn_q.weight"]
     assert isinstance(matrix, Tensor if kind is None else QuantizedTensor)
+    laid = matrix if isinstance(matrix, Tensor) else matrix.data
+    (buffer,) = (node.storage for node in laid.uop.toposort() if node.storage is not None)
+    assert not buffer.is_borrowed  # in memory of its own, which has large pages
     weights = quant.load(path)
     plain = {n: w.dequantize().realize() if isinstance(w, QuantizedTensor) else w for n, w in weights.items()}
     expected = Model.of(gguf_format.read(path).metadata, plain.get, block=4).logits([1, 50, 60, 70, 80])
