@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,13 +189,11 @@ def text() -> str:
             if spec.terms[bits // 64]:
                 found, error = fit(spec, bits)
                 lines.append(f"        {bits}: (  # {mp.nstr(error, 2)}\n")
-                lines += [f"            {c!r},\n" for c in found]
-                lines.append("        ),\n")
+                lines.append(filled(found, " " * 12) + "        ),\n")
         lines.append("    },\n")
         print(spec.name, file=sys.stderr)
-    lines.append(
-        "}\n\n# 2/pi in two words, from which |x|, and without the multiples of 4 in the product with such a float32\n"
-    )
+    lines.append("}  # fmt: skip\n\n# 2/pi in two words, from which |x|, ")
+    lines.append("and without the multiples of 4 in the product with such a float32\n")
     lines.append("TWO_OVER_PI: Final[tuple[tuple[float, float, float], ...]] = (\n")
     for start in STARTS:
         high, low = two_over_pi(start)
@@ -202,8 +201,14 @@ def text() -> str:
         lines.append(f"    ({place}, {high!r}, {low!r}),\n")
     lines.append(")\n\n# 1/(2*pi) is the sum of TURN_DIGITS[i] * 2**(-53*i)\n")
     lines.append("TURN_DIGITS: Final[tuple[float, ...]] = (\n")
-    lines += [f"    {digit!r},\n" for digit in turn_digits()]
-    return "".join([*lines, ")\n"])
+    lines.append(filled(turn_digits(), " " * 4) + ")  # fmt: skip\n")
+    return "".join(lines)
+
+
+def filled(numbers: Sequence[float], indent: str) -> str:
+    """As many numbers to a line as fit."""
+    lines = textwrap.wrap(", ".join(map(repr, numbers)) + ",", 120 - len(indent))
+    return "".join(f"{indent}{line}\n" for line in lines)
 
 
 if __name__ == "__main__":
