@@ -78,7 +78,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     )  # at the end all wait for the last
     for _, unfinished in order:
         unfinished.begin(is_one_of_many=is_many)
-    for key, unfinished in reversed(order):  # what is compiled last may still be free to be compiled here
+    for key, unfinished in order:
         _programs[key] = unfinished.finish()
     return [_programs[key] for key in keys]
 

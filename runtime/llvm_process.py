@@ -21,8 +21,6 @@ from typing import IO, Any, Final
 __all__ = ["CompilerProcess", "Emitter", "serve"]
 
 _IDLE_S: Final = 30.0
-_AT_ONCE: Final = 2  # requests handed over: one is compiled, the next one is there
-_FEW: Final = 3  # more that are not handed over are worth the import of llvmlite here
 
 
 class Emitter:
@@ -49,8 +47,7 @@ class Emitter:
 
 
 class CompilerProcess:
-    """One such process. Requests are answered in order, a lost one with None; so is one that is waited for while more
-    than a few were not handed over: whoever waits may as well compile it."""
+    """One such process. Requests are answered in order; a lost one is answered with None."""
 
     def __init__(self) -> None:
         import subprocess  # a warm start does without
@@ -64,7 +61,6 @@ class CompilerProcess:
         )  # fmt: skip
         self.requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.waiting: queue.SimpleQueue[queue.SimpleQueue[bytes | None]] = queue.SimpleQueue()
-        self.rest: dict[queue.SimpleQueue[bytes | None], bytes] = {}  # not handed over yet
         self.lock = threading.Lock()
         self.is_lost = False
         self.threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
@@ -82,26 +78,12 @@ class CompilerProcess:
         answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         raw = text.encode()
         head = json.dumps({"cpu": cpu, "features": features, "level": level, "size": len(raw)}).encode()
-
-        def result() -> bytes | None:
-            with self.lock:
-                is_ours = len(self.rest) > _FEW and self.rest.pop(answer, None) is not None
-            return None if is_ours else answer.get()
-
-        with self.lock:
-            if self.is_lost:  # the reader has gone and will not see this one
-                answer.put(None)
-            else:
-                self.rest[answer] = head + b"\n" + raw
-        self._hand_over()
-        return result
-
-    def _hand_over(self) -> None:
         with self.lock:  # answers come in the order of requests
-            while self.rest and self.waiting.qsize() < _AT_ONCE and not self.is_lost:
-                answer = next(iter(self.rest))
-                self.waiting.put(answer)
-                self.requests.put(self.rest.pop(answer))
+            self.waiting.put(answer)
+            self.requests.put(head + b"\n" + raw)
+        if self.is_lost:  # the reader has gone meanwhile and will not see this one
+            return lambda: None
+        return answer.get
 
     def _write(self) -> None:
         assert self.process.stdin is not None
@@ -123,12 +105,11 @@ class CompilerProcess:
                     answer.put(None)
                     break
                 answer.put(payload if size >= 0 else None)
-                self._hand_over()
-        with self.lock:
-            self.is_lost = True
-            for answer in (*(self.waiting.get() for _ in range(self.waiting.qsize())), *self.rest):
-                answer.put(None)  # nobody waits for ever
+        self.is_lost = True
         self.requests.put(None)
+        with contextlib.suppress(queue.Empty):
+            while True:  # nobody waits for ever
+                self.waiting.get_nowait().put(None)
         self.process.stdout.close()
         self.process.wait()
 

@@ -37,16 +37,8 @@ def process() -> Generator[llvm_process.CompilerProcess]:
 
 def test_the_same_bytes_in_order(process: llvm_process.CompilerProcess) -> None:
     waiting = [process.submit(text(name), HOST.cpu, FEATURES, 2) for name in ("a", "bb", "ccc")]
-    found = [wait() for wait in waiting]
-    assert found == [llvm_codegen.compile_ir(text(name), HOST) for name in ("a", "bb", "ccc")]
-
-
-def test_what_is_not_begun_is_given_back(process: llvm_process.CompilerProcess) -> None:
-    """Whoever waits for the last of many compiles it instead, until a few are left: those are answered."""
-    waiting = [process.submit(text("f" * n), HOST.cpu, FEATURES, 2) for n in range(1, 8)]
-    found = [bool(wait()) for wait in reversed(waiting)]
-    assert found == [False] * 2 + [True] * 5
-    assert not process.rest
+    found = [wait() for wait in reversed(waiting)]
+    assert found[::-1] == [llvm_codegen.compile_ir(text(name), HOST) for name in ("a", "bb", "ccc")]
 
 
 def test_threads_get_what_they_asked_for(
@@ -93,13 +85,6 @@ def test_what_a_dead_process_owes_is_none(process: llvm_process.CompilerProcess)
     process.process.wait()
     assert process.submit(text("two"), HOST.cpu, FEATURES, 2)() is None
     assert not process.is_usable
-
-
-def test_nobody_waits_for_a_process_that_ends(process: llvm_process.CompilerProcess) -> None:
-    waiting = [process.submit(text("f" * n), HOST.cpu, FEATURES, 2) for n in range(1, 5)]
-    process.process.kill()
-    found = [wait() for wait in reversed(waiting)]
-    assert found[0] is None
 
 
 def test_a_child_of_a_fork_asks_a_process_of_its_own(
