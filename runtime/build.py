@@ -73,9 +73,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     is_many = len(new) >= _MANY
     for device in {unfinished.device for unfinished in new.values()} if is_many else ():
         device.expect_many()
-    order = sorted(
-        new.items(), key=lambda item: -len(item[1].kernel.ast.toposort())
-    )  # at the end all wait for the last
+    order = sorted(new.items(), key=lambda item: -len(item[1].kernel.ast.toposort()))  # all wait for the last
     for _, unfinished in order:
         unfinished.begin(is_one_of_many=is_many)
     for key, unfinished in order:
