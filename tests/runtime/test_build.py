@@ -12,8 +12,7 @@ import pytest
 
 from kernmill.compiler import Plan
 from kernmill.ir import CompileError, Context, Kernel, Ops, Target, UOp, elementwise, reduce_axes, reshape
-from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, upload
-from kernmill.runtime.schedules import symbol
+from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, schedules, upload
 from tests.compiler.kernels import data, kernels, matmul, scheduled, total
 from tests.runtime.processes import run, start
 
@@ -180,7 +179,7 @@ def test_of_many_the_largest_are_first(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = many(5000)
     with Context(CACHE="0"):
         build_all([(device, kernel) for kernel in [*wanted, larger]])
-    assert found == ["started", symbol(larger), *map(symbol, wanted)]
+    assert found == ["started", schedules.symbol(larger), *map(schedules.symbol, wanted)]
 
 
 def test_the_compiling_process_gives_the_same_binaries(tmp_path: Path) -> None:
