@@ -24,6 +24,11 @@ def save(
         FormatError: the file cannot be written.
         DTypeError: something that is no tensor.
     """
+    if not isinstance(state, (Module, Mapping)):
+        raise DTypeError(
+            f"save: {type(state).__name__} in place of tensors. Write save(path, state), state a Module or a dict of "
+            "tensors."
+        )
     tensors = state.state_dict() if isinstance(state, Module) else dict(state)
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):

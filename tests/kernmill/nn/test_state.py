@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernmill import DType, FormatError, Tensor, dtypes, nn
+from kernmill import DType, DTypeError, FormatError, Tensor, dtypes, nn
 
 safetensors_numpy = pytest.importorskip("safetensors.numpy")
 
@@ -70,3 +70,8 @@ def test_a_bool_is_0_or_1(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"\2")
     with pytest.raises(FormatError, match="tensor 'a': a BOOL is 2, not 0 or 1"):
         nn.state.load(path)
+
+
+def test_saving_with_the_path_last_says_the_order(tmp_path: Path) -> None:
+    with pytest.raises(DTypeError, match=r"save: str in place of tensors\. Write save\(path, state\)"):
+        nn.state.save(nn.Linear(2, 2).state_dict(), str(tmp_path / "w.safetensors"))  # type: ignore[arg-type]
