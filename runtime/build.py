@@ -70,9 +70,13 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         _programs[key] = program = device.load(symbol(kernel), entry.payload)
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
         program.smaller = partial(_smaller, device, kernel, disk_key, given)
-    for unfinished in new.values():
-        unfinished.begin(is_one_of_many=len(new) >= _MANY)
-    for key, unfinished in new.items():
+    is_many = len(new) >= _MANY
+    for device in {unfinished.device for unfinished in new.values()} if is_many else ():
+        device.expect_many()
+    order = sorted(new.items(), key=lambda item: -len(item[1].kernel.ast.toposort()))  # all wait for the last
+    for _, unfinished in order:
+        unfinished.begin(is_one_of_many=is_many)
+    for key, unfinished in order:
         _programs[key] = unfinished.finish()
     return [_programs[key] for key in keys]
 

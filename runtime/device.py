@@ -248,6 +248,10 @@ class Device(ABC):
         """(default: none) What the machine executes, as text."""
         return ""
 
+    def expect_many(self) -> None:
+        """(default: nothing) Get ready for many calls of `compile_later`."""
+        return
+
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
         """(default: `compile`, when called for) Begin a compilation, and return what waits for it."""
         return lambda: self.compile(name, source)

@@ -12,7 +12,7 @@ from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 from .buffer import Buffer
 from .device import Batch, Call, Device, Program, Properties
 from .host import Host, this_host
-from .llvm_codegen import assembly, compile_ir, compile_ir_later, llvm_version
+from .llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
 from .loader import load_object
 from .pool import Launch, LaunchTable, default_pool
 from .tile_check import matrix_unit
@@ -55,6 +55,10 @@ class LlvmDevice(Device):
     def compile(self, name: str, source: str) -> bytes:
         """Object bytes."""
         return compile_ir(source, self.host)
+
+    def expect_many(self) -> None:
+        """Start the other process, which takes a while."""
+        compiler_process()
 
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
         """Object bytes, compiled in another process while this one lowers the next kernel."""

@@ -41,6 +41,16 @@ def test_int8_product(golden: Golden) -> None:
 
 
 # --- what must be there, and what must not ---------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("dtype", "has_fences"), [(dtypes.float32, True), (dtypes.float64, True), (dtypes.int32, False)]
+)
+def test_llvm_does_not_look_through_more_than_two_steps_of_a_transpose(dtype: DType, has_fences: bool) -> None:
+    text = render(permute(data(0, 16, 16, dtype=dtype), (1, 0)), "vectorize i1 8; unroll i0 8")
+    assert text.count("shufflevector") == 3 * 8
+    assert text.count("= call <8 x ") == (8 if has_fences else 0)
+    assert text.count("@llvm.arithmetic.fence.v8f") == (9 if has_fences else 0), "8 calls and a declaration"
+
+
 def test_products_are_fused_into_sums() -> None:
     text = render(matmul(data(0, 64, 64), data(1, 64, 64)))
     has(text, "call <16 x float> @llvm.fma.v16f32(")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from kernmill.compiler import Plan
 from kernmill.ir import CompileError, Context, Kernel, Ops, Target, UOp, elementwise, reduce_axes, reshape
-from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, upload
+from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, schedules, upload
 from tests.compiler.kernels import data, kernels, matmul, scheduled, total
 from tests.runtime.processes import run, start
 
@@ -161,6 +162,24 @@ def test_many_are_built_in_order(device: str, setting: str) -> None:
     assert found[0] is found[6]
     assert [build(opened, kernel) for kernel in wanted] != []
     assert len({id(program) for program in found}) == 6
+
+
+def test_of_many_the_largest_are_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process is started before the first of them is lowered, and the last one to wait for is small."""
+    found: list[str] = []
+    device = get_device("NULL")
+
+    def later(name: str, source: str) -> Callable[[], bytes]:
+        found.append(name)
+        return lambda: b""
+
+    monkeypatch.setattr(device, "expect_many", lambda: found.append("started"))
+    monkeypatch.setattr(device, "compile_later", later)
+    larger = kernels(scheduled((data(0, 5, 9) * 5000.5 + 1.0) * data(1, 5, 9)))[0]
+    wanted = many(5000)
+    with Context(CACHE="0"):
+        build_all([(device, kernel) for kernel in [*wanted, larger]])
+    assert found == ["started", schedules.symbol(larger), *map(schedules.symbol, wanted)]
 
 
 def test_the_compiling_process_gives_the_same_binaries(tmp_path: Path) -> None:
