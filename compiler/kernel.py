@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["KernelInfo", "iterations"]
+__all__ = ["KernelInfo", "iterations", "stored"]
 
 
 def iterations(loop: UOp) -> int:
@@ -21,6 +22,19 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
     numbers = list(dict.fromkeys(node.arg[0] for node in (*written, *params)))
     table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
     return substitute(ast, table), tuple(numbers)
+
+
+def stored(stores: Iterable[UOp]) -> tuple[UOp, ...]:
+    """Stores without gates that always hold; those whose gates never do are left out."""
+    kept: list[UOp] = []
+    for store in stores:
+        place, gate = store.src[0], store.src[0].src[2:]
+        is_known = bool(gate) and gate[0].is_const
+        if not is_known:
+            kept.append(store)
+        elif gate[0].arg:
+            kept.append(store.replace(src=(place.replace(src=place.src[:2]), store.src[1])))
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,104 @@
+"""Output loops run in parts, between which no gate changes its answer: joined tensors, borders, the last block.
+
+When: before expand. Why there: blocks, copies and lanes of a loop are cut and still ask one question, so that most
+parts hold whole blocks and ask nothing; where an answer changes inside a block, masks stay. Only loops without sums
+inside: those would be long twice over.
+Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_parts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import prod
+from typing import TypeAlias
+
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, linear, simplify, substitute
+
+from .kernel import KernelInfo, iterations, stored
+
+__all__ = ["part_loops"]
+
+_MOST_NODES = 4000  # of all parts, copies included
+_ASKING = (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX)
+
+Stores: TypeAlias = "tuple[UOp, ...]"
+
+
+def part_loops(ast: UOp) -> UOp:
+    """The kernel with output loops cut in parts."""
+    info: KernelInfo = ast.arg
+    order = ast.toposort()
+    outputs = sorted(
+        {r for store in ast.src for r in store.ranges if r.arg[0] in info.order},
+        key=lambda r: info.order.index(r.arg[0]),
+    )
+    if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):
+        return ast
+    around = {r for node in order if closed_ranges(node) for r in node.ranges}
+    inner = [loop for place, loop in enumerate(outputs) if around.isdisjoint(outputs[place:])]
+    copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
+    names = list(info.order)
+    stores = _in_parts(ast.src, inner, names, _MOST_NODES // (copies * len(order)))
+    return ast if stores is ast.src else ast.replace(src=stores, arg=replace(info, order=tuple(names)))
+
+
+def _in_parts(stores: Stores, loops: Sequence[UOp], names: list[str], most: int) -> Stores:
+    """The stores once for each part of these loops, outermost first, but no more than so many times; the names of new
+    loops go behind the others."""
+    for place, loop in enumerate(loops):
+        ends, inner = _ends(stores, loop), loops[place + 1 :]
+        if not 0 < len(ends) < most:
+            continue
+        parts: list[UOp] = []
+        for first, last in pairwise((0, *ends, iterations(loop))):
+            own = _renamed(loop, names, last - first, first)
+            table = {r: _renamed(r, names, iterations(r)) for r in inner}
+            places = table | {loop: own + first}
+            values = table | {loop: index_const(first)} if last - first == 1 else places
+            part = stored(simplify(_moved(store, places, values)) for store in stores)
+            parts += _in_parts(part, list(table.values()), names, most // (len(ends) + 1))
+        return tuple(parts)
+    return stores
+
+
+def _moved(store: UOp, places: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> UOp:
+    """The store with one table for where it goes, which keeps it in its loops, and one for all the rest."""
+    memory, place, *gate = store.src[0].src
+    there = store.src[0].replace(src=(memory, substitute(place, places), *(substitute(g, values) for g in gate)))
+    return store.replace(src=(there, substitute(store.src[1], values)))
+
+
+def _renamed(loop: UOp, names: list[str], size: int, first: int = 0) -> UOp:
+    """Another loop over so many iterations; threads share it from the first one on. A loop of one iteration is none."""
+    is_shared = loop.arg[1] == AxisKind.THREAD
+    if size == 1 and not is_shared:
+        return index_const(0)
+    names.append(f"{loop.arg[0]}.p{len(names)}")
+    return loop.replace(src=(index_const(size),), arg=(names[-1], loop.arg[1], *((first,) if is_shared else ())))
+
+
+def _ends(stores: Stores, loop: UOp) -> list[int]:
+    """The iterations, but for the first, from which on the answer of a comparison is known or no longer known."""
+    found: set[int] = set()
+    if loop.arg[1] not in (AxisKind.LOOP, AxisKind.THREAD) or not loop.src[0].is_const:
+        return []
+    size = iterations(loop)
+    for node in {u for store in stores for u in store.toposort(stop=lambda u: loop not in u.ranges)}:
+        if node.op not in _ASKING or node.src[0].dtype is not dtypes.index:
+            continue
+        terms, offset = linear(node.src[0] - node.src[1])
+        rest = [(atom, factor) for atom, factor in terms.items() if atom is not loop]
+        if len(rest) == len(terms) or any(loop in atom.ranges for atom, _ in rest):
+            continue
+        bounds = [sorted(factor * int(bound) for bound in atom.bounds) for atom, factor in rest]
+        least, most = (offset + sum(b[side] for b in bounds) - (node.op is Ops.LE) for side in (0, 1))
+        if terms[loop] < 0:  # asked the other way round: not (-x - 1 < 0)
+            least, most = -1 - most, -1 - least
+        ends = [
+            min(max(-(edge // abs(terms[loop])), 0), size) for edge in (most, least)
+        ]  # step * loop + edge < 0 before
+        if 2 * (ends[1] - ends[0]) <= size:  # and not known in most of the loop
+            found.update(ends)
+    return sorted(found - {0, size})
