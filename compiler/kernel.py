@@ -25,16 +25,8 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
 
 
 def stored(stores: Iterable[UOp]) -> tuple[UOp, ...]:
-    """Stores without gates that always hold; those whose gates never do are left out."""
-    kept: list[UOp] = []
-    for store in stores:
-        place, gate = store.src[0], store.src[0].src[2:]
-        is_known = bool(gate) and gate[0].is_const
-        if not is_known:
-            kept.append(store)
-        elif gate[0].arg:
-            kept.append(store.replace(src=(place.replace(src=place.src[:2]), store.src[1])))
-    return tuple(kept)
+    """Those that may store something."""
+    return tuple(store for store in stores if not (store.src[0].src[2:] and store.src[0].src[2].bounds[1] == 0))
 
 
 @dataclass(frozen=True, slots=True)

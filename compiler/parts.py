@@ -30,10 +30,8 @@ def part_loops(ast: UOp) -> UOp:
     """The kernel with output loops cut in parts."""
     info: KernelInfo = ast.arg
     order = ast.toposort()
-    outputs = sorted(
-        {r for store in ast.src for r in store.ranges if r.arg[0] in info.order},
-        key=lambda r: info.order.index(r.arg[0]),
-    )
+    loops = {str(r.arg[0]): r for store in ast.src for r in store.ranges}
+    outputs = [loops[name] for name in info.order if name in loops]
     if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):
         return ast
     around = {r for node in order if closed_ranges(node) for r in node.ranges}
@@ -53,10 +51,12 @@ def _in_parts(stores: Stores, loops: Sequence[UOp], names: list[str], most: int)
             continue
         parts: list[UOp] = []
         for first, last in pairwise((0, *ends, iterations(loop))):
-            own = _renamed(loop, names, last - first, first)
-            table = {r: _renamed(r, names, iterations(r)) for r in inner}
+            size, is_shared = last - first, loop.arg[1] == AxisKind.THREAD
+            table = {r: _named(r, names, r.src[0]) for r in inner}
+            own = _named(loop, names, index_const(size), *([first] if is_shared else []))
+            own = own if size > 1 or is_shared else index_const(0)
             places = table | {loop: own + first}
-            values = table | {loop: index_const(first)} if last - first == 1 else places
+            values = table | {loop: index_const(first)} if size == 1 else places
             part = stored(simplify(_moved(store, places, values)) for store in stores)
             parts += _in_parts(part, list(table.values()), names, most // (len(ends) + 1))
         return tuple(parts)
@@ -70,13 +70,10 @@ def _moved(store: UOp, places: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> 
     return store.replace(src=(there, substitute(store.src[1], values)))
 
 
-def _renamed(loop: UOp, names: list[str], size: int, first: int = 0) -> UOp:
-    """Another loop over so many iterations; threads share it from the first one on. A loop of one iteration is none."""
-    is_shared = loop.arg[1] == AxisKind.THREAD
-    if size == 1 and not is_shared:
-        return index_const(0)
+def _named(loop: UOp, names: list[str], size: UOp, *first: int) -> UOp:
+    """A new loop; of one that threads share, where in it this part begins."""
     names.append(f"{loop.arg[0]}.p{len(names)}")
-    return loop.replace(src=(index_const(size),), arg=(names[-1], loop.arg[1], *((first,) if is_shared else ())))
+    return loop.replace(src=(size,), arg=(names[-1], loop.arg[1], *first))
 
 
 def _ends(stores: Stores, loop: UOp) -> list[int]:
@@ -96,9 +93,8 @@ def _ends(stores: Stores, loop: UOp) -> list[int]:
         least, most = (offset + sum(b[side] for b in bounds) - (node.op is Ops.LE) for side in (0, 1))
         if terms[loop] < 0:  # asked the other way round: not (-x - 1 < 0)
             least, most = -1 - most, -1 - least
-        ends = [
-            min(max(-(edge // abs(terms[loop])), 0), size) for edge in (most, least)
-        ]  # step * loop + edge < 0 before
+        step = abs(terms[loop])  # step * loop + edge < 0 before an end
+        ends = [min(max(-(edge // step), 0), size) for edge in (most, least)]
         if 2 * (ends[1] - ends[0]) <= size:  # and not known in most of the loop
             found.update(ends)
     return sorted(found - {0, size})

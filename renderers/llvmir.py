@@ -337,9 +337,7 @@ class _Function:
         if is_thread and first_of(u):
             first, limit = (self._define(f"sub i64 {at}, {first_of(u)}") for at in (first, limit))
             first = self._define(self._call("i64", "llvm.smax.i64", ("i64", first), ("i64", "0")))
-        if is_thread and (
-            len(u.arg) > 2 or u.src[0].op is not Ops.CONST
-        ):  # claimed: of the greatest size, of all parts
+        if is_thread and (len(u.arg) > 2 or u.src[0].op is not Ops.CONST):  # claimed is of all parts, or the greatest
             limit = self._define(self._call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
         self._emit(f"br label %{loop.body}")
         self._label(loop.body)
