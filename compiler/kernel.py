@@ -25,8 +25,14 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
 
 
 def stored(stores: Iterable[UOp]) -> tuple[UOp, ...]:
-    """Those that may store something."""
-    return tuple(store for store in stores if not (store.src[0].src[2:] and store.src[0].src[2].bounds[1] == 0))
+    """Those that may store something, without gates that always hold."""
+    kept: list[UOp] = []
+    for store in stores:
+        at, value = store.src
+        low, high = at.src[2].bounds if len(at.src) > 2 else (0, 1)
+        if high:
+            kept.append(store.replace(src=(at.replace(src=at.src[:2]), value)) if low else store)
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)
