@@ -12,18 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from math import prod
-from typing import TypeAlias
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, linear, simplify, substitute
+from kernmill.ir import AxisKind, UOp, closed_ranges, index_const, simplify, substitute
 
 from .kernel import KernelInfo, iterations, stored
+from .trim import asked
 
 __all__ = ["part_loops"]
 
 _MOST_NODES = 4000  # of all parts, copies included
-_ASKING = (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX)
-
-Stores: TypeAlias = "tuple[UOp, ...]"
 
 
 def part_loops(ast: UOp) -> UOp:
@@ -42,7 +39,7 @@ def part_loops(ast: UOp) -> UOp:
     return ast if stores is ast.src else ast.replace(src=stores, arg=replace(info, order=tuple(names)))
 
 
-def _in_parts(stores: Stores, loops: Sequence[UOp], names: list[str], most: int) -> Stores:
+def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], most: int) -> tuple[UOp, ...]:
     """The stores once for each part of these loops, outermost first, but no more than so many times; the names of new
     loops go behind the others."""
     for place, loop in enumerate(loops):
@@ -53,8 +50,11 @@ def _in_parts(stores: Stores, loops: Sequence[UOp], names: list[str], most: int)
         for first, last in pairwise((0, *ends, iterations(loop))):
             size, is_shared = last - first, loop.arg[1] == AxisKind.THREAD
             table = {r: _named(r, names, r.src[0]) for r in inner}
-            own = _named(loop, names, index_const(size), *([first] if is_shared else []))
-            own = own if size > 1 or is_shared else index_const(0)
+            own = (
+                _named(loop, names, index_const(size), *[first][:is_shared])
+                if size > 1 or is_shared
+                else index_const(0)
+            )
             places = table | {loop: own + first}
             values = table | {loop: index_const(first)} if size == 1 else places
             part = stored(simplify(_moved(store, places, values)) for store in stores)
@@ -76,25 +76,21 @@ def _named(loop: UOp, names: list[str], size: UOp, *first: int) -> UOp:
     return loop.replace(src=(size,), arg=(names[-1], loop.arg[1], *first))
 
 
-def _ends(stores: Stores, loop: UOp) -> list[int]:
+def _ends(stores: tuple[UOp, ...], loop: UOp) -> list[int]:
     """The iterations, but for the first, from which on the answer of a comparison is known or no longer known."""
     found: set[int] = set()
     if loop.arg[1] not in (AxisKind.LOOP, AxisKind.THREAD) or not loop.src[0].is_const:
         return []
     size = iterations(loop)
     for node in {u for store in stores for u in store.toposort(stop=lambda u: loop not in u.ranges)}:
-        if node.op not in _ASKING or node.src[0].dtype is not dtypes.index:
+        step, rest, offset = asked(node, loop)
+        if not step or any(loop in atom.ranges for atom in rest):
             continue
-        terms, offset = linear(node.src[0] - node.src[1])
-        rest = [(atom, factor) for atom, factor in terms.items() if atom is not loop]
-        if len(rest) == len(terms) or any(loop in atom.ranges for atom, _ in rest):
-            continue
-        bounds = [sorted(factor * int(bound) for bound in atom.bounds) for atom, factor in rest]
-        least, most = (offset + sum(b[side] for b in bounds) - (node.op is Ops.LE) for side in (0, 1))
-        if terms[loop] < 0:  # asked the other way round: not (-x - 1 < 0)
+        bounds = [sorted(factor * int(bound) for bound in atom.bounds) for atom, factor in rest.items()]
+        least, most = (offset + sum(b[side] for b in bounds) for side in (0, 1))
+        if step < 0:  # asked the other way round: not (-x - 1 < 0)
             least, most = -1 - most, -1 - least
-        step = abs(terms[loop])  # step * loop + edge < 0 before an end
-        ends = [min(max(-(edge // step), 0), size) for edge in (most, least)]
+        ends = [min(max(-(edge // abs(step)), 0), size) for edge in (most, least)]  # before: step * loop + edge < 0
         if 2 * (ends[1] - ends[0]) <= size:  # and not known in most of the loop
             found.update(ends)
     return sorted(found - {0, size})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import AxisKind, Ops, Target, UOp
 
-__all__ = ["Renderer", "Signature", "first_of", "grid_digits", "identifier", "signature"]
+__all__ = ["Renderer", "Signature", "grid_digits", "identifier", "signature"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,13 @@ def signature(uops: Sequence[UOp]) -> Signature:
     params = sorted((u for u in uops if u.op is Ops.PARAM), key=lambda u: int(u.arg[0]))
     variables = sorted((u for u in uops if u.op is Ops.VARIABLE), key=lambda u: str(u.arg[0]))
     loops = [u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.THREAD]
-    threads = max((first_of(u) + int(u.src[0].bounds[1]) for u in loops), default=1)
+    threads = max((sum(u.arg[2:]) + int(u.src[0].bounds[1]) for u in loops), default=1)
     sizes = {kind: [int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and u.arg[1] == kind]
              for kind in (AxisKind.GLOBAL, AxisKind.LOCAL)}  # fmt: skip
     group = max(sizes[AxisKind.LOCAL], default=0)
     if group or sizes[AxisKind.GLOBAL]:
         threads = math.prod(sizes[AxisKind.GLOBAL]) * max(1, group)
     return Signature(tuple(params), tuple(variables), threads, group)
-
-
-def first_of(loop: UOp) -> int:
-    """Which iteration of the threads' loop is the first one of this part of it."""
-    return int(loop.arg[2]) if len(loop.arg) > 2 else 0
 
 
 def grid_digits(uops: Sequence[UOp]) -> dict[UOp, tuple[int, int]]:

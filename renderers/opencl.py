@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes, memory_of
 
-from .base import Renderer, first_of, grid_digits, identifier
+from .base import Renderer, grid_digits, identifier
 from .clike import C_OPS
 from .mma import HELD, MMA_ITEMS, mma_function
 from .opencl_vectors import INTS, LANE, VectorBody
@@ -83,7 +83,7 @@ class _Body(VectorBody):
         if u.arg[1] != AxisKind.THREAD:
             return "0", self.values[u.src[0]]
         limit, part = self.values[u.src[0]], f"_{identifier(str(u.arg[0]))}" if len(u.arg) > 2 else ""
-        self.emit(f"long first{part} = get_global_id(0) * chunk{f' - {first_of(u)}' if part else ''};")
+        self.emit(f"long first{part} = get_global_id(0) * chunk{f' - {u.arg[2]}' if part else ''};")
         self.emit(f"long last{part} = first{part} + chunk < {limit} ? first{part} + chunk : {limit};")
         return f"first{part} > 0 ? first{part} : 0" if part else "first", f"last{part}"
 

@@ -212,7 +212,7 @@ def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -
 @pytest.mark.parametrize(("rows", "columns", "lanes", "copies"), [
     (64, 1000, "i1", ("i0", "16")),
     (64, 17, "i1", ("i0", "17")),
-    (257, 300, "i1", ("i0", "16")),  # the last block is a part of its own
+    (257, 300, "i0", ("i1", "16")),  # the last block is a part of its own
     (300, 257, "i1", ("i0", "16")),
 ])  # fmt: skip
 def test_blocks_of_a_transpose_fill_their_loop(rows: int, columns: int, lanes: str, copies: tuple[str, str]) -> None:
