@@ -48,15 +48,10 @@ def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], m
             continue
         parts: list[UOp] = []
         for first, last in pairwise((0, *ends, iterations(loop))):
-            size, is_shared = last - first, loop.arg[1] == AxisKind.THREAD
             table = {r: _named(r, names, r.src[0]) for r in inner}
-            own = (
-                _named(loop, names, index_const(size), *[first][:is_shared])
-                if size > 1 or is_shared
-                else index_const(0)
-            )
+            own = _named(loop, names, index_const(last - first), *[first][: loop.arg[1] == AxisKind.THREAD])
             places = table | {loop: own + first}
-            values = table | {loop: index_const(first)} if size == 1 else places
+            values = table | {loop: index_const(first)} if last - first == 1 else places
             part = stored(simplify(_moved(store, places, values)) for store in stores)
             parts += _in_parts(part, list(table.values()), names, most // (len(ends) + 1))
         return tuple(parts)
