@@ -34,8 +34,7 @@ def part_loops(ast: UOp) -> UOp:
     around = {r for node in order if closed_ranges(node) for r in node.ranges}
     inner = [loop for place, loop in enumerate(outputs) if around.isdisjoint(outputs[place:])]
     copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
-    names = list(info.order)
-    stores = _in_parts(ast.src, inner, names, _MOST_NODES // (copies * len(order)))
+    stores = _in_parts(ast.src, inner, names := list(info.order), _MOST_NODES // (copies * len(order)))
     return ast if stores is ast.src else ast.replace(src=stores, arg=replace(info, order=tuple(names)))
 
 
