@@ -12,6 +12,7 @@ from .linearize import *
 from .memory_plan import *
 from .merge_loops import *
 from .optimize import *
+from .parts import *
 from .pipeline import *
 from .reduce_loops import *
 from .schedule import *

@@ -12,6 +12,7 @@ from operator import mul
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, from_linear, linear, rebuilt, simplify, with_sources
 
+from .kernel import stored
 from .reduce_loops import separate_loops
 from .split_reduce import neutral_element
 
@@ -21,8 +22,8 @@ __all__ = ["expand_loops"]
 def expand_loops(ast: UOp) -> UOp:
     """The kernel without UNROLL and GROUP loops."""
     root = rebuilt(ast, lambda _, new: _close(new) if closed_ranges(new) else new)
-    stores = [copy for store in root.src for copy in _copies(store, _tile(store))]
-    return separate_loops(simplify(root.replace(src=tuple(stores))))
+    stores = stored(copy for store in root.src for copy in _copies(store, _tile(store)))
+    return separate_loops(simplify(root.replace(src=stores)))
 
 
 def _kind(ranges: object, kind: AxisKind) -> list[UOp]:

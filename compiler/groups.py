@@ -16,19 +16,7 @@ from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
-from kernmill.ir import (
-    AxisKind,
-    CompileError,
-    Ops,
-    UOp,
-    closed_ranges,
-    dtypes,
-    make_range,
-    memory_of,
-    simplify,
-    substitute,
-    with_sources,
-)
+from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, substitute
 
 from .kernel import KernelInfo
 from .optimize.staging import gated, step_of
@@ -57,7 +45,7 @@ def share_work(ast: UOp) -> UOp:
         if node in done:
             continue
         src = tuple(item if node.op is Ops.LOCAL and s in outputs else done[s] for s in node.src)
-        new = with_sources(node, src)
+        new = node.replace(src=src)
         if node.op is Ops.LOCAL:  # made anew for two digits of an item: once for the item
             new = new.replace(src=tuple(dict.fromkeys(src)))
         if node in shared:
@@ -68,7 +56,7 @@ def share_work(ast: UOp) -> UOp:
             new = new.replace(src=(gated(src[0], item < 1), *src[1:]))
         done[node] = new
     names = (*(name for name in info.order if loops.get(name) not in outputs), "item")  # what they share is around it
-    return simplify(done[ast].replace(arg=replace(info, order=names)))
+    return done[ast].replace(arg=replace(info, order=names))
 
 
 def fills_shared(node: UOp) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["KernelInfo", "iterations"]
+__all__ = ["KernelInfo", "iterations", "stored"]
 
 
 def iterations(loop: UOp) -> int:
@@ -21,6 +22,17 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
     numbers = list(dict.fromkeys(node.arg[0] for node in (*written, *params)))
     table = {node: node.replace(arg=(numbers.index(node.arg[0]), node.arg[1])) for node in params}
     return substitute(ast, table), tuple(numbers)
+
+
+def stored(stores: Iterable[UOp]) -> tuple[UOp, ...]:
+    """Those that may store something, without gates that always hold."""
+    kept: list[UOp] = []
+    for store in stores:
+        at, value = store.src
+        low, high = at.src[2].bounds if len(at.src) > 2 else (0, 1)
+        if high:
+            kept.append(store.replace(src=(at.replace(src=at.src[:2]), value)) if low else store)
+    return tuple(kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,10 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
     closers = [node for node in order if closed_ranges(node)]
     closed_somewhere = {r for node in closers for r in closed_ranges(node)}
     paths: dict[UOp, Path] = {}
-    around: Path = ()
-    for name in info.order:
-        if name in loops:
-            around = (*around, loops[name])
-            paths[loops[name]] = around
+    outputs = [loops[name] for name in info.order if name in loops]
+    for place, loop in enumerate(outputs):  # inside those before it that some store stands in as well
+        beside = {r for store in ast.src if loop in store.ranges for r in store.ranges}
+        paths[loop] = (*(r for r in outputs[:place] if r in beside), loop)
     waiting = closers
     while waiting:  # a closer may stand in the loops of another closer that comes later in the order
         later: list[UOp] = []

@@ -26,6 +26,7 @@ from .lower.tile import find_tiles
 from .lower.words import find_words
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
+from .parts import part_loops
 from .trim import peel_loops, trim_loops
 from .turn import turn
 from .vectorize import vectorize
@@ -56,6 +57,8 @@ PIPELINE: tuple[Pass, ...] = (
          "the loops of a group's items become digits of one number while they still have names and steps"),
     Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile",),
          "a panel is still one store and one load; one for a matrix unit keeps its type"),
+    Pass("part", lambda ast, target: part_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile", "share"),
+         "a tile in memory has found who reads it; copies and lanes still ask one question for all of them"),
     Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("share", "convert"),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),

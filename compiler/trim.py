@@ -14,28 +14,14 @@ from functools import reduce
 from itertools import count
 from math import prod
 
-from kernmill.ir import (  # fmt: skip
-    AxisKind,
-    Ops,
-    UOp,
-    closed_ranges,
-    const,
-    dtypes,
-    from_linear,
-    index_const,
-    linear,
-    make_range,
-    simplify,
-    substitute,
-    with_sources,
-)
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, make_range, simplify, substitute
 
 from .groups import fills_shared
 from .kernel import iterations
 from .linearize import loop_paths, walked
 from .split_reduce import neutral_element
 
-__all__ = ["peel_loops", "trim_loops"]
+__all__ = ["asked", "peel_loops", "trim_loops"]
 
 _LEAST = 16  # iterations, each of its copies one; a shorter loop is not worth a test of its end
 
@@ -63,10 +49,8 @@ def trim_loops(ast: UOp) -> UOp:
             if loop in limits or any(later not in seen for later in closers[loop]):
                 continue
             found = [
-                _sum_limit(closer, loop, around)
-                if closer.op is Ops.REDUCE
-                else _row_limit(closer, loop, around, limits, order)
-                for closer in closers[loop]
+                _sum_limit(c, loop, around) if c.op is Ops.REDUCE else _row_limit(c, loop, around, limits, order)
+                for c in closers[loop]
             ]
             ends = [limit for limit in dict.fromkeys(found) if limit is not None]
             own = {r for closer in closers[loop] for r in closed_ranges(closer)}
@@ -96,14 +80,10 @@ def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     gate = _gate(node) if node.op is Ops.REDUCE else None
     least: UOp | None = None
     for part in _conjuncts(gate):
-        if part.op not in (Ops.LT, Ops.LE) or part.src[0].dtype.kind.value != "index":
-            continue
-        terms, offset = linear(part.src[0] - part.src[1])
-        offset -= part.op is Ops.LE
-        step = terms.get(loop, 0)
+        step, atoms, offset = asked(part, loop)
         if step <= 0:
             continue
-        rest = _greatest({atom: -k for atom, k in terms.items() if atom is not loop}, -offset, around, {})
+        rest = _greatest({atom: -k for atom, k in atoms.items()}, -offset, around, {})
         if rest is not None:  # step * loop < rest
             limit = simplify((rest + (step - 1)) // step)
             least = limit if least is None else least.alu(Ops.MIN, limit)
@@ -134,18 +114,16 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
 def _greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
     """The most that a sum can be, as an expression in the loops around."""
     total = index_const(offset)
-    kept: dict[UOp, int] = {}
     for atom, factor in terms.items():
         if atom.op is Ops.MIN and atom.src[1].is_const:  # past its end an output loop is clamped
             sign, (inner, shift) = (1 if factor > 0 else -1), linear(atom.src[0])
             most = _greatest({a: sign * k for a, k in inner.items()}, sign * shift, around, limits)
             if most is None:
                 return None
-            total = total + most.alu(Ops.MIN if sign > 0 else Ops.MAX, index_const(sign * atom.src[1].arg)) * abs(
-                factor
-            )
+            end = index_const(sign * atom.src[1].arg)
+            total = total + most.alu(Ops.MIN if sign > 0 else Ops.MAX, end) * abs(factor)
         elif atom in around and atom not in limits:
-            kept[atom] = factor
+            total = total + atom * factor
         elif atom in limits and limits[atom].ranges <= around:
             if factor < 0:
                 return None
@@ -155,7 +133,15 @@ def _greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: d
             total = total + factor * (high if factor > 0 else low)
         else:
             return None
-    return simplify(total + from_linear(kept, 0, total.dtype))
+    return simplify(total)
+
+
+def asked(part: UOp, loop: UOp) -> tuple[int, dict[UOp, int], int]:
+    """Of a comparison of places: step * loop + the sum of the atoms + offset < 0; a step of 0 for anything else."""
+    if part.op not in (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX) or part.src[0].dtype.kind.value != "index":
+        return 0, {}, 0
+    terms, offset = linear(part.src[0] - part.src[1])
+    return terms.get(loop, 0), {atom: k for atom, k in terms.items() if atom is not loop}, offset - (part.op is Ops.LE)
 
 
 def _conjuncts(gate: UOp | None) -> list[UOp]:
@@ -183,11 +169,8 @@ def peel_loops(ast: UOp) -> UOp:
 
 def _known(part: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     """In how many iterations, from the first on, the comparison holds for all that is inside the loop."""
-    if part.op not in (Ops.LT, Ops.LE) or part.src[0].dtype.kind.value != "index":
-        return None
-    terms, offset = linear(part.src[0] - part.src[1])
-    step, rest = terms.get(loop, 0), {atom: factor for atom, factor in terms.items() if atom is not loop}
-    most = _greatest(rest, offset - (part.op is Ops.LE), around, {}) if step > 0 else None
+    step, rest, offset = asked(part, loop)
+    most = _greatest(rest, offset, around, {}) if step > 0 else None
     return None if most is None else (step - 1 - most) // step  # step * loop + most < 0
 
 
@@ -195,12 +178,12 @@ def _in_two(ast: UOp, loop: UOp, sure: dict[UOp, UOp], fresh: Iterator[int]) -> 
     known = simplify(reduce(lambda a, b: a.alu(Ops.MIN, b), sure.values(), loop.src[0]).alu(Ops.MAX, index_const(0)))
     size = simplify(loop.src[0] - known)
     first, rest = loop.replace(src=(known,)), make_range(f"{loop.arg[0]}.p{next(fresh)}", size, AxisKind.REDUCE)
-    before = {part: const(dtypes.bool, True) for part in sure} | {loop: first}
+    before = {part: part | True for part in sure} | {loop: first}
     last = index_const(int(loop.bounds[1]))  # never less than the sum, which no one can read off its parts
     behind: dict[UOp, UOp] = {loop: (rest + known).alu(Ops.MIN, last)}
     done: dict[UOp, UOp] = {}
     for node in ast.toposort():
-        new = done[node] = with_sources(node, tuple(done[s] for s in node.src))
+        new = done[node] = node.replace(src=tuple(done[s] for s in node.src))
         closed = closed_ranges(new)
         if loop not in closed:
             continue

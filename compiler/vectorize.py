@@ -8,19 +8,7 @@ vector of indices (turn.py looks for what those have in common). Tests: tests/co
 
 from __future__ import annotations
 
-from kernmill.ir import (
-    AxisKind,
-    Group,
-    InternalError,
-    Ops,
-    UOp,
-    closed_ranges,
-    const,
-    dtypes,
-    from_linear,
-    linear,
-    simplify,
-)
+from kernmill.ir import AxisKind, Group, Ops, UOp, closed_ranges, const, dtypes, from_linear, linear, simplify
 
 __all__ = ["vectorize"]
 
@@ -35,8 +23,7 @@ def vectorize(ast: UOp) -> UOp:
 
 def _lanes_of(node: UOp) -> UOp | None:
     loops = [r for r in node.ranges if r.arg[1] == AxisKind.VECTOR]
-    if len(loops) > 1:
-        raise InternalError(f"vectorize: {node!r} changes with {len(loops)} vector loops")
+    assert len(loops) < 2, f"vectorize: {node!r} changes with {len(loops)} vector loops"
     return loops[0] if loops else None
 
 

@@ -44,14 +44,14 @@ def _const(node: UOp) -> Bounds:
 _leaf: dict[Op, Callable[[UOp], Bounds]] = {
     Ops.CONST: _const,
     Ops.VARIABLE: lambda node: (node.arg[1], node.arg[2]),
-    Ops.RANGE: lambda node: _range(node.src[0]),
+    Ops.RANGE: lambda node: _range(node.src[0], is_part=len(node.arg) > 2),
     Ops.IOTA: lambda node: (0, max(0, (node.arg if isinstance(node.arg, int) else node.arg.bounds[1]) - 1)),
 }
 
 
-def _range(count: UOp) -> Bounds:
+def _range(count: UOp, is_part: bool) -> Bounds:
     """At least 0 to 1 where the count is not known: else a loop that runs once or never would be taken for its body."""
-    return 0, max(0 if count.is_const else 1, int(count.bounds[1]) - 1)
+    return 0, max(0 if count.is_const and not is_part else 1, int(count.bounds[1]) - 1)
 
 
 def _mul(a: Interval, b: Interval) -> Interval:

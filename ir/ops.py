@@ -323,7 +323,7 @@ class Ops:
                                 "order, subnormal ones may count as 0", 3, _tile)
 
     # --- control, in kernels
-    RANGE    = Op(Group.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind)", 1)
+    RANGE    = Op(Group.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind); in part of the threads' loop its first iteration too", 1)
     END      = Op(Group.CONTROL, "the end of the loop src[0]", 1)
     BARRIER  = Op(Group.CONTROL, "all work-items of a group wait for each other here and see what was stored to shared arrays; arg: "
                                  "its number", 0)

@@ -232,7 +232,7 @@ def _variable(node: UOp, stage: Stage) -> Complaint:
 
 
 def _range(node: UOp, stage: Stage) -> Complaint:
-    name, kind = node.arg
+    name, kind = node.arg[:2]
     size = node.src[0]
     if kind not in LEGAL_KINDS[stage]:
         return f"a loop of kind {kind} ({name}) is not legal in a {stage} graph"
@@ -287,14 +287,14 @@ def _index(node: UOp, stage: Stage) -> Complaint:
         return None if node.src[2].dtype.is_bool else f"the gate of INDEX is {node.src[2].dtype.name}, not bool"
     count = memory.arg[1] if isinstance(memory.arg[1], int) else memory.arg[1].bounds[1]
     low, high = int(place.bounds[0]), int(place.bounds[1]) + node.dtype.lanes - 1
-    if (low < 0 or high >= count) and not _depends_on_data(place):
+    if (low < 0 or high >= count) and not _has_wide_bounds(place):
         return f"INDEX at {low}..{high} of a buffer of {count} elements, without a gate"
     return None
 
 
-def _depends_on_data(place: UOp) -> bool:
-    unknown = (Ops.LOAD, Ops.AFTER, Ops.CDIV, Ops.CMOD)  # a division taken apart has wider bounds than it had as one
-    return any(u.op in unknown for u in place.toposort())
+def _has_wide_bounds(place: UOp) -> bool:
+    unknown = (Ops.LOAD, Ops.AFTER, Ops.CDIV, Ops.CMOD)  # or a loop that some threads skip
+    return any(u.op in unknown or (u.op is Ops.RANGE and len(u.arg) > 2) for u in place.toposort())
 
 
 def _lanes_at(place: UOp) -> int:

@@ -30,8 +30,8 @@ def signature(uops: Sequence[UOp]) -> Signature:
     """Read the signature off a linear list."""
     params = sorted((u for u in uops if u.op is Ops.PARAM), key=lambda u: int(u.arg[0]))
     variables = sorted((u for u in uops if u.op is Ops.VARIABLE), key=lambda u: str(u.arg[0]))
-    loops = [u.src[0] for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.THREAD]
-    threads = int(loops[0].bounds[1]) if loops else 1
+    loops = [u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.THREAD]
+    threads = max((sum(u.arg[2:]) + int(u.src[0].bounds[1]) for u in loops), default=1)
     sizes = {kind: [int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and u.arg[1] == kind]
              for kind in (AxisKind.GLOBAL, AxisKind.LOCAL)}  # fmt: skip
     group = max(sizes[AxisKind.LOCAL], default=0)

@@ -336,9 +336,11 @@ class _Function:
         loop = _Loop(self.count, self.block, registers or [])
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
-        if is_thread and u.src[0].op is not Ops.CONST:  # threads claim parts of the greatest size
-            is_less = self._define(f"icmp slt i64 %end, {self.values[u.src[0]]}")
-            limit = self._define(f"select i1 {is_less}, i64 %end, i64 {self.values[u.src[0]]}")
+        if is_thread and sum(u.arg[2:]):
+            first, limit = (self._define(f"sub i64 {at}, {u.arg[2]}") for at in (first, limit))
+            first = self._define(self._call("i64", "llvm.smax.i64", ("i64", first), ("i64", "0")))
+        if is_thread and (len(u.arg) > 2 or u.src[0].op is not Ops.CONST):  # claimed is of all parts, or the greatest
+            limit = self._define(self._call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
         self._emit(f"br label %{loop.body}")
         self._label(loop.body)
         loop.counter = self._fresh()

@@ -82,10 +82,10 @@ class _Body(VectorBody):
     def bounds(self, u: UOp) -> tuple[str, str]:
         if u.arg[1] != AxisKind.THREAD:
             return "0", self.values[u.src[0]]
-        self.emit("long first = get_global_id(0) * chunk;")
-        limit = self.values[u.src[0]]
-        self.emit(f"long last = first + chunk < {limit} ? first + chunk : {limit};")
-        return "first", "last"
+        limit, part = self.values[u.src[0]], f"_{identifier(str(u.arg[0]))}" if len(u.arg) > 2 else ""
+        self.emit(f"long first{part} = get_global_id(0) * chunk{f' - {u.arg[2]}' if part else ''};")
+        self.emit(f"long last{part} = first{part} + chunk < {limit} ? first{part} + chunk : {limit};")
+        return f"first{part} > 0 ? first{part} : 0" if part else "first", f"last{part}"
 
     def numbers(self) -> list[str]:
         """Which work-item this is."""

@@ -81,7 +81,7 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
             names[u] = identifier(str(u.arg[0]))
             bounds = names[u.src[0]]
             if u.arg[1] == AxisKind.THREAD:
-                bounds = "begin, end" if u.src[0].op is Ops.CONST else f"begin, min(end, {bounds})"
+                bounds = f"max(0, begin - {sum(u.arg[2:])}), min(end - {sum(u.arg[2:])}, {bounds})"
             return f"for {names[u]} in range({bounds}):"
         case Ops.INDEX:
             place = names[u.src[1]]

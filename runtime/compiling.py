@@ -6,15 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from kernmill.compiler import (
-    Action,
-    choose_actions,
-    estimate,
-    lower,
-    merge_loops,
-    parse_schedule,
-    show_schedule,
-)
+from kernmill.compiler import Action, choose_actions, estimate, lower, merge_loops, parse_schedule, show_schedule
 from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, setting
 from kernmill.renderers import signature
 

@@ -16,18 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TypeAlias
 
-from kernmill.ir import (
-    Ops,
-    UOp,
-    closed_ranges,
-    dtypes,
-    from_linear,
-    index_const,
-    linear,
-    simplify,
-    substitute,
-    with_sources,
-)
+from kernmill.ir import Ops, UOp, closed_ranges, const, dtypes, from_linear, linear, simplify, substitute, with_sources
 
 from ..kernel import iterations
 from ..linearize import loop_depths
@@ -126,7 +115,7 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
     tiles = sorted(total.ranges - panel.ranges, key=lambda r: str(r.arg[0]))
     if iterations(copying) != iterations(loop) or not panel.ranges <= total.ranges:
         return []
-    count, number = 1, index_const(0)
+    count, number = 1, const(dtypes.index, 0)
     for tile in tiles:
         number, count = number * iterations(tile) + tile, count * iterations(tile)
     share = -(-len(loads) // count)
@@ -142,7 +131,8 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
         for turn, place in enumerate(places[1:], 1):
             offset = (number < -(-turn * count // len(mine))).where(offset, place)
         where = substitute(index, {copying: loop})
-        where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
+        gates = [gate for one in mine for gate in one.src[0].src[2:]]  # past a row's end only some lie outside
+        where = where.replace(src=(where.src[0], where.src[1] + offset, *gates[:1]))
         asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg))
     return asks
 

@@ -12,20 +12,7 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import prod
 
-from kernmill.ir import (
-    Ops,
-    Target,
-    Unit,
-    UOp,
-    closed_ranges,
-    const,
-    dtypes,
-    index_const,
-    linear,
-    rebuilt,
-    simplify,
-    substitute,
-)
+from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, const, dtypes, linear, rebuilt, simplify, substitute
 
 from ..groups import is_local
 
@@ -49,9 +36,8 @@ def _is_dealt(memory: UOp, unit: Unit, order: Sequence[UOp]) -> bool:
     """Whether the items of a step fill the same memory, and each reads of it only what the unit gives to it."""
     loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE and is_local(node)}
     last = [loops[name] for name in order[-1].arg.order if name in loops][-len(unit.items) :]
-    own = {
-        loop: step for loop, (count, step) in zip(last, unit.items, strict=False) if loop.src[0] is index_const(count)
-    }
+    items = zip(last, unit.items, strict=False)
+    own = {loop: step for loop, (count, step) in items if loop.src[0] is const(dtypes.index, count)}
     if len(own) < len(unit.items) or not memory.ranges.isdisjoint(own):
         return False
     for node in order:
@@ -108,9 +94,9 @@ def _operands(total: UOp, unit: Unit) -> tuple[UOp, UOp] | None:
 def _block(place: UOp, steps: dict[UOp, int], sizes: dict[UOp, int]) -> UOp | None:
     """INDEX of a whole block, if these loops walk it in these steps, and the others of the unit not at all."""
     terms, _ = linear(place.src[1])
-    if any(loop.src[0] is not index_const(size) for loop, size in sizes.items()):
+    if any(loop.src[0] is not const(dtypes.index, size) for loop, size in sizes.items()):
         return None
     if {atom: k for atom, k in terms.items() if not atom.ranges.isdisjoint(sizes)} != steps:
         return None
-    first = simplify(substitute(place.src[1], dict.fromkeys(sizes, index_const(0))))
+    first = simplify(substitute(place.src[1], dict.fromkeys(sizes, const(dtypes.index, 0))))
     return place.replace(dtype=place.dtype.vec(prod(sizes[loop] for loop in steps)), src=(place.src[0], first))

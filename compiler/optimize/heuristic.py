@@ -172,10 +172,7 @@ def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> 
         rows = shape.outputs[-2]  # short ones, of which some make a body
         plan.cut("unroll", rows, 1 if rows in shape.symbolic else gcd(shape.sizes[rows], _SHORT_ROWS))
     else:
-        tile, blocks = _STREAM_TILE if shape.work <= _LIGHT else 2, size // width
-        while tile > 1 and (blocks < 2 * tile or blocks % tile):
-            tile //= 2
-        plan.cut("unroll", lane_loop, tile)
+        plan.cut("unroll", lane_loop, min(_STREAM_TILE if shape.work <= _LIGHT else 2, -(-size // width)))
     _around_caches(plan, shape, lane_loop, target)
 
 
@@ -200,12 +197,8 @@ def _across(shape: Shape, lane_loop: str, target: Target) -> tuple[str, str | No
 def _copies_across(shape: Shape, name: str) -> tuple[float, int]:
     """Accesses of a lane for an iteration of the loop, a fraction where blocks turn; the copies that make them few."""
     size, lanes = shape.sizes[name], shape.lanes
-
-    def accesses(count: int) -> float:
-        return 0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count
-
-    fitting = [n for n in range(min(size, _WOVEN + 1), min(size, _MOST_ACROSS) + 1) if size % n == 0]
-    return min([(accesses(n), n) for n in fitting if name not in shape.symbolic], default=(1.0, lanes))
+    count = size if size <= _MOST_ACROSS and name not in shape.symbolic else lanes
+    return (0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count), count
 
 
 def _turn(plan: Plan, shape: Shape, lane_loop: str, across: str, width: int) -> None:

@@ -342,6 +342,8 @@ EXAMPLES: dict[str, Draw] = {
     "where_same_condition_yes": lambda r: flag().where(flag().where(*(p := two(r))), p[r.randint(0, 1)]),
     "where_same_condition_no": lambda r: flag().where((p := two(r))[0], flag().where(*p)),
     "where_nested_and": nested_where,
+    "load_nowhere": lambda r: load(const(dtypes.bool, False)),
+    "load_anywhere": lambda r: load(const(dtypes.bool, True)),
     "where_gated_load": lambda r: flag().where(load(flag()), 0),
     "and_absorb": lambda r: either(r, Ops.AND, either(r, Ops.AND, flag(), flag("d")), flag()),
     # integer

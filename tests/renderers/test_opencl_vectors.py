@@ -10,7 +10,7 @@ import pytest
 from kernmill.compiler import lower, parse_schedule
 from kernmill.ir import InternalError, Op, Ops, UOp, dtypes, elementwise, reduce_axes
 from kernmill.renderers import OpenCLRenderer, lane_runs, mask_op
-from tests.compiler.kernels import data, only
+from tests.compiler.kernels import data, only, total
 from tests.renderers.test_opencl import CPU
 
 
@@ -53,7 +53,7 @@ def test_shuffles_are_cut_into_runs(order: list[int], pieces: list[Any]) -> None
 
 
 def test_every_lane_of_a_constant_is_written() -> None:
-    text = render(data(0, 37) * 2.0, "vectorize i0 8")
+    text = render(total(data(0, 3, 37) * 2.0, 1), "vectorize k0 8")
     assert "(int8)(0, 1, 2, 3, 4, 5, 6, 7) <" in text
     assert "(float8)(2.0f)" in text
 

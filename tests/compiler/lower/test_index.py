@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmill.ir import Kind, Ops, UOp, dtypes
-from tests.compiler.kernels import SCALARS, data, matmul, only, small_kernels
+from tests.compiler.kernels import SCALARS, data, matmul, only, small_kernels, total
 from tests.compiler.passes import after
 
 KERNELS = small_kernels()
@@ -30,7 +30,7 @@ def test_sums_are_ordered_from_outer_to_inner_loops() -> None:
 
 
 def test_a_mask_of_lanes_is_compared_in_32_bits() -> None:
-    ast = after("index", only(data(0, 1000) + 1.0), "vectorize i0 16")
+    ast = after("index", only(total(data(0, 3, 1000), 1)), "vectorize k0 16")
     masks = [n for n in ast.toposort() if n.op is Ops.LT and n.dtype.lanes == 16]
     assert masks
     assert {n.src[0].dtype.name for n in masks} == {"int32x16"}
