@@ -9,7 +9,7 @@ Tests: tests/compiler/lower/test_tile.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
 
 from kernmill.ir import (
@@ -28,6 +28,7 @@ from kernmill.ir import (
 )
 
 from ..groups import is_local
+from .reduce import unit_for
 
 __all__ = ["find_tiles"]
 
@@ -72,14 +73,11 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
     if node.op is not Ops.AFTER or len(loops) != 2 or node.arg != 1 or node.src[1].src[1].op is not Ops.REDUCE:
         return None
     memory, (place, total) = node.src[0], node.src[1].src
-    operands = _operands(total, unit)
-    if operands is None:
-        return None
     rows, columns = loops
-    for deep, near in permutations(closed_ranges(total), 2):
+    for (_, left, right), (deep, near) in product(unit_for(total, (unit,)), permutations(closed_ranges(total), 2)):
         sizes = {rows: unit.m, columns: unit.n, deep: unit.k // unit.group, near: unit.group}
-        a = _block(operands[0], {rows: unit.k, deep: unit.group, near: 1}, sizes)
-        b = _block(operands[1], {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
+        a = _block(left.src[0], {rows: unit.k, deep: unit.group, near: 1}, sizes)
+        b = _block(right.src[0], {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
         c = _block(place, {rows: unit.n, columns: 1}, sizes)
         if a is None or b is None or c is None:
             continue
@@ -89,19 +87,6 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
         if rest:
             value = UOp(Ops.REDUCE, c.dtype, (value, *rest), total.arg)
         return UOp(Ops.AFTER, node.dtype, (memory, UOp(Ops.STORE, dtypes.void, (c, value))), 1)
-    return None
-
-
-def _operands(total: UOp, unit: Unit) -> tuple[UOp, UOp] | None:
-    """The places of what is multiplied, if the unit multiplies such types."""
-    if total.arg != (Ops.ADD, 1) or total.dtype is not unit.c or total.src[0].op is not Ops.MUL:
-        return None
-    loads = [s.src[0] if s.op is Ops.CAST else s for s in total.src[0].src]
-    if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in loads):
-        return None
-    for left, right in (loads, loads[::-1]):
-        if (left.dtype, right.dtype) == (unit.a, unit.b):
-            return left.src[0], right.src[0]
     return None
 
 

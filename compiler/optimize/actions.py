@@ -13,6 +13,7 @@
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
                        so do further loops and counts: k1 64 ..
     tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
+    weave t0_0 2       of the row that t0_0 fills, two neighbours lie side by side in each lane: for a matrix unit
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
     bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what
@@ -58,7 +59,7 @@ from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
 from . import proposals as propose
 from .bias import biased
-from .staging import gated, in_output, staged, unpacked
+from .staging import gated, in_output, staged, unpacked, woven
 
 __all__ = ["VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
 
@@ -431,6 +432,10 @@ def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
     return in_output(ast, find_loop(ast, args[0]))
 
 
+def _weave(ast: UOp, args: tuple[str, ...]) -> UOp:
+    return woven(ast, find_loop(ast, args[0]), int(args[1]))
+
+
 def _tile(ast: UOp, args: tuple[str, ...]) -> Acted:
     loops = [find_loop(ast, name) for name in args]
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE and closed_ranges(node)]
@@ -543,6 +548,7 @@ VERBS: Final[dict[str, Verb]] = {
     "inner": Verb(_keeps_loops(_inner), propose.inner),
     "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
     "tile": Verb(_tile, propose.tiles, 2),
+    "weave": Verb(_keeps_loops(_weave), propose.weaves, 2),
     "bias": Verb(_bias, propose.biases, -1),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_keeps_loops(_stream), propose.streams, 4),

@@ -8,17 +8,22 @@ beyond that one sum. docs/decisions/0020-tiles.md. Tests: tests/compiler/optimiz
 
 from __future__ import annotations
 
-from kernmill.ir import Target, Unit
+from collections.abc import Mapping
 
+from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges
+
+from ..lower.reduce import unit_for
 from .look import Shape, is_streamed
 from .packing import blocks, in_blocks
 from .plan import Plan
 from .products import Product, find_product
+from .rows import products_across
 from .staging import walked_together
 
-__all__ = ["find_unit", "tile_plan"]
+__all__ = ["find_unit", "row_tiles", "tile_plan"]
 
 _FEW_ROWS = 48  # a product of up to so many waits for memory
+_READ = 4  # rows of results that are read together
 _SIDE = 2  # blocks of results side by side, and one below the other
 
 
@@ -53,13 +58,10 @@ def _tiled(shape: Shape, product: Product, unit: Unit, target: Target) -> Plan:
     plan, sizes = Plan(shape.ast), shape.sizes
     rows, columns, inner = product.rows, product.columns, product.inner
     high, wide = -(-sizes[rows] // unit.m), -(-sizes[columns] // unit.n)
-    cuts = ((rows, unit.m), (columns, unit.n), (inner, unit.k))
-    row, column, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
-    near = plan.add("split", deep, unit.group)[deep]
-    for name, count in ((rows, high), (columns, wide)):
-        plan.cut("unroll", name, min(_SIDE, count))
+    column = plan.add("split", columns, unit.n)[columns]
+    plan.cut("unroll", columns, min(_SIDE, wide))
+    row, deep, near, results = _steps(plan, product, unit, column, high)
     panels, tiles = -(-wide // _SIDE), -(-high // _SIDE)
-    results = plan.add("tile", row, column)
     size_bytes = sizes[rows] * sizes[inner] * unit.a.size_bytes
     across, down = blocks(sizes[columns], panels, sizes[rows], size_bytes, target)
     outer, inside = in_blocks(plan, shape, {columns: (panels, across), rows: (tiles, down)})
@@ -75,8 +77,65 @@ def _tiled(shape: Shape, product: Product, unit: Unit, target: Target) -> Plan:
     return plan
 
 
+def _steps(plan: Plan, product: Product, unit: Unit, column: str, high: int) -> tuple[str, str, str, Mapping[str, str]]:
+    """The loops of a step of the unit: a row, groups of terms, the terms of one; and those that fill its results."""
+    cuts = ((product.rows, unit.m), (product.inner, unit.k))
+    row, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
+    near = plan.add("split", deep, unit.group)[deep]
+    plan.cut("unroll", product.rows, min(_SIDE, high))
+    return row, deep, near, plan.add("tile", row, column)
+
+
+# --- products between passes over kept rows
+def row_tiles(shape: Shape, target: Target) -> Plan | None:
+    """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
+    else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
+    lies, if its neighbours are woven."""
+    across = products_across(shape.ast, shape.lanes) if target.tiles and not shape.symbolic else None
+    found = [_of_rows(shape, one.node, (loop, across.rows), target) for one, loop in across.products] if across else []
+    if across is None or None in found:
+        return None
+    plan, sizes, rows = Plan(shape.ast), shape.sizes, across.rows
+    (lanes,) = plan.cut("vectorize", rows, shape.lanes)
+    plan.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // shape.lanes)))
+    for product, unit in filter(None, found):
+        high, inner = sizes[product.rows] // unit.m, product.inner
+        row, deep, near, results = _steps(plan, product, unit, lanes, high)
+        plan.cut("unroll", row, unit.m if row in plan.loops else _READ)
+        block = [product.rows] if high > _SIDE else []
+        terms = [inner] if sizes[inner] > unit.k else []
+        held = [*block, *plan.copies(product.rows), *terms, results[row], deep, near]
+        left = plan.add("stage", product.left.slot, *held)
+        _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
+        if product.right.memory.op is Ops.LOCAL:
+            kept = str(closed_ranges(product.right.node.src[0].src[0])[-1].arg[0])
+            plan.add("weave", kept, unit.group)
+            plan.cut("unroll", kept, unit.group)
+            continue
+        right = plan.add("stage", product.right.slot, *terms, *plan.copies(rows)[:-1], deep, results[lanes], near)
+        _copy(plan, product.right.step(inner) == 1, (right[deep], right[near], ""), unit)
+    return plan
+
+
+def _of_rows(shape: Shape, total: UOp, loops: tuple[str, str], target: Target) -> tuple[Product, Unit] | None:
+    """A product over whole blocks of results and terms, and its unit."""
+    accesses = {a.node: a for a in shape.loads if a.is_plain}
+    inner, *more = (str(r.arg[0]) for r in closed_ranges(total))
+    for unit, *nodes in unit_for(total, target.tiles):
+        left, right = (accesses.get(node) for node in nodes)
+        if left is None or right is None or more or unit.n != shape.lanes or left.memory.op is not Ops.PARAM:
+            continue
+        is_apart = not any(walked_together(a.node, (name, inner)) for a, name in zip((left, right), loops, strict=True))
+        is_whole = shape.sizes[loops[0]] % unit.m == 0 == shape.sizes[inner] % unit.k
+        is_whole &= shape.sizes[inner] > unit.k  # of one step, operands would be held in tiles for too long
+        if is_apart and is_whole and loops[0] in left.steps and loops[0] not in right.steps:
+            return Product(total.dtype, left, right, inner, *loops), unit
+    return None
+
+
 def _copy(plan: Plan, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False) -> None:
-    """How an operand is packed: as it lies where that is how the unit wants it, else turned or woven in registers."""
+    """How an operand is packed: as it lies where that is how the unit wants it, else turned or woven in registers;
+    `side` is empty where its loop has the lanes already."""
     deep, near, side = loops
     plan.cut("unroll", near, unit.group)
     if is_left and is_along:
@@ -84,4 +143,5 @@ def _copy(plan: Plan, is_along: bool, loops: tuple[str, str, str], unit: Unit, *
         return
     if is_left or is_along:
         plan.cut("unroll", deep, unit.k // unit.group)
-    plan.cut("vectorize", side, unit.m if is_left else unit.n)
+    if side:
+        plan.cut("vectorize", side, unit.m if is_left else unit.n)
