@@ -35,7 +35,6 @@ __all__ = [
     "tiles",
     "unrolls",
     "vectors",
-    "weaves",
 ]
 
 Args: TypeAlias = "tuple[str, ...]"
@@ -126,12 +125,6 @@ def tiles(ast: UOp, target: Target) -> Iterable[Args]:
     for unit in target.tiles:
         rows, columns = ([str(r.arg[0]) for r in loops if r.src[0].arg == size] for size in (unit.m, unit.n))
         yield from ((a, b) for a in rows for b in columns if a != b)
-
-
-def weaves(ast: UOp, target: Target) -> Iterable[Args]:
-    """Kept rows of narrow values, as a matrix unit takes them."""
-    groups = {unit.group for unit in target.tiles}
-    return [(*args, str(group)) for args in rows(ast, target) for group in groups]
 
 
 def stages(ast: UOp, target: Target) -> Iterable[Args]:

@@ -13,24 +13,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernmill.ir import (
-    AxisKind,
-    Ops,
-    UOp,
-    closed_ranges,
-    dtypes,
-    from_linear,
-    index_const,
-    linear,
-    make_range,
-    rebuilt,
-    simplify,
-    substitute,
-)
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, linear, make_range, simplify, substitute
 
 from ..kernel import iterations
 
-__all__ = ["SAME_PLACE", "gated", "in_output", "staged", "step_of", "unpacked", "walked_together", "woven"]
+__all__ = ["SAME_PLACE", "gated", "in_output", "staged", "step_of", "unpacked", "walked_together"]
 
 SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
 _LINE = 64  # bytes by which they are moved apart
@@ -155,31 +142,6 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
     put = UOp(Ops.STORE, dtypes.void, (place.replace(src=(memory, moved(loop))), value))
     there = row.replace(src=(memory, put, *closed_ranges(row)))
     return simplify(substitute(ast, {n: n.replace(src=(there, moved(n.src[1]), *n.src[2:])) for n in reads}))
-
-
-def woven(ast: UOp, loop: UOp, count: int) -> UOp:
-    """The kernel with the row that the loop fills in another order: so many neighbours of it side by side in each lane.
-
-    Raises:
-        ValueError: no row with lanes, or of a length that is no multiple.
-    """
-    row = next((n for n in ast.toposort() if n.op is Ops.AFTER and loop in closed_ranges(n)), None)
-    if row is None or row.src[0].op is not Ops.LOCAL or row.src[0].arg[1] % count:
-        raise ValueError(f"{loop.arg[0]} fills no row whose length is a multiple of {count}")
-
-    def moved(node: UOp, new: UOp) -> UOp:
-        if new.op is not Ops.INDEX or node.src[0] not in (row, row.src[0]):
-            return new
-        terms, offset = linear(new.src[1])
-        lane = next((r for r in terms if r.op is Ops.RANGE and r.arg[1] == AxisKind.VECTOR), None)
-        if lane is None:
-            raise ValueError(f"the row of {loop.arg[0]} has no lanes yet")
-        lanes, rest = iterations(lane), {atom: k for atom, k in terms.items() if atom is not lane}
-        place = from_linear(rest, offset, dtypes.index) // lanes
-        place = place // count * (count * lanes) + lane * count + place % count
-        return new.replace(src=(new.src[0], place, *new.src[2:]))
-
-    return simplify(rebuilt(ast, moved))
 
 
 def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:

@@ -91,11 +91,11 @@ def row_tiles(shape: Shape, target: Target) -> Plan | None:
     """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
     else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
     lies, if its neighbours are woven."""
-    across = products_across(shape.ast, shape.lanes) if target.tiles and not shape.symbolic else None
-    found = [_of_rows(shape, one.node, (loop, across.rows), target) for one, loop in across.products] if across else []
-    if across is None or None in found:
+    rows, _, products = products_across(shape.ast, shape.lanes if target.tiles and not shape.symbolic else 0)
+    found = [_of_rows(shape, one.node, (loop, rows), target) for one, loop in products]
+    if not found or None in found:
         return None
-    plan, sizes, rows = Plan(shape.ast), shape.sizes, across.rows
+    plan, sizes = Plan(shape.ast), shape.sizes
     (lanes,) = plan.cut("vectorize", rows, shape.lanes)
     plan.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // shape.lanes)))
     for product, unit in filter(None, found):
@@ -109,7 +109,7 @@ def row_tiles(shape: Shape, target: Target) -> Plan | None:
         _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
         if product.right.memory.op is Ops.LOCAL:
             kept = str(closed_ranges(product.right.node.src[0].src[0])[-1].arg[0])
-            plan.add("weave", kept, unit.group)
+            plan.add("weave", kept)
             plan.cut("unroll", kept, unit.group)
             continue
         right = plan.add("stage", product.right.slot, *terms, *plan.copies(rows)[:-1], deep, results[lanes], near)

@@ -87,24 +87,3 @@ def test_a_copy_of_far_places_around_near_ones_is_a_loop() -> None:
     }  # fmt: skip
     arrays = inputs(turned)
     close(run_ast(ast, arrays), run_ast(turned, arrays))
-
-
-# --- rows with neighbours in each lane
-def test_a_woven_row_gives_the_same() -> None:
-    """Named regression: what lies at the same number in another row stays where it is."""
-    q, k, v = (data(slot, 32, 8, dtype=dtypes.bfloat16) for slot in range(3))
-    ast = merge_loops(only(attention(q, k, v)))
-    arrays = inputs(ast)
-    for schedule in ("vectorize i0 16; weave t0_0 2", "vectorize i0 16; unroll i0 2; weave t0_0 4; unroll t0_0 4"):
-        found = apply_actions(ast, parse_schedule(schedule))
-        close(run_ast(found, arrays), run_ast(ast, arrays))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("weave i0 2", "fills no row"), ("weave t0_0 3", "multiple of 3"), ("weave t0_0 2", "no lanes yet")],
-)
-def test_rows_that_are_not_woven(text: str, message: str) -> None:
-    q, k, v = (data(slot, 32, 8) for slot in range(3))
-    with pytest.raises(CompileError, match=message):
-        staged(only(attention(q, k, v)), text)
