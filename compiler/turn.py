@@ -316,7 +316,7 @@ def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UO
         return []
     parts, blocks = _weave(vectors, min(block, width)), max(1, width // block)
     if blocks == count:
-        return _transposed(parts, block)
+        return _sorted_blocks(parts, width, block)
     order = [(parts[n % count], n // count * block + lane) for n in range(count * blocks) for lane in range(block)]
     return [merged(order[start : start + width]) for start in range(0, len(order), width)]
 
@@ -494,30 +494,33 @@ def _read_as(u: UOp, dtype: DType) -> UOp:
     return UOp(Ops.BITCAST, dtype, (u,))
 
 
-def _transposed(rows: Sequence[UOp], block: int = 1) -> list[UOp]:
-    """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two. With a block of several lanes
-    these move together.
+def _transposed(rows: Sequence[UOp]) -> list[UOp]:
+    """Vector n holds lane n of every row. Counts of rows and of lanes are powers of two.
 
-    Source: J. O. Eklundh, A fast computer method for matrix transposing, IEEE Trans. Computers C-21 (1972): step d
-    exchanges bit d of the number of a vector with bit d of the lane.
+    What shares 16 bytes is woven, then such blocks are sorted: each step is one instruction as it stands.
+    Source: J. O. Eklundh, A fast computer method for matrix transposing, IEEE Trans. Computers C-21 (1972).
     """
-    count, lanes = len(rows), rows[0].dtype.lanes // block
+    count, lanes = len(rows), rows[0].dtype.lanes
     side = min(count, lanes)
-    vectors: list[UOp] = []
-    for number in range(side):  # vectors of whole rows, so that side by side they make squares
-        vectors.append(_laid_out(rows[number::side]))
-    width = vectors[0].dtype.lanes
-    step = 1
-    while step < side:
-        apart = step * block
-        low = tuple(n if not n & apart else width + n - apart for n in range(width))
-        high = tuple(n + apart if not n & apart else width + n for n in range(width))
-        for n in range(side):
-            if not n & step:
-                a, b = vectors[n], vectors[n + step]
-                vectors[n], vectors[n + step] = (UOp(Ops.SHUFFLE, a.dtype, (a, b), picks) for picks in (low, high))
-        step *= 2
+    vectors = [_laid_out(rows[n::side]) for n in range(side)]  # whole rows side by side, so that they make squares
+    block = min(side, _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes)
+    woven = [_weave(vectors[n : n + block], block) for n in range(0, side, block)]
+    columns = [_sorted_blocks(list(parts), side, block) for parts in zip(*woven, strict=True)]
+    vectors = [vector for group in zip(*columns, strict=True) for vector in group]
     if lanes <= count:
         return vectors
-    starts = range(0, lanes * block, side * block)
-    return [shuffle(v, v, tuple(range(s, s + side * block))) for s in starts for v in vectors]
+    return [shuffle(v, v, tuple(range(start, start + side))) for start in range(0, lanes, side) for v in vectors]
+
+
+def _sorted_blocks(vectors: list[UOp], side: int, block: int) -> list[UOp]:
+    """Squares of blocks, `side` lanes of each vector, transposed: step d sorts two vectors whose numbers differ in bit
+    d into their even blocks and their odd ones."""
+    width, step = vectors[0].dtype.lanes, 1
+    lanes = [own + start + n for start in range(0, width, side) for own in (0, width) for n in range(side)]
+    picks = [tuple(n for n in lanes if n // block % 2 == odd) for odd in (0, 1)]
+    while step < len(vectors):
+        for n in (n for n in range(len(vectors)) if not n & step):
+            a, b = vectors[n], vectors[n + step]
+            vectors[n], vectors[n + step] = (UOp(Ops.SHUFFLE, a.dtype, (a, b), half) for half in picks)
+        step *= 2
+    return vectors

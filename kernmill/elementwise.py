@@ -233,8 +233,9 @@ class Arithmetic(Bitwise):
         if a.dtype.is_int:  # the smallest int has no abs
             floor = a._apply(Ops.MOD, b)
             return choose(floor.ne(0).logical_and(floor.lt(0).ne(a.lt(0))), floor.sub(b), floor)
-        rest = a.abs()._apply(Ops.MOD, b.abs())
-        return choose(a.lt(0), rest.neg(), rest)
+        is_negative = a.lt(0)
+        rest = choose(is_negative, a.neg(), a)._apply(Ops.MOD, b.abs())  # no abs: its gradient at 0 is 0
+        return choose(is_negative, rest.neg(), rest)
 
     def _whole(self, other: Operand) -> tuple[Self, Self]:
         """Both in their common dtype, two bools as int64."""

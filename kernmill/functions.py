@@ -193,7 +193,8 @@ class Functions(Rounding):
         near = choose(is_far, x._filled(0.0), size)
         square = near.mul(near)
         close = near.add(square.div(square.add(1.0).sqrt().add(1.0))).log1p()
-        result = choose(is_far, size.log().add(math.log(2.0)), close)
+        far = choose(is_far, size, x._filled(1.0)).log().add(math.log(2.0))  # chosen first: log has no gradient at 0
+        result = choose(is_far, far, close)
         return choose(is_negative, result.neg(), result)
 
     def acosh(self) -> Self:

@@ -64,16 +64,23 @@ class Losses(Attention):
 
     @in_float32
     def smooth_l1_loss(self, target: Self, reduction: str = "mean", beta: float = 1.0) -> Self:
-        """The Huber loss divided by its delta."""
+        """The Huber loss divided by its delta; with 0 the size of the difference."""
+        if not beta:
+            return self.l1_loss(target, reduction)
         return self.huber_loss(target, reduction, beta).div(beta)
 
     @in_float32
     def binary_cross_entropy(self, target: Self, weight: Self | None = None, reduction: str = "mean") -> Self:
         """-(y log p + (1-y) log(1-p)) of probabilities p (self); logarithms are cut at -100, as in PyTorch."""
         p = self._floating()
-        yes, no = p.log().clamp(min=-100.0), p.sub(1.0, reverse=True).log().clamp(min=-100.0)
+        yes, no = p._cut_log(), p.sub(1.0, reverse=True)._cut_log()
         loss = target.mul(yes).add(target.sub(1.0, reverse=True).mul(no)).neg()
         return (loss if weight is None else loss.mul(weight))._reduced(reduction)
+
+    def _cut_log(self) -> Self:
+        """log(self), cut at -100; its gradient at 0 is 0."""
+        is_zero = self.eq(0.0)
+        return choose(is_zero, self._filled(-100.0), choose(is_zero, self._filled(1.0), self).log().clamp(min=-100.0))
 
     @in_float32
     def binary_cross_entropy_with_logits(

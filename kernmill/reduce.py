@@ -185,8 +185,8 @@ class Reduce(Activations, Joining):
         return squares._divided(left)  # type: ignore[arg-type]
 
     def std(self, axis: Axes = None, keepdim: bool = False, *, correction: float = 1) -> Self:
-        """The standard deviation, the square root of `var`."""
-        return self._variance(axis, keepdim, correction).sqrt().cast(self._floating().dtype)
+        """The standard deviation, the square root of `var`. Its gradient at 0 is 0."""
+        return self._variance(axis, keepdim, correction)._flat_at_zero(0.5).cast(self._floating().dtype)
 
     def var_mean(self, axis: Axes = None, keepdim: bool = False, *, correction: float = 1) -> tuple[Self, Self]:
         """The variance and the mean."""
@@ -206,12 +206,16 @@ class Reduce(Activations, Joining):
         if p == 0:
             return size._truth().sum(axis, keepdim).cast(self.dtype)
         wide = size.cast(accumulator(self.dtype))
-        total = (wide if p == 1 else self.cast(wide.dtype).square() if p == 2 else wide.pow(p)).sum(axis, keepdim)
         if p == 1:
-            return total.cast(self.dtype)
-        is_zero = total.eq(0)
-        root = choose(is_zero, total._filled(1), total).pow(1 / p)
-        return choose(is_zero, total.detach(), root).cast(self.dtype)
+            return wide.sum(axis, keepdim).cast(self.dtype)
+        powers = self.cast(wide.dtype).square() if p == 2 else wide._flat_at_zero(p)
+        return powers.sum(axis, keepdim)._flat_at_zero(1 / p).cast(self.dtype)
+
+    def _flat_at_zero(self, exponent: float) -> Self:
+        """self ** exponent, with gradient 0 where self is 0."""
+        is_zero = self.eq(0)
+        power = choose(is_zero, self._filled(1), self).pow(exponent)
+        return choose(is_zero, self._filled(0 if exponent > 0 else math.inf), power)
 
     # --- exponentials
     def logsumexp(self, axis: Axes = None, keepdim: bool = False) -> Self:

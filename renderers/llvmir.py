@@ -22,6 +22,7 @@ _FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": 
 _TABLES = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512"}
 _LINE = 64  # bytes that memory of the kernel's own is aligned to
 _ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
+_STEPS = 2  # of shuffles that LLVM may put together; with more it tries all chains of them
 _IN_L1, _IN_L2 = 3, 2  # where what is asked for is to be
 _BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
     Ops.ADD: ("fadd", "add", "add"),
@@ -126,6 +127,7 @@ class _Function:
         self.block = "entry"
         self.count = 0
         self.has_streams = False
+        self.steps: dict[UOp, int] = {}  # of a network of shuffles
         self.handlers: dict[Op, Callable[[UOp], None]] = {
             Ops.PARAM: self._param, Ops.VARIABLE: self._variable, Ops.LOCAL: self._local, Ops.INDEX: self._place,
             Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self._open, Ops.END: self._close,
@@ -412,13 +414,16 @@ class _Function:
     def _cast(self, u: UOp) -> None:
         (x,) = u.src
         a, b = x.dtype.scalar, u.dtype.scalar
-        source, kind = llvm_type(x.dtype), llvm_type(u.dtype)
+        source, kind, value = llvm_type(x.dtype), llvm_type(u.dtype), self.values[x]
         if a is b or (a.is_int and b.is_int and a.bits == b.bits):
-            self.values[u] = self.values[x]
+            self.values[u] = value
             return
         signed = a.kind in (Kind.INT, Kind.INDEX)
         if a.is_float and b.is_float:
             verb = "fpext" if b.bits > a.bits else "fptrunc"
+        elif a.is_float and b.bits < 32:  # by int32: what lies outside wraps, in lanes as alone
+            wide = llvm_type(dtypes.int32.vec(u.dtype.lanes))
+            verb, value, source = "trunc", self._define(f"fptosi {source} {value} to {wide}"), wide
         elif a.is_float:
             verb = "fptosi" if b.kind is Kind.INT else "fptoui"
         elif b.is_float:
@@ -427,7 +432,7 @@ class _Function:
             verb = "trunc"
         else:
             verb = "sext" if signed else "zext"
-        self.values[u] = self._define(f"{verb} {source} {self.values[x]} to {kind}")
+        self.values[u] = self._define(f"{verb} {source} {value} to {kind}")
 
     def _bitcast(self, u: UOp) -> None:
         source, kind = llvm_type(u.src[0].dtype), llvm_type(u.dtype)
@@ -451,10 +456,19 @@ class _Function:
         self.values[u] = value
 
     def _shuffle(self, u: UOp) -> None:
+        """Behind two steps of a network of them (a transpose) LLVM is kept from looking through: it tries all chains of
+        shuffles, a third of its time for such a kernel, and finds nothing shorter."""
+        a, b = u.src
         mask = ", ".join(f"i32 {n}" for n in u.arg)
         self.values[u] = self._define(
-            f"shufflevector {self._typed(u.src[0])}, {self._typed(u.src[1])}, <{len(u.arg)} x i32> <{mask}>"
+            f"shufflevector {self._typed(a)}, {self._typed(b)}, <{len(u.arg)} x i32> <{mask}>"
         )
+        steps = self.steps.get(a, 0)
+        self.steps[u] = steps + 1 if a is not b and steps == self.steps.get(b, 0) else 1
+        if self.steps[u] == _STEPS and u.dtype.scalar in (dtypes.float32, dtypes.float64):
+            kind = llvm_type(u.dtype)
+            fence = f"llvm.arithmetic.fence.{_mangled(u.dtype)}"
+            self.values[u], self.steps[u] = self._define(self._call(kind, fence, (kind, self.values[u]))), 0
 
     def _table(self, u: UOp) -> None:
         """x86 (SSSE3, AVX2, AVX512BW): each 16 bytes of a register by the table beside them."""

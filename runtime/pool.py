@@ -30,19 +30,7 @@ from .compile_cache import default_cache
 from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
-from .pool_ir import (
-    CPU_BYTES,
-    MOST_WORKERS,
-    POOL_FUNCTIONS,
-    STATE_BYTES,
-    STATE_CPUS,
-    STATE_HOME,
-    STATE_IDS,
-    STATE_SPIN,
-    STATE_THREADS,
-    STATE_WORKERS,
-    pool_ir,
-)
+from .pool_ir import CPU_BYTES, MOST_WORKERS, POOL_FUNCTIONS, STATE, STATE_BYTES, pool_ir
 
 __all__ = ["Launch", "LaunchTable", "Pool", "default_pool"]
 
@@ -115,21 +103,21 @@ class _Crew:
         self.address = ctypes.addressof(state)
         self.threads: list[threading.Thread] = []
         self.started = threads <= 1
-        for offset, value in ((STATE_THREADS, threads), (STATE_SPIN, spin)):
-            self.memory[offset : offset + 8] = value.to_bytes(8, "little")
+        self._put(STATE["threads"], threads, 8)
+        self._put(STATE["spin"], spin, 8)
         if hasattr(os, "sched_getaffinity"):
             cpus = {cpu for cpu in os.sched_getaffinity(0) if cpu < 8 * CPU_BYTES}
-            apart = min(threads - 1, MOST_WORKERS) if len(cpus) > 1 else 0
-            self.memory[STATE_WORKERS : STATE_WORKERS + 4] = apart.to_bytes(4, "little")
-            mask = sum(1 << cpu for cpu in cpus)
-            self.memory[STATE_CPUS : STATE_CPUS + CPU_BYTES] = mask.to_bytes(CPU_BYTES, "little")
+            self._put(STATE["workers"], min(threads - 1, MOST_WORKERS) if len(cpus) > 1 else 0, 4)
+            self._put(STATE["allowed"], sum(1 << cpu for cpu in cpus), CPU_BYTES)
+
+    def _put(self, at: int, value: int, size: int) -> None:
+        self.memory[at : at + size] = value.to_bytes(size, "little")
 
     def enlist(self, worker: int) -> None:
         """The calling thread is this worker from now on: it will be kept off the caller's CPU."""
         if worker < MOST_WORKERS:
-            at = STATE_IDS + 4 * worker
-            self.memory[at : at + 4] = threading.get_native_id().to_bytes(4, "little")
-            self.memory[STATE_HOME : STATE_HOME + 4] = b"\xff" * 4
+            self._put(STATE["ids"] + 4 * worker, threading.get_native_id(), 4)
+            self._put(STATE["home"], 0xFFFFFFFF, 4)  # none
 
     def start(self, count: int) -> None:
         """Start the workers. Where no thread can be started (at interpreter exit) the caller does all the work."""

@@ -1,8 +1,6 @@
 """The thread pool and launcher as LLVM IR text; `pool.py` compiles it, loads it and says what it does.
 
-State block (bytes): 0 word | 64 done, 68 waiting | 128 fn, 136 args, 144 n, 152 chunk, 160 chunks | 192 epoch,
-196 sleepers, 200 stop | 256 threads, 264 spin, 272 home, 280 until, 288 penalty | 320 workers, 328 their thread ids |
-2048 CPUs allowed, 2176 those but the caller's. What different threads write lies on different cache lines.
+State block: `word`, then the fields of STATE. What different threads write lies on different cache lines.
 
 Claiming. `word` is generation << 32 | chunks left. A thread reads it, then the job, then takes chunks by
 compare-and-swap: what is left by twice the number of threads, at least one. A job is written only while nothing is
@@ -25,13 +23,17 @@ What waits for the system anyway is optnone: LLVM takes a quarter less for the m
 
 from __future__ import annotations
 
-__all__ = [
-    "CPU_BYTES", "MOST_WORKERS", "POOL_FUNCTIONS", "STATE_BYTES", "STATE_CPUS", "STATE_HOME", "STATE_IDS", "STATE_SPIN",
-    "STATE_THREADS", "STATE_WORKERS", "pool_ir",
-]  # fmt: skip
+__all__ = ["CPU_BYTES", "MOST_WORKERS", "POOL_FUNCTIONS", "STATE", "STATE_BYTES", "pool_ir"]
 
-STATE_BYTES, STATE_THREADS, STATE_SPIN = 2304, 256, 264
-STATE_HOME, STATE_WORKERS, STATE_IDS, STATE_CPUS = 272, 320, 328, 2048
+STATE_BYTES = 2304
+STATE = {  # where a field lies, in bytes; `word` is at 0
+    "done": 64, "waiting": 68,
+    "fn": 128, "args": 136, "n": 144, "chunk": 152, "chunks": 160,
+    "epoch": 192, "sleepers": 196, "stop": 200,
+    "threads": 256, "spin": 264, "home": 272, "until": 280, "penalty": 288,
+    "workers": 320, "ids": 328,  # of the workers' threads
+    "allowed": 2048, "others": 2176,  # CPUs; those but the caller's
+}  # fmt: skip
 MOST_WORKERS, CPU_BYTES = 430, 128  # that fit into the ids; 8 CPUs a byte
 POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop")
 
@@ -69,14 +71,6 @@ define internal void @wake(ptr %word, i64 %most) nounwind noinline optnone {
 }
 """
 
-_FIELDS = """
-  %fn.p = getelementptr i8, ptr %s, i64 128
-  %args.p = getelementptr i8, ptr %s, i64 136
-  %n.p = getelementptr i8, ptr %s, i64 144
-  %chunk.p = getelementptr i8, ptr %s, i64 152
-  %chunks.p = getelementptr i8, ptr %s, i64 160
-"""
-
 _APART_NOWHERE = """
 define internal void @apart(ptr %s) nounwind {
   ret void
@@ -87,12 +81,7 @@ define internal void @apart(ptr %s) nounwind {
 _APART = """
 declare i32 @sched_getcpu()
 define internal void @apart(ptr %s) nounwind noinline optnone {
-entry:
-  %home.p = getelementptr i8, ptr %s, i64 272
-  %count.p = getelementptr i8, ptr %s, i64 320
-  %ids = getelementptr i8, ptr %s, i64 328
-  %allowed = getelementptr i8, ptr %s, i64 2048
-  %mask = getelementptr i8, ptr %s, i64 2176
+entry:FIELDS
   %cpu = call i32 @sched_getcpu()
   %home = load atomic i32, ptr %home.p monotonic, align 4
   %same = icmp eq i32 %cpu, %home
@@ -102,31 +91,31 @@ entry:
   br i1 %stay, label %out, label %moved
 moved:
   store atomic i32 %cpu, ptr %home.p monotonic, align 4
-  call void @llvm.memcpy.p0.p0.i64(ptr %mask, ptr %allowed, i64 128, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %others.p, ptr %allowed.p, i64 128, i1 false)
   %place = lshr i32 %cpu, 3
   %bit = and i32 %cpu, 7
   %bit8 = trunc i32 %bit to i8
   %one = shl i8 1, %bit8
   %others = xor i8 %one, -1
-  %byte.p = getelementptr i8, ptr %mask, i32 %place
+  %byte.p = getelementptr i8, ptr %others.p, i32 %place
   %byte = load i8, ptr %byte.p
   %less = and i8 %byte, %others
   store i8 %less, ptr %byte.p
-  %count = load atomic i32, ptr %count.p monotonic, align 4
+  %count = load atomic i32, ptr %workers.p monotonic, align 4
   br label %loop
 loop:
   %i = phi i32 [ 0, %moved ], [ %i1, %next ]
   %more = icmp ult i32 %i, %count
   br i1 %more, label %body, label %out
 body:
-  %id.p = getelementptr i32, ptr %ids, i32 %i
+  %id.p = getelementptr i32, ptr %ids.p, i32 %i
   %id = load atomic i32, ptr %id.p monotonic, align 4
   %i1 = add i32 %i, 1
   %started = icmp ne i32 %id, 0
   br i1 %started, label %tie, label %next
 tie:
   %wide = sext i32 %id to i64
-  %r = call i64 (i64, ...) @syscall(i64 AFFINITY, i64 %wide, i64 128, ptr %mask)
+  %r = call i64 (i64, ...) @syscall(i64 AFFINITY, i64 %wide, i64 128, ptr %others.p)
   br label %next
 next:
   br label %loop
@@ -140,7 +129,6 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 _WORK = """
 define internal i32 @work(ptr %s) nounwind noinline {
 entry:FIELDS
-  %threads.p = getelementptr i8, ptr %s, i64 256
   br label %look
 look:
   %count = phi i32 [ 0, %entry ], [ %count, %claim ], [ %more, %body ]
@@ -183,13 +171,6 @@ declare i64 @llvm.umax.i64(i64, i64)
 _SHARE = """
 define internal void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk) nounwind noinline {
 entry:FIELDS
-  %done.p = getelementptr i8, ptr %s, i64 64
-  %waiting.p = getelementptr i8, ptr %s, i64 68
-  %epoch.p = getelementptr i8, ptr %s, i64 192
-  %sleepers.p = getelementptr i8, ptr %s, i64 196
-  %spin.p = getelementptr i8, ptr %s, i64 264
-  %until.p = getelementptr i8, ptr %s, i64 280
-  %penalty.p = getelementptr i8, ptr %s, i64 288
   %begun = call i64 @now()
   %until = load i64, ptr %until.p, align 8
   %shunned = icmp slt i64 %begun, %until
@@ -290,14 +271,7 @@ declare i64 @llvm.smin.i64(i64, i64)
 
 _WORKER = """
 define void @km_worker(ptr %s) nounwind {
-entry:
-  %done.p = getelementptr i8, ptr %s, i64 64
-  %waiting.p = getelementptr i8, ptr %s, i64 68
-  %chunks.p = getelementptr i8, ptr %s, i64 160
-  %epoch.p = getelementptr i8, ptr %s, i64 192
-  %sleepers.p = getelementptr i8, ptr %s, i64 196
-  %stop.p = getelementptr i8, ptr %s, i64 200
-  %spin.p = getelementptr i8, ptr %s, i64 264
+entry:FIELDS
   %spin = load i64, ptr %spin.p, align 8
   br label %look
 look:
@@ -354,9 +328,7 @@ out:
   ret void
 }
 
-define void @km_stop(ptr %s) nounwind noinline optnone {
-  %epoch.p = getelementptr i8, ptr %s, i64 192
-  %stop.p = getelementptr i8, ptr %s, i64 200
+define void @km_stop(ptr %s) nounwind noinline optnone {FIELDS
   store atomic i32 1, ptr %stop.p seq_cst, align 4
   %e = atomicrmw add ptr %epoch.p, i32 1 seq_cst, align 4
   call void @wake(ptr %epoch.p, i64 2147483647)
@@ -367,8 +339,7 @@ define void @km_stop(ptr %s) nounwind noinline optnone {
 # Walk the table; entry = { fn, args, n, chunk }. Two versions: plain, and one that writes nanoseconds.
 _RUN = """
 define void @NAME(ptr %s, ptr %table, i64 %countOUT) nounwind {
-entry:
-  %threads.p = getelementptr i8, ptr %s, i64 256
+entry:FIELDS
   %threads = load i64, ptr %threads.p, align 8
   %many = icmp sgt i64 %threads, 1
   START
@@ -377,13 +348,13 @@ entry:
 loop:
   %i = phi i64 [ 0, %entry ], [ %i1, %next ]
   %e = getelementptr { ptr, ptr, i64, i64 }, ptr %table, i64 %i
-  %args.p = getelementptr i8, ptr %e, i64 8
-  %n.p = getelementptr i8, ptr %e, i64 16
-  %chunk.p = getelementptr i8, ptr %e, i64 24
+  %e.args = getelementptr i8, ptr %e, i64 8
+  %e.n = getelementptr i8, ptr %e, i64 16
+  %e.chunk = getelementptr i8, ptr %e, i64 24
   %fn = load ptr, ptr %e, align 8
-  %args = load ptr, ptr %args.p, align 8
-  %n = load i64, ptr %n.p, align 8
-  %chunk = load i64, ptr %chunk.p, align 8
+  %args = load ptr, ptr %e.args, align 8
+  %n = load i64, ptr %e.n, align 8
+  %chunk = load i64, ptr %e.chunk, align 8
   %large = icmp sgt i64 %n, %chunk
   %valid = icmp sgt i64 %chunk, 0
   %both = and i1 %large, %valid
@@ -443,8 +414,9 @@ def pool_ir(arch: str, system: str) -> str:
     call = _AFFINITY_CALL.get(arch) if futex is not None else None
     apart = _APART_NOWHERE if call is None else _APART.replace("AFFINITY", str(call))
     text = "\n".join((declare, wait, apart, _WORK, clock, _SHARE, _WORKER, plain, timed))
+    fields = "".join(f"\n  %{name}.p = getelementptr i8, ptr %s, i64 {at}" for name, at in STATE.items())
     words = {
-        "FIELDS": _FIELDS, "PAUSE": pause, "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS,
+        "FIELDS": fields, "PAUSE": pause, "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS,
         "MOST": _MOST_PENALTY_NS,
     }  # fmt: skip
     for word, value in words.items():

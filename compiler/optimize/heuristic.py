@@ -36,7 +36,8 @@ _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
-_AHEAD_ONCE = 8192  # while only reading
+_AHEAD_ONCE = 8192  # while only reading, of all rows together
+_ROWS = 4  # that are read side by side
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
@@ -254,7 +255,9 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
         ask_by_tiles(plan, shape, main, lanes, target)
     if lane_loop in main.loops and len(shape.groups) == 1:
         _large_outside(plan, shape, main, tiles, width, target)
-        _read_once(plan, shape, main, target)
+        if _is_read_once(shape, main, tiles, target):
+            rows = max(prod(tiles.get(name, 1) for name in a.steps) for a in main.loads)
+            plan.add("prefetch", _AHEAD_ONCE // rows)
 
 
 def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
@@ -275,11 +278,20 @@ def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int],
     plan.order((*outer, large, *([terms] if is_cut else []), small))
 
 
-def _read_once(plan: Plan, shape: Shape, main: Group, target: Target) -> None:
-    """A sum that goes once over more than L2 holds asks for its data ahead."""
-    sizes = {a.memory: a.memory_bytes for a in main.loads if set(shape.outputs) <= a.steps.keys()}
-    if sum(sizes.values()) > target.l2_bytes:
-        plan.add("prefetch", _AHEAD_ONCE)
+def _is_read_once(shape: Shape, main: Group, tiles: dict[str, int], target: Target) -> bool:
+    """Whether a sum goes once over more than L2 holds: over what changes with every loop that no tile holds all of."""
+    moving = {name for name in shape.outputs if tiles.get(name) != shape.sizes[name]}
+    sizes = {a.memory: a.memory_bytes for a in main.loads if moving <= a.steps.keys()}
+    return sum(sizes.values()) > target.l2_bytes
+
+
+def _side_by_side(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
+    """Long rows that are read once come faster from memory some at a time."""
+    name = next((n for n in reversed(shape.outputs) if shape.sizes[n] > 1), None)
+    if len(shape.groups) > 1 or lane_loop not in main.loops or name is None or name in shape.symbolic:
+        return {}
+    is_long = all(abs(a.step(name) or 0) * a.size_bytes >= _PAGE for a in main.loads if name in a.steps)
+    return {name: gcd(shape.sizes[name], _ROWS)} if is_long and _is_read_once(shape, main, {}, target) else {}
 
 
 def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> bool:
@@ -362,7 +374,7 @@ def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int,
         wanted = (4, 4) if many else (2, 2)
         for name, most in zip(reusing[:2], wanted, strict=False):
             tiles[name] = _tile(shape.sizes[name], most)
-    return tiles
+    return tiles or _side_by_side(shape, main, lane_loop, target)
 
 
 def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:

@@ -27,6 +27,7 @@ class Access:
     node: UOp
     steps: dict[str, int | None]
     size_bytes: int
+    memory_bytes: int  # of what all loops touch of the buffer
     is_plain: bool  # the place is a sum of multiples of loops, and touched in every iteration
 
     def step(self, loop: str) -> int | None:
@@ -37,11 +38,6 @@ class Access:
     def memory(self) -> UOp:
         """The buffer, or memory of the kernel's own."""
         return memory_of(self.node.src[0])
-
-    @property
-    def memory_bytes(self) -> int:
-        """All of it."""
-        return int(self.memory.arg[1]) * self.size_bytes
 
     @property
     def slot(self) -> str:
@@ -82,8 +78,8 @@ def look(ast: UOp, target: Target) -> Shape:
     info: KernelInfo = ast.arg
     loops = [node for node in order if node.op is Ops.RANGE]
     sizes = {str(r.arg[0]): iterations(r) for r in loops}
-    loads = {node: _access(node.src[0], node) for node in order if node.op is Ops.LOAD}
-    stores = [_access(store.src[0], store) for store in ast.src]
+    loads = {node: _access(node.src[0], node, sizes) for node in order if node.op is Ops.LOAD}
+    stores = [_access(store.src[0], store, sizes) for store in ast.src]
     shape = Shape(ast, sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
     shape.kept, shape.keeping = kept_loops(ast), keeping_loops(ast)
     shape.symbolic = {str(r.arg[0]) for r in loops if not r.src[0].is_const}
@@ -101,7 +97,7 @@ def look(ast: UOp, target: Target) -> Shape:
     return shape
 
 
-def _access(place: UOp, node: UOp) -> Access:
+def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
     terms, _ = linear(place.src[1])
     steps: dict[str, int | None] = {}
     for atom, factor in terms.items():
@@ -113,7 +109,11 @@ def _access(place: UOp, node: UOp) -> Access:
         for r in place.src[2].ranges:  # read where the gate holds: changes with the loop, at no step of its own
             steps.setdefault(str(r.arg[0]), 0)
     is_plain = len(place.src) == 2 and all(atom.op is Ops.RANGE for atom in terms)
-    return Access(node, steps, place.dtype.scalar.size_bytes, is_plain)
+    size_bytes, count = place.dtype.scalar.size_bytes, int(memory_of(place).arg[1])
+    if None not in steps.values():
+        walked = {name: abs(step) for name, step in steps.items() if step}
+        count = min(count, min(walked.values(), default=1) * prod(sizes[name] for name in walked))
+    return Access(node, steps, size_bytes, count * size_bytes, is_plain)
 
 
 def _add_group(shape: Shape, node: UOp, loads: dict[UOp, Access]) -> None:

@@ -21,7 +21,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -53,6 +53,8 @@ _LEAST_VALUE = 8 + 1 + 4 + 1  # bytes of a metadata value: key of one byte, type
 _LEAST_TENSOR = 8 + 4 + 4 + 8  # bytes of a tensor's record: empty name, no axes, type, offset
 _U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
 _SPLIT = re.compile(r"-00001-of-(\d{5})\.gguf")
+_WINDOW_BYTES = 1 << 16  # that are looked through together for the places of texts
+_FEW = 1 << 10  # texts that are gone over one by one
 
 T = TypeVar("T", int, float, bool, str, tuple[Any, ...])
 
@@ -179,17 +181,88 @@ class Metadata(Mapping[str, Any]):
         return values[0] if spot.count is None else values
 
     def _texts(self, key: str, spot: _Spot) -> list[str]:
-        raw, unpack, begin, at = bytes(self._data[spot.start : spot.stop]), _U64.unpack_from, 0, 0
-        texts: list[str] = []
-        try:
-            for _ in range(1 if spot.count is None else spot.count):
-                begin = at + 8
-                at = begin + unpack(raw, at)[0]
-                texts.append(raw[begin:at].decode())
-        except UnicodeDecodeError:
-            element = "" if spot.count is None else f"[{len(texts)}]"
-            raise _fault(self._where, spot.start + begin, f"metadata {key!r}{element}", "is not UTF-8") from None
+        raw, texts = self._data[spot.start : spot.stop], list[str]()
+        for places, end in _places(raw, 0, 1 if spot.count is None else spot.count):
+            together = _split(raw[places[0] : end], places)
+            if together is not None:
+                texts += together
+                continue
+            for place in map(int, places):
+                begin = place + 8
+                try:
+                    texts.append(str(raw[begin : begin + _U64.unpack_from(raw, place)[0]], "utf-8"))
+                except UnicodeDecodeError:
+                    element = "" if spot.count is None else f"[{len(texts)}]"
+                    raise _fault(
+                        self._where, spot.start + begin, f"metadata {key!r}{element}", "is not UTF-8"
+                    ) from None
         return texts
+
+
+# --- texts: a vocabulary has hundred thousands, and one by one they take longer than all else ------------------------
+def _places(data: memoryview, at: int, count: int) -> Iterator[tuple[Sequence[int], int]]:
+    """Where texts begin with their lengths, some thousand at a time, and where the last of these ends. It stops before
+    a text that goes beyond the data."""
+    while count:
+        places, end = _short_texts(data, at) if count > _FEW else ([], at)
+        if len(places) > count:
+            places, end = places[:count], int(places[count])
+        if len(places):
+            yield places, end
+            count, at = count - len(places), end
+        if len(places) < _FEW:  # what is found together is more than it costs, whatever the data are
+            places, end = _one_by_one(data, at, min(count, _FEW))
+            if places:
+                yield places, end
+            if len(places) < min(count, _FEW):
+                return
+            count, at = count - len(places), end
+
+
+def _one_by_one(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
+    places, unpack, last = list[int](), _U64.unpack_from, len(data) - 8
+    for _ in range(count):
+        if at > last or (end := at + 8 + unpack(data, at)[0]) > len(data):
+            break
+        places.append(at)
+        at = end
+    return places, at
+
+
+def _short_texts(data: memoryview, at: int) -> tuple[Any, int]:
+    """As `_one_by_one`, for those that follow from here in a window, as long as they have less than 256 bytes.
+
+    Their lengths are one byte and seven zeros. All places before seven zeros are found, and kept as long as each is
+    where the text before it ends.
+    """
+    import numpy as np  # takes a while, and most files are read by who needs it anyway
+
+    window = np.frombuffer(data[at : at + _WINDOW_BYTES], np.uint8)
+    pairs = window[1:-1] | window[2:]  # of the bytes one and two further on
+    fours = pairs[:-2] | pairs[2:]
+    places = np.flatnonzero((fours[:-3] | fours[3:]) == 0)
+    ends = places + 8 + window[places]
+    is_next = np.concatenate(([0], ends))[:-1] == places
+    count = len(places) if is_next.all() else int(is_next.argmin())
+    if count and at + ends[count - 1] > len(data):
+        count -= 1
+    return places[:count] + at, at + int(ends[count - 1]) if count else at
+
+
+def _split(raw: memoryview, places: Sequence[int]) -> list[str] | None:
+    """Texts together, from the first one's length on; None where they hold zeros, are long, or no UTF-8."""
+    import numpy as np
+
+    letters: Any = np.frombuffer(raw, np.uint8).copy()
+    letters[(marks := np.asarray(places) - places[0])] = 0
+    is_kept = letters != 0
+    if np.count_nonzero(is_kept) + 8 * len(places) != len(letters):
+        return None
+    is_kept[marks] = True  # one zero in front of each text
+    try:
+        return str(letters[is_kept].data, "utf-8").split("\0")[1:]
+    except UnicodeDecodeError:
+        return None
 
 
 def _shown(value: object) -> str:
@@ -305,17 +378,13 @@ class _Cursor:
             raise self.fault(what, "it is not UTF-8") from None
 
     def texts(self, count: int, what: str) -> None:
-        """Go over texts: the one loop whose speed matters, a vocabulary has hundred thousands."""
-        data, at, unpack = self.data, self.at, _U64.unpack_from
-        last = len(data) - 8
-        for number in range(count):
-            begin = at
-            if at <= last:
-                at += 8 + unpack(data, at)[0]
-            if begin > last or at > len(data):
-                self.last = begin
-                raise self.fault(f"{what}[{number}]", "the text goes beyond the end of the file")
-        self.at = at
+        """Go over texts."""
+        found = 0
+        for places, end in _places(self.data, self.at, count):
+            found, self.at = found + len(places), end
+        if found < count:
+            self.last = self.at
+            raise self.fault(f"{what}[{found}]", "the text goes beyond the end of the file")
 
     def value_type(self, what: str) -> ValueType:
         """The type of a value."""

@@ -24,6 +24,7 @@ import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 from kernmill.ir import FormatError, IndexRangeError
@@ -54,6 +55,7 @@ class TokenKind(IntEnum):
 
 
 _SMALL = 1 << 12  # tokens: such a vocabulary is handed over as it is
+_TOGETHER = 1 << 12  # merges that are looked through together: texts of megabytes take new memory each time
 _SHORT_TEXTS = 4  # that get a vocabulary of their own; who has more gets the whole one
 _FOUND_FIRST = frozenset((TokenKind.UNKNOWN.value, TokenKind.CONTROL.value, TokenKind.USER_DEFINED.value))
 
@@ -94,7 +96,8 @@ class Tokenizer:
         self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
         self._is_whole = not self._short_texts
         self._merges: list[str] = self._checked_merges() if self.kind == "gpt2" else []
-        self._built = self._build()
+        self._scores: list[float] = self._checked_scores() if self.kind in ("llama", "t5") else []
+        self._built: Any = self._build(None) if self._is_whole else None  # else with the first text
 
     # --- reading the metadata
     def _key(self, name: str, default: Any = None) -> Any:
@@ -120,8 +123,11 @@ class Tokenizer:
             )
         return values
 
-    def _scores(self) -> list[float]:
+    def _checked_scores(self) -> list[float]:
         scores: list[float] = self._parallel("scores", float, "numbers")
+        if not scores:
+            use = "cuts" if self.kind == "t5" else "merges"
+            raise FormatError(f"tokenizer.ggml.scores is missing, and a {self.kind} vocabulary {use} by them.")
         if not all(map(math.isfinite, scores)):
             raise FormatError("tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them.")
         return scores
@@ -165,13 +171,15 @@ class Tokenizer:
         """The vocabulary, or what it has of some texts."""
         if among is None:
             return {token: i for i, token in enumerate(self.tokens)}
-        return {token: i for i, token in enumerate(self.tokens) if token in among}
+        places = compress(range(len(self.tokens)), map(among.__contains__, self.tokens))
+        return {self.tokens[i]: i for i in places}
 
     @cached_property
     def _found_first(self) -> list[int]:
         """The ids of tokens that are found in a text before anything else."""
-        has_lines = not self.row.is_byte_level
-        return [i for i, kind in enumerate(self.kinds) if kind in _FOUND_FIRST or (has_lines and self._is_lines(i))]
+        if not self.row.is_byte_level:
+            return [i for i, kind in enumerate(self.kinds) if kind in _FOUND_FIRST or self._is_lines(i)]
+        return list(compress(range(len(self.kinds)), map(_FOUND_FIRST.__contains__, self.kinds)))
 
     def _is_lines(self, token_id: int) -> bool:
         """Line ends only: raw byte pairs keep them whole."""
@@ -182,10 +190,11 @@ class Tokenizer:
         return self.kinds[token_id] in (TokenKind.CONTROL, TokenKind.UNKNOWN)
 
     # --- building
-    def _build(self) -> Any:
+    def _build(self, text: str | None) -> Any:
+        """The library's tokenizer, with what it takes for this text, or whole where there is none."""
         library = package("tokenizers", "a tokenizer")
         with self._faults():
-            built = _BUILDERS[self.kind](self, library)
+            built = _BUILDERS[self.kind](self, library, text)
             self._add_special(built, library)
         return built
 
@@ -211,10 +220,10 @@ class Tokenizer:
         steps = [library.normalizers.Prepend(SPACE)] if self.add_space_prefix else []
         return library.normalizers.Sequence([*steps, library.normalizers.Replace(" ", SPACE)])
 
-    def _byte_pairs(self, library: Any) -> Any:
+    def _byte_pairs(self, library: Any, text: str | None) -> Any:
         """gpt2: BPE with merges in the order of the file."""
         raw = not self.row.is_byte_level
-        built = library.Tokenizer(self._pair_model(library, None if self._is_whole else ""))
+        built = library.Tokenizer(self._pair_model(library, text))
         splits = [
             library.pre_tokenizers.Split(library.Regex(pattern), behavior="isolated") for pattern in self.row.patterns
         ]
@@ -225,26 +234,23 @@ class Tokenizer:
         built.pre_tokenizer = library.pre_tokenizers.Sequence(splits)
         return built
 
-    def _sentence_pieces(self, library: Any) -> Any:
+    def _sentence_pieces(self, library: Any, text: str | None) -> Any:
         """llama: the pair whose union has the best score is merged first."""
-        built = library.Tokenizer(self._pair_model(library, None if self._is_whole else ""))
+        built = library.Tokenizer(self._pair_model(library, text))
         built.normalizer = self._spaces(library)
         return built
 
     def _pair_model(self, library: Any, text: str | None) -> Any:
-        """The library's model of byte pairs: with what it takes for this text, or whole where there is none."""
+        """The library's model of byte pairs."""
         among = None if text is None else self._within(text)
         ids, raw = self._ids(among), not self.row.is_byte_level
         if self.kind == "gpt2":
-            merges = _pairs(self._merges if among is None else _lines_of(self._merges, ids) if text else ())
+            merges = _pairs(self._merges if among is None else _lines_of(self._merges, ids))
             return library.models.BPE(
                 vocab=ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
             )
-        scores = self._scores()
-        if not scores:
-            raise FormatError("tokenizer.ggml.scores is missing, and a llama vocabulary merges by them.")
         return library.models.BPE(
-            vocab=ids, merges=self._merges_of(ids, scores), byte_fallback="<0x00>" in ids, fuse_unk=True,
+            vocab=ids, merges=self._merges_of(ids), byte_fallback="<0x00>" in ids, fuse_unk=True,
             unk_token=None if self.unknown_id is None else self.tokens[self.unknown_id],
         )  # fmt: skip
 
@@ -270,24 +276,23 @@ class Tokenizer:
         if self._is_whole:
             return
         is_whole = not self._short_texts or len(text.encode()) * self._longest > len(self.tokens)
-        with self._faults():
-            self._built.model = self._pair_model(package("tokenizers", "a tokenizer"), None if is_whole else text)
+        self._built = self._build(None if is_whole else text)
         self._is_whole = is_whole  # only now: who fails or is interrupted above leaves it to the next text
         self._short_texts -= 1
 
-    def _merges_of(self, ids: Mapping[str, int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    def _merges_of(self, ids: Mapping[str, int]) -> list[tuple[str, str]]:
         """Every way to make a token of two others, best score first; control tokens are never made from text."""
         usable = (TokenKind.NORMAL, TokenKind.USER_DEFINED, TokenKind.UNUSED)
         pieces = {token: i for token, i in ids.items() if self.kinds[i] in usable}
         found = [
-            (-scores[i], i, token[:cut], token[cut:])
+            (-self._scores[i], i, token[:cut], token[cut:])
             for token, i in pieces.items()
             for cut in range(1, len(token))
             if token[:cut] in pieces and token[cut:] in pieces
         ]
         return [(left, right) for _, _, left, right in sorted(found)]
 
-    def _word_pieces(self, library: Any) -> Any:
+    def _word_pieces(self, library: Any, _: str | None) -> Any:
         """bert: the file marks the start of words, the library marks their insides."""
         words = {self._word_piece(i): i for i in range(len(self.tokens))}
         if self.unknown_id is None:
@@ -307,13 +312,12 @@ class Tokenizer:
             return token.removeprefix(SPACE)
         return "##" + token
 
-    def _unigrams(self, library: Any) -> Any:
+    def _unigrams(self, library: Any, _: str | None) -> Any:
         """t5: the cut with the best sum of scores. Behind a user-defined token text starts anew, with a space."""
-        scores = self._scores()
-        if not scores or self.unknown_id is None:
-            raise FormatError("tokenizer.ggml.scores or unknown_token_id is missing, and a t5 vocabulary needs both.")
+        if self.unknown_id is None:
+            raise FormatError("tokenizer.ggml.unknown_token_id is missing, and a t5 vocabulary needs one.")
         vocabulary = [  # a name that no text has, so that control tokens are never made from text
-            (f"\x00{i}" if self._is_special(i) else token, scores[i]) for i, token in enumerate(self.tokens)
+            (f"\x00{i}" if self._is_special(i) else token, self._scores[i]) for i, token in enumerate(self.tokens)
         ]
         model = library.models.Unigram(vocabulary, unk_id=self.unknown_id, byte_fallback="<0x00>" in self.tokens)
         built = library.Tokenizer(model)
@@ -437,20 +441,26 @@ def _pairs(lines: Sequence[str]) -> list[tuple[str, str]]:
 
 def _make_tokens(lines: Sequence[str], tokens: list[str]) -> bool:
     """Whether the lines, cut once each, are tokens; most files have both lists in one order, which is quick to see."""
-    text = "\n".join(("", *lines, ""))
-    made, first = text.replace(" ", "")[1:-1], lines[0].replace(" ", "")
-    if text.count(" ") != len(lines) or "\n " in text or " \n" in text or first not in tokens:
-        return False
-    start = tokens.index(first)
-    in_order = made == "\n".join(tokens[start : start + len(lines)])
-    return in_order or frozenset(tokens).issuperset(made.split("\n"))
+    known, first = frozenset[str](), lines[0].replace(" ", "")
+    at = tokens.index(first) if first in tokens else len(tokens)
+    for start in range(0, len(lines), _TOGETHER):
+        some = lines[start : start + _TOGETHER]
+        text = "\n".join(("", *some, ""))
+        if text.count(" ") != len(some) or "\n " in text or " \n" in text:
+            return False
+        made = text.replace(" ", "")[1:-1]
+        if made != "\n".join(tokens[at + start : at + start + len(some)]):
+            known = known or frozenset(tokens)
+            if not known.issuperset(made.split("\n")):
+                return False
+    return True
 
 
 def _lines_of(lines: Sequence[str], ids: Mapping[str, int]) -> list[str]:
     """The merges of two of these tokens to a third one, in their order."""
     cuts = ((token[:cut], token[cut:]) for token in ids for cut in range(1, len(token)))
     wanted = {f"{left} {right}" for left, right in cuts if left in ids and right in ids}
-    return [line for line in lines if line in wanted]
+    return list(compress(lines, map(wanted.__contains__, lines)))
 
 
 def _pair(line: str) -> tuple[str, str]:

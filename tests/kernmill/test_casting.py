@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill import DTypeError, Tensor, dtypes
+from kernmill import Context, DTypeError, Tensor, dtypes
+from tests.kernmill.against import same
 
 
 def test_to_takes_a_dtype_or_a_device() -> None:
@@ -37,3 +38,11 @@ def test_dtypes_are_taken_by_name_as_well() -> None:
     assert Tensor.randint(0, 9, (2,), dtype="int32").dtype is dtypes.int32
     with pytest.raises(DTypeError, match=r"as_dtype\('float31'\): kernmill has no such dtype. Use one of"):
         x.cast("float31")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_a_float_outside_a_short_int_wraps_in_lanes_as_alone(dtype: str) -> None:
+    x = np.array([-1, -3.7, 70000, -70000, 2e9], np.float32)
+    with Context(DEVICE="LLVM"):
+        for source in (x, np.tile(x, 8)):
+            same(Tensor(source).cast(dtype), source.astype(np.int64).astype(dtype))

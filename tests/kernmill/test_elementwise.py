@@ -209,6 +209,13 @@ def test_int_division_by_zero_does_not_crash() -> None:
     same(Tensor([1, 2]) % Tensor([0, 1]), np.array([0, 0]))
 
 
+def test_fmod_has_gradient_one_at_zero() -> None:
+    x = Tensor([0.0, -0.0, 2.5, -2.5], requires_grad=True)
+    x.fmod(2).sum().backward()
+    assert x.grad is not None
+    same(x.grad, np.ones(4, np.float32))
+
+
 def test_fmod_of_the_smallest_int() -> None:
     a, b = np.array([-128, -128, 127, -128, 5], np.int8), np.array([127, 7, -128, -1, 0], np.int8)
     same(Tensor(a).fmod(Tensor(b)), np.array([-1, -2, 127, 0, 0], np.int8))

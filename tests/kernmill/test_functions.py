@@ -104,3 +104,8 @@ def test_logaddexp_neither_overflows_nor_does_its_gradient() -> None:
     with np.errstate(invalid="ignore"):
         close(Tensor(ends).logaddexp(Tensor(ends[::-1].copy())), np.logaddexp(ends, ends[::-1]))
     close(Tensor(ends[:1]).logaddexp(-math.inf), [-np.inf])
+
+
+def test_asinh_has_a_gradient_at_zero() -> None:
+    x = np.array([0, -0.0, 1, -2, 1e5, -1e5, 1e30], np.float32)
+    with_torch(lambda t: t.asinh(), lambda t: t.asinh(), [x])

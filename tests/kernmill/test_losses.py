@@ -22,6 +22,21 @@ def test_regression_losses_are_torchs(name: str, reduction: str) -> None:
     )
 
 
+def test_smooth_l1_with_beta_zero_is_l1() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.functional.smooth_l1_loss
+    with_torch(lambda a, b: a.smooth_l1_loss(b, beta=0.0), lambda a, b: theirs(a, b, beta=0.0), [X, Y])
+
+
+def test_binary_cross_entropy_of_certain_probabilities_has_a_gradient() -> None:
+    p = Tensor([0.0, 1.0, 0.0, 1.0, 0.5], requires_grad=True)
+    loss = p.binary_cross_entropy(Tensor([0.0, 1.0, 1.0, 0.0, 1.0]), reduction="none")
+    np.testing.assert_allclose(loss.numpy(), [0, 0, 100, 100, np.log(2)], rtol=1e-6)
+    loss.sum().backward()
+    assert p.grad is not None
+    np.testing.assert_allclose(p.grad.numpy(), [1, -1, 0, 0, -2])  # at the cut the gradient is 0
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_binary_cross_entropies_are_torchs(reduction: str) -> None:
     torch = pytest.importorskip("torch")

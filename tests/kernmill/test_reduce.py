@@ -131,6 +131,19 @@ def test_norm_has_gradient_zero_at_zero() -> None:
     assert x.grad.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize("p", [0.5, 1.5, -1, 3])
+def test_norms_have_gradient_zero_at_entries_of_zero(p: float) -> None:
+    x = np.array([[0, 1, -2], [0, 0, 0], [3, 4, -5]], np.float32)
+    with_torch(lambda t: t.norm(p, 1), lambda t: t.norm(p, 1), [x])
+
+
+def test_std_of_equal_values_has_gradient_zero() -> None:
+    x = Tensor([[2.0, 2.0, 2.0], [1.0, 2.0, 3.0]], requires_grad=True)
+    x.std(1).sum().backward()
+    assert x.grad is not None
+    close(x.grad, np.array([[0, 0, 0], [-0.5, 0, 0.5]], np.float32))
+
+
 def test_counting_and_normalizing() -> None:
     x = np.array([[0, 1, 2], [0, 0, np.nan]], np.float32)
     same(Tensor(x).count_nonzero(1), np.count_nonzero(x, 1))

@@ -371,7 +371,7 @@ def test_polling_variant_works() -> None:
     externs = {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in names}
     module = loader.load_object(data, pool_ir.POOL_FUNCTIONS, externs, use_lljit=True)
     state = (ctypes.c_int64 * (pool_ir.STATE_BYTES // 8))()
-    state[pool_ir.STATE_THREADS // 8] = 2
+    state[pool_ir.STATE["threads"] // 8] = 2
     one = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
     worker = threading.Thread(target=one(module.symbols["km_worker"]), args=(ctypes.addressof(state),), daemon=True)
     worker.start()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape, strided, take
+from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape, shrink, strided, take
 from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
@@ -47,9 +47,26 @@ def test_a_product_is_a_register_tile() -> None:
 
 
 def test_a_row_sum_has_lanes_and_groups_of_its_own() -> None:
-    found = chosen(total(data(0, 512, 4096), 1))
+    found = chosen(total(data(0, 32, 4096), 1))
     assert found["vectorize"] == [("k0", "16")]
     assert found["group"] == [("k0", "4")]
+    assert "unroll" not in found
+    assert "prefetch" not in found
+
+
+def test_long_rows_that_no_cache_holds_are_read_side_by_side() -> None:
+    found = chosen(total(data(0, 512, 4096), 1))
+    assert found["unroll"] == [("i0", "4")]
+    assert found["prefetch"] == [("2048",)]
+    assert chosen(total(data(0, 511, 4096), 1))["prefetch"] == [("8192",)]
+    few = chosen(matmul(data(0, 512, 4096), permute(data(1, 3, 4096), (1, 0))))
+    assert found["prefetch"] == few["prefetch"]
+
+
+def test_a_view_is_as_large_as_what_is_read_of_it() -> None:
+    whole = data(0, 4096, 4096)
+    some = permute(shrink(whole, ((0, 3), (0, 4096))), (1, 0))
+    assert "accumulate" not in chosen(matmul(whole, some))
 
 
 def test_a_column_sum_has_its_lanes_side_by_side() -> None:

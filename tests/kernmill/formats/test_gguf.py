@@ -167,6 +167,39 @@ def test_values_are_decoded_when_asked_for() -> None:
         found["none"]
 
 
+LETTERS = st.text(max_size=12).map(str.encode)
+ODD = st.sampled_from([b"", b"\0", bytes(9), b"a" + bytes(7), bytes(7) + b"a", b"x" * 255, b"x" * 256, b"y" * 70000])
+
+
+@given(st.lists(LETTERS | ODD, max_size=30), st.integers(0, 3), st.integers(1, 3000))
+def test_many_texts(some: list[bytes], odd: int, times: int) -> None:
+    """What is found together is what is found one by one: zeros, long ones and ends of windows included."""
+    short = [f"{n} \N{PILE OF POO}".encode() for n in range(times)]
+    texts = [*short, *some, *short[: 1500 * odd], *some[:odd]]
+    raw = file((pair("t", 9, U32(8) + U64(len(texts)) + b"".join(map(text, texts))), pair("after", 4, U32(7))))
+    found = parse(raw).metadata
+    assert found["t"] == tuple(some.decode() for some in texts)
+    assert found["after"] == 7
+
+
+@pytest.mark.parametrize("count", [1, 1100, 3000, 9000])
+@pytest.mark.parametrize("place", [0, 0.3, 0.999])
+def test_one_of_many_texts_is_damaged(count: int, place: float) -> None:
+    number = int(place * count)
+    texts = [text(f"{n:05}") for n in range(count)]
+    begin = 24 + len(text("t")) + 4 + 12 + 13 * number
+    broken = [*texts[:number], text(b"abc\xff "), *texts[number + 1 :]]
+    found = parse(file((pair("t", 9, U32(8) + U64(count) + b"".join(broken)),))).metadata
+    with pytest.raises(FormatError) as caught:
+        found["t"]
+    assert f"at byte {begin + 8}: metadata 't'[{number}]: is not UTF-8" in str(caught.value)
+    for length in (1 << 20, 1 << 63):
+        broken = [*texts[:number], text("00000", length), *texts[number + 1 :]]
+        with pytest.raises(FormatError) as caught:
+            parse(file((pair("t", 9, U32(8) + U64(count) + b"".join(broken)),)))
+        assert f"at byte {begin}: metadata 't'[{number}]: the text goes beyond the end" in str(caught.value)
+
+
 def test_read_asks_for_a_kind() -> None:
     found = parse(file((pair("n", 4, U32(7)), pair("s", 8, text("x" * 99)), pair("b", 7, b"\1")))).metadata
     assert (found.read("n", int), found.read("n", float), found.read("none", int, 3), found.read("b", bool)) == (
