@@ -286,9 +286,10 @@ def _is_read_once(shape: Shape, main: Group, tiles: dict[str, int], target: Targ
 
 
 def _side_by_side(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
-    """Long rows that are read once come faster from memory some at a time."""
-    name = next((n for n in reversed(shape.outputs) if shape.sizes[n] > 1), None)
-    if len(shape.groups) > 1 or lane_loop not in main.loops or name is None or name in shape.symbolic:
+    """Long rows that are read once, with little to do, come faster from memory some at a time."""
+    name = next((n for n in reversed(shape.outputs) if shape.sizes[n] > 1), "")
+    is_light = shape.work <= _BARE and len(shape.groups) == 1
+    if not is_light or not name or name in shape.symbolic or lane_loop not in main.loops:
         return {}
     is_long = all(abs(a.step(name) or 0) * a.size_bytes >= _PAGE for a in main.loads if name in a.steps)
     return {name: gcd(shape.sizes[name], _ROWS)} if is_long and _is_read_once(shape, main, {}, target) else {}
