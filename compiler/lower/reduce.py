@@ -8,13 +8,11 @@ chain of them. Tests: tests/compiler/lower/test_reduce.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from kernmill.ir import Op, Ops, Target, Unit, UOp, closed_ranges, dtypes, with_sources
+from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes, with_sources
 
 from ..split_reduce import neutral_element
 
-__all__ = ["lower_reduces", "unit_for", "without_mask"]
+__all__ = ["lower_reduces", "without_mask"]
 
 
 def lower_reduces(ast: UOp, target: Target) -> UOp:
@@ -96,15 +94,3 @@ def _conjuncts(gate: UOp) -> set[UOp]:
     if gate.op is Ops.AND:
         return {gate} | _conjuncts(gate.src[0]) | _conjuncts(gate.src[1])
     return {gate}
-
-
-def unit_for(total: UOp, units: Iterable[Unit]) -> list[tuple[Unit, UOp, UOp]]:
-    """The units that do a sum of products of two loads without gates, in each order that the types allow."""
-    if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL:
-        return []
-    a, b = (s.src[0] if s.op is Ops.CAST else s for s in total.src[0].src)
-    if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in (a, b)):
-        return []
-    kinds = [(unit, (unit.a, unit.b, unit.c)) for unit in units]
-    return [(unit, *pair) for pair in ((a, b), (b, a)) for unit, kind in kinds
-            if kind == (pair[0].dtype, pair[1].dtype, total.dtype)]  # fmt: skip

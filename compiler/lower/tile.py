@@ -28,7 +28,6 @@ from kernmill.ir import (
 )
 
 from ..groups import is_local
-from .reduce import unit_for
 
 __all__ = ["find_tiles"]
 
@@ -74,10 +73,10 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
         return None
     memory, (place, total) = node.src[0], node.src[1].src
     rows, columns = loops
-    for (_, left, right), (deep, near) in product(unit_for(total, (unit,)), permutations(closed_ranges(total), 2)):
+    for (left, right), (deep, near) in product(_operands(total, unit), permutations(closed_ranges(total), 2)):
         sizes = {rows: unit.m, columns: unit.n, deep: unit.k // unit.group, near: unit.group}
-        a = _block(left.src[0], {rows: unit.k, deep: unit.group, near: 1}, sizes)
-        b = _block(right.src[0], {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
+        a = _block(left, {rows: unit.k, deep: unit.group, near: 1}, sizes)
+        b = _block(right, {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
         c = _block(place, {rows: unit.n, columns: 1}, sizes)
         if a is None or b is None or c is None:
             continue
@@ -88,6 +87,16 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
             value = UOp(Ops.REDUCE, c.dtype, (value, *rest), total.arg)
         return UOp(Ops.AFTER, node.dtype, (memory, UOp(Ops.STORE, dtypes.void, (c, value))), 1)
     return None
+
+
+def _operands(total: UOp, unit: Unit) -> list[tuple[UOp, UOp]]:
+    """The places of what is multiplied, in each order in which the unit multiplies such types."""
+    if total.arg != (Ops.ADD, 1) or total.dtype is not unit.c or total.src[0].op is not Ops.MUL:
+        return []
+    loads = [s.src[0] if s.op is Ops.CAST else s for s in total.src[0].src]
+    if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in loads):
+        return []
+    return [(a.src[0], b.src[0]) for a, b in (loads, loads[::-1]) if (a.dtype, b.dtype) == (unit.a, unit.b)]
 
 
 def _block(place: UOp, steps: dict[UOp, int], sizes: dict[UOp, int]) -> UOp | None:

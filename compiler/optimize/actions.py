@@ -13,7 +13,7 @@
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
                        so do further loops and counts: k1 64 ..
     tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
-    weave t0_0         of the row that t0_0 fills each lane holds neighbours side by side, a word of them: for a matrix unit
+    weave t0_0         each lane of the row that t0_0 fills holds words of neighbours, as a matrix unit reads them
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
     bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what

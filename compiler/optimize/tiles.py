@@ -12,11 +12,10 @@ from collections.abc import Mapping
 
 from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges
 
-from ..lower.reduce import unit_for
 from .look import Shape, is_streamed
 from .packing import blocks, in_blocks
 from .plan import Plan
-from .products import Product, find_product
+from .products import Product, find_product, operands
 from .rows import products_across
 from .staging import walked_together
 
@@ -32,15 +31,10 @@ def find_unit(shape: Shape, target: Target) -> tuple[Product, Unit] | None:
     product = find_product(shape) if target.tiles else None
     if product is None or not product.rows:
         return None
-    left, right = product.left, product.right
-    kinds = (left.node.dtype, right.node.dtype, product.dtype)
-    unit = next((unit for unit in target.tiles if (unit.a, unit.b, unit.c) == kinds), None)
+    unit, right = _unit_of(shape, product, target), product.right
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
     if unit is None or any(2 * shape.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
-    for name, operand in ((product.rows, left), (product.columns, right)):
-        if walked_together(operand.node, (name, product.inner)):
-            return None  # its copy would not lie as the unit wants it
     size_bytes = shape.sizes[product.inner] * shape.sizes[product.columns] * right.size_bytes
     is_in_order = is_streamed(size_bytes, target) and right.step(product.columns) == 1
     if is_in_order and shape.sizes[product.rows] <= _FEW_ROWS:
@@ -103,34 +97,38 @@ def row_tiles(shape: Shape, target: Target) -> Plan | None:
         row, deep, near, results = _steps(plan, product, unit, lanes, high)
         plan.cut("unroll", row, unit.m if row in plan.loops else _READ)
         block = [product.rows] if high > _SIDE else []
-        terms = [inner] if sizes[inner] > unit.k else []
-        held = [*block, *plan.copies(product.rows), *terms, results[row], deep, near]
-        left = plan.add("stage", product.left.slot, *held)
+        held = [*block, *plan.copies(product.rows), inner]
+        left = plan.add("stage", product.left.slot, *held, results[row], deep, near)
         _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
         if product.right.memory.op is Ops.LOCAL:
             kept = str(closed_ranges(product.right.node.src[0].src[0])[-1].arg[0])
             plan.add("weave", kept)
             plan.cut("unroll", kept, unit.group)
             continue
-        right = plan.add("stage", product.right.slot, *terms, *plan.copies(rows)[:-1], deep, results[lanes], near)
+        right = plan.add("stage", product.right.slot, inner, *plan.copies(rows)[:-1], deep, results[lanes], near)
         _copy(plan, product.right.step(inner) == 1, (right[deep], right[near], ""), unit)
     return plan
 
 
 def _of_rows(shape: Shape, total: UOp, loops: tuple[str, str], target: Target) -> tuple[Product, Unit] | None:
-    """A product over whole blocks of results and terms, and its unit."""
-    accesses = {a.node: a for a in shape.loads if a.is_plain}
-    inner, *more = (str(r.arg[0]) for r in closed_ranges(total))
-    for unit, *nodes in unit_for(total, target.tiles):
-        left, right = (accesses.get(node) for node in nodes)
-        if left is None or right is None or more or unit.n != shape.lanes or left.memory.op is not Ops.PARAM:
-            continue
-        is_apart = not any(walked_together(a.node, (name, inner)) for a, name in zip((left, right), loops, strict=True))
-        is_whole = shape.sizes[loops[0]] % unit.m == 0 == shape.sizes[inner] % unit.k
-        is_whole &= shape.sizes[inner] > unit.k  # of one step, operands would be held in tiles for too long
-        if is_apart and is_whole and loops[0] in left.steps and loops[0] not in right.steps:
-            return Product(total.dtype, left, right, inner, *loops), unit
-    return None
+    """A product over whole blocks of results and of more terms than one step has: its operands would be held in tiles
+    for all results."""
+    found = sorted(operands(shape, total), key=lambda a: loops[0] not in a.steps)
+    if not found or loops[0] in found[1].steps or found[0].memory.op is not Ops.PARAM:
+        return None
+    product = Product(total.dtype, found[0], found[1], str(closed_ranges(total)[0].arg[0]), *loops)
+    unit, terms = _unit_of(shape, product, target), shape.sizes[product.inner]
+    is_whole = unit is not None and shape.sizes[loops[0]] % unit.m == terms % unit.k == 0 and terms > unit.k
+    return (product, unit) if unit is not None and is_whole and unit.n == shape.lanes else None
+
+
+def _unit_of(shape: Shape, product: Product, target: Target) -> Unit | None:
+    """What of the target multiplies such types, if copies of both operands would lie as it wants them."""
+    pairs = ((product.rows, product.left), (product.columns, product.right))
+    if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):
+        return None
+    kinds = (product.left.node.dtype, product.right.node.dtype, product.dtype)
+    return next((unit for unit in target.tiles if (unit.a, unit.b, unit.c) == kinds), None)
 
 
 def _copy(plan: Plan, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False) -> None:
