@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
 from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
 from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
@@ -59,7 +56,7 @@ def _is_debugging() -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kernmill", description="A tensor compiler.")
-    parser.add_argument("--version", action="version", version=f"kernmill {_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="command")
     info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
     info.set_defaults(command=show_info)
@@ -165,7 +162,18 @@ def _limit(text: str) -> int | None:
     return None if value < 0 else value
 
 
+class _Version(argparse.Action):
+    """--version: looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Say it, and exit."""
+        print(f"kernmill {_version()}")
+        parser.exit()
+
+
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes longer than reading the arguments
+
     try:
         return version("kernmill")
     except PackageNotFoundError:  # a checkout that was not installed
@@ -175,7 +183,7 @@ def _version() -> str:
 # --- info ------------------------------------------------------------------------------------------------------------
 def show_info(given: argparse.Namespace) -> int:
     """What is here and how it is set."""
-    print(f"kernmill {_version()}, Python {sys.version.split()[0]}, {Path(__file__).resolve().parent}")
+    print(f"kernmill {_version()}, Python {sys.version.split()[0]}, {os.path.dirname(os.path.realpath(__file__))}")
     print("\ndevices")
     default = canonical_name(str(setting("DEVICE")))
     get_device(default)  # an unknown DEVICE is a mistake, not a line of the table
@@ -320,14 +328,16 @@ def run_bench(given: argparse.Namespace) -> int:
 
 def _run_own_bench(given: argparse.Namespace) -> int:
     """The benchmarks of a checkout: they are not part of the installed package."""
-    root = Path(__file__).resolve().parent.parent
-    if not (root / "bench" / "__main__.py").is_file():
+    root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+    if not os.path.isfile(os.path.join(root, "bench", "__main__.py")):
         print(
             "kernmill bench: the benchmarks are not installed; they are the folder bench/ of a checkout of kernmill. "
             "There, run: python -m bench. To time a model, give its GGUF file.",
             file=sys.stderr,
         )
         return 2
+    import subprocess  # nothing else here needs it
+
     try:
         return subprocess.run([sys.executable, "-m", "bench", *given.rest], cwd=root, check=False).returncode
     except OSError as error:

@@ -403,9 +403,8 @@ class _Function:
         return row[0 if dtype.is_float else 1 if dtype.kind in (Kind.INT, Kind.INDEX) else 2]
 
     def _neg(self, u: UOp) -> None:
-        kind, value = llvm_type(u.dtype), self.values[u.src[0]]
-        zero = "0" if u.dtype.lanes == 1 else "zeroinitializer"
-        self.values[u] = self._define(f"fneg {kind} {value}" if u.dtype.is_float else f"sub {kind} {zero}, {value}")
+        kind, x = llvm_type(u.dtype), self.values[u.src[0]]
+        self.values[u] = self._define(f"fneg {kind} {x}" if u.dtype.is_float else f"sub {kind} zeroinitializer, {x}")
 
     def _where(self, u: UOp) -> None:
         condition, yes, no = u.src
@@ -428,10 +427,8 @@ class _Function:
             verb = "fptosi" if b.kind is Kind.INT else "fptoui"
         elif b.is_float:
             verb = "sitofp" if signed else "uitofp"
-        elif b.bits < a.bits:
-            verb = "trunc"
         else:
-            verb = "sext" if signed else "zext"
+            verb = "trunc" if b.bits < a.bits else "sext" if signed else "zext"
         self.values[u] = self._define(f"{verb} {source} {value} to {kind}")
 
     def _bitcast(self, u: UOp) -> None:

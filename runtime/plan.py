@@ -11,7 +11,7 @@ import contextlib
 import gc
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ from .device import Program, get_device
 from .schedules import stamp
 from .watch import wants_report
 
-__all__ = ["Plan", "plan_of", "plans"]
+__all__ = ["Plan", "no_collection", "plan_of", "plans"]
 
 _KEPT = 4096
 _Scheduled: TypeAlias = "tuple[Schedule, MemoryPlan]"
@@ -43,6 +43,18 @@ class Plan(NamedTuple):
 plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
+@contextlib.contextmanager
+def no_collection() -> Generator[None]:
+    """Nodes hold no cycles, and to look for some among a hundred thousand takes a sixth of the time of making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:
     """The plan of a closed graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
 
@@ -52,13 +64,8 @@ def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], defa
     key = (graph, devices, in_place, default, *(setting(name) for name in _PART_OF_A_PLAN))
     found = plans.get(key)
     if found is None:
-        was_enabled = gc.isenabled()
-        gc.disable()  # nodes hold no cycles: looking for some among a hundred thousand takes a sixth of the time
-        try:
+        with no_collection():
             found = plans[key] = _with_programs(*_scheduled(graph, devices, in_place, default))
-        finally:
-            if was_enabled:
-                gc.enable()
         if len(plans) > _KEPT:
             plans.popitem(last=False)
         if wants_report():

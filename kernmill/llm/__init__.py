@@ -1,10 +1,19 @@
 """Language models: tokens, chat templates, sampling, architectures, the model that generates, and a learner."""
 
+from typing import TYPE_CHECKING
+
+from kernmill.ir import names_of
+
 from .chat import ChatTemplate
 from .generate import Model
 from .sampling import Sampler
 from .stories import Vocabulary, stories
 from .tokenizer import Tokenizer
-from .train import Learner, llama_metadata
+
+if TYPE_CHECKING:
+    from .train import Learner, llama_metadata
 
 __all__ = ["ChatTemplate", "Learner", "Model", "Sampler", "Tokenizer", "Vocabulary", "llama_metadata", "stories"]
+
+if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
+    __getattr__ = names_of(__name__, "train", only=__all__)

@@ -37,6 +37,21 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
         assert part in text
 
 
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert re.fullmatch(r"kernmill \d.*\n", capsys.readouterr().out)
+
+
+def test_running_a_model_does_not_import_what_others_need() -> None:
+    names = "importlib.metadata", "subprocess", "kernmill.llm.train", "kernmill.nn"
+    code = "import sys, numpy; known = set(sys.modules); import kernmill.cli, kernmill.llm.run"
+    code += f"; print([name for name in {names} if name in sys.modules and name not in known])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_cache(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "info"]) == 0
     assert main(["cache", "verify"]) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +140,19 @@ def test_variables_keep_their_bounds(cache: Path) -> None:
         x = Tensor(np.arange(8.0, dtype=np.float32)).realize()
         for n in (3, 8, 1, 5):
             assert total(x, size.bind(n)).item() == sum(range(n))
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_is_left_as_it_was(is_on: bool) -> None:
+    was_on = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with contextlib.suppress(ZeroDivisionError), plan.no_collection():
+            assert not gc.isenabled()
+            _ = 1 // 0
+        assert gc.isenabled() is is_on
+    finally:
+        (gc.enable if was_on else gc.disable)()
 
 
 def test_several_devices(cache: Path) -> None:
