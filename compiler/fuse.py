@@ -126,8 +126,9 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
             continue
         uses = fusion.uses.get(node, [])
         is_kept = False
-        is_stored = node in forced or (bool(uses) and _needs_memory(node, uses, facts, fusion))
-        if node not in forced and uses and (is_stored or _is_repeated(node, uses, facts, fusion)):
+        is_free = not uses or _is_widened(node)
+        is_stored = node in forced or (not is_free and _needs_memory(node, uses, facts, fusion))
+        if node not in forced and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion)):
             is_kept = _keep(node, uses, facts, fusion)
         if is_kept:
             fusion.uses[node] = uses
@@ -229,6 +230,11 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     if len(kernels) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
         return True
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
+
+
+def _is_widened(node: UOp) -> bool:
+    """Made of what takes less memory, which is stored or kept instead."""
+    return node.op is Ops.CAST and node.src[0].dtype.size_bytes < node.dtype.size_bytes
 
 
 def _pairs(uses: list[Use]) -> int:

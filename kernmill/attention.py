@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Self
 
-from kernmill.ir import Ops, SettingError, ShapeError, show_shape
+from kernmill.ir import DType, Ops, SettingError, ShapeError, show_shape
 
 from .elementwise import choose
 from .lazy import accumulator, is_training
@@ -69,11 +69,11 @@ class Attention(Random):
             else:
                 seen = attn_mask if seen is None else attn_mask.logical_and(seen)
         hides_rows = attn_mask is not None
-        return scores._attended(seen, value.cast(wide), dropout_p, hides_rows=hides_rows).cast(query.dtype)
+        return scores._attended(seen, value.cast(wide), query.dtype, dropout_p, hides_rows=hides_rows).cast(query.dtype)
 
-    def _attended(self, seen: Self | None, value: Self, dropout_p: float, *, hides_rows: bool) -> Self:
+    def _attended(self, seen: Self | None, value: Self, kind: DType, dropout_p: float, *, hides_rows: bool) -> Self:
         """softmax(self) @ value where what is not seen does not count, divided once for each result; 0 for a row that
-        sees nothing, where there can be one.
+        sees nothing, where there can be one. Weights are rounded to `kind` before they are multiplied, as PyTorch's.
 
         Each sum says for itself what it leaves out, so that its loop can stop there.
         """
@@ -83,7 +83,7 @@ class Attention(Random):
 
         scores = visible(self, seen, -math.inf)
         top = visible(scores, seen, -math.inf).max(-1, keepdim=True).detach()
-        weights = scores.sub(top.maximum(_LEAST) if hides_rows else top).exp()
+        weights = scores.sub(top.maximum(_LEAST) if hides_rows else top).exp().cast(kind).cast(scores.dtype)
         total = visible(weights, seen, 0).sum(-1, keepdim=True)
         if hides_rows:
             total = total.maximum(_TINY)  # of a row that sees something it is 1 or more

@@ -9,7 +9,7 @@ Tests: tests/compiler/lower/test_tile.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import permutations, product
 from math import prod
 
 from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, const, dtypes, linear, rebuilt, simplify, substitute
@@ -58,14 +58,11 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
     if node.op is not Ops.AFTER or len(loops) != 2 or node.arg != 1 or node.src[1].src[1].op is not Ops.REDUCE:
         return None
     memory, (place, total) = node.src[0], node.src[1].src
-    operands = _operands(total, unit)
-    if operands is None:
-        return None
     rows, columns = loops
-    for deep, near in permutations(closed_ranges(total), 2):
+    for (left, right), (deep, near) in product(_operands(total, unit), permutations(closed_ranges(total), 2)):
         sizes = {rows: unit.m, columns: unit.n, deep: unit.k // unit.group, near: unit.group}
-        a = _block(operands[0], {rows: unit.k, deep: unit.group, near: 1}, sizes)
-        b = _block(operands[1], {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
+        a = _block(left, {rows: unit.k, deep: unit.group, near: 1}, sizes)
+        b = _block(right, {deep: unit.n * unit.group, columns: unit.group, near: 1}, sizes)
         c = _block(place, {rows: unit.n, columns: 1}, sizes)
         if a is None or b is None or c is None:
             continue
@@ -78,17 +75,14 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
     return None
 
 
-def _operands(total: UOp, unit: Unit) -> tuple[UOp, UOp] | None:
-    """The places of what is multiplied, if the unit multiplies such types."""
+def _operands(total: UOp, unit: Unit) -> list[tuple[UOp, UOp]]:
+    """The places of what is multiplied, in each order in which the unit multiplies such types."""
     if total.arg != (Ops.ADD, 1) or total.dtype is not unit.c or total.src[0].op is not Ops.MUL:
-        return None
+        return []
     loads = [s.src[0] if s.op is Ops.CAST else s for s in total.src[0].src]
     if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in loads):
-        return None
-    for left, right in (loads, loads[::-1]):
-        if (left.dtype, right.dtype) == (unit.a, unit.b):
-            return left.src[0], right.src[0]
-    return None
+        return []
+    return [(a.src[0], b.src[0]) for a, b in (loads, loads[::-1]) if (a.dtype, b.dtype) == (unit.a, unit.b)]
 
 
 def _block(place: UOp, steps: dict[UOp, int], sizes: dict[UOp, int]) -> UOp | None:

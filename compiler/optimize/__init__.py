@@ -25,4 +25,5 @@ from .search import body_size as body_size
 from .search import is_reasonable as is_reasonable
 from .search import neighbours as neighbours
 from .search import optimized as optimized
+from .tiles import row_tiles as row_tiles
 from .tiles import tile_plan as tile_plan

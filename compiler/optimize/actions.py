@@ -13,6 +13,7 @@
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
                        so do further loops and counts: k1 64 ..
     tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
+    weave t0_0         each lane of the row that t0_0 fills holds words of neighbours, as a matrix unit reads them
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
     bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what
@@ -44,6 +45,8 @@ from kernmill.ir import (
     closed_ranges,
     const,
     dtypes,
+    from_linear,
+    linear,
     make_range,
     memory_of,
     rebuilt,
@@ -431,6 +434,27 @@ def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
     return in_output(ast, find_loop(ast, args[0]))
 
 
+def _weave(ast: UOp, args: tuple[str, ...]) -> UOp:
+    loop = find_loop(ast, args[0])
+    row = next((n for n in ast.toposort() if n.op is Ops.AFTER and loop in closed_ranges(n)), None)
+    count = _WORD // row.dtype.size_bytes if row is not None and row.src[0].op is Ops.LOCAL else 0
+    if row is None or count < 2 or row.src[0].arg[1] % count:
+        raise ValueError(f"{loop.arg[0]} fills no row of narrow values that are whole words")
+
+    def moved(node: UOp, new: UOp) -> UOp:
+        if new.op is not Ops.INDEX or node.src[0] not in (row, row.src[0]):
+            return new
+        terms, offset = linear(new.src[1])
+        lane = next((r for r in terms if r.op is Ops.RANGE and r.arg[1] == AxisKind.VECTOR), None)
+        if lane is None:
+            raise ValueError(f"the row of {loop.arg[0]} has no lanes yet")
+        lanes = int(lane.src[0].arg)
+        place = from_linear({atom: k for atom, k in terms.items() if atom is not lane}, offset, dtypes.index) // lanes
+        return new.replace(src=(new.src[0], place // count * (count * lanes) + lane * count + place % count))
+
+    return simplify(rebuilt(ast, moved))
+
+
 def _tile(ast: UOp, args: tuple[str, ...]) -> Acted:
     loops = [find_loop(ast, name) for name in args]
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE and closed_ranges(node)]
@@ -498,6 +522,7 @@ def _claim(ast: UOp, args: tuple[str, ...]) -> UOp:
     return ast.replace(src=tuple(store.replace(arg="claim early" if args else "claim") for store in ast.src))
 
 
+_WORD = 4  # bytes
 _PREFETCHED = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
 
 
@@ -543,6 +568,7 @@ VERBS: Final[dict[str, Verb]] = {
     "inner": Verb(_keeps_loops(_inner), propose.inner),
     "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
     "tile": Verb(_tile, propose.tiles, 2),
+    "weave": Verb(_keeps_loops(_weave), propose.rows, 2),
     "bias": Verb(_bias, propose.biases, -1),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_keeps_loops(_stream), propose.streams, 4),

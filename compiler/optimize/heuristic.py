@@ -22,7 +22,7 @@ from .look import Access, Group, Shape, is_gated, is_streamed, look, main_group,
 from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .plan import Plan
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
-from .tiles import tile_plan
+from .tiles import row_tiles, tile_plan
 from .windows import window_plan
 
 __all__ = ["choose", "choose_actions"]
@@ -63,7 +63,7 @@ def choose(ast: UOp, target: Target) -> Plan:
     has_lanes = bool(target.vector_bytes) and shape.lanes > 1 and bool(shape.sizes)
     plan, shared = tile_plan(shape, target), shape.outputs
     if plan is None and has_lanes and shape.kept:
-        plan = rows_as_lanes(ast, shape.lanes)
+        plan = row_tiles(shape, target) or rows_as_lanes(ast, shape.lanes)
         shared = shared if plan is None else shape.kept
     if plan is None and has_lanes:
         plan = dot_plan(shape, target) or block_plan(shape, target) or window_plan(shape, target)

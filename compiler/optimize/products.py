@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernmill.ir import DType, Ops, closed_ranges
+from kernmill.ir import DType, Ops, UOp, closed_ranges
 
 from .look import Access, Shape
 
-__all__ = ["Product", "find_product"]
+__all__ = ["Product", "find_product", "operands"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,20 +27,26 @@ class Product:
     columns: str = ""
 
 
+def operands(shape: Shape, total: UOp) -> list[Access]:
+    """What a sum over one loop multiplies, if both are converted from plain loads that change with the loop."""
+    loops, loads = closed_ranges(total), {a.node: a for a in shape.loads if a.is_plain}
+    if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL or len(loops) != 1:
+        return []
+    found = [loads.get(s.src[0]) for s in total.src[0].src if s.op is Ops.CAST]
+    both = [a for a in found if a is not None and str(loops[0].arg[0]) in a.steps]
+    return both if len(both) == 2 else []
+
+
 def find_product(shape: Shape) -> Product | None:
     """The product that a kernel is; None where it is something else."""
     sums = [node for node in shape.ast.toposort() if node.op is Ops.REDUCE]
     if len(sums) != 1 or len(shape.stores) != 1 or shape.symbolic or not shape.stores[0].is_plain:
         return None
     (total,) = sums
-    loops = closed_ranges(total)
-    if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL or len(loops) != 1:
+    found = operands(shape, total)
+    if not found or any(a.memory.op is not Ops.PARAM for a in found):
         return None
-    loads = {a.node: a for a in shape.loads if a.is_plain and a.memory.op is Ops.PARAM}
-    operands = [loads.get(s.src[0]) if s.op is Ops.CAST else None for s in total.src[0].src]
-    inner, (first, second) = str(loops[0].arg[0]), operands
-    if first is None or second is None or inner not in first.steps or inner not in second.steps:
-        return None
+    (first, second), inner = found, str(closed_ranges(total)[0].arg[0])
     for left, right in ((first, second), (second, first)):
         columns = [
             n for n in shape.outputs if shape.stores[0].step(n) == 1 and n in right.steps and n not in left.steps

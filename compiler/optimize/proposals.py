@@ -15,28 +15,6 @@ from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges
 from ..kernel import KernelInfo
 from ..lower.dot import BYTES
 
-__all__ = [
-    "accumulations",
-    "biases",
-    "fit_grid",
-    "fit_order",
-    "fit_stage",
-    "fit_thread",
-    "grids",
-    "groups",
-    "items",
-    "orders",
-    "prefetches",
-    "rows",
-    "splits",
-    "stages",
-    "streams",
-    "threads",
-    "tiles",
-    "unrolls",
-    "vectors",
-]
-
 Args: TypeAlias = "tuple[str, ...]"
 
 _BLOCKS: Final = (4, 8, 16, 32, 64, 128, 256)

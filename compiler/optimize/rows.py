@@ -17,7 +17,8 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 from ..kernel import KernelInfo, iterations
 from .plan import Plan
 
-__all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "passes_along_rows", "rows_as_lanes"]
+__all__ = ["ask_for_next_row", "filling_loops", "keeping_loops", "kept_loops", "passes_along_rows", "products_across",
+           "rows_as_lanes"]  # fmt: skip
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
@@ -100,17 +101,22 @@ def ask_for_next_row(plan: Plan, ast: UOp, target: Target) -> None:
             return
 
 
+def products_across(ast: UOp, lanes: int) -> tuple[str, list[_Pass], list[tuple[_Pass, str]]]:
+    """Of a kernel whose rows can be lanes: the loop over them, all passes, and those that are products, with the loop
+    over results that share what is loaded for a row. No products where it is something else."""
+    passes, fixed = _passes(ast) if lanes > 1 else [], kept_loops(ast)
+    rows = next((name for name in reversed(fixed) if _size(ast, name) >= lanes), "")
+    products = [(one, loop) for one in passes if (loop := _product_loop(one, fixed)) is not None]
+    shares = rows and all(any(rows not in _names(load) for load in one.loads) for one, _ in products)
+    return rows, passes, products if shares else []
+
+
 def rows_as_lanes(ast: UOp, lanes: int) -> Plan | None:
     """The schedule across rows; None where it does not fit."""
-    passes = _passes(ast)
-    fixed = kept_loops(ast)
-    rows = next((name for name in reversed(fixed) if _size(ast, name) >= lanes), None)
-    if rows is None:
+    rows, passes, found = products_across(ast, lanes)
+    if not found:
         return None
-    products = {id(one): loop for one in passes if (loop := _product_loop(one, fixed)) is not None}
-    if not products or not all(any(rows not in _names(load) for load in one.loads) for one in passes
-                               if id(one) in products):  # fmt: skip
-        return None
+    fixed, products = kept_loops(ast), {id(one): loop for one, loop in found}
     plan = Plan(ast)
     plan.cut("vectorize", rows, lanes)
     plan.cut("unroll", rows, _ROW_VECTORS if _size(ast, rows) >= _ROW_VECTORS * lanes else 1)

@@ -81,6 +81,7 @@ def staged(
         size *= axis.size
     around = sorted(value.ranges.difference(loops), key=lambda r: str(r.arg[0]))
     memory = UOp(Ops.LOCAL, value.dtype, tuple(around), (name, size))
+    table |= {node: node for node in value.toposort() if node.ranges.isdisjoint(loops)}  # they may be closed there
     store = UOp(Ops.STORE, dtypes.void, (UOp(Ops.INDEX, value.dtype, (memory, place)), substitute(value, table)))
     in_order = list(copies)[::-1]
     walked = sorted(in_order, key=lambda copy: -copies[copy])  # as the operand lies, neighbours last

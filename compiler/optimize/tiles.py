@@ -8,17 +8,21 @@ beyond that one sum. docs/decisions/0020-tiles.md. Tests: tests/compiler/optimiz
 
 from __future__ import annotations
 
-from kernmill.ir import Target, Unit
+from collections.abc import Mapping
+
+from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges
 
 from .look import Shape, is_streamed
 from .packing import blocks, in_blocks
 from .plan import Plan
-from .products import Product, find_product
+from .products import Product, find_product, operands
+from .rows import products_across
 from .staging import walked_together
 
-__all__ = ["find_unit", "tile_plan"]
+__all__ = ["find_unit", "row_tiles", "tile_plan"]
 
 _FEW_ROWS = 48  # a product of up to so many waits for memory
+_READ = 4  # rows of results that are read together
 _SIDE = 2  # blocks of results side by side, and one below the other
 
 
@@ -27,15 +31,10 @@ def find_unit(shape: Shape, target: Target) -> tuple[Product, Unit] | None:
     product = find_product(shape) if target.tiles else None
     if product is None or not product.rows:
         return None
-    left, right = product.left, product.right
-    kinds = (left.node.dtype, right.node.dtype, product.dtype)
-    unit = next((unit for unit in target.tiles if (unit.a, unit.b, unit.c) == kinds), None)
+    unit, right = _unit_of(shape, product, target), product.right
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
     if unit is None or any(2 * shape.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
-    for name, operand in ((product.rows, left), (product.columns, right)):
-        if walked_together(operand.node, (name, product.inner)):
-            return None  # its copy would not lie as the unit wants it
     size_bytes = shape.sizes[product.inner] * shape.sizes[product.columns] * right.size_bytes
     is_in_order = is_streamed(size_bytes, target) and right.step(product.columns) == 1
     if is_in_order and shape.sizes[product.rows] <= _FEW_ROWS:
@@ -53,13 +52,10 @@ def _tiled(shape: Shape, product: Product, unit: Unit, target: Target) -> Plan:
     plan, sizes = Plan(shape.ast), shape.sizes
     rows, columns, inner = product.rows, product.columns, product.inner
     high, wide = -(-sizes[rows] // unit.m), -(-sizes[columns] // unit.n)
-    cuts = ((rows, unit.m), (columns, unit.n), (inner, unit.k))
-    row, column, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
-    near = plan.add("split", deep, unit.group)[deep]
-    for name, count in ((rows, high), (columns, wide)):
-        plan.cut("unroll", name, min(_SIDE, count))
+    column = plan.add("split", columns, unit.n)[columns]
+    plan.cut("unroll", columns, min(_SIDE, wide))
+    row, deep, near, results = _steps(plan, product, unit, column, high)
     panels, tiles = -(-wide // _SIDE), -(-high // _SIDE)
-    results = plan.add("tile", row, column)
     size_bytes = sizes[rows] * sizes[inner] * unit.a.size_bytes
     across, down = blocks(sizes[columns], panels, sizes[rows], size_bytes, target)
     outer, inside = in_blocks(plan, shape, {columns: (panels, across), rows: (tiles, down)})
@@ -75,8 +71,69 @@ def _tiled(shape: Shape, product: Product, unit: Unit, target: Target) -> Plan:
     return plan
 
 
+def _steps(plan: Plan, product: Product, unit: Unit, column: str, high: int) -> tuple[str, str, str, Mapping[str, str]]:
+    """The loops of a step of the unit: a row, groups of terms, the terms of one; and those that fill its results."""
+    cuts = ((product.rows, unit.m), (product.inner, unit.k))
+    row, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
+    near = plan.add("split", deep, unit.group)[deep]
+    plan.cut("unroll", product.rows, min(_SIDE, high))
+    return row, deep, near, plan.add("tile", row, column)
+
+
+# --- products between passes over kept rows
+def row_tiles(shape: Shape, target: Target) -> Plan | None:
+    """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
+    else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
+    lies, if its neighbours are woven."""
+    rows, _, products = products_across(shape.ast, shape.lanes if target.tiles and not shape.symbolic else 0)
+    found = [_of_rows(shape, one.node, (loop, rows), target) for one, loop in products]
+    if not found or None in found:
+        return None
+    plan, sizes = Plan(shape.ast), shape.sizes
+    (lanes,) = plan.cut("vectorize", rows, shape.lanes)
+    plan.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // shape.lanes)))
+    for product, unit in filter(None, found):
+        high, inner = sizes[product.rows] // unit.m, product.inner
+        row, deep, near, results = _steps(plan, product, unit, lanes, high)
+        plan.cut("unroll", row, unit.m if row in plan.loops else _READ)
+        block = [product.rows] if high > _SIDE else []
+        held = [*block, *plan.copies(product.rows), inner]
+        left = plan.add("stage", product.left.slot, *held, results[row], deep, near)
+        _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
+        if product.right.memory.op is Ops.LOCAL:
+            kept = str(closed_ranges(product.right.node.src[0].src[0])[-1].arg[0])
+            plan.add("weave", kept)
+            plan.cut("unroll", kept, unit.group)
+            continue
+        right = plan.add("stage", product.right.slot, inner, *plan.copies(rows)[:-1], deep, results[lanes], near)
+        _copy(plan, product.right.step(inner) == 1, (right[deep], right[near], ""), unit)
+    return plan
+
+
+def _of_rows(shape: Shape, total: UOp, loops: tuple[str, str], target: Target) -> tuple[Product, Unit] | None:
+    """A product over whole blocks of results and of more terms than one step has: its operands would be held in tiles
+    for all results."""
+    found = sorted(operands(shape, total), key=lambda a: loops[0] not in a.steps)
+    if not found or loops[0] in found[1].steps or found[0].memory.op is not Ops.PARAM:
+        return None
+    product = Product(total.dtype, found[0], found[1], str(closed_ranges(total)[0].arg[0]), *loops)
+    unit, terms = _unit_of(shape, product, target), shape.sizes[product.inner]
+    is_whole = unit is not None and shape.sizes[loops[0]] % unit.m == terms % unit.k == 0 and terms > unit.k
+    return (product, unit) if unit is not None and is_whole and unit.n == shape.lanes else None
+
+
+def _unit_of(shape: Shape, product: Product, target: Target) -> Unit | None:
+    """What of the target multiplies such types, if copies of both operands would lie as it wants them."""
+    pairs = ((product.rows, product.left), (product.columns, product.right))
+    if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):
+        return None
+    kinds = (product.left.node.dtype, product.right.node.dtype, product.dtype)
+    return next((unit for unit in target.tiles if (unit.a, unit.b, unit.c) == kinds), None)
+
+
 def _copy(plan: Plan, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False) -> None:
-    """How an operand is packed: as it lies where that is how the unit wants it, else turned or woven in registers."""
+    """How an operand is packed: as it lies where that is how the unit wants it, else turned or woven in registers;
+    `side` is empty where its loop has the lanes already."""
     deep, near, side = loops
     plan.cut("unroll", near, unit.group)
     if is_left and is_along:
@@ -84,4 +141,5 @@ def _copy(plan: Plan, is_along: bool, loops: tuple[str, str, str], unit: Unit, *
         return
     if is_left or is_along:
         plan.cut("unroll", deep, unit.k // unit.group)
-    plan.cut("vectorize", side, unit.m if is_left else unit.n)
+    if side:
+        plan.cut("vectorize", side, unit.m if is_left else unit.n)

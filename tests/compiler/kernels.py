@@ -78,8 +78,9 @@ def softmax(x: UOp, axis: int = -1) -> UOp:
 
 
 def attention(q: UOp, k: UOp, v: UOp, is_causal: bool = False) -> UOp:
-    """One head, divided by the sums at the end."""
-    rows, columns = int(q.shape[0]), int(k.shape[0])  # type: ignore[arg-type]
+    """One head, divided by the sums at the end; weights are rounded to the type of q."""
+    rows, columns, kind = int(q.shape[0]), int(k.shape[0]), q.dtype  # type: ignore[arg-type]
+    q, k, v = (x.cast(F32) for x in (q, k, v))
     scores = matmul(q, permute(k, (1, 0)))
     seen = elementwise(Ops.LE, reshape(iota(columns), (1, columns)), reshape(iota(rows), (rows, 1)))
 
@@ -88,6 +89,7 @@ def attention(q: UOp, k: UOp, v: UOp, is_causal: bool = False) -> UOp:
 
     scores = visible(scores, -inf)
     weights = elementwise(Ops.SUB, scores, reduce_axes(visible(scores, -inf), Ops.MAX, (1,))).alu(Ops.EXP)
+    weights = weights.cast(kind).cast(F32)
     terms = elementwise(Ops.MUL, reshape(weights, (rows, columns, 1)), reshape(v, (1, *v.shape)))
     if is_causal:
         terms = elementwise(Ops.WHERE, reshape(seen, (rows, columns, 1)), terms, scalar(F32, 0.0))

@@ -20,6 +20,7 @@ from kernmill.ir import (
 )
 from tests.compiler.kernels import (
     F32,
+    attention,
     close,
     convolution,
     data,
@@ -28,6 +29,7 @@ from tests.compiler.kernels import (
     layer_norm,
     matmul,
     names,
+    only,
     relu,
     run_graph,
     run_schedule,
@@ -174,3 +176,10 @@ def test_a_constant_is_filled() -> None:
     (kernel,) = kernels(scheduled(broadcast_to(reshape(scalar(F32, 2.0), (1, 1)), (3, 4))))
     assert kernel.name == "map_3x4"
     assert not any(node.op is Ops.LOAD for node in kernel.ast.toposort())
+
+
+def test_what_is_widened_is_kept_narrow() -> None:
+    """Exponentials rounded to bfloat16 and read as float32: one row of them, of two bytes each."""
+    half = dtypes.bfloat16
+    ast = only(attention(*(data(slot, 64, 8, dtype=half) for slot in range(3))))
+    assert {node.dtype for node in ast.toposort() if node.op is Ops.LOCAL} == {dtypes.float32, half}

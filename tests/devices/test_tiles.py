@@ -109,6 +109,24 @@ def test_what_follows_the_product_stays_in_its_kernel() -> None:
     np.testing.assert_allclose(got, want, rtol=2**-7, atol=0.1)
 
 
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+@pytest.mark.parametrize("sizes", [(3, 272, 256, 64), (1, 263, 288, 64), (1, 128, 128, 32), (1, 260, 258, 64)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention(sizes: tuple[int, int, int, int], is_causal: bool, dtype: DType) -> None:
+    """Weights are rounded before they are multiplied; here and there they are 0, or all of a row is one of them."""
+    heads, tokens, keys, width = sizes
+    rng = np.random.default_rng(13)
+    q, k, v = (values(rng, (heads, n, width), dtype) for n in (tokens, keys, keys))
+    q[:, 5] *= 32
+    got = tensor(q, dtype, "LLVM").scaled_dot_product_attention(
+        tensor(k, dtype, "LLVM"), tensor(v, dtype, "LLVM"), is_causal=is_causal
+    )
+    scores = np.asarray(q @ k.swapaxes(-1, -2) / np.sqrt(width), np.float64)
+    scores = np.where(np.tri(tokens, keys, dtype=np.bool_), scores, -np.inf) if is_causal else scores
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    np.testing.assert_allclose(got.float().numpy(), weights @ v / weights.sum(-1, keepdims=True), rtol=2e-2, atol=6e-3)
+
+
 @pytest.mark.parametrize("sizes", [(0, 32, 32), (32, 0, 32), (32, 32, 0), (1, 1, 1)])
 def test_nothing_and_one(sizes: tuple[int, int, int]) -> None:
     rows, inner, columns = sizes

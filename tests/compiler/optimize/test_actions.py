@@ -16,12 +16,14 @@ from kernmill.ir import (
     UOp,
     broadcast_to,
     closed_ranges,
+    dtypes,
     elementwise,
     permute,
     reshape,
     verify,
 )
 from tests.compiler.kernels import (
+    attention,
     causal_kernel,
     close,
     convolution,
@@ -255,3 +257,24 @@ def test_stage_copies_a_panel_first() -> None:
         run_on("LLVM", ast, arrays, parse_schedule("vectorize i1 4; unroll i1 5; unroll i0 3; stage 2 k0 i1.u i1.v")),
         run_ast(ast, arrays),
     )
+
+
+# --- rows with neighbours in each lane
+def test_a_woven_row_gives_the_same() -> None:
+    """Named regression: what lies at the same number in another row stays where it is."""
+    q, k, v = (data(slot, 32, 8, dtype=dtypes.bfloat16) for slot in range(3))
+    ast = merge_loops(only(attention(q, k, v)))
+    arrays = inputs(ast)
+    for schedule in ("vectorize i0 16; weave t0_0", "vectorize i0 16; unroll i0 2; weave t0_0; unroll t0_0 4"):
+        found = apply_actions(ast, parse_schedule(schedule))
+        close(run_ast(found, arrays), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("weave i0", "fills no row"), ("weave t1_0", "narrow values"), ("weave t0_0", "no lanes yet")],
+)
+def test_rows_that_are_not_woven(text: str, message: str) -> None:
+    q, k, v = (data(slot, 32, 8, dtype=dtypes.bfloat16) for slot in range(3))
+    with pytest.raises(CompileError, match=message):
+        apply_actions(merge_loops(only(attention(q, k, v))), parse_schedule(text))

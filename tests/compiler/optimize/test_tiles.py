@@ -6,9 +6,9 @@ from itertools import product as every
 
 import pytest
 
-from kernmill.compiler import choose_actions, look, lower, show_schedule, tile_plan
-from kernmill.ir import DType, Ops, dtypes, expand, permute, reshape, window
-from tests.compiler.kernels import VECTORS, data, matmul, only, total
+from kernmill.compiler import choose_actions, look, lower, merge_loops, row_tiles, show_schedule, tile_plan
+from kernmill.ir import DType, Ops, UOp, dtypes, expand, permute, reshape, window
+from tests.compiler.kernels import VECTORS, attention, data, matmul, only, total
 from tests.compiler.tiles import BF16, F16, I8, TILES, U8, product
 
 SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (8, 40, 200), (200, 500, 9)]
@@ -16,12 +16,12 @@ SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (
 
 def test_the_schedule() -> None:
     assert show_schedule(choose_actions(product((64, 512, 1024)), TILES)).splitlines() == [
-        "split i0 16",
         "split i1 16",
+        "unroll i1 2",
+        "split i0 16",
         "split k0 32",
         "split k0.s 2",
         "unroll i0 2",
-        "unroll i1 2",
         "tile i0.s i1.s",
         "split i1 16",
         "vectorize i1.s 16",
@@ -77,6 +77,29 @@ def test_few_rows_read_a_large_matrix_in_its_order() -> None:
     assert tile_plan(look(product((32, 2048, 2048)), TILES), TILES) is None
     assert tile_plan(look(product((32, 2048, 2048), turned=(False, True)), TILES), TILES) is not None
     assert tile_plan(look(product((64, 2048, 2048)), TILES), TILES) is not None
+
+
+def rows_of(tokens: int, width: int, dtype: DType, keys: int = 256) -> UOp:
+    q, k, v = (data(slot, n, width, dtype=dtype) for slot, n in ((0, tokens), (1, keys), (2, keys)))
+    return only(attention(q, k, v))
+
+
+@pytest.mark.parametrize("tokens", [256, 263, 272, 278])
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_products_of_kept_rows(tokens: int, dtype: DType) -> None:
+    """Four keys with four queries, four columns with four queries; the kept row is an operand as it lies."""
+    uops = lower(merge_loops(rows_of(tokens, 64, dtype)), TILES, is_checked=True)
+    assert sum(u.op is Ops.TILE for u in uops) == 8
+    assert sum(u.op is Ops.LOCAL and u.dtype is dtype for u in uops) == 4  # keys, queries, values, and the row
+
+
+@pytest.mark.parametrize(
+    ("width", "keys", "dtype"), [(24, 128, BF16), (32, 128, BF16), (64, 264, BF16), (64, 256, dtypes.float32)]
+)
+def test_blocks_that_are_not_whole_are_no_operands(width: int, keys: int, dtype: DType) -> None:
+    ast = merge_loops(rows_of(264, width, dtype, keys))
+    assert row_tiles(look(ast, TILES), TILES) is None
+    assert all(u.op is not Ops.TILE for u in lower(ast, TILES, is_checked=True))
 
 
 def test_targets_and_types_without_it() -> None:
