@@ -2,7 +2,7 @@
 
 When: before expand. Why there: blocks, copies and lanes of a loop are cut and still ask one question, so that most
 parts hold whole blocks and ask nothing; where an answer changes inside a block, masks stay. Only loops without sums
-inside: those would be long twice over.
+and without memory of the kernel's own inside: those would be long twice over.
 Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_parts.py.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from kernmill.ir import AxisKind, UOp, closed_ranges, index_const, simplify, substitute
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, substitute
 
 from .kernel import KernelInfo, iterations, stored
 from .trim import asked
@@ -31,7 +31,7 @@ def part_loops(ast: UOp) -> UOp:
     outputs = [loops[name] for name in info.order if name in loops]
     if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):
         return ast
-    around = {r for node in order if closed_ranges(node) for r in node.ranges}
+    around = {r for node in order if closed_ranges(node) or node.op is Ops.AFTER for r in node.ranges}
     inner = [loop for place, loop in enumerate(outputs) if around.isdisjoint(outputs[place:])]
     copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
     stores = _in_parts(ast.src, inner, names := list(info.order), _MOST_NODES // (copies * len(order)))
