@@ -130,9 +130,9 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
         offset = places[0]
         for turn, place in enumerate(places[1:], 1):
             offset = (number < -(-turn * count // len(mine))).where(offset, place)
-        where = substitute(index, {copying: loop})
         gates = [gate for one in mine for gate in one.src[0].src[2:]]  # past a row's end only some lie outside
-        where = where.replace(src=(where.src[0], where.src[1] + offset, *gates[:1]))
+        where = substitute(index.replace(src=(*index.src[:2], *gates[:1])), {copying: loop})
+        where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
         asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg))
     return asks
 
