@@ -34,7 +34,8 @@ def part_loops(ast: UOp) -> UOp:
     around = {r for node in order if closed_ranges(node) or node.op is Ops.AFTER for r in node.ranges}
     inner = [loop for place, loop in enumerate(outputs) if around.isdisjoint(outputs[place:])]
     copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
-    stores = _in_parts(ast.src, inner, names := list(info.order), _MOST_NODES // (copies * len(order)))
+    names = list(info.order)
+    stores = _in_parts(ast.src, inner, names, _MOST_NODES // (copies * len(order)))
     return ast if stores is ast.src else ast.replace(src=stores, arg=replace(info, order=tuple(names)))
 
 
@@ -47,8 +48,9 @@ def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], m
             continue
         parts: list[UOp] = []
         for first, last in pairwise((0, *ends, iterations(loop))):
+            begin = (first,) if loop.arg[1] == AxisKind.THREAD else ()
+            own = _named(loop, names, index_const(last - first), *begin)  # before those inside it
             table = {r: _named(r, names, r.src[0]) for r in inner}
-            own = _named(loop, names, index_const(last - first), *[first][: loop.arg[1] == AxisKind.THREAD])
             places = table | {loop: own + first}
             values = table | {loop: index_const(first)} if last - first == 1 else places
             part = stored(simplify(_moved(store, places, values)) for store in stores)

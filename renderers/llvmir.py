@@ -283,6 +283,12 @@ class _Function:
         if place.src[1].dtype.lanes > 1:
             where = (f"<{lanes} x ptr>", address), ("i32", align), self._mask(place, lanes)
             self._emit(self._call("void", f"llvm.masked.scatter.{mangled}.v{lanes}p0", (kind, value), *where))
+        elif gate is not None and isinstance(gate.arg, tuple) and gate.op is Ops.CONST and sum(gate.arg) == 1:
+            # LLVM 22 stores one lane behind a constant mask in the size that it had before it was narrowed
+            lane, one = gate.arg.index(True), llvm_type(stored.dtype.scalar, True)
+            value = self._define(f"extractelement {kind} {value}, i32 {lane}")
+            address = self._define(f"getelementptr {one}, ptr {address}, i64 {lane}")
+            self._emit(f"store {one} {value}, ptr {address}, align {align}")
         elif gate is not None and gate.dtype.lanes > 1:
             where = ("ptr", address), ("i32", align), self._mask(place, lanes)
             self._emit(self._call("void", f"llvm.masked.store.{mangled}.p0", (kind, value), *where))

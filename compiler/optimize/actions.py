@@ -407,13 +407,19 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     table: dict[UOp, UOp] = {}
     made: dict[str, str] = {}
     first = _marks(ast, names)
-    has_tile = any(node.op is Ops.LOCAL and node.arg[0] == "tile" for node in ast.toposort())
+    taken = _count_local(ast, f"stage{slot}_")
     for number, value in enumerate(values):
         mark = "'" * (first + number)
         loops = [next(r for r in value.ranges if r.arg[0] == name) for name in names]
-        table[value], copies = staged(value, loops, f"stage{slot}_{number}", mark, has_gaps=not has_tile)
+        name = f"stage{slot}_{taken + number}"
+        table[value], copies = staged(value, loops, name, mark, has_gaps=not _count_local(ast, "tile"))
         made |= copies
     return simplify(substitute(ast, table)), made
+
+
+def _count_local(ast: UOp, start: str) -> int:
+    """Memory of the kernel's own with such names: two of one name, size and place would be one."""
+    return sum(node.op is Ops.LOCAL and str(node.arg[0]).startswith(start) for node in ast.toposort())
 
 
 def _slot(load: UOp) -> int | None:
@@ -463,7 +469,7 @@ def _tile(ast: UOp, args: tuple[str, ...]) -> Acted:
         raise ValueError("a tile is what one sum gives over two loops")
     (total,) = sums
     bare = total.replace(src=(without_mask(total.src[0]), *closed_ranges(total)))
-    value, made = staged(bare, loops, "tile", "'" * _marks(ast, args))
+    value, made = staged(bare, loops, f"tile{_count_local(ast, 'tile')}", "'" * _marks(ast, args))
     return simplify(substitute(ast, {total: value})), made
 
 

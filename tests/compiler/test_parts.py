@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import Plan, apply_actions, merge_loops, parse_schedule, part_loops
-from kernmill.ir import Ops, UOp, elementwise, iota, pad, permute, reshape, scalar, shrink
+from kernmill.compiler import Plan, apply_actions, loop_paths, merge_loops, parse_schedule, part_loops
+from kernmill.ir import AxisKind, Ops, UOp, elementwise, iota, pad, permute, reshape, scalar, shrink
 from tests.compiler.kernels import F32, close, data, inputs, matmul, only, run_ast, run_on, softmax
 
 
@@ -74,6 +74,14 @@ def test_a_block_in_which_an_answer_changes_keeps_its_masks() -> None:
     ast = parted(joined(5, 24, 24), "vectorize i1 16")
     assert len(ast.src) == 3
     assert [sum(len(n.src) > 2 for n in store.toposort() if n.op is Ops.INDEX) for store in ast.src] == [0, 2, 0]
+
+
+def test_loops_of_a_part_keep_their_order() -> None:
+    """Once the inner loops stood outside, so that rows were walked by columns and threads had no loop to share."""
+    ast = parted(pad(data(0, 30, 40), ((1, 2), (0, 0))), "thread i0")
+    paths = [path for path in loop_paths(ast).values() if len(path) > 1]
+    assert paths
+    assert all(path[0].arg[1] == AxisKind.THREAD for path in paths)
 
 
 def test_what_would_be_stored_nowhere_is_gone() -> None:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kernmill.ir import DType, UOp, dtypes, reshape
+from kernmill.ir import DType, UOp, assign, dtypes, reshape
 from kernmill.runtime import download, realize, upload
 
 Array = np.ndarray[Any, Any]
@@ -129,3 +129,17 @@ def test_cast_in_the_middle_of_a_kernel(device: str) -> None:
     realize([reshape(root, (3, 27))])
     realize([root])
     np.testing.assert_array_equal(read(root), (array * 0.5).astype(np.int16).astype(np.int64) + array)
+
+
+@pytest.mark.parametrize("source", [dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int16], ids=str)
+@pytest.mark.parametrize("target", [dtypes.int8, dtypes.int16, dtypes.bfloat16], ids=str)
+def test_a_last_block_of_one_lane_writes_nothing_behind_it(source: DType, target: DType, device: str) -> None:
+    """LLVM once wrote a narrowed value in the size that it had before, where a constant mask left one lane."""
+    for count in (5, 9, 17, 33):
+        kept = upload(np.full(count + 8, 3, np.int16), dtypes.int16, device).cast(target)
+        realize([kept])
+        x = leaf((np.arange(count) % 2).astype(source.name), source, device)
+        realize([x])
+        changed = assign(kept, x.cast(target), ((0, count, 1),))
+        realize([changed])
+        assert [*map(int, read(changed))] == [*(n % 2 for n in range(count)), *[3] * 8]

@@ -87,6 +87,22 @@ def test_batches(turned: tuple[bool, bool]) -> None:
     agree(values(rng, (2, 2, 17, 64), I8), values(rng, (2, 1, 64, 33), I8), (I8, I8), "LLVM", turned)
 
 
+@pytest.mark.parametrize("pair", [(BF16, BF16), (I8, I8)], ids=["bfloat16", "int8"])
+@pytest.mark.parametrize("turned", [(False, True), (True, False)])
+def test_a_matrix_by_itself(pair: tuple[DType, DType], turned: tuple[bool, bool]) -> None:
+    """Both panels of one buffer once had one name, and were one where they had one size."""
+    for sizes in ((16, 64), (64, 64), (33, 128)):
+        x = values(np.random.default_rng(7), sizes, pair[0])
+        x_turned = np.ascontiguousarray(np.swapaxes(x, -1, -2))
+        lies = tensor(x, pair[0], "LLVM")
+        wide = dtypes.int32 if pair[0].is_int else dtypes.float32
+        left, right = (lies.transpose(-1, -2) if turn else lies for turn in turned)
+        a, b = (x_turned if turn else x for turn in turned)
+        got = (left.cast(wide) @ right.cast(wide)).numpy()
+        want = a.astype(np.float64) @ b.astype(np.float64)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * float(np.abs(want).max()))
+
+
 def test_more_blocks_than_one_and_threads() -> None:
     rng = np.random.default_rng(5)
     agree(values(rng, (300, 129), BF16), values(rng, (129, 1100), BF16), (BF16, BF16), "LLVM")
