@@ -219,7 +219,8 @@ def _places(data: memoryview, at: int, count: int) -> Iterator[tuple[Sequence[in
             yield places, end
         if len(places) < wanted:
             return
-        count, at, few = count - len(places), end, 2 * few  # so that looking in vain costs little, whatever the data are
+        count, at = count - len(places), end
+        few *= 2  # so that looking in vain costs little, whatever the data are
 
 
 def _one_by_one(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
