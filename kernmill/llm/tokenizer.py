@@ -98,7 +98,8 @@ class Tokenizer:
         check_package(_LIBRARY, _PURPOSE)
         self._lock = threading.Lock()  # texts exchange the library's object, and `encode_special_tokens` is its state
         self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
-        self._is_whole, self._built = False, None
+        self._is_whole = False
+        self._built: Any = None
         if not self._short_texts:
             self._provide("")
 
