@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import gc
 import logging
 import random
 import threading
@@ -75,31 +73,6 @@ def test_other_lengths_are_captured_anew(lengths: tuple[int, ...]) -> None:
     for n in lengths:
         np.testing.assert_array_equal(double(tensor(n)).numpy(), numbers(n) * 2 + 1)
     assert double.cache_info().captures == 3
-
-
-@pytest.mark.parametrize("is_enabled", [True, False])
-@pytest.mark.parametrize("fails", [True, False])
-def test_the_collector_is_as_it_was(is_enabled: bool, fails: bool) -> None:
-    """The garbage of a captured function is the user's, and may be of any size."""
-    seen: list[bool] = []
-
-    def function(x: Tensor) -> Tensor:
-        seen.append(gc.isenabled())
-        if fails and len(seen) > 1:
-            raise ZeroDivisionError
-        return x + 1
-
-    captured = jit(function)
-    try:
-        if not is_enabled:
-            gc.disable()
-        captured(Tensor([1.0]))
-        with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
-            captured(Tensor([2.0]))
-        seen.append(gc.isenabled())
-    finally:
-        gc.enable()
-    assert seen == [is_enabled] * 3
 
 
 def test_other_dtypes_and_structures_are_captured_anew() -> None:
