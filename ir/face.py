@@ -9,8 +9,11 @@ from typing import Any
 __all__ = ["names_of"]
 
 
-def names_of(package: str, *modules: str, only: Collection[str] = ()) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: a name is that of one of these modules, or in `__all__` of one; the first counts.
+def names_of(
+    package: str, *modules: str, only: Collection[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package. A name is that of one of these modules, or in `__all__` of one; the
+    first counts. Listed are the names that are there, the modules and `only`: what else they have takes their import.
 
     `only`: no other names than these. Modules and other names must differ: an imported module stands under its own name
     in the package.
@@ -26,4 +29,7 @@ def names_of(package: str, *modules: str, only: Collection[str] = ()) -> Callabl
                 return getattr(found, name)
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
-    return find
+    def names() -> list[str]:
+        return sorted({*vars(import_module(package)), *modules, *only})
+
+    return find, names

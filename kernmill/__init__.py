@@ -75,8 +75,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    __getattr__ = _names_of(__name__, "jitted", "nn", only=__all__)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    __getattr__, __dir__ = _names_of(__name__, "jitted", "nn", only=__all__)

@@ -228,14 +228,17 @@ class Arithmetic(Bitwise):
         return b._apply(Ops.MOD, a) if reverse else a._apply(Ops.MOD, b)
 
     def fmod(self, other: Operand) -> Self:
-        """The remainder with the sign of self; ints by 0 give 0, as in NumPy. Floats: see remainder."""
+        """The remainder with the sign of self, also of -0.0; ints by 0 give 0, as in NumPy.
+
+        Floats are exact while the quotient is below 2**23 in float32 (2**52 in float64), and beyond it some value
+        between 0 and other, with the sign of self."""
         a, b = self._whole(other)
         if a.dtype.is_int:  # the smallest int has no abs
             floor = a._apply(Ops.MOD, b)
             return choose(floor.ne(0).logical_and(floor.lt(0).ne(a.lt(0))), floor.sub(b), floor)
         is_negative = a.lt(0)
         rest = choose(is_negative, a.neg(), a)._apply(Ops.MOD, b.abs())  # no abs: its gradient at 0 is 0
-        return choose(is_negative, rest.neg(), rest)
+        return choose(a.abs().lt(b.abs()), a, choose(is_negative, rest.neg(), rest))  # -0.0 is itself too
 
     def _whole(self, other: Operand) -> tuple[Self, Self]:
         """Both in their common dtype, two bools as int64."""

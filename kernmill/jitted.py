@@ -24,7 +24,7 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from kernmill.ir import GradientError, ShapeError, UOp, show_shape
-from kernmill.runtime import current_recording, plan, recording
+from kernmill.runtime import current_recording, recording
 
 from .capture import Capture
 from .entry import Entry
@@ -215,7 +215,7 @@ class Jit(Generic[P, R]):
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
     def _capture(self, args: Any, kwargs: Any, call: _Call) -> R:
-        with _capturing, plan.no_collection():
+        with _capturing:
             before = self._walk(call.parts.objects)
             make_real([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
             everything = alive_tensors()

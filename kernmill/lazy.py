@@ -278,7 +278,11 @@ class Lazy:
         return self if self.dtype.is_float else self.cast(dtypes.default_float)
 
     def cast(self, dtype: DTypeLike) -> Self:
-        """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even."""
+        """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even.
+
+        A float that the int dtype cannot hold, such as a negative one in uint32, gives any value; in ints of 8 and 16
+        bits, what lies within int32 wraps.
+        """
         dtype = as_dtype(dtype)
         return self if dtype is self.uop.dtype else self._result(self.uop.cast(dtype))
 

@@ -17,4 +17,4 @@ if TYPE_CHECKING:
     from .opencl_vectors import *
     from .python import *
 
-__getattr__ = names_of(__name__, "base", "amx", "llvmir", "python", "clike", "opencl_vectors", "mma", "opencl")
+__getattr__, __dir__ = names_of(__name__, "base", "amx", "llvmir", "python", "clike", "opencl_vectors", "mma", "opencl")

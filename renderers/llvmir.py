@@ -428,7 +428,7 @@ class _Function:
         signed = a.kind in (Kind.INT, Kind.INDEX)
         if a.is_float and b.is_float:
             verb = "fpext" if b.bits > a.bits else "fptrunc"
-        elif a.is_float and b.bits < 32:  # by int32: what lies outside wraps, in lanes as alone
+        elif a.is_float and b.bits < 32:  # by int32: what that holds wraps, in lanes as alone; beyond it, any value
             wide = llvm_type(dtypes.int32.vec(u.dtype.lanes))
             verb, value, source = "trunc", self._define(f"fptosi {source} {value} to {wide}"), wide
         elif a.is_float:

@@ -43,4 +43,4 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .profile import *
     from .tune import *
 
-__getattr__ = names_of(__name__, "compiling", "planning", "profile", "tune")
+__getattr__, __dir__ = names_of(__name__, "compiling", "planning", "profile", "tune")

@@ -54,7 +54,7 @@ _LEAST_TENSOR = 8 + 4 + 4 + 8  # bytes of a tensor's record: empty name, no axes
 _U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
 _SPLIT = re.compile(r"-00001-of-(\d{5})\.gguf")
 _WINDOW_BYTES = 1 << 16  # that are looked through together for the places of texts
-_FEW = 1 << 10  # texts that are gone over one by one
+_FEW = 1 << 10  # texts that are gone over one by one where no more are found together
 
 T = TypeVar("T", int, float, bool, str, tuple[Any, ...])
 
@@ -183,7 +183,7 @@ class Metadata(Mapping[str, Any]):
     def _texts(self, key: str, spot: _Spot) -> list[str]:
         raw, texts = self._data[spot.start : spot.stop], list[str]()
         for places, end in _places(raw, 0, 1 if spot.count is None else spot.count):
-            together = _split(raw[places[0] : end], places)
+            together = None if spot.count is None else _split(raw[places[0] : end], places)
             if together is not None:
                 texts += together
                 continue
@@ -203,20 +203,24 @@ class Metadata(Mapping[str, Any]):
 def _places(data: memoryview, at: int, count: int) -> Iterator[tuple[Sequence[int], int]]:
     """Where texts begin with their lengths, some thousand at a time, and where the last of these ends. It stops before
     a text that goes beyond the data."""
+    few = _FEW
     while count:
-        places, end = _short_texts(data, at) if count > _FEW else ([], at)
+        places, end = _short_texts(data, at) if count > few else ([], at)
         if len(places) > count:
             places, end = places[:count], int(places[count])
         if len(places):
             yield places, end
             count, at = count - len(places), end
-        if len(places) < _FEW:  # what is found together is more than it costs, whatever the data are
-            places, end = _one_by_one(data, at, min(count, _FEW))
-            if places:
-                yield places, end
-            if len(places) < min(count, _FEW):
-                return
-            count, at = count - len(places), end
+        if len(places) >= _FEW:
+            few = _FEW
+            continue
+        places, end = _one_by_one(data, at, wanted := min(count, few))
+        if places:
+            yield places, end
+        if len(places) < wanted:
+            return
+        count, at = count - len(places), end
+        few *= 2  # so that looking in vain costs little, whatever the data are
 
 
 def _one_by_one(data: memoryview, at: int, count: int) -> tuple[list[int], int]:
@@ -250,11 +254,17 @@ def _short_texts(data: memoryview, at: int) -> tuple[Any, int]:
 
 
 def _split(raw: memoryview, places: Sequence[int]) -> list[str] | None:
-    """Texts together, from the first one's length on; None where they hold zeros, are long, or no UTF-8."""
+    """Texts together, from the first one's length on; None where they hold zeros, have 256 bytes or more, or no UTF-8.
+
+    A length is then one byte and seven zeros: where there are no more zeros than these, no text holds one.
+    """
     import numpy as np
 
+    marks = np.asarray(places) - places[0]
+    if np.diff(marks, append=len(raw)).max() >= 8 + 256:
+        return None
     letters: Any = np.frombuffer(raw, np.uint8).copy()
-    letters[(marks := np.asarray(places) - places[0])] = 0
+    letters[marks] = 0
     is_kept = letters != 0
     if np.count_nonzero(is_kept) + 8 * len(places) != len(letters):
         return None

@@ -323,9 +323,9 @@ def _check_known(name: str) -> None:
 def _loaded(file: gguf.File, name: str) -> Weight:
     """A tensor of a file. Matrices are copied: blocks in the order in which products read them fastest, plain values
     for the large pages that memory of our own has."""
-    is_copied = len(file.entries[name].shape) == 2
-    found = load_tensor(file, name, copied=is_copied)
-    laid = found.interleaved() if isinstance(found, QuantizedTensor) else found
-    if is_copied:
+    is_matrix = len(file.entries[name].shape) == 2
+    found = load_tensor(file, name, copied=is_matrix)
+    if is_matrix:
+        found = found.interleaved() if isinstance(found, QuantizedTensor) else found
         file.release(name)
-    return laid
+    return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from kernmill.ir import SettingError
 
-__all__ = ["package"]
+__all__ = ["check_package", "package"]
 
 
 def package(name: str, purpose: str) -> Any:
@@ -19,6 +20,18 @@ def package(name: str, purpose: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise SettingError(
-            f"{purpose} needs the package {name}, which is not installed. Run: pip install 'kernmill[llm]'"
-        ) from error
+        raise _missing(name, purpose) from error
+
+
+def check_package(name: str, purpose: str) -> None:
+    """Look whether a package of the extra `llm` is there, and leave its import to who uses it.
+
+    Raises:
+        SettingError: it is not installed.
+    """
+    if importlib.util.find_spec(name) is None:
+        raise _missing(name, purpose)
+
+
+def _missing(name: str, purpose: str) -> SettingError:
+    return SettingError(f"{purpose} needs the package {name}, which is not installed. Run: pip install 'kernmill[llm]'")

@@ -27,9 +27,9 @@ from functools import cached_property
 from itertools import compress
 from typing import Any
 
-from kernmill.ir import FormatError, IndexRangeError
+from kernmill.ir import FormatError, IndexRangeError, KernmillError
 
-from .packages import package
+from .packages import check_package, package
 from .pre_tokenizers import PreTokenizer, pre_tokenizer
 
 __all__ = ["TextStream", "TokenKind", "Tokenizer"]
@@ -67,6 +67,7 @@ class Tokenizer:
 
     Raises:
         FormatError: a key is missing, a list has another length than the tokens, an id is none, or the kind is unknown.
+        SettingError: the package `tokenizers` is not installed.
     """
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
@@ -92,12 +93,15 @@ class Tokenizer:
         self.add_eos = self._flag("add_eos_token", self.kind in ("bert", "t5"))
         self.add_space_prefix = self._flag("add_space_prefix", self.kind in ("llama", "t5"))
         self.end_ids = self._ends()
-        self._lock = threading.Lock()  # the model and `encode_special_tokens` are state of the library's object
-        self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
-        self._is_whole = not self._short_texts
         self._merges: list[str] = self._checked_merges() if self.kind == "gpt2" else []
         self._scores: list[float] = self._checked_scores() if self.kind in ("llama", "t5") else []
-        self._built: Any = self._build(None) if self._is_whole else None  # else with the first text
+        check_package(_LIBRARY, _PURPOSE)
+        self._lock = threading.Lock()  # texts exchange the library's object, and `encode_special_tokens` is its state
+        self._short_texts = _SHORT_TEXTS if self.kind in _BY_NEED and len(self.tokens) > _SMALL else 0
+        self._is_whole = False
+        self._built: Any = None
+        if not self._short_texts:
+            self._provide("")
 
     # --- reading the metadata
     def _key(self, name: str, default: Any = None) -> Any:
@@ -192,7 +196,7 @@ class Tokenizer:
     # --- building
     def _build(self, text: str | None) -> Any:
         """The library's tokenizer, with what it takes for this text, or whole where there is none."""
-        library = package("tokenizers", "a tokenizer")
+        library = package(_LIBRARY, _PURPOSE)
         with self._faults():
             built = _BUILDERS[self.kind](self, library, text)
             self._add_special(built, library)
@@ -279,6 +283,8 @@ class Tokenizer:
         self._built = self._build(None if is_whole else text)
         self._is_whole = is_whole  # only now: who fails or is interrupted above leaves it to the next text
         self._short_texts -= 1
+        if is_whole:
+            self._merges, self._scores = [], []
 
     def _merges_of(self, ids: Mapping[str, int]) -> list[tuple[str, str]]:
         """Every way to make a token of two others, best score first; control tokens are never made from text."""
@@ -416,6 +422,7 @@ _BUILDERS = {
     "t5": Tokenizer._unigrams,
 }
 _BY_NEED = ("gpt2", "llama")
+_LIBRARY, _PURPOSE = "tokenizers", "a tokenizer"
 
 
 @contextlib.contextmanager
@@ -423,7 +430,7 @@ def _faults(what: str) -> Generator[None]:
     """What the library raises as a sentence: plain Exception, or a panic, which is not even that."""
     try:
         yield
-    except FormatError:
+    except KernmillError:
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder = tmp_path / "lately"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        'from kernmill.ir import names_of\n__getattr__ = names_of(__name__, "one", "two")\n'
+        'from kernmill.ir import names_of\n__getattr__, __dir__ = names_of(__name__, "one", "two")\n'
     )
     (folder / "one.py").write_text('__all__ = ["first"]\nfirst, hidden = 1, 2\n')
     (folder / "two.py").write_text('__all__ = ["first", "second"]\nfirst, second = 3, 4\n')
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lately"]:
+        monkeypatch.delitem(sys.modules, name)
     return "lately"
 
 
@@ -31,6 +34,22 @@ def test_names_are_found_in_order(package: str) -> None:
     assert not hasattr(face, "hidden")
     with pytest.raises(AttributeError, match=r"^module 'lately' has no attribute 'third'$"):
         _ = face.third
+
+
+def test_late_names_are_listed_without_their_import(package: str) -> None:
+    face = importlib.import_module(package)
+    assert {"one", "two", "names_of"} <= set(dir(face))
+    assert "one" not in vars(face)
+
+
+def test_faces_list_what_they_offer() -> None:
+    code = """
+import kernmill
+import kernmill.llm
+print(*({*face.__all__} - {*dir(face)} for face in (kernmill, kernmill.llm)))
+print(any(name in sys.modules for name in ("kernmill.nn", "kernmill.llm.train")))
+"""
+    assert run(code)[0].split("\n")[:2] == ["set() set()", "False"]
 
 
 def test_the_front_offers_late_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import threading
@@ -335,3 +336,28 @@ def test_equal_objects_are_told_apart() -> None:
     work = jit(lambda x, named: x * named.rate)
     for rate in (1, 2, 3, 4):
         np.testing.assert_array_equal(work(made(), Named(rate)).numpy(), made().numpy() * rate)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_the_collector_is_as_it_was(is_enabled: bool, fails: bool) -> None:
+    """The garbage of a captured function is the user's, and may be of any size."""
+    seen: list[bool] = []
+
+    def function(x: Tensor) -> Tensor:
+        seen.append(gc.isenabled())
+        if fails and len(seen) > 1:
+            raise ZeroDivisionError
+        return x + 1
+
+    captured = jit(function)
+    try:
+        if not is_enabled:
+            gc.disable()
+        captured(Tensor([1.0]))
+        with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+            captured(Tensor([2.0]))
+        seen.append(gc.isenabled())
+    finally:
+        gc.enable()
+    assert seen == [is_enabled] * 3

@@ -216,6 +216,19 @@ def test_fmod_has_gradient_one_at_zero() -> None:
     same(x.grad, np.ones(4, np.float32))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_fmod_keeps_the_sign_of_zero(dtype: Any) -> None:
+    a = np.array([-0.0, 0.0, -3, 3, -2.5, 5, np.inf, np.nan], dtype)
+    for other in (3.0, -3.0, 0.0, np.inf, -np.inf, np.nan):
+        b = np.full(a.shape, other, dtype)
+        found = Tensor(a).fmod(Tensor(b)).numpy()
+        with np.errstate(invalid="ignore"):
+            expected = np.fmod(a, b)
+        np.testing.assert_array_equal(found, expected)
+        signs = ~np.isnan(expected)
+        np.testing.assert_array_equal(np.signbit(found[signs]), np.signbit(expected[signs]))
+
+
 def test_fmod_of_the_smallest_int() -> None:
     a, b = np.array([-128, -128, 127, -128, 5], np.int8), np.array([127, 7, -128, -1, 0], np.int8)
     same(Tensor(a).fmod(Tensor(b)), np.array([-1, -2, 127, 0, 0], np.int8))

@@ -168,7 +168,8 @@ def test_values_are_decoded_when_asked_for() -> None:
 
 
 LETTERS = st.text(max_size=12).map(str.encode)
-ODD = st.sampled_from([b"", b"\0", bytes(9), b"a" + bytes(7), bytes(7) + b"a", b"x" * 255, b"x" * 256, b"y" * 70000])
+LONG = [b"x" * 255, b"x" * 256, b"y" * 70000, b"x" * 299 + b"\0", bytes(1) + b"y" * 70000 + bytes(1)]
+ODD = st.sampled_from([b"", b"\0", bytes(9), b"a" + bytes(7), bytes(7) + b"a", *LONG])
 
 
 @given(st.lists(LETTERS | ODD, max_size=30), st.integers(0, 3), st.integers(1, 3000))
@@ -180,6 +181,25 @@ def test_many_texts(some: list[bytes], odd: int, times: int) -> None:
     found = parse(raw).metadata
     assert found["t"] == tuple(some.decode() for some in texts)
     assert found["after"] == 7
+
+
+@pytest.mark.parametrize("size", [255, 256, 300, 65535, 65536, 70000])
+@pytest.mark.parametrize("zeros", [0, 1, 2, 3])
+def test_long_texts_that_hold_zeros(size: int, zeros: int) -> None:
+    """As many zeros in a text as the upper bytes of its length have others: one text, in a list, and alone."""
+    one = b"x" * (size - zeros) + bytes(zeros)
+    listed = U32(8) + U64(4) + text(one) + 3 * text("ab")
+    found = parse(file((pair("alone", 8, text(one)), pair("listed", 9, listed)))).metadata
+    assert found["alone"] == one.decode()
+    assert found["listed"] == (one.decode(), "ab", "ab", "ab")
+
+
+def test_few_short_texts_between_long_ones() -> None:
+    """What is gone over one by one grows while nothing is found together, and ends with the list."""
+    runs = (1023, 1, 2047, 5000, 0, 3)
+    texts = [one for run in runs for one in (*(b"%d" % n for n in range(run)), b"l" * 300)]
+    found = parse(file((pair("t", 9, U32(8) + U64(len(texts)) + b"".join(map(text, texts))),))).metadata
+    assert found["t"] == tuple(one.decode() for one in texts)
 
 
 @pytest.mark.parametrize("count", [1, 1100, 3000, 9000])

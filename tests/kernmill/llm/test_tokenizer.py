@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernmill import FormatError, IndexRangeError
+from kernmill import FormatError, IndexRangeError, SettingError
 from kernmill.llm import tokenizer as tokenizers
 from kernmill.llm.tokenizer import Tokenizer, TokenKind
 
@@ -27,6 +28,7 @@ def vocabulary(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 both = pytest.mark.usefixtures("vocabulary")
+MISSING = "^a tokenizer needs the package tokenizers, which is not installed"
 
 
 def bytes_as_tokens() -> list[str]:
@@ -361,3 +363,31 @@ def test_an_id_outside_the_vocabulary() -> None:
 def test_text_with_a_lone_surrogate() -> None:
     with pytest.raises(FormatError, match=r"^encode: the text is not valid Unicode"):
         Tokenizer(pieces("a")).encode("a\ud800")
+
+
+@both
+def test_without_the_library_no_tokenizer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(SettingError, match=MISSING):
+        Tokenizer(pieces("a"))
+
+
+def test_a_missing_library_is_no_fault_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizers, "_SMALL", 0)
+    tokenizer = Tokenizer(pieces("a"))
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(SettingError, match=MISSING):
+        tokenizer.encode("a")
+
+
+@pytest.mark.parametrize("texts", [0, 1])
+def test_what_the_library_was_made_of_is_dropped(texts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizers, "_SMALL", 0)
+    monkeypatch.setattr(tokenizers, "_SHORT_TEXTS", texts)
+    tokenizer = Tokenizer(pieces("a", "b", "ab"))
+    found = []
+    for _ in range(3):
+        found.append(tokenizer.encode("ab", add_special=False))
+        texts -= 1
+        assert bool(tokenizer._scores) == (texts >= 0)
+    assert found == [found[0]] * 3
