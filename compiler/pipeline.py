@@ -59,7 +59,7 @@ PIPELINE: tuple[Pass, ...] = (
          "a panel is still one store and one load; one for a matrix unit keeps its type"),
     Pass("part", lambda ast, target: part_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile", "share"),
          "a tile in memory has found who reads it; copies and lanes still ask one question for all of them"),
-    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("share", "convert"),
+    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("convert", "part"),
          "copies first: each copy has indices of its own, from which vectors read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with one vector loop at most"),

@@ -181,5 +181,6 @@ def test_a_constant_is_filled() -> None:
 def test_what_is_widened_is_kept_narrow() -> None:
     """Exponentials rounded to bfloat16 and read as float32: one row of them, of two bytes each."""
     half = dtypes.bfloat16
-    ast = only(attention(*(data(slot, 64, 8, dtype=half) for slot in range(3))))
+    q, k, v = (data(slot, 64, 8, dtype=half) for slot in range(3))
+    ast = only(attention(q, k, v))
     assert {node.dtype for node in ast.toposort() if node.op is Ops.LOCAL} == {dtypes.float32, half}
