@@ -193,7 +193,7 @@ def run_on(device: str, ast: UOp, arrays: Sequence[Array], actions: Sequence[Act
 
 def run_uops(device: str, uops: list[UOp], arrays: Sequence[Array], slots: Sequence[UOp]) -> Array:
     machine = get_device(device)
-    mine = [np.concatenate([array, array[:1]]) for array in arrays]  # one more: it must stay as it is
+    mine = [_aligned(np.concatenate([array, array[:1]])) for array in arrays]  # one more: it must stay as it is
     program = machine.load("k", machine.compile("k", machine.renderer.render("k", uops)))
     buffers = tuple(Buffer(device, p.dtype, int(p.arg[1]), a, a.ctypes.data) for p, a in zip(slots, mine, strict=True))
     threads = signature(uops).threads
@@ -202,6 +202,15 @@ def run_uops(device: str, uops: list[UOp], arrays: Sequence[Array], slots: Seque
     for array, before in zip(mine, arrays, strict=True):
         assert array[-1] == before[0], "a kernel wrote behind its buffer"
     return mine[0][:-1]
+
+
+def _aligned(array: Array) -> Array:
+    """A copy where buffers start: whole lines, which streaming stores rely on."""
+    raw = np.empty(array.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    mine = raw[start : start + array.nbytes].view(array.dtype)
+    mine[:] = array
+    return mine
 
 
 def close(got: Array, want: Array, limit: float = 2e-5) -> None:
