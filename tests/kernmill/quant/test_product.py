@@ -17,18 +17,18 @@ GRIDS = [block.name for block in grids.BLOCKS]
 READ_ONLY = ["Q1_0", "Q2_0", "NVFP4", *GRIDS]
 
 
-def weight(name: str, blocks: int = 1) -> QuantizedTensor:
+def weight(name: str, blocks: int = 1, count: int = ROWS) -> QuantizedTensor:
     """Rows of a type, from values where kernmill writes it, else from bytes that make no infinite scale."""
     kind, rng = block_type(name), np.random.default_rng(len(name))
     blocks = max(blocks, 64 // kind.values)
     if name in GRIDS:
         pytest.importorskip("gguf", reason="the tables of these types are in the package gguf")
     if kind.write is not None:
-        x = rng.standard_normal((ROWS, blocks * kind.values)).astype(np.float32)
+        x = rng.standard_normal((count, blocks * kind.values)).astype(np.float32)
         return QuantizedTensor.quantize(Tensor(x), name).realize()
-    data = rng.integers(0, 256, (ROWS, blocks, kind.size_bytes), dtype=np.uint8)
+    data = rng.integers(0, 256, (count, blocks, kind.size_bytes), dtype=np.uint8)
     data[..., [1, -1]] &= 0x3F  # where scales end; IQ1_M has its own at the end
-    return QuantizedTensor(Tensor(data), name, (ROWS, blocks * kind.values))
+    return QuantizedTensor(Tensor(data), name, (count, blocks * kind.values))
 
 
 def bound(x: Any, values: Any) -> Any:
@@ -42,7 +42,7 @@ def bound(x: Any, values: Any) -> Any:
 def test_error_is_bounded(name: str, device: str) -> None:
     """One row, and nine: more than a tile; and more tiles, for which codes and scales are unpacked once."""
     for rows in (1, 9) if device == "LLVM" else (2,):
-        check(weight(name), rows)
+        check(weight(name, count=ROWS // 2 if device == "PYTHON" else ROWS), rows)  # half: writing takes it seconds
     if device == "LLVM":
         check(weight(name, 2), 25)
 
