@@ -2,7 +2,8 @@
 
 When: before expand. Why there: blocks, copies and lanes of a loop are cut and still ask one question, so that most
 parts hold whole blocks and ask nothing; where an answer changes inside a block, masks stay. Only loops without sums
-and without memory of the kernel's own inside: those would be long twice over.
+and without memory of the kernel's own inside: those would be long twice over. In a part of one iteration values know
+its number; the place that is written keeps the loop, so that one thread runs it.
 Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_parts.py.
 """
 

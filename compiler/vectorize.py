@@ -8,7 +8,7 @@ vector of indices (turn.py looks for what those have in common). Tests: tests/co
 
 from __future__ import annotations
 
-from kernmill.ir import AxisKind, Group, Ops, UOp, closed_ranges, const, dtypes, from_linear, linear, simplify
+from kernmill.ir import AxisKind, Group, InternalError, Ops, UOp, closed_ranges, const, from_linear, linear, simplify
 
 __all__ = ["vectorize"]
 
@@ -23,14 +23,15 @@ def vectorize(ast: UOp) -> UOp:
 
 def _lanes_of(node: UOp) -> UOp | None:
     loops = [r for r in node.ranges if r.arg[1] == AxisKind.VECTOR]
-    assert len(loops) < 2, f"vectorize: {node!r} changes with {len(loops)} vector loops"
+    if len(loops) > 1:
+        raise InternalError(f"vectorize: {node!r} changes with {len(loops)} vector loops")
     return loops[0] if loops else None
 
 
 def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     if node.op is Ops.RANGE and node.arg[1] == AxisKind.VECTOR:
         lanes = int(node.src[0].arg)
-        return const(dtypes.index.vec(lanes), tuple(range(lanes)))
+        return const(node.dtype.vec(lanes), tuple(range(lanes)))
     if closed_ranges(node) or node.op is Ops.REDUCE:
         return _close(node, src)
     if node.op is Ops.INDEX:

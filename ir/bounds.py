@@ -44,7 +44,7 @@ def _const(node: UOp) -> Bounds:
 _leaf: dict[Op, Callable[[UOp], Bounds]] = {
     Ops.CONST: _const,
     Ops.VARIABLE: lambda node: (node.arg[1], node.arg[2]),
-    Ops.RANGE: lambda node: _range(node.src[0], is_part=len(node.arg) > 2),
+    Ops.RANGE: lambda node: _range(node.src[0], is_part=node.first_iteration is not None),
     Ops.IOTA: lambda node: (0, max(0, (node.arg if isinstance(node.arg, int) else node.arg.bounds[1]) - 1)),
 }
 

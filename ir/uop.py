@@ -202,6 +202,11 @@ class UOp(metaclass=_Nodes):
         """A CONST with one number, scalar or in all lanes."""
         return self.op is Ops.CONST and not isinstance(self.arg, tuple)
 
+    @property
+    def first_iteration(self) -> int | None:
+        """Of a RANGE: where in the threads' loop this part of it begins; None of a loop that is no part."""
+        return self.arg[2] if len(self.arg) > 2 else None
+
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
         if stop is None and self._order is not MISSING:

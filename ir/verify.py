@@ -294,7 +294,7 @@ def _index(node: UOp, stage: Stage) -> Complaint:
 
 def _has_wide_bounds(place: UOp) -> bool:
     unknown = (Ops.LOAD, Ops.AFTER, Ops.CDIV, Ops.CMOD)  # or a loop that some threads skip
-    return any(u.op in unknown or (u.op is Ops.RANGE and len(u.arg) > 2) for u in place.toposort())
+    return any(u.op in unknown or (u.op is Ops.RANGE and u.first_iteration is not None) for u in place.toposort())
 
 
 def _lanes_at(place: UOp) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import AxisKind, Ops, Target, UOp
 
-__all__ = ["Renderer", "Signature", "first_iteration", "grid_digits", "identifier", "signature"]
+__all__ = ["Renderer", "Signature", "grid_digits", "identifier", "signature"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +26,12 @@ class Signature:
     group: int = 0
 
 
-def first_iteration(loop: UOp) -> int:
-    """Where in the threads' loop this part of it begins."""
-    return loop.arg[2] if len(loop.arg) > 2 else 0
-
-
 def signature(uops: Sequence[UOp]) -> Signature:
     """Read the signature off a linear list."""
     params = sorted((u for u in uops if u.op is Ops.PARAM), key=lambda u: int(u.arg[0]))
     variables = sorted((u for u in uops if u.op is Ops.VARIABLE), key=lambda u: str(u.arg[0]))
     loops = [u for u in uops if u.op is Ops.RANGE and u.arg[1] == AxisKind.THREAD]
-    threads = max((first_iteration(u) + int(u.src[0].bounds[1]) for u in loops), default=1)
+    threads = max(((u.first_iteration or 0) + int(u.src[0].bounds[1]) for u in loops), default=1)
     sizes = {kind: [int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and u.arg[1] == kind]
              for kind in (AxisKind.GLOBAL, AxisKind.LOCAL)}  # fmt: skip
     group = max(sizes[AxisKind.LOCAL], default=0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
 
 from .amx import AMX_CONFIG, amx_functions, amx_instruction, tile_numbers
-from .base import Renderer, first_iteration, multiple_of, signature
+from .base import Renderer, multiple_of, signature
 
 __all__ = ["LLVM_OPS", "LLVMRenderer"]
 
@@ -342,10 +342,11 @@ class _Function:
         loop = _Loop(self.count, self.block, registers or [])
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
-        if is_thread and (begin := first_iteration(u)):
+        begin = u.first_iteration
+        if is_thread and begin:
             first, limit = (self._define(f"sub i64 {at}, {begin}") for at in (first, limit))
             first = self._define(self._call("i64", "llvm.smax.i64", ("i64", first), ("i64", "0")))
-        if is_thread and (len(u.arg) > 2 or u.src[0].op is not Ops.CONST):  # claimed is of all parts, or the greatest
+        if is_thread and (begin is not None or u.src[0].op is not Ops.CONST):  # of all parts, or the greatest
             limit = self._define(self._call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
         self._emit(f"br label %{loop.body}")
         self._label(loop.body)

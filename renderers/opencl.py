@@ -82,8 +82,9 @@ class _Body(VectorBody):
     def bounds(self, u: UOp) -> tuple[str, str]:
         if u.arg[1] != AxisKind.THREAD:
             return "0", self.values[u.src[0]]
-        limit, part = self.values[u.src[0]], f"_{identifier(str(u.arg[0]))}" if len(u.arg) > 2 else ""
-        self.emit(f"long first{part} = get_global_id(0) * chunk{f' - {u.arg[2]}' if part else ''};")
+        limit, begin = self.values[u.src[0]], u.first_iteration
+        part = "" if begin is None else f"_{identifier(str(u.arg[0]))}"
+        self.emit(f"long first{part} = get_global_id(0) * chunk{f' - {begin}' if part else ''};")
         self.emit(f"long last{part} = first{part} + chunk < {limit} ? first{part} + chunk : {limit};")
         return f"first{part} > 0 ? first{part} : 0" if part else "first", f"last{part}"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, DType, Group, InternalError, Op, Ops, UOp, dtypes
 
-from .base import Renderer, first_iteration, grid_digits, identifier, signature
+from .base import Renderer, grid_digits, identifier, signature
 
 __all__ = ["PYTHON_OPS", "PythonRenderer", "function_name", "rounder_name"]
 
@@ -81,7 +81,7 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
             names[u] = identifier(str(u.arg[0]))
             bounds = names[u.src[0]]
             if u.arg[1] == AxisKind.THREAD:
-                first = first_iteration(u)
+                first = u.first_iteration or 0
                 bounds = f"max(0, begin - {first}), min(end - {first}, {bounds})"
             return f"for {names[u]} in range({bounds}):"
         case Ops.INDEX:

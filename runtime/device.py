@@ -82,6 +82,13 @@ class Call(NamedTuple):
     variables: tuple[int, ...] = ()
     threads: int = 1
 
+    def chunk(self, least_ns: float, shared_ns: float, most: int) -> int:
+        """Iterations of the parallel loop that are handed out together: of `least_ns`, so that there are at most `most`
+        such chunks; all of them where the whole takes less than `shared_ns`."""
+        if self.threads <= 1 or self.program.work_ns < shared_ns:
+            return max(1, self.threads)
+        return max(1 + int(least_ns * self.threads / self.program.work_ns), -(-self.threads // most))
+
 
 class Batch:
     """Calls that are run again and again, some of them on other buffers. The default runs them as new ones."""

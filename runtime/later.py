@@ -17,4 +17,4 @@ if TYPE_CHECKING:
     from . import profile as profile
     from . import tune as tune
 
-__getattr__, _ = names_of(__name__.rpartition(".")[0], "check", "compiling", "planning", "profile", "tune")
+__getattr__ = names_of(__name__.rpartition(".")[0], "check", "compiling", "planning", "profile", "tune")[0]

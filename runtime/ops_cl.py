@@ -379,7 +379,7 @@ class _Launch:
 
     def device_chunk(self, call: Call) -> int:
         """Iterations of the outermost loop for one work-item."""
-        return chunk_size(call.program.work_ns, call.threads) if self.device.target.has_threads else 1
+        return call.chunk(_CHUNK_NS, 2 * _CHUNK_NS, _MOST_ITEMS) if self.device.target.has_threads else 1
 
     def bind(self, slot: int, buffer: Buffer) -> None:
         """Buffer `slot` is this one from now on; one without memory is bound later."""
@@ -459,14 +459,6 @@ class _Prepared(Batch):
                 else:
                     events[0] = event  # the others go at once: a hundred that are kept cost more
         return device.finish(events, is_timed=is_timed)
-
-
-def chunk_size(work_ns: float, threads: int) -> int:
-    """Iterations of the outermost loop that one work-item takes."""
-    if threads <= 1 or work_ns < 2 * _CHUNK_NS:
-        return max(1, threads)
-    least = _CHUNK_NS / (work_ns / threads)
-    return max(1, int(least) + 1, -(-threads // _MOST_ITEMS))
 
 
 def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> Target:

@@ -21,6 +21,7 @@ __all__ = ["LlvmDevice"]
 
 _SHARED_NS = 15_000.0  # less work than this is not worth handing to another thread
 _CHUNK_NS = 5_000.0  # that one thread takes at least
+_MOST_CHUNKS = 256
 
 
 class LlvmDevice(Device):
@@ -122,17 +123,9 @@ def launch_table(calls: Sequence[Call]) -> LaunchTable:
     """The native form of a list of calls."""
     return LaunchTable([
         Launch(c.program.handle.symbols[c.program.name], (*(b.address for b in c.buffers), *c.variables), c.threads,
-               chunk_size(c.program.work_ns, c.threads))
+               c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
         for c in calls
     ])  # fmt: skip
-
-
-def chunk_size(work_ns: float, threads: int) -> int:
-    """Iterations of the parallel loop that one thread takes at least."""
-    if threads <= 1 or work_ns < _SHARED_NS:
-        return max(1, threads)
-    least = _CHUNK_NS / (work_ns / threads)
-    return max(1, int(least) + 1, threads // 256)
 
 
 def compute_dtypes(has_half: bool) -> frozenset[DType]:

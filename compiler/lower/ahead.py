@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TypeAlias
 
-from kernmill.ir import Ops, UOp, closed_ranges, const, dtypes, from_linear, linear, simplify, substitute, with_sources
+from kernmill.ir import Ops, UOp, closed_ranges, dtypes, from_linear, linear, simplify, substitute, with_sources
 
 from ..kernel import iterations
 from ..linearize import loop_depths
@@ -115,7 +115,7 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
     tiles = sorted(total.ranges - panel.ranges, key=lambda r: str(r.arg[0]))
     if iterations(copying) != iterations(loop) or not panel.ranges <= total.ranges:
         return []
-    count, number = 1, const(dtypes.index, 0)
+    count, number = 1, loop.like(0)
     for tile in tiles:
         number, count = number * iterations(tile) + tile, count * iterations(tile)
     share = -(-len(loads) // count)

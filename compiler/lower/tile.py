@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import permutations, product
 from math import prod
 
-from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, const, dtypes, linear, rebuilt, simplify, substitute
+from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, dtypes, linear, rebuilt, simplify, substitute
 
 from ..groups import is_local
 
@@ -37,7 +37,7 @@ def _is_dealt(memory: UOp, unit: Unit, order: Sequence[UOp]) -> bool:
     loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE and is_local(node)}
     last = [loops[name] for name in order[-1].arg.order if name in loops][-len(unit.items) :]
     items = zip(last, unit.items, strict=False)
-    own = {loop: step for loop, (count, step) in items if loop.src[0] is const(dtypes.index, count)}
+    own = {loop: step for loop, (count, step) in items if loop.src[0] is loop.like(count)}
     if len(own) < len(unit.items) or not memory.ranges.isdisjoint(own):
         return False
     for node in order:
@@ -67,7 +67,7 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
         if a is None or b is None or c is None:
             continue
         loads = (UOp(Ops.LOAD, block.dtype, (block,)) for block in (a, b))
-        value = UOp(Ops.TILE, c.dtype, (*loads, const(c.dtype, 0)), (unit.m, unit.n, unit.k, unit.group))
+        value = UOp(Ops.TILE, c.dtype, (*loads, c.like(0)), (unit.m, unit.n, unit.k, unit.group))
         rest = [loop for loop in closed_ranges(total) if loop not in sizes]
         if rest:
             value = UOp(Ops.REDUCE, c.dtype, (value, *rest), total.arg)
@@ -88,9 +88,9 @@ def _operands(total: UOp, unit: Unit) -> list[tuple[UOp, UOp]]:
 def _block(place: UOp, steps: dict[UOp, int], sizes: dict[UOp, int]) -> UOp | None:
     """INDEX of a whole block, if these loops walk it in these steps, and the others of the unit not at all."""
     terms, _ = linear(place.src[1])
-    if any(loop.src[0] is not const(dtypes.index, size) for loop, size in sizes.items()):
+    if any(loop.src[0] is not loop.like(size) for loop, size in sizes.items()):
         return None
     if {atom: k for atom, k in terms.items() if not atom.ranges.isdisjoint(sizes)} != steps:
         return None
-    first = simplify(substitute(place.src[1], dict.fromkeys(sizes, const(dtypes.index, 0))))
+    first = simplify(substitute(place.src[1], dict.fromkeys(sizes, place.src[1].like(0))))
     return place.replace(dtype=place.dtype.vec(prod(sizes[loop] for loop in steps)), src=(place.src[0], first))

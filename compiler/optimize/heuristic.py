@@ -351,28 +351,36 @@ def _stage_few(plan: Plan, main: Group, lane_loop: str, rows: list[str], walked:
 def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
     many = target.vector_registers >= 32
-    tiles, size = dict[str, int](), shape.sizes.get(lane_loop or "", 0)
-    is_whole = size % width == 0 and size >= _LONG_SUM * width
     reusing = [
         name for name in reversed(shape.outputs)
         if name != lane_loop and name in main.around and shape.sizes[name] > 1
         and any(a.step(name) == 0 and name not in a.steps for a in main.loads)
     ]  # fmt: skip
     reusing = _best_pair(shape, main, reusing, lane_loop)
-    if lane_loop is not None and lane_loop in shape.outputs:
-        blocks = -(-shape.sizes[lane_loop] // width)
-        if reusing:
-            columns, rows = _best_block(blocks, shape.sizes[reusing[0]], many)
-            tiles[lane_loop], tiles[reusing[0]] = columns, rows
-            left = (16 if many else 8) // (columns * rows)
-            if len(reusing) > 1 and left > 1:
-                tiles[reusing[1]] = _tile(shape.sizes[reusing[1]], left)
-        else:
-            whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
-            tiles[lane_loop] = _tile(blocks, 8) if whole == 1 and many else whole
-    elif not is_whole or not _is_read_once(shape, main, {}, target) or any(_is_long(main, name) for name in reusing):
+    if lane_loop is None or lane_loop not in shape.outputs:
+        if _is_one_stream(shape, main, reusing, lane_loop, width, target):
+            reusing = []
         tiles = {name: _tile(shape.sizes[name], 4 if many else 2) for name in reusing[:2]}
-    return tiles or _side_by_side(shape, main, lane_loop, target)
+        return tiles or _side_by_side(shape, main, lane_loop, target)
+    blocks = -(-shape.sizes[lane_loop] // width)
+    if not reusing:
+        whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
+        return {lane_loop: _tile(blocks, 8) if whole == 1 and many else whole}
+    columns, rows = _best_block(blocks, shape.sizes[reusing[0]], many)
+    tiles = {lane_loop: columns, reusing[0]: rows}
+    left = (16 if many else 8) // (columns * rows)
+    if len(reusing) > 1 and left > 1:
+        tiles[reusing[1]] = _tile(shape.sizes[reusing[1]], left)
+    return tiles
+
+
+def _is_one_stream(
+    shape: Shape, main: Group, rows: list[str], lane_loop: str | None, width: int, target: Target
+) -> bool:
+    """Whether long sums of whole vectors read once what lies one after the other: tiles would make many streams."""
+    size = shape.sizes.get(lane_loop or "", 0)
+    is_long = size % width == 0 and size >= _LONG_SUM * width
+    return is_long and _is_read_once(shape, main, {}, target) and not any(_is_long(main, name) for name in rows)
 
 
 def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:

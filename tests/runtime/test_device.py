@@ -166,3 +166,13 @@ def test_every_device_has_a_plain_buffer_type(device: str) -> None:
     assert plain.name == "plain"
     assert plain.is_plain_layout
     assert plain.size_bytes(dtypes.float16, (3, 5)) == 30
+
+
+def test_chunks_of_a_call() -> None:
+    def chunk(work_ns: float, threads: int) -> int:
+        return Call(Program("k", None, threads, work_ns), (), (), threads).chunk(20_000.0, 40_000.0, 64)
+
+    assert chunk(1e9, 1) == 1
+    assert chunk(100.0, 1000) == 1000  # too little work for two
+    assert -(-1000 // chunk(1e9, 1000)) <= 64
+    assert chunk(1e6, 1000) == 21

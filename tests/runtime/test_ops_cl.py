@@ -507,13 +507,6 @@ def test_kernels_are_timed_by_events(opencl: str) -> None:
     assert 0 < time_ns < 1_000_000_000
 
 
-def test_chunks() -> None:
-    assert ops_cl.chunk_size(1e9, 1) == 1
-    assert ops_cl.chunk_size(100.0, 1000) == 1000  # too little work for two
-    assert -(-1000 // ops_cl.chunk_size(1e9, 1000)) <= 64
-    assert ops_cl.chunk_size(1e6, 1000) == 21
-
-
 def test_several_threads_share_a_program(opencl: str) -> None:
     import threading
 
