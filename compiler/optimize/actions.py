@@ -119,9 +119,9 @@ def apply_action(ast: UOp, action: Action) -> Acted:
     Raises:
         CompileError: as above.
     """
-    names = [arg for arg in action.args if not arg.isdigit()]
+    loops = [arg for arg in action.args if not arg.isdigit()]
     try:
-        if len(set(names)) < len(names):
+        if len(set(loops)) < len(loops):
             raise ValueError("a loop is named twice")
         done, made = VERBS[action.verb].act(ast, action.args)
         _check_memory(done)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import kernmill.tensor
 from kernmill import Context, ShapeError, Tensor, dtypes, jit, no_grad
 from kernmill.ir import DType
+from kernmill.runtime import realize as compute
 from tests.kernmill.against import close, same, values
 
 
@@ -328,7 +328,6 @@ def test_a_tensor_that_changes_while_another_thread_realizes_it_keeps_the_change
     """A capture realizes what other threads have assigned. Once it failed, or took their change back."""
     with Context(DEVICE=device):
         x = Tensor([1.0, 2.0]) + 1
-        compute = kernmill.tensor.realize
 
         def realize_slowly(*args: Any) -> None:
             compute(*args)
