@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from kernmill.ir import AxisKind, InternalError, Ops, UOp, closed_ranges, dtypes
+from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, closed_ranges, dtypes
 
 from .kernel import KernelInfo
 
@@ -94,7 +94,8 @@ def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
             deepest = path
     for loop in around:
         if paths[loop] != deepest[: len(paths[loop])]:
-            raise InternalError(f"linearize: a value needs loops that do not nest: {[r.arg[0] for r in ranges]}")
+            names = " ".join(sorted(str(r.arg[0]) for r in ranges))
+            raise CompileError(f"schedule: a value needs the loops {names}, and they do not nest. Change their order.")
     return deepest
 
 

@@ -266,7 +266,11 @@ class _Evaluator:
         import numpy as np
 
         if u.op is Ops.CAST:
-            return src[0] != 0 if u.dtype.is_bool else src[0].astype(_numpy_name(u.dtype))
+            x = src[0]
+            if u.dtype.is_int and u.src[0].dtype.is_float:  # as the devices do, not as the machine under NumPy likes
+                x = x.astype(np.float64)
+                x = (x - (x >= 2.0**63) * 2.0**64).astype(np.int64)
+            return x != 0 if u.dtype.is_bool else x.astype(_numpy_name(u.dtype))
         if u.src[0].dtype.scalar is dtypes.bfloat16:
             return (src[0].view(np.uint32) >> 16).astype(np.uint16).view(_numpy_name(u.dtype))
         if u.dtype.scalar is dtypes.bfloat16:

@@ -22,8 +22,8 @@ class Activations(Functions):
         return choose(self.le(0), zero, self)
 
     def relu6(self) -> Self:
-        """x between 0 and 6."""
-        return self.clamp(0, 6)
+        """x between 0 and 6; its gradient at both is 0."""
+        return self.hardtanh(0, 6)
 
     def leaky_relu(self, negative_slope: float = 0.01) -> Self:
         """x where positive, else negative_slope * x."""
@@ -85,13 +85,14 @@ class Activations(Functions):
         return self.div(self.abs().add(1))
 
     def hardtanh(self, min_val: float = -1.0, max_val: float = 1.0) -> Self:
-        """x between min_val and max_val."""
-        return self.clamp(min_val, max_val)
+        """x between min_val and max_val; its gradient at both is 0."""
+        x, low, high = self._join(min_val, max_val)
+        return choose(x.le(low), low, choose(x.ge(high), high, x))
 
     def hardsigmoid(self) -> Self:
         """(x + 3) / 6 between 0 and 1."""
-        return self.add(3.0).clamp(0.0, 6.0).div(6.0)
+        return self.add(3.0).relu6().div(6.0)
 
     def hardswish(self) -> Self:
         """x * hardsigmoid(x)."""
-        return self.mul(self.add(3.0).clamp(0.0, 6.0)).div(6.0)
+        return self.mul(self.add(3.0).relu6()).div(6.0)

@@ -125,10 +125,12 @@ def grad_pow(u: UOp, g: UOp) -> Grads:
 
 
 def grad_extreme(u: UOp, g: UOp) -> Grads:
-    """max, min: to the winner; equal sources share evenly."""
+    """max, min: to the winner; equal sources share evenly; with nan nobody loses."""
     a, b = u.src
     share = _where(elementwise(Ops.EQ, a, b), g * 0.5, g)
-    return _where(elementwise(Ops.EQ, a, u), share, 0.0), _where(elementwise(Ops.EQ, b, u), share, 0.0)
+    is_less, is_more = elementwise(Ops.LT, a, b), elementwise(Ops.LT, b, a)
+    lost = (is_less, is_more) if u.op is Ops.MAX else (is_more, is_less)
+    return _where(lost[0], 0.0, share), _where(lost[1], 0.0, share)
 
 
 def grad_neg(u: UOp, g: UOp) -> Grads:

@@ -13,6 +13,7 @@ from typing import Self
 from kernmill.ir import SettingError, ShapeError, UOp, permute, reshape, show_shape, window
 
 from .contraction import Contraction
+from .size import as_node
 
 __all__ = ["Convolution"]
 
@@ -25,7 +26,8 @@ def each(value: Each, count: int, name: str) -> tuple[int, ...]:
     Raises:
         ShapeError: another number of numbers.
     """
-    values = (value,) * count if isinstance(value, int) else tuple(value)
+    value = as_node(value)
+    values = (value,) * count if isinstance(value, int) else tuple(map(as_node, value))
     if len(values) != count:
         raise ShapeError(f"{name}={values} for {count} spatial axes. Give one number, or one for each axis.")
     return values
@@ -232,6 +234,7 @@ class Pool:
         dilation: Each,
         ceil_mode: bool,
     ) -> None:
+        kernel_size = as_node(kernel_size)
         self.rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
         self.others = len(shape) - self.rank
         if self.others < 0:

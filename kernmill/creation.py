@@ -242,6 +242,7 @@ class Creation(Lazy):
         """
         if not self.dtype.is_int:
             raise DTypeError(f"one_hot: of a {self.dtype.name} tensor. Class numbers are ints.")
+        num_classes = as_node(num_classes)
         if num_classes < 1:
             raise IndexRangeError(f"one_hot: {num_classes} classes. Give at least 1.")
         places = self._make(iota(num_classes))

@@ -70,14 +70,14 @@ class Comparison(Lazy):
         return self._binary(Ops.MIN, other)
 
     def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Self:
-        """Values below `min` become `min`, then values above `max` become `max`; nan stays nan."""
+        """Values below `min` become `min`, then values above `max` become `max`; nan stays nan, as a bound too."""
         result = self
         if min is not None:
             x, low = result._join(min)
-            result = choose(x.lt(low), low, x)
+            result = choose(x.lt(low).logical_or(low.isnan()), low, x)
         if max is not None:
             x, high = result._join(max)
-            result = choose(x.gt(high), high, x)
+            result = choose(x.gt(high).logical_or(high.isnan()), high, x)
         return result
 
     clip = clamp
@@ -268,11 +268,12 @@ class Arithmetic(Bitwise):
         return self.div(1, reverse=True)
 
     def sign(self) -> Self:
-        """-1, 0 or 1; nan stays nan."""
+        """-1, 0 or 1; nan stays nan. Its gradient is 0."""
         one = self._join(1)[1].cast(self.dtype)
         if self.dtype.is_bool or not self.dtype.min:
             return choose(self.ne(0), one, self)
-        return choose(self.lt(0), one.neg(), choose(self.gt(0), one, self.detach()))
+        rest = self._apply(Ops.TRUNC) if self.dtype.is_float else self  # 0 or nan, with a gradient of 0
+        return choose(self.lt(0), one.neg(), choose(self.gt(0), one, rest))
 
     def detach(self) -> Self:
         """The same values in a tensor of its own, a constant to gradients."""
@@ -311,7 +312,7 @@ class Arithmetic(Bitwise):
 
     def _multiplied(self, exponent: int) -> Self:
         if exponent < 0:
-            return self._multiplied(-exponent).reciprocal()
+            return self.reciprocal()._multiplied(-exponent)  # of a power its gradient at 0 is inf * 0
         if exponent == 0:
             return choose(
                 self._filled(0).eq(0), self._filled(1), self

@@ -156,14 +156,18 @@ class Functions(Rounding):
         return result
 
     def asin(self) -> Self:
-        """Inverse sine, atan(x / sqrt((1-x)(1+x))): within 4 units; |x| > 1 gives nan."""
-        x = self._floating()
-        return x.div(x.sub(1.0, reverse=True).mul(x.add(1.0)).sqrt()).atan()
+        """Inverse sine, 2 atan(x / (1 + cos)), cos = sqrt(1-x) sqrt(1+x): within 4 units; |x| > 1 gives nan."""
+        x = self._floating()  # two roots: that of a product has a gradient of inf * 0 at its ends
+        cosine = x.sub(1.0, reverse=True).sqrt().mul(x.add(1.0).sqrt())
+        return x.div(cosine.add(1.0)).atan().mul(2.0)
 
     def acos(self) -> Self:
-        """Inverse cosine, 2 atan(sqrt((1-x)/(1+x))): within 4 units; |x| > 1 gives nan."""
+        """Inverse cosine, 2 atan(sqrt(1-x) / sqrt(1+x)) of |x|: within 4 units; |x| > 1 gives nan."""
         x = self._floating()
-        return x.sub(1.0, reverse=True).div(x.add(1.0)).sqrt().atan().mul(2.0)
+        is_negative = x.lt(0.0)
+        size = choose(is_negative, x.neg(), x)
+        angle = size.sub(1.0, reverse=True).sqrt().div(size.add(1.0).sqrt()).atan().mul(2.0)
+        return choose(is_negative, angle.sub(math.pi, reverse=True), angle)
 
     # --- hyperbolic
     def tanh(self) -> Self:
@@ -202,17 +206,13 @@ class Functions(Rounding):
         x = self._floating()
         is_far = x.gt(1e4)
         rest = choose(is_far, x._filled(1.0), x).sub(1.0)
-        close = rest.add(rest.mul(rest).add(rest.mul(2.0)).sqrt()).log1p()
-        far = choose(is_far, x.log().add(math.log(2.0)), close)
-        return choose(x.lt(1.0), x._filled(math.nan), far)
+        close = rest.add(rest.sqrt().mul(rest.add(2.0).sqrt())).log1p()
+        return choose(is_far, x.log().add(math.log(2.0)), close)
 
     def atanh(self) -> Self:
-        """Inverse hyperbolic tangent, log1p(2x/(1-x)) / 2 of |x|; |x| > 1 gives nan."""
+        """Inverse hyperbolic tangent, (log1p(x) - log1p(-x)) / 2; |x| > 1 gives nan."""
         x = self._floating()
-        is_negative = x.lt(0.0)
-        size = choose(is_negative, x.neg(), x)
-        result = size.mul(2.0).div(size.sub(1.0, reverse=True)).log1p().mul(0.5)
-        return choose(is_negative, result.neg(), choose(x.eq(0.0), x, result))
+        return choose(x.eq(0.0), x, x.log1p().sub(x.neg().log1p()).mul(0.5))  # -0.0 is itself
 
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x)), without overflow in it or in its gradient."""

@@ -21,6 +21,7 @@ import functools
 import itertools
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
@@ -141,6 +142,7 @@ def changes() -> int:
 
 _numbers = itertools.count(1)  # no number comes twice, also where threads change tensors at once
 _changes = 0
+_putting = threading.Lock()
 
 
 class Lazy:
@@ -166,11 +168,20 @@ class Lazy:
         """A tensor of NumPy data. Tensor says how."""
         raise NotImplementedError
 
-    def _put(self, node: UOp) -> None:
-        """Give this box another node, which the counter tells all who rely on the old one."""
+    def _put(self, node: UOp, instead_of: UOp | None = None) -> bool:
+        """Give this box another node, which the counter tells all who rely on the old one.
+
+        With `instead_of` only if that is still its node, as it may not be where threads share tensors; whether it was.
+        """
         global _changes
-        self.uop = node
-        _changes = next(_numbers)
+        with _putting:
+            if instead_of is not None and self.uop is not instead_of:
+                return False
+            before = self.uop
+            self.uop = node
+            _changes = next(_numbers)
+        del before  # not under the lock: a graph may go with it
+        return True
 
     # --- what it is
     @property
@@ -280,8 +291,8 @@ class Lazy:
     def cast(self, dtype: DTypeLike) -> Self:
         """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even.
 
-        A float that the int dtype cannot hold, such as a negative one in uint32, gives any value; in ints of 8 and 16
-        bits, what lies within int32 wraps.
+        A float that the int dtype cannot hold wraps, -1.0 in uint32 to 2**32 - 1, where int32 holds it (int64 for
+        ints of 64 bits); beyond that it gives any value.
         """
         dtype = as_dtype(dtype)
         return self if dtype is self.uop.dtype else self._result(self.uop.cast(dtype))

@@ -66,7 +66,7 @@ class Movement(Arithmetic):
         """Axis numbers; None is all of them."""
         if axis is None:
             return tuple(range(self.ndim))
-        axes = tuple(self._axis(a, call) for a in ((axis,) if isinstance(axis, int) else axis))
+        axes = tuple(self._axis(a, call) for a in flat_sizes((axis,)))
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{call}: axes {axes} name one axis twice. Name each axis once.")
         return axes if self.ndim else ()
@@ -178,7 +178,7 @@ class Movement(Arithmetic):
         return choose(inside, padded, self._tensor(value).cast(self.dtype))
 
     def _pairs(self, padding: Sequence[int] | Sequence[tuple[int, int] | None]) -> list[tuple[int, int]]:
-        flat = [as_node(p) for p in padding if isinstance(p, (int, UOp, SymbolicSize))]
+        flat = [node for p in padding if isinstance(node := as_node(p), (int, UOp))]
         if not flat:
             pairs = [(0, 0) if p is None else (as_node(p[0]), as_node(p[1])) for p in padding]  # type: ignore[index]
         else:
@@ -286,7 +286,7 @@ class Movement(Arithmetic):
 
     def unfold(self, axis: int, size: int, step: int) -> Self:
         """Sliding windows: the axis counts windows, a new last axis runs over each."""
-        return self._result(window(self.uop, self._axis(axis, "unfold"), size, step))
+        return self._result(window(self.uop, self._axis(axis, "unfold"), as_node(size), as_node(step)))
 
 
 M = TypeVar("M", bound=Movement)
@@ -349,7 +349,7 @@ class Joining(Movement):
     def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
         """Pieces along an axis: of one size (the last may be smaller), or of the sizes given."""
         axis = self._axis(axis, "split")
-        length = self.node_shape[axis]
+        length, sizes = self.node_shape[axis], as_node(sizes)
         if isinstance(sizes, int):
             if sizes < 1:
                 raise ShapeError(f"split: pieces of size {sizes}. Give a size of at least 1.")

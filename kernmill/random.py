@@ -11,6 +11,7 @@ Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Sequence
 from math import prod
@@ -43,6 +44,7 @@ __all__ = ["Random", "manual_seed", "threefry"]
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 _WORD = 0xFFFFFFFF
+_ODD = 0x9E3779B1  # scatters the seeds of children
 
 
 def threefry(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
@@ -87,14 +89,35 @@ class _Generator:
 _generators: dict[str, _Generator] = {}
 _lock = threading.RLock()
 _seed: int | None = None
+_forks = 0  # children so far
 
 
 def manual_seed(seed: int) -> None:
-    """Start the random numbers of every device anew from a seed (its low 32 bits)."""
+    """Start the random numbers of every device anew from a seed (its low 32 bits). Forked children get others."""
     global _seed
     with _lock:
         _seed = int(seed)
         _generators.clear()
+
+
+def _seed_now() -> int:
+    return int(setting("SEED")) if _seed is None else _seed
+
+
+def _before_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+def _after_fork() -> None:
+    """A forked child draws numbers of its own: its seed is made of its parent's, and of which child it is."""
+    global _lock
+    _lock = threading.RLock()  # a thread that is not here may hold the old one
+    manual_seed((_seed_now() * _ODD + _forks) * _ODD & _WORD)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 class Random(Convolution, Scan):
@@ -112,8 +135,7 @@ class Random(Convolution, Scan):
             if place not in _generators:
                 import numpy as np
 
-                seed = int(setting("SEED")) if _seed is None else _seed
-                node = upload(np.array([seed & _WORD, 0], np.uint32), dtypes.uint32, place)
+                node = upload(np.array([_seed_now() & _WORD, 0], np.uint32), dtypes.uint32, place)
                 _generators[place] = _Generator(cls._make(node, place))
             x, y = _generators[place].words(sizes)
             return cls._make(x, place), cls._make(y, place)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, NamedTuple, Self
 
 from kernmill.ir import Op, Ops, ShapeError, UOp, dtypes, iota
@@ -219,6 +220,7 @@ class Scan(Indexing):
             ShapeError: fewer than k elements.
         """
         size = self.node_shape[self._axis(axis, "topk")] if self.ndim else 1
+        k = int(k) if isinstance(k, Integral) else k  # NumPy's too
         if isinstance(size, int) and not 0 <= k <= size:
             raise ShapeError(f"topk: {k} of {size} elements. Ask for 0 to {size}.")
         order = self._order(axis, largest, k, "topk")

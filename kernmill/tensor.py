@@ -49,6 +49,7 @@ __all__ = ["Tensor"]
 _leaf_numbers = itertools.count(1)
 _leaves: weakref.WeakKeyDictionary[UOp, weakref.ref[Conversions]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+_realizing = threading.RLock()  # a thread may meet tensors of another one, in a capture or by equal constants
 
 
 class Conversions(Casting):
@@ -78,44 +79,26 @@ class Conversions(Casting):
 
     def realize(self, *others: Self) -> Self:
         """Compute this tensor and others now, together."""
-        tensors: list[Any] = [self, *others, *self._states()]
-        lazy = [t for t in {id(t): t for t in tensors}.values() if _stored(t.uop) is None]
-        if lazy:
-            for t in lazy:
-                if any(isinstance(size, UOp) for size in t.uop.shape):
-                    raise ShapeError(
-                        f"realize: the shape {show_shape(t.uop.shape)} is known at each call only, and a tensor that "
-                        "stays has a fixed one. Reduce it, or write it into a part of a larger tensor."
-                    )
-            constant = [(t, t.uop) for t in lazy if _is_shared(t.uop)]
-            origin, UOp.current_origin = UOp.current_origin, None
-            try:
-                realize(list(dict.fromkeys(t.uop for t in lazy)), expressions, given_values())
-            finally:
-                UOp.current_origin = origin
-            for t in lazy:
-                t._settle()
-            for (
-                t,
-                node,
-            ) in constant:  # other tensors share the node, not the memory
-                if t.uop is node:
-                    t._put(reshape(buffer_node(node.storage), node.shape))
-                node.storage = None
+        with _realizing:
+            tensors: list[Any] = [self, *others, *self._states()]
+            nodes = {id(t): (t, t.uop) for t in tensors}.values()
+            if lazy := [(t, node) for t, node in nodes if _stored(node) is None]:
+                _realize(lazy)
         return self
 
-    def _settle(self) -> None:
+    def _settle(self, node: UOp) -> None:
         """After realizing: keep the memory, and the history only where backward() may ask for it."""
-        storage = self.uop.storage
-        self._device = storage.device
+        storage = node.storage
         is_leaf = self.requires_grad and self._is_leaf()
-        if self.requires_grad and not is_leaf:
-            return
-        self._put(reshape(buffer_node(storage), self.uop.shape))
-        if is_leaf:
+        if is_leaf or not self.requires_grad:
+            real = reshape(buffer_node(storage), node.shape)
             # a DETACH, since a reshape of a reshape would leave out the leaf; its buffer alone tells it from others
-            self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), 0))
-            _register(self)
+            if self._put(UOp(Ops.DETACH, self.dtype, (real,), 0) if is_leaf else real, node):
+                self._device = storage.device
+                if is_leaf:
+                    _register(self)
+        elif self.uop is node:
+            self._device = storage.device
 
     def numpy(self) -> Array:
         """The values as a NumPy array: a read-only view of the memory where the host can see it, else a copy.
@@ -243,6 +226,28 @@ class Conversions(Casting):
             _register(self)
         self.requires_grad = requires_grad
         return self
+
+
+def _realize(lazy: list[tuple[Any, UOp]]) -> None:
+    """Compute the nodes of tensors, and give them their memory: those that no other thread has changed meanwhile."""
+    for _, node in lazy:
+        if any(isinstance(size, UOp) for size in node.shape):
+            raise ShapeError(
+                f"realize: the shape {show_shape(node.shape)} is known at each call only, and a tensor that "
+                "stays has a fixed one. Reduce it, or write it into a part of a larger tensor."
+            )
+    constant = [(t, node) for t, node in lazy if _is_shared(node)]
+    origin, UOp.current_origin = UOp.current_origin, None
+    try:
+        realize(list(dict.fromkeys(node for _, node in lazy)), expressions, given_values())
+    finally:
+        UOp.current_origin = origin
+    for t, node in lazy:
+        t._settle(node)
+    for t, node in constant:  # other tensors share the node, not the memory
+        if t.uop is node:
+            t._put(reshape(buffer_node(node.storage), node.shape), node)
+        node.storage = None
 
 
 def _register(leaf: Conversions) -> None:

@@ -84,6 +84,10 @@ def _constant(dtype: DType, arg: object) -> str:
     return text if dtype.lanes == 1 else f"splat ({llvm_type(dtype.scalar)} {text})"
 
 
+def _numbers(lanes: Sequence[int]) -> str:
+    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {n}' for n in lanes)}>"
+
+
 class LLVMRenderer(Renderer):
     """Text for llvmlite's parser (LLVM 20 or later: opaque pointers, `splat`)."""
 
@@ -429,11 +433,8 @@ class _Function:
         signed = a.kind in (Kind.INT, Kind.INDEX)
         if a.is_float and b.is_float:
             verb = "fpext" if b.bits > a.bits else "fptrunc"
-        elif a.is_float and b.bits < 32:  # by int32: what that holds wraps, in lanes as alone; beyond it, any value
-            wide = llvm_type(dtypes.int32.vec(u.dtype.lanes))
-            verb, value, source = "trunc", self._define(f"fptosi {source} {value} to {wide}"), wide
         elif a.is_float:
-            verb = "fptosi" if b.kind is Kind.INT else "fptoui"
+            verb = "fptosi"  # the others are decomposed
         elif b.is_float:
             verb = "sitofp" if signed else "uitofp"
         else:
@@ -465,10 +466,7 @@ class _Function:
         """Behind two steps of a network of them (a transpose) LLVM is kept from looking through: it tries all chains of
         shuffles, a third of its time for such a kernel, and finds nothing shorter."""
         a, b = u.src
-        mask = ", ".join(f"i32 {n}" for n in u.arg)
-        self.values[u] = self._define(
-            f"shufflevector {self._typed(a)}, {self._typed(b)}, <{len(u.arg)} x i32> <{mask}>"
-        )
+        self.values[u] = self._define(f"shufflevector {self._typed(a)}, {self._typed(b)}, {_numbers(u.arg)}")
         steps = self.steps.get(a, 0)
         self.steps[u] = steps + 1 if a is not b and steps == self.steps.get(b, 0) else 1
         if self.steps[u] == _STEPS and u.dtype.scalar in (dtypes.float32, dtypes.float64):
@@ -531,13 +529,8 @@ class _Function:
         while lanes > 1:
             whole, half = vector.dtype.vec(lanes), vector.dtype.vec(lanes // 2)
             kind = llvm_type(whole)
-            low, high = (
-                self._define(f"shufflevector {kind} {name}, {kind} poison, <{lanes // 2} x i32> <{numbers}>")
-                for numbers in (
-                    ", ".join(f"i32 {n}" for n in range(lanes // 2)),
-                    ", ".join(f"i32 {n}" for n in range(lanes // 2, lanes)),
-                )
-            )
+            parts = (_numbers(range(first, first + lanes // 2)) for first in (0, lanes // 2))
+            low, high = (self._define(f"shufflevector {kind} {name}, {kind} poison, {part}") for part in parts)
             name = self._combine(u.arg, half, low, high, lanes // 2)
             lanes //= 2
         kind = f"<1 x {llvm_type(u.dtype)}>"

@@ -44,6 +44,17 @@ def _safe_shift(u: UOp) -> UOp | None:
     return inside.where(shifted, 0)
 
 
+def _float_to_int(u: UOp) -> UOp | None:
+    """By a signed int of 32 or 64 bits, so that what it holds wraps on every machine; beyond it, any value."""
+    (x,), to = u.src, u.dtype.scalar
+    wide = dtypes.int64 if to.bits == 64 else dtypes.int32
+    if not (x.dtype.is_float and to.is_int) or to is wide:
+        return None
+    if to.bits >= 32:  # the upper half of an unsigned one
+        x = (x < 2.0 ** (to.bits - 1)).where(x, x - 2.0**to.bits)
+    return x.cast(wide).cast(to)
+
+
 # What most machines lack. A target that prints one of these ops itself lists it in target.ops.
 _BASICS: list[tuple[Op, Rule]] = [
     (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), lambda u: _max(Ops.MAX, u))),
@@ -53,17 +64,17 @@ _BASICS: list[tuple[Op, Rule]] = [
     (Ops.ABS, Rule("abs_to_where", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x + 0 if x.dtype.is_float else x))),
 ]
 
-_FMA_OF_INTS = Rule(
-    "fma_of_ints", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z, when=lambda x, y, z: not x.dtype.is_float
-)
+_ALWAYS = [
+    Rule("fma_of_ints", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z, when=lambda x, y, z: not x.dtype.is_float),
+    Rule("shift_in_range", node(Ops.SHL, x, y).named("u"), _safe_shift),
+    Rule("shift_right_in_range", node(Ops.SHR, x, y).named("u"), _safe_shift),
+    Rule("float_to_int", node(Ops.CAST, x).named("u"), _float_to_int),
+]
 
 
 @cache
 def _rules(target: Target) -> RuleSet:
-    rules = [rule for op, rule in _BASICS if op not in target.ops]
-    rules.append(_FMA_OF_INTS)
-    rules.append(Rule("shift_in_range", node(Ops.SHL, x, y).named("u"), _safe_shift))
-    rules.append(Rule("shift_right_in_range", node(Ops.SHR, x, y).named("u"), _safe_shift))
+    rules = [*(rule for op, rule in _BASICS if op not in target.ops), *_ALWAYS]
     sines = () if dtypes.float64 in target.storage_dtypes else SINES_IN_WORDS
     rules += [r for r in (*sines, *TRANSCENDENTAL) if r.pattern.op not in target.ops]
     rules += list(INTEGER_DIVISION)

@@ -7,7 +7,9 @@ bits. Tests: tests/compiler/lower/test_narrow_float.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Group, Ops, Rule, RuleSet, Target, UOp, dtypes, node
+from collections.abc import Callable
+
+from kernmill.ir import DType, Group, Ops, Rule, RuleSet, Target, UOp, dtypes, node
 
 __all__ = ["narrow_float_rules"]
 
@@ -75,45 +77,39 @@ def _to_float16_bits(u: UOp) -> UOp:
     return half.cast(dtypes.uint16).bitcast(dtypes.float16)
 
 
-def _through_float32(u: UOp) -> UOp:
-    return u.src[0].cast(dtypes.float32).cast(u.dtype.scalar)
+def _through_float32(u: UOp) -> UOp | None:
+    """Between float16 and what is no float."""
+    of, to = u.src[0].dtype.scalar, u.dtype.scalar
+    if dtypes.float16 not in (of, to) or of.is_float is to.is_float:
+        return None
+    return u.src[0].cast(dtypes.float32).cast(to)
+
+
+def _cast(name: str, becomes: Callable[[UOp], UOp | None], of: DType | None = None, to: DType | None = None) -> Rule:
+    """A rule for CASTs of one dtype, to one dtype, or both."""
+
+    def fits(u: UOp) -> bool:
+        return of in (None, u.src[0].dtype.scalar) and to in (None, u.dtype.scalar)
+
+    return Rule(f"cast_{name}", node(Ops.CAST, name="u"), becomes, when=fits)
 
 
 def narrow_float_rules(target: Target) -> RuleSet:
     """Rules for a target."""
-    any_cast = node(Ops.CAST, name="u")
-    pairs = [
-        Rule("cast_from_bfloat16", any_cast, _from_bfloat16, when=lambda u: u.src[0].dtype.scalar is dtypes.bfloat16),
-        Rule("cast_to_bfloat16", any_cast, _to_bfloat16, when=lambda u: u.dtype.scalar is dtypes.bfloat16),
-        Rule(
-            "cast_float64_to_float16",
-            any_cast,
-            _float64_to_float16,
-            when=lambda u: u.dtype.scalar is dtypes.float16 and u.src[0].dtype.scalar is dtypes.float64,
-        ),
-        Rule(
-            "cast_int_to_float16",
-            any_cast,
-            _through_float32,
-            when=lambda u: (
-                (u.dtype.scalar is dtypes.float16 and not u.src[0].dtype.is_float)
-                or (u.src[0].dtype.scalar is dtypes.float16 and not u.dtype.is_float)
-            ),
-        ),
+    casts = [
+        _cast("from_bfloat16", _from_bfloat16, of=dtypes.bfloat16),
+        _cast("to_bfloat16", _to_bfloat16, to=dtypes.bfloat16),
+        _cast("float64_to_float16", _float64_to_float16, dtypes.float64, dtypes.float16),
+        _cast("int_to_float16", _through_float32),
     ]
     if dtypes.float16 not in target.storage_dtypes:
-        pairs += [
-            Rule(
-                "cast_from_float16_bits",
-                any_cast,
-                _from_float16_bits,
-                when=lambda u: u.src[0].dtype.scalar is dtypes.float16,
-            ),
-            Rule("cast_to_float16_bits", any_cast, _to_float16_bits, when=lambda u: u.dtype.scalar is dtypes.float16),
+        casts += [
+            _cast("from_float16_bits", _from_float16_bits, of=dtypes.float16),
+            _cast("to_float16_bits", _to_float16_bits, to=dtypes.float16),
         ]
     widen = [
         Rule(f"widen_{op.name.lower()}", node(op, name="u"), _widen, when=lambda u: _is_narrow_math(u, target))
         for op in Ops.rows()
         if (op.is_elementwise and op.group is not Group.CONVERT and op is not Ops.WHERE) or op is Ops.FOLD
     ]
-    return RuleSet("narrow_float", [*pairs, *widen])
+    return RuleSet("narrow_float", [*casts, *widen])

@@ -119,7 +119,10 @@ def apply_action(ast: UOp, action: Action) -> Acted:
     Raises:
         CompileError: as above.
     """
+    loops = [arg for arg in action.args if not arg.isdigit()]
     try:
+        if len(set(loops)) < len(loops):
+            raise ValueError("a loop is named twice")
         done, made = VERBS[action.verb].act(ast, action.args)
         _check_memory(done)
     except IndexError:
@@ -369,8 +372,8 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
             made |= inner
     for name, _ in cuts:
         outer = find_loop(ast, name)
-        if outer.arg[1] != AxisKind.REDUCE or outer in loops:
-            raise ValueError(f"{name} is a loop of kind {outer.arg[1]}, or named twice")
+        if outer.arg[1] != AxisKind.REDUCE:
+            raise ValueError(f"{name} is a loop of kind {outer.arg[1]}")
         loops[outer] = outer.replace(arg=(name, AxisKind.LOOP))
     sums = [node for node in ast.toposort() if not loops.keys().isdisjoint(closed_ranges(node))]
     store = ast.src[0]
@@ -399,6 +402,8 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     slot, names = int(args[0]), args[1:]
+    if any(_slot(store) == slot for store in ast.src):
+        raise ValueError(f"the kernel writes buffer {slot}")
     loads = [n for n in ast.toposort() if n.op is Ops.LOAD and _slot(n) == slot]
     values = unpacked(ast, loads) if any(n.dtype in BYTES for n in loads) else loads
     values = [n for n in values if all(any(r.arg[0] == name for r in n.ranges) for name in names)]

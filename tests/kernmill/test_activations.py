@@ -42,3 +42,11 @@ def test_relu_of_ints_and_at_zero() -> None:
 def test_gelu_refuses_other_formulas() -> None:
     with pytest.raises(ValueError, match="neither 'none' nor 'tanh'"):
         Tensor([1.0]).gelu("fast")
+
+
+@pytest.mark.parametrize("name", ["relu6", "hardtanh", "hardsigmoid", "hardswish"])
+def test_gradients_where_a_hard_bound_begins_are_torchs(name: str) -> None:
+    """Once they were those of the inside, where relu's at 0 is that of the outside."""
+    functional = pytest.importorskip("torch").nn.functional
+    x = np.array([0, 6, 1, -1, 3, -3, 2, -7, 9], np.float32)
+    with_torch(lambda t: getattr(t, name)(), getattr(functional, name), [x])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, dtypes
-from tests.kernmill.against import close, values
+from tests.kernmill.against import close, values, with_torch
 
 # second derivatives: name -> a function of one tensor, spelled alike in PyTorch
 TWICE: dict[str, Callable[[Any], Any]] = {
@@ -84,6 +84,10 @@ def test_steps_have_gradient_zero() -> None:
     (x.floor() + x.round()).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0]
+    signs = Tensor([0.0, -0.0, np.nan, 2.0], requires_grad=True)
+    signs.sign().sum().backward()  # once it led to no leaf
+    assert signs.grad is not None
+    assert signs.grad.tolist() == [0] * 4
 
 
 def test_a_deep_graph_does_not_recurse() -> None:
@@ -111,3 +115,10 @@ def test_detach_stops() -> None:
     (x * x.detach()).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [3]
+
+
+def test_maximum_and_minimum_with_nan_pass_the_gradient_to_both() -> None:
+    """As in PyTorch. Once neither got any, and a nan in a model's weights went unnoticed by its gradients."""
+    a, b = np.array([1, np.nan, np.nan, 2, 3], np.float32), np.array([np.nan, 1, np.nan, 2, 4], np.float32)
+    with_torch(lambda x, y: x.maximum(y), lambda x, y: x.maximum(y), [a, b])
+    with_torch(lambda x, y: x.minimum(y), lambda x, y: x.minimum(y), [a, b])

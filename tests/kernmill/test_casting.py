@@ -40,9 +40,10 @@ def test_dtypes_are_taken_by_name_as_well() -> None:
         x.cast("float31")
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
-def test_a_float_outside_a_short_int_wraps_in_lanes_as_alone(dtype: str) -> None:
-    x = np.array([-1, -3.7, 70000, -70000, 2e9], np.float32)
-    with Context(DEVICE="LLVM"):
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "uint64"])
+def test_a_float_outside_an_int_wraps_in_lanes_as_alone(dtype: str, device: str) -> None:
+    """Once a negative one in uint32 and uint64 was what the machine liked."""
+    x = np.array([-1, -3.7, 70000, -70000, 2e9, -2e9, -0.0], np.float32)
+    with Context(DEVICE=device):
         for source in (x, np.tile(x, 8)):
             same(Tensor(source).cast(dtype), source.astype(np.int64).astype(dtype))

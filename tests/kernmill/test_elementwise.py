@@ -232,3 +232,11 @@ def test_fmod_keeps_the_sign_of_zero(dtype: Any) -> None:
 def test_fmod_of_the_smallest_int() -> None:
     a, b = np.array([-128, -128, 127, -128, 5], np.int8), np.array([127, 7, -128, -1, 0], np.int8)
     same(Tensor(a).fmod(Tensor(b)), np.array([-1, -2, 127, 0, 0], np.int8))
+
+
+def test_clamp_to_nan_is_nan() -> None:
+    """Once a nan among the bounds was no bound at all."""
+    x, low, high = (np.array(v, np.float32) for v in ([-1, 0.5, np.nan, 3], [0, np.nan, 0, 2], [1, 1, 1, np.nan]))
+    same(Tensor(x).clamp(Tensor(low), Tensor(high)), np.clip(x, low, high))
+    same(Tensor(x).clamp(min=np.nan), np.full(4, np.nan, np.float32))
+    same(Tensor([1, 5, 9]).clamp(2, 6), np.array([2, 5, 6]))

@@ -109,3 +109,27 @@ def test_logaddexp_neither_overflows_nor_does_its_gradient() -> None:
 def test_asinh_has_a_gradient_at_zero() -> None:
     x = np.array([0, -0.0, 1, -2, 1e5, -1e5, 1e30], np.float32)
     with_torch(lambda t: t.asinh(), lambda t: t.asinh(), [x])
+
+
+ENDS = {
+    "asin": (-1, 1, 0, -0.0, 2),
+    "acos": (-1, 1, 0, -0.0, 2),
+    "acosh": (1, 2, np.inf, 0),
+    "atanh": (-1, 1, 0, -0.0, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ENDS)
+def test_gradients_at_the_ends_of_a_range_are_infinite(name: str, dtype: Any) -> None:
+    """Once they were inf * 0."""
+    with_torch(lambda t: getattr(t, name)(), lambda t: getattr(t, name)(), [np.array(ENDS[name], dtype)])
+
+
+@pytest.mark.parametrize("exponent", [-1, -2, -3, -7, -0.5, -1.5, 0.5, 1.5, 3])
+def test_gradients_of_powers_at_zero_and_infinity(exponent: float) -> None:
+    """Once x ** -2 had none at 0: inf * 0."""
+    x = np.array([0, -0.0, np.inf, -np.inf, 2, 1e-30, 1e30, -1e30], np.float32)
+    x = np.abs(x) if exponent % 1 else x
+    with np.errstate(all="ignore"):
+        with_torch(lambda t: t**exponent, lambda t: t**exponent, [x])

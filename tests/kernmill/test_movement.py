@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kernmill import ShapeError, Tensor, cat, meshgrid, stack
-from tests.kernmill.against import same, values, with_torch
+from tests.kernmill.against import close, same, values, with_torch
 
 X = values(2, 3, 4)
 
@@ -161,3 +161,28 @@ def test_a_roll_by_nothing_is_a_tensor_of_its_own() -> None:
     y = x.roll(3, 0)
     x[0] = -1
     assert y.tolist() == [1, 2, 3]
+
+
+def test_numpys_ints_are_axes_and_sizes() -> None:
+    """Once an axis of NumPy's was taken for several: an int64 that cannot be iterated."""
+    x = values(2, 3, 4)
+    one: Any = np.int64(1)
+    two: Any = np.int32(2)
+    ends: Any = np.array([0, 2])
+    t = Tensor(x)
+    close(t.sum(one), x.sum(1))
+    close(t.sum(ends), x.sum((0, 2)))
+    close(t.max(-two), x.max(1))
+    close(t.softmax(one).sum(one), np.ones((2, 4)), 1e-6)
+    close(t.cumsum(one), x.cumsum(1))
+    close(t.sort(two)[0], np.sort(x))
+    close(t.topk(two, one)[0], -np.sort(-x, 1)[:, :2])
+    close(t.roll(one, two), np.roll(x, 1, 2))
+    close(t.pad((one, one)), np.pad(x, ((0, 0), (0, 0), (1, 1))))
+    assert [part.shape for part in t.split(two, one)] == [(2, 2, 4), (2, 1, 4)]
+    assert t.unfold(two, two, one).shape == (2, 3, 3, 2)
+    assert Tensor([0, 1]).one_hot(two).tolist() == [[1, 0], [0, 1]]
+    assert Tensor.ones(1, 1, 4, 4).avg_pool2d(two).shape == (1, 1, 2, 2)
+    assert Tensor.ones(1, 1, 4, 4).conv2d(Tensor.ones(1, 1, 2, 2), stride=two, padding=one).shape == (1, 1, 3, 3)
+    with pytest.raises(ShapeError, match=r"1.5 as a size or an axis: a float is none. Give whole numbers."):
+        t.sum(1.5)  # type: ignore[arg-type]

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
 from kernmill import Context, DType, Tensor, dtypes, manual_seed
 from kernmill.ir import const, evaluate
 from kernmill.random import threefry
+from tests.runtime.processes import run
 
 # Random123's known answers, kat_vectors: threefry2x32 20
 KNOWN = [
@@ -114,3 +117,28 @@ def test_like_another() -> None:
 def test_nothing_random() -> None:
     assert Tensor.rand(0, 3).numpy().shape == (0, 3)
     assert Tensor.rand().numpy().shape == ()
+
+
+FORK = """
+import os
+from kernmill import Tensor, manual_seed
+manual_seed(5)
+Tensor.rand(4).realize()
+for child in range(3):
+    pid = os.fork()
+    if pid == 0:
+        if child == 2 and os.fork() > 0:
+            os.wait()
+        print(Tensor.rand(4).tolist(), flush=True)
+        os._exit(0)
+    os.waitpid(pid, 0)
+print(Tensor.rand(4).tolist())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_forked_children_draw_other_numbers() -> None:
+    """Once they all drew what their parent drew next. They draw the same in each run."""
+    numbers = run(FORK)[0].splitlines()
+    assert len(set(numbers)) == len(numbers) == 5
+    assert run(FORK)[0].splitlines() == numbers

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import ShapeError, Tensor, dtypes, jit, no_grad
+from kernmill import Context, ShapeError, Tensor, dtypes, jit, no_grad
 from kernmill.ir import DType
+from kernmill.runtime import realize as compute
 from tests.kernmill.against import close, same, values
 
 
@@ -319,3 +320,20 @@ def test_allclose_is_numpys() -> None:
     assert Tensor.zeros(0).allclose(1.0)
     with pytest.raises(ShapeError, match="broadcast"):
         Tensor.zeros(2).allclose(Tensor.zeros(3))
+
+
+def test_a_tensor_that_changes_while_another_thread_realizes_it_keeps_the_change(
+    monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    """A capture realizes what other threads have assigned. Once it failed, or took their change back."""
+    with Context(DEVICE=device):
+        x = Tensor([1.0, 2.0]) + 1
+
+        def realize_slowly(*args: Any) -> None:
+            compute(*args)
+            x[0] = 5.0  # what the other thread does meanwhile
+
+        monkeypatch.setattr("kernmill.tensor.realize", realize_slowly)
+        x.realize()
+        monkeypatch.undo()
+        assert x.tolist() == [5.0, 3.0]
