@@ -61,7 +61,7 @@ class _Values:
     def __init__(self, buffer: Buffer) -> None:
         array = buffer.host_array()
         self.half = buffer.dtype if buffer.dtype in (dtypes.float16, dtypes.bfloat16) else None
-        self.memory = memoryview(array.view("u2") if self.half else array)  # which is quicker, and knows no halves
+        self.memory = (array.view("u2") if self.half else array).data  # a memoryview: quicker, and without halves
 
     def __getitem__(self, place: int) -> Any:
         if place < 0:

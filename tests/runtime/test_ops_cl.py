@@ -18,7 +18,7 @@ import pytest
 from kernmill import Context, Tensor, jit
 from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes
 from kernmill.renderers import MMA_UNITS, OpenCLRenderer
-from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, cl_program, get_device, ops_cl, upload
+from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.compiler.kernels import data, matmul, softmax
 from tests.renderers.language import has, lacks, render_with
 from tests.renderers.mma_stand_in import put_in
@@ -446,41 +446,6 @@ print(good, mapped)
 def test_a_build_that_fails_shows_its_line(opencl: str) -> None:
     with pytest.raises(CompileError, match=r"(?s)kernel k: the driver of .*\n +2 \| +b\[0\] = nothing;\n +\^"):
         opened(opencl).compile("k", "__kernel void k(__global float *b) {\n  b[0] = nothing;\n}\n")
-
-
-@pytest.fixture
-def with_binaries(opencl: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The device, whose driver is asked for binaries: of PoCL only the source is kept."""
-    device = opened(opencl)
-    monkeypatch.setattr(device, "facts", replace(device.facts, platform="Boards"))
-    return device
-
-
-def test_a_binary_is_loaded_without_its_source(with_binaries: Any) -> None:
-    source = "__kernel void k(__global float *b, long o, long chunk) { b[0] = 1.0f; }"
-    text, binary = cl_program.unpack_program(with_binaries.compile("k", source))
-    assert text == source
-    assert binary
-    assert with_binaries.load("k", cl_program.pack_program("no source", binary)).name == "k"
-
-
-def test_a_binary_that_the_driver_refuses_is_built_again(with_binaries: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = with_binaries
-    real = device.cl
-    source = "__kernel void k(__global float *b, long o, long chunk) { b[0] = 1.0f; }"
-
-    class Refusing:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
-
-        def Program(self, context: Any, what: Any, binaries: Any = None) -> Any:
-            if binaries is not None:
-                raise real.LogicError("INVALID_BINARY")
-            return real.Program(context, what)
-
-    stored = device.compile("k", source)
-    monkeypatch.setattr(device, "cl", Refusing())
-    assert device.load("k", stored).name == "k"
 
 
 def test_a_warm_start_takes_the_stored_binary(opencl: str, tmp_path: Path) -> None:
