@@ -165,7 +165,10 @@ class ClDevice(Device):
         return build_program(self.cl, self.context, self.handle, source, self.options, name)
 
     def _binary(self, program: Any) -> bytes:
-        """Its binary for this device; nothing from a driver without binaries, which builds from source each time."""
+        """Its binary for this device; nothing from a driver without binaries, which builds from source each time, nor
+        from PoCL, which compiles for groups of any size to answer, then anew for ours, and has a cache of its own."""
+        if self.facts.is_pocl:
+            return b""
         try:
             return next((bytes(made) for made in program.get_info(self.cl.program_info.BINARIES) if made), b"")
         except self.cl.Error:

@@ -56,20 +56,23 @@ class PythonDevice(Device):
 class _Values:
     """A buffer as Python numbers; an index outside it is an error, also a negative one."""
 
+    __slots__ = ("half", "memory")
+
     def __init__(self, buffer: Buffer) -> None:
-        self.array = buffer.host_array()
-        self.dtype = buffer.dtype
+        array = buffer.host_array()
+        self.half = buffer.dtype if buffer.dtype in (dtypes.float16, dtypes.bfloat16) else None
+        self.memory = (array.view("u2") if self.half else array).data  # a memoryview: quicker, and without halves
 
     def __getitem__(self, place: int) -> Any:
         if place < 0:
             raise IndexError(place)
-        value = self.array[place].item()
-        return from_bits(dtypes.bfloat16, value) if self.dtype is dtypes.bfloat16 else value
+        value = self.memory[place]
+        return from_bits(self.half, value) if self.half else value
 
     def __setitem__(self, place: int, value: Any) -> None:
         if place < 0:
             raise IndexError(place)
-        self.array[place] = bits_of(dtypes.bfloat16, value) if self.dtype is dtypes.bfloat16 else value
+        self.memory[place] = bits_of(self.half, value) if self.half else value
 
 
 def together(work: Callable[[int, int, dict[int, list[Any]]], Iterator[None]], groups: int, count: int) -> None:
@@ -91,9 +94,12 @@ def together(work: Callable[[int, int, dict[int, list[Any]]], Iterator[None]], g
 def _rounder(dtype: DType) -> Callable[[Any], Any]:
     if dtype is dtypes.float32:
         return lambda value: ctypes.c_float(value).value
-    if dtype is dtypes.float64:
-        return float
-    return lambda value: to_dtype(dtype, value)
+    if dtype in (dtypes.float64, dtypes.bool):
+        return bool if dtype.is_bool else float
+    if dtype.is_float:
+        return lambda value: to_dtype(dtype, value)
+    all_bits, lowest = (1 << dtype.bits) - 1, int(dtype.min)
+    return lambda value: (value - lowest & all_bits) + lowest if type(value) is int else to_dtype(dtype, value)
 
 
 def _bitcast(a: DType, b: DType) -> Callable[[Any], Any]:

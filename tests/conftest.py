@@ -32,15 +32,21 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in config.getoption("--device") or ():
         if name.upper() not in DEVICES:
             raise pytest.UsageError(f"--device {name}: the tests know no such device. Use one of {', '.join(DEVICES)}.")
-    os.environ["CACHE_DIR"] = tempfile.mkdtemp(prefix="kernmill-test-cache-")  # an xdist worker replaces its parent's
-    os.environ["POCL_CACHE_DIR"] = os.path.join(os.environ["CACHE_DIR"], "pocl")
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if not worker:  # all workers of pytest -n share the folder: what one of them has compiled the others find
+        os.environ["CACHE_DIR"] = tempfile.mkdtemp(prefix="kernmill-test-cache-")
+        config.add_cleanup(partial(shutil.rmtree, os.environ["CACHE_DIR"], ignore_errors=True))
+    os.environ["POCL_CACHE_DIR"] = os.path.join(os.environ["CACHE_DIR"], f"pocl{worker}")
     if config.getoption("--record-kernels"):
         importlib.import_module("tests.kernel_records").start_recording(Path(config.getoption("--record-kernels")))
-    config.add_cleanup(partial(shutil.rmtree, os.environ["CACHE_DIR"], ignore_errors=True))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`--device NAME` leaves out the other devices; tests without a device stay."""
+    """`--device NAME` leaves out the other devices; tests without a device stay. `-m opencl` are those that need CL."""
+    for item in items:
+        if _device_of(item) == "CL" or "opencl" in getattr(item, "fixturenames", ()):
+            item.add_marker("opencl")
     chosen = {name.upper() for name in config.getoption("--device") or ()}
     if not chosen:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -219,6 +220,7 @@ def close(got: Array, want: Array, limit: float = 2e-5) -> None:
     np.testing.assert_allclose(got.reshape(-1), want.reshape(-1), rtol=0, atol=limit * scale)
 
 
+@cache
 def small_kernels() -> dict[str, UOp]:
     """One kernel each: plain, summed by row and by column, products, masks, two reductions, gathers, other dtypes."""
     x, y = data(0, 6, 19), data(1, 6, 19)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernmill.ir import CompileError
-from kernmill.runtime import cl_program
+from kernmill.runtime import cl_program, get_device
 
 SOURCE = "line one\n  float x = y;\nline three"
 
@@ -71,3 +72,39 @@ def test_options_are_tried_in_order_and_no_copy_of_the_source_stays(tmp_path: Pa
     assert not copy.exists()
     with pytest.raises(CompileError, match="float x = y"):
         cl_program.build_program(cl, None, device, SOURCE, ("lean",), "k")
+
+
+# --- as a driver has them ---------------------------------------------------------------------------------------------
+@pytest.fixture
+def with_binaries(opencl: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The device, whose driver is asked for binaries: of PoCL only the source is kept."""
+    device: Any = get_device(opencl)
+    monkeypatch.setattr(device, "facts", replace(device.facts, platform="Boards"))
+    return device
+
+
+def test_a_binary_is_loaded_without_its_source(with_binaries: Any) -> None:
+    source = "__kernel void k(__global float *b, long o, long chunk) { b[0] = 1.0f; }"
+    text, binary = cl_program.unpack_program(with_binaries.compile("k", source))
+    assert text == source
+    assert binary
+    assert with_binaries.load("k", cl_program.pack_program("no source", binary)).name == "k"
+
+
+def test_a_binary_that_the_driver_refuses_is_built_again(with_binaries: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = with_binaries
+    real = device.cl
+    source = "__kernel void k(__global float *b, long o, long chunk) { b[0] = 1.0f; }"
+
+    class Refusing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def Program(self, context: Any, what: Any, binaries: Any = None) -> Any:
+            if binaries is not None:
+                raise real.LogicError("INVALID_BINARY")
+            return real.Program(context, what)
+
+    stored = device.compile("k", source)
+    monkeypatch.setattr(device, "cl", Refusing())
+    assert device.load("k", stored).name == "k"

@@ -448,25 +448,6 @@ def test_a_build_that_fails_shows_its_line(opencl: str) -> None:
         opened(opencl).compile("k", "__kernel void k(__global float *b) {\n  b[0] = nothing;\n}\n")
 
 
-def test_a_binary_that_the_driver_refuses_is_built_again(opencl: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    device = opened(opencl)
-    real = device.cl
-    source = "__kernel void k(__global float *b, long o, long chunk) { b[0] = 1.0f; }"
-
-    class Refusing:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
-
-        def Program(self, context: Any, what: Any, binaries: Any = None) -> Any:
-            if binaries is not None:
-                raise real.LogicError("INVALID_BINARY")
-            return real.Program(context, what)
-
-    stored = device.compile("k", source)
-    monkeypatch.setattr(device, "cl", Refusing())
-    assert device.load("k", stored).name == "k"
-
-
 def test_a_warm_start_takes_the_stored_binary(opencl: str, tmp_path: Path) -> None:
     code = """
 x = leaf(np.arange(40, dtype=np.float32))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import mpmath
@@ -107,6 +108,7 @@ def bit_patterns(dtype: DType, count: int, rng: np.random.Generator) -> Array:
     return finite
 
 
+@cache
 def samples(op: Op, dtype: DType) -> Array:
     rng = np.random.default_rng(0)
     low, high = RANGES[op][dtype.bits]
