@@ -385,15 +385,8 @@ def reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> UOp:
     return UOp(Ops.REDUCE, value.dtype, (value, *loops), (op, 1))
 
 
-_WORDS = {
-    Ops.ADD: "sum",
-    Ops.MUL: "prod",
-    Ops.MAX: "max",
-    Ops.MIN: "min",
-    Ops.AND: "all",
-    Ops.OR: "any",
-    Ops.XOR: "parity",
-}
+_WORDS = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min", Ops.AND: "all", Ops.OR: "any",
+          Ops.XOR: "parity"}  # fmt: skip
 
 
 def _name(ast: UOp, loops: tuple[UOp, ...]) -> str:

@@ -42,20 +42,8 @@ def _greatest(kind: Kind, bits: int) -> int | float:
 class DType:
     """A type of `lanes` equal scalars. Compare with `is` or `==`; both are identity."""
 
-    __slots__ = (
-        "_vectors",
-        "bits",
-        "family",
-        "is_bool",
-        "is_float",
-        "is_int",
-        "kind",
-        "lanes",
-        "max",
-        "min",
-        "name",
-        "scalar",
-    )
+    __slots__ = ("_vectors", "bits", "family", "is_bool", "is_float", "is_int", "kind", "lanes", "max", "min", "name",
+                 "scalar")  # fmt: skip
 
     def __init__(self, name: str, kind: Kind, bits: int, lanes: int = 1, scalar: DType | None = None) -> None:
         self.name: Final = name
