@@ -289,6 +289,7 @@ def run_tune(given: argparse.Namespace) -> int:
 
 def run_model(given: argparse.Namespace) -> int:
     """Text from a language model."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here uses them, and they spin as they start
     from .llm.run import Options, run
     from .llm.sampling import Sampler
 

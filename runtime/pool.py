@@ -198,6 +198,8 @@ class Pool:
 
 
 def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
     for pool in list(_pools):
         pool.renew_after_fork()
 
@@ -211,10 +213,12 @@ def default_pool() -> Pool:
     global _lately
     second, overrides, lately = int(time.monotonic()), active_overrides(), _lately
     if lately is None or lately[0] != second or lately[1] is not overrides:
-        _lately = lately = second, overrides, _pool_for(this_host().threads(), int(setting("SPIN")))
+        with _making:  # two threads would make two
+            _lately = lately = second, overrides, _pool_for(this_host().threads(), int(setting("SPIN")))
     return lately[2]
 
 
+_making = threading.Lock()
 _lately: tuple[int, object, Pool] | None = None
 
 
