@@ -32,7 +32,6 @@ __all__ = ["Fusion", "KernelRoot", "fuse"]
 _CHEAP = 8  # an elementwise expression up to this cost is computed again rather than stored
 _MOST_PLACES = 6  # read at more places than this it is stored in any case: each place is a copy of the expression
 _MOST_COPIES = 16  # ... but where loops of two are copied out, their copies read the same places: a butterfly
-_LONGEST = 512  # of a chain of steps one after another, by their cost; compiling a longer kernel takes seconds
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
@@ -101,7 +100,6 @@ class _Facts:
     """What a node is made of down to data and reductions."""
 
     cost: int = 0  # per element
-    steps: int = 0  # cost of the longest way down to data and reductions
     reads: int = 1  # buffers
     is_heavy: bool = False  # there is a reduction at full size
     depth: int = 0  # reductions on top of each other
@@ -160,10 +158,6 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
         depth = max((f.depth for f in below), default=0)
         data = max((f.data for f in below), default=0)
         terms = max((f.terms for f in below), default=1)
-        own = node.op.cost if node.op.is_elementwise else 0
-        steps = max((f.steps for f in below), default=0) + own
-        if own and steps > _LONGEST:
-            forced.add(node)
         if node.op in _LEAVES or node in forced:
             is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
             size = _elements(node.shape) if is_data else 0
@@ -177,14 +171,13 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
                 is_heavy=True, depth=depth + 1, widest=_elements(node.shape), is_tiled=is_tiled, data=data, terms=terms
             )
         else:
-            cost = sum(f.cost for f in below) + own
+            cost = sum(f.cost for f in below) + (node.op.cost if node.op.is_elementwise else 0)
             reads = sum(f.reads for f in below)
             if node.op is Ops.EXPAND and reads and _elements(node.shape) >= _REUSE * _elements(node.src[0].shape):
                 cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
             is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             facts[node] = _Facts(
                 cost=min(cost, 1000),
-                steps=steps,
                 reads=reads,
                 is_heavy=is_heavy,
                 depth=depth,

@@ -22,7 +22,6 @@ from .memory_plan import buffers_of, most_alive, outputs_of
 
 __all__ = ["join_kernels"]
 
-_LONGEST = 400  # by the cost of its steps: below what `fuse` cuts a chain into
 _MOST_BUFFERS = 12  # of a kernel: each is a stream of its own through the caches
 
 
@@ -54,10 +53,9 @@ def _loops(ast: UOp) -> frozenset[UOp]:
 
 
 def _is_plain(ast: UOp) -> bool:
-    """Whether all loops are the output's: there are no sums, and no rows that are kept. A long kernel stays alone."""
+    """Whether all loops are the output's: there are no sums, and no rows that are kept."""
     info: KernelInfo = ast.arg
-    cost = sum(node.op.cost for node in ast.toposort() if node.op.is_elementwise)
-    return cost <= _LONGEST and all(loop.arg[0] in info.order for loop in _loops(ast))
+    return all(loop.arg[0] in info.order for loop in _loops(ast))
 
 
 @lru_cache(maxsize=1024)

@@ -95,7 +95,7 @@ def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
     for loop in around:
         if paths[loop] != deepest[: len(paths[loop])]:
             names = " ".join(sorted(str(r.arg[0]) for r in ranges))
-            raise CompileError(f"schedule: a value needs the loops {names}, and they do not nest. Change their order.")
+            raise CompileError(f"a value needs loops that do not nest: {names}. Change the order in a given schedule.")
     return deepest
 
 

@@ -281,8 +281,8 @@ class Ops:
     FMA      = Op(Group.TERNARY, "a*b + c rounded once; where the target has no such instruction, twice", 3, _fma)
 
     # --- conversions
-    CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even. Floats that an int cannot hold wrap "
-                                "as far as int32 holds them (for 64 bits: int64), else any value", 1, cost=0)
+    CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even. Floats that "
+                                "neither the int nor int32 holds (64 bits: int64): any value; what that one holds wraps", 1, cost=0)
     BITCAST  = Op(Group.CONVERT, "the same bits read as the dtype (of equal size)", 1, cost=0)
 
     # --- over an axis

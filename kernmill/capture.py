@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 from kernmill.ir import UOp, reshape
-from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer
+from kernmill.runtime import Buffer, Recording, Replay, allocate_buffer
 
 from .entry import Effects, Entry, Fresh, Plan, Refill, Source, Value
 from .guards import Guard, Walk
 from .lazy import Lazy
 from .nest import Kind, contents, kind_of, rebuild
 from .size import SymbolicSize
-from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored
+from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored, take_over
 
 __all__ = ["Capture"]
 
@@ -137,7 +137,7 @@ class Capture:
         replay = Replay(self._recorded, [*self._sources.values(), *fresh, *replaced])
         for key in self._sources.keys() & self._written:
             for node in renewed.get(key, ()):
-                node.storage = STALE
+                take_over(node)
         count = len(known.arguments)
         state = self._tensors[count:]
         plan = Plan(

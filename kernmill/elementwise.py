@@ -312,7 +312,7 @@ class Arithmetic(Bitwise):
 
     def _multiplied(self, exponent: int) -> Self:
         if exponent < 0:
-            return self.reciprocal()._multiplied(-exponent)  # of a power its gradient at 0 is inf * 0
+            return self._multiplied(-exponent).reciprocal()
         if exponent == 0:
             return choose(
                 self._filled(0).eq(0), self._filled(1), self

@@ -19,7 +19,7 @@ import sys
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -173,8 +173,12 @@ class Jit(Generic[P, R]):
             args, kwargs = opened(args), opened(kwargs)
             with _capturing, with_values(call.values):  # equal nodes of two threads would have two values
                 before = {ref: tensor.uop for ref, tensor in tracked_tensors()}
-                result = self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
-                self._refuse_what_depends(before)
+                try:
+                    result = self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
+                    self._refuse_what_depends(before)
+                except BaseException:  # nor may what a call that failed has assigned
+                    _put_back(before)
+                    raise
             return result
 
     def _refuse_what_depends(self, before: dict[weakref.ref[Lazy], UOp]) -> None:
@@ -183,14 +187,12 @@ class Jit(Generic[P, R]):
         Raises:
             ShapeError: a tensor that this call made or assigned is not computed yet and names a variable.
         """
-        for ref, tensor in tracked_tensors():
-            names = variables_below(tensor.uop) if before.get(ref) is not tensor.uop else []
-            if names:
-                self.reset()
-                raise ShapeError(
-                    f"jit: {self._name} leaves a tensor of shape {show_shape(tensor.uop.shape)} that is not computed "
-                    f"and depends on {', '.join(names)}, which only this call has a value for. Realize or return it."
-                )
+        for names, tensor, _ in _dependent(before):
+            self.reset()
+            raise ShapeError(
+                f"jit: {self._name} leaves a tensor of shape {show_shape(tensor.uop.shape)} that is not computed "
+                f"and depends on {', '.join(names)}, which only this call has a value for. Realize or return it."
+            )
 
     def _walk(self, objects: Iterable[Any], earlier: Walk | None = None) -> Walk:
         walk = Walk(None if earlier is None else earlier.scope)
@@ -364,6 +366,20 @@ def _without_history(tensor: Lazy) -> None:
     if tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf():
         tensor.requires_grad = False
         refresh([tensor])
+
+
+def _dependent(before: Mapping[weakref.ref[Lazy], UOp]) -> Iterator[tuple[list[str], Lazy, UOp | None]]:
+    """Tensors with another node than before, or new ones, that name variables: which, and the node they had."""
+    for ref, tensor in tracked_tensors():
+        old = before.get(ref)
+        if tensor.uop is not old and (names := variables_below(tensor.uop)):
+            yield names, tensor, old
+
+
+def _put_back(before: Mapping[weakref.ref[Lazy], UOp]) -> None:
+    for _, tensor, old in _dependent(before):
+        if old is not None:
+            tensor._put(old)
 
 
 def _has_pending() -> bool:

@@ -142,7 +142,7 @@ def changes() -> int:
 
 _numbers = itertools.count(1)  # no number comes twice, also where threads change tensors at once
 _changes = 0
-_putting = threading.Lock()
+_putting = threading.RLock()  # what a collection deletes may put something, too
 
 
 class Lazy:
@@ -291,8 +291,8 @@ class Lazy:
     def cast(self, dtype: DTypeLike) -> Self:
         """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even.
 
-        A float that the int dtype cannot hold wraps, -1.0 in uint32 to 2**32 - 1, where int32 holds it (int64 for
-        ints of 64 bits); beyond that it gives any value.
+        A float that the int dtype cannot hold, but int32 (int64 for ints of 64 bits), wraps: -1.0 in uint32 is
+        2**32 - 1. What neither holds gives any value.
         """
         dtype = as_dtype(dtype)
         return self if dtype is self.uop.dtype else self._result(self.uop.cast(dtype))

@@ -94,9 +94,9 @@ _forks = 0  # children so far
 
 def manual_seed(seed: int) -> None:
     """Start the random numbers of every device anew from a seed (its low 32 bits). Forked children get others."""
-    global _seed
+    global _seed, _forks
     with _lock:
-        _seed = int(seed)
+        _seed, _forks = int(seed), 0
         _generators.clear()
 
 

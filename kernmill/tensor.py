@@ -111,9 +111,8 @@ class Conversions(Casting):
     def _array(self) -> Array:
         import numpy as np
 
-        self.realize()
-        node = _stored(self.uop)
-        assert node is not None
+        while (node := _stored(self.uop)) is None:  # another thread may assign meanwhile
+            self.realize()
         array: Array = np.asarray(download(node))
         if self.dtype is dtypes.bfloat16 and array.dtype == np.uint16:
             try:

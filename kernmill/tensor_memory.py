@@ -11,7 +11,7 @@ from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_n
 
 from .lazy import Lazy, tracked_tensors
 from .nest import Kind, Parts, contents, kind_of
-from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
+from .tensor import Tensor, _is_shared, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
 __all__ = [
     "Holders",
@@ -111,10 +111,18 @@ def own(tensor: Lazy) -> Buffer:
         copy_between(new, buffer)
     else:
         buffer.forget_makers()
-        node.storage = STALE
+        take_over(node)
         new = Buffer(buffer.device, buffer.dtype, buffer.numel, buffer.owner, buffer.address)
     hold(tensor, buffer_node(new))
     return new
+
+
+def take_over(node: UOp) -> None:
+    """Its memory gets other values: an expression of constants, which later tensors share, is computed again for them,
+    and who reads anything else is told."""
+    node.storage = None
+    if not _is_shared(node):
+        node.storage = STALE
 
 
 def _reaches(uop: UOp, buffer: Buffer) -> bool:

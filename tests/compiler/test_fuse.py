@@ -184,13 +184,3 @@ def test_what_is_widened_is_kept_narrow() -> None:
     q, k, v = (data(slot, 64, 8, dtype=half) for slot in range(3))
     ast = only(attention(q, k, v))
     assert {node.dtype for node in ast.toposort() if node.op is Ops.LOCAL} == {dtypes.float32, half}
-
-
-def test_a_long_chain_is_several_kernels() -> None:
-    """400 sines were one kernel, which took 8 s to compile. Now most of its parts are the same kernel."""
-    x = data(0, 32)
-    for _ in range(400):
-        x = x.alu(Ops.SIN)
-    found = kernels(scheduled(x))
-    assert 8 <= len(found) <= 40
-    assert len({kernel.ast for kernel in found}) <= 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -300,6 +301,49 @@ def test_what_cannot_be_captured() -> None:
         jit(lambda parts: parts[0][: parts[1]].sum())([x, n.bind(3)])
     with pytest.raises(ShapeError, match=r"in one call\. Give each variable a name of its own"):
         jit(lambda x, a, b: x[a:b].sum())(x, n.bind(3), n.bind(4))
+
+
+def test_equal_constants_written_by_captured_functions() -> None:
+    """The second tensor of zeros was taken for the first one, whose memory a replay writes."""
+    n = Variable("n", 0, 4)
+    kept = []
+    for _ in range(3):
+        x = Tensor.zeros(5).contiguous()
+
+        def step(n: Any, x: Tensor = x) -> Tensor:
+            x[n : n + 1] = x[n : n + 1] + 2
+            return x + 1
+
+        captured = jit(step)
+        kept.append((captured, x))
+        for at, expected in ((1, [1, 3, 1, 1, 1]), (2, [1, 3, 3, 1, 1]), (2, [1, 3, 5, 1, 1])):
+            assert captured(n.bind(at)).tolist() == expected
+    assert [x.tolist() for _, x in kept] == [[0, 2, 4, 0, 0]] * 3
+
+
+def test_a_call_that_fails_leaves_no_assignment_behind() -> None:
+    """An interrupt in the first step of a model made every later step fail: its cache waited for that step's place."""
+    n = Variable("n", 0, ROWS - 1)
+    cache = Tensor.zeros(ROWS).contiguous()
+    fails = [True, True]
+
+    def step(n: Any) -> Tensor:
+        cache[n : n + 1] = cache[n : n + 1] + 2
+        if fails:
+            fails.pop()
+            raise KeyboardInterrupt
+        return cache + 1
+
+    captured = jit(step)
+    for at in (3, 4):
+        with contextlib.suppress(KeyboardInterrupt):  # pytest.raises keeps the call's tensors
+            captured(n.bind(at))
+    assert not fails
+    expected = np.zeros(ROWS, np.float32)
+    for at in (1, 2, 2, 0):
+        expected[at] += 2
+        np.testing.assert_array_equal(captured(n.bind(at)).numpy(), expected + 1)
+    np.testing.assert_array_equal(cache.numpy(), expected)
 
 
 def test_a_size_without_a_value_is_refused() -> None:

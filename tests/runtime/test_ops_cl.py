@@ -448,7 +448,7 @@ def test_a_build_that_fails_shows_its_line(opencl: str) -> None:
         opened(opencl).compile("k", "__kernel void k(__global float *b) {\n  b[0] = nothing;\n}\n")
 
 
-def test_a_warm_start_takes_the_stored_binary(opencl: str, tmp_path: Path) -> None:
+def test_a_warm_start_takes_the_stored_program(opencl: str, tmp_path: Path) -> None:
     code = """
 x = leaf(np.arange(40, dtype=np.float32))
 print(value(x * 3.0)[:3].tolist(), counters.compiled, counters.from_disk)
