@@ -6,7 +6,7 @@ import itertools
 import operator
 from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from kernmill.ir import (
     IndexRangeError,
@@ -178,7 +178,7 @@ class Movement(Arithmetic):
         return choose(inside, padded, self._tensor(value).cast(self.dtype))
 
     def _pairs(self, padding: Sequence[int] | Sequence[tuple[int, int] | None]) -> list[tuple[int, int]]:
-        flat = [node for p in padding if isinstance(node := as_node(p), (int, UOp))]
+        flat: list[Any] = [node for p in padding if isinstance(node := as_node(p), (int, UOp))]
         if not flat:
             pairs = [(0, 0) if p is None else (as_node(p[0]), as_node(p[1])) for p in padding]  # type: ignore[index]
         else:
