@@ -77,12 +77,9 @@ def test_topk() -> None:
     with_torch(lambda t: t.sort(0)[0], lambda t: t.sort(0)[0], [x])
 
 
-ORDERED = ["float16", "float32", "float64", "uint8", "int32", "uint32", "int64", "uint64"]
-
-
-@pytest.mark.parametrize(("length", "dtype"), [*((33, d) for d in ORDERED), (100, "float32"), (100, "uint64")])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("length", [33, 100])
 def test_long_axes_are_merged(length: int, dtype: str) -> None:
-    """Keys are made of every dtype; several merges of what is short, and of what is sorted by parts, are the same."""
     rng = np.random.default_rng(length)
     if dtype.startswith("f"):
         info = np.finfo(dtype)
