@@ -298,9 +298,19 @@ def _woven(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     for number, first in enumerate(range(low, low + len(values), width)):
         mask = _mask(one, first, [touched[first + n] for n in range(width)])
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *mask))
-        value = zipped[number] if zipped else merged([values[first + n] for n in range(width)])
+        value = zipped[number] if zipped else _row_of([values[first + n] for n in range(width)])
         stores.append(UOp(Ops.STORE, dtypes.void, (index, value), one.node.arg))
     return {access.node: stores if access is one else [] for access in family}
+
+
+def _row_of(lanes: Sequence[tuple[UOp, int]]) -> UOp:
+    """Lanes to store: where they are vectors of bytes woven into each other, what is done to all is done once."""
+    vectors = list(dict.fromkeys(vector for vector, _ in lanes))
+    count, scalar = len(vectors), vectors[0].dtype.scalar
+    is_weave = all(lanes[n] == (vectors[n % count], n // count) for n in range(len(lanes)))
+    if is_weave and scalar.size_bytes == 1 and not scalar.is_bool and vectors[0].dtype.lanes * count == len(lanes):
+        return side_by_side(vectors, vectors[0].dtype.lanes)
+    return merged(lanes)
 
 
 def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UOp]:
