@@ -21,10 +21,15 @@ from .block import BlockType, Codes
 
 __all__ = ["BLOCKS"]
 
+_ZERO = 128  # the code that stands for 0
+
 
 @functools.lru_cache(maxsize=32)
 def _table(name: str, device: str) -> Tensor:
-    """The points of a type on a device, 4 or 8 int8 numbers in one: uint32 or uint64 [number of points].
+    """The points of a type on a device, 4 or 8 bytes in one: uint32 or uint64 [number of points].
+
+    A byte is 128 more than a value, of IQ1 than eight times a value: a code from 0 on, as a product of bytes wants it,
+    whose negative stands for the negative.
 
     Raises:
         FormatError: the package gguf is not here.
@@ -38,7 +43,8 @@ def _table(name: str, device: str) -> Tensor:
         ) from None
     traits = getattr(quants, name)
     traits.init_grid()
-    points = traits.grid.reshape(traits.grid_shape).astype("int8")
+    values = traits.grid.reshape(traits.grid_shape) * (8 if name.startswith("IQ1") else 1)
+    points = (values + _ZERO).astype("uint8")
     return Tensor(points.view(f"uint{8 * points.shape[1]}").flatten(), device=device).realize()
 
 
@@ -47,7 +53,7 @@ def _points(name: str, index: Tensor) -> Tensor:
     table = _table(name, index.device)
     point = table._result(take(table.uop, index.cast(dtypes.int32).uop, 0), index).unsqueeze(-1)
     places = Tensor.arange(table.dtype.size_bytes, dtype=table.dtype) * 8
-    return (point >> places).cast(dtypes.uint8).bitcast(dtypes.int8).flatten(-2)
+    return (point >> places).cast(dtypes.uint8).flatten(-2)
 
 
 def _high_bits(x: Tensor, bits: int) -> Tensor:
@@ -61,10 +67,10 @@ def _places(count: int, step: int) -> Tensor:
     return Tensor.arange(count, dtype=dtypes.uint32) * step
 
 
-def _signed(points: Tensor, signs: Tensor) -> Tensor:
+def _signed(points: Tensor, signs: Tensor, scale: Tensor) -> Codes:
     """Points with a sign for each bit of bytes: [.., 8 * n] and [.., n]."""
     bit = signs.cast(dtypes.uint8).unsqueeze(-1) & 1 << Tensor.arange(8, dtype=dtypes.uint8)
-    return where(bit.ne(0).flatten(-2), points.neg(), points)
+    return Codes(where(bit.ne(0).flatten(-2), points.neg(), points), scale, _ZERO)
 
 
 def _even(x: Tensor) -> Tensor:
@@ -84,38 +90,38 @@ def _read_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
     groups = qs.unflatten(-1, (8, 8))
     index, word = groups[..., :4].flatten(-2), words(groups[..., 4:], dtypes.uint32).squeeze(-1)
     scale = half(d) * (0.5 + (word >> 28).float()) * 0.25
-    return Codes(_signed(_points("IQ2_XXS", index), _sevens(word)), scale)
+    return _signed(_points("IQ2_XXS", index), _sevens(word), scale)
 
 
 def _read_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     word = (words(qs, dtypes.uint32).unsqueeze(-1) >> _places(2, 16)).flatten(-2)
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
-    return Codes(_signed(_points("IQ2_XS", word & 511), _even(word >> 9 & 127)), scale)
+    return _signed(_points("IQ2_XS", word & 511), _even(word >> 9 & 127), scale)
 
 
 def _read_iq2_s(d: Tensor, qs: Tensor, signs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
     index = qs.cast(dtypes.int32) + _high_bits(qh, 2)
     scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
-    return Codes(_signed(_points("IQ2_S", index), signs), scale)
+    return _signed(_points("IQ2_S", index), signs, scale)
 
 
 def _read_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     word = words(scales, dtypes.uint32)
     scale = half(d) * (0.5 + (word >> 28).float()) * 0.5
-    return Codes(_signed(_points("IQ3_XXS", qs), _sevens(word)), scale)
+    return _signed(_points("IQ3_XXS", qs), _sevens(word), scale)
 
 
 def _read_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor) -> Codes:
     index = qs.cast(dtypes.int32) + _high_bits(qh, 1)
     scale = half(d) * (1 + 2 * unpack(scales, 4, 1).float())
-    return Codes(_signed(_points("IQ3_S", index), signs), scale)
+    return _signed(_points("IQ3_S", index), signs, scale)
 
 
 # --- IQ1: points of -1, 0 and 1, moved by an eighth ------------------------------------------------------------------
-def _eighths(points: Tensor, down: Tensor) -> Tensor:
+def _eighths(points: Tensor, down: Tensor, scale: Tensor) -> Codes:
     """Eight times each point [.., 8 * n], plus 1, or minus 1 where a byte of [.., n] is 2 and not 0."""
-    step = (1 - down).bitcast(dtypes.int8).unsqueeze(-1)
-    return points * 8 + step.expand(*down.shape, points.shape[-1] // down.shape[-1]).flatten(-2)
+    step = (1 - down).unsqueeze(-1).expand(*down.shape, points.shape[-1] // down.shape[-1])
+    return Codes(points + step.flatten(-2), scale, _ZERO)
 
 
 def _read_iq1_s(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
@@ -123,7 +129,7 @@ def _read_iq1_s(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
     high = (word.unsqueeze(-1) << 8 >> Tensor.arange(4, dtype=dtypes.int32) * 3 & 0x700).flatten(-2)
     points = _points("IQ1_S", qs.cast(dtypes.int32) + high)
     scale = half(d) * (2 * (word >> 12 & 7).float() + 1) / 8
-    return Codes(_eighths(points, (word >> 14 & 2).cast(dtypes.uint8)), scale)
+    return _eighths(points, (word >> 14 & 2).cast(dtypes.uint8), scale)
 
 
 def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
@@ -134,7 +140,7 @@ def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
     left = 8 - Tensor.arange(2, dtype=dtypes.int32) * 4
     high = (qh.cast(dtypes.int32).unsqueeze(-1) << left & 0x700).flatten(-2)
     points = _points("IQ1_M", qs.cast(dtypes.int32) + high)
-    return Codes(_eighths(points, unpack(qh, 4, 1) >> 2 & 2), d * (2 * scale.float() + 1) / 8)
+    return _eighths(points, unpack(qh, 4, 1) >> 2 & 2, d * (2 * scale.float() + 1) / 8)
 
 
 BLOCKS = (
