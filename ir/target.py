@@ -48,6 +48,7 @@ class Target:
     has_threads: bool = False  # the outermost loop may be cut into chunks
     group_items: int = 0  # most work-items of a group; 0: no work-items, else outer loops are spread over them
     local_bytes: int = 32 * 1024  # memory that the work-items of a group share
+    has_gathers: bool = False  # a gather is faster than loads of its lanes one by one
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024

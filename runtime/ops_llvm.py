@@ -159,6 +159,7 @@ def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
         table_lanes=64 if host.has("avx512bw") else 32 if host.has("avx2") else 16 if host.has("ssse3") else 0,
         tiles=tiles,
         has_threads=True,
+        has_gathers=host.has("avx512fp16"),  # CPUs made with the mend against Downfall, not mended by microcode
         has_masks=wide,
         l1_bytes=host.l1,
         l2_bytes=host.l2,

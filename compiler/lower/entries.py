@@ -1,8 +1,8 @@
-"""Gathers by numbers that plain loads give are read lane by lane, such as entries of a table.
+"""Gathers by numbers that plain loads give are read lane by lane, such as entries of a table, where gathers are slow.
 
 When: after words, before dot. Why there: numbers of several bytes are one load of which a lane is a part. A gather
 takes its places out of a vector again, and many CPUs are slow at it (28 cycles for 16 entries where sixteen loads take
-8, on one that was mended against Downfall); a number in memory goes to an address by itself. Assumes: nothing.
+8, on one that was mended against Downfall; `Target.has_gathers` says where not); a number in memory goes to an address by itself. Assumes: nothing.
 Guarantees: the same entries; numbers that are gathered themselves, or have gates, stay in a vector. Figures:
 docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_entries.py.
 """
@@ -18,7 +18,7 @@ _MOST_STEPS = 4  # from numbers in memory to a place: each is an instruction for
 
 def read_entries(ast: UOp, target: Target) -> UOp:
     """The kernel with scalar loads in place of such gathers."""
-    if not target.vector_bytes:
+    if not target.vector_bytes or target.has_gathers:
         return ast
     return rebuilt(ast, lambda _, new: _entries(new) if new.op is Ops.LOAD and _is_near(new) else new)
 

@@ -15,6 +15,7 @@ from typing import Any
 from kernmill.ir import FormatError, dtypes, take
 
 from ..elementwise import where
+from ..movement import cat
 from ..tensor import Tensor
 from .bits import half, unpack, words
 from .block import BlockType, Codes
@@ -22,6 +23,7 @@ from .block import BlockType, Codes
 __all__ = ["BLOCKS"]
 
 _ZERO = 128  # the code that stands for 0
+_ONES = 0x01010101  # the lowest bit of each byte
 
 
 @functools.lru_cache(maxsize=32)
@@ -73,11 +75,11 @@ def _signed(points: Tensor, signs: Tensor, scale: Tensor) -> Codes:
     return Codes(where(bit.ne(0).flatten(-2), points.neg(), points), scale, _ZERO)
 
 
-def _even(x: Tensor) -> Tensor:
-    """Seven bits and an eighth that makes the number of ones even."""
+def _even(x: Tensor, ones: int = 1) -> Tensor:
+    """Seven bits and an eighth that makes the number of ones even, of each byte whose lowest bit is one of `ones`."""
     folded = x ^ x >> 4
     folded = folded ^ folded >> 2
-    return x | ((folded ^ folded >> 1) & 1) << 7
+    return x | ((folded ^ folded >> 1) & ones) << 7
 
 
 def _sevens(word: Tensor) -> Tensor:
@@ -117,6 +119,63 @@ def _read_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor
     return _signed(_points("IQ3_S", index), signs, scale)
 
 
+# --- interleaved rows: four times seven bits in a byte each, and what is left in the highest bits --------------------
+def _in_bytes(sevens: Tensor, highest: Tensor) -> Tensor:
+    return (sevens | highest << 7).cast(dtypes.uint8)
+
+
+def _signs(word: Tensor) -> Tensor:
+    """Bytes of signs: [.., n] 32-bit numbers to [.., 4 * n]."""
+    return (_even(word & 0x7F7F7F7F, _ONES).unsqueeze(-1) >> _places(4, 8)).flatten(-2)
+
+
+def _iq2_xxs_by_bytes(d: Tensor, qs: Tensor) -> dict[str, Tensor]:
+    groups = qs.unflatten(-1, (8, 8))
+    return {"d": d, "qs": cat([groups[..., :4], _scales_by_bytes(groups[..., 4:].flatten(-2))], -1).flatten(-2)}
+
+
+def _iq3_xxs_by_bytes(d: Tensor, qs: Tensor, scales: Tensor) -> dict[str, Tensor]:
+    return {"d": d, "qs": qs, "scales": _scales_by_bytes(scales).flatten(-2)}
+
+
+def _scales_by_bytes(scales: Tensor) -> Tensor:
+    """The four bits of a scale above four times seven signs: [.., 4 * n] to [.., n, 4]."""
+    word = words(scales, dtypes.uint32).unsqueeze(-1)
+    return _in_bytes(word >> _places(4, 7) & 127, word >> 28 >> _places(4, 1) & 1)
+
+
+def _signed_by_scales(points: Tensor, scales: Tensor, unit: Tensor) -> Codes:
+    word = words(scales, dtypes.uint32)
+    bits = word >> 7 & _ONES
+    scale = (bits | bits >> 7 | bits >> 14 | bits >> 21) & 15
+    return _signed(points, _signs(word), unit * (0.5 + scale.float()))
+
+
+def _read_laid_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
+    groups = qs.unflatten(-1, (8, 8))
+    points = _points("IQ2_XXS", groups[..., :4].flatten(-2))
+    return _signed_by_scales(points, groups[..., 4:].flatten(-2), half(d) * 0.25)
+
+
+def _read_laid_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
+    return _signed_by_scales(_points("IQ3_XXS", qs), scales, half(d) * 0.5)
+
+
+def _iq2_xs_by_bytes(d: Tensor, qs: Tensor, scales: Tensor) -> dict[str, Tensor]:
+    """Four indices without their ninth bits, then four times seven signs with these above."""
+    word = words(qs, dtypes.uint16).unflatten(-1, (8, 4))
+    low, high = (word & 255).cast(dtypes.uint8), _in_bytes(word >> 9, word >> 8 & 1)
+    return {"d": d, "qs": cat([low, high], axis=-1).flatten(-2), "scales": scales}
+
+
+def _read_laid_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
+    groups = qs.unflatten(-1, (8, 8))
+    word = words(groups[..., 4:].flatten(-2), dtypes.uint32)
+    high = (word.unsqueeze(-1) >> _places(4, 8) << 1 & 256).flatten(-2)
+    points = _points("IQ2_XS", groups[..., :4].flatten(-2).cast(dtypes.uint32) | high)
+    return _signed(points, _signs(word), half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25)
+
+
 # --- IQ1: points of -1, 0 and 1, moved by an eighth ------------------------------------------------------------------
 def _eighths(points: Tensor, down: Tensor, scale: Tensor) -> Codes:
     """Eight times each point [.., 8 * n], plus 1, or minus 1 where a byte of [.., n] is 2 and not 0."""
@@ -143,11 +202,18 @@ def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
     return _eighths(points, unpack(qh, 4, 1) >> 2 & 2, d * (2 * scale.float() + 1) / 8)
 
 
+_XXS, _XS, _XXS3 = {"d": 2, "qs": 64}, {"d": 2, "qs": 64, "scales": 8}, {"d": 2, "qs": 64, "scales": 32}
+_LAID = (
+    BlockType("IQ2_XXS", _XXS, _read_laid_iq2_xxs, axes=(8, 32)),
+    BlockType("IQ2_XS", _XS, _read_laid_iq2_xs, axes=(8, 2, 16)),
+    BlockType("IQ3_XXS", _XXS3, _read_laid_iq3_xxs, axes=(8, 32)),
+)
+
 BLOCKS = (
-    BlockType("IQ2_XXS", {"d": 2, "qs": 64}, _read_iq2_xxs, axes=(8, 32)),
-    BlockType("IQ2_XS", {"d": 2, "qs": 64, "scales": 8}, _read_iq2_xs, axes=(8, 2, 16)),
+    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), laid=(_LAID[0], _iq2_xxs_by_bytes)),
+    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), laid=(_LAID[1], _iq2_xs_by_bytes)),
     BlockType("IQ2_S", {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, _read_iq2_s, axes=(8, 2, 16)),
-    BlockType("IQ3_XXS", {"d": 2, "qs": 64, "scales": 32}, _read_iq3_xxs, axes=(8, 32)),
+    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), laid=(_LAID[2], _iq3_xxs_by_bytes)),
     BlockType("IQ3_S", {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}, _read_iq3_s, axes=(4, 2, 32)),
     BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32)),
     BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16)),
