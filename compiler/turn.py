@@ -303,14 +303,11 @@ def _woven(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     return {access.node: stores if access is one else [] for access in family}
 
 
-def _row_of(lanes: Sequence[tuple[UOp, int]]) -> UOp:
+def _row_of(lanes: list[tuple[UOp, int]]) -> UOp:
     """Lanes to store: where they are vectors of bytes woven into each other, what is done to all is done once."""
-    vectors = list(dict.fromkeys(vector for vector, _ in lanes))
-    count, scalar = len(vectors), vectors[0].dtype.scalar
-    is_weave = all(lanes[n] == (vectors[n % count], n // count) for n in range(len(lanes)))
-    if is_weave and scalar.size_bytes == 1 and not scalar.is_bool and vectors[0].dtype.lanes * count == len(lanes):
-        return side_by_side(vectors, vectors[0].dtype.lanes)
-    return merged(lanes)
+    vectors, own = list(dict.fromkeys(vector for vector, _ in lanes)), lanes[0][0].dtype
+    is_weave = lanes == [(vector, lane) for lane in range(own.lanes) for vector in vectors]
+    return side_by_side(vectors, own.lanes) if is_weave and own.size_bytes == own.lanes else merged(lanes)
 
 
 def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UOp]:
@@ -361,14 +358,11 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
         own *= 2
     where = [(place[vector][0], place[vector][1] + lane) for vector, lane in lanes]
     if len(sources) <= 2:
-        return shuffle(
-            sources[0], sources[-1], tuple((number * own if len(sources) > 1 else 0) + lane for number, lane in where)
-        )
-    total = sources[0]
-    steps = [(number, lane if not number else None, lane) for number, lane in where] + [(0, 0, 0)] * (own - width)
-    picks = [lane if number == 0 else n for n, (number, _, lane) in enumerate(steps)]
+        return shuffle(sources[0], sources[-1], tuple([number * own + lane for number, lane in where]))
+    total, steps = sources[0], where + [(0, 0)] * (own - width)
+    picks = [lane if number == 0 else n for n, (number, lane) in enumerate(steps)]
     for count, source in enumerate(sources[1:], 1):
-        picks = [own + lane if number == count else pick for (number, _, lane), pick in zip(steps, picks, strict=True)]
+        picks = [own + lane if number == count else pick for (number, lane), pick in zip(steps, picks, strict=True)]
         total = shuffle(total, source, tuple(picks))
         picks = list(range(own))
     return total if own == width else shuffle(total, total, tuple(range(width)))

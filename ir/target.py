@@ -37,9 +37,7 @@ class Target:
     vector_registers: int = 16
     ops: frozenset[Op] = frozenset()  # elementwise ops that the renderer prints itself; the rest is decomposed
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
-    compute_dtypes: frozenset[DType] = frozenset(
-        dtypes.data
-    )  # what may be added and multiplied; others go through float32
+    compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # for sums and products; others go through float32
     dots: frozenset[tuple[DType, DType]] = (
         frozenset()
     )  # types of a and b that DOT takes, for vectors up to vector_bytes

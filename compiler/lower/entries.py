@@ -2,9 +2,9 @@
 
 When: after words, before dot. Why there: numbers of several bytes are one load of which a lane is a part. A gather
 takes its places out of a vector again, and many CPUs are slow at it (28 cycles for 16 entries where sixteen loads take
-8, on one that was mended against Downfall; `Target.has_gathers` says where not); a number in memory goes to an address by itself. Assumes: nothing.
-Guarantees: the same entries; numbers that are gathered themselves, or have gates, stay in a vector. Figures:
-docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_entries.py.
+8, on one that was mended against Downfall; `Target.has_gathers` says where not); a number in memory goes to an address
+by itself. Assumes: nothing. Guarantees: the same entries; numbers that are gathered themselves, or have gates, stay in
+a vector. Figures: docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_entries.py.
 """
 
 from __future__ import annotations

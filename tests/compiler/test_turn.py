@@ -154,6 +154,17 @@ def test_packing_four_by_four_is_undone_by_one_shuffle() -> None:
     same(only(product), schedule)
 
 
+def test_bytes_of_words_are_changed_where_they_lie() -> None:
+    """Codes that are unpacked into a panel were picked apart into four vectors and woven again, 24 shuffles a word."""
+    codes = elementwise(Ops.XOR, data(0, 16, 16, 4, dtype=dtypes.uint8), const(dtypes.uint8, 128))
+    ast = only(codes)
+    schedule = "unroll i0 4; vectorize i0 16"
+    (store,) = nodes(after("turn", ast, schedule, VECTORS), Ops.STORE)
+    assert store.src[1].op is Ops.XOR
+    assert store.src[1].src[0].op is Ops.LOAD
+    same(ast, schedule)
+
+
 def test_lanes_that_share_a_place_keep_gates_of_their_own() -> None:
     """The gradient of a strided convolution: every second lane is closed, and its neighbour reads the same place."""
     import numpy as np

@@ -70,6 +70,11 @@ def test_numbers_that_are_gathered_themselves_stay_in_a_vector(step: int) -> Non
     assert gathers(after("entries", kernel, "vectorize i0 16", VECTORS)) == 2
 
 
+def test_gathers_stay_where_they_are_fast() -> None:
+    kernel = only(take(TABLE, numbers(1, 64), 0))
+    assert gathers(after("entries", kernel, "vectorize i0 16", replace(VECTORS, has_gathers=True))) == 1
+
+
 def test_what_has_a_gate_or_no_vectors_stays() -> None:
     kernel = only(take(TABLE, numbers(1, 60), 0))
     assert gathers(after("entries", kernel, "vectorize i0 16", VECTORS)) == 1
