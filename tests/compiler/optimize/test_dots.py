@@ -111,3 +111,14 @@ def test_the_dot_is_there() -> None:
         uops = lower(product(*shape), VNNI, dot_actions(product(*shape), VNNI), is_checked=True)
         assert any(u.op is Ops.DOT for u in uops)
         assert not any(u.op is Ops.MUL and u.dtype.scalar is dtypes.int32 for u in uops)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 512), (41, 500), (27, 1000)])
+def test_values_of_several_panels_beside_each_other_are_exact(rows: int, columns: int) -> None:
+    """Also where the last panel is not full."""
+    ast = product(rows, 601, columns)
+    arrays = inputs(ast)
+    actions = dot_actions(ast, VNNI)
+    assert actions is not None and "i1.ss" in show_schedule(actions)
+    expected = arrays[1].reshape(rows, 601).astype(np.int32) @ arrays[2].reshape(601, columns).astype(np.int32)
+    np.testing.assert_array_equal(np.ravel(run_on("LLVM", ast, arrays, actions)), np.ravel(expected))
