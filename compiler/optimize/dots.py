@@ -2,7 +2,8 @@
 
 Four terms of the sum become one instruction (lower/dot.py), which asks for them side by side: the reduce loop is copied
 out by four, and innermost where an operand is packed. Nothing here asks what a kernel computes beyond that one sum.
-Figures: docs/decisions/0010-dot-and-tiles.md, 0044-bytes-of-the-other-sign.md. Tests: tests/compiler/optimize/test_dots.py.
+Figures: docs/decisions/0010-dot-and-tiles.md and 0044-bytes-of-the-other-sign.md. Tests:
+tests/compiler/optimize/test_dots.py.
 """
 
 from __future__ import annotations
