@@ -139,17 +139,17 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
 
 def _ask_for_tiles(ast: UOp) -> UOp:
     """Results that are claimed, and single values that a sum reads and wants from further on: the loop of the sum asks
-    for their lines, a few in each iteration. Results that are claimed early are asked for in front of it."""
+    for their lines, a few in each iteration."""
     sums: dict[tuple[UOp, ...], UOp] = {}  # the first of those with the same loops
-    wanted, early = dict[_Lines, set[int]](), dict[_Lines, set[int]]()
+    wanted: dict[_Lines, set[int]] = {}
     silent: dict[UOp, UOp] = {}
     for node in ast.toposort():
-        if node.op is Ops.STORE and node.arg in ("claim", "claim early"):
+        if node.op is Ops.STORE and node.arg == "claim":
             silent[node] = node.replace(arg=None)
             found = [n for n in node.src[1].toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.REG]
             found = [n for n in found if node.src[0].ranges <= n.ranges]  # others serve several tiles
             if found:
-                _note(wanted if node.arg == "claim" else early, sums[closed_ranges(found[-1])], node)
+                _note(wanted, sums[closed_ranges(found[-1])], node)
         elif node.op is Ops.AFTER and node.src[0].op is Ops.REG:
             total, loop = sums.setdefault(closed_ranges(node), node), closed_ranges(node)[0]
             for load in node.src[1].toposort(stop=lambda u, loop=loop: loop not in u.ranges):  # type: ignore[misc]
@@ -159,8 +159,6 @@ def _ask_for_tiles(ast: UOp) -> UOp:
     asks: dict[UOp, list[UOp]] = {}
     for key, lines in wanted.items():
         asks.setdefault(key[0], []).extend(_spread(key, sorted(lines)))
-    for key, lines in early.items():
-        asks.setdefault(key[0], []).extend(_at_once(key, sorted(lines)))
     return _with_asks(ast, asks, silent)
 
 
@@ -194,14 +192,6 @@ def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
         line = number * step if row == len(lines) else number // row * pitch + number % row * step
         asks.append(_ask(memory, base + (line + lines[0]) * unit, ahead))
     return asks
-
-
-def _at_once(key: _Lines, lines: list[int]) -> list[UOp]:
-    """Prefetches in front of the loop of the sum, for which finding the places in each iteration is too much."""
-    (_, memory, base, _), unit = key, _LINE // key[1].dtype.scalar.size_bytes
-    apart = [place for line in lines if (place := (line - lines[0]) * unit) < memory.arg[1]]
-    first = _before(simplify(base + lines[0] * unit), memory.arg[1] - apart[-1])
-    return [_ask(memory, first + place, None) for place in apart]
 
 
 def _ask(memory: UOp, place: UOp, ahead: int | None) -> UOp:

@@ -21,7 +21,6 @@
     inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
     claim              lines of results are asked for by the loops of the sums that go there
-    claim early        ... in front of these loops
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
     prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
 
@@ -522,7 +521,7 @@ def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
 
 
 def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
-    if any(store.arg in ("claim", "claim early") for store in ast.src):
+    if any(store.arg == "claim" for store in ast.src):
         raise ValueError("the stores are claimed, to be written through the caches")
     return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src))
 
@@ -530,7 +529,7 @@ def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
 def _claim(ast: UOp, args: tuple[str, ...]) -> UOp:
     if any(store.arg is not None for store in ast.src):
         raise ValueError("the stores go around the caches, or are claimed already")
-    return ast.replace(src=tuple(store.replace(arg="claim early" if args else "claim") for store in ast.src))
+    return ast.replace(src=tuple(store.replace(arg="claim") for store in ast.src))
 
 
 _WORD = 4  # bytes

@@ -2,7 +2,8 @@
 
 Four terms of the sum become one instruction (lower/dot.py), which asks for them side by side: the reduce loop is copied
 out by four, and innermost where an operand is packed. Nothing here asks what a kernel computes beyond that one sum.
-Figures: docs/decisions/0010-dot-and-tiles.md. Tests: tests/compiler/optimize/test_dots.py.
+Figures: docs/decisions/0010-dot-and-tiles.md and 0044-bytes-of-the-other-sign.md. Tests:
+tests/compiler/optimize/test_dots.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ __all__ = ["dot_plan"]
 
 _BLOCK = (4, 6)  # vectors and rows of a register tile; with 16 registers:
 _SMALL_BLOCK = (2, 4)
+_LEAST_BLOCKS = 4  # of panels, which threads share
 _PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
 
 
@@ -52,16 +54,26 @@ def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
     wide, panel, is_packed = lanes * vectors, columns, sizes[rows] >= _PACKED_ROWS * tile
     if is_packed and left.node.dtype is right.node.dtype:  # moved while copied: in the inner loop it would cost a fifth
         plan.cut("vectorize", plan.add("bias", right.slot, rows)[inner], lanes)
+    side: list[str] = []
     if is_packed and sizes[columns] > wide:
         (panel,) = plan.cut("split", columns, wide)
+        side = plan.cut("split", columns, _beside(-(-sizes[columns] // wide), sizes[inner] * wide, target))
     plan.cut("unroll", inner, GROUP)
     if is_packed:
-        copies = plan.add("stage", right.slot, inner, panel, *plan.copies(inner))
+        copies = plan.add("stage", right.slot, *side, inner, panel, *plan.copies(inner))
         is_row = right.step(columns) == 1 and wide & (wide - 1) == 0
         plan.cut("vectorize", copies[panel], wide if is_row else lanes)  # whole registers, woven into each other
     plan.cut("vectorize", panel, lanes)
     plan.cut("unroll", panel, vectors)
     plan.cut("unroll", rows, tile)
     if is_packed:
-        plan.order((*(name for name in plan.loops if name not in (columns, rows)), columns, rows))
-        plan.tries("claim", "early")
+        outer = [name for name in plan.loops if name not in (columns, rows, *side)]
+        plan.order((*outer, columns, rows, *side))
+        plan.tries("claim")
+
+
+def _beside(count: int, size_bytes: int, target: Target) -> int:
+    """Of so many panels those that a tile of rows goes by one after the other: rows come from far less often. What L1
+    holds stays there by itself."""
+    most = 1 if size_bytes <= target.l1_bytes else min(target.l2_bytes // 2 // size_bytes, count // _LEAST_BLOCKS)
+    return max(n for n in range(1, max(1, most) + 1) if count % n == 0)

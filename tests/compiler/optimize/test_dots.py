@@ -36,7 +36,7 @@ def schedule(ast: UOp) -> str:
 def test_panels_are_woven() -> None:
     assert schedule(product(512, 512, 512, (U8, I8))) == (
         "split i1 64; unroll k0 4; stage 2 k0 i1.s k0.u; vectorize i1.s' 64; vectorize i1.s 16; unroll i1.s 4; "
-        "unroll i0 6; order i1 i0; claim early"
+        "unroll i0 6; order i1 i0; claim"
     )
 
 
@@ -44,6 +44,14 @@ def test_panels_of_one_sign_are_moved() -> None:
     assert schedule(product(512, 512, 512)).startswith("bias 2 i0; vectorize k0' 16; split i1 64;")
     assert "bias" not in schedule(product(512, 512, 512, (I8, U8)))
     assert "bias" not in schedule(product(8, 512, 512))
+
+
+def test_tiles_of_rows_go_by_several_panels_that_l1_does_not_hold() -> None:
+    """So many as half of L2 holds, and threads find four blocks of them."""
+    found = {n: schedule(product(n, n, n)) for n in (512, 1024, 2048, 8192)}
+    assert [n for n, text in found.items() if "i1.ss" in text] == [1024, 2048]
+    assert "split i1 64; split i1 4; unroll k0 4; stage 2 i1.ss k0 i1.s k0.u;" in found[2048]
+    assert "order i1 i0 i1.ss" in found[2048]
 
 
 def test_panels_that_are_no_power_of_two_wide() -> None:
@@ -103,3 +111,15 @@ def test_the_dot_is_there() -> None:
         uops = lower(product(*shape), VNNI, dot_actions(product(*shape), VNNI), is_checked=True)
         assert any(u.op is Ops.DOT for u in uops)
         assert not any(u.op is Ops.MUL and u.dtype.scalar is dtypes.int32 for u in uops)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(24, 512), (41, 500), (27, 1000)])
+def test_values_of_several_panels_beside_each_other_are_exact(rows: int, columns: int) -> None:
+    """Also where the last panel is not full."""
+    ast = product(rows, 601, columns)
+    arrays = inputs(ast)
+    actions = dot_actions(ast, VNNI)
+    assert actions is not None
+    assert "i1.ss" in show_schedule(actions)
+    expected = arrays[1].reshape(rows, 601).astype(np.int32) @ arrays[2].reshape(601, columns).astype(np.int32)
+    np.testing.assert_array_equal(np.ravel(run_on("LLVM", ast, arrays, actions)), np.ravel(expected))
