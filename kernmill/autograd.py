@@ -36,6 +36,7 @@ from kernmill.ir import (
 __all__ = ["gradient"]
 
 Grads = tuple[UOp | None, ...]
+_DEPTH = 3  # of the look at what is the same along an axis
 
 
 def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[UOp] = ()) -> dict[UOp, UOp]:
@@ -75,10 +76,43 @@ def filled(like: UOp, value: UOp | float) -> UOp:
 
 
 def sum_axes(x: UOp, axes: Sequence[int]) -> UOp:
-    """Axes added to size 1; half types in float32."""
+    """Axes added to size 1; half types in float32. What is the same along another axis is added once."""
+    if still := _still(x, _DEPTH).difference(axes):
+        once = sum_axes(_narrow(x, still), axes)
+        return expand(once, [x.shape[a] if a in still else size for a, size in enumerate(once.shape)])
     if x.dtype.is_float and x.dtype.bits < 32:
         return reduce_axes(x.cast(dtypes.float32), Ops.ADD, axes).cast(x.dtype)
     return reduce_axes(x, Ops.ADD, axes)
+
+
+def _still(x: UOp, depth: int) -> set[int]:
+    """Axes along which all entries are the same, as far as a short look can tell."""
+    long = {a for a, size in enumerate(x.shape) if isinstance(size, int) and size != 1}
+    if _constant(x) is not None:
+        return long
+    if x.op is Ops.EXPAND:
+        return {a for a in long if x.src[0].shape[a] == 1}
+    if not (x.op.is_elementwise and depth):
+        return set()
+    return long.intersection(*(_still(s, depth - 1) for s in x.src if s.shape))
+
+
+def _narrow(x: UOp, axes: set[int]) -> UOp:
+    """One entry of axes along which all are the same."""
+    shape = [1 if a in axes else size for a, size in enumerate(x.shape)]
+    value = _constant(x)
+    if value is not None:
+        return expand(reshape(value, (1,) * len(shape)), shape) if x.shape else x
+    if x.op is Ops.EXPAND:
+        return expand(x.src[0], shape)
+    return x.replace(src=tuple(_narrow(s, axes) if s.shape else s for s in x.src))
+
+
+def _constant(x: UOp) -> UOp | None:
+    """The one constant that all entries are, if they are one."""
+    while x.op in (Ops.EXPAND, Ops.RESHAPE, Ops.PERMUTE):
+        x = x.src[0]
+    return x if x.op is Ops.CONST else None
 
 
 def _where(condition: UOp, yes: UOp | float, no: UOp | float) -> UOp:

@@ -10,9 +10,23 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from kernmill.ir import SettingError, ShapeError, UOp, permute, reshape, show_shape, window
+from kernmill.ir import (
+    Ops,
+    SettingError,
+    ShapeError,
+    UOp,
+    permute,
+    promote,
+    reduce_axes,
+    reshape,
+    show_shape,
+    shrink,
+    unwindow,
+    window,
+)
 
 from .contraction import Contraction
+from .lazy import accumulator
 from .size import as_node
 
 __all__ = ["Convolution"]
@@ -102,34 +116,39 @@ class Convolution(Contraction):
         groups: int = 1,
         dilation: Each = 1,
     ) -> Self:
-        """The adjoint of conv2d, weight of shape (in, out / groups, *kernel)."""
+        """The adjoint of conv2d, weight of shape (in, out / groups, *kernel).
+
+        Raises:
+            ShapeError: ranks, channels or groups that do not fit together.
+        """
         rank = weight.ndim - 2
-        kernel = weight.shape[2:]
-        steps, gaps = each(stride, rank, "stride"), each(dilation, rank, "dilation")
-        pads, extra = each(padding, rank, "padding"), each(output_padding, rank, "output_padding")
-        flipped = weight.flip(tuple(range(2, weight.ndim)))
-        per_group = flipped.reshape((groups, weight.shape[0] // groups, weight.shape[1], *kernel))
-        turned = per_group.transpose(1, 2).reshape((groups * weight.shape[1], weight.shape[0] // groups, *kernel))
-        x = self._spread(steps)
-        around = [(g * (k - 1) - p, g * (k - 1) - p + e) for k, g, p, e in zip(kernel, gaps, pads, extra, strict=True)]
-        return x.pad([(0, 0), (0, 0), *around]).conv2d(turned, bias, 1, 0, gaps, groups)
+        if rank >= 1 and self.ndim == rank + 1:
+            whole = self.unsqueeze(0).conv_transpose2d(weight, bias, stride, padding, output_padding, groups, dilation)
+            return whole.squeeze(0)
+        channels = weight.shape[0]
+        if rank < 1 or self.ndim != rank + 2 or self.node_shape[1] != channels or groups < 1 or channels % groups:
+            raise ShapeError(
+                f"conv_transpose: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}, groups "
+                f"{groups}: the input is (batch, in, one axis or more), the weight (in, out / groups, as many), and "
+                "in a multiple of the groups. Change the groups or the weight."
+            )
+        kernel, dtype, own = weight.shape[2:], promote(self.dtype, weight.dtype), channels // groups
+        x = self.reshape((self.node_shape[0], groups, own, 1, *self.node_shape[2:], *(1,) * rank))
+        wide = weight.reshape((1, groups, own, weight.shape[1], *(1,) * rank, *kernel))
+        parts = x.cast(accumulator(dtype))._contract(wide.cast(accumulator(dtype)), (2,))
+        first = parts.ndim - 2 * rank
+        node = parts.uop
+        rows = zip(each(stride, rank, "stride"), each(dilation, rank, "dilation"), each(padding, rank, "padding"),
+                   each(output_padding, rank, "output_padding"), strict=True)  # fmt: skip
+        for axis, (step, gap, pad, extra) in reversed(list(enumerate(rows, first))):
+            length = (node.shape[axis] - 1) * step + gap * (node.shape[-1] - 1) + 1 + extra
+            placed = reduce_axes(unwindow(node, axis, length, step, gap), Ops.ADD, [len(node.shape) - 1])
+            node = reshape(placed, placed.shape[:-1])
+            node = shrink(node, [(pad, length - pad) if a == axis else (0, s) for a, s in enumerate(node.shape)])
+        result = parts._result(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:]))).cast(dtype)
+        return result if bias is None else result.add(bias.reshape((1, bias.shape[0], *(1,) * rank)))
 
     conv_transpose1d = conv_transpose3d = conv_transpose2d
-
-    def _spread(self, steps: Sequence[int]) -> Self:
-        """Spatial axes with step-1 zeros between entries."""
-        first = self.ndim - len(steps)
-        result = self
-        for i, step in enumerate(steps):
-            axis = first + i
-            size = result.shape[axis]
-            if step > 1 and size:
-                wide = result.unsqueeze(axis + 1).pad(
-                    [(0, step - 1) if a == axis + 1 else (0, 0) for a in range(self.ndim + 1)]
-                )
-                flat = wide.reshape((*result.shape[:axis], size * step, *result.shape[axis + 1 :]))
-                result = flat.shrink([(0, (size - 1) * step + 1) if a == axis else None for a in range(self.ndim)])
-        return result
 
     # --- pooling
     def max_pool2d(

@@ -83,6 +83,10 @@ CASES: dict[str, Case] = {
     "conv": (lambda: ones(1, 3, 5, 5).conv2d(ones(2, 4, 3, 3)), ShapeError,
              "conv: (1, 3, 5, 5) with weight (2, 4, 3, 3), groups 1: 3 input channels are not 1 x 4, or 2 output "
              "channels do not divide into the groups. Change the groups or the weight."),
+    "conv_transpose": (lambda: ones(1, 3, 5, 5).conv_transpose2d(ones(2, 4, 3, 3)), ShapeError,
+                       "conv_transpose: (1, 3, 5, 5) with weight (2, 4, 3, 3), groups 1: the input is (batch, in, one "
+                       "axis or more), the weight (in, out / groups, as many), and in a multiple of the groups. Change "
+                       "the groups or the weight."),
     "conv_kernel": (lambda: ones(1, 1, 2, 2).conv2d(ones(1, 1, 3, 3)), ShapeError,
                     "conv: (1, 1, 2, 2) with weight (1, 1, 3, 3), groups 1: the kernel spans (3, 3), "
                     "the padded input (2, 2). Pad more."),

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, dtypes
+from kernmill.compiler import estimate
+from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import close, values, with_torch
 
 # second derivatives: name -> a function of one tensor, spelled alike in PyTorch
@@ -122,3 +124,30 @@ def test_maximum_and_minimum_with_nan_pass_the_gradient_to_both() -> None:
     a, b = np.array([1, np.nan, np.nan, 2, 3], np.float32), np.array([np.nan, 1, np.nan, 2, 4], np.float32)
     with_torch(lambda x, y: x.maximum(y), lambda x, y: x.maximum(y), [a, b])
     with_torch(lambda x, y: x.minimum(y), lambda x, y: x.minimum(y), [a, b])
+
+
+MEANS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda t: t.sum(),
+    "mean": lambda t: t.mean(),
+    "scaled": lambda t: (t * 2 + 1).mean(),
+    "rows": lambda t: t.mean(0).sum() / 3,
+    "relu": lambda t: t.relu().sum(),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+@pytest.mark.parametrize("shape", [(5, 4, 3), (1, 4, 3), (5, 1, 1)], ids=str)
+def test_a_gradient_that_is_the_same_for_all_rows(name: str, shape: tuple[int, int, int]) -> None:
+    rows, inner, columns = shape
+    inputs = [values(rows, inner), values(inner, columns, seed=1), values(columns, seed=2)]
+    with_torch(lambda x, y, b: MEANS[name](x @ y + b), lambda x, y, b: MEANS[name](x @ y + b), inputs, 1e-5)
+
+
+def test_a_gradient_that_is_the_same_for_all_rows_is_added_once() -> None:
+    """Once each of the rows had its own sum, of the same numbers: 1.4 s for (x @ y).sum() of 1024 x 1024."""
+    x, y = (Tensor(values(64, 64, seed=s), requires_grad=True) for s in (1, 2))
+    (x @ y).sum().backward()
+    assert x.grad is not None
+    with collecting_kernels() as found:
+        x.grad.realize()
+    assert sum(estimate(ast).flops for _, ast in found) <= 2 * 64 * 64
