@@ -110,8 +110,16 @@ class Model:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         """
         file = source if isinstance(source, gguf.File) else gguf.read(source)
+        used = set[str]()
+
+        def weight(name: str) -> Weight | None:
+            used.add(name)
+            return _loaded(file, name) if name in file.entries else None
+
         with naming(file):
-            return cls.of(file.metadata, lambda n: _loaded(file, n) if n in file.entries else None, **options)
+            model = cls.of(file.metadata, weight, **options)
+            _check_all_used(file, used, model.config.name)
+            return model
 
     # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
     def _last_logits(self, tokens: Tokens, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
@@ -317,6 +325,17 @@ def _check_known(name: str) -> None:
         raise FormatError(
             f"general.architecture is {name!r}, which kernmill cannot run yet. "
             f"It runs {', '.join(sorted(ARCHITECTURES))}."
+        )
+
+
+def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
+    """A tensor that is left out would give other text without a word. Factors of rope are for some contexts only."""
+    left = [entry for entry in file.entries if entry not in used and not entry.startswith("rope_f")]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise FormatError(
+            f"it has the tensor {left[0]}{more}, which kernmill's {name} does not compute with: its text would be "
+            "another model's. Use a file of the plain architecture."
         )
 
 

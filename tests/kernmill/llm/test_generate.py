@@ -371,6 +371,11 @@ FILES: list[tuple[dict[str, Any], str]] = [
         "belong to its tensors.",
     ),
     (
+        {"tensors": {"blk.0.attn_sub_norm.weight": Tensor.zeros(32), "blk.1.x": Tensor.zeros(32)}},
+        "it has the tensor blk.0.attn_sub_norm.weight and 1 more, which kernmill's llama does not compute with: its text "
+        "would be another model's. Use a file of the plain architecture.",
+    ),
+    (
         {"metadata": {"general.architecture": "mamba"}},
         "general.architecture is 'mamba', which kernmill cannot run yet. "
         "It runs gemma2, gemma3, llama, phi3, qwen2, qwen3.",
