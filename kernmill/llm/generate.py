@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernmill import FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
-from kernmill.runtime import launched_ns
+from kernmill.runtime import get_device, launched_ns
 
 from ..formats import gguf
 from ..jitted import Jit
@@ -74,6 +74,7 @@ class Model:
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
             )
         self.config, self.tokenizer, self.capacity, self.block = config, tokenizer, capacity, min(block, capacity)
+        _check_memory(capacity, Cache.nbytes(config, capacity, sequences, cache_type))
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
             self._cache = Cache.empty(config, capacity, sequences, cache_type)
@@ -325,6 +326,17 @@ def _check_known(name: str) -> None:
         raise FormatError(
             f"general.architecture is {name!r}, which kernmill cannot run yet. "
             f"It runs {', '.join(sorted(ARCHITECTURES))}."
+        )
+
+
+def _check_memory(capacity: int, size_bytes: int) -> None:
+    """Said before anything is asked for: a system may promise more memory than it has, and end who uses it."""
+    props = get_device().props()
+    room = props.free_bytes or props.total_bytes
+    if 0 < room < size_bytes:
+        raise SettingError(
+            f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
+            f"{room / 2**30:.2f} GiB left. Choose a smaller capacity, or a cache_type of fewer bits."
         )
 
 

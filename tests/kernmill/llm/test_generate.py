@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -292,6 +293,16 @@ def test_a_mistake_is_a_sentence(call: Callable[[], object], error: type[Excepti
     assert str(caught.value) == message
 
 
+def test_a_context_that_no_memory_holds() -> None:
+    with pytest.raises(SettingError) as caught:
+        random_model(capacity=1 << 50)
+    assert re.fullmatch(
+        rf"Model: a context of {1 << 50} tokens takes 67108864\.00 GiB, and the device has [\d.]+ GiB left\. "
+        r"Choose a smaller capacity, or a cache_type of fewer bits\.",
+        str(caught.value),
+    )
+
+
 def test_an_unknown_architecture() -> None:
     known = random_model().config
     with pytest.raises(FormatError) as caught:
@@ -372,8 +383,8 @@ FILES: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"tensors": {"blk.0.attn_sub_norm.weight": Tensor.zeros(32), "blk.1.x": Tensor.zeros(32)}},
-        "it has the tensor blk.0.attn_sub_norm.weight and 1 more, which kernmill's llama does not compute with: its text "
-        "would be another model's. Use a file of the plain architecture.",
+        "it has the tensor blk.0.attn_sub_norm.weight and 1 more, which kernmill's llama does not compute with: its "
+        "text would be another model's. Use a file of the plain architecture.",
     ),
     (
         {"metadata": {"general.architecture": "mamba"}},
