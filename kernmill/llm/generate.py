@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -138,7 +139,13 @@ class Model:
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
-        known = [int(i) for i in ids]
+        try:
+            known = [index(i) for i in ids]
+        except TypeError:
+            raise SettingError(
+                f"{call}: token ids are whole numbers. Text becomes ids by tokenizer.encode(), "
+                "or give it to complete()."
+            ) from None
         if not known:
             raise SettingError(f"{call}: no tokens. Give at least one, such as the begin token.")
         if len(known) > self.capacity:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import SettingError, Tensor, Variable, cat, dtypes
-from kernmill.ir import DType
+from kernmill import DType, SettingError, Tensor, Variable, cat, dtypes
 
 from ...quant import BLOCKS
 from .config import Config

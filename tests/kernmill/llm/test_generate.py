@@ -268,6 +268,18 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "generate: 13 tokens, and the cache holds 12. Shorten the text, or build the model with a larger capacity "
         "(it was trained on 12).",
     ),
+    *(
+        (
+            call,
+            SettingError,
+            f"{name}: token ids are whole numbers. Text becomes ids by tokenizer.encode(), or give it to complete().",
+        )
+        for name, call in (
+            ("generate", lambda: list(random_model().generate("ab"))),  # type: ignore[arg-type]
+            ("logits", lambda: random_model().logits([1.5])),  # type: ignore[list-item]
+            ("embed", lambda: random_model().embed(np.array([[1, 2]]))),  # type: ignore[arg-type]
+        )
+    ),
     (
         lambda: random_model().logits([1, 7]),
         IndexRangeError,
