@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -16,16 +17,14 @@ __all__ = ["main"]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 for a finding, 2 for a mistake, 130 for Ctrl-C."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # `kernmill run .. >&-`: closed, which is as good as empty
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
     given = _given(sys.argv[1:] if arguments is None else arguments)
     try:
-        check_environment()
-        command: Callable[[argparse.Namespace], int] = given.command
-        device = getattr(given, "device", None)
-        if device is None:
-            return command(given)
-        with Context(DEVICE=canonical_name(device)):
-            get_device()
-            return command(given)
+        status = _run(given)
+        sys.stdout.flush()
+        return status
     except KernmillError as error:
         if _is_debugging():
             raise
@@ -34,9 +33,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nkernmill: stopped.", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `kernmill info | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
+        if error.errno == errno.EPIPE:  # `kernmill info | head`
+            return 141
+        print(f"kernmill: the output cannot be written: {error.strerror}. Send it elsewhere.", file=sys.stderr)
+        return 2
+
+
+def _run(given: argparse.Namespace) -> int:
+    """The command, on its device."""
+    check_environment()
+    command: Callable[[argparse.Namespace], int] = given.command
+    device = getattr(given, "device", None)
+    if device is None:
+        return command(given)
+    with Context(DEVICE=canonical_name(device)):
+        get_device()
+        return command(given)
 
 
 def _given(arguments: Sequence[str]) -> argparse.Namespace:
@@ -160,6 +176,10 @@ def _limit(text: str) -> int | None:
     if value < -1:
         raise argparse.ArgumentTypeError(f"{text} is neither a number of tokens nor -1 (no limit)")
     return None if value < 0 else value
+
+
+for _type, _words in ((_counts, "list of numbers"), (_at_least_one, "whole number"), (_limit, "number of tokens")):
+    _type.__name__ = _words  # what argparse calls it where int() refuses a text
 
 
 class _Version(argparse.Action):
@@ -319,6 +339,8 @@ def run_bench(given: argparse.Namespace) -> int:
     from .llm.bench import run
 
     asked = _bench_parser().parse_args(given.rest)
+    if not any((*asked.n_prompt, *asked.n_gen)):
+        raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give a number of tokens to one of them.")
     device = setting("DEVICE") if asked.device is None else canonical_name(asked.device)
     with Context(DEVICE=device), _threads(asked.threads):
         get_device()

@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kernmill import FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
-from kernmill.runtime import launched_ns
+from kernmill.runtime import get_device, launched_ns
 
 from ..formats import gguf
 from ..jitted import Jit
@@ -74,6 +75,7 @@ class Model:
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
             )
         self.config, self.tokenizer, self.capacity, self.block = config, tokenizer, capacity, min(block, capacity)
+        _check_memory(capacity, Cache.nbytes(config, capacity, sequences, cache_type))
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
             self._cache = Cache.empty(config, capacity, sequences, cache_type)
@@ -110,8 +112,16 @@ class Model:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         """
         file = source if isinstance(source, gguf.File) else gguf.read(source)
+        used = set[str]()
+
+        def weight(name: str) -> Weight | None:
+            used.add(name)
+            return _loaded(file, name) if name in file.entries else None
+
         with naming(file):
-            return cls.of(file.metadata, lambda n: _loaded(file, n) if n in file.entries else None, **options)
+            model = cls.of(file.metadata, weight, **options)
+            _check_all_used(file, used, model.config.name)
+            return model
 
     # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
     def _last_logits(self, tokens: Tokens, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
@@ -129,7 +139,13 @@ class Model:
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
-        known = [int(i) for i in ids]
+        try:
+            known = [index(i) for i in ids]
+        except TypeError:
+            raise SettingError(
+                f"{call}: token ids are whole numbers. Text becomes ids by tokenizer.encode(), "
+                "or give it to complete()."
+            ) from None
         if not known:
             raise SettingError(f"{call}: no tokens. Give at least one, such as the begin token.")
         if len(known) > self.capacity:
@@ -317,6 +333,28 @@ def _check_known(name: str) -> None:
         raise FormatError(
             f"general.architecture is {name!r}, which kernmill cannot run yet. "
             f"It runs {', '.join(sorted(ARCHITECTURES))}."
+        )
+
+
+def _check_memory(capacity: int, size_bytes: int) -> None:
+    """Said before anything is asked for: a system may promise more memory than it has, and end who uses it."""
+    props = get_device().props()
+    room = props.free_bytes or props.total_bytes
+    if 0 < room < size_bytes:
+        raise SettingError(
+            f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
+            f"{room / 2**30:.2f} GiB left. Choose a smaller capacity, or a cache_type of fewer bits."
+        )
+
+
+def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
+    """A tensor that is left out would give other text without a word. Factors of rope are for some contexts only."""
+    left = [entry for entry in file.entries if entry not in used and not entry.startswith("rope_f")]
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise FormatError(
+            f"it has the tensor {left[0]}{more}, which kernmill's {name} does not compute with: its text would be "
+            "another model's. Use a file of the plain architecture."
         )
 
 

@@ -344,7 +344,7 @@ class Tokenizer:
         tokens that are spelled out in the text, as chat templates need; text of others must not be read that way.
 
         Raises:
-            FormatError: the text has a lone surrogate, which is no character.
+            FormatError: the text is no str, or has a lone surrogate, which is no character.
         """
         _check_unicode(text)
         with self._lock, _faults(f"encode: the {self.kind} tokenizer of this file fails on this text"):
@@ -478,6 +478,8 @@ def _pair(line: str) -> tuple[str, str]:
 
 
 def _check_unicode(text: str) -> None:
+    if not isinstance(text, str):
+        raise FormatError(f"encode: a text is a str, and this is of type {type(text).__name__}. Convert it.")
     try:
         text.encode()
     except UnicodeEncodeError as error:

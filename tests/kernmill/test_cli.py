@@ -122,3 +122,33 @@ def test_a_limit_of_tokens_below_minus_one_is_refused(capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit):
         main(["run", "m.gguf", "-p", "a", "-n", "-3"])
     assert "-3 is neither a number of tokens nor -1" in capsys.readouterr().err
+
+
+STREAMS = {"stdin": "<&-", "stdout": ">&-", "stderr": "2>&-"}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="written for a POSIX shell")
+@pytest.mark.parametrize("closed", [*STREAMS.values(), " ".join(STREAMS.values())])
+def test_closed_streams_are_empty_ones(closed: str) -> None:
+    command = f"{sys.executable} -m kernmill cache info {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no file that is always full")
+def test_output_to_a_full_disk_is_one_sentence() -> None:
+    command = [sys.executable, "-m", "kernmill", "cache", "info"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "kernmill: the output cannot be written: No space left on device. Send it elsewhere.\n"
+
+
+def test_a_word_where_a_number_belongs(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, text in (
+        (["run", "x.gguf", "-n", "all"], "argument -n/--n-predict: invalid number of tokens value: 'all'"),
+        (["bench", "x.gguf", "-p", "all"], "argument -p/--n-prompt: invalid list of numbers value: 'all'"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert text in capsys.readouterr().err

@@ -125,6 +125,9 @@ class Architecture:
             "ffn_gate.weight": (c.feed_forward, c.width),
             "ffn_up.weight": (c.feed_forward, c.width),
             "ffn_down.weight": (c.width, c.feed_forward),
+            "ffn_gate.bias": (c.feed_forward,),
+            "ffn_up.bias": (c.feed_forward,),
+            "ffn_down.bias": (c.width,),
             "post_ffw_norm.weight": (c.width,),
         }
 

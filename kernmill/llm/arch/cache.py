@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import SettingError, Tensor, Variable, cat, dtypes
+from kernmill import DType, SettingError, Tensor, Variable, cat, dtypes
 
 from ...quant import BLOCKS
 from .config import Config
@@ -47,6 +48,20 @@ def _variables(sequences: int, count: int, capacity: int) -> tuple[list[Variable
     return names, Variable("end", count, capacity)
 
 
+def _row(type: str, width: int) -> tuple[tuple[int, ...], DType]:
+    """Shape and dtype of what is kept of a key or a value."""
+    if type not in CACHE_TYPES:
+        raise SettingError(f"cache of {type!r}: there is no such type. Choose one of {', '.join(CACHE_TYPES)}.")
+    if type in _FLOATS:
+        return (width,), _FLOATS[type]
+    if width % _BLOCK:
+        raise SettingError(
+            f"cache of {type}: heads of {width} values are no whole blocks of {_BLOCK}. Choose one of "
+            f"{', '.join(_FLOATS)}."
+        )
+    return (width // _BLOCK, _TYPES[type].size_bytes), dtypes.uint8
+
+
 class Cache(NamedTuple):
     """Keys and values of each layer: the token at position p of a sequence lies in its place p.
 
@@ -67,24 +82,23 @@ class Cache(NamedTuple):
         Raises:
             SettingError: no such type, or heads that are no whole blocks of it.
         """
-        if type not in CACHE_TYPES:
-            raise SettingError(f"cache of {type!r}: there is no such type. Choose one of {', '.join(CACHE_TYPES)}.")
 
         def zeros(width: int) -> Tensor:
-            shape = (sequences, config.kv_heads, capacity)
-            if type in _FLOATS:
-                return Tensor(np.zeros((*shape, width), np.float32), _FLOATS[type])
-            if width % _BLOCK:
-                raise SettingError(
-                    f"cache of {type}: heads of {width} values are no whole blocks of {_BLOCK}. Choose one of "
-                    f"{', '.join(_FLOATS)}."
-                )
-            return Tensor(np.zeros((*shape, width // _BLOCK, _TYPES[type].size_bytes), np.uint8))
+            row, dtype = _row(type, width)
+            shape = (sequences, config.kv_heads, capacity, *row)
+            return Tensor(np.zeros(shape, np.float32 if dtype.is_float else np.uint8), dtype)
 
         keys, values = (
             [zeros(width) for _ in range(config.layers)] for width in (config.head_width, config.value_width)
         )
         return cls(keys, values, type)
+
+    @staticmethod
+    def nbytes(config: Config, capacity: int, sequences: int = 1, type: str = "f32") -> int:
+        """What `empty` takes. Raises as it does."""
+        rows = (_row(type, width) for width in (config.head_width, config.value_width))
+        each = sum(prod(row) * dtype.size_bytes for row, dtype in rows)
+        return each * sequences * config.kv_heads * capacity * config.layers
 
     def write(self, layer: int, places: Places, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Put in the keys and values of new tokens; returns those of the layer up to `places.end`.

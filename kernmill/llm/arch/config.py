@@ -149,9 +149,12 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
     scaling = str(keys.get("rope.scaling.type") or "none")
     if scaling not in ("none", "linear", "yarn", "longrope"):
         raise FormatError(f"{keys.name}.rope.scaling.type is {scaling!r}: not one of none, linear, yarn, longrope.")
+    base = keys.number("rope.freq_base", 10000.0)
+    if base < 1:
+        raise FormatError(f"{keys.name}.rope.freq_base is {base:g}, and rotations that slow down need 1 or more.")
     return Rope(
         size=size,
-        base=keys.number("rope.freq_base", 10000.0),
+        base=base,
         local_base=keys.number("rope.freq_base_swa", 0.0),
         scaling=scaling,
         factor=keys.number("rope.scaling.factor", 1.0) or 1.0,

@@ -21,7 +21,9 @@ class Phi3(Architecture):
         rows = (c.heads + c.kv_heads) * c.head_width + c.kv_heads * c.value_width
         return super().shapes(c) | {
             "attn_qkv.weight": (rows, c.width),
+            "attn_qkv.bias": (rows,),
             "ffn_up.weight": (2 * c.feed_forward, c.width),
+            "ffn_up.bias": (2 * c.feed_forward,),
         }
 
     def has_window(self, n: int) -> bool:

@@ -52,3 +52,10 @@ def test_a_mistake_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.startswith("kernmill: no.gguf: cannot be read: No such file")
     with pytest.raises(SystemExit):
         main(["bench", "no.gguf", "-p", "-3"])
+
+
+def test_nothing_to_measure(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(made()), "-p", "0", "-n", "0"]) == 2
+    assert capsys.readouterr().err == (
+        "kernmill: bench: -p 0 -n 0 leaves nothing to measure. Give a number of tokens to one of them.\n"
+    )

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from kernmill import FormatError, SettingError
-from kernmill.llm.chat import CHATML, MAX_PASSES, MAX_TEMPLATE_CHARACTERS, ChatTemplate
+from kernmill.llm.chat import CHATML, MAX_TEMPLATE_CHARACTERS, ChatTemplate
+from kernmill.llm.sandbox import MAX_PASSES
 from kernmill.llm.tokenizer import Tokenizer
 
 pytest.importorskip("jinja2")

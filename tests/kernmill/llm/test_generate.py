@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -267,6 +268,18 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "generate: 13 tokens, and the cache holds 12. Shorten the text, or build the model with a larger capacity "
         "(it was trained on 12).",
     ),
+    *(
+        (
+            call,
+            SettingError,
+            f"{name}: token ids are whole numbers. Text becomes ids by tokenizer.encode(), or give it to complete().",
+        )
+        for name, call in (
+            ("generate", lambda: list(random_model().generate("ab"))),  # type: ignore[arg-type]
+            ("logits", lambda: random_model().logits([1.5])),  # type: ignore[list-item]
+            ("embed", lambda: random_model().embed(np.array([[1, 2]]))),  # type: ignore[arg-type]
+        )
+    ),
     (
         lambda: random_model().logits([1, 7]),
         IndexRangeError,
@@ -290,6 +303,16 @@ def test_a_mistake_is_a_sentence(call: Callable[[], object], error: type[Excepti
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == message
+
+
+def test_a_context_that_no_memory_holds() -> None:
+    with pytest.raises(SettingError) as caught:
+        random_model(capacity=1 << 50)
+    assert re.fullmatch(
+        rf"Model: a context of {1 << 50} tokens takes 67108864\.00 GiB, and the device has [\d.]+ GiB left\. "
+        r"Choose a smaller capacity, or a cache_type of fewer bits\.",
+        str(caught.value),
+    )
 
 
 def test_an_unknown_architecture() -> None:
@@ -369,6 +392,11 @@ FILES: list[tuple[dict[str, Any], str]] = [
         {"tensors": {"token_embd.weight": Tensor.zeros(200, 32)}},
         "tokenizer.ggml.tokens has 263 tokens, and token_embd.weight has rows for 200. The file's vocabulary does not "
         "belong to its tensors.",
+    ),
+    (
+        {"tensors": {"blk.0.attn_sub_norm.weight": Tensor.zeros(32), "blk.1.x": Tensor.zeros(32)}},
+        "it has the tensor blk.0.attn_sub_norm.weight and 1 more, which kernmill's llama does not compute with: its "
+        "text would be another model's. Use a file of the plain architecture.",
     ),
     (
         {"metadata": {"general.architecture": "mamba"}},

@@ -365,6 +365,11 @@ def test_text_with_a_lone_surrogate() -> None:
         Tokenizer(pieces("a")).encode("a\ud800")
 
 
+def test_what_is_no_text() -> None:
+    with pytest.raises(FormatError, match=r"^encode: a text is a str, and this is of type NoneType\. Convert it\.$"):
+        Tokenizer(pieces("a")).encode(None)  # type: ignore[arg-type]
+
+
 @both
 def test_without_the_library_no_tokenizer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)

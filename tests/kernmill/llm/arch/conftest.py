@@ -136,7 +136,7 @@ class Reference:
     def attention(self, x: Array, w: dict[str, Array], layer: Layer) -> Array:
         count, d, group = len(x), self.head, self.heads // self.kv
         if "attn_qkv.weight" in w:
-            joined = x @ w["attn_qkv.weight"].T
+            joined = x @ w["attn_qkv.weight"].T + w.get("attn_qkv.bias", 0.0)
             ends = np.cumsum([self.heads * d, self.kv * d])
             q, k, v = np.split(joined, ends, axis=1)
         else:
@@ -164,14 +164,14 @@ class Reference:
 
     def feed_forward(self, x: Array, w: dict[str, Array]) -> Array:
         if "ffn_gate.weight" in w:
-            gate, up = x @ w["ffn_gate.weight"].T, x @ w["ffn_up.weight"].T
+            gate, up = (x @ w[f"ffn_{name}.weight"].T + w.get(f"ffn_{name}.bias", 0.0) for name in ("gate", "up"))
         else:
-            gate, up = np.split(x @ w["ffn_up.weight"].T, 2, axis=1)
+            gate, up = np.split(x @ w["ffn_up.weight"].T + w.get("ffn_up.bias", 0.0), 2, axis=1)
         if self.tiny.arch in ("gemma2", "gemma3"):
             gate = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
         else:
             gate = gate / (1 + np.exp(-gate))
-        return np.asarray((gate * up) @ w["ffn_down.weight"].T)
+        return np.asarray((gate * up) @ w["ffn_down.weight"].T + w.get("ffn_down.bias", 0.0))
 
 
 IDS = [3, 1, 4, 1, 5, 9, 2, 6, 16, 0, 7]

@@ -8,6 +8,7 @@ import pytest
 
 from kernmill import Context, SettingError, ShapeError, Tensor, dtypes, jit
 from kernmill.llm.arch import CACHE_TYPES, Cache, Config, Places
+from kernmill.llm.arch.weight import nbytes
 from kernmill.llm.generate import Model
 from kernmill.quant import BLOCKS
 
@@ -140,3 +141,10 @@ def test_what_is_no_cache(tiny: Any) -> None:
     assert str(caught.value) == (
         "cache of q8_0: heads of 16 values are no whole blocks of 32. Choose one of f32, f16, bf16."
     )
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
+def test_what_it_takes_is_known_before(tiny: Any, kind: str) -> None:
+    config = Config.of(tiny.make("llama", {}, {}).metadata)
+    cache = Cache.empty(config, 8, 3, kind)
+    assert Cache.nbytes(config, 8, 3, kind) == sum(map(nbytes, (*cache.keys, *cache.values)))

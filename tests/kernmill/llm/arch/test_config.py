@@ -54,6 +54,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"block_count": True}, "llama.block_count is True, not a whole number from 1 on."),
     ({"embedding_length": 2**40}, "llama.embedding_length is 1099511627776, not a whole number from 1 on."),
     ({"rope__freq_base": float("nan")}, "llama.rope.freq_base is nan, not a finite number from 0 on."),
+    ({"rope__freq_base": 0.0}, "llama.rope.freq_base is 0, and rotations that slow down need 1 or more."),
     ({"rope__freq_base": "x"}, "llama.rope.freq_base is 'x', not a finite number from 0 on."),
     ({"attention__head_count_kv": 3}, "llama.attention.head_count_kv: 3 does not divide 4 heads."),
     (

@@ -26,3 +26,7 @@ def test_with_a_linearly_stretched_context(tiny: Any) -> None:
     made = tiny.make("llama", {}, {}, rope__scaling__type="linear", rope__scaling__factor=4.0)
     plain = tiny.Reference(made).layers[0].frequencies
     tiny.check(made, [tiny.Layer(plain / 4)] * 2)
+
+
+def test_biases_of_the_feed_forward_part(tiny: Any) -> None:
+    tiny.check(tiny.make("llama", {}, {"ffn_gate.bias": (20,), "ffn_up.bias": (20,), "ffn_down.bias": (24,)}))

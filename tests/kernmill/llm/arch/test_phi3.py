@@ -32,3 +32,8 @@ def test_a_window(tiny: Any) -> None:
     made = tiny.make("phi3", {}, JOINED, attention__sliding_window=4)
     plain = tiny.Reference(made).layers[0].frequencies
     tiny.check(made, [tiny.Layer(plain, window=4)] * 2)
+
+
+def test_biases_of_joined_products(tiny: Any) -> None:
+    biases = {"attn_qkv.bias": (48,), "ffn_up.bias": (40,), "ffn_down.bias": (24,), "attn_output.bias": (24,)}
+    tiny.check(tiny.make("phi3", {}, JOINED | biases))
