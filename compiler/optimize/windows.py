@@ -12,17 +12,17 @@ sum beside the window along which places lie side by side is the innermost one. 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
 from kernmill.ir import Ops, Target
 
-from .look import Access, Shape, is_gated, look, nest_iterations
+from .look import Access, Group, Shape, is_gated, look, nest_iterations
 from .plan import Plan
 from .staging import walked_together
 
-__all__ = ["window_plan"]
+__all__ = ["overlapping", "window_plan"]
 
 _GATED = 8.0  # instructions of a load behind a mask of its own
 _TURN = 4.0  # cycles to store a vector of a tile across the lanes
@@ -36,6 +36,8 @@ _TOGETHER = 8  # so many vectors are packed at once for a block of a long sum
 _TURNED = 16  # terms that are packed together
 _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # and so many outputs for each lane in one
+_MOST_TAPS = 16  # of windows that are copied out whole
+_OVERLAP = 0.75  # of the places are read where windows that overlap are computed together; less is worth little
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
         if moving.memory is panel.memory:
             continue
         lane = max(lanes, key=lambda name: shape.sizes[name])
-        lines = _lines(shape, moving, panel)
+        lines = _lines(shape, moving, {name for name in shape.outputs if name in panel.steps})
         if lines and lines[0][0] in group.around:
             return _Window(moving, panel, lane, lines, list(group.loops))
         rows = [name for name in shape.outputs if name in moving.steps and name not in panel.steps]
@@ -191,21 +193,20 @@ def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
     return min(found, key=lambda window: shape.sizes[window.lanes], default=None)
 
 
-def _lines(shape: Shape, moving: Access, panel: Access) -> list[tuple[str, str]]:
+def _lines(shape: Shape, moving: Access, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Output loops and the reduce loop on the same line of the operand that moves, the one that steps least first."""
     loops = sorted(str(r.arg[0]) for r in moving.node.ranges)
-    near = [name for name in loops if name not in shape.outputs or name not in panel.steps]
     lines: list[tuple[str, str]] = []
-    for names in walked_together(moving.node, near):
+    for names in walked_together(moving.node, [name for name in loops if name not in without]):
         outputs = [name for name in names if name in shape.outputs]
         if len(names) == 2 and len(outputs) == 1:
             lines.append((outputs[0], next(name for name in names if name not in outputs)))
     return sorted(lines, key=lambda line: abs(moving.step(line[0]) or 0))
 
 
-def _places(shape: Shape, window: _Window, line: tuple[str, str], count: int) -> int:
+def _places(shape: Shape, moving: Access, line: tuple[str, str], count: int) -> int:
     """Places on a line that `count` iterations of its output loop go over."""
-    step, tap = (abs(window.moving.step(name) or 1) for name in line)
+    step, tap = (abs(moving.step(name) or 1) for name in line)
     unit = math.gcd(step, tap)
     return 1 + (step * (count - 1) + tap * (shape.sizes[line[1]] - 1)) // unit
 
@@ -214,13 +215,13 @@ def _rows_of_a_copy(shape: Shape, window: _Window, target: Target) -> int:
     """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
     own = [name for name in window.terms if name in window.moving.steps and name not in dict(window.lines[:2]).values()]
     row = nest_iterations(shape, own) * window.moving.size_bytes
-    row *= _places(shape, window, window.lines[0], shape.sizes[window.along])
+    row *= _places(shape, window.moving, window.lines[0], shape.sizes[window.along])
     if window.down is None:
         return int(row <= target.l2_bytes // 2)
     size = shape.sizes[window.down]
     for count in range(min(size, _MOST_ROWS), 0, -1):
         bound = target.l2_bytes // (5 if count > 1 else 2)
-        if size % count == 0 and row * _places(shape, window, window.lines[1], count) <= bound:
+        if size % count == 0 and row * _places(shape, window.moving, window.lines[1], count) <= bound:
             return count
     return 0
 
@@ -287,6 +288,39 @@ def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator
                 store = sums
             speed = used * sums * steps / (steps / taps * cycles + store + _AROUND)
             yield _Tile(vectors, along, down, taps, speed)
+
+
+def overlapping(plan: Plan, shape: Shape, main: Group, lanes: str, target: Target) -> bool:
+    """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
+    places whose windows overlap most. Whether the kernel is one; its lanes are cut already."""
+    moving = next((a for a in main.loads if len(_lines(shape, a)) == len(main.loops)), None)
+    if moving is None or moving.step(lanes) != 1 or len(shape.groups) > 1 or not main.around.issuperset(shape.outputs):
+        return False
+    whole = _lines(shape, moving)
+    if lanes in chain(*whole):
+        return False
+    while nest_iterations(shape, [tap for _, tap in whole]) > _MOST_TAPS:
+        whole.pop()
+    lines = [line for line in whole if line[0] not in shape.symbolic]
+
+    def reads(tile: Sequence[int]) -> float:
+        """Places that are read for each result."""
+        found = zip(lines, tile, [shape.sizes[name] for name, _ in lines], strict=True)
+        return math.prod(_places(shape, moving, line, n) * -(-size // n) / size for line, n, size in found)
+
+    most = target.vector_registers // 2
+    best = min((t for t in product(range(1, most + 1), repeat=len(lines)) if math.prod(t) <= most), key=reads)
+    if reads(best) > _OVERLAP * reads([1] * len(lines)):
+        return False
+    for (name, _), count in zip(lines, best, strict=True):
+        plan.cut("unroll", name, min(count, shape.sizes[name]))
+    for _, tap in whole:
+        plan.cut("unroll", tap, shape.sizes[tap])
+    inner = [name for tap in main.loops for name in plan.copies(tap) or [tap]]
+    for panel in main.loads:
+        if panel.step(lanes) not in (0, 1) and not is_gated(panel) and panel.memory_bytes <= target.l2_bytes // 4:
+            plan.tries("stage", panel.slot, *([lanes] if lanes in plan.loops else []), *inner, *plan.copies(lanes))
+    return True
 
 
 def _divisors(size: int, most: int) -> list[int]:
