@@ -144,13 +144,11 @@ def _width(shape: Shape, name: str, target: Target) -> int:
     return width
 
 
-def _tile(size: int, wanted: int) -> int:
-    """A tile of at most `wanted` that leaves little of the last one empty."""
-    if size <= wanted:
+def _tile(size: int, most: int) -> int:
+    """A tile of at most `most` that leaves little of the last one empty."""
+    if size <= most:
         return max(1, size)
-    return max(
-        range(max(2, wanted // 2), wanted + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (wanted - t))
-    )
+    return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
 
 
 def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> None:
@@ -457,9 +455,8 @@ def _reduce_loops(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, 
 
 def _groups(blocks: int, accumulators: int = 1) -> int:
     """Sums of a loop's own that hide how long one addition takes."""
-    return next(
-        (g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1
-    )
+    fitting = (g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g)
+    return next((g for g in fitting if blocks % g == 0 or blocks > 8 * g), 1)
 
 
 def _other_group(plan: Plan, shape: Shape, group: Group, target: Target) -> None:

@@ -95,9 +95,7 @@ def window_plan(shape: Shape, target: Target) -> Plan | None:
     return plan if window is not None and _tiled(plan, shape, window, (blocks, shared), target) else None
 
 
-def _tiled(
-    plan: Plan, shape: Shape, window: _Window, given: tuple[Sequence[str], Sequence[str]], target: Target
-) -> bool:
+def _tiled(plan: Plan, shape: Shape, window: _Window, given: tuple[list[str], list[str]], target: Target) -> bool:
     """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
     stand outside of them. Whether it is worth that."""
     rows = _rows_of_a_copy(shape, window, target) if window.is_copied else 1
@@ -263,18 +261,13 @@ def _ask_ahead(plan: Plan, window: _Window, rows: int, target: Target) -> None:
 
 def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:
     """Tiles that the registers hold and that leave nothing over, with how fast they are."""
-    blocks, size, window_size = (
-        -(-shape.sizes[window.lanes] // shape.lanes),
-        shape.sizes[window.along],
-        shape.sizes[window.taps],
-    )
+    size, window_size, lanes = (shape.sizes[name] for name in (window.along, window.taps, window.lanes))
+    blocks = -(-lanes // shape.lanes)
     step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
-    used = shape.sizes[window.lanes] / (blocks * shape.lanes)
+    used = lanes / (blocks * shape.lanes)
     steps = nest_iterations(shape, window.terms)
-    several = _divisors(blocks, _MOST_VECTORS)  # what is read from memory is best read once
-    for vectors, along, down in product(
-        several if window.is_copied else several[-1:], _divisors(size, 16), _divisors(rows, 4)
-    ):
+    several = _divisors(blocks, _MOST_VECTORS)[0 if window.is_copied else -1 :]  # read from memory: best read once
+    for vectors, along, down in product(several, _divisors(size, 16), _divisors(rows, 4)):
         for taps in {1, window_size} if window_size <= _LONGEST else _divisors(window_size, 4):
             sums = vectors * along * down
             if sums + vectors * taps + taps > target.vector_registers:
@@ -293,28 +286,23 @@ def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator
 def overlapping(plan: Plan, shape: Shape, main: Group, lanes: str, target: Target) -> bool:
     """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
     places whose windows overlap most. Whether the kernel is one; its lanes are cut already."""
-    moving = next((a for a in main.loads if len(_lines(shape, a)) == len(main.loops)), None)
-    if moving is None or moving.step(lanes) != 1 or len(shape.groups) > 1 or not main.around.issuperset(shape.outputs):
+    moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(shape, a)) == len(main.loops)), None)
+    if moving is None or shape.symbolic or len(shape.groups) > 1 or not main.around.issuperset(shape.outputs):
         return False
-    whole = _lines(shape, moving)
-    if lanes in chain(*whole):
-        return False
-    while nest_iterations(shape, [tap for _, tap in whole]) > _MOST_TAPS:
-        whole.pop()
-    lines = [line for line in whole if line[0] not in shape.symbolic]
+    lines, most = _lines(shape, moving), target.vector_registers // 2
+    while nest_iterations(shape, [tap for _, tap in lines]) > _MOST_TAPS:
+        lines.pop()
 
     def reads(tile: Sequence[int]) -> float:
         """Places that are read for each result."""
         found = zip(lines, tile, [shape.sizes[name] for name, _ in lines], strict=True)
         return math.prod(_places(shape, moving, line, n) * -(-size // n) / size for line, n, size in found)
 
-    most = target.vector_registers // 2
     best = min((t for t in product(range(1, most + 1), repeat=len(lines)) if math.prod(t) <= most), key=reads)
-    if reads(best) > _OVERLAP * reads([1] * len(lines)):
+    if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
         return False
-    for (name, _), count in zip(lines, best, strict=True):
+    for (name, tap), count in zip(lines, best, strict=True):
         plan.cut("unroll", name, min(count, shape.sizes[name]))
-    for _, tap in whole:
         plan.cut("unroll", tap, shape.sizes[tap])
     inner = [name for tap in main.loops for name in plan.copies(tap) or [tap]]
     for panel in main.loads:
