@@ -5,8 +5,10 @@ What is asked for are facts of loops. Reduce loops move along the same line of o
 with those output loops, and has a loop of its own that becomes the lanes: it is packed into a panel. What is left is
 the register tile of a matrix product, whose rows share what they read with their neighbours. A sum too long for a
 panel goes on in the output, block by block; then rows that have their terms side by side need no window. A loop of the
-sum beside the window along which places lie side by side is the innermost one. Figures: docs/decisions/0015-windows.md,
-0024-long-sums.md and 0042-channels-last.md. Tests: tests/compiler/optimize/test_windows.py.
+sum beside the window along which places lie side by side is the innermost one. Where the lanes lie in what the window
+slides over, a square of places shares what their windows overlap (`overlapping`). Figures: docs/decisions/
+0015-windows.md, 0024-long-sums.md, 0042-channels-last.md and 0051-windows-beside-the-lanes.md. Tests:
+tests/compiler/optimize/test_windows.py.
 """
 
 from __future__ import annotations
@@ -301,8 +303,9 @@ def overlapping(plan: Plan, shape: Shape, main: Group, lanes: str, target: Targe
     best = min((t for t in product(range(1, most + 1), repeat=len(lines)) if math.prod(t) <= most), key=reads)
     if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
         return False
-    for (name, tap), count in zip(lines, best, strict=True):
+    for (name, _), count in zip(lines, best, strict=True):
         plan.cut("unroll", name, min(count, shape.sizes[name]))
+    for _, tap in lines:
         plan.cut("unroll", tap, shape.sizes[tap])
     inner = [name for tap in main.loops for name in plan.copies(tap) or [tap]]
     for panel in main.loads:
