@@ -85,9 +85,8 @@ def _close(node: UOp) -> UOp:
     groups = _kind(rest, AxisKind.GROUP)
     loops = tuple(r for r in rest if r not in groups)
     op = node.arg[0]
-    parts = [
-        _reduce(node, list(part), loops) for part in zip(*(_copies(value, groups) for value in values), strict=True)
-    ]
+    several = zip(*(_copies(value, groups) for value in values), strict=True)
+    parts = [_reduce(node, list(part), loops) for part in several]
     while len(parts) > 1:
         parts = [a.alu(op, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + parts[len(parts) // 2 * 2 :]
     return parts[0]

@@ -56,9 +56,7 @@ class KernelRoot:
     has_tile: bool = False  # a reduction that wants a register tile melted into it: for another there is no room
     kept_count: int = 0
     has_takes: bool = False
-    has_blocks: bool = (
-        False  # short sums of ints inside a sum: what they unpack from bytes is unpacked where it is used
-    )
+    has_blocks: bool = False  # short sums of ints inside a sum: bytes are unpacked where they are used
     kept_loops: set[UOp] = field(default_factory=set[UOp])
     shared_loops: dict[object, tuple[UOp, ...]] = field(default_factory=dict[object, "tuple[UOp, ...]"])
 
@@ -74,6 +72,7 @@ class Kept:
 
 
 Below: TypeAlias = "tuple[Use | None, ...]"
+Loops: TypeAlias = "tuple[UOp, ...]"
 
 
 @dataclass(slots=True)
@@ -86,9 +85,7 @@ class Fusion:
     uses: dict[UOp, list[Use]] = field(default_factory=dict[UOp, list[Use]])
     kept: dict[UOp, Kept] = field(default_factory=dict[UOp, Kept])
     below: dict[tuple[UOp, Use], Below] = field(default_factory=dict[tuple[UOp, Use], "Below"])
-    reduce_loops: dict[tuple[UOp, Use], tuple[UOp, ...]] = field(
-        default_factory=dict[tuple[UOp, Use], "tuple[UOp, ...]"]
-    )
+    reduce_loops: dict[tuple[UOp, Use], Loops] = field(default_factory=dict[tuple[UOp, Use], "Loops"])
     taken: dict[UOp, tuple[UOp, Use]] = field(default_factory=dict[UOp, tuple[UOp, Use]])
     readers: dict[UOp, list[UOp]] = field(default_factory=dict[UOp, list[UOp]])
     position: dict[UOp, int] = field(default_factory=dict[UOp, int])

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from kernmill.ir import Ops, Shape, Size, UOp, as_size, const, dtypes, index_const, row_strides, simplify
 
 __all__ = ["TRUE", "Places", "Use", "flat_index"]
 
 TRUE = const(dtypes.bool, True)
+Place: TypeAlias = "tuple[UOp, ...]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,8 @@ class Use:
 class Places:
     """Index arithmetic of one graph, each piece done once."""
 
-    known_sources: dict[Hashable, tuple[tuple[UOp, ...], UOp]] = field(
-        default_factory=dict[Hashable, "tuple[tuple[UOp, ...], UOp]"]
-    )
-    known_flat: dict[tuple[tuple[UOp, ...], Shape], UOp] = field(
-        default_factory=dict["tuple[tuple[UOp, ...], Shape]", UOp]
-    )
+    known_sources: dict[Hashable, tuple[Place, UOp]] = field(default_factory=dict[Hashable, "tuple[Place, UOp]"])
+    known_flat: dict[tuple[Place, Shape], UOp] = field(default_factory=dict["tuple[Place, Shape]", UOp])
 
     def moved(self, node: UOp, use: Use) -> Use:
         """The place in the source of a movement op that the place in its output reads."""
@@ -104,11 +102,8 @@ def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
         have: Size = 1
         want: Size = 1
         while True:
-            if (
-                a < len(shape)
-                and (a == first_a or not _equal(have, want) or b == first_b)
-                and _behind(have, want, a, first_a)
-            ):
+            is_open = a == first_a or b == first_b or not _equal(have, want)
+            if a < len(shape) and is_open and _behind(have, want, a, first_a):
                 have, a = _times(have, shape[a]), a + 1
             elif b < len(source):
                 want, b = _times(want, source[b]), b + 1

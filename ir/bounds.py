@@ -139,9 +139,7 @@ def _where(node: UOp) -> Bounds:
         yes_low = max(yes_low, a.bounds[0] + 1) if yes is b else yes_low
         no_low = max(no_low, b.bounds[0]) if no is a else no_low
         no_high = min(no_high, a.bounds[1]) if no is b else no_high
-    branches = [
-        (low, high) for low, high in ((yes_low, yes_high), (no_low, no_high)) if low <= high
-    ]  # one may be impossible
+    branches = [(low, high) for low, high in ((yes_low, yes_high), (no_low, no_high)) if low <= high]  # possible ones
     if not branches:
         return yes.bounds
     return min(low for low, _ in branches), max(high for _, high in branches)

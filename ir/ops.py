@@ -93,9 +93,7 @@ class Op:
         self.idempotent: Final = idempotent
         self.unit: Final = unit  # x op unit == x
         self.cost: Final = cost  # about how many additions take as long
-        self.is_elementwise: Final = (
-            group in _ELEMENTWISE
-        )  # each output element comes from the same element of its sources
+        self.is_elementwise: Final = group in _ELEMENTWISE  # an element comes from the same element of each source
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name

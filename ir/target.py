@@ -38,9 +38,7 @@ class Target:
     ops: frozenset[Op] = frozenset()  # elementwise ops that the renderer prints itself; the rest is decomposed
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
     compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # for sums and products; others go through float32
-    dots: frozenset[tuple[DType, DType]] = (
-        frozenset()
-    )  # types of a and b that DOT takes, for vectors up to vector_bytes
+    dots: frozenset[tuple[DType, DType]] = frozenset()  # types of a and b that DOT takes, up to vector_bytes
     table_lanes: int = 0  # of the widest vector of bytes that TABLE looks up; 0: none
     tiles: tuple[Unit, ...] = ()  # what TILE can do
     has_threads: bool = False  # the outermost loop may be cut into chunks

@@ -254,17 +254,12 @@ def _reduce(node: UOp, stage: Stage) -> Complaint:
         if len(node.src) != 1 or any(not 0 <= axis < rank for axis in rest):
             return f"REDUCE over axes {rest} of {rank}"
         rest = 1
-    is_short = stage in (
-        Stage.TENSOR,
-        Stage.OPTIMIZED,
-        Stage.VECTORIZED,
-    )  # copied out whole: values and no loop is left
+    is_short = stage in (Stage.TENSOR, Stage.OPTIMIZED, Stage.VECTORIZED)  # copied out whole: no loop is left
     if not 1 <= rest < len(node.src) + is_short or not _are_ranges(node.src[rest:]):
         return f"REDUCE of {rest} values needs them first and then its loops"
-    values = node.src[:rest]
-    return (
-        None if all(v.dtype is node.dtype for v in values) else f"REDUCE gives {node.dtype.name} from {_names(values)}"
-    )
+    if any(value.dtype is not node.dtype for value in node.src[:rest]):
+        return f"REDUCE gives {node.dtype.name} from {_names(node.src[:rest])}"
+    return None
 
 
 def _memory_of(place: UOp) -> UOp:

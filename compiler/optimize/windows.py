@@ -5,24 +5,26 @@ What is asked for are facts of loops. Reduce loops move along the same line of o
 with those output loops, and has a loop of its own that becomes the lanes: it is packed into a panel. What is left is
 the register tile of a matrix product, whose rows share what they read with their neighbours. A sum too long for a
 panel goes on in the output, block by block; then rows that have their terms side by side need no window. A loop of the
-sum beside the window along which places lie side by side is the innermost one. Figures: docs/decisions/0015-windows.md,
-0024-long-sums.md and 0042-channels-last.md. Tests: tests/compiler/optimize/test_windows.py.
+sum beside the window along which places lie side by side is the innermost one. Where the lanes lie in what the window
+slides over, a square of places shares what their windows overlap (`overlapping`). Figures: docs/decisions/
+0015-windows.md, 0024-long-sums.md, 0042-channels-last.md and 0051-windows-beside-the-lanes.md. Tests:
+tests/compiler/optimize/test_windows.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
 from kernmill.ir import Ops, Target
 
-from .look import Access, Shape, is_gated, look, nest_iterations
+from .look import Access, Group, Shape, is_gated, look, nest_iterations
 from .plan import Plan
 from .staging import walked_together
 
-__all__ = ["window_plan"]
+__all__ = ["overlapping", "window_plan"]
 
 _GATED = 8.0  # instructions of a load behind a mask of its own
 _TURN = 4.0  # cycles to store a vector of a tile across the lanes
@@ -36,6 +38,8 @@ _TOGETHER = 8  # so many vectors are packed at once for a block of a long sum
 _TURNED = 16  # terms that are packed together
 _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # and so many outputs for each lane in one
+_MOST_TAPS = 16  # of windows that are copied out whole
+_OVERLAP = 0.75  # of the places are read where windows that overlap are computed together; less is worth little
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +97,7 @@ def window_plan(shape: Shape, target: Target) -> Plan | None:
     return plan if window is not None and _tiled(plan, shape, window, (blocks, shared), target) else None
 
 
-def _tiled(
-    plan: Plan, shape: Shape, window: _Window, given: tuple[Sequence[str], Sequence[str]], target: Target
-) -> bool:
+def _tiled(plan: Plan, shape: Shape, window: _Window, given: tuple[list[str], list[str]], target: Target) -> bool:
     """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
     stand outside of them. Whether it is worth that."""
     rows = _rows_of_a_copy(shape, window, target) if window.is_copied else 1
@@ -181,7 +183,7 @@ def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
         if moving.memory is panel.memory:
             continue
         lane = max(lanes, key=lambda name: shape.sizes[name])
-        lines = _lines(shape, moving, panel)
+        lines = _lines(shape, moving, {name for name in shape.outputs if name in panel.steps})
         if lines and lines[0][0] in group.around:
             return _Window(moving, panel, lane, lines, list(group.loops))
         rows = [name for name in shape.outputs if name in moving.steps and name not in panel.steps]
@@ -191,21 +193,20 @@ def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
     return min(found, key=lambda window: shape.sizes[window.lanes], default=None)
 
 
-def _lines(shape: Shape, moving: Access, panel: Access) -> list[tuple[str, str]]:
+def _lines(shape: Shape, moving: Access, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Output loops and the reduce loop on the same line of the operand that moves, the one that steps least first."""
     loops = sorted(str(r.arg[0]) for r in moving.node.ranges)
-    near = [name for name in loops if name not in shape.outputs or name not in panel.steps]
     lines: list[tuple[str, str]] = []
-    for names in walked_together(moving.node, near):
+    for names in walked_together(moving.node, [name for name in loops if name not in without]):
         outputs = [name for name in names if name in shape.outputs]
         if len(names) == 2 and len(outputs) == 1:
             lines.append((outputs[0], next(name for name in names if name not in outputs)))
     return sorted(lines, key=lambda line: abs(moving.step(line[0]) or 0))
 
 
-def _places(shape: Shape, window: _Window, line: tuple[str, str], count: int) -> int:
+def _places(shape: Shape, moving: Access, line: tuple[str, str], count: int) -> int:
     """Places on a line that `count` iterations of its output loop go over."""
-    step, tap = (abs(window.moving.step(name) or 1) for name in line)
+    step, tap = (abs(moving.step(name) or 1) for name in line)
     unit = math.gcd(step, tap)
     return 1 + (step * (count - 1) + tap * (shape.sizes[line[1]] - 1)) // unit
 
@@ -214,13 +215,13 @@ def _rows_of_a_copy(shape: Shape, window: _Window, target: Target) -> int:
     """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
     own = [name for name in window.terms if name in window.moving.steps and name not in dict(window.lines[:2]).values()]
     row = nest_iterations(shape, own) * window.moving.size_bytes
-    row *= _places(shape, window, window.lines[0], shape.sizes[window.along])
+    row *= _places(shape, window.moving, window.lines[0], shape.sizes[window.along])
     if window.down is None:
         return int(row <= target.l2_bytes // 2)
     size = shape.sizes[window.down]
     for count in range(min(size, _MOST_ROWS), 0, -1):
         bound = target.l2_bytes // (5 if count > 1 else 2)
-        if size % count == 0 and row * _places(shape, window, window.lines[1], count) <= bound:
+        if size % count == 0 and row * _places(shape, window.moving, window.lines[1], count) <= bound:
             return count
     return 0
 
@@ -262,18 +263,13 @@ def _ask_ahead(plan: Plan, window: _Window, rows: int, target: Target) -> None:
 
 def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:
     """Tiles that the registers hold and that leave nothing over, with how fast they are."""
-    blocks, size, window_size = (
-        -(-shape.sizes[window.lanes] // shape.lanes),
-        shape.sizes[window.along],
-        shape.sizes[window.taps],
-    )
+    size, window_size, lanes = (shape.sizes[name] for name in (window.along, window.taps, window.lanes))
+    blocks = -(-lanes // shape.lanes)
     step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
-    used = shape.sizes[window.lanes] / (blocks * shape.lanes)
+    used = lanes / (blocks * shape.lanes)
     steps = nest_iterations(shape, window.terms)
-    several = _divisors(blocks, _MOST_VECTORS)  # what is read from memory is best read once
-    for vectors, along, down in product(
-        several if window.is_copied else several[-1:], _divisors(size, 16), _divisors(rows, 4)
-    ):
+    several = _divisors(blocks, _MOST_VECTORS)[0 if window.is_copied else -1 :]  # read from memory: best read once
+    for vectors, along, down in product(several, _divisors(size, 16), _divisors(rows, 4)):
         for taps in {1, window_size} if window_size <= _LONGEST else _divisors(window_size, 4):
             sums = vectors * along * down
             if sums + vectors * taps + taps > target.vector_registers:
@@ -287,6 +283,35 @@ def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator
                 store = sums
             speed = used * sums * steps / (steps / taps * cycles + store + _AROUND)
             yield _Tile(vectors, along, down, taps, speed)
+
+
+def overlapping(plan: Plan, shape: Shape, main: Group, lanes: str, target: Target) -> bool:
+    """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
+    places whose windows overlap most. Whether the kernel is one; its lanes are cut already."""
+    moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(shape, a)) == len(main.loops)), None)
+    if moving is None or shape.symbolic or len(shape.groups) > 1 or not main.around.issuperset(shape.outputs):
+        return False
+    lines, most = _lines(shape, moving), target.vector_registers // 2
+    while nest_iterations(shape, [tap for _, tap in lines]) > _MOST_TAPS:
+        lines.pop()
+
+    def reads(tile: Sequence[int]) -> float:
+        """Places that are read for each result."""
+        found = zip(lines, tile, [shape.sizes[name] for name, _ in lines], strict=True)
+        return math.prod(_places(shape, moving, line, n) * -(-size // n) / size for line, n, size in found)
+
+    best = min((t for t in product(range(1, most + 1), repeat=len(lines)) if math.prod(t) <= most), key=reads)
+    if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
+        return False
+    for (name, _), count in zip(lines, best, strict=True):
+        plan.cut("unroll", name, min(count, shape.sizes[name]))
+    for _, tap in lines:
+        plan.cut("unroll", tap, shape.sizes[tap])
+    inner = [name for tap in main.loops for name in plan.copies(tap) or [tap]]
+    for panel in main.loads:
+        if panel.step(lanes) not in (0, 1) and not is_gated(panel) and panel.memory_bytes <= target.l2_bytes // 4:
+            plan.tries("stage", panel.slot, *([lanes] if lanes in plan.loops else []), *inner, *plan.copies(lanes))
+    return True
 
 
 def _divisors(size: int, most: int) -> list[int]:

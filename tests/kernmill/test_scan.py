@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor
+from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import close, same, values, with_torch
 
 X = values(3, 6)
@@ -106,6 +107,15 @@ def test_a_long_sort_is_not_quadratic() -> None:
         x = np.random.default_rng(0).standard_normal(60_001).astype(np.float32)
         same(Tensor(x).argsort(), np.argsort(x, kind="stable"))
         same(Tensor(x).topk(40)[1], np.argsort(-x, kind="stable")[:40])
+
+
+def test_places_in_order_are_known_to_be_inside() -> None:
+    """They once were checked again before the values were picked: a pass over all, and a wait for its result."""
+    for length in (64, 100):
+        with collecting_kernels() as seen:
+            values = Tensor.rand(3, length).sort(-1)[0].numpy()
+        assert (np.diff(values) >= 0).all()
+        assert not [kernel.name for kernel, _ in seen.values() if kernel.name.startswith("any")]
 
 
 def test_sorting_little() -> None:

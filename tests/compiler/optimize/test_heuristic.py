@@ -7,7 +7,21 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, broadcast_to, dtypes, elementwise, permute, reshape, shrink, strided, take
+from kernmill.ir import (
+    Ops,
+    Target,
+    UOp,
+    broadcast_to,
+    dtypes,
+    elementwise,
+    iota,
+    permute,
+    reshape,
+    scalar,
+    shrink,
+    strided,
+    take,
+)
 from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
@@ -244,3 +258,25 @@ def test_short_rows_are_woven() -> None:
 def test_products_of_few_terms_write_a_large_result_line_by_line() -> None:
     assert "stage" not in chosen(matmul(data(0, 1500, 32), data(1, 32, 1000)))
     assert "stage" in chosen(matmul(data(0, 1500, 128), data(1, 128, 1000)))
+
+
+def running(rows: int, size: int = 16) -> UOp:
+    """Running sums of rows: of the same terms each place chooses those up to its own."""
+    shape = (rows, size, size)
+    place, term = (broadcast_to(reshape(iota(size), where), shape) for where in ((1, size, 1), (1, 1, size)))
+    x = broadcast_to(reshape(data(0, rows, size), (rows, 1, size)), shape)
+    return total(elementwise(Ops.WHERE, elementwise(Ops.LT, place, term), scalar(dtypes.float32, 0.0), x), 2)
+
+
+def test_short_running_sums_have_rows_as_lanes() -> None:
+    found = chosen(running(4096))
+    assert found["vectorize"] == [("i0", "16")]
+    assert found["unroll"] == [("i1", "16"), ("k0", "16")]
+    assert "stream" not in found
+    assert "stream" in chosen(running(1 << 20))
+    assert chosen(running(4099))["vectorize"] == [("i1", "16")]  # copies with masks do not turn
+
+
+def test_long_sums_and_sums_of_windows_write_as_others_do() -> None:
+    assert "stream" in chosen(matmul(data(0, 4096, 16), data(1, 16, 4096)))
+    assert "stream" not in chosen(matmul(data(0, 4096, 17), data(1, 17, 4096)))

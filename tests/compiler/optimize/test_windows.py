@@ -10,6 +10,7 @@ import pytest
 from kernmill import Tensor
 from kernmill.compiler import choose_actions, merge_loops
 from kernmill.ir import permute
+from kernmill.runtime import collecting_kernels
 from tests.compiler.kernels import VECTORS, convolution, data, matmul, only
 
 
@@ -128,6 +129,44 @@ def test_a_weight_too_large_for_a_cache_is_packed_in_blocks() -> None:
     y = Tensor(x, device="LLVM").conv2d(Tensor(w, device="LLVM")).relu().numpy()
     wanted = np.maximum(reference(x.astype(np.float64), w.astype(np.float64)), 0)
     np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
+
+
+BESIDE = [
+    (16, 3, {"padding": 1}),
+    (20, 3, {"padding": 1, "stride": 2}),
+    (48, 3, {"padding": 2, "dilation": 2}),
+    (33, 5, {"padding": 2}),
+    (16, 7, {"padding": 3}),
+    (7, 2, {"stride": 2}),
+    (16, 1, {}),
+]
+
+
+@pytest.mark.parametrize(("channels", "width", "options"), BESIDE)
+def test_windows_of_each_channel_are_right(channels: int, width: int, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((2, 15, 13, channels), np.float32), rng.standard_normal((channels, 1, width, width))
+    x, w = Tensor(a, device="LLVM"), Tensor(b.astype(np.float32), device="LLVM")
+    found = x.permute(0, 3, 1, 2).conv2d(w, groups=channels, **options).permute(0, 2, 3, 1).contiguous().numpy()
+    wanted = reference(np.moveaxis(a, 3, 1).astype(np.float64), b, groups=channels, **options)
+    np.testing.assert_allclose(np.moveaxis(found, 3, 1), wanted, rtol=1e-4, atol=1e-4)
+
+
+def beside(x: Tensor, **options: Any) -> list[str]:
+    """The schedule of the windows of each channel, which lie side by side."""
+    with collecting_kernels() as seen:
+        x.permute(0, 3, 1, 2).max_pool2d(**options).permute(0, 2, 3, 1).contiguous().realize()
+    kernel = next(kernel for kernel, _ in seen.values() if kernel.name.startswith("max"))
+    return [str(action) for action in choose_actions(merge_loops(kernel.ast), VECTORS)]
+
+
+def test_windows_beside_the_lanes_are_tiled_where_they_overlap() -> None:
+    x = Tensor(np.ones((2, 32, 32, 32), np.float32), device="LLVM")
+    found = beside(x, kernel_size=3, stride=2, padding=1)
+    assert {"unroll i1 4", "unroll i2 4", "unroll k0 3", "unroll k1 3", "vectorize i3 16"} <= {*found}
+    assert "unroll i1 4" not in beside(x, kernel_size=2, stride=2)
+    assert "unroll i1 4" not in beside(x, kernel_size=7, stride=2, padding=3)  # too many places to copy out: one line
+    assert "unroll k1 7" in beside(x, kernel_size=7, stride=2, padding=3)
 
 
 def reference(
