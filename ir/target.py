@@ -49,6 +49,7 @@ class Target:
     group_items: int = 0  # most work-items of a group; 0: no work-items, else outer loops are spread over them
     local_bytes: int = 32 * 1024  # memory that the work-items of a group share
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap
+    has_fast_streams: bool = False  # stores around the caches hold up nothing that comes after them
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
 

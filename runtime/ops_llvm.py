@@ -160,6 +160,7 @@ def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
         tiles=tiles,
         has_threads=True,
         has_masks=wide,
+        has_fast_streams=host.cpu == "sapphirerapids",
         l1_bytes=host.l1,
         l2_bytes=host.l2,
     )
