@@ -46,6 +46,7 @@ class Target:
     local_bytes: int = 32 * 1024  # memory that the work-items of a group share
     has_gathers: bool = False  # a gather is faster than loads of its lanes one by one
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap
+    has_fast_streams: bool = False  # stores around the caches hold up nothing that comes after them
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
 

@@ -161,6 +161,7 @@ def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
         has_threads=True,
         has_gathers=host.has("avx512fp16"),  # CPUs made with the mend against Downfall, not mended by microcode
         has_masks=wide,
+        has_fast_streams=host.cpu == "sapphirerapids",
         l1_bytes=host.l1,
         l2_bytes=host.l2,
     )

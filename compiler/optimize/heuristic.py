@@ -34,10 +34,10 @@ _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BLOCKS_ACROSS = 4  # blocks of a transpose side by side
 _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
-_BARE = 4  # elementwise ops; a stream with so few waits for memory
 _AHEAD = 2048  # bytes to prefetch ahead while also writing
 _AHEAD_ONCE = 4096  # while only reading; `_AHEAD` where rows are read side by side
 _ROWS = 4  # of these
+_BARE = 4  # elementwise ops; a sum with so few waits for memory
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
@@ -81,7 +81,8 @@ def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
     main = main_group(shape)
     lane_loop = _lane_loop(shape, main, target)
     if main is None or not (_running(plan, shape, main, target) or _few_rows(plan, shape, main, lane_loop, target)):
-        if shape.filling and _outgrows_caches(shape, target):  # fetched while there is something to compute
+        if shape.filling and _outgrows_caches(shape, target) and not target.has_fast_streams:
+            # fetched while there is something to compute
             plan.tries("inplace", shape.filling[-1])
         passes_along_rows(plan, shape.ast, shape.lanes)
         if main is None:
@@ -214,15 +215,16 @@ def _outgrows_caches(shape: Shape, target: Target) -> bool:
 
 
 def _around_caches(plan: Plan, shape: Shape, lane_loop: str, target: Target) -> None:
-    """Results far larger than the caches are written around them, but not by a kernel of several passes: there the
-    last one would wait for all of that writing, while other stores go on during the next passes."""
-    is_brief = sum(nest_iterations(shape, group.loops) for group in shape.groups) <= _BRIEF
-    is_one_pass = shape.stores[0].step(lane_loop) == 1 and not shape.filling and is_brief
-    if is_one_pass and _outgrows_caches(shape, target):
+    """Results far larger than the caches are written around them. Where that is slow not by a kernel of several passes:
+    the last one would wait for all of that writing, while other stores go on during the next passes."""
+    terms = sum(nest_iterations(shape, group.loops) for group in shape.groups)
+    is_one_pass = not shape.filling and terms <= _BRIEF
+    if shape.stores[0].step(lane_loop) != 1 or not _outgrows_caches(shape, target):
+        return
+    if is_one_pass or target.has_fast_streams:
         plan.add("stream")
-        is_looked_up = any(None in a.steps.values() for a in shape.loads)
-        if shape.work <= _BARE or is_looked_up:
-            plan.add("prefetch", _AHEAD)
+    if is_one_pass:
+        plan.add("prefetch", _AHEAD)
 
 
 def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> None:

@@ -120,6 +120,23 @@ def test_a_large_result_of_several_passes_holds_their_row() -> None:
     assert "inplace" not in chosen(softmax(data(0, 64, 64)))
 
 
+def test_where_streams_are_fast_several_passes_write_around_the_caches() -> None:
+    """They drain while the next row is read, so that no line of the result is fetched first."""
+    target = replace(VECTORS, has_fast_streams=True)
+    found = chosen(softmax(data(0, 4096, 4096)), target)
+    assert "stream" in found
+    assert "inplace" not in found
+    assert found["prefetch"] == [("16384", "t0_0")]
+    assert "stream" not in chosen(softmax(data(0, 64, 64)), target)
+
+
+def test_large_results_ask_ahead_whatever_is_computed() -> None:
+    x = data(0, 4096, 4096)
+    for _ in range(10):
+        x = x * 1.5 + 0.5
+    assert chosen(x)["prefetch"] == [("2048",)]
+
+
 def test_large_results_ask_ahead_for_rows_and_for_looked_up_rows() -> None:
     rows = take(data(0, 4096, 768), data(1, 8192, dtype=dtypes.int64), 0)
     assert "stream" in chosen(rows)
