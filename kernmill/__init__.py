@@ -39,6 +39,9 @@ try:
     from .variable import Variable
 finally:
     if _was_enabled:
+        if not _gc.get_freeze_count():  # all that is there is old from now on, without being looked through
+            _gc.freeze()
+            _gc.unfreeze()
         _gc.enable()
 
 if TYPE_CHECKING:

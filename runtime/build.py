@@ -6,22 +6,22 @@ a warm start neither optimizes nor renders anything, and never imports LLVM or t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kernmill.ir import Kernel, setting
+from kernmill.ir import Kernel, Ops, UOp, setting
 
 from . import later
 from .compile_cache import cache_key, default_cache
-from .device import Device, Program
+from .device import Device, Program, get_device
 from .schedules import given_schedule, stamp, symbol, written_schedule
 
 if TYPE_CHECKING:
     from .compiling import Unfinished
 
-__all__ = ["build", "build_all", "counters"]
+__all__ = ["build", "build_all", "counters", "expect"]
 
 
 @dataclass(slots=True)
@@ -37,6 +37,7 @@ counters = Counters()
 _MemoryKey: TypeAlias = "tuple[str, str, bytes, str, int | str]"
 _programs: dict[_MemoryKey, Program] = {}
 _MANY = 4  # new kernels at once: fewer are compiled before another process has started
+_MANY_SUMS = 8  # of a graph that becomes as many
 
 
 def build(device: Device, kernel: Kernel) -> Program:
@@ -54,7 +55,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     Raises:
         CompileError: a device's compiler refused a source; the message shows where.
     """
-    keys = [_memory_key(device, kernel) for device, kernel in wanted]
+    keys = [(d.name, d.cache_tag(), k.key, written_schedule(k) or "", setting("BEAM")) for d, k in wanted]
     new: dict[_MemoryKey, Unfinished] = {}
     for key, (device, kernel) in zip(keys, wanted, strict=True):
         if key in _programs or key in new:
@@ -81,13 +82,16 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     return [_programs[key] for key in keys]
 
 
+def expect(graph: UOp, devices: Iterable[str]) -> None:
+    """Of a graph that is not known: have its devices ready for many kernels, which takes as long as scheduling does."""
+    if sum(node.op is Ops.REDUCE for node in graph.toposort()) >= _MANY_SUMS:
+        for name in devices:
+            get_device(name).expect_many()
+
+
 def _smaller(*of: Any) -> Program | None:
     """A stored kernel, made anew with smaller groups if there can be any."""
     return later.compiling.Unfinished(*of).smaller()
-
-
-def _memory_key(device: Device, kernel: Kernel) -> _MemoryKey:
-    return device.name, device.cache_tag(), kernel.key, written_schedule(kernel) or "", setting("BEAM")
 
 
 def _schedule_text(device: Device, kernel: Kernel) -> str | None:

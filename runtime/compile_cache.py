@@ -188,7 +188,7 @@ class CompileCache:
 
     def evict(self) -> int:
         """Delete the least recently used entries if the cap is passed, down to nine tenths of it; how many."""
-        files = sorted(((status.st_mtime, _disk_bytes(status), path) for path, status in self._files()), reverse=True)
+        files = sorted(((s.st_mtime, -(-s.st_size // 4096) * 4096, path) for path, s in self._files()), reverse=True)
         total = sum(size for _, size, _ in files)
         if total <= self.max_bytes:
             return 0
@@ -280,10 +280,6 @@ def _write_file(path: str, raw: bytes) -> None:
 
 def _is_key(text: str) -> bool:
     return len(text) == 64 and all(c in "0123456789abcdef" for c in text)
-
-
-def _disk_bytes(status: os.stat_result) -> int:
-    return -(-status.st_size // 4096) * 4096
 
 
 def _walk(folder: str, depth: int) -> Iterator[os.DirEntry[str]]:

@@ -76,15 +76,22 @@ def assembly(text: str, host: Host, level: int = 2) -> str:
         return str(machine.emit_assembly(module))
 
 
-def compile_cached(text: str, host: Host, header: Mapping[str, object], cache: CompileCache) -> bytes:
-    """`compile_ir` through the disk cache. `header` is stored with the object, for `kernmill cache` to show."""
+def compile_cached(
+    text: str, host: Host, header: Mapping[str, object], cache: CompileCache, *, is_later: bool = False
+) -> Callable[[], bytes]:
+    """`compile_ir` through the disk cache, done when what is returned is called; with `is_later` the compiling process
+    begins now. `header` is stored with the object, for `kernmill cache` to show."""
     key = cache_key("llvm", str(_FORMAT), llvm_version(), host.arch, host.cpu, ",".join(host.features), text)
     entry = cache.get(key)
     if entry is not None:
-        return entry.payload
-    payload = compile_ir(text, host)
-    cache.put(key, payload, header)
-    return payload
+        return functools.partial(bytes, entry.payload)
+    begun = compile_ir_later(text, host) if is_later else functools.partial(compile_ir, text, host)
+
+    def stored() -> bytes:
+        cache.put(key, payload := begun(), header)
+        return payload
+
+    return stored
 
 
 @functools.cache

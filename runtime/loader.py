@@ -26,15 +26,12 @@ def load_object(
         FormatError: the object is damaged, or lacks one of the names.
     """
     wanted = tuple(names)
-    module = _load_lljit(data, wanted, externs or {}) if _wants_lljit(use_lljit) else load_elf(data, externs)
+    is_elf = is_elf_host() if use_lljit is None else not use_lljit
+    module = load_elf(data, externs) if is_elf else _load_lljit(data, wanted, externs or {})
     missing = [name for name in wanted if name not in module.symbols]
     if missing:
         raise FormatError(f"load_object: the object does not define {', '.join(missing)}. Clear the cache.")
     return module
-
-
-def _wants_lljit(use_lljit: bool | None) -> bool:
-    return not is_elf_host() if use_lljit is None else use_lljit
 
 
 def _load_lljit(data: bytes, names: tuple[str, ...], externs: Mapping[str, int]) -> Module:

@@ -14,7 +14,7 @@ from .device import Batch, Call, Device, Program, Properties
 from .host import Host, this_host
 from .llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
 from .loader import load_object
-from .pool import Launch, LaunchTable, default_pool
+from .pool import Launch, LaunchTable, default_pool, expect_pool
 from .tile_check import matrix_unit
 
 __all__ = ["LlvmDevice"]
@@ -58,8 +58,9 @@ class LlvmDevice(Device):
         return compile_ir(source, self.host)
 
     def expect_many(self) -> None:
-        """Start the other process, which takes a while."""
-        compiler_process()
+        """Start the other process, which takes a while, with what every launch needs."""
+        if compiler_process() is not None:
+            expect_pool()
 
     def compile_later(self, name: str, source: str) -> Callable[[], bytes]:
         """Object bytes, compiled in another process while this one lowers the next kernel."""

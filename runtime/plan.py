@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, KernmillError, MemoryPlan, Schedule, UOp, as_dtype, setting
 
 from . import later
-from .build import build_all
+from .build import build_all, expect
 from .compile_cache import cache_key, default_cache
 from .device import Program, get_device
 from .schedules import stamp
@@ -52,6 +52,9 @@ def no_collection() -> Generator[None]:
         yield
     finally:
         if was_enabled:
+            if not gc.get_freeze_count():  # all that is there is old from now on, without being looked through
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -92,6 +95,7 @@ def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], d
     if stored is not None:
         with contextlib.suppress(ValueError, TypeError, LookupError, KernmillError):  # of another form: made anew
             return _read(stored.payload, planned)
+    expect(graph, set(devices) or {default})
     default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
     return planned()
 

@@ -32,7 +32,7 @@ from .llvm_codegen import compile_cached
 from .loader import load_object
 from .pool_ir import CPU_BYTES, MOST_WORKERS, POOL_FUNCTIONS, STATE, STATE_BYTES, pool_ir
 
-__all__ = ["Launch", "LaunchTable", "Pool", "default_pool"]
+__all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool"]
 
 _MOST_CHUNKS = 1 << 20
 _JOIN_S = 0.5
@@ -50,13 +50,23 @@ class _Native(NamedTuple):
     keep: object
 
 
+def expect_pool() -> None:
+    """Have the pool's code compiled beside this process, which will need it."""
+    if not _begun and not _native.cache_info().currsize:
+        _begun.append(_code(is_later=True))
+
+
+def _code(*, is_later: bool) -> Callable[[], bytes]:
+    machine = this_host()
+    text = pool_ir(machine.arch, sys.platform)
+    return compile_cached(text, machine, {"kernel": "thread pool"}, default_cache(), is_later=is_later)
+
+
 @functools.cache
 def _native() -> _Native:
     """The compiled pool, from the disk cache after the first time."""
-    machine = this_host()
-    text = pool_ir(machine.arch, sys.platform)
-    data = compile_cached(text, machine, {"kernel": "thread pool"}, default_cache())
-    module = load_object(data, POOL_FUNCTIONS, _externs())
+    code = _begun.pop() if _begun else _code(is_later=False)
+    module = load_object(code(), POOL_FUNCTIONS, _externs())
     pointer = ctypes.c_void_p
     run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)
     timed = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)
@@ -200,6 +210,7 @@ class Pool:
 def _after_fork() -> None:
     global _making
     _making = threading.Lock()
+    _begun.clear()  # who would answer is the parent's
     for pool in list(_pools):
         pool.renew_after_fork()
 
@@ -219,6 +230,7 @@ def default_pool() -> Pool:
 
 
 _making = threading.Lock()
+_begun: list[Callable[[], bytes]] = []  # the pool's code, where it was expected and not taken yet
 _lately: tuple[int, object, Pool] | None = None
 
 

@@ -56,8 +56,8 @@ def _accumulate(node: UOp, name: str, target: Target) -> UOp:
 def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
     if op is Ops.ADD:
         value = without_mask(value)
-    if value.op is Ops.WHERE and _is_neutral(value.src[2], op):  # one masked instruction where the target has masks
-        gate = value.src[0]
+    if value.op is Ops.WHERE and value.src[2] is neutral_element(op, value):
+        gate = value.src[0]  # one masked instruction where the target has masks
         return gate.where(_add(total, value.src[1], op, target), total)
     if value.op in (Ops.DOT, Ops.TILE) and value.src[2].is_const and value.src[2].arg == 0:
         return value.replace(src=(*value.src[:2], total))
@@ -67,10 +67,6 @@ def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
         if value.op is Ops.ADD and all(s.op is Ops.MUL for s in value.src):
             return _add(_add(total, value.src[0], op, target), value.src[1], op, target)
     return total.alu(op, value)
-
-
-def _is_neutral(u: UOp, op: Op) -> bool:
-    return u.op is Ops.CONST and u is neutral_element(op, u)
 
 
 def without_mask(value: UOp) -> UOp:

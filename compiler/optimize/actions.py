@@ -440,10 +440,6 @@ def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
     return simplify(substitute(ast, {sums[0]: total})), made
 
 
-def _inplace(ast: UOp, args: tuple[str, ...]) -> UOp:
-    return in_output(ast, find_loop(ast, args[0]))
-
-
 def _weave(ast: UOp, args: tuple[str, ...]) -> UOp:
     loop = find_loop(ast, args[0])
     row = next((n for n in ast.toposort() if n.op is Ops.AFTER and loop in closed_ranges(n)), None)
@@ -573,7 +569,7 @@ VERBS: Final[dict[str, Verb]] = {
     "group": Verb(_cut("group"), propose.groups),
     "local": Verb(_cut("local"), propose.items),
     "share": Verb(_share, propose.items),
-    "inplace": Verb(_keeps_loops(_inplace), propose.rows, -1),
+    "inplace": Verb(_keeps_loops(lambda ast, args: in_output(ast, find_loop(ast, args[0]))), propose.rows, -1),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
     "inner": Verb(_keeps_loops(_inner), propose.inner),
     "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),

@@ -43,6 +43,8 @@ _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _IN_REGISTERS = 8  # rows whose sums are one tile
+_FEW_ROWS = 128  # of a product; more compute several times as long as reading takes, in any order
+_EACH_BLOCK = 8  # elementwise ops; what is made of a sum that goes on in the output is made anew for each of its blocks
 _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
@@ -335,7 +337,7 @@ def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, targ
     count = nest_iterations(shape, rows)
     if not is_streamed(matrix.memory_bytes, target) or count * _PAGE > target.l2_bytes // 2 or step <= 0:
         return False
-    if any(name in matrix.steps for name in rows):
+    if count > _FEW_ROWS or shape.work > _EACH_BLOCK or any(name in matrix.steps for name in rows):
         return False
     is_one = count <= _IN_REGISTERS
     columns, block, together = 2 if rows and is_one else 4, 8 if is_one else 16, 1 if count < _SHORT_BLOCK else 2

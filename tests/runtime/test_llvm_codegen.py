@@ -35,9 +35,12 @@ def test_verifier_error_shows_the_line() -> None:
 
 def test_cached_compilation(tmp_path: Path) -> None:
     cache = compile_cache.CompileCache(str(tmp_path / "cache"))
-    first = llvm_codegen.compile_cached(GOOD, host.this_host(), {"kernel": "answer"}, cache)
-    assert llvm_codegen.compile_cached(GOOD, host.this_host(), {}, cache) == first
+    first = llvm_codegen.compile_cached(GOOD, host.this_host(), {"kernel": "answer"}, cache)()
+    assert llvm_codegen.compile_cached(GOOD, host.this_host(), {}, cache)() == first
     assert cache.puts == 1
+    other = compile_cache.CompileCache(str(tmp_path / "other"))
+    assert llvm_codegen.compile_cached(GOOD, host.this_host(), {}, other, is_later=True)() == first
+    assert other.puts == 1
     assert cache.info()["entries"] == 1
 
 

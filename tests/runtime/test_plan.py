@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, Variable, jit
-from kernmill.ir import IndexRangeError, Kernel, Ops, elementwise
-from kernmill.runtime import collecting_kernels, counters, plan, planned
+from kernmill.ir import IndexRangeError, Kernel, Ops, UOp, dtypes, elementwise, reduce_axes
+from kernmill.runtime import collecting_kernels, counters, get_device, plan, planned
 from tests.compiler.kernels import data, matmul, softmax
 from tests.runtime.processes import run
 
@@ -153,6 +153,39 @@ def test_the_collector_is_left_as_it_was(is_on: bool) -> None:
         assert gc.isenabled() is is_on
     finally:
         (gc.enable if was_on else gc.disable)()
+
+
+def test_what_was_made_without_the_collector_is_old() -> None:
+    """Looking through the nodes of a plan right behind it took 15 of the 340 ms of CPU of a block's first call."""
+    gc.collect()
+    with plan.no_collection():
+        kept = [[number] for number in range(20_000)]
+    assert len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < len(kept)
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_a_user_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with plan.no_collection():
+            pass
+        assert gc.get_freeze_count() == count
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.parametrize(("count", "started"), [(3, 0), (8, 1)])
+def test_many_sums_are_expected_before_they_are_scheduled(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, count: int, started: int
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(type(get_device("LLVM")), "expect_many", lambda device: found.append(device.name))
+    monkeypatch.setattr(plan, "build_all", lambda wanted: [None for _ in wanted])
+    x = data(0, 97)
+    sums = [reduce_axes(x + float(number), Ops.ADD, (0,)) for number in range(count)]
+    plan.plan_of(UOp(Ops.SINK, dtypes.void, tuple(sums)), ("LLVM",), frozenset(), "LLVM")
+    assert found == ["LLVM"] * started
 
 
 def test_several_devices(cache: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -384,3 +385,33 @@ def test_polling_variant_works() -> None:
     worker.join(5)
     assert not worker.is_alive()
     assert set(array) == {50}
+
+
+EXPECTED = """
+import os, sys
+from kernmill.runtime import get_device, pool
+get_device("LLVM").expect_many()
+begun = len(pool._begun)
+if sys.argv[1] == "fork":
+    child = os.fork()
+    if child:
+        sys.exit(os.waitpid(child, 0)[1])
+    begun += len(pool._begun)
+pool.LaunchTable([]).run(pool.default_pool())
+print(begun, len(pool._begun), "llvmlite" in sys.modules, flush=True)
+os._exit(0) if sys.argv[1] == "fork" else get_device("LLVM").expect_many()
+assert not pool._begun
+"""
+
+
+@pytest.mark.parametrize(("case", "said"), [("plain", "1 0 False"), ("fork", "1 0 True")])
+def test_code_that_was_expected_comes_from_the_other_process(tmp_path: Path, case: str, said: str) -> None:
+    """Importing llvmlite and compiling the pool were 70 ms behind the last kernel of a first call; a child compiles."""
+    if host.usable_cpus() < 2 or not hasattr(os, "fork"):
+        pytest.skip("there is no other process")
+    folders = os.pathsep.join(path for path in sys.path if path)
+    wanted = {"PYTHONPATH": folders, "CACHE_DIR": str(tmp_path), "COMPILER_PROCESS": "1", "CACHE": "1"}
+    environment = {**os.environ, **wanted}
+    command = [sys.executable, "-W", "ignore", "-c", EXPECTED, case]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
