@@ -39,8 +39,9 @@ def _load(u: UOp) -> UOp | None:
     is_part = u.op is Ops.SHUFFLE and u.arg == tuple(range(start, start + u.dtype.lanes))
     if not is_part or whole.op is not Ops.LOAD or len(whole.src[0].src) > 2 or u.arg[-1] >= whole.dtype.lanes:
         return None
-    memory, first = whole.src[0].src[:2]
-    return UOp(Ops.LOAD, u.dtype, (UOp(Ops.INDEX, u.dtype, (memory, simplify(first + start))),), whole.arg)
+    place = whole.src[0]
+    index = UOp(Ops.INDEX, u.dtype, (place.src[0], simplify(place.src[1] + start)))
+    return UOp(Ops.LOAD, u.dtype, (index,), whole.arg)
 
 
 def _collect(u: UOp, parts: dict[int, UOp]) -> bool:
