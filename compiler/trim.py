@@ -168,10 +168,10 @@ def peel_loops(ast: UOp) -> UOp:
 
 
 def _known(part: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
-    """In how many iterations, from the first on, the comparison holds for all that is inside the loop."""
+    """In how many iterations, from the first on, the comparison holds for all that is inside; None: in none."""
     step, rest, offset = asked(part, loop)
     most = _greatest(rest, offset, around, {}) if step > 0 else None
-    return None if most is None else (step - 1 - most) // step  # step * loop + most < 0
+    return None if most is None or most.bounds[0] >= 0 else (step - 1 - most) // step  # step * loop + most < 0
 
 
 def _in_two(ast: UOp, loop: UOp, sure: dict[UOp, UOp], fresh: Iterator[int]) -> UOp:

@@ -282,14 +282,14 @@ def _index(node: UOp, stage: Stage) -> Complaint:
         return None if node.src[2].dtype.is_bool else f"the gate of INDEX is {node.src[2].dtype.name}, not bool"
     count = memory.arg[1] if isinstance(memory.arg[1], int) else memory.arg[1].bounds[1]
     low, high = int(place.bounds[0]), int(place.bounds[1]) + node.dtype.lanes - 1
-    if (low < 0 or high >= count) and not _has_wide_bounds(place):
+    if (low < 0 or high >= count) and not _has_wide_bounds(place.toposort()):
         return f"INDEX at {low}..{high} of a buffer of {count} elements, without a gate"
     return None
 
 
-def _has_wide_bounds(place: UOp) -> bool:
-    unknown = (Ops.LOAD, Ops.AFTER, Ops.CDIV, Ops.CMOD)  # or a loop that some threads skip
-    return any(u.op in unknown or (u.op is Ops.RANGE and u.first_iteration is not None) for u in place.toposort())
+def _has_wide_bounds(at: Sequence[UOp]) -> bool:
+    wide = (Ops.LOAD, Ops.AFTER, Ops.CDIV, Ops.CMOD)  # or a loop that some threads skip, or that ends with another
+    return any(u.op in wide or (u.op is Ops.RANGE and (u.first_iteration is not None or u.src[0].ranges)) for u in at)
 
 
 def _lanes_at(place: UOp) -> int:

@@ -110,6 +110,7 @@ class _Loop:
         self.registers = registers
         self.phis: dict[UOp, int] = {}  # accumulator -> its line, to be completed at the end
         self.counter = ""
+        self.is_guarded = False
 
 
 class _Function:
@@ -354,8 +355,7 @@ class _Function:
             limit = self._define(self._call("i64", "llvm.smin.i64", ("i64", limit), ("i64", self.values[u.src[0]])))
         self._emit(f"br label %{loop.body}")
         self._label(loop.body)
-        loop.counter = self._fresh()
-        self.values[u] = loop.counter
+        self.values[u] = loop.counter = self._fresh()
         loop.phis[u] = len(self.lines)
         self.lines.append(f"  {loop.counter} = phi i64 [ {first}, %{loop.before} ]")
         for register in loop.registers:
@@ -363,12 +363,13 @@ class _Function:
             loop.phis[register] = len(self.lines)
             self.lines.append(f"  {name} = phi {llvm_type(register.dtype)} [ {self.values[register]}, %{loop.before} ]")
             self.values[register] = name
-        if is_thread or u.src[0].op is not Ops.CONST:
+        if is_thread or not (u.src[0].op is Ops.CONST and u.src[0].arg > 0):
             self._guard(loop, limit)
         self.loops.append(loop)
 
     def _guard(self, loop: _Loop, limit: str) -> None:
         """A loop that may run zero times tests before its body."""
+        loop.is_guarded = True
         more = self._define(f"icmp slt i64 {loop.counter}, {limit}")
         inside = f"{loop.body}.in"
         self._emit(f"br i1 {more}, label %{inside}, label %{loop.exit}")
@@ -377,12 +378,11 @@ class _Function:
     def _close(self, u: UOp) -> None:
         loop, head = self.loops.pop(), u.src[0]
         following = self._define(f"add nuw nsw i64 {loop.counter}, 1")
-        guarded = head.arg[1] == AxisKind.THREAD or head.src[0].op is not Ops.CONST
         inner = {register: self.values[register] for register in loop.registers}
         for node, line in loop.phis.items():
             value = following if node is head else inner[node]
             self.lines[line] += f", [ {value}, %{self.block} ]"
-        if guarded:
+        if loop.is_guarded:
             self._emit(f"br label %{loop.body}")
             for register in loop.registers:
                 self.values[register] = self.lines[loop.phis[register]].split("=")[0].strip()
