@@ -218,12 +218,14 @@ def _outgrows_caches(shape: Shape, target: Target) -> bool:
 
 def _around_caches(plan: Plan, shape: Shape, lane_loop: str, target: Target) -> None:
     """Results far larger than the caches are written around them. Where that is slow not by a kernel of several passes:
-    the last one would wait for all of that writing, while other stores go on during the next passes."""
+    the last one would wait for all of that writing, while other stores go on during the next passes. Results of long
+    sums of their own are claimed, or go on block by block (packing.py)."""
     terms = sum(nest_iterations(shape, group.loops) for group in shape.groups)
     is_one_pass = not shape.filling and terms <= _BRIEF
+    is_last_pass = not any(lane_loop in group.around for group in shape.groups)
     if shape.stores[0].step(lane_loop) != 1 or not _outgrows_caches(shape, target):
         return
-    if is_one_pass or target.has_fast_streams:
+    if is_one_pass or (is_last_pass and target.has_fast_streams):
         plan.add("stream")
     if is_one_pass:
         plan.add("prefetch", _AHEAD)

@@ -130,6 +130,15 @@ def test_where_streams_are_fast_several_passes_write_around_the_caches() -> None
     assert "stream" not in chosen(softmax(data(0, 64, 64)), target)
 
 
+@pytest.mark.parametrize(("terms", "verb"), [(128, "claim"), (4096, "accumulate")])
+def test_where_streams_are_fast_long_sums_go_through_the_caches(terms: int, verb: str) -> None:
+    """`stream` did not fit where lines are claimed: 4200 x 128 by 4200 ran as it was written, 50 times as long."""
+    target = replace(VECTORS, has_fast_streams=True)
+    found = chosen(matmul(data(0, 4200, terms), data(1, terms, 4200)), target)
+    assert verb in found
+    assert "stream" not in found
+
+
 def test_large_results_ask_ahead_whatever_is_computed() -> None:
     x = data(0, 4096, 4096)
     for _ in range(10):
