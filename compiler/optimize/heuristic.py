@@ -272,8 +272,9 @@ def _running(plan: Plan, shape: Shape, main: Group, target: Target) -> bool:
     steps = {(a.step(place), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
     if others or len(shape.groups) > 1 or place not in main.around or steps != {(0, 1, size)}:
         return False
-    is_whole = shape.sizes[place] == size <= 2 * shape.lanes and rows not in shape.symbolic
-    if not is_whole or shape.sizes[rows] % shape.lanes or not plan.tries("vectorize", rows, shape.lanes):
+    is_whole = shape.sizes[place] == size <= min(_BRIEF, 2 * shape.lanes) and rows not in shape.symbolic
+    choices = ({str(r.arg[0]) for r in n.src[0].ranges} for n in shape.ast.toposort() if n.op is Ops.WHERE)
+    if not is_whole or {place, terms} not in choices or shape.sizes[rows] % shape.lanes or not plan.tries("vectorize", rows, shape.lanes):
         return False
     plan.cut("unroll", place, size)
     plan.cut("unroll", terms, size)
