@@ -274,7 +274,9 @@ def _running(plan: Plan, shape: Shape, main: Group, target: Target) -> bool:
         return False
     is_whole = shape.sizes[place] == size <= min(_BRIEF, 2 * shape.lanes) and rows not in shape.symbolic
     choices = ({str(r.arg[0]) for r in n.src[0].ranges} for n in shape.ast.toposort() if n.op is Ops.WHERE)
-    if not is_whole or {place, terms} not in choices or shape.sizes[rows] % shape.lanes or not plan.tries("vectorize", rows, shape.lanes):
+    if not is_whole or {place, terms} not in choices or shape.sizes[rows] % shape.lanes:
+        return False
+    if not plan.tries("vectorize", rows, shape.lanes):
         return False
     plan.cut("unroll", place, size)
     plan.cut("unroll", terms, size)

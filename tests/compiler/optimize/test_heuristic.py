@@ -318,7 +318,7 @@ def test_short_running_sums_have_rows_as_lanes() -> None:
 
 
 def test_sums_of_which_nothing_is_chosen_are_no_running_sums() -> None:
-    """Of 16 exp(x - c[place]) each was made for each place: 20 times as long to compile, and slower. So were 32 terms."""
+    """Sums of exp(x - c[place]) took 20 times as long to compile and ran longer; so did those of 32 terms."""
     x, c = reshape(data(0, 4096, 16), (4096, 1, 16)), broadcast_to(reshape(data(1, 16), (1, 16, 1)), (4096, 16, 16))
     pairs = broadcast_to(x, (4096, 16, 16)) + c
     assert ("k0", "16") not in chosen(total(elementwise(Ops.EXP2, pairs), 2)).get("unroll", [])
