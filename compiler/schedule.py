@@ -23,6 +23,7 @@ from kernmill.ir import (
     Schedule,
     UOp,
     dtypes,
+    memory_of,
     numel,
     simplify,
     static,
@@ -340,7 +341,7 @@ def _reads_only_its_place(kernel: Kernel, target: int) -> bool:
     own, order = kernel.ast.src[0].src[0], kernel.ast.toposort()
     slots = {slot for slot, number in enumerate(kernel.buffers) if number == target}
     inside_reduce = {n for r in order if r.op is Ops.REDUCE for n in r.toposort()}
-    reads = [node for node in order if node.op is Ops.LOAD and node.src[0].src[0].arg[0] in slots]
+    reads = [node for node in order if node.op is Ops.LOAD and memory_of(node.src[0]).arg[0] in slots]
     return all(read.src[0] is own and read not in inside_reduce for read in reads)
 
 

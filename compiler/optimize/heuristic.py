@@ -218,12 +218,14 @@ def _outgrows_caches(shape: Shape, target: Target) -> bool:
 
 def _around_caches(plan: Plan, shape: Shape, lane_loop: str, target: Target) -> None:
     """Results far larger than the caches are written around them. Where that is slow not by a kernel of several passes:
-    the last one would wait for all of that writing, while other stores go on during the next passes."""
+    the last one would wait for all of that writing, while other stores go on during the next passes. Results of long
+    sums of their own are claimed, or go on block by block (packing.py)."""
     terms = sum(nest_iterations(shape, group.loops) for group in shape.groups)
     is_one_pass = not shape.filling and terms <= _BRIEF
+    is_last_pass = not any(lane_loop in group.around for group in shape.groups)
     if shape.stores[0].step(lane_loop) != 1 or not _outgrows_caches(shape, target):
         return
-    if is_one_pass or target.has_fast_streams:
+    if is_one_pass or (is_last_pass and target.has_fast_streams):
         plan.add("stream")
     if is_one_pass:
         plan.add("prefetch", _AHEAD)
@@ -270,8 +272,11 @@ def _running(plan: Plan, shape: Shape, main: Group, target: Target) -> bool:
     steps = {(a.step(place), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
     if others or len(shape.groups) > 1 or place not in main.around or steps != {(0, 1, size)}:
         return False
-    is_whole = shape.sizes[place] == size <= 2 * shape.lanes and rows not in shape.symbolic
-    if not is_whole or shape.sizes[rows] % shape.lanes or not plan.tries("vectorize", rows, shape.lanes):
+    is_whole = shape.sizes[place] == size <= min(_BRIEF, 2 * shape.lanes) and rows not in shape.symbolic
+    choices = ({str(r.arg[0]) for r in n.src[0].ranges} for n in shape.ast.toposort() if n.op is Ops.WHERE)
+    if not is_whole or {place, terms} not in choices or shape.sizes[rows] % shape.lanes:
+        return False
+    if not plan.tries("vectorize", rows, shape.lanes):
         return False
     plan.cut("unroll", place, size)
     plan.cut("unroll", terms, size)

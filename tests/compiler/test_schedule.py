@@ -70,6 +70,17 @@ ELSEWHERE = {
 }
 
 
+def test_a_kernel_with_rows_of_its_own_assigns_a_region() -> None:
+    """The rows that softmax keeps are no buffer of the kernel. This was a TypeError."""
+    root = assign(data(0, 103, 21), softmax(data(1, 100, 16)), ((1, 101, 1), (3, 19, 1)))
+    assert is_in_place(root)
+    given = numbers(103 * 21, 1600)
+    schedule = scheduled(root, in_place=(0,))
+    x, y = given[0].reshape(103, 21).copy(), np.exp(given[1].reshape(100, 16))
+    x[1:101, 3:19] = y / y.sum(1, keepdims=True)
+    close(run_schedule(schedule, given)[schedule.results[0]], x.reshape(-1))
+
+
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_aligned_assignments_are_in_place(name: str) -> None:
     assert is_in_place(IN_PLACE[name])

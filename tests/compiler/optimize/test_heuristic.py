@@ -130,6 +130,15 @@ def test_where_streams_are_fast_several_passes_write_around_the_caches() -> None
     assert "stream" not in chosen(softmax(data(0, 64, 64)), target)
 
 
+@pytest.mark.parametrize(("terms", "verb"), [(128, "claim"), (4096, "accumulate")])
+def test_where_streams_are_fast_long_sums_go_through_the_caches(terms: int, verb: str) -> None:
+    """`stream` did not fit where lines are claimed: 4200 x 128 by 4200 ran as it was written, 50 times as long."""
+    target = replace(VECTORS, has_fast_streams=True)
+    found = chosen(matmul(data(0, 4200, terms), data(1, terms, 4200)), target)
+    assert verb in found
+    assert "stream" not in found
+
+
 def test_large_results_ask_ahead_whatever_is_computed() -> None:
     x = data(0, 4096, 4096)
     for _ in range(10):
@@ -306,6 +315,14 @@ def test_short_running_sums_have_rows_as_lanes() -> None:
     assert "stream" not in found
     assert "stream" in chosen(running(1 << 20))
     assert chosen(running(4099))["vectorize"] == [("i1", "16")]  # copies with masks do not turn
+
+
+def test_sums_of_which_nothing_is_chosen_are_no_running_sums() -> None:
+    """Sums of exp(x - c[place]) took 20 times as long to compile and ran longer; so did those of 32 terms."""
+    x, c = reshape(data(0, 4096, 16), (4096, 1, 16)), broadcast_to(reshape(data(1, 16), (1, 16, 1)), (4096, 16, 16))
+    pairs = broadcast_to(x, (4096, 16, 16)) + c
+    assert ("k0", "16") not in chosen(total(elementwise(Ops.EXP2, pairs), 2)).get("unroll", [])
+    assert ("i0", "16") not in chosen(running(4096, 32)).get("vectorize", [])
 
 
 def test_long_sums_and_sums_of_windows_write_as_others_do() -> None:
