@@ -52,8 +52,9 @@ class _Native(NamedTuple):
 
 def expect_pool() -> None:
     """Have the pool's code compiled beside this process, which will need it."""
-    if not _begun and not _native.cache_info().currsize:
-        _begun.append(_code(is_later=True))
+    with _making:  # two threads would ask twice
+        if not _begun and not _native.cache_info().currsize:
+            _begun.append(_code(is_later=True))
 
 
 def _code(*, is_later: bool) -> Callable[[], bytes]:
@@ -65,7 +66,10 @@ def _code(*, is_later: bool) -> Callable[[], bytes]:
 @functools.cache
 def _native() -> _Native:
     """The compiled pool, from the disk cache after the first time."""
-    code = _begun.pop() if _begun else _code(is_later=False)
+    try:
+        code = _begun.pop()  # one thread's: there is one answer
+    except IndexError:
+        code = _code(is_later=False)
     module = load_object(code(), POOL_FUNCTIONS, _externs())
     pointer = ctypes.c_void_p
     run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)

@@ -415,3 +415,25 @@ def test_code_that_was_expected_comes_from_the_other_process(tmp_path: Path, cas
     command = [sys.executable, "-W", "ignore", "-c", EXPECTED, case]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
+
+
+def test_code_that_was_expected_twice_or_taken_twice_is_made_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that looked both found nothing begun, and both found what only one could take."""
+
+    class Taken(list[object]):
+        def __bool__(self) -> bool:
+            return True  # as it was when the other thread had not taken it yet
+
+    made = pool._code(is_later=False)
+    monkeypatch.setattr(pool, "_begun", Taken())
+    monkeypatch.setattr(pool, "_code", lambda is_later: made)
+    assert pool._native.__wrapped__().run
+    monkeypatch.setattr(pool, "_begun", [])
+    monkeypatch.setattr(pool, "_native", functools.cache(lambda: None))
+    monkeypatch.setattr(pool, "_code", lambda is_later: time.sleep(0.05))
+    threads = [threading.Thread(target=pool.expect_pool) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pool._begun) == 1
