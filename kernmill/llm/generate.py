@@ -348,8 +348,10 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
 
 
 def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
-    """A tensor that is left out would give other text without a word. Factors of rope are for some contexts only."""
-    left = [entry for entry in file.entries if entry not in used and not entry.startswith("rope_f")]
+    """A tensor that is left out would give other text without a word. Of the factors of rope one kind is read, and what
+    is for images or for ranking no text needs."""
+    fine = ("v.", "mm.", "cls.", *(("rope_factors_",) if any(u.startswith("rope_factors_") for u in used) else ()))
+    left = [entry for entry in file.entries if entry not in used and not entry.startswith(fine)]
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise FormatError(

@@ -398,6 +398,15 @@ FILES: list[tuple[dict[str, Any], str]] = [
         "it has the tensor blk.0.attn_sub_norm.weight and 1 more, which kernmill's llama does not compute with: its "
         "text would be another model's. Use a file of the plain architecture.",
     ),
+    (  # what is for images and for ranking is let be
+        {
+            "tensors": dict.fromkeys(
+                ("rope_factors_long.weight", "v.patch_embd.weight", "cls.output.weight"), Tensor.zeros(4)
+            )
+        },
+        "it has the tensor rope_factors_long.weight, which kernmill's llama does not compute with: its text would be "
+        "another model's. Use a file of the plain architecture.",
+    ),
     (
         {"metadata": {"general.architecture": "mamba"}},
         "general.architecture is 'mamba', which kernmill cannot run yet. "
