@@ -427,7 +427,7 @@ def test_code_that_was_expected_twice_or_taken_twice_is_made_once_each(monkeypat
     made = pool._code(is_later=False)
     monkeypatch.setattr(pool, "_begun", Taken())
     monkeypatch.setattr(pool, "_code", lambda is_later: made)
-    assert pool._native.__wrapped__().run
+    assert pool._native.__wrapped__().run is not None
     monkeypatch.setattr(pool, "_begun", [])
     monkeypatch.setattr(pool, "_native", functools.cache(lambda: None))
     monkeypatch.setattr(pool, "_code", lambda is_later: time.sleep(0.05))
