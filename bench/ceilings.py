@@ -166,11 +166,11 @@ def built(text: str) -> Callable[[int, int, int], None]:
 class Probe:
     """One loop on so many threads, each with operands or a share of the buffers of its own."""
 
-    def __init__(self, kind: str, text: str, threads: int) -> None:
+    def __init__(self, kind: str, text: str, threads: int, buffer_bytes: int = 0) -> None:
         self.run, self.threads = built(text), threads
         host_lanes = lanes()
         if kind in ("read", "copy"):
-            share = _BUFFER_BYTES // threads
+            share = (buffer_bytes or _BUFFER_BYTES) // threads
             self.count = share // text.count("mul i64 %count")
             self.given = [(memory("source", n, share), memory("target", n, share)) for n in range(threads)]
             self.work = threads * share * (2.0 if kind == "copy" else 1.0)
@@ -224,18 +224,21 @@ def texts(kind: str) -> list[str]:
 
 
 @functools.cache
-def fastest(kind: str, threads: int) -> Probe:
+def fastest(kind: str, threads: int, buffer_bytes: int = 0) -> Probe:
     """The loop that is chosen, once a process."""
-    probes = [Probe(kind, text, threads) for text in texts(kind)]
+    probes = [Probe(kind, text, threads, buffer_bytes) for text in texts(kind)]
     if len(probes) == 1:
         return probes[0]
     return min(probes, key=lambda probe: min(timed(probe, 1) for _ in range(4)))
 
 
-def ceiling_sampler(kind: str, work: float, sample_s: float, threads: int) -> tuple[Sampler | None, str]:
-    """Seconds that `work` would take at the ceiling, or nothing and the reason."""
+def ceiling_sampler(
+    kind: str, work: float, sample_s: float, threads: int, buffer_bytes: int = 0
+) -> tuple[Sampler | None, str]:
+    """Seconds that `work` would take at the ceiling, or nothing and the reason. `buffer_bytes`: of what is read or
+    copied, where it is not as much as a matrix has."""
     try:
-        probe = fastest(kind, threads)
+        probe = fastest(kind, threads, buffer_bytes)
     except NotImplementedError as error:
         return None, f"no ceiling: {error}"
     return call_sampler(probe, sample_s, threads, probe.work / work), ""
