@@ -90,7 +90,8 @@ def _meeting_place(items: Sequence[Item | None], first: int, second: int) -> int
 def _join(items: list[Item | None], first: int, second: int, place: int, alive: Alive) -> bool:
     """Put two kernels together, unless that takes more memory than before."""
     one, other = items[first], items[second]
-    assert isinstance(one, Kernel) and isinstance(other, Kernel)
+    assert isinstance(one, Kernel)
+    assert isinstance(other, Kernel)
     both = {first, second}
     merged = _merged(one, other, {n for n in one.outputs if alive.touched.get(n) == both})
     if not alive.moved(both, place, {*one.buffers, *other.buffers}, merged.buffers):

@@ -128,7 +128,7 @@ def current_recording() -> Recording | None:
 
 
 def is_to_be_recorded() -> bool:
-    """Whether what this thread launches is recorded, now or in its next run: replays know buffers, not parts of them."""
+    """Whether what this thread launches is recorded, now or next time: replays know buffers, not parts of them."""
     return _local.recording is not None or _local.is_rehearsal
 
 

@@ -1,4 +1,4 @@
-"""Parts of memory as memory of their own: in `X[i : i + n] @ w` the rows are what the kernel reads, wherever they begin.
+"""Parts of memory as memory of their own: in `X[i : i + n] @ w` the rows are what a kernel reads, wherever they begin.
 
 Their place is in an address then, not in the kernel: one kernel, and one plan, serve every `i`. That is so for parts
 that lie in one piece, of a leaf that is read in no other way: parts that overlap, as those of a stencil do, are read
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from math import prod
 
-from kernmill.ir import Ops, UOp, numel
+from kernmill.ir import Ops, UOp
 
 from .buffer import Buffer
 
@@ -30,18 +31,20 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
             places[node] = place
         else:
             read.update(node.src)
-    parts: dict[UOp, set[UOp]] = {}
-    for node in read & places.keys():
-        while node.storage is None and node.op in _SAME_ORDER:
-            node = node.src[0]
-        parts.setdefault(places[node][0], set()).add(node)
+    parts: dict[UOp, dict[UOp, None]] = {}  # in the order of the graph, which is the same in every process
+    for node in places:
+        if node in read:
+            part = node
+            while part.storage is None and part.op in _SAME_ORDER:
+                part = part.src[0]
+            parts.setdefault(places[node][0], {})[part] = None
     found: dict[UOp, Buffer] = {}
     for leaf, nodes in parts.items():
-        starts = sorted((places[node][1], numel(node.shape), node) for node in nodes) if leaf not in nodes else []
-        if len(starts) <= _MOST_PARTS and all(
-            start + size <= after for (start, size, _), (after, *_) in pairwise(starts)
-        ):
-            found |= {node: _part(leaf.storage, start, size) for start, size, node in starts}
+        if leaf not in nodes and len(nodes) <= _MOST_PARTS:
+            inside = [_part(leaf.storage, places[node][1], prod(length for _, length in node.arg)) for node in nodes]
+            by_address = sorted(inside, key=lambda part: part.address)
+            if all(part.address + part.nbytes <= after.address for part, after in pairwise(by_address)):
+                found |= zip(nodes, inside, strict=True)
     return found
 
 

@@ -213,7 +213,8 @@ def test_new_leaves_are_no_other_graph(cache: Path) -> None:
     for _ in range(3):
         w, v = (Tensor(np.eye(4, dtype=np.float32) * scale, requires_grad=True) for scale in (1, 2))
         ((x @ w) @ v).sum().backward()
-        assert w.grad is not None and v.grad is not None
+        assert w.grad is not None
+        assert v.grad is not None
         Tensor.realize(w.grad, v.grad)
         found.append(stored(cache))
     assert found == found[:1] * 3
