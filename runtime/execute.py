@@ -124,13 +124,16 @@ class _Run:
         self.roots = list(dict.fromkeys([*roots, *assigns]))
         self.variables = variables
         leaves = [node for node in order if node.storage is not None]
-        self.has_numbered_leaves = any(node.op is Ops.DETACH and node.arg for node in order)
+        ops = {node.op for node in order}
+        self.has_numbered_leaves = Ops.DETACH in ops and any(node.op is Ops.DETACH and node.arg for node in order)
         if any(leaf.storage is STALE for leaf in leaves):
             raise KernmillError(
                 "this expression reads a tensor as it was before an assignment took over its memory. "
                 "Realize the expression before assigning, or keep the old values with .clone()."
             )
-        self.parts = {} if assigns or is_to_be_recorded() else views(order, self.roots)
+        assigned = {id(leaf.storage) for node in assigns for leaf in _bottom(node)}
+        found = views(order, self.roots) if Ops.SHRINK in ops and not is_to_be_recorded() else {}
+        self.parts = {node: part for node, part in found.items() if id(part.owner) not in assigned}
         self.leaves = [*leaves, *self.parts]
         self.storages: list[Buffer] = [self.parts.get(leaf, leaf.storage) for leaf in self.leaves]
         self.in_place = self.overwritable(assigns, others) if assigns else frozenset[int]()
@@ -222,9 +225,9 @@ class _Run:
                 leaf.storage.forget_makers()
                 leaf.storage = None if leaf.src else STALE  # what was computed can be computed again
         parts = {id(part) for part in self.parts.values()}
-        for number in plan.schedule.results:
-            if id(buffers[number]) in parts:  # a result has memory of its own
-                part = buffers[number]
+        for number in plan.schedule.results if parts else ():
+            part = buffers[number]
+            if id(part) in parts:  # a result has memory of its own
                 buffers[number] = allocate_buffer(part.device, part.dtype, part.numel)
                 copy_between(buffers[number], part)
         for root, number in zip(self.roots, plan.schedule.results, strict=True):

@@ -118,6 +118,13 @@ def test_an_assignment_beside_a_part(device: str) -> None:
         want = VALUES.copy()
         want[0:3] = VALUES[1:4] + VALUES[4:7]
         np.testing.assert_array_equal(x.numpy(), want)
+        total = Tensor.zeros(5, 4).contiguous().realize()
+        total.assign(total + x[0]).realize()
+        before = made()
+        for row in range(1, 12):
+            total.assign(total + x[row]).realize()
+        np.testing.assert_allclose(total.numpy(), want.sum(0), rtol=1e-5)
+        assert made() == before
 
 
 def test_a_captured_function_compiles_nothing_twice() -> None:
