@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
-from kernmill.ir import BufferPlan, Item, Kernel, Ops, Schedule, UOp, simplify, substitute
+from kernmill.ir import Item, Kernel, Ops, Schedule, UOp, simplify, substitute
 
 from .kernel import KernelInfo, numbered
-from .memory_plan import buffers_of, most_alive, outputs_of
+from .memory_plan import Alive, buffers_of, outputs_of
 
 __all__ = ["join_kernels"]
 
@@ -28,17 +28,16 @@ _MOST_BUFFERS = 12  # of a kernel: each is a stream of its own through the cache
 def join_kernels(schedule: Schedule) -> list[Item]:
     """The items of the schedule, fewer where kernels could be joined."""
     items: list[Item | None] = [*schedule.items]  # a kernel that went into another one leaves None behind
-    alive_bytes = most_alive(items, schedule.buffers)
+    alive = Alive(schedule.items, schedule.buffers)
     alike: dict[Hashable, list[int]] = {}  # kernels without sums over the same loops, by position
     for at, item in enumerate(schedule.items):
         if not isinstance(item, Kernel) or not _is_plain(item.ast):
             continue
         earlier = alike.setdefault((item.device, _loops(item.ast)), [])
         for n in earlier[::-1]:
-            new = _joined(items, n, at, schedule.buffers)
-            if new is None or (after := most_alive(new, schedule.buffers)) > alive_bytes:
+            place = _meeting_place(items, n, at)
+            if place is None or not _join(items, n, at, place, alive):
                 continue
-            items, alive_bytes = new, after
             if items[at] is None:
                 break
             earlier.remove(n)
@@ -70,10 +69,8 @@ def _places(ast: UOp) -> dict[int, set[UOp]]:
     return places
 
 
-def _joined(
-    items: Sequence[Item | None], first: int, second: int, buffers: Sequence[BufferPlan]
-) -> list[Item | None] | None:
-    """The items with two kernels put together at the place of one of them, if that may be."""
+def _meeting_place(items: Sequence[Item | None], first: int, second: int) -> int | None:
+    """Where two kernels may be put together, if they may be: at one of them, past all that runs in between."""
     one, other = items[first], items[second]
     if not isinstance(one, Kernel) or not isinstance(other, Kernel):
         return None
@@ -86,14 +83,22 @@ def _joined(
             set(outputs_of(item)).isdisjoint(moves.buffers) and set(moves.outputs).isdisjoint(buffers_of(item))
             for item in between
         ):
-            rest = [item for n, item in enumerate(items) if item is not None and n not in (first, second)]
-            gone = {n for n in one.outputs if n in shared and buffers[n].is_intermediate}
-            gone.difference_update(*(buffers_of(item) for item in rest if gone))
-            new = [*items]
-            new[first] = new[second] = None
-            new[stays] = _merged(one, other, gone)
-            return new
+            return stays
     return None
+
+
+def _join(items: list[Item | None], first: int, second: int, place: int, alive: Alive) -> bool:
+    """Put two kernels together, unless that takes more memory than before."""
+    one, other = items[first], items[second]
+    assert isinstance(one, Kernel)
+    assert isinstance(other, Kernel)
+    both = {first, second}
+    merged = _merged(one, other, {n for n in one.outputs if alive.touched.get(n) == both})
+    if not alive.moved(both, place, {*one.buffers, *other.buffers}, merged.buffers):
+        return False
+    items[first] = items[second] = None
+    items[place] = merged
+    return True
 
 
 def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:

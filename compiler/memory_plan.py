@@ -8,7 +8,7 @@ first, each at the lowest place that is free during its life. Tests: tests/compi
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 
 from kernmill.ir import BufferPlan, Copy, Item, MemoryPlan, Schedule
@@ -30,14 +30,13 @@ def outputs_of(item: Item) -> tuple[int, ...]:
 
 def plan_memory(schedule: Schedule) -> MemoryPlan:
     """Places for every buffer that is neither an input nor a result."""
-    lives = _lives(schedule.items, schedule.buffers)
-    sizes = {n: _size_bytes(schedule.buffers[n]) for n in lives}
-    alive_bytes = most_alive(schedule.items, schedule.buffers)
-    result = MemoryPlan(unplanned_bytes=sum(sizes.values()), lower_bound_bytes=alive_bytes)
+    alive = Alive(schedule.items, schedule.buffers)
+    sizes = alive.sizes
+    result = MemoryPlan(unplanned_bytes=sum(sizes.values()), lower_bound_bytes=alive.most_bytes)
     placed: dict[str, list[tuple[int, int, int, int]]] = {}  # device -> (begin, end, first, last), by begin
     for number in sorted(sizes, key=lambda n: (-sizes[n], n)):
         device, size = schedule.buffers[number].device, sizes[number]
-        born, dies = lives[number]
+        born, dies = min(alive.touched[number]), max(alive.touched[number])
         others = placed.setdefault(device, [])
         offset = 0
         for begin, end, other_born, other_dies in others:
@@ -52,23 +51,43 @@ def plan_memory(schedule: Schedule) -> MemoryPlan:
     return result
 
 
-def most_alive(items: Sequence[Item | None], buffers: Sequence[BufferPlan]) -> int:
-    """Bytes of intermediates that live at the worst moment."""
-    changes = [0] * (1 + len(items))
-    for number, (first, last) in _lives(items, buffers).items():
-        changes[first] += _size_bytes(buffers[number])
-        changes[last + 1] -= _size_bytes(buffers[number])
-    return max(accumulate(changes))
+class Alive:
+    """Which items touch each intermediate, and the bytes of those that live at the worst moment."""
 
+    def __init__(self, items: Sequence[Item], buffers: Sequence[BufferPlan]) -> None:
+        self.touched: dict[int, set[int]] = {}  # positions, by buffer
+        for position, item in enumerate(items):
+            for number in buffers_of(item):
+                if buffers[number].is_intermediate:
+                    self.touched.setdefault(number, set()).add(position)
+        self.sizes = {number: _size_bytes(buffers[number]) for number in self.touched}
+        self.changes = [0] * (1 + len(items))  # bytes more than at the position before
+        for number, positions in self.touched.items():
+            self._count(self.changes, number, positions, 1)
+        self.most_bytes = max(accumulate(self.changes))
 
-def _lives(items: Sequence[Item | None], buffers: Sequence[BufferPlan]) -> dict[int, tuple[int, int]]:
-    """The first and the last item that touch each intermediate."""
-    lives: dict[int, tuple[int, int]] = {}
-    for position, item in enumerate(items):
-        for number in buffers_of(item) if item is not None else ():
-            if buffers[number].is_intermediate:
-                lives[number] = (lives.get(number, (position,))[0], position)
-    return lives
+    def _count(self, changes: list[int], number: int, positions: set[int], sign: int) -> None:
+        if positions:
+            changes[min(positions)] += sign * self.sizes[number]
+            changes[max(positions) + 1] -= sign * self.sizes[number]
+
+    def moved(self, old: set[int], new: int, numbers: Iterable[int], kept: Container[int]) -> bool:
+        """The items at `old` become one at `new`, which touches of their buffers, `numbers`, those that are `kept`.
+
+        False, and nothing is changed, where that takes more bytes than before.
+        """
+        changes, touched = [*self.changes], {}
+        for number in numbers:
+            if number in self.touched:
+                touched[number] = self.touched[number] - old | ({new} if number in kept else set())
+                self._count(changes, number, self.touched[number], -1)
+                self._count(changes, number, touched[number], 1)
+        most_bytes = max(accumulate(changes))
+        if most_bytes > self.most_bytes:
+            return False
+        self.most_bytes, self.changes = most_bytes, changes
+        self.touched |= touched
+        return True
 
 
 def _size_bytes(plan: BufferPlan) -> int:

@@ -24,7 +24,7 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from kernmill.ir import GradientError, ShapeError, UOp, show_shape
-from kernmill.runtime import current_recording, recording
+from kernmill.runtime import current_recording, recording, rehearsal
 
 from .capture import Capture
 from .entry import Entry
@@ -206,11 +206,12 @@ class Jit(Generic[P, R]):
     def _first(self, args: Any, kwargs: Any, call: _Call) -> R:
         """Run plainly; afterwards nothing that the function made is lazy."""
         plain: Callable[..., R] = self.__kernmill_captured__
-        result = plain(*args, **kwargs)
-        found, held = _parts(result), self._held(call)
-        places = self._walk(call.parts.objects).tensors.values()
-        given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
-        make_real([*found.tensors, *(t for t in places if not is_free(t)), *given])
+        with rehearsal():
+            result = plain(*args, **kwargs)
+            found, held = _parts(result), self._held(call)
+            places = self._walk(call.parts.objects).tensors.values()
+            given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
+            make_real([*found.tensors, *(t for t in places if not is_free(t)), *given])
         for tensor in found.tensors:
             _without_history(tensor)
         self._ran = True

@@ -5,6 +5,7 @@ A graph of a structure seen before costs none of that again: everything but memo
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
@@ -20,6 +21,7 @@ from kernmill.ir import (
     UOp,
     dtypes,
     numel,
+    rebuilt,
     reshape,
     setting,
     substitute,
@@ -30,7 +32,8 @@ from .buffer import Buffer, buffer_node
 from .build import build
 from .device import Call, Device, canonical_name, get_device
 from .plan import Plan, plan_of
-from .replay import check_values, copy_between, current_recording, download_scalar
+from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
+from .views import views
 from .watch import wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
@@ -120,13 +123,19 @@ class _Run:
         assigns = [node for node in order if node.op is Ops.ASSIGN and node.storage is None]
         self.roots = list(dict.fromkeys([*roots, *assigns]))
         self.variables = variables
-        self.leaves = [node for node in order if node.storage is not None]
-        if any(leaf.storage is STALE for leaf in self.leaves):
+        leaves = [node for node in order if node.storage is not None]
+        ops = {node.op for node in order}
+        self.has_numbered_leaves = Ops.DETACH in ops and any(node.op is Ops.DETACH and node.arg for node in order)
+        if any(leaf.storage is STALE for leaf in leaves):
             raise KernmillError(
                 "this expression reads a tensor as it was before an assignment took over its memory. "
                 "Realize the expression before assigning, or keep the old values with .clone()."
             )
-        self.storages: list[Buffer] = [leaf.storage for leaf in self.leaves]
+        assigned = {id(leaf.storage) for node in assigns for leaf in _bottom(node)}
+        found = views(order, self.roots) if Ops.SHRINK in ops and not is_to_be_recorded() else {}
+        self.parts = {node: part for node, part in found.items() if id(part.owner) not in assigned}
+        self.leaves = [*leaves, *self.parts]
+        self.storages: list[Buffer] = [self.parts.get(leaf, leaf.storage) for leaf in self.leaves]
         self.in_place = self.overwritable(assigns, others) if assigns else frozenset[int]()
 
     def overwritable(self, assigns: list[UOp], others: Callable[[], Iterable[UOp]]) -> frozenset[int]:
@@ -157,6 +166,8 @@ class _Run:
             for slot, leaf in enumerate(self.leaves)
         }
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
+        if self.has_numbered_leaves:
+            closed = _renumbered(closed)
         devices = tuple(storage.device for storage in self.storages)
         default = canonical_name(str(setting("DEVICE")))
         plan = plan_of(closed, devices, self.in_place, default)
@@ -213,6 +224,12 @@ class _Run:
                 leaf = self.leaves[wanted.slot]
                 leaf.storage.forget_makers()
                 leaf.storage = None if leaf.src else STALE  # what was computed can be computed again
+        parts = {id(part) for part in self.parts.values()}
+        for number in plan.schedule.results if parts else ():
+            part = buffers[number]
+            if id(part) in parts:  # a result has memory of its own
+                buffers[number] = allocate_buffer(part.device, part.dtype, part.numel)
+                copy_between(buffers[number], part)
         for root, number in zip(self.roots, plan.schedule.results, strict=True):
             if not failed or root.op is Ops.ASSIGN:
                 root.storage = buffers[number]
@@ -246,6 +263,16 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     if record is not None:
         # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups
         record.add_kernels(device.name, [(k, call._replace(threads=call.program.threads)) for k, call in batch])
+
+
+def _renumbered(graph: UOp) -> UOp:
+    """The graph with its leaves counted from 1: equal graphs are equal however many leaves were made before."""
+    number = itertools.count(1)
+
+    def change(_: UOp, node: UOp) -> UOp:
+        return node.replace(arg=next(number)) if node.op is Ops.DETACH and node.arg else node
+
+    return rebuilt(graph, change)
 
 
 def _bottom(node: UOp) -> list[UOp]:

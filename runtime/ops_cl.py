@@ -284,11 +284,14 @@ class ClDevice(Device):
             if block.wrapped is None or block.wrapped[0] is not self.context:
                 block.wrapped = self.context, host_memory(self.cl, self.context, block.address, block.capacity_bytes)
             return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
-        memory = self.borrowed.get(buffer)
+        whole = buffer
+        while isinstance(whole.owner, Buffer):
+            whole = whole.owner
+        memory = self.borrowed.get(whole)
         if memory is None:
-            self._refuse_large(buffer.nbytes)
-            memory = self.borrowed[buffer] = host_memory(self.cl, self.context, buffer.address, buffer.nbytes)
-        return memory, 0
+            self._refuse_large(whole.nbytes)
+            memory = self.borrowed[whole] = host_memory(self.cl, self.context, whole.address, whole.nbytes)
+        return memory, (buffer.address - whole.address) // buffer.dtype.size_bytes
 
     # --- running
     def prepare(self, calls: Sequence[Call]) -> Batch:

@@ -20,7 +20,17 @@ from .buffer import Buffer
 from .device import Batch, Call, get_device
 from .watch import wants_report
 
-__all__ = ["Recording", "Replay", "check_values", "copy_between", "current_recording", "download_scalar", "recording"]
+__all__ = [
+    "Recording",
+    "Replay",
+    "check_values",
+    "copy_between",
+    "current_recording",
+    "download_scalar",
+    "is_to_be_recorded",
+    "recording",
+    "rehearsal",
+]
 
 
 @dataclass(slots=True)
@@ -106,6 +116,7 @@ class Recording:
 
 class _Local(threading.local):
     recording: Recording | None = None
+    is_rehearsal: bool = False
 
 
 _local = _Local()
@@ -114,6 +125,21 @@ _local = _Local()
 def current_recording() -> Recording | None:
     """The recording of this thread, if one is under way."""
     return _local.recording
+
+
+def is_to_be_recorded() -> bool:
+    """Whether what this thread launches is recorded, now or next time: replays know buffers, not parts of them."""
+    return _local.recording is not None or _local.is_rehearsal
+
+
+@contextmanager
+def rehearsal() -> Generator[None]:
+    """What is launched inside the block will be launched again, and recorded then."""
+    _local.is_rehearsal = True
+    try:
+        yield
+    finally:
+        _local.is_rehearsal = False
 
 
 @contextmanager

@@ -204,3 +204,17 @@ def test_without_a_cache_there_are_plans_in_memory(tmp_path: Path) -> None:
         assert counters.compiled <= before + 1
         assert len(plan.plans) == 1
     assert not stored(tmp_path)
+
+
+def test_new_leaves_are_no_other_graph(cache: Path) -> None:
+    """The number of a leaf that was not computed before went into the key: each step of a loop was planned anew."""
+    x = Tensor.rand(4, 4).realize()
+    found = []
+    for _ in range(3):
+        w, v = (Tensor(np.eye(4, dtype=np.float32) * scale, requires_grad=True) for scale in (1, 2))
+        ((x @ w) @ v).sum().backward()
+        assert w.grad is not None
+        assert v.grad is not None
+        Tensor.realize(w.grad, v.grad)
+        found.append(stored(cache))
+    assert found == found[:1] * 3
