@@ -14,10 +14,12 @@ __all__ = ["locality"]
 
 def locality(ast: UOp) -> str:
     """A letter for each buffer, by slot: `w` written and `r` only read in the part that an iteration owns, `s` read
-    anywhere. Nothing where threads share no loop, compute something outside of it, or write to parts of others."""
+    anywhere. Nothing where threads share no loop, compute something outside of it, write to parts of others, or write
+    around the caches, where nobody would find it."""
     order = ast.toposort()
     loop = next((node for node in order if node.op is Ops.RANGE and node.arg[1] == AxisKind.THREAD), None)
-    if loop is None or any(node.op in (Ops.STORE, Ops.REDUCE) and loop not in node.ranges for node in order):
+    work = [node for node in order if node.op in (Ops.STORE, Ops.REDUCE)]
+    if loop is None or any(loop not in node.ranges or node.arg == "nt" for node in work):
         return ""
     places = [node for node in order if node.op is Ops.INDEX and memory_of(node).op is Ops.PARAM]
     elsewhere = {memory_of(place) for place in places if not _is_own(place, loop)}

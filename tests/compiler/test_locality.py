@@ -42,6 +42,11 @@ def test_work_outside_of_the_loop() -> None:
     assert letters(product, schedule="vectorize i1 16; unroll i0 4; thread i0") == "wrs"
 
 
+def test_stores_around_the_caches() -> None:
+    assert letters(softmax(X), schedule="thread i0") == "wr"
+    assert letters(softmax(X), schedule="stream; thread i0") == ""
+
+
 def test_a_last_block_that_is_not_whole() -> None:
     """Seven rows in blocks of four: two iterations, of which none owns half."""
     assert letters(softmax(data(0, 7, 16)), schedule="unroll i0 4; thread i0") == ""
