@@ -9,6 +9,7 @@ from .groups import *
 from .join import *
 from .kernel import *
 from .linearize import *
+from .locality import *
 from .memory_plan import *
 from .merge_loops import *
 from .optimize import *

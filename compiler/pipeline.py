@@ -31,7 +31,7 @@ from .trim import peel_loops, trim_loops
 from .turn import turn
 from .vectorize import vectorize
 
-__all__ = ["PIPELINE", "Pass", "lower"]
+__all__ = ["PIPELINE", "Pass", "cut", "lower"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,22 @@ PIPELINE: tuple[Pass, ...] = (
 )  # fmt: skip
 
 
-def lower(ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, is_checked: bool = False) -> list[UOp]:
-    """Linear UOps of a kernel: optimized by `actions` (None: by the heuristic), then through PIPELINE.
+def cut(ast: UOp, target: Target, actions: Sequence[Action] | None = None) -> UOp:
+    """The kernel optimized by `actions` (None: by the heuristic)."""
+    ast = merge_loops(ast)
+    return choose(ast, target).ast if actions is None else apply_actions(ast, actions)
+
+
+def lower(
+    ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, is_checked: bool = False,
+    optimized: UOp | None = None,
+) -> list[UOp]:  # fmt: skip
+    """Linear UOps of a kernel: `optimized`, or else by `actions` (None: by the heuristic), then through PIPELINE.
 
     With `is_checked` every stage is verified; an InternalError names the pass that left something illegal behind.
     """
     arguments = [node for node in ast.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
-    ast = merge_loops(ast)
-    ast = choose(ast, target).ast if actions is None else apply_actions(ast, actions)
+    ast = cut(ast, target, actions) if optimized is None else optimized
     if is_checked:
         verify(ast, Stage.OPTIMIZED, "optimize")
     for step in PIPELINE:

@@ -27,6 +27,7 @@ from .replay import *
 from .watch import *
 
 if TYPE_CHECKING:  # loaded by name when first used; announced here for type checkers
+    from . import chains as chains
     from . import cl_driver as cl_driver
     from . import cl_memory as cl_memory
     from . import cl_program as cl_program

@@ -70,6 +70,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         counters.from_disk += 1
         _programs[key] = program = device.load(symbol(kernel), entry.payload)
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
+        program.touched = str(entry.header["touched"])
         program.smaller = partial(_smaller, device, kernel, disk_key, given)
     is_many = len(new) >= _MANY
     for device in {unfinished.device for unfinished in new.values()} if is_many else ():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from kernmill.compiler import Action, choose_actions, estimate, lower, merge_loops, parse_schedule, show_schedule
+from kernmill.compiler import Action, cut, estimate, locality, lower, parse_schedule, show_schedule
 from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, setting
 from kernmill.renderers import signature
 
@@ -20,15 +20,16 @@ __all__ = ["Rendered", "Unfinished", "compile_with", "heuristic_schedule", "rend
 
 def heuristic_schedule(device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
     """What the heuristic chooses; for another target than the device's where one is given."""
-    return choose_actions(merge_loops(kernel.ast), target or device.target)
+    return parse_schedule("\n".join(cut(kernel.ast, target or device.target).arg.actions))
 
 
 class Rendered(NamedTuple):
-    """A kernel on its way to a program: the linear list, its text, the size of its parallel loop."""
+    """A kernel on its way to a program: the linear list, its text, its parallel loop's size, what that touches."""
 
     uops: list[UOp]
     source: str
     threads: int
+    touched: str
 
 
 class Unfinished:
@@ -49,7 +50,7 @@ class Unfinished:
                 raise
             self.begin(is_one_of_many=is_one_of_many)
             return
-        self.threads = rendered.threads
+        self.rendered = rendered
         begin = self.device.compile_later if is_one_of_many else partial(partial, self.device.compile)
         self.binary = begin(symbol(self.kernel), rendered.source)
 
@@ -63,10 +64,10 @@ class Unfinished:
             if smaller is None:
                 raise
             return smaller
-        program.threads, program.work_ns = self.threads, estimate(self.kernel.ast).work_ns
+        (_, _, program.threads, program.touched), program.work_ns = self.rendered, estimate(self.kernel.ast).work_ns
         program.smaller = self.smaller
-        header = {"name": self.kernel.name, "threads": program.threads, "work_ns": program.work_ns}
-        default_cache().put(self.disk_key, binary, header)
+        facts = {"threads": program.threads, "touched": program.touched, "work_ns": program.work_ns}
+        default_cache().put(self.disk_key, binary, {"name": self.kernel.name, **facts})
         return program
 
     def shrunk(self) -> bool:
@@ -112,7 +113,8 @@ def render(
         given = given_schedule(device, kernel)
         actions, is_chosen = None if given is None else parse_schedule(given), given is None
     try:
-        uops = lower(kernel.ast, target, actions, is_checked=bool(setting("CHECK")))
+        ast = cut(kernel.ast, target, actions)
+        uops = lower(kernel.ast, target, is_checked=bool(setting("CHECK")), optimized=ast)
     except CompileError:
         if not is_chosen or setting("CHECK"):
             raise
@@ -127,7 +129,7 @@ def render(
             f"schedule of {kernel.name}: grid, local and share are for devices with work-items; {device.name} has none."
         )
     _check_group(device, kernel, uops)
-    return Rendered(uops, device.renderer.render(symbol(kernel), uops), signature(uops).threads)
+    return Rendered(uops, device.renderer.render(symbol(kernel), uops), signature(uops).threads, locality(ast))
 
 
 def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:

@@ -65,13 +65,15 @@ class GroupTooLarge(CompileError):
 @dataclass(slots=True)
 class Program:
     """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time;
-    `smaller` makes the same kernel with smaller groups of work-items, for a device that refuses to launch this one."""
+    `smaller` makes the same kernel with smaller groups of work-items, for a device that refuses to launch this one;
+    `touched` says of each buffer which part of it an iteration touches (compiler/locality.py)."""
 
     name: str
     handle: Any
     threads: int = 1
     work_ns: float = 0.0
     smaller: Callable[[], Program | None] = lambda: None
+    touched: str = ""
 
 
 class Call(NamedTuple):
@@ -102,10 +104,13 @@ class Batch:
 
         The memory is that of whoever runs the batch: only its address is kept here.
         """
-        standing = self.calls[entry].buffers[slot]
+        standing, found = self.calls[entry].buffers[slot], self.place(entry, slot)
 
         def bind(buffer: Buffer) -> None:
-            standing.address = buffer.address
+            if found is None:
+                standing.address = buffer.address
+            else:
+                found[0][found[1]] = buffer.address
 
         return bind
 

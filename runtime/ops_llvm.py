@@ -9,7 +9,7 @@ from typing import Any
 from kernmill.ir import DType, Ops, Target, Unit, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
-from .buffer import Buffer
+from .chains import find_chains
 from .device import Batch, Call, Device, Program, Properties
 from .host import Host, this_host
 from .llvm_codegen import assembly, compile_ir, compile_ir_later, compiler_process, llvm_version
@@ -80,28 +80,26 @@ class LlvmDevice(Device):
 
     def run(self, calls: Sequence[Call], *, is_timed: bool = False) -> list[int]:
         """One native call for the whole list."""
-        table = launch_table(calls)
-        pool = default_pool()
-        if is_timed:
-            return table.run_timed(pool)
-        table.run(pool)
-        return []
+        return _Table(self, calls).run(is_timed=is_timed)
 
 
 class _Table(Batch):
-    """The native launch table, kept."""
+    """The native launch table, kept; and a shorter one, in which chains of launches are one entry, over its arguments.
+    To know how long each launch takes is to run them one after the other."""
 
-    def __init__(self, device: Device, calls: Sequence[Call]) -> None:
+    def __init__(self, device: LlvmDevice, calls: Sequence[Call]) -> None:
         super().__init__(device, calls)
-        self.table = launch_table(calls)
-
-    def binder(self, entry: int, slot: int) -> Callable[[Buffer], object]:
-        slots, place = self.place(entry, slot)
-
-        def bind(buffer: Buffer) -> None:
-            slots[place] = buffer.address
-
-        return bind
+        self.table = self.short = LaunchTable([
+            Launch(c.program.handle.symbols[c.program.name], (*(b.address for b in c.buffers), *c.variables), c.threads,
+                   c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
+            for c in calls
+        ])  # fmt: skip
+        chains = find_chains(calls, (device.host.l1, device.host.l2 // 2), device.host.threads())
+        if chains:
+            self.short = LaunchTable([
+                self.table.linked(c.first, c.end, c.parts, c.together, c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
+                for c in chains
+            ])  # fmt: skip
 
     def place(self, entry: int, slot: int) -> tuple[Any, int]:
         return self.table.argument(entry, slot)
@@ -116,17 +114,8 @@ class _Table(Batch):
     def run(self, *, is_timed: bool = False) -> list[int]:
         if is_timed:
             return self.table.run_timed(default_pool())
-        self.table.run(default_pool())
+        self.short.run(default_pool())
         return []
-
-
-def launch_table(calls: Sequence[Call]) -> LaunchTable:
-    """The native form of a list of calls."""
-    return LaunchTable([
-        Launch(c.program.handle.symbols[c.program.name], (*(b.address for b in c.buffers), *c.variables), c.threads,
-               c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
-        for c in calls
-    ])  # fmt: skip
 
 
 def compute_dtypes(has_half: bool) -> frozenset[DType]:

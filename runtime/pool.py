@@ -47,6 +47,7 @@ class _Native(NamedTuple):
     run_timed: NativeCall
     worker: NativeCall
     stop: NativeCall
+    chain: int
     keep: object
 
 
@@ -76,7 +77,8 @@ def _native() -> _Native:
     timed = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)
     one = ctypes.CFUNCTYPE(None, pointer)
     at = module.symbols
-    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), one(at["km_worker"]), one(at["km_stop"]), module)
+    threads = one(at["km_worker"]), one(at["km_stop"])
+    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, at["km_chain"], module)
 
 
 def _externs() -> dict[str, int]:
@@ -281,6 +283,13 @@ class LaunchTable:
         """Change the parallel range of an entry and the least of it that a thread claims at once."""
         self._entries[4 * entry + 2] = n
         self._entries[4 * entry + 3] = max(1, chunk, -(-n // _MOST_CHUNKS))
+
+    def linked(self, first: int, end: int, parts: int, together: int, chunk: int) -> Launch:
+        """Entries `first` to `end`, each with as many iterations in each of `parts`, as one that does so many parts
+        `together` by all of them in turn. Its arguments are this table's, which has to be kept."""
+        rows = [self._entries[at : at + 3] for at in range(4 * first, 4 * end, 4)]
+        steps = [value for fn, args, n in rows for value in (fn, args, n // parts)]
+        return Launch(_native().chain, (together, *steps, 0), parts, chunk)
 
     def run(self, pool: Pool) -> None:
         """Run all entries, in order."""

@@ -35,7 +35,7 @@ STATE = {  # where a field lies, in bytes; `word` is at 0
     "allowed": 2048, "others": 2176,  # CPUs; those but the caller's
 }  # fmt: skip
 MOST_WORKERS, CPU_BYTES = 430, 128  # that fit into the ids; 8 CPUs a byte
-POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop")
+POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop", "km_chain")
 
 _PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
@@ -376,6 +376,41 @@ out:
 }
 """
 
+# A kernel made of others, all of which run on `together` of its parts, then on the next ones.
+# args = { together, then for each: fn, args, iterations of it in a part; null }
+_CHAIN = """
+define void @km_chain(ptr %chain, i64 %begin, i64 %end) nounwind {
+entry:
+  %together = load i64, ptr %chain, align 8
+  %first = getelementptr i64, ptr %chain, i64 1
+  br label %part
+part:
+  %at = phi i64 [ %begin, %entry ], [ %next, %last ]
+  %next = add i64 %at, %together
+  %to = call i64 @llvm.smin.i64(i64 %next, i64 %end)
+  br label %step
+step:
+  %e = phi ptr [ %first, %part ], [ %e1, %step ]
+  %e.args = getelementptr i64, ptr %e, i64 1
+  %e.each = getelementptr i64, ptr %e, i64 2
+  %e1 = getelementptr i64, ptr %e, i64 3
+  %fn = load ptr, ptr %e, align 8
+  %args = load ptr, ptr %e.args, align 8
+  %each = load i64, ptr %e.each, align 8
+  %from = mul i64 %at, %each
+  %until = mul i64 %to, %each
+  call void %fn(ptr %args, i64 %from, i64 %until) nounwind
+  %fn1 = load ptr, ptr %e1, align 8
+  %more = icmp ne ptr %fn1, null
+  br i1 %more, label %step, label %last
+last:
+  %again = icmp slt i64 %next, %end
+  br i1 %again, label %part, label %out
+out:
+  ret void
+}
+"""
+
 _CLOCK = """
 declare i32 @clock_gettime(i32, ptr)
 define internal i64 @now() nounwind noinline {
@@ -413,7 +448,7 @@ def pool_ir(arch: str, system: str) -> str:
     clock = _CLOCK.replace("CLOCK", "6" if system == "darwin" else "1")
     call = _AFFINITY_CALL.get(arch) if futex is not None else None
     apart = _APART_NOWHERE if call is None else _APART.replace("AFFINITY", str(call))
-    text = "\n".join((declare, wait, apart, _WORK, clock, _SHARE, _WORKER, plain, timed))
+    text = "\n".join((declare, wait, apart, _WORK, clock, _SHARE, _WORKER, _CHAIN, plain, timed))
     fields = "".join(f"\n  %{name}.p = getelementptr i8, ptr %s, i64 {at}" for name, at in STATE.items())
     words = {
         "FIELDS": fields, "PAUSE": pause, "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS,

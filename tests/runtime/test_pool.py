@@ -159,6 +159,25 @@ def test_entries_run_in_order(crew: pool.Pool) -> None:
         assert list(sums) == [n * (turn * pairs + k + 1) for k in range(pairs)]
 
 
+@pytest.mark.parametrize(("parts", "together", "chunk"), [(8, 1, 1), (8, 3, 8), (8, 8, 8), (24, 5, 7)])
+def test_linked_entries(crew: pool.Pool, parts: int, together: int, chunk: int) -> None:
+    """Each part by all entries in turn, each entry with as many iterations as it has in a part."""
+    a, b, calls = (ctypes.c_int64 * 24)(), (ctypes.c_int64 * 96)(), (ctypes.c_int64 * 1)()
+    bumps = [launch("bump", address_of(a), 1, n=24), launch("bump", address_of(b), 3, n=96)]
+    table = pool.LaunchTable([*bumps, launch("count", address_of(calls), n=24)])
+    short = pool.LaunchTable([table.linked(0, 3, parts, together, chunk), table.linked(1, 2, 96, 96, 96)])
+    for _ in range(5):
+        short.run(crew)
+    assert list(a) == [5] * 24
+    assert list(b) == [30] * 96
+    if crew.threads == 1:
+        assert calls[0] == 5 * -(-parts // together)
+    slots, place = table.argument(0, 1)
+    slots[place] = 2  # the arguments are those of the first table
+    short.run(crew)
+    assert list(a) == [7] * 24
+
+
 def test_sleeping_workers_are_woken() -> None:
     crew = pool.Pool(2, spin=10)
     array = (ctypes.c_int64 * 64)()

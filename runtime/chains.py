@@ -1,0 +1,85 @@
+"""Which launches that follow each other run part by part: all of them on a part, then all of them on the next one.
+
+A kernel says what iteration t of its T touches (compiler/locality.py): the t-th of T equal parts of a buffer, or any
+place. Launches are a chain while what they write, and what is written there, is touched in such parts only, and
+memory that two buffers share is all of both. As many parts are done together as a cache holds of all these buffers, so
+that a launch finds there what the one before it wrote; and threads share the parts once for the whole chain.
+docs/decisions/0052.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import gcd
+from typing import Any
+
+from .buffer import Buffer
+from .device import Call, Program
+
+__all__ = ["Chain", "find_chains"]
+
+_WORTH_NS = 100_000.0  # of all launches, by estimate: what looking for chains may cost
+_LEAST_NS = 2_000.0  # of a launch on the parts that are done together: what a call costs must not show
+_PARTS = 4  # that each thread finds
+
+
+def find_chains(calls: Sequence[Call], caches: Sequence[int], threads: int) -> list[Chain]:
+    """The launches as chains in order, some of one launch; nothing where all are. `caches`: bytes that a launch may
+    leave to the next one, smallest first; where launches would have too little to do at a time, the next is taken."""
+    found: list[Chain] = []
+    if len(calls) > 1 and sum(call.program.work_ns for call in calls) >= _WORTH_NS:
+        for place, call in enumerate(calls):
+            if not found or not found[-1].takes(call, caches, _PARTS * threads):
+                found.append(Chain(place, place))
+                if not found[-1].takes(call, caches, _PARTS * threads):
+                    found[-1] = Chain(place, place + 1, call.threads, call.threads, call.program.work_ns)
+    return found if len(found) < len(calls) else []
+
+
+@dataclass(slots=True)
+class Chain:
+    """Launches `first` to `end`, in `parts` of which `together` are done at a time; all of it takes `work_ns`."""
+
+    first: int
+    end: int
+    parts: int = 0
+    together: int = 0
+    work_ns: float = 0.0
+    _memory: dict[int, tuple[int, str]] = field(default_factory=dict, compare=False)  # begin -> end, greatest letter
+    _bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys("rsw", 0), compare=False)
+
+    def chunk(self, *limits: Any) -> int:
+        """As of one launch that does as much."""
+        return Call(Program("chain", None, self.parts, self.work_ns), (), (), self.parts).chunk(*limits)
+
+    def takes(self, call: Call, caches: Sequence[int], least_parts: int) -> bool:
+        """Add a launch; where that cannot be or does not pay, the chain has come to its end."""
+        parts, work_ns = gcd(self.parts, call.threads), self.work_ns + call.program.work_ns
+        if not call.program.touched or parts < least_parts or not self._adds(call.buffers, call.program.touched):
+            return False
+        for cache in caches:
+            together = min(parts, (cache - self._bytes["s"]) * parts // (self._bytes["r"] + self._bytes["w"]))
+            if together > 0 and work_ns * together >= _LEAST_NS * parts * (self.end + 1 - self.first):
+                self.end, self.parts, self.together, self.work_ns = self.end + 1, parts, together, work_ns
+                return True
+        return False
+
+    def _adds(self, buffers: Sequence[Buffer], letters: str) -> bool:
+        """Note these; whether all may be touched part by part, and parts of one of them were touched before."""
+        is_joined = self.end == self.first
+        for buffer, letter in zip(buffers, letters, strict=True):
+            begin = buffer.address or -id(buffer)  # what is bound later is apart from all others
+            end = begin + (buffer.nbytes if buffer.address else 1)
+            known, pair = self._memory.get(begin), letter
+            if known is not None:
+                pair += known[1]
+                self._bytes[known[1]] -= buffer.nbytes
+                is_joined |= "s" not in pair
+            elif any(begin < other and at < end for at, (other, _) in self._memory.items()):
+                return False
+            if (known is not None and known[0] != end) or {*pair} == {"s", "w"}:
+                return False
+            self._memory[begin] = end, max(pair)
+            self._bytes[max(pair)] += buffer.nbytes
+        return is_joined
