@@ -33,7 +33,8 @@ from kernmill.ir import (
     window,
 )
 
-from .segments import LINEAR, added, is_long
+from .lazy import KNOWN
+from .segments import added, is_long
 from .sorting import Sorting
 
 __all__ = ["gradient"]
@@ -56,7 +57,7 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
     for node in reversed(order):
         if node not in leads or node not in grads or node in leaves:
             continue
-        rule, known = RULES.get(node.op), LINEAR.get(node)
+        rule, known = RULES.get(node.op), KNOWN.get(node)
         if rule is None or not any(s in leads for s in node.src):
             continue
         found = [(known[0], known[1](grads[node]))] if known else zip(node.src, rule(node, grads[node]), strict=True)

@@ -13,24 +13,20 @@ What is computed by sorting says itself what its gradient is: the rules of its n
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from kernmill.ir import DType, Op, Ops, Size, UOp, dtypes, iota, numel, reshape, take
 
 from .elementwise import choose
-from .lazy import accumulator
+from .lazy import KNOWN, accumulator
 from .sorting import Sorting
 
-__all__ = ["LINEAR", "added", "is_long", "last_named", "looked_up"]
+__all__ = ["added", "is_long", "last_named", "looked_up"]
 
 _FEW = 8  # entries that are compared with every place while its sum is written
 _SEARCH = 64  # comparisons in the time of a search
 _SHORT = 1 << 24  # comparisons in the time of the kernels of a sort
-
-LINEAR: weakref.WeakKeyDictionary[UOp, tuple[UOp, Callable[[UOp], UOp]]] = weakref.WeakKeyDictionary()
-"""Nodes that are linear in another one: that one, and its gradient from the gradient of the node."""
 
 Rows = TypeVar("Rows", bound=Sorting)
 
@@ -47,7 +43,7 @@ def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sorting], Sorting]) ->
     while source.op is Ops.RESHAPE:
         source = source.src[0]
     shape = source.shape
-    LINEAR[node] = source, lambda grad: reshape(adjoint(Sorting._make(grad)).uop, shape)
+    KNOWN[node] = source, lambda grad: reshape(adjoint(Sorting._make(grad)).uop, shape)
 
 
 def looked_up(x: Rows, index: Rows) -> Rows:
