@@ -378,6 +378,8 @@ class Indexing(Sorting):
             return self.add(total) if op is Ops.ADD else self.mul(total)
         if reduce is not None:
             raise SettingError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
+        if any(isinstance(length, int) and length == 0 for length in shape):
+            return self
         found, values = last_named(rows, named, size)
         found, last = found._from_rows(axis, shape), values.squeeze(-1)._from_rows(axis, shape)
         missing = self._missing(last)

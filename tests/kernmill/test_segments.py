@@ -123,6 +123,14 @@ def test_rows_are_written(device: str, way: str) -> None:
         assert np.array_equal(got.numpy(), want)
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (0, 2), (0, 0)])
+def test_no_entries_change_nothing(way: str, shape: tuple[int, int]) -> None:
+    index, value = Tensor(np.zeros(shape, np.int64)), Tensor(np.zeros(shape, np.float32))
+    for reduce in (None, "add", "multiply"):
+        assert Tensor.ones(2, 3).scatter(1, index, value, reduce).tolist() == [[1, 1, 1]] * 2
+    assert Tensor.ones(2, 3).gather(1, index).shape == shape
+
+
 def test_a_place_outside_is_told(device: str, way: str) -> None:
     with pytest.raises(IndexRangeError):
         Tensor([1.0, 2.0]).scatter_add(0, Tensor([0, 2]), Tensor([1.0, 1.0])).realize()
