@@ -71,9 +71,9 @@ def _place(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
     terms, offset = linear(node.src[1])
     apart = {atom for atom in terms if loop in atom.ranges}
     if apart == {loop} and terms[loop] == 1:
-        rest = {atom: k for atom, k in terms.items() if atom is not loop}
+        rest = {done.get(atom, atom): k for atom, k in terms.items() if atom is not loop}
         first = simplify(from_linear(rest, offset, node.src[1].dtype))
-        return node.replace(dtype=node.dtype.vec(lanes), src=(src[0], done.get(first, first), *gate))
+        return node.replace(dtype=node.dtype.vec(lanes), src=(src[0], first, *gate))
     return node.replace(src=(src[0], spread(src[1], lanes), *gate))
 
 

@@ -44,11 +44,13 @@ class Attention(Random):
         dropout_p: float = 0.0,
         is_causal: bool = False,
         scale: float | None = None,
+        enable_gqa: bool = False,
     ) -> Self:
         """softmax(self @ key.T * scale + mask) @ value, over the last two axes; scale 1 / sqrt(size) by default.
 
         A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each
-        of them serves a group of query heads. A row that sees nothing is 0, as in PyTorch.
+        of them serves a group of query heads, with PyTorch's `enable_gqa` or without. A row that sees nothing is 0, as
+        in PyTorch.
 
         Raises:
             ShapeError: query heads that are no multiple of the key heads.

@@ -33,6 +33,10 @@ from kernmill.ir import (
     window,
 )
 
+from .lazy import KNOWN
+from .segments import added, is_long
+from .sorting import Sorting
+
 __all__ = ["gradient"]
 
 Grads = tuple[UOp | None, ...]
@@ -53,10 +57,11 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
     for node in reversed(order):
         if node not in leads or node not in grads or node in leaves:
             continue
-        rule = RULES.get(node.op)
+        rule, known = RULES.get(node.op), KNOWN.get(node)
         if rule is None or not any(s in leads for s in node.src):
             continue
-        for source, part in zip(node.src, rule(node, grads[node]), strict=True):
+        found = [(known[0], known[1](grads[node]))] if known else zip(node.src, rule(node, grads[node]), strict=True)
+        for source, part in found:
             if part is not None and source in leads and source.dtype.is_float:
                 part = _fitted(part, source)
                 grads[source] = grads[source] + part if source in grads else part
@@ -327,14 +332,18 @@ def others_product(x: UOp, product: UOp, axes: Sequence[int]) -> UOp:
 
 
 def grad_take(u: UOp, g: UOp) -> Grads:
-    """Each entry gets the sum over the index positions that read it, by comparing places (no scattered writes)."""
+    """Each entry gets the sum over the index positions that read it."""
     data, index = u.src
     axis = u.arg
     rank, count = len(index.shape), numel(index.shape)
-    before, after = data.shape[:axis], data.shape[axis + 1 :]
+    before, size, after = data.shape[:axis], data.shape[axis], data.shape[axis + 1 :]
     assert len(g.shape) == len(before) + rank + len(after)
+    if is_long(count, size, numel((*before, *after))):
+        rows = permute(reshape(g, (numel(before), count, numel(after))), (1, 0, 2))
+        wide = reshape(rows, (1, count, numel((*before, *after))))
+        total = added(Sorting._make(wide), Sorting._make(reshape(index, (1, count))), size).uop
+        return reshape(permute(reshape(total, (size, *rows.shape[1:])), (1, 0, 2)), data.shape), None
     flat = reshape(g, (*before, 1, count, *after))
-    size = data.shape[axis]
     hit = elementwise(Ops.EQ, reshape(iota(size, index.dtype), (size, 1)), reshape(index, (1, count)))
     hit = reshape(hit, (*(1 for _ in before), size, count, *(1 for _ in after)))
     return reshape(sum_axes(_where(hit, flat, 0.0), [axis + 1]), data.shape), None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from kernmill.ir import DType, DTypeError, DTypeLike, Ops, UOp, as_dtype, dtypes
+from kernmill.runtime import get_device
 
 from .lazy import device_name
 from .losses import Losses
@@ -61,12 +62,17 @@ class Casting(Losses):
         return self._result(self.uop.bitcast(dtype))
 
     def to(self, target: DType | str | None) -> Self:
-        """The tensor on another device (by name), or in another dtype."""
+        """The tensor on another device (by name), or in another dtype.
+
+        Raises:
+            DeviceError: there is no such device.
+        """
         if isinstance(target, DType):
             return self.cast(target)
         place = device_name(target)
         if place == self._device:
             return self
+        get_device(place)  # now, not when it is realized
         new = self._result(UOp(Ops.COPY, self.dtype, (self.uop,), place))
         new._device = place
         return new

@@ -38,12 +38,15 @@ def each(value: Each, count: int, name: str) -> tuple[int, ...]:
     """One number per spatial axis.
 
     Raises:
-        ShapeError: another number of numbers.
+        ShapeError: another number of numbers, or one that is too small.
     """
     value = as_node(value)
     values = (value,) * count if isinstance(value, int) else tuple(map(as_node, value))
     if len(values) != count:
         raise ShapeError(f"{name}={values} for {count} spatial axes. Give one number, or one for each axis.")
+    least = 0 if name.endswith("padding") else 1
+    if any(isinstance(number, int) and number < least for number in values):
+        raise ShapeError(f"{name}={value}: give at least {least} for each axis.")
     return values
 
 
@@ -119,7 +122,7 @@ class Convolution(Contraction):
         """The adjoint of conv2d, weight of shape (in, out / groups, *kernel).
 
         Raises:
-            ShapeError: ranks, channels or groups that do not fit together.
+            ShapeError: ranks, channels or groups that do not fit together, or a padding that leaves nothing.
         """
         rank = weight.ndim - 2
         if rank >= 1 and self.ndim == rank + 1:
@@ -142,6 +145,9 @@ class Convolution(Contraction):
                    each(output_padding, rank, "output_padding"), strict=True)  # fmt: skip
         for axis, (step, gap, pad, extra) in reversed(list(enumerate(rows, first))):
             length = (node.shape[axis] - 1) * step + gap * (node.shape[-1] - 1) + 1 + extra
+            if isinstance(length, int) and length <= 2 * pad:
+                raise ShapeError(f"conv_transpose: padding {pad} on both sides leaves nothing of {length} places. "
+                                 "Give a smaller one.")  # fmt: skip
             placed = reduce_axes(unwindow(node, axis, length, step, gap), Ops.ADD, [len(node.shape) - 1])
             node = reshape(placed, placed.shape[:-1])
             node = shrink(node, [(pad, length - pad) if a == axis else (0, s) for a, s in enumerate(node.shape)])

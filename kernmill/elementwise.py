@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kernmill.ir import DType, DTypeError, Op, Ops, UOp, dtypes, promote
 
-from .lazy import Lazy, fits, weak
+from .lazy import KNOWN, Lazy, fits, weak
 
 if TYPE_CHECKING:
     from .lazy import Operand
@@ -69,9 +69,15 @@ class Comparison(Lazy):
         """The smaller of two; nan if either is nan."""
         return self._binary(Ops.MIN, other)
 
+    def detach(self) -> Self:
+        """The same values in a tensor of its own, a constant to gradients."""
+        return self._make(UOp(Ops.DETACH, self.dtype, (self.uop,)) if self.requires_grad else self.uop, self._device)
+
     def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Self:
         """Values below `min` become `min`, then values above `max` become `max`; nan stays nan, as a bound too."""
         result = self
+        if self.requires_grad:  # nothing flows to nan
+            result = choose(self.isnan(), self.detach(), self)
         if min is not None:
             x, low = result._join(min)
             result = choose(x.lt(low).logical_or(low.isnan()), low, x)
@@ -275,10 +281,6 @@ class Arithmetic(Bitwise):
         rest = self._apply(Ops.TRUNC) if self.dtype.is_float else self  # 0 or nan, with a gradient of 0
         return choose(self.lt(0), one.neg(), choose(self.gt(0), one, rest))
 
-    def detach(self) -> Self:
-        """The same values in a tensor of its own, a constant to gradients."""
-        return self._make(UOp(Ops.DETACH, self.dtype, (self.uop,)) if self.requires_grad else self.uop, self._device)
-
     def lerp(self, end: Operand, weight: Operand) -> Self:
         """self + weight * (end - self)."""
         return self.add(self._tensor(end).sub(self).mul(weight))
@@ -312,7 +314,11 @@ class Arithmetic(Bitwise):
 
     def _multiplied(self, exponent: int) -> Self:
         if exponent < 0:
-            return self._multiplied(-exponent).reciprocal()
+            power, base = self._multiplied(-exponent).reciprocal(), self.uop
+            if exponent < -1:  # at 0 the rules of its products would say inf * 0
+                make, down = self._make, exponent - 1
+                KNOWN[power.uop] = base, lambda grad: grad * (make(base)._multiplied(down).uop * exponent)
+            return power
         if exponent == 0:
             return choose(
                 self._filled(0).eq(0), self._filled(1), self

@@ -1,8 +1,7 @@
 """Tensor methods: t[..], t[..] = v, gather and scatter. NumPy's rules, advanced indexing included.
 
 Indices that are known (ints, lists, arrays) are checked at the call. Indices that are computed are checked when the
-result is realized: a CHECK node goes with them. There are no scattered writes: what must be written to computed places
-is found by comparing every place with every index, which costs their product.
+result is realized: a CHECK node goes with them. There are no scattered writes (segments.py).
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from kernmill.ir import (
     take,
 )
 
-from .creation import Creation
 from .elementwise import choose
 from .lazy import Lazy
 from .movement import expand_whole
-from .reduce import Reduce
+from .segments import added, last_named, looked_up
 from .size import SymbolicSize, as_node
+from .sorting import Sorting
 
 if TYPE_CHECKING:
     from .lazy import Operand
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["Indexing"]
 
 
-class Indexing(Reduce, Creation):
+class Indexing(Sorting):
     """Indexing."""
 
     # --- reading
@@ -279,24 +278,40 @@ class Indexing(Reduce, Creation):
         self, items: list[Any], region: list[tuple[Size, Size, int]], kept: list[int], value: Self
     ) -> None:
         """Advanced items: for every place the last index position that names it, then its value."""
+        if len(items) == self.ndim and all(
+            a in kept or item == slice(None) for a, item in enumerate(items)
+        ):  # whole rows
+            return self._write_rows(kept, [items[axis] for axis in kept], value)
         places = self._make(reshape(iota(numel(self.uop.shape)), self.uop.shape))
         target = places._region(region)._arranged(items, kept)
         wide = value._result(expand_value(value.uop, target.uop.shape)).flatten()
-        flat = self.flatten()
-        written = flat._scattered(target.flatten(), wide)
+        written = self.flatten().unsqueeze(-1)._replaced(target.flatten(), wide.unsqueeze(-1))
         self._become(written.reshape(self.node_shape))
 
-    def _scattered(self, index: Self, value: Self) -> Self:
-        """1-D: self with entries `index` replaced by `value`; where an index comes twice the last one counts."""
-        size, count = self.node_shape[0], index.node_shape[0]
+    def _write_rows(self, axes: list[int], items: list[Any], value: Self) -> None:
+        """Advanced items on some axes, all of the others."""
+        index = self._joint(axes, items)
+        rest = [a for a in range(self.ndim) if a not in axes]
+        front = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+        order = [*axes, *rest]
+        sizes, others = ([self.uop.shape[a] for a in some] for some in (order, rest))
+        wide = expand_value(value.uop, [*others[:front], *index.uop.shape, *others[front:]])
+        after = front + index.ndim
+        first = permute(wide, [*range(front, after), *range(front), *range(after, len(wide.shape))])
+        count, depth = numel(index.uop.shape), numel(tuple(others))
+        rows = value._result(reshape(first, (count, depth)))
+        own = self._result(reshape(permute(self.uop, order), (numel(tuple(sizes[: len(axes)])), depth)))
+        node = reshape(own._replaced(index.flatten(), rows).uop, sizes)
+        written = permute(node, [order.index(a) for a in range(self.ndim)])
+        self._become(self._result(written, value))
+
+    def _replaced(self, index: Self, rows: Self) -> Self:
+        """2-D: self with rows `index` replaced; where an index comes twice the last one counts."""
+        count = index.node_shape[0]
         if isinstance(count, int) and count == 0:
             return self
-        rows = self._make(reshape(iota(size), (size, 1)))
-        order = self._make(reshape(iota(count), (1, count)))
-        last = choose(rows.eq(index.unsqueeze(0)), order, order._filled(-1)).max(1)
-        found = last.ge(0)
-        safe = choose(found, last, last._filled(0))
-        return choose(found, value._result(take(value.uop, safe.uop, 0), safe), self)
+        found, values = last_named(rows.unsqueeze(0), index.unsqueeze(0), self.node_shape[0])
+        return choose(found.squeeze(0).unsqueeze(-1), values.squeeze(0), self)
 
     # --- by axis
     def index_select(self, axis: int, index: Self | Sequence[int]) -> Self:
@@ -315,29 +330,18 @@ class Indexing(Reduce, Creation):
         shape = index.uop.shape
         x = self.shrink([None if a == axis else (0, s) for a, s in enumerate(shape)])  # type: ignore[misc]
         places = self._index(index, axis, self.uop.shape[axis])
-        if self.requires_grad:  # compare within each row: its gradient costs rows times entries, not entries squared
-            hit = places._made(axis).eq(x._positions(axis))
-            wide = x.movedim(axis, -1).unsqueeze(-2)
-            chosen = choose(hit, wide, wide._filled(0))._reduce(Ops.ADD, -1, False, "gather")
-            return chosen.movedim(-1, axis)
-        flat, stride = None, 1
-        for a in reversed(range(x.ndim)):
-            own = (
-                places
-                if a == axis
-                else self._make(reshape(iota(shape[a]), [s if b == a else 1 for b, s in enumerate(shape)]))
-            )
-            step = own.mul(stride)
-            flat = step if flat is None else flat.add(step)
-            stride = stride * x.node_shape[a]
-        if flat is None:
-            return self
-        flat = flat._result(expand_whole(flat.uop, shape))
-        return x._result(take(flatten_axes(x.uop, 0, x.ndim - 1), flat.uop, 0), flat)
+        rows = looked_up(x._as_rows(axis).unsqueeze(-1), places._as_rows(axis))
+        return rows.squeeze(-1)._from_rows(axis, shape)
 
-    def _made(self, axis: int) -> Self:
-        """This axis moved last, and a new last axis to compare along."""
-        return self.movedim(axis, -1).unsqueeze(-1)
+    def _as_rows(self, axis: int) -> Self:
+        """(rows, entries of the axis)."""
+        node = self.movedim(axis, -1).uop
+        return self._result(reshape(node, (numel(node.shape[:-1]), node.shape[-1])))
+
+    def _from_rows(self, axis: int, shape: Sequence[Size]) -> Self:
+        """Such rows in a shape, its size of the axis apart."""
+        others = [size for a, size in enumerate(shape) if a != axis]
+        return self._result(reshape(self.uop, (*others, self.node_shape[1]))).movedim(-1, axis)
 
     def _positions(self, axis: int) -> Self:
         return self._make(iota(self.uop.shape[axis]))
@@ -365,22 +369,19 @@ class Indexing(Reduce, Creation):
         source = source._result(expand_value(source.uop, index.uop.shape) if not source.ndim else
                                 shrink(source.uop, [(0, s) for s in index.uop.shape]))  # fmt: skip
         places = self._index(index, axis, self.uop.shape[axis])
-        hit = places.movedim(axis, -1).unsqueeze(-2).eq(self._positions(axis).unsqueeze(-1))  # [.., place, position]
-        wide = source.movedim(axis, -1).unsqueeze(-2)
+        shape, size = index.uop.shape, self.node_shape[axis]
+        rows, named = source._as_rows(axis).unsqueeze(-1), places._as_rows(axis)
         if reduce in ("add", "multiply"):
             op, unit = (Ops.ADD, 0) if reduce == "add" else (Ops.MUL, 1)
-            total = choose(hit, wide, wide._filled(unit))._reduce(op, -1, False, "scatter").movedim(-1, axis)
+            total = added(rows, named, size, op).squeeze(-1)._from_rows(axis, shape)
             total = total.pad(self._missing(total), value=unit)
             return self.add(total) if op is Ops.ADD else self.mul(total)
         if reduce is not None:
             raise SettingError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
-        count = index.uop.shape[axis]
-        order = choose(hit, self._make(iota(count)), self._make(iota(count))._filled(-1))._reduce(
-            Ops.MAX, -1, True, "scatter"
-        )
-        last = choose(self._make(iota(count)).eq(order), wide, wide._filled(0))._reduce(Ops.ADD, -1, False, "scatter")
-        found = order._dropped([order.ndim - 1]).ge(0).movedim(-1, axis)
-        last = last.movedim(-1, axis)
+        if any(isinstance(length, int) and length == 0 for length in shape):
+            return self
+        found, values = last_named(rows, named, size)
+        found, last = found._from_rows(axis, shape), values.squeeze(-1)._from_rows(axis, shape)
         missing = self._missing(last)
         return choose(found.pad(missing), last.pad(missing), self)
 

@@ -117,6 +117,10 @@ def accumulator(dtype: DType) -> DType:
     return dtypes.float32 if dtype.is_float and dtype.bits < 32 else dtype
 
 
+KNOWN: weakref.WeakKeyDictionary[UOp, tuple[UOp, Callable[[UOp], UOp]]] = weakref.WeakKeyDictionary()
+"""Nodes of which more is known than the rules of their ops say: a node below, and its gradient from that of the node.
+No function here holds a tensor: tensors are alive as long as somebody has them."""
+
 _alive: set[weakref.ref[Lazy]] = set()
 _track, _forget = _alive.add, _alive.discard  # functions of C: they run for every tensor
 

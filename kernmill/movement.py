@@ -54,6 +54,8 @@ class Movement(Arithmetic):
     # --- axes
     def _axis(self, axis: int, call: str, extra: int = 0) -> int:
         """An axis number counted from the front; `extra` allows a new axis at the end."""
+        if not hasattr(axis, "__index__"):
+            raise ShapeError(f"{call}: axis {axis!r}: a {type(axis).__name__} is none. Give a whole number.")
         rank = self.ndim + extra
         if not -max(rank, 1) <= axis < max(rank, 1):
             raise IndexRangeError(
@@ -178,6 +180,8 @@ class Movement(Arithmetic):
         return choose(inside, padded, self._tensor(value).cast(self.dtype))
 
     def _pairs(self, padding: Sequence[int] | Sequence[tuple[int, int] | None]) -> list[tuple[int, int]]:
+        if not isinstance(padding, Iterable):
+            raise ShapeError(f"pad: {padding!r} says nothing of a side. Give (before, after) for the last axis.")
         flat: list[Any] = [node for p in padding if isinstance(node := as_node(p), (int, UOp))]
         if not flat:
             pairs = [(0, 0) if p is None else (as_node(p[0]), as_node(p[1])) for p in padding]  # type: ignore[index]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Self
 
 from kernmill.ir import (
@@ -16,6 +17,7 @@ from kernmill.ir import (
     DTypeLike,
     Op,
     Ops,
+    SettingError,
     ShapeError,
     UOp,
     dtypes,
@@ -197,7 +199,10 @@ class Reduce(Activations, Joining):
 
         Raises:
             DTypeError: an int tensor.
+            SettingError: p is no number.
         """
+        if not isinstance(p, Real):
+            raise SettingError(f"norm: p={p!r} is no number: 2 is the usual norm. Axes are named: norm(axis=..).")
         if not self.dtype.is_float:
             raise DTypeError(f"norm: of a {self.dtype.name} tensor. Use .float() first.")
         size = self.abs()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.ir import AxisKind, Ops, UOp, broadcast_to, elementwise, permute, reduce_axes
+from kernmill.ir import AxisKind, Ops, UOp, broadcast_to, dtypes, elementwise, permute, reduce_axes, reshape, take
 from tests.compiler.kernels import data, only, total
 from tests.compiler.passes import after
 
@@ -65,3 +65,11 @@ def test_bools_and_comparisons_keep_their_lanes() -> None:
     largest = reduce_axes(X, Ops.MAX, (1,))
     ast = after("vectorize", only(elementwise(Ops.LT, X, largest)), "vectorize i1 16; vectorize k0 8")
     assert {n.dtype.name for n in nodes(ast, Ops.LT) if n.src[0].dtype.is_float} == {"boolx16"}
+
+
+def test_a_place_that_rests_on_a_maximum_over_lanes() -> None:
+    """The place kept the loop that the maximum was folded over, and no renderer knew it: v[x.max(1)]."""
+    largest = reshape(reduce_axes(data(1, 4, 3, dtype=dtypes.int64), Ops.MAX, (1,)), (4,))
+    ast = after("vectorize", only(take(X, largest, 0) + 1.0), "vectorize i1 16; vectorize k0 4")
+    assert lanes(ast, Ops.FOLD) == [1]
+    assert not any(node.arg[1] == AxisKind.VECTOR for node in nodes(ast, Ops.RANGE))

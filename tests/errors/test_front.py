@@ -14,6 +14,7 @@ from kernmill import (
     GradientError,
     IndexRangeError,
     KernmillError,
+    SettingError,
     ShapeError,
     Tensor,
     cat,
@@ -29,6 +30,9 @@ def ones(*shape: int, **options: Any) -> Tensor:
 
 
 NOT_AN_ARRAY: Any = [1, 2]
+ANY_3: Any = 3  # where a list is asked for
+ANY_PAIR: Any = (0, 1)
+ANY_TEXT: Any = "a"
 CLASS: Any = Tensor  # methods called on it, with other things than tensors
 Case = tuple[Callable[[], Any], type[KernmillError], str]
 
@@ -87,6 +91,18 @@ CASES: dict[str, Case] = {
                        "conv_transpose: (1, 3, 5, 5) with weight (2, 4, 3, 3), groups 1: the input is (batch, in, one "
                        "axis or more), the weight (in, out / groups, as many), and in a multiple of the groups. Change "
                        "the groups or the weight."),
+    "stride": (lambda: ones(1, 3, 5, 5).conv_transpose2d(ones(3, 4, 3, 3), stride=0), ShapeError,
+               "stride=0: give at least 1 for each axis."),
+    "padding_of_nothing": (lambda: ones(1, 3, 4, 4).conv_transpose2d(ones(3, 4, 3, 3), padding=3), ShapeError,
+                           "conv_transpose: padding 3 on both sides leaves nothing of 6 places. Give a smaller one."),
+    "pad_side": (lambda: ones(2, 3).pad(ANY_3), ShapeError,
+                 "pad: 3 says nothing of a side. Give (before, after) for the last axis."),
+    "axis_of_text": (lambda: ones(2, 3).softmax(ANY_TEXT), ShapeError,
+                     "softmax: axis 'a': a str is none. Give a whole number."),
+    "norm_of_axes": (lambda: ones(2, 3).norm(ANY_PAIR), SettingError,
+                     "norm: p=(0, 1) is no number: 2 is the usual norm. Axes are named: norm(axis=..)."),
+    "norm_of_text": (lambda: ones(2, 3).norm(ANY_TEXT), SettingError,
+                     "norm: p='a' is no number: 2 is the usual norm. Axes are named: norm(axis=..)."),
     "conv_kernel": (lambda: ones(1, 1, 2, 2).conv2d(ones(1, 1, 3, 3)), ShapeError,
                     "conv: (1, 1, 2, 2) with weight (1, 1, 3, 3), groups 1: the kernel spans (3, 3), "
                     "the padded input (2, 2). Pad more."),

@@ -100,3 +100,9 @@ def test_rows_that_see_nothing_are_0(kind: str) -> None:
     assert (ours.numpy()[:, :, 4] == 0).all()
     np.testing.assert_allclose(ours.numpy(), wanted.detach().numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(x.grad.numpy(), t.grad.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_pytorchs_word_for_groups_of_heads() -> None:
+    query, key = Tensor(values(1, 4, 2, 8)), Tensor(values(1, 2, 2, 8, seed=1))
+    got = query.scaled_dot_product_attention(key, key, enable_gqa=True)
+    close(got, query.scaled_dot_product_attention(key, key).numpy())

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill import Context, DTypeError, Tensor, dtypes
+from kernmill import Context, DeviceError, DTypeError, Tensor, dtypes
 from tests.kernmill.against import same
 
 
@@ -47,3 +47,8 @@ def test_a_float_outside_an_int_wraps_in_lanes_as_alone(dtype: str, device: str)
     with Context(DEVICE=device):
         for source in (x, np.tile(x, 8)):
             same(Tensor(source).cast(dtype), source.astype(np.int64).astype(dtype))
+
+
+def test_a_device_that_is_not_there_is_told_at_once() -> None:
+    with pytest.raises(DeviceError, match="device 'NOWHERE': there is no such device"):
+        Tensor([1.0]).to("nowhere")

@@ -240,3 +240,20 @@ def test_clamp_to_nan_is_nan() -> None:
     same(Tensor(x).clamp(Tensor(low), Tensor(high)), np.clip(x, low, high))
     same(Tensor(x).clamp(min=np.nan), np.full(4, np.nan, np.float32))
     same(Tensor([1, 5, 9]).clamp(2, 6), np.array([2, 5, 6]))
+
+
+@pytest.mark.parametrize("exponent", [-1, -2, -3, -6])
+def test_gradients_of_negative_powers_at_zero_are_torchs(exponent: int) -> None:
+    """inf * 0 was nan."""
+    torch = pytest.importorskip("torch")
+    x = np.array([0.0, -0.0, 2.0, -1.5, np.nan], np.float32)
+    ours, theirs = Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    (first,) = (ours**exponent).sum().gradient(ours)
+    (want,) = torch.autograd.grad((theirs**exponent).sum(), theirs, create_graph=True)
+    close(first, want.detach().numpy())
+    (twice,) = first[2:4].sum().gradient(ours)
+    close(twice[2:4], torch.autograd.grad(want[2:4].sum(), theirs)[0].numpy()[2:4])
+
+
+def test_gradient_of_clamp_at_nan_is_torchs() -> None:
+    with_torch(lambda t: t.clamp(-1, 1), lambda t: t.clamp(-1, 1), [np.array([np.nan, -5, 0.5, 5, 1], np.float32)])

@@ -1,0 +1,101 @@
+"""Keys in order: the network that sorts them.
+
+The bitonic network sorts by n log(n)**2 / 2 minima and maxima of a key and its partner. Four stages are one kernel: 16
+keys at a time, whose numbers differ in four bits, in registers. Where the number of keys is known at launch only, the
+place of one is the number of smaller ones. Source: Batcher, Sorting networks and their applications (1968).
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from kernmill.ir import Ops, UOp, dtypes, iota
+
+from .creation import Creation
+from .elementwise import choose
+from .reduce import Reduce
+
+__all__ = ["Sorting"]
+
+_BITS = 4  # of the number of a key, that one kernel exchanges
+
+
+class Sorting(Reduce, Creation):
+    """Sorted keys."""
+
+    def _stored(self) -> Self:
+        return self._result(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))
+
+    def _sorted_by_part(self, count: int | None) -> Self:
+        """Places in the order of int64 values between -2**31 and 2**31, equal ones in the order of their places."""
+        size = self.node_shape[-1]
+        if not isinstance(size, int):
+            keys = self._numbered()._ranked()
+        else:
+            whole = 1 << max(0, size - 1).bit_length()
+            padding = [*((0, 0) for _ in self.node_shape[:-1]), (0, whole - size)]
+            keys = self.pad(padding, value=(1 << 31) - 1)._numbered()._merged(count or size)
+        wanted = size if count is None else count
+        kept = keys._first(wanted) if isinstance(wanted, int) else keys
+        places = kept.bitwise_and(0xFFFFFFFF)
+        return places.minimum(size - 1) if isinstance(size, int) and size else places  # known: nobody checks them again
+
+    def _numbered(self) -> Self:
+        """Each value with its place below it: keys that are all different."""
+        return self.bitwise_left_shift(32).bitwise_or(self._make(iota(self.uop.shape[-1])))
+
+    def _first(self, count: int) -> Self:
+        return self.shrink([*(None for _ in self.node_shape[:-1]), (0, count)])
+
+    def _ranked(self) -> Self:
+        """Keys, all different, in order: the place of one is the number of smaller ones."""
+        place = self._make(iota(self.uop.shape[-1]))
+        rank = self.unsqueeze(-2).lt(self.unsqueeze(-1)).sum(-1)
+        own = self.unsqueeze(-2)
+        return choose(rank.unsqueeze(-2).eq(place.unsqueeze(-1)), own, own._filled(0)).sum(-1)
+
+    def _merged(self, count: int) -> Self:
+        """The first of these keys in order, at least `count`; their number is a power of two.
+
+        The shape of the keys between two merges is (.., width, blocks): entry w of sorted block b is at [.., w, b], so
+        that blocks are merged side by side. Of two blocks that are as long as what is asked for the lower half stays.
+        """
+        lead, size = self.shape[:-1], self.shape[-1]
+        bits = min(_BITS - 1, size.bit_length() - 1)
+        keys = self.reshape((*lead, *[2] * bits, size >> bits))
+        axes = range(len(lead), len(lead) + bits)
+        for bit in axes:
+            keys = keys._exchanged(bit, list(axes[: bit - len(lead) + 1]))
+            for lower in reversed(axes[: bit - len(lead)]):
+                keys = keys._exchanged(lower, [lower])
+        keys = keys.permute((*range(len(lead)), *reversed(axes), len(lead) + bits))._stored()
+        width, blocks = 1 << bits, size >> bits
+        while blocks > 1:
+            blocks //= 2
+            pairs = keys.reshape((*lead, width, 2, blocks)).transpose(-3, -2)
+            if width >= count:
+                low, high = (pairs.shrink([*[None] * len(lead), (n, n + 1), None, None]).squeeze(-3) for n in (0, 1))
+                keys = low.minimum(high.flip(-2))._untangled(is_pair=False)
+            else:
+                width *= 2
+                keys = pairs.reshape((*lead, width, blocks))._untangled(is_pair=True)
+        return keys.reshape((*lead, width))
+
+    def _untangled(self, is_pair: bool) -> Self:
+        """Columns that rise and then fall, or two sorted halves of each, in order."""
+        *lead, width, blocks = self.shape
+        keys, done = self, 1
+        while done < width:
+            bits = min(_BITS, (width // done).bit_length() - 1)
+            keys = keys.reshape((*lead, done, *[2] * bits, width // done >> bits, blocks))
+            for bit in range(len(lead) + 1, len(lead) + 1 + bits):
+                is_first = is_pair and done == 1 and bit == len(lead) + 1  # the second half is read from its end
+                keys = keys._exchanged(bit, list(range(bit, len(lead) + 2 + bits)) if is_first else [bit])
+            keys, done = keys._stored(), done << bits
+        return keys.reshape(self.shape)
+
+    def _exchanged(self, bit: int, mirrored: list[int]) -> Self:
+        """The smaller of each and its partner in the first half of an axis of two, the larger one in the second."""
+        place = self._make(iota(2, dtypes.int64)).reshape((2, *(1 for _ in self.shape[bit + 1 :])))
+        other = self.flip(mirrored)
+        return choose(place.expand(self.shape).lt(1), self.minimum(other), self.maximum(other))
