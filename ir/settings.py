@@ -13,7 +13,7 @@ import contextvars
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import SettingError
 
@@ -22,8 +22,7 @@ __all__ = ["DEBUG_LEVELS", "SETTINGS", "Context", "Setting", "active_overrides",
 Value = int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One row of the table: how it is spelled, what it means, what it may be."""
 
     name: str

@@ -19,8 +19,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from kernmill.ir import setting
 
@@ -38,8 +37,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr
 _warned: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What was stored: a small JSON header and the bytes."""
 
     header: dict[str, object]
