@@ -118,17 +118,17 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
         for source in node.src:
             fusion.readers.setdefault(source, []).append(node)
     facts = _gather_facts(fusion.order, forced)
+    found: dict[UOp, dict[Use, None]] = {}  # in the order in which they were found; constants have very many
     for node in reversed(fusion.order):
+        uses = fusion.uses[node] = [*found.pop(node, ())]
         if node.op in _LEAVES and node not in forced:
             continue
-        uses = fusion.uses.get(node, [])
         is_kept = False
         is_free = not uses or _is_widened(node)
         is_stored = node in forced or (not is_free and _needs_memory(node, uses, facts, fusion))
         if node not in forced and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion)):
             is_kept = _keep(node, uses, facts, fusion)
         if is_kept:
-            fusion.uses[node] = uses
             uses = [fusion.kept[node].use]
         elif is_stored:
             uses = [_open_kernel(node, fusion, node in in_place)]
@@ -138,13 +138,8 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
                 below = (None, Use(use.kernel, (), use.gate))
             fusion.below[node, use] = below
             for source, source_use in zip(node.src, below, strict=False):
-                if source_use is None:
-                    continue
-                known = fusion.uses.setdefault(source, [])
-                if source_use not in known:
-                    known.append(source_use)
-        if node not in fusion.kernel_of and not is_kept:
-            fusion.uses[node] = uses
+                if source_use is not None:
+                    found.setdefault(source, {})[source_use] = None
     return fusion
 
 
