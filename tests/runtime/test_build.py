@@ -199,7 +199,12 @@ def test_who_expects_many_has_a_single_one_compiled_beside(process: int, monkeyp
     found: list[str] = []
     device = get_device("NULL")
     monkeypatch.setattr(device, "expect_many", lambda: found.append("started"))
-    monkeypatch.setattr(device, "compile_later", lambda name, source: found.append("beside") or (lambda: b""))
+
+    def later(name: str, source: str) -> Callable[[], bytes]:
+        found.append("beside")
+        return bytes
+
+    monkeypatch.setattr(device, "compile_later", later)
     with Context(CACHE="0", COMPILER_PROCESS=process):
         build_all([(device, many(6000 + 10 * process)[0])])
         expect(data(0, 5, 9) + 1.0, ["NULL"])
