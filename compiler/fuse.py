@@ -118,17 +118,17 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
         for source in node.src:
             fusion.readers.setdefault(source, []).append(node)
     facts = _gather_facts(fusion.order, forced)
+    found: dict[UOp, dict[Use, None]] = {}  # in the order in which they were found; constants have very many
     for node in reversed(fusion.order):
+        uses = fusion.uses[node] = [*found.pop(node, ())]
         if node.op in _LEAVES and node not in forced:
             continue
-        uses = fusion.uses.get(node, [])
         is_kept = False
         is_free = not uses or _is_widened(node)
         is_stored = node in forced or (not is_free and _needs_memory(node, uses, facts, fusion))
         if node not in forced and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion)):
             is_kept = _keep(node, uses, facts, fusion)
         if is_kept:
-            fusion.uses[node] = uses
             uses = [fusion.kept[node].use]
         elif is_stored:
             uses = [_open_kernel(node, fusion, node in in_place)]
@@ -138,13 +138,8 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
                 below = (None, Use(use.kernel, (), use.gate))
             fusion.below[node, use] = below
             for source, source_use in zip(node.src, below, strict=False):
-                if source_use is None:
-                    continue
-                known = fusion.uses.setdefault(source, [])
-                if source_use not in known:
-                    known.append(source_use)
-        if node not in fusion.kernel_of and not is_kept:
-            fusion.uses[node] = uses
+                if source_use is not None:
+                    found.setdefault(source, {})[source_use] = None
     return fusion
 
 
@@ -263,10 +258,10 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
         return False
     axes = tuple(
         axis
-        for axis, place in enumerate(first.index)
-        if any(use.index[axis] is not place for use in uses) or not place.ranges <= set(kernel.loops)
+        for axis, place in enumerate(first.place)
+        if any(use.place[axis] is not place for use in uses) or not place.ranges <= set(kernel.loops)
     )
-    fixed = tuple(i for axis, i in enumerate(first.index) if axis not in axes)
+    fixed = tuple(i for axis, i in enumerate(first.place) if axis not in axes)
     around = _path(Use(first.kernel, fixed, TRUE), kernel)
     sizes = [node.shape[axis] for axis in axes]
     length = _elements(tuple(sizes))
@@ -282,7 +277,7 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
     loops = tuple(make_range(f"t{number}_{n}", size, AxisKind.REDUCE) for n, size in enumerate(sizes))
     kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
     kernel.kept_loops.update(loops)
-    index = list(first.index)
+    index = list(first.place)
     for axis, loop in zip(axes, loops, strict=True):
         index[axis] = loop
     fusion.kept[node] = Kept(Use(first.kernel, tuple(index), TRUE), loops, axes, around)
@@ -368,7 +363,7 @@ def _path(use: Use, kernel: KernelRoot) -> tuple[UOp, ...]:
 
 
 def _needed(use: Use) -> frozenset[UOp]:
-    return frozenset[UOp]().union(*(i.ranges for i in use.index), use.gate.ranges)
+    return frozenset[UOp]().union(*(i.ranges for i in use.place), use.gate.ranges)
 
 
 def _elements(shape: Shape) -> int:
@@ -399,7 +394,7 @@ def _reduction(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) ->
     """New loops over the reduced axes; independent reductions over the same axes at the same place share theirs."""
     kernel = fusion.roots[use.kernel]
     sizes = tuple(node.src[0].shape[axis] for axis in node.arg[1])
-    shared = (facts[node].depth, sizes, use.index, use.gate)
+    shared = (facts[node].depth, sizes, use.place, use.gate)
     loops = kernel.shared_loops.get(shared)
     if loops is None:
         first = kernel.reduce_count
@@ -409,7 +404,7 @@ def _reduction(node: UOp, use: Use, fusion: Fusion, facts: dict[UOp, _Facts]) ->
         around = _path(use, kernel)
         kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
     fusion.reduce_loops[node, use] = loops
-    index = list(use.index)
+    index = list(use.place)
     for axis, loop in zip(node.arg[1], loops, strict=True):
         index[axis] = loop
     return Use(use.kernel, tuple(index), use.gate)
@@ -419,22 +414,22 @@ def _take(node: UOp, use: Use, fusion: Fusion) -> tuple[Use, Use]:
     """The place on the taken axis is a value: a stand-in now, replaced by the value when bodies are built."""
     data, index_node = node.src
     axis, rank = node.arg, len(index_node.shape)
-    index_use = Use(use.kernel, use.index[axis : axis + rank], use.gate)
+    index_use = Use(use.kernel, use.place[axis : axis + rank], use.gate)
     free = sorted(_needed(index_use), key=lambda r: str(r.arg[0]))
     last = int(static(data.shape)[axis]) - 1
     name = f"take{use.kernel}_{len(fusion.taken)}"
     stand_in = UOp(Ops.VARIABLE, dtypes.index, tuple(free), (name, 0, max(0, last)))
     fusion.taken[stand_in] = (index_node, index_use)
     fusion.roots[use.kernel].has_takes = True
-    return Use(use.kernel, (*use.index[:axis], stand_in, *use.index[axis + rank :]), use.gate), index_use
+    return Use(use.kernel, (*use.place[:axis], stand_in, *use.place[axis + rank :]), use.gate), index_use
 
 
 def _assigned(node: UOp, use: Use) -> tuple[Use, Use]:
     """Inside the region the new value is read, outside the old one."""
     if node.arg is None:
         return use, use if node.src[1].shape else Use(use.kernel, (), use.gate)
-    inside, index = region_gate(node, use.index)
-    old = Use(use.kernel, use.index, use.gate)
+    inside, index = region_gate(node, use.place)
+    old = Use(use.kernel, use.place, use.gate)
     return old, Use(use.kernel, index if node.src[1].shape else (), simplify(use.gate & inside))
 
 

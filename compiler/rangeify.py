@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kernmill.ir import Ops, Shape, Size, UOp, as_size, const, dtypes, index_const, row_strides, simplify
 
@@ -21,12 +21,11 @@ TRUE = const(dtypes.bool, True)
 Place: TypeAlias = "tuple[UOp, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One reading of a node: by which kernel, at which place, under which condition."""
 
     kernel: int
-    index: tuple[UOp, ...]
+    place: Place
     gate: UOp
 
 
@@ -39,7 +38,7 @@ class Places:
 
     def moved(self, node: UOp, use: Use) -> Use:
         """The place in the source of a movement op that the place in its output reads."""
-        key = (node.op, node.arg, node.shape, node.src[0].shape, use.index, use.gate)
+        key = (node.op, node.arg, node.shape, node.src[0].shape, use.place, use.gate)
         found = self.known_sources.get(key)
         if found is None:
             found = self.known_sources[key] = _moved(node, use)
@@ -67,24 +66,24 @@ def _moved(node: UOp, use: Use) -> tuple[tuple[UOp, ...], UOp]:
     gate: UOp | None = None
     match node.op:
         case Ops.RESHAPE:
-            index = _reshaped(use.index, node.shape, source)
+            index = _reshaped(use.place, node.shape, source)
         case Ops.EXPAND:
-            index = [index_const(0) if _is_one(size) else i for i, size in zip(use.index, source, strict=True)]
+            index = [index_const(0) if _is_one(size) else i for i, size in zip(use.place, source, strict=True)]
         case Ops.PERMUTE:
-            index = [use.index[node.arg.index(axis)] for axis in range(len(source))]
+            index = [use.place[node.arg.index(axis)] for axis in range(len(source))]
         case Ops.SHRINK:
-            index = [i + start for i, (start, _) in zip(use.index, node.arg, strict=True)]
+            index = [i + start for i, (start, _) in zip(use.place, node.arg, strict=True)]
         case Ops.STRIDE:
             index = [i * step if step > 0 else (index_const(size) - 1) + i * step
-                     for i, (step, _), size in zip(use.index, node.arg, source, strict=True)]  # fmt: skip
+                     for i, (step, _), size in zip(use.place, node.arg, source, strict=True)]  # fmt: skip
         case Ops.PAD:
-            index, gate = _padded(node, use.index, source)
+            index, gate = _padded(node, use.place, source)
         case Ops.WINDOW:
             axis, _, stride, dilation, _ = node.arg
-            index = [*use.index[:-1]]
-            index[axis] = index[axis] * stride + use.index[-1] * dilation
+            index = [*use.place[:-1]]
+            index[axis] = index[axis] * stride + use.place[-1] * dilation
         case _:
-            index, gate = _unwound(node, use.index, source)
+            index, gate = _unwound(node, use.place, source)
     new_gate = use.gate if gate is None else simplify(use.gate & gate)
     return tuple(simplify(i) for i in index), new_gate
 

@@ -197,12 +197,12 @@ class _Builder:
         store = UOp(Ops.STORE, dtypes.void, (place, self._value(node, kept.use, fusion)))
         filled = UOp(Ops.AFTER, node.dtype, (memory, store, *kept.loops), 1)
         for use in fusion.uses[node]:
-            here = fusion.places.flat(tuple(use.index[axis] for axis in kept.axes), sizes)
+            here = fusion.places.flat(tuple(use.place[axis] for axis in kept.axes), sizes)
             self.values[node, use] = UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (filled, here)),))
 
     def _load(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
         count = _count(node)
-        place = (self._memory(node, use.kernel), fusion.places.flat(use.index, node.shape))
+        place = (self._memory(node, use.kernel), fusion.places.flat(use.place, node.shape))
         low, high = place[1].bounds
         is_inside = use.gate is TRUE or (low >= 0 and high < count)  # what is read outside is not used
         gate = () if is_inside else (use.gate,)
@@ -213,7 +213,7 @@ class _Builder:
             case Ops.CONST | Ops.VARIABLE:
                 return node
             case Ops.IOTA:
-                return use.index[0].cast(node.dtype)
+                return use.place[0].cast(node.dtype)
         below = fusion.below[node, use]
         src = [self.values[s, u] for s, u in zip(node.src, below, strict=False) if u is not None]
         if node.op.group is Group.MOVEMENT:
@@ -225,7 +225,7 @@ class _Builder:
             case Ops.ASSIGN if node not in self.targets:
                 if node.arg is None:
                     return src[1]
-                return region_gate(node, use.index)[0].where(src[1], src[0])
+                return region_gate(node, use.place)[0].where(src[1], src[0])
             case Ops.TAKE | Ops.COPY | Ops.CHECK | Ops.DETACH | Ops.CONTIGUOUS | Ops.ASSIGN:
                 return src[0]
             case Ops.CDIV | Ops.CMOD:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 from .dtype import DType
 from .ops import Ops
@@ -42,8 +42,7 @@ class Kernel:
         return self.made()[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """Move a buffer to another device."""
 
     source: int
@@ -69,8 +68,7 @@ class BufferPlan:
         return self.slot is None and not self.is_output
 
 
-@dataclass(frozen=True, slots=True)
-class CheckItem:
+class CheckItem(NamedTuple):
     """After the run: the bool in this buffer must be false, else IndexRangeError(message)."""
 
     buffer: int

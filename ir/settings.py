@@ -13,7 +13,7 @@ import contextvars
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .errors import SettingError
 
@@ -22,8 +22,7 @@ __all__ = ["DEBUG_LEVELS", "SETTINGS", "Context", "Setting", "active_overrides",
 Value = int | str
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One row of the table: how it is spelled, what it means, what it may be."""
 
     name: str
@@ -77,7 +76,7 @@ SETTINGS: dict[str, Setting] = {
                 _between(1, 1_000_000)),
         Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024), is_captured=True),
         Setting("SPIN", 2000, "pauses a waiting worker spins before it sleeps", "0 to 10000000", _between(0, 10_000_000)),
-        Setting("COMPILER_PROCESS", 1, "1: graphs of many new kernels are compiled by a second process beside this one", "0 or 1", _between(0, 1)),
+        Setting("COMPILER_PROCESS", 1, "1: graphs of many new kernels are compiled by a second process beside this one; 2: every new kernel is", "0, 1 or 2", _between(0, 2)),
         Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1), is_captured=True),
         Setting("DETERMINISTIC", 0, "1: the same bits for any number of threads (sums are cut by shape, so always true today)", "0 or 1", _between(0, 1)),
         Setting("QUANT_ACT", "int8", "what a product with quantised weights makes of its other operand: blocks of 32 in 8 bits, or nothing", "int8 or float", _one_of("int8", "float"), is_captured=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .dtype import DType, dtypes
 from .ops import Op
@@ -10,8 +11,7 @@ from .ops import Op
 __all__ = ["Target", "Unit"]
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """What a matrix unit does in one step (TILE): m x n sums of k products, `group` of which lie side by side in b.
 
     `items`: the work-items that do it together, as loops with how far apart their results lie in c, slowest first.

@@ -9,7 +9,6 @@ identity.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 import weakref
@@ -24,8 +23,14 @@ from .shape import Shape
 from .shape_rules import shape_of
 from .values import to_dtype
 
+try:
+    from _blake2 import blake2b  # hashlib would load OpenSSL, 3 ms of every start
+except ImportError:
+    from hashlib import blake2b
+
 __all__ = [
     "UOp",
+    "blake2b",
     "closed_ranges",
     "const",
     "index_const",
@@ -87,7 +92,7 @@ def _derive(node: UOp, slot: str, rule: Callable[[UOp], Derived]) -> Derived:
 
 def _key_of(node: UOp) -> bytes:
     text = f"{node.op.name} {node.dtype.name} {_arg_text(node.arg)} "
-    return hashlib.blake2b(text.encode() + b"".join(s.key for s in node.src), digest_size=16).digest()
+    return blake2b(text.encode() + b"".join(s.key for s in node.src), digest_size=16).digest()
 
 
 class _Origin(threading.local):

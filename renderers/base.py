@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernmill.ir import AxisKind, Ops, Target, UOp
 
 __all__ = ["Renderer", "Signature", "grid_digits", "identifier", "signature"]
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """What a kernel is called with: buffers by slot, then variables.
 
     `threads`: the size of its THREAD loop (the greatest of a symbolic one), of all its GLOBAL loops together times that

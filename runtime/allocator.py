@@ -14,8 +14,7 @@ import mmap
 import os
 import threading
 import weakref
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernmill.ir import InternalError, OutOfMemoryError
 
@@ -53,8 +52,7 @@ class Block:
         return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
 
 
-@dataclass(frozen=True, slots=True)
-class AllocatorStatistics:
+class AllocatorStatistics(NamedTuple):
     """What an allocator holds. Units: bytes; `fresh` and `reused` count requests."""
 
     live_bytes: int

@@ -72,7 +72,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
         program.touched = str(entry.header["touched"])
         program.smaller = partial(_smaller, device, kernel, disk_key, given)
-    is_many = len(new) >= _MANY
+    is_many = len(new) >= (1 if setting("COMPILER_PROCESS") == 2 else _MANY)
     for device in {unfinished.device for unfinished in new.values()} if is_many else ():
         device.expect_many()
     order = sorted(new.items(), key=lambda item: -len(item[1].kernel.ast.toposort()))  # all wait for the last
@@ -85,7 +85,8 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
 
 def expect(graph: UOp, devices: Iterable[str]) -> None:
     """Of a graph that is not known: have its devices ready for many kernels, which takes as long as scheduling does."""
-    if sum(node.op is Ops.REDUCE for node in graph.toposort()) >= _MANY_SUMS:
+    is_one_of_many = setting("COMPILER_PROCESS") == 2
+    if is_one_of_many or sum(node.op is Ops.REDUCE for node in graph.toposort()) >= _MANY_SUMS:
         for name in devices:
             get_device(name).expect_many()
 

@@ -1,6 +1,6 @@
 """Compiled kernels on disk: text + target -> binary, found again by content.
 
-One file an entry, `<folder>/v1/<device>/<ab>/<key>`: magic, format version, sizes, JSON header, payload, SHA-256 over
+One file an entry, `<folder>/v1/<device>/<ab>/<key>`: magic, format version, sizes, JSON header, payload, BLAKE2 over
 all of it. No pickle, no index, no lock: a file appears whole by `os.replace` or not at all, so a killed process leaves
 at worst a temporary file. Damage is a miss and deletes the file; a disk that is full or read-only means no cache, never
 an error. What a hash cannot do is stop someone who may write the folder: it must be ours and closed to others (0700),
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
 import stat
@@ -19,10 +18,9 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from kernmill.ir import setting
+from kernmill.ir import blake2b, setting
 
 __all__ = ["CompileCache", "Entry", "cache_key", "default_cache", "default_cache_folder"]
 
@@ -30,6 +28,7 @@ _MAGIC = b"KMCACHE\0"
 _VERSION = 1
 _HEAD = struct.Struct("<8sIIQ32s")  # magic, version, header bytes, payload bytes, key
 _DIGEST_BYTES = 32
+_digest = functools.partial(blake2b, digest_size=_DIGEST_BYTES)
 _TEMPORARY = ".tmp-"
 _TOUCH_S = 3600  # a hit renews the time stamp at most this often: a write per read would cost more than the read
 _STALE_S = 3600  # a temporary file of this age has lost its writer
@@ -38,8 +37,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr
 _warned: set[str] = set()
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What was stored: a small JSON header and the bytes."""
 
     header: dict[str, object]
@@ -47,8 +45,8 @@ class Entry:
 
 
 def cache_key(*parts: str | bytes) -> str:
-    """SHA-256 over the parts, each with its length, so that no two lists of parts collide by concatenation."""
-    digest = hashlib.sha256()
+    """BLAKE2 over the parts, each with its length, so that no two lists of parts collide by concatenation."""
+    digest = _digest()
     for part in parts:
         raw = part.encode() if isinstance(part, str) else part
         digest.update(len(raw).to_bytes(8, "little"))
@@ -229,7 +227,7 @@ def _encode(key: str, payload: bytes, header: Mapping[str, object]) -> bytes:
     text = json.dumps(dict(header), separators=(",", ":")).encode()
     head = _HEAD.pack(_MAGIC, _VERSION, len(text), len(payload), bytes.fromhex(key))
     body = b"".join((head, text, payload))
-    return body + hashlib.sha256(body).digest()
+    return body + _digest(body).digest()
 
 
 def _decode(raw: bytes, key: str) -> Entry | None:
@@ -240,7 +238,7 @@ def _decode(raw: bytes, key: str) -> Entry | None:
     end = start + payload_bytes
     if (magic, version, stored_key) != (_MAGIC, _VERSION, bytes.fromhex(key)) or end + _DIGEST_BYTES != len(raw):
         return None
-    if hashlib.sha256(memoryview(raw)[:end]).digest() != raw[end:]:
+    if _digest(memoryview(raw)[:end]).digest() != raw[end:]:
         return None
     try:
         header: Any = json.loads(raw[_HEAD.size : start])

@@ -30,8 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Properties:
+class Properties(NamedTuple):
     """Limits and capabilities. Units: bytes; 0 for what cannot be known."""
 
     total_bytes: int = 0
@@ -45,8 +44,7 @@ class Properties:
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
 
 
-@dataclass(frozen=True, slots=True)
-class BufferType:
+class BufferType(NamedTuple):
     """One way a device keeps tensors. That the host can see the memory and that its layout is plain are two facts."""
 
     name: str = "plain"

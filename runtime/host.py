@@ -14,8 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernmill.ir import SettingError, setting
 
@@ -53,8 +52,7 @@ _NEEDS_AVX = {"avx", "avx2", "fma", "f16c", "fma4", "xop", "vaes", "vpclmulqdq"}
 _DEFAULT_CACHES = (32 << 10, 1 << 20, 8 << 20)
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """One CPU as LLVM should see it. Units: `l1`, `l2`, `l3` are bytes, as one core sees them."""
 
     arch: str

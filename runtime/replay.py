@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
@@ -33,29 +33,25 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True)
-class _Kernels:
+class _Kernels(NamedTuple):
     device: str
     kernels: list[Kernel]
     calls: list[Call]
 
 
-@dataclass(slots=True)
-class _Ready:
+class _Ready(NamedTuple):
     """Kernels in the device's own form."""
 
     batch: Batch
     kernels: list[Kernel]
 
 
-@dataclass(slots=True)
-class _Copy:
+class _Copy(NamedTuple):
     target: Buffer
     source: Buffer
 
 
-@dataclass(slots=True)
-class _Check:
+class _Check(NamedTuple):
     buffer: Buffer
     message: str
 
@@ -77,8 +73,8 @@ class Recording:
         if not isinstance(last, _Kernels) or last.device != device:
             last = _Kernels(device, [], [])
             self.steps.append(last)
-        last.kernels += [kernel for kernel, _ in batch]
-        last.calls += [call for _, call in batch]
+        last.kernels.extend(kernel for kernel, _ in batch)
+        last.calls.extend(call for _, call in batch)
 
     def add_copy(self, target: Buffer, source: Buffer) -> None:
         """A buffer was copied to another device."""

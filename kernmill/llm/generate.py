@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernmill import FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
+from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
+from kernmill.ir import setting
 from kernmill.runtime import get_device, launched_ns
 
 from ..formats import gguf
@@ -118,7 +119,8 @@ class Model:
             used.add(name)
             return _loaded(file, name) if name in file.entries else None
 
-        with naming(file):
+        beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels are to come, a few at a time
+        with naming(file), Context(COMPILER_PROCESS=beside):
             model = cls.of(file.metadata, weight, **options)
             _check_all_used(file, used, model.config.name)
             return model

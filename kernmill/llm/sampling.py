@@ -7,7 +7,8 @@ go by the probabilities at temperature 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -42,7 +43,6 @@ class Sampler:
     repeat_penalty: float = 1.0
     repeat_last: int = 64
     seed: int | None = None
-    _random: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -51,7 +51,10 @@ class Sampler:
                 raise SettingError(f"Sampler: {name}={value} is outside {low:g}..{high:g}.")
         if self.repeat_penalty == 0:
             raise SettingError("Sampler: repeat_penalty=0 would divide by it. 1 leaves the logits as they are.")
-        self._random = np.random.default_rng(self.seed)
+
+    @cached_property
+    def _random(self) -> np.random.Generator:  # who takes the best token does without, and its import
+        return np.random.default_rng(self.seed)
 
     def choose(self, logits: Array, recent: Sequence[int] = ()) -> int:
         """The id of the next token. Shapes: logits (vocabulary,).

@@ -52,6 +52,13 @@ def test_running_a_model_does_not_import_what_others_need() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_command_ends_without_a_search_for_garbage() -> None:
+    code = "import gc, sys; sys.argv[1:] = ['cache', 'info']; from kernmill.__main__ import main; main()"
+    code += "; print('frozen', gc.get_freeze_count() > 10_000)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("frozen True\n")
+
+
 def test_cache(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "info"]) == 0
     assert main(["cache", "verify"]) == 0

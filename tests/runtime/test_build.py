@@ -12,7 +12,18 @@ import pytest
 
 from kernmill.compiler import Plan
 from kernmill.ir import CompileError, Context, Kernel, Ops, Target, UOp, elementwise, reduce_axes, reshape
-from kernmill.runtime import build, build_all, counters, download, get_device, realize, render, schedules, upload
+from kernmill.runtime import (
+    build,
+    build_all,
+    counters,
+    download,
+    expect,
+    get_device,
+    realize,
+    render,
+    schedules,
+    upload,
+)
 from tests.compiler.kernels import data, kernels, matmul, scheduled, total
 from tests.runtime.processes import run, start
 
@@ -180,6 +191,24 @@ def test_of_many_the_largest_are_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with Context(CACHE="0"):
         build_all([(device, kernel) for kernel in [*wanted, larger]])
     assert found == ["started", schedules.symbol(larger), *map(schedules.symbol, wanted)]
+
+
+@pytest.mark.parametrize("process", [1, 2])
+def test_who_expects_many_has_a_single_one_compiled_beside(process: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COMPILER_PROCESS=2: a model's kernels come one or two at a time."""
+    found: list[str] = []
+    device = get_device("NULL")
+    monkeypatch.setattr(device, "expect_many", lambda: found.append("started"))
+
+    def later(name: str, source: str) -> Callable[[], bytes]:
+        found.append("beside")
+        return bytes
+
+    monkeypatch.setattr(device, "compile_later", later)
+    with Context(CACHE="0", COMPILER_PROCESS=process):
+        build_all([(device, many(6000 + 10 * process)[0])])
+        expect(data(0, 5, 9) + 1.0, ["NULL"])
+    assert found == (["started", "beside", "started"] if process == 2 else [])
 
 
 def test_the_compiling_process_gives_the_same_binaries(tmp_path: Path) -> None:

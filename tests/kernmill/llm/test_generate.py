@@ -11,6 +11,7 @@ import pytest
 
 from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, dtypes, quant
 from kernmill.formats import gguf as gguf_format
+from kernmill.ir import setting
 from kernmill.llm.arch import Config
 from kernmill.llm.generate import Model
 from kernmill.llm.sampling import Sampler
@@ -347,6 +348,25 @@ def test_a_file_is_a_model(kind: str | None, made: Callable[..., Path]) -> None:
     }
     stored = sum((entry.stop - entry.start) * filled[name] for name, entry in entries.items())
     assert model.memory()[:2] == (stored, 2 * 64 * 32 * 4)
+
+
+@pytest.mark.parametrize(("wanted", "found"), [(0, 0), (1, 2)])
+def test_a_models_kernels_are_compiled_beside_it(
+    wanted: int, found: int, made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first one on, so that LLVM is not in this process's memory; not where the user wants no such process."""
+    seen = set[object]()
+    load_tensor = quant.load_tensor
+
+    def noting(*args: Any, **options: Any) -> Any:
+        seen.add(setting("COMPILER_PROCESS"))
+        return load_tensor(*args, **options)
+
+    monkeypatch.setattr("kernmill.llm.generate.load_tensor", noting)
+    with Context(COMPILER_PROCESS=wanted):
+        Model.from_gguf(made("Q8_0"))
+        assert setting("COMPILER_PROCESS") == wanted
+    assert seen == {found}
 
 
 def test_a_file_that_is_open_and_one_without_tokens(made: Callable[..., Path]) -> None:

@@ -82,6 +82,12 @@ def test_temperature_0_takes_the_best_and_the_first_of_equals() -> None:
     assert Sampler(temperature=0, repeat_penalty=2).choose(np.array([1.0, 3.0, -4.0, 2.0]), [1]) == 3
 
 
+def test_who_takes_the_best_makes_no_random_numbers() -> None:
+    greedy = Sampler(temperature=0)
+    greedy.choose(np.array([1.0, 3.0]))
+    assert "_random" not in vars(greedy)
+
+
 def test_a_token_that_cannot_be() -> None:
     sampler = Sampler(seed=1)
     assert {sampler.choose(np.array([-np.inf, 0.0, -np.inf])) for _ in range(20)} == {1}
