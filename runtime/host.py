@@ -14,7 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernmill.ir import SettingError, setting
@@ -87,6 +87,8 @@ def this_host() -> Host:
 
 @functools.cache
 def _host(target: str) -> Host:
+    if target == "small":
+        return replace(_host(""), l1=1 << 10, l2=4 << 10, l3=64 << 10)
     arch = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if arch == "x86_64" and sys.platform == "linux":
         cpu, features = _linux_x86(target)
