@@ -5,7 +5,6 @@ A graph of a structure seen before costs none of that again: everything but memo
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,7 @@ from kernmill.ir import (
     UOp,
     dtypes,
     numel,
+    process_lock,
     reshape,
     setting,
     substitute,
@@ -35,7 +35,7 @@ from .watch import wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
 
-_lock = threading.RLock()
+_lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
 
 

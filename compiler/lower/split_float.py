@@ -13,8 +13,8 @@ from kernmill.ir import DType, Ops, UOp, dtypes, to_dtype
 from .coefficients import POLYNOMIALS
 
 __all__ = [
-    "Format", "clamp", "copy_sign", "fma", "fma_in_parts", "format_of", "fused", "high_low", "literal", "magnitude", "nearest", "polynomial",
-    "power_of_two", "power_of_two_in_steps", "split",
+    "Format", "clamp", "copy_sign", "fma", "fma_in_parts", "format_of", "fused", "high_low", "literal", "magnitude",
+    "nearest", "polynomial", "power_of_two", "power_of_two_in_steps", "split",
 ]  # fmt: skip
 
 
@@ -81,9 +81,7 @@ def fma_in_parts(a: UOp, b: UOp, c: UOp) -> UOp:
     at the end. nan where a factor times 2**(fraction / 2 + 1) overflows."""
     f = format_of(a)
     grown = [v * literal(v, 2.0 ** (f.fraction // 2 + 1) + 1) for v in (a, b)]
-    (a_high, a_low), (b_high, b_low) = (
-        (high := g - (g - v), v - high) for g, v in zip(grown, (a, b), strict=True)
-    )
+    (a_high, a_low), (b_high, b_low) = ((high := g - (g - v), v - high) for g, v in zip(grown, (a, b), strict=True))
     high = a * b
     low = a_low * b_low - (high - a_high * b_high - a_low * b_high - a_high * b_low)
     total = high + c

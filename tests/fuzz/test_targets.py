@@ -1,7 +1,7 @@
 """Random kernels for random targets: what the heuristic chooses fits, and every stage of lowering it is legal.
 
-Nothing is run, so that graphs may be large; caches are from hundreds of bytes to what CPUs have. That small tensors with
-such schedules come out right is what `TARGET=small pytest tests/fuzz tests/devices` tests.
+Nothing is run, so that graphs may be large; caches are from hundreds of bytes to what CPUs have. That small tensors
+with such schedules come out right is what `TARGET=small pytest tests/fuzz tests/devices` tests.
 """
 
 import itertools
