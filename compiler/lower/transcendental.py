@@ -319,22 +319,7 @@ def _rule(name: str, op: Op) -> Rule:
 
 
 TRANSCENDENTAL = RuleSet(
-    "transcendental",
-    [
-        _rule("exp_to_polynomial", Ops.EXP),
-        _rule("exp2_to_polynomial", Ops.EXP2),
-        _rule("log_to_polynomial", Ops.LOG),
-        _rule("log2_to_polynomial", Ops.LOG2),
-        _rule("sin_to_polynomial", Ops.SIN),
-        _rule("cos_to_polynomial", Ops.COS),
-        _rule("tanh_to_polynomial", Ops.TANH),
-        _rule("erf_to_polynomial", Ops.ERF),
-        _rule("pow_to_polynomial", Ops.POW),
-        _rule("round_to_magic", Ops.ROUND),
-        _rule("floor_to_round", Ops.FLOOR),
-        _rule("ceil_to_floor", Ops.CEIL),
-        _rule("trunc_to_floor", Ops.TRUNC),
-    ],
+    "transcendental", [_rule(f.__name__, op) for op, f in {**_UNARY, Ops.POW: pow_to_polynomial}.items()]
 )
 
 
