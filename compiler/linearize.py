@@ -69,8 +69,9 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
             for loop in walked(closed_ranges(node)):
                 around = (*around, loop)
                 if paths.setdefault(loop, around) != around:
-                    raise InternalError(
-                        f"linearize: two sums of {ast.arg.name} share {loop.arg[0]} but stand in different loops"
+                    raise CompileError(
+                        f"schedule of {ast.arg.name}: two sums share {loop.arg[0]} but come to stand in different "
+                        "loops. Cut the loops around them in fewer ways in a given schedule."
                     )
         if len(later) == len(waiting):
             raise InternalError(f"linearize: loops of {ast.arg.name} are closed inside each other")

@@ -13,6 +13,7 @@ from .evaluate import *
 from .face import *
 from .fold import *
 from .graph import *
+from .locks import *
 from .ops import *
 from .pattern import *
 from .rewrite import *

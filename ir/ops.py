@@ -276,7 +276,7 @@ class Ops:
 
     # --- elementwise, three sources
     WHERE    = Op(Group.TERNARY, "b where the bool a, else c; the other one may be anything", 3, lambda a, b, c: b if a else c)
-    FMA      = Op(Group.TERNARY, "a*b + c rounded once; where the target has no such instruction, twice", 3, _fma)
+    FMA      = Op(Group.TERNARY, "a*b + c rounded once; where the target has no such instruction twice, unless arg=1 says that it must not be", 3, _fma)
 
     # --- conversions
     CAST     = Op(Group.CONVERT, "to the dtype: floats truncate to ints, ints wrap, floats round to nearest even. Floats that "

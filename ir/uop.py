@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from .bounds import Bounds, bounds_of
 from .dtype import DType, dtypes
 from .errors import InternalError
+from .locks import process_lock
 from .ops import AxisKind, Group, Op, Ops
 from .shape import Shape
 from .shape_rules import shape_of
@@ -56,7 +57,7 @@ def _forget(ref: weakref.ref[UOp]) -> None:
 
 
 _table: dict[Any, _Ref] = {}
-_lock = threading.RLock()  # a collection may run `_forget` inside the lock
+_lock = process_lock()  # a collection may run `_forget` inside the lock
 
 
 def _identity(dtype: DType, arg: Any) -> Any:

@@ -16,14 +16,13 @@ How a replay keeps the meaning of plain execution:
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from kernmill.ir import GradientError, ShapeError, UOp, show_shape
+from kernmill.ir import GradientError, ShapeError, UOp, process_lock, show_shape
 from kernmill.runtime import current_recording, recording, rehearsal
 
 from .capture import Capture
@@ -57,7 +56,7 @@ MOST_KEYS = 16
 MOST_RECENT = 4
 MOST_VARIANTS = 4  # of one key: they differ in what the guards see
 PATIENCE = 3  # captures of one key before a warning
-_capturing = threading.RLock()
+_capturing = process_lock()
 
 
 class CacheInfo(NamedTuple):
@@ -98,7 +97,7 @@ class Jit(Generic[P, R]):
         self._name = getattr(function, "__qualname__", type(function).__qualname__)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self._owner: weakref.ref[Any] | None = None
-        self._lock = threading.RLock()
+        self._lock = process_lock()
         self.reset()
         update_wrapper(self, function, updated=())
 

@@ -21,7 +21,6 @@ import functools
 import itertools
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
@@ -38,6 +37,7 @@ from kernmill.ir import (
     dtypes,
     elementwise,
     expand,
+    process_lock,
     promote,
     reshape,
     scalar,
@@ -146,7 +146,7 @@ def changes() -> int:
 
 _numbers = itertools.count(1)  # no number comes twice, also where threads change tensors at once
 _changes = 0
-_putting = threading.RLock()  # what a collection deletes may put something, too
+_putting = process_lock()  # what a collection deletes may put something, too
 
 
 class Lazy:

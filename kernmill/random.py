@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Sequence
 from math import prod
 from typing import Self
@@ -27,6 +26,7 @@ from kernmill.ir import (
     dtypes,
     expand,
     iota,
+    process_lock,
     reshape,
     setting,
     show_shape,
@@ -87,7 +87,7 @@ class _Generator:
 
 
 _generators: dict[str, _Generator] = {}
-_lock = threading.RLock()
+_lock = process_lock()
 _seed: int | None = None
 _forks = 0  # children so far
 
@@ -111,8 +111,6 @@ def _before_fork() -> None:
 
 def _after_fork() -> None:
     """A forked child draws numbers of its own: its seed is made of its parent's, and of which child it is."""
-    global _lock
-    _lock = threading.RLock()  # a thread that is not here may hold the old one
     manual_seed((_seed_now() * _ODD + _forks) * _ODD & _WORD)
 
 

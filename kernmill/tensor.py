@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +21,7 @@ from kernmill.ir import (
     broadcast_shapes,
     dtypes,
     numel,
+    process_lock,
     reshape,
     scalar,
     show_shape,
@@ -48,8 +48,8 @@ __all__ = ["Tensor"]
 
 _leaf_numbers = itertools.count(1)
 _leaves: weakref.WeakKeyDictionary[UOp, weakref.ref[Conversions]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-_realizing = threading.RLock()  # a thread may meet tensors of another one, in a capture or by equal constants
+_lock = process_lock()
+_realizing = process_lock()  # a thread may meet tensors of another one, in a capture or by equal constants
 
 
 class Conversions(Casting):

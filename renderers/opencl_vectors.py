@@ -301,22 +301,18 @@ class VectorBody(CLikeBody, ABC):
         return f"(({better}) | ({a} != {a})) ? {a} : {b}" if dtype.is_float else f"({better}) ? {a} : {b}"
 
 
+_OF_MASKS: dict[Op, str] = {
+    Ops.ADD: "{} | {}", Ops.OR: "{} | {}", Ops.MAX: "{} | {}", Ops.MUL: "{} & {}", Ops.AND: "{} & {}",
+    Ops.MIN: "{} & {}", Ops.XOR: "{} ^ {}", Ops.NE: "{} ^ {}", Ops.EQ: "~({} ^ {})", Ops.LT: "~{} & {}",
+    Ops.LE: "~{} | {}",
+}  # fmt: skip
+
+
 def mask_op(op: Op, a: str, b: str) -> str:
     """An op on bools that are -1 or 0."""
-    match op:
-        case Ops.ADD | Ops.OR | Ops.MAX:
-            return f"{a} | {b}"
-        case Ops.MUL | Ops.AND | Ops.MIN:
-            return f"{a} & {b}"
-        case Ops.XOR | Ops.NE:
-            return f"{a} ^ {b}"
-        case Ops.EQ:
-            return f"~({a} ^ {b})"
-        case Ops.LT:
-            return f"~{a} & {b}"
-        case Ops.LE:
-            return f"~{a} | {b}"
-    raise InternalError(f"opencl: {op.name} of bools has no expression")
+    if op not in _OF_MASKS:
+        raise InternalError(f"opencl: {op.name} of bools has no expression")
+    return _OF_MASKS[op].format(a, b)
 
 
 def lane_runs(order: list[int], lanes: int) -> list[tuple[int, list[int]]]:

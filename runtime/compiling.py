@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -105,8 +106,8 @@ def render(
 ) -> Rendered:
     """Lower and render, from scratch; by default with the schedule in force, with `is_chosen` the heuristic's.
 
-    Where what the heuristic has chosen does not fit, the loops are left as they are: its faults stop nobody. A bug on
-    the way is reported with the kernel's UOps and schedule.
+    Where what the heuristic has chosen does not fit, the loops are left as they are, with a warning: its faults stop
+    nobody but our own tests. A bug on the way is reported with the kernel's UOps and schedule.
     """
     target = target or device.target
     if actions is None and not is_chosen:
@@ -115,9 +116,10 @@ def render(
     try:
         ast = cut(kernel.ast, target, actions)
         uops = lower(kernel.ast, target, is_checked=bool(setting("CHECK")), optimized=ast)
-    except CompileError:
+    except CompileError as error:
         if not is_chosen or setting("CHECK"):
             raise
+        warnings.warn(f"{error} The heuristic chose it: please report that. The kernel will be slow.", stacklevel=2)
         return render(device, kernel, [], target)
     except InternalError as error:
         shown = "the heuristic's" if actions is None else show_schedule(actions)

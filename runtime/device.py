@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
-from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, setting
+from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, process_lock, setting
 from kernmill.renderers import Renderer
 
 from .allocator import Block, HostAllocator
@@ -286,7 +285,7 @@ class Device(ABC):
         return Event(self)
 
 
-_lock = threading.RLock()
+_lock = process_lock()
 _open: dict[str, Device] = {}
 _allocator: HostAllocator | None = None
 

@@ -6,7 +6,6 @@ A graph of a structure seen before costs none of that again: everything but memo
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from kernmill.ir import (
     UOp,
     dtypes,
     numel,
+    process_lock,
     rebuilt,
     reshape,
     setting,
@@ -38,7 +38,7 @@ from .watch import wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
 
-_lock = threading.RLock()
+_lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
 
 

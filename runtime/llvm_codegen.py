@@ -27,8 +27,10 @@ __all__ = [
 ]  # fmt: skip
 
 _FORMAT = 2  # raise it when the same text and host would give other bytes for a reason in this file
-_lock = threading.Lock()  # llvmlite has one global lock anyway
+_lock = threading.RLock()  # llvmlite has one global lock anyway; a fork waits for it, and with it for LLVM
 _process: CompilerProcess | None = None
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
@@ -37,9 +39,7 @@ def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
     Raises:
         CompileError: LLVM refuses the text; the message shows the line and its neighbours.
     """
-    with _lock:
-        machine, module = _parse(text, host, level)
-        return bytes(machine.emit_object(module))
+    return bytes(_made(text, host, level, "emit_object"))
 
 
 def compiler_process() -> CompilerProcess | None:
@@ -71,9 +71,7 @@ def compile_ir_later(text: str, host: Host, level: int = 2) -> Callable[[], byte
 
 def assembly(text: str, host: Host, level: int = 2) -> str:
     """The assembly that `compile_ir` would turn into an object, for people to read."""
-    with _lock:
-        machine, module = _parse(text, host, level)
-        return str(machine.emit_assembly(module))
+    return str(_made(text, host, level, "emit_assembly"))
 
 
 def compile_cached(
@@ -123,11 +121,14 @@ def llvm_binding() -> Any:
     return _emitter().binding
 
 
-def _parse(text: str, host: Host, level: int) -> tuple[Any, Any]:
-    try:
-        return _emitter().parse(text, host.cpu, ",".join(host.features), level)
-    except RuntimeError as error:
-        raise CompileError(_explain(str(error), text)) from None
+def _made(text: str, host: Host, level: int, how: str) -> Any:
+    with _lock:
+        try:
+            machine, module = _emitter().parse(text, host.cpu, ",".join(host.features), level)
+        except RuntimeError as error:
+            raise CompileError(_explain(str(error), text)) from None
+        with module:  # let go of while nothing forks
+            return getattr(machine, how)(module)
 
 
 def _explain(message: str, text: str) -> str:

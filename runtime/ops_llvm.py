@@ -50,8 +50,10 @@ class LlvmDevice(Device):
         return Properties(os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page)
 
     def cache_tag(self) -> str:
-        """The CPU's name and features, and LLVM's version."""
-        return f"{self.target.name} {self.host.cpu} {','.join(self.host.features)} {llvm_version()}"
+        """The CPU's name, caches and features, and LLVM's version."""
+        host, target = self.host, self.target
+        caches = f"{target.l1_bytes} {target.l2_bytes}"
+        return f"{target.name} {host.cpu} {caches} {','.join(host.features)} {llvm_version()}"
 
     def compile(self, name: str, source: str) -> bytes:
         """Object bytes."""

@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kernmill.ir import active_overrides, setting
+from kernmill.ir import active_overrides, process_lock, setting
 
 from .compile_cache import default_cache
 from .host import this_host
@@ -214,8 +214,6 @@ class Pool:
 
 
 def _after_fork() -> None:
-    global _making
-    _making = threading.Lock()
     _begun.clear()  # who would answer is the parent's
     for pool in list(_pools):
         pool.renew_after_fork()
@@ -235,7 +233,7 @@ def default_pool() -> Pool:
     return lately[2]
 
 
-_making = threading.Lock()
+_making = process_lock()
 _begun: list[Callable[[], bytes]] = []  # the pool's code, where it was expected and not taken yet
 _lately: tuple[int, object, Pool] | None = None
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from kernmill.ir import Ops, Rule, RuleSet, UOp, dtypes, node, var
 
-from .split_float import copy_sign, literal, magnitude
+from .split_float import copy_sign, fused, literal, magnitude
 
 __all__ = ["INTEGER_DIVISION"]
 
@@ -99,7 +99,7 @@ def _in_float32(fn: Callable[[UOp, UOp], UOp], a: UOp, b: UOp) -> UOp:
 def _remainder(a: UOp, b: UOp) -> tuple[UOp, UOp]:
     """C's fmod, the remainder with the sign of a; and whether floor division has to step once further down."""
     size, by, infinite = magnitude(a), magnitude(b), literal(a, math.inf)
-    rest = (-(size / by).alu(Ops.TRUNC)).alu(Ops.FMA, by, size)
+    rest = fused(-(size / by).alu(Ops.TRUNC), by, size)
     rest = (rest < 0).where(rest + by, rest)  # the quotient was rounded up
     rest = (by <= rest).where(rest - by, rest)
     rest = ((rest < 0) | (by <= rest)).where(literal(a, 0.0), rest)

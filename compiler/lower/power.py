@@ -1,7 +1,6 @@
 """POW of floats: 2**(y * log2|x|) with the logarithm in twice the precision.
 
-When: in lowering, through transcendental.py. Why here: it is the longest of them. Assumes: FMA rounds once; where it
-rounds twice, the second word is lost and the error grows with the exponent. Guarantees: IEEE 754's special cases.
+When: in lowering, through transcendental.py. Why here: it is the longest of them. Guarantees: IEEE 754's special cases.
 Mathematics: with s = (m-1)/(m+1), log2(m) = 2/log(2) * s * (1 + s**2/3 + s**4*A(s**2)); s**2 <= 0.03, so that only the
 first terms need the second word. Tests: tests/compiler/lower/test_transcendental.py.
 """
@@ -17,6 +16,7 @@ from .split_float import (
     copy_sign,
     fma,
     format_of,
+    fused,
     high_low,
     literal,
     magnitude,
@@ -37,7 +37,7 @@ def _product(a: UOp, b: UOp | float, low: UOp) -> tuple[UOp, UOp]:
     """a*b + low in two words, `low` being small."""
     b = b if isinstance(b, UOp) else literal(a, b)
     high = a * b
-    return high, fma(a, b, -high) + low
+    return high, fused(a, b, -high) + low
 
 
 def _sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
@@ -55,7 +55,7 @@ def _log2(x: UOp) -> tuple[UOp, UOp]:
     d_low = m - (d - 1)
     inverse = literal(x, 1.0) / d
     s = f * inverse
-    s_low = fma(-s, d_low, fma(-s, d, f)) * inverse
+    s_low = fma(-s, d_low, fused(-s, d, f)) * inverse
     p, p_low = _product(s, k_high, fma(s_low, k_high, s * literal(x, k_low)))
     z, z_low = _product(s, s, (s + s) * s_low)
     u, u_low = _product(z, third_high, fma(z_low, third_high, z * literal(x, third_low)))
@@ -78,7 +78,7 @@ def pow_to_polynomial(x: UOp, y: UOp) -> UOp:
     limit = 2.0 ** (f.fraction + 2 + f.bits.bit_length() + 7)
     by = clamp(y, -limit, limit)
     high = by * log_high
-    low = fma(by, log_high, -high) + by * log_low
+    low = fused(by, log_high, -high) + by * log_low
     inside = clamp(high, -float(f.bias + f.fraction + 3), f.bias + 1.5)
     low = inside.eq(high).where(low, literal(x, 0.0))
     n, biased = nearest(inside, 1, 2 * f.bias)

@@ -13,8 +13,8 @@ from kernmill.ir import DType, Ops, UOp, dtypes, to_dtype
 from .coefficients import POLYNOMIALS
 
 __all__ = [
-    "Format", "clamp", "copy_sign", "fma", "format_of", "high_low", "literal", "magnitude", "nearest", "polynomial",
-    "power_of_two", "power_of_two_in_steps", "split",
+    "Format", "clamp", "copy_sign", "fma", "fma_in_parts", "format_of", "fused", "high_low", "literal", "magnitude",
+    "nearest", "polynomial", "power_of_two", "power_of_two_in_steps", "split",
 ]  # fmt: skip
 
 
@@ -69,6 +69,24 @@ def fma(a: UOp, b: UOp | float, c: UOp | float) -> UOp:
     """a*b + c."""
     b, c = (v if isinstance(v, UOp) else literal(a, v) for v in (b, c))
     return a.alu(Ops.FMA, b, c)
+
+
+def fused(a: UOp, b: UOp | float, c: UOp | float) -> UOp:
+    """a*b + c, rounded once on every target."""
+    return fma(a, b, c).replace(arg=1)
+
+
+def fma_in_parts(a: UOp, b: UOp, c: UOp) -> UOp:
+    """The same in products and sums: what they lose is exact in halves (Dekker) and by differences (Knuth), and added
+    at the end. nan where a factor times 2**(fraction / 2 + 1) overflows."""
+    f = format_of(a)
+    grown = [v * literal(v, 2.0 ** (f.fraction // 2 + 1) + 1) for v in (a, b)]
+    (a_high, a_low), (b_high, b_low) = ((high := g - (g - v), v - high) for g, v in zip(grown, (a, b), strict=True))
+    high = a * b
+    low = a_low * b_low - (high - a_high * b_high - a_low * b_high - a_high * b_low)
+    total = high + c
+    back = total - high
+    return total + ((high - (total - back)) + (c - back) + low)
 
 
 def high_low(x: UOp, value: float, rest: float, *, short: bool = False) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Transcendental functions as polynomial programs in the basic ops.
 
 When: in lowering, for the ops a target does not have. Why here: dtypes are settled; what comes out is plain arithmetic.
-Assumes: FMA rounds once. Where it rounds twice, SIN, COS and POW lose bits and the rest one or two ulp.
+Assumes: FMA rounds once. Where it rounds twice most lose one or two ulp; what must be exact is `fused`.
 Guarantees: no branches, no tables in memory, no loops, no conversion between ints and floats, int lanes as wide as the
 float lanes; scalars and vectors alike. nan, inf and -0 as NumPy. float16 and bfloat16 go through float32. SIN and COS
 of float32 reduce their argument in float64 lanes; for a target without float64, in SINES_IN_WORDS, in uint64 ones.
@@ -24,6 +24,7 @@ from .split_float import (
     copy_sign,
     fma,
     format_of,
+    fused,
     high_low,
     literal,
     magnitude,
@@ -150,7 +151,7 @@ def _reduce_in_double(x: UOp) -> tuple[UOp, UOp]:
         high, low = near.where(high, literal(wide, next_high)), near.where(low, literal(wide, next_low))
     magic = literal(wide, format_of(wide).magic)
     total = fma(wide, high, magic)
-    y = fma(wide, low, fma(wide, high, magic - total))
+    y = fma(wide, low, fused(wide, high, magic - total))
     return (y * literal(y, math.pi / 2)).cast(dtypes.float32), total.bitcast(dtypes.uint64).cast(dtypes.uint32)
 
 
@@ -188,7 +189,7 @@ def _reduce(x: UOp) -> tuple[UOp, UOp]:
     n, quadrant = nearest(size, 2 / math.pi, 0)
     r = size
     for word in _HALF_PI:
-        r = fma(n, -word, r)
+        r = fused(n, -word, r)
     far_r, far_quadrant = _reduce_far(size)
     near = size < literal(size, 2.0**50)
     return near.where(r, far_r), near.where(quadrant, far_quadrant)
@@ -212,8 +213,8 @@ def _reduce_far(size: UOp) -> tuple[UOp, UOp]:
         near = rest < literal(size, 2.0 ** (52 + 53 * by))
         words = [near.where(words[i], words[i + by]) for i in range(by + 2)]
         rest = near.where(rest, rest * literal(size, 2.0 ** (-53 * by)))
-    t = fma(x, words[0], -(x * words[0]).alu(Ops.ROUND))
-    t = fma(x, words[1], t - fma(x, words[1], t).alu(Ops.ROUND))
+    t = fused(x, words[0], -(x * words[0]).alu(Ops.ROUND))
+    t = fused(x, words[1], t - fma(x, words[1], t).alu(Ops.ROUND))
     t = fma(x, words[2], t)
     magic = literal(size, format_of(size).magic / 4)
     total = t + magic  # to a quarter of a turn
@@ -318,22 +319,7 @@ def _rule(name: str, op: Op) -> Rule:
 
 
 TRANSCENDENTAL = RuleSet(
-    "transcendental",
-    [
-        _rule("exp_to_polynomial", Ops.EXP),
-        _rule("exp2_to_polynomial", Ops.EXP2),
-        _rule("log_to_polynomial", Ops.LOG),
-        _rule("log2_to_polynomial", Ops.LOG2),
-        _rule("sin_to_polynomial", Ops.SIN),
-        _rule("cos_to_polynomial", Ops.COS),
-        _rule("tanh_to_polynomial", Ops.TANH),
-        _rule("erf_to_polynomial", Ops.ERF),
-        _rule("pow_to_polynomial", Ops.POW),
-        _rule("round_to_magic", Ops.ROUND),
-        _rule("floor_to_round", Ops.FLOOR),
-        _rule("ceil_to_floor", Ops.CEIL),
-        _rule("trunc_to_floor", Ops.TRUNC),
-    ],
+    "transcendental", [_rule(f.__name__, op) for op, f in {**_UNARY, Ops.POW: pow_to_polynomial}.items()]
 )
 
 

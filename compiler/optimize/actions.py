@@ -62,7 +62,9 @@ from . import proposals as propose
 from .bias import biased
 from .staging import gated, in_output, staged, unpacked
 
-__all__ = ["VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "parse_schedule", "show_schedule"]
+__all__ = [
+    "VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "fits", "parse_schedule", "show_schedule",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

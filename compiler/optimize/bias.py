@@ -27,6 +27,8 @@ def biased(total: UOp, slot: int, rows: Sequence[UOp], mark: str) -> tuple[UOp, 
     """
     product, loops = total.src[0], closed_ranges(total)
     mine = [s for s in product.src if _slot(s) == slot]
+    if len(mine) > 1:  # a matrix by itself
+        mine = [s for s in mine if s.ranges.isdisjoint(rows)]
     if product.op is not Ops.MUL or total.arg != (Ops.ADD, 1) or len(mine) != 1 or total.dtype is not dtypes.int32:
         raise ValueError(f"buffer {slot} holds no bytes that are one factor of a sum of int32")
     others, own = product.src[product.src[0] is mine[0]], mine[0].src[0]

@@ -294,10 +294,8 @@ def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int],
     if size[large] <= target.l2_bytes:
         return
     (terms,), blocks = main.loops, -(-4 * size[small] // target.l2_bytes)
-    block = Action("accumulate", (terms, str(-(-shape.sizes[terms] // width // blocks))))
-    is_cut = size[small] > target.l2_bytes // 2 and fits(shape.ast, block)
-    if is_cut:
-        plan.add(block.verb, *block.args)
+    each = -(-shape.sizes[terms] // width // blocks)
+    is_cut = size[small] > target.l2_bytes // 2 and plan.tries("accumulate", terms, each)
     outer = [name for name in shape.outputs if name not in loads]
     plan.order((*outer, large, *([terms] if is_cut else []), small))
 

@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from kernmill.compiler import linearize, loop_depths, loop_paths, lower, parse_schedule
-from kernmill.ir import Ops, Stage, UOp, elementwise, verify
-from tests.compiler.kernels import SCALARS, VECTORS, data, matmul, only, small_kernels, softmax, total
+from kernmill.compiler import linearize, loop_depths, loop_paths, lower, merge_loops, parse_schedule
+from kernmill.ir import CompileError, Ops, Stage, UOp, elementwise, verify
+from tests.compiler.kernels import SCALARS, VECTORS, attention, data, matmul, only, small_kernels, softmax, total
 from tests.compiler.passes import after
 
 KERNELS = small_kernels()
@@ -50,6 +50,13 @@ def test_what_does_not_change_with_the_inner_loop_stands_outside() -> None:
     found = depths(lower(ast, SCALARS))
     assert {found[u] for u in found if u.op in (Ops.EXP, Ops.SQRT)} == {1}
     assert {found[u] for u in found if u.op is Ops.MUL and u.dtype.is_float} == {2}
+
+
+def test_a_schedule_whose_loops_do_not_nest_is_refused_by_a_sentence() -> None:
+    """Once an internal error, which stopped a program where the heuristic had chosen it."""
+    ast = merge_loops(only(attention(data(0, 64, 8), data(1, 64, 8), data(2, 64, 8), True)))
+    with pytest.raises(CompileError, match=r"two sums share k3 but come to stand in different loops\. Cut the loops"):
+        lower(ast, VECTORS, parse_schedule("unroll i0 5; vectorize t1_0 8"))
 
 
 def test_accumulators_start_outside_their_loop_and_end_behind_it() -> None:

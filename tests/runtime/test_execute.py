@@ -73,6 +73,35 @@ print(os.waitstatus_to_exitcode(status), work() == first)
 """
 
 
+BUSY = """
+import faulthandler, os, threading
+is_over = threading.Event()
+def others():
+    size = 1
+    while not is_over.is_set():
+        size += 1
+        Tensor.ones(size, 3).exp().sum(1).realize()  # a new kernel each time
+busy = threading.Thread(target=others)
+busy.start()
+codes = []
+for number in range(8):
+    child = os.fork()
+    if child == 0:
+        faulthandler.dump_traceback_later(20, exit=True)
+        os._exit(int(Tensor.ones(5 + number, 7).sum().item()) != 7 * (5 + number))
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+is_over.set()
+busy.join()
+print(codes)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_while_another_thread_realizes_works(tmp_path: Path) -> None:
+    """It once waited for locks that the other thread held, which is not there: ours, and llvmlite's."""
+    assert run("from kernmill import Tensor" + BUSY, tmp_path / "cache")[0].strip() == str([0] * 8)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_works(tmp_path: Path) -> None:
     """The pool's threads are not copied by a fork; a child makes its own."""

@@ -46,6 +46,19 @@ def test_panels_of_one_sign_are_moved() -> None:
     assert "bias" not in schedule(product(8, 512, 512))
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_matrix_by_itself_is_moved_on_one_side(turned: bool) -> None:
+    """Once no schedule fitted, and the kernel was plain loops: one buffer holds both factors."""
+    one = data(0, 40, 40, dtype=I8).cast(dtypes.int32)
+    ast = merge_loops(only(matmul(one, permute(one, (1, 0)) if turned else one)))
+    arrays = inputs(ast)
+    arrays[1] = np.random.default_rng(0).integers(-128, 128, arrays[1].size).astype(np.int8)
+    actions = dot_actions(ast, VNNI)
+    assert actions is not None
+    assert actions[0] == Action("bias", ("1", "i0"))
+    np.testing.assert_array_equal(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
+
+
 def test_tiles_of_rows_go_by_several_panels_that_l1_does_not_hold() -> None:
     """So many as half of L2 holds, and threads find four blocks of them."""
     found = {n: schedule(product(n, n, n)) for n in (512, 1024, 2048, 8192)}

@@ -317,6 +317,12 @@ def test_short_running_sums_have_rows_as_lanes() -> None:
     assert chosen(running(4099))["vectorize"] == [("i1", "16")]  # copies with masks do not turn
 
 
+def test_terms_that_are_all_lanes_are_not_cut_in_blocks() -> None:
+    """Once no schedule fitted: a short sum between operands that outgrow the caches."""
+    ast = only(total(elementwise(Ops.MUL, data(0, 3, 23, 1, 15), data(1, 3, 1, 5, 15)), 3))
+    lower(ast, replace(VECTORS, l2_bytes=1 << 10), is_checked=True)
+
+
 def test_sums_of_which_nothing_is_chosen_are_no_running_sums() -> None:
     """Sums of exp(x - c[place]) took 20 times as long to compile and ran longer; so did those of 32 terms."""
     x, c = reshape(data(0, 4096, 16), (4096, 1, 16)), broadcast_to(reshape(data(1, 16), (1, 16, 1)), (4096, 16, 16))

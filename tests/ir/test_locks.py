@@ -1,0 +1,49 @@
+"""Locks in forked children."""
+
+import os
+import threading
+
+import pytest
+
+from kernmill.ir import process_lock
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+def result_in_child(work: object) -> int:
+    """What a forked child exits with."""
+    child = os.fork()
+    if child == 0:
+        os._exit(int(work()))  # type: ignore[operator]
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_lock_that_another_thread_holds_is_free_in_a_child() -> None:
+    lock, is_held, may_end = process_lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            may_end.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    is_held.wait()
+    try:
+        assert result_in_child(lambda: lock.acquire(blocking=False)) == 1
+        assert not lock.acquire(blocking=False)
+    finally:
+        may_end.set()
+        holder.join()
+
+
+def test_a_lock_that_the_forking_thread_holds_stays_held() -> None:
+    lock = process_lock()
+
+    def release() -> int:
+        lock.release()
+        return 7
+
+    with lock:
+        assert result_in_child(release) == 7
