@@ -2,6 +2,7 @@
 
     split i1 64        i1 becomes an outer loop over blocks of 64 and the loop i1.s inside
     unroll i0 8        the inner 8 iterations are copied out: a register tile (of a reduce loop: a longer body)
+    apart i0 4         4 parts of the loop go side by side, copied out: as many streams of what each part reads
     vectorize i1 16    the inner 16 iterations become the lanes of vectors (of a reduce loop: 16 partial results)
     group k0 4         the inner 4 iterations of a reduce loop get accumulators of their own
     thread i0          the loop is cut into chunks for the threads of the device
@@ -170,8 +171,9 @@ def find_loop(ast: UOp, name: str) -> UOp:
 
 
 _KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP,
-                 "local": AxisKind.LOCAL, "share": AxisKind.LOCAL}  # fmt: skip
-_INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g", "local": "l", "share": "l"}
+                 "local": AxisKind.LOCAL, "share": AxisKind.LOCAL, "apart": AxisKind.UNROLL}  # fmt: skip
+_ONLY: Final = {"group": AxisKind.REDUCE, "share": AxisKind.REDUCE, "apart": AxisKind.LOOP}
+_INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g", "local": "l", "share": "l", "apart": "a"}
 
 
 def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
@@ -184,7 +186,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
         is_copied = fills and verb == "vectorize" and size.is_const and amount >= size.arg  # copies of stores as one
         if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) and not is_copied:
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
-        if verb in ("group", "share") and not is_reduce:
+        if loop.arg[1] != _ONLY.get(verb, loop.arg[1]):
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
         if verb == "local" and fills:
             ast = _read_back(ast, loop)
@@ -202,7 +204,8 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
         inner_name = f"{name}.{_INNER[verb]}"
         while inner_name in taken:
             inner_name += _INNER[verb]
-        return _cut_loop(ast, loop, make_range(inner_name, amount, kind), amount), {name: inner_name}
+        inner = make_range(inner_name, amount, kind)
+        return _cut_loop(ast, loop, inner, amount, is_apart=verb == "apart"), {name: inner_name}
 
     return act
 
@@ -231,7 +234,7 @@ def _check_changes_output(ast: UOp, loop: UOp) -> None:
         raise ValueError(f"the output accumulates over {loop.arg[0]}")
 
 
-def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
+def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int, *, is_apart: bool = False) -> UOp:
     size = loop.src[0]
     info: KernelInfo = ast.arg
     order = list(info.order)
@@ -248,7 +251,7 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int) -> UOp:
             order.remove(name)
     else:
         outer = make_range(name, blocks, loop.arg[1])
-        index, loops = simplify(outer * amount + inner), (outer, inner)
+        index, loops = simplify(inner * blocks + outer if is_apart else outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
     ast = _replace_loop(ast, loop, index, loops, valid)
     return ast.replace(arg=replace(info, order=tuple(order)))
@@ -567,6 +570,7 @@ class Verb:
 VERBS: Final[dict[str, Verb]] = {
     "split": Verb(_cut("split"), propose.splits),
     "unroll": Verb(_cut("unroll"), propose.unrolls),
+    "apart": Verb(_cut("apart"), propose.parts),
     "vectorize": Verb(_cut("vectorize"), propose.vectors),
     "group": Verb(_cut("group"), propose.groups),
     "local": Verb(_cut("local"), propose.items),

@@ -8,6 +8,8 @@ Figures: docs/decisions/0019-quantised-products.md. Tests: tests/compiler/optimi
 
 from __future__ import annotations
 
+from math import gcd
+
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
 
 from .look import Access, Shape, look, nest_iterations
@@ -22,6 +24,7 @@ _TILE = 8  # rows of a register tile
 _SUMS = 12  # of a tile of many rows, whose registers hold them twice
 _WIDE = 3  # vectors of such a tile, or fewer: rows have more addresses than vectors have
 _LEAST_TILES = 4  # that read the codes again, from which on they are unpacked once
+_STREAMS = 4  # that memory is read in: parts of the matrix, far from each other
 _AHEAD = 2048  # bytes
 
 
@@ -77,8 +80,9 @@ def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Ta
         plan.cut("unroll", rows[-1], _part(sizes[rows[-1]], _TILE))
         plan.order((*beside, *rows))
         return
-    for name in beside[-1:] if len(matrices) == 1 else ():
-        plan.cut("unroll", name, 2 if sizes[name] % 2 == 0 else 1)
+    most = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
+    for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
+        plan.cut("apart", name, gcd(sizes[name], most))
     plan.add("prefetch", _AHEAD)  # it leaves alone what is small
 
 

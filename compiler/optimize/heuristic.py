@@ -34,9 +34,8 @@ _MAX_BODY = 96  # values of a tile times its unrolled reduce iterations
 _BLOCKS_ACROSS = 4  # blocks of a transpose side by side
 _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
-_AHEAD = 2048  # bytes to prefetch ahead while also writing
-_AHEAD_ONCE = 4096  # while only reading; `_AHEAD` where rows are read side by side
-_ROWS = 4  # of these
+_AHEAD = 2048  # bytes to prefetch ahead
+_STREAMS = 4  # that memory is read in
 _BARE = 4  # elementwise ops; a sum with so few waits for memory
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
@@ -48,7 +47,6 @@ _EACH_BLOCK = 8  # elementwise ops; what is made of a sum that goes on in the ou
 _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
-_LONG_SUM = 32  # vectors; folding one costs about as much as adding ten
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
@@ -239,9 +237,10 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
     if lanes is not None and overlapping(plan, shape, main, lanes, target):
         _around_caches(plan, shape, lanes, target)
         return
-    tiles = _register_tile(shape, main, lanes, width, target)
+    streams = _streams(shape, main, lane_loop, target)
+    tiles = streams or _register_tile(shape, main, lanes, width, target)
     for name, amount in tiles.items():
-        plan.cut("unroll", name, amount)
+        plan.cut("apart" if streams else "unroll", name, amount)
     _reduce_loops(plan, shape, main, lane_loop, width, prod(tiles.values()))
     for group in shape.groups:  # lanes inside lanes there are none
         is_around = any(group.loops[-1] in other.around for other in shape.groups)
@@ -260,8 +259,7 @@ def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, tar
     if lane_loop in main.loops and len(shape.groups) == 1:
         _large_outside(plan, shape, main, tiles, width, target)
         if _is_read_once(shape, main, tiles, target):
-            several = any(count > 1 and _is_long(main, name) for name, count in tiles.items())
-            plan.add("prefetch", _AHEAD if several else _AHEAD_ONCE)
+            plan.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
 
 
 def _running(plan: Plan, shape: Shape, main: Group, target: Target) -> bool:
@@ -301,25 +299,24 @@ def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int],
 
 
 def _is_read_once(shape: Shape, main: Group, tiles: dict[str, int], target: Target) -> bool:
-    """Whether a sum goes once over more than L2 holds: over what changes with every loop that no tile holds all of."""
+    """Whether a sum goes once over more than L1 holds (L2 holds what others read meanwhile): over what changes with
+    every loop that no tile holds all of."""
     moving = {name for name in shape.outputs if tiles.get(name) != shape.sizes[name]}
     sizes = {a.memory: a.memory_bytes for a in main.loads if moving <= a.steps.keys()}
-    return sum(sizes.values()) > target.l2_bytes
+    return sum(sizes.values()) > target.l1_bytes
 
 
-def _side_by_side(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
-    """Long rows that are read once, with little to do, come faster from memory some at a time."""
-    name = next((n for n in reversed(shape.outputs) if shape.sizes[n] > 1), "")
-    is_light = shape.work <= _BARE and len(shape.groups) == 1
-    if not is_light or not name or name in shape.symbolic or lane_loop not in main.loops:
+def _streams(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
+    """Rows that are read once come faster from memory in a few streams, each through a part of them: what is asked for
+    ahead at the end of a row is the begin of the stream's next one."""
+    name = max((n for n in shape.outputs if n not in shape.symbolic), key=lambda n: shape.sizes[n], default="")
+    is_light = shape.work <= _BARE or any(name not in a.steps for a in main.loads)
+    is_alone = lane_loop in main.loops and len(shape.groups) == 1
+    if not name or not is_light or not is_alone or not _is_read_once(shape, main, {}, target):
         return {}
-    is_once = _is_long(main, name) and _is_read_once(shape, main, {}, target)
-    return {name: gcd(shape.sizes[name], _ROWS)} if is_once else {}
-
-
-def _is_long(main: Group, name: str) -> bool:
-    """Whether the rows of a loop are a page or longer: shorter ones that lie one after the other are one stream."""
-    return all(abs(a.step(name) or 0) * a.size_bytes >= _PAGE for a in main.loads if name in a.steps)
+    read = {a.memory for a in main.loads if name in a.steps}
+    count = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(read)
+    return {name: _tile(shape.sizes[name], count) if count > 1 else 1}
 
 
 def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> bool:
@@ -386,10 +383,7 @@ def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int,
     ]  # fmt: skip
     reusing = _best_pair(shape, main, reusing, lane_loop)
     if lane_loop is None or lane_loop not in shape.outputs:
-        if _is_one_stream(shape, main, reusing, lane_loop, width, target):
-            reusing = []
-        tiles = {name: _tile(shape.sizes[name], 4 if many else 2) for name in reusing[:2]}
-        return tiles or _side_by_side(shape, main, lane_loop, target)
+        return {name: _tile(shape.sizes[name], 4 if many else 2) for name in reusing[:2]}
     blocks = -(-shape.sizes[lane_loop] // width)
     if not reusing:
         whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
@@ -400,15 +394,6 @@ def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int,
     if len(reusing) > 1 and left > 1:
         tiles[reusing[1]] = _tile(shape.sizes[reusing[1]], left)
     return tiles
-
-
-def _is_one_stream(
-    shape: Shape, main: Group, rows: list[str], lane_loop: str | None, width: int, target: Target
-) -> bool:
-    """Whether long sums of whole vectors read once what lies one after the other: tiles would make many streams."""
-    size = shape.sizes.get(lane_loop or "", 0)
-    is_long = size % width == 0 and size >= _LONG_SUM * width
-    return is_long and _is_read_once(shape, main, {}, target) and not any(_is_long(main, name) for name in rows)
 
 
 def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:

@@ -50,6 +50,11 @@ def unrolls(ast: UOp, target: Target) -> Iterable[Args]:
     return _amounts(ast, _TILES, AxisKind.LOOP, AxisKind.REDUCE)
 
 
+def parts(ast: UOp, target: Target) -> Iterable[Args]:
+    """Streams of output loops."""
+    return _amounts(ast, (2, 4), AxisKind.LOOP)
+
+
 def groups(ast: UOp, target: Target) -> Iterable[Args]:
     """More accumulators."""
     return _amounts(ast, _GROUPS, AxisKind.REDUCE)

@@ -19,6 +19,8 @@ from kernmill.ir import (
     elementwise,
     permute,
     reshape,
+    simplify,
+    substitute,
     verify,
 )
 from tests.compiler.kernels import (
@@ -40,6 +42,7 @@ KERNELS = {**small_kernels(), "causal": causal_kernel()}
 SEEDS = 8
 VERBS = [
     *("split", "unroll", "vectorize") * 2, "group", "thread", "order", "stage", "stream", "accumulate", "inplace",
+    "apart",
 ]  # fmt: skip
 
 
@@ -160,6 +163,19 @@ def test_the_actions_applied_are_kept() -> None:
     assert ast.arg.actions == ("vectorize k0 4", "group k0 2", "thread i0")
 
 
+@pytest.mark.parametrize("rows", [8, 7])
+def test_parts_that_go_side_by_side_are_far_from_each_other(rows: int) -> None:
+    ast = apply_actions(merge_loops(only(total(data(0, rows, 16), 1))), parse_schedule("apart i0 4; thread i0"))
+    assert {name: int(loop.src[0].arg) for name, loop in loops(ast).items()} == {"i0": 2, "i0.a": 4, "k0": 16}
+    (load,) = (node for node in ast.toposort() if node.op is Ops.LOAD)
+    table = {loop: loop.like(value) for name, loop in loops(ast).items() for value in (0,) if name != "i0.a"}
+    place = simplify(substitute(load.src[0].src[1], table))
+    at = [simplify(substitute(place, {loops(ast)["i0.a"]: loops(ast)["i0.a"].like(n)})).arg for n in range(4)]
+    assert at == [0, 32, 64, 96]
+    arrays = inputs(ast, 1)
+    close(run_ast(ast, arrays), run_ast(only(total(data(0, rows, 16), 1)), arrays))
+
+
 WRONG = {
     "fold i0 2": "schedule: there is no action 'fold'. Actions: split, unroll,",
     "split i9 2": "split i9 2 does not fit: there is no loop 'i9'. Its loops are ",
@@ -167,6 +183,7 @@ WRONG = {
     "split i0 two": "split i0 two does not fit",
     "unroll i0 1": "the amount must be 2 or more",
     "group i0 2": "i0 is a loop of kind loop",
+    "apart k0 2": "k0 is a loop of kind reduce",
     "unroll i0 2; unroll i0.u 2": "i0.u is a loop of kind unroll",
     "thread k0": "k0 is no output loop",
     "order i1 i0": "the output loops are i0",

@@ -52,11 +52,12 @@ def test_one_kernel_of_two_sums() -> None:
 
 
 def test_one_row() -> None:
-    """Lanes are rows of the weights, two groups of them beside each other where they are even in number."""
-    found = schedule(product(groups=4))
+    """Lanes are rows of the weights, of which four parts, or two, are read side by side where they are equally long."""
+    found = schedule(product(groups=8))
     assert found[0].split()[::2] == ["vectorize", "16"]
-    assert "unroll i0 2" in found
-    assert "unroll i0 2" not in schedule(product(groups=3))
+    assert "apart i0 4" in found
+    assert "apart i0 2" in schedule(product(groups=6))
+    assert not any(line.startswith("apart") for line in schedule(product(groups=3)))
 
 
 def test_many_rows() -> None:

@@ -61,20 +61,24 @@ def test_a_product_is_a_register_tile() -> None:
 
 
 def test_a_row_sum_has_lanes_and_groups_of_its_own() -> None:
-    found = chosen(total(data(0, 32, 4096), 1))
+    found = chosen(total(data(0, 2, 4096), 1))  # L1 may hold them
     assert found["vectorize"] == [("k0", "16")]
     assert found["group"] == [("k0", "4")]
-    assert "unroll" not in found
-    assert "prefetch" not in found
+    assert found.keys().isdisjoint({"unroll", "apart", "prefetch"})
 
 
-def test_long_rows_that_no_cache_holds_are_read_side_by_side() -> None:
+def test_rows_that_are_read_once_are_read_in_streams_far_from_each_other() -> None:
     found = chosen(total(data(0, 512, 4096), 1))
-    assert found["unroll"] == [("i0", "4")]
-    assert found["prefetch"] == [("2048",)]
-    assert chosen(total(data(0, 511, 4096), 1))["prefetch"] == [("4096",)]
+    assert (found["apart"], found["prefetch"]) == ([("i0", "4")], [("2048",)])
+    assert "unroll" not in found
+    assert chosen(total(data(0, 511, 4096), 1))["apart"] == [("i0", "4")]  # of the last part a row is masked
+    assert chosen(total(data(0, 5, 1 << 15), 1))["apart"] == [("i0", "3")]
+    both = chosen(total(data(0, 512, 4096) * data(1, 512, 4096), 1))
+    assert both["apart"] == [("i0", "2")]  # as many streams in all
+    three = chosen(total(data(0, 512, 4096) * data(1, 512, 4096) * data(2, 512, 4096), 1))
+    assert ("apart" in three, three["prefetch"]) == (False, [("2048",)])
     few = chosen(matmul(data(0, 512, 4096), permute(data(1, 3, 4096), (1, 0))))
-    assert found["prefetch"] == few["prefetch"]
+    assert [distance for (distance,) in few["prefetch"]] == ["4096"]
 
 
 def test_a_view_is_as_large_as_what_is_read_of_it() -> None:
@@ -263,17 +267,17 @@ def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -
     assert verbs["thread"] == ("i1",)
 
 
-@pytest.mark.parametrize(("rows", "terms", "tile", "ahead"), [
-    (4864, 896, [], ["4096"]),  # one row after the other, as they lie
-    (4864, 900, [("i0", "4")], ["4096"]),  # no whole vectors
-    (65536, 64, [("i0", "4")], ["4096"]),  # short sums
-    (64, 896, [("i0", "4")], []),  # in a cache
-    (512, 4096, [("i0", "4")], ["2048"]),  # rows of pages
+@pytest.mark.parametrize(("rows", "terms", "verb"), [
+    (4864, 896, "apart"), (4863, 896, "apart"), (4864, 900, "apart"), (65536, 64, "apart"), (512, 4096, "apart"),
+    (400, 896, "apart"),  # L2 could hold it, but does not
+    (8, 896, "unroll"),  # L1 may
 ])  # fmt: skip
-def test_one_row_by_a_transposed_matrix(rows: int, terms: int, tile: list[tuple[str, ...]], ahead: list[str]) -> None:
+def test_one_row_by_a_transposed_matrix(rows: int, terms: int, verb: str) -> None:
     found = chosen(matmul(data(0, 1, terms), permute(data(1, rows, terms), (1, 0))))
-    assert (found["vectorize"], found.get("unroll", [])) == ([("k0", "16")], tile)
-    assert [distance for (distance,) in found.get("prefetch", [])] == ahead
+    other = "unroll" if verb == "apart" else "apart"
+    assert (found["vectorize"], found[verb]) == ([("k0", "16")], [("i0", "4")])
+    assert other not in found
+    assert found.get("prefetch", []) == ([("2048",)] if verb == "apart" else [])
 
 
 @pytest.mark.parametrize(("rows", "columns", "lanes", "copies"), [

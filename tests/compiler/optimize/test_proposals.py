@@ -27,6 +27,7 @@ def test_cuts_are_at_most_as_large_as_the_loop() -> None:
     ]
     assert {args[0] for args in proposals.groups(ast, VECTORS)} == {"k0"}
     assert {args[0] for args in proposals.unrolls(ast, VECTORS)} == {"i0", "i1", "k0"}
+    assert set(proposals.parts(ast, VECTORS)) == {("i0", "2"), ("i0", "4"), ("i1", "2"), ("i1", "4")}
 
 
 def test_lanes_are_those_of_the_target() -> None:
