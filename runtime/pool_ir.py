@@ -15,8 +15,9 @@ Apart (Linux). Before workers are woken they are kept off the caller's CPU, `hom
 behind the one that woke it for a time slice, with a CPU idle beside it.
 
 Backing off. Where sharing took clearly longer than one thread would have, judged by the caller's own chunks, something
-else runs on the workers' CPUs: for `penalty` ns, until `until`, jobs are done by the caller alone. A failure doubles
-the penalty, a success halves it.
+else runs on the workers' CPUs: the next jobs are done by the caller alone, for `penalty` ns of work, of which `debt` is
+left. A failure doubles the penalty unless sharing `earned` more than that since the last one; once it earned as much
+as the penalty, that is halved. Where nothing failed no clock is read for it.
 
 What waits for the system anyway is optnone: LLVM takes a quarter less for the module, which is in every cold start.
 """
@@ -30,7 +31,7 @@ STATE = {  # where a field lies, in bytes; `word` is at 0
     "done": 64, "waiting": 68,
     "fn": 128, "args": 136, "n": 144, "chunk": 152, "chunks": 160,
     "epoch": 192, "sleepers": 196, "stop": 200,
-    "threads": 256, "spin": 264, "home": 272, "until": 280, "penalty": 288,
+    "threads": 256, "spin": 264, "home": 272, "debt": 280, "penalty": 288, "earned": 296,
     "workers": 320, "ids": 328,  # of the workers' threads
     "allowed": 2048, "others": 2176,  # CPUs; those but the caller's
 }  # fmt: skip
@@ -172,11 +173,15 @@ _SHARE = """
 define internal void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk) nounwind noinline {
 entry:FIELDS
   %begun = call i64 @now()
-  %until = load i64, ptr %until.p, align 8
-  %shunned = icmp slt i64 %begun, %until
-  br i1 %shunned, label %single, label %publish
-single:
+  %debt = load i64, ptr %debt.p, align 8
+  %shunned = icmp sgt i64 %debt, 0
+  br i1 %shunned, label %solo, label %publish
+solo:
   call void %fn(ptr %args, i64 0, i64 %n) nounwind
+  %ended = call i64 @now()
+  %worked = sub i64 %ended, %begun
+  %debt1 = sub i64 %debt, %worked
+  store i64 %debt1, ptr %debt.p, align 8
   ret void
 publish:
   %up = add i64 %n, %chunk
@@ -223,7 +228,10 @@ poll:
   br i1 %finished, label %arrived, label %again
 arrived:
   %patient = icmp ult i64 %turn, PATIENCE
-  br i1 %patient, label %out, label %judge
+  %recent = load i64, ptr %penalty.p, align 8
+  %calm = icmp eq i64 %recent, 0
+  %fine = and i1 %patient, %calm
+  br i1 %fine, label %out, label %judge
 again:
   PAUSE
   %next = add i64 %turn, 1
@@ -247,20 +255,32 @@ judge:
   %took = sub i64 %end, %begun
   %busy = sub i64 %own, %begun
   %mine64 = zext i32 %mine to i64
+  %some = call i64 @llvm.smax.i64(i64 %mine64, i64 1)
+  %all = mul i64 %busy, %chunks
+  %single = udiv i64 %all, %some
   %fair = sub i64 %took, SLACK
-  %took.m = mul i64 %fair, %mine64
-  %alone.m = mul i64 %busy, %chunks
-  %worse = icmp sgt i64 %took.m, %alone.m
+  %worse = icmp sgt i64 %fair, %single
+  %gain = sub i64 %single, %took
+  %earned = load i64, ptr %earned.p, align 8
+  %sum = add i64 %earned, %gain
   %penalty = load i64, ptr %penalty.p, align 8
-  %half = lshr i64 %penalty, 1
+  %paid = icmp sgt i64 %sum, 0
   %double = shl i64 %penalty, 1
-  %above = call i64 @llvm.smax.i64(i64 %double, i64 LEAST)
-  %capped = call i64 @llvm.smin.i64(i64 %above, i64 MOST)
-  %penalty1 = select i1 %worse, i64 %capped, i64 %half
-  %later = add i64 %end, %capped
-  %until1 = select i1 %worse, i64 %later, i64 0
+  %capped = call i64 @llvm.smin.i64(i64 %double, i64 MOST)
+  %tried = select i1 %paid, i64 0, i64 %capped
+  %raised = call i64 @llvm.smax.i64(i64 %tried, i64 LEAST)
+  %enough = icmp sge i64 %sum, %penalty
+  %half = lshr i64 %penalty, 1
+  %small = icmp slt i64 %half, LEAST
+  %lowered = select i1 %small, i64 0, i64 %half
+  %eased = select i1 %enough, i64 %lowered, i64 %penalty
+  %penalty1 = select i1 %worse, i64 %raised, i64 %eased
+  %debt2 = select i1 %worse, i64 %raised, i64 0
+  %anew = or i1 %worse, %enough
+  %earned1 = select i1 %anew, i64 0, i64 %sum
   store i64 %penalty1, ptr %penalty.p, align 8
-  store i64 %until1, ptr %until.p, align 8
+  store i64 %debt2, ptr %debt.p, align 8
+  store i64 %earned1, ptr %earned.p, align 8
   br label %out
 out:
   ret void
