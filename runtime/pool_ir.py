@@ -42,13 +42,13 @@ _PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }
-_FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
-_AFFINITY_CALL = {"x86_64": 203, "aarch64": 122, "riscv64": 122, "ppc64le": 222, "s390x": 239}
+# Linux's numbers of futex and sched_setaffinity
+_CALLS = {"x86_64": (202, 203), "aarch64": (98, 122), "riscv64": (98, 122), "ppc64le": (221, 222), "s390x": (238, 239)}
 _LEAST_PENALTY_NS, _MOST_PENALTY_NS = 4_000_000, 128_000_000
 _PATIENCE = 200  # pauses that a caller waits without asking whether sharing paid
 _SLACK_NS = 500_000  # by which it may be late: waking an idle CPU of a virtual machine takes up to 400 us
 
-_WAIT_FUTEX = """
+_LINUX = """
 declare i64 @syscall(i64, ...)
 define internal void @wait(ptr %word, i32 %seen) nounwind noinline optnone {
   %value = zext i32 %seen to i64
@@ -61,7 +61,7 @@ define internal void @wake(ptr %word, i64 %most) nounwind noinline optnone {
 }
 """
 
-_WAIT_POLL = """
+_ELSEWHERE = """
 declare i32 @usleep(i32)
 define internal void @wait(ptr %word, i32 %seen) nounwind noinline optnone {
   %r = call i32 @usleep(i32 50)
@@ -70,9 +70,6 @@ define internal void @wait(ptr %word, i32 %seen) nounwind noinline optnone {
 define internal void @wake(ptr %word, i64 %most) nounwind noinline optnone {
   ret void
 }
-"""
-
-_APART_NOWHERE = """
 define internal void @apart(ptr %s) nounwind {
   ret void
 }
@@ -258,9 +255,8 @@ judge:
   %some = call i64 @llvm.smax.i64(i64 %mine64, i64 1)
   %all = mul i64 %busy, %chunks
   %single = udiv i64 %all, %some
-  %fair = sub i64 %took, SLACK
-  %worse = icmp sgt i64 %fair, %single
   %gain = sub i64 %single, %took
+  %worse = icmp slt i64 %gain, -SLACK
   %earned = load i64, ptr %earned.p, align 8
   %sum = add i64 %earned, %gain
   %penalty = load i64, ptr %penalty.p, align 8
@@ -271,9 +267,7 @@ judge:
   %raised = call i64 @llvm.smax.i64(i64 %tried, i64 LEAST)
   %enough = icmp sge i64 %sum, %penalty
   %half = lshr i64 %penalty, 1
-  %small = icmp slt i64 %half, LEAST
-  %lowered = select i1 %small, i64 0, i64 %half
-  %eased = select i1 %enough, i64 %lowered, i64 %penalty
+  %eased = select i1 %enough, i64 %half, i64 %penalty
   %penalty1 = select i1 %worse, i64 %raised, i64 %eased
   %debt2 = select i1 %worse, i64 %raised, i64 0
   %anew = or i1 %worse, %enough
@@ -425,19 +419,17 @@ _STOP = """%now = call i64 @now()
 def pool_ir(arch: str, system: str) -> str:
     """The module for `arch` ("x86_64") and `system` (`sys.platform`): the functions of `POOL_FUNCTIONS`."""
     declare, pause = _PAUSE.get(arch, ("", "fence seq_cst"))
-    futex = _FUTEX_CALL.get(arch) if system == "linux" else None
-    wait = _WAIT_POLL if futex is None else _WAIT_FUTEX.replace("FUTEX", str(futex))
+    calls = _CALLS.get(arch) if system == "linux" else None
+    waiting = _LINUX + _APART if calls else _ELSEWHERE
     plain = _RUN.replace("NAME", "km_run").replace("OUT", "").replace("START", "").replace("STOP", "")
     timed = _RUN.replace("NAME", "km_run_timed").replace("OUT) nounwind", ", ptr %times) nounwind noinline optnone")
     timed = timed.replace("START", _START).replace("STOP", _STOP)
     clock = _CLOCK.replace("CLOCK", "6" if system == "darwin" else "1")
-    call = _AFFINITY_CALL.get(arch) if futex is not None else None
-    apart = _APART_NOWHERE if call is None else _APART.replace("AFFINITY", str(call))
-    text = "\n".join((declare, wait, apart, _WORK, clock, _SHARE, _WORKER, plain, timed))
+    text = "\n".join((declare, waiting, _WORK, clock, _SHARE, _WORKER, plain, timed))
     fields = "".join(f"\n  %{name}.p = getelementptr i8, ptr %s, i64 {at}" for name, at in STATE.items())
     words = {
-        "FIELDS": fields, "PAUSE": pause, "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS,
-        "MOST": _MOST_PENALTY_NS,
+        **dict(zip(("FUTEX", "AFFINITY"), calls or (), strict=False)), "FIELDS": fields, "PAUSE": pause,
+        "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS, "MOST": _MOST_PENALTY_NS,
     }  # fmt: skip
     for word, value in words.items():
         text = text.replace(word, str(value))

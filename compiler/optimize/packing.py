@@ -68,8 +68,7 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
     is_dear = not (_is_side_by_side(panel[0], lanes) and is_small)
     left = None if is_short else _dear_rows(plan, shape, main, lanes, rows)
     packing = _Packing(lanes, rows, terms, width, panel[0], left)
-    if not is_small and not is_short and _is_near(plan, shape, packing, target):
-        _as_it_lies(plan, shape, packing, target)
+    if not is_small and not is_short and _as_it_lies(plan, shape, packing, target):
         return
     size_bytes = shape.sizes[lanes] * shape.sizes[terms] * panel[0].size_bytes
     enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes, terms, size_bytes / target.l2_bytes)
@@ -141,27 +140,21 @@ def _is_for_all(shape: Shape, left: Access, lanes: str, rows: str) -> bool:
     return bool(batch) and not any(name in left.steps for name in batch)
 
 
-def _is_near(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> bool:
-    """Whether tiles read the operand of the lanes from L2 as fast as they would read copied panels: half of L2 holds it,
-    it lies in whole lines, and the rows of a tile are enough work for each line."""
-    panel, lanes, terms = packing.panel, packing.lanes, packing.terms
-    if panel is None or not _is_side_by_side(panel, lanes) or (panel.step(terms) or 0) * panel.size_bytes % _LINE:
+def _as_it_lies(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> bool:
+    """Whether tiles read the operand of the lanes from L2 as fast as copied panels: half of L2 holds it, it lies in
+    whole lines, and the rows of a tile are enough work for each line. Then it is asked for some rows ahead, the larger
+    operand is read once, and dear rows are packed tile by tile."""
+    panel, left, lanes, rows, terms = packing.panel, packing.left, packing.lanes, packing.rows, packing.terms
+    pitch = 0 if panel is None or not _is_side_by_side(panel, lanes) else (panel.step(terms) or 0) * panel.size_bytes
+    is_in_l2 = 2 * _VALUE_BYTES * shape.sizes[lanes] * shape.sizes[terms] <= target.l2_bytes
+    is_for_all = left is not None and _is_for_all(shape, left, lanes, rows)
+    if not pitch or pitch % _LINE or not is_in_l2 or plan.together(rows) < _ENOUGH_ROWS or is_for_all:
         return False
-    is_in_l2 = 2 * shape.sizes[lanes] * shape.sizes[terms] * panel.size_bytes <= target.l2_bytes
-    is_for_all = packing.left is not None and _is_for_all(shape, packing.left, lanes, packing.rows)
-    return bool(panel.step(terms)) and is_in_l2 and plan.together(packing.rows) >= _ENOUGH_ROWS and not is_for_all
-
-
-def _as_it_lies(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> None:
-    """The operand of the lanes is not copied, but asked for some rows ahead; the larger operand is read once, and dear
-    rows are packed tile by tile."""
-    panel, lanes, rows, terms = packing.panel, packing.lanes, packing.rows, packing.terms
-    is_high = packing.left is not None or shape.sizes[rows] > shape.sizes[lanes]
-    inner = (rows, lanes) if is_high else (lanes, rows)
+    inner = (rows, lanes) if left is not None or shape.sizes[rows] > shape.sizes[lanes] else (lanes, rows)
     plan.order((*(name for name in shape.outputs if name not in inner), *inner))
-    if panel is not None:
-        plan.tries("prefetch", _ROWS_AHEAD * (panel.step(terms) or 0) * panel.size_bytes, lanes)
+    plan.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
     _stage_rows(plan, packing, [terms] if plan.together(terms) < shape.sizes[terms] else [], [], target)
+    return True
 
 
 def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> None:
