@@ -14,11 +14,11 @@ import mmap
 import os
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any
 
 from kernmill.ir import InternalError, OutOfMemoryError
 
-__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "AllocatorStatistics", "Block", "HostAllocator"]
+__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator"]
 
 ALIGNMENT_BYTES = 64
 PADDING_BYTES = 64
@@ -52,16 +52,6 @@ class Block:
         return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
 
 
-class AllocatorStatistics(NamedTuple):
-    """What an allocator holds. Units: bytes; `fresh` and `reused` count requests."""
-
-    live_bytes: int
-    cached_bytes: int
-    peak_bytes: int
-    fresh: int
-    reused: int
-
-
 class HostAllocator:
     """Allocates and caches blocks; any thread may call it. Other memory than the system's is a subclass."""
 
@@ -74,8 +64,7 @@ class HostAllocator:
         self._lock = threading.Lock()
         self._returned: collections.deque[Block] = collections.deque()
         self._free: dict[int, list[Block]] = {}  # capacity -> blocks, the most recently freed (still in cache) last
-        self._live_bytes = self._cached_bytes = self._peak_bytes = 0
-        self._fresh = self._reused = self._clock = 0
+        self._live_bytes = self._cached_bytes = self._clock = 0
         _allocators.add(self)
 
     def alloc(self, nbytes: int) -> Block:
@@ -93,13 +82,11 @@ class HostAllocator:
             block = blocks.pop() if blocks else None
             if block is not None:
                 self._cached_bytes -= capacity
-                self._reused += 1
         if block is None:
             block = self._map(nbytes, capacity)
         block.nbytes, block.is_live = nbytes, True
         with self._lock:
             self._live_bytes += nbytes
-            self._peak_bytes = max(self._peak_bytes, self._live_bytes)
         return block
 
     def free(self, block: Block) -> None:
@@ -128,13 +115,11 @@ class HostAllocator:
                 self._drop_oldest()
             return before - self._cached_bytes
 
-    def statistics(self) -> AllocatorStatistics:
-        """Figures of this moment."""
+    def held_bytes(self) -> tuple[int, int]:
+        """Of this moment: what live blocks were asked for, and what is kept for reuse."""
         with self._lock:
             self._collect()
-            return AllocatorStatistics(
-                self._live_bytes, self._cached_bytes, self._peak_bytes, self._fresh, self._reused
-            )
+            return self._live_bytes, self._cached_bytes
 
     def renew_after_fork(self) -> None:
         """In a forked child: a thread that is not here may have held the lock."""
@@ -162,17 +147,12 @@ class HostAllocator:
             del self._free[capacity]
 
     def _map(self, nbytes: int, capacity: int) -> Block:
-        self._fresh += 1
-        try:
-            return self.new_block(capacity)
-        except (OSError, MemoryError, OverflowError, ValueError):
-            self.trim()
-        try:
-            return self.new_block(capacity)
-        except (OSError, MemoryError, OverflowError, ValueError):
-            raise OutOfMemoryError(
-                f"{self._device}: no room for a buffer of {_human(nbytes)}. {self.figures()} {SMALLER}"
-            ) from None
+        for _ in range(2):
+            try:
+                return self.new_block(capacity)
+            except (OSError, MemoryError, OverflowError, ValueError):
+                self.trim()
+        raise OutOfMemoryError(f"{self._device}: no room for a buffer of {_human(nbytes)}. {self.figures()} {SMALLER}")
 
     def figures(self) -> str:
         """What is held and what there is, for an error's text."""

@@ -15,8 +15,9 @@ Apart (Linux). Before workers are woken they are kept off the caller's CPU, `hom
 behind the one that woke it for a time slice, with a CPU idle beside it.
 
 Backing off. Where sharing took clearly longer than one thread would have, judged by the caller's own chunks, something
-else runs on the workers' CPUs: for `penalty` ns, until `until`, jobs are done by the caller alone. A failure doubles
-the penalty, a success halves it.
+else runs on the workers' CPUs: the next jobs are done by the caller alone, for `penalty` ns of work, of which `debt` is
+left. A failure doubles the penalty unless sharing `earned` more than that since the last one; once it earned as much
+as the penalty, that is halved. Where nothing failed no clock is read for it.
 
 What waits for the system anyway is optnone: LLVM takes a quarter less for the module, which is in every cold start.
 """
@@ -30,7 +31,7 @@ STATE = {  # where a field lies, in bytes; `word` is at 0
     "done": 64, "waiting": 68,
     "fn": 128, "args": 136, "n": 144, "chunk": 152, "chunks": 160,
     "epoch": 192, "sleepers": 196, "stop": 200,
-    "threads": 256, "spin": 264, "home": 272, "until": 280, "penalty": 288,
+    "threads": 256, "spin": 264, "home": 272, "debt": 280, "penalty": 288, "earned": 296,
     "workers": 320, "ids": 328,  # of the workers' threads
     "allowed": 2048, "others": 2176,  # CPUs; those but the caller's
 }  # fmt: skip
@@ -41,13 +42,13 @@ _PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
     "aarch64": ("declare void @llvm.aarch64.hint(i32)", "call void @llvm.aarch64.hint(i32 1)"),
 }
-_FUTEX_CALL = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
-_AFFINITY_CALL = {"x86_64": 203, "aarch64": 122, "riscv64": 122, "ppc64le": 222, "s390x": 239}
+# Linux's numbers of futex and sched_setaffinity
+_CALLS = {"x86_64": (202, 203), "aarch64": (98, 122), "riscv64": (98, 122), "ppc64le": (221, 222), "s390x": (238, 239)}
 _LEAST_PENALTY_NS, _MOST_PENALTY_NS = 4_000_000, 128_000_000
 _PATIENCE = 200  # pauses that a caller waits without asking whether sharing paid
 _SLACK_NS = 500_000  # by which it may be late: waking an idle CPU of a virtual machine takes up to 400 us
 
-_WAIT_FUTEX = """
+_LINUX = """
 declare i64 @syscall(i64, ...)
 define internal void @wait(ptr %word, i32 %seen) nounwind noinline optnone {
   %value = zext i32 %seen to i64
@@ -60,7 +61,7 @@ define internal void @wake(ptr %word, i64 %most) nounwind noinline optnone {
 }
 """
 
-_WAIT_POLL = """
+_ELSEWHERE = """
 declare i32 @usleep(i32)
 define internal void @wait(ptr %word, i32 %seen) nounwind noinline optnone {
   %r = call i32 @usleep(i32 50)
@@ -69,9 +70,6 @@ define internal void @wait(ptr %word, i32 %seen) nounwind noinline optnone {
 define internal void @wake(ptr %word, i64 %most) nounwind noinline optnone {
   ret void
 }
-"""
-
-_APART_NOWHERE = """
 define internal void @apart(ptr %s) nounwind {
   ret void
 }
@@ -172,11 +170,15 @@ _SHARE = """
 define internal void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk) nounwind noinline {
 entry:FIELDS
   %begun = call i64 @now()
-  %until = load i64, ptr %until.p, align 8
-  %shunned = icmp slt i64 %begun, %until
-  br i1 %shunned, label %single, label %publish
-single:
+  %debt = load i64, ptr %debt.p, align 8
+  %shunned = icmp sgt i64 %debt, 0
+  br i1 %shunned, label %solo, label %publish
+solo:
   call void %fn(ptr %args, i64 0, i64 %n) nounwind
+  %ended = call i64 @now()
+  %worked = sub i64 %ended, %begun
+  %debt1 = sub i64 %debt, %worked
+  store i64 %debt1, ptr %debt.p, align 8
   ret void
 publish:
   %up = add i64 %n, %chunk
@@ -223,7 +225,10 @@ poll:
   br i1 %finished, label %arrived, label %again
 arrived:
   %patient = icmp ult i64 %turn, PATIENCE
-  br i1 %patient, label %out, label %judge
+  %recent = load i64, ptr %penalty.p, align 8
+  %calm = icmp eq i64 %recent, 0
+  %fine = and i1 %patient, %calm
+  br i1 %fine, label %out, label %judge
 again:
   PAUSE
   %next = add i64 %turn, 1
@@ -247,20 +252,29 @@ judge:
   %took = sub i64 %end, %begun
   %busy = sub i64 %own, %begun
   %mine64 = zext i32 %mine to i64
-  %fair = sub i64 %took, SLACK
-  %took.m = mul i64 %fair, %mine64
-  %alone.m = mul i64 %busy, %chunks
-  %worse = icmp sgt i64 %took.m, %alone.m
+  %some = call i64 @llvm.smax.i64(i64 %mine64, i64 1)
+  %all = mul i64 %busy, %chunks
+  %single = udiv i64 %all, %some
+  %gain = sub i64 %single, %took
+  %worse = icmp slt i64 %gain, -SLACK
+  %earned = load i64, ptr %earned.p, align 8
+  %sum = add i64 %earned, %gain
   %penalty = load i64, ptr %penalty.p, align 8
-  %half = lshr i64 %penalty, 1
+  %paid = icmp sgt i64 %sum, 0
   %double = shl i64 %penalty, 1
-  %above = call i64 @llvm.smax.i64(i64 %double, i64 LEAST)
-  %capped = call i64 @llvm.smin.i64(i64 %above, i64 MOST)
-  %penalty1 = select i1 %worse, i64 %capped, i64 %half
-  %later = add i64 %end, %capped
-  %until1 = select i1 %worse, i64 %later, i64 0
+  %capped = call i64 @llvm.smin.i64(i64 %double, i64 MOST)
+  %tried = select i1 %paid, i64 0, i64 %capped
+  %raised = call i64 @llvm.smax.i64(i64 %tried, i64 LEAST)
+  %enough = icmp sge i64 %sum, %penalty
+  %half = lshr i64 %penalty, 1
+  %eased = select i1 %enough, i64 %half, i64 %penalty
+  %penalty1 = select i1 %worse, i64 %raised, i64 %eased
+  %debt2 = select i1 %worse, i64 %raised, i64 0
+  %anew = or i1 %worse, %enough
+  %earned1 = select i1 %anew, i64 0, i64 %sum
   store i64 %penalty1, ptr %penalty.p, align 8
-  store i64 %until1, ptr %until.p, align 8
+  store i64 %debt2, ptr %debt.p, align 8
+  store i64 %earned1, ptr %earned.p, align 8
   br label %out
 out:
   ret void
@@ -440,19 +454,17 @@ _STOP = """%now = call i64 @now()
 def pool_ir(arch: str, system: str) -> str:
     """The module for `arch` ("x86_64") and `system` (`sys.platform`): the functions of `POOL_FUNCTIONS`."""
     declare, pause = _PAUSE.get(arch, ("", "fence seq_cst"))
-    futex = _FUTEX_CALL.get(arch) if system == "linux" else None
-    wait = _WAIT_POLL if futex is None else _WAIT_FUTEX.replace("FUTEX", str(futex))
+    calls = _CALLS.get(arch) if system == "linux" else None
+    waiting = _LINUX + _APART if calls else _ELSEWHERE
     plain = _RUN.replace("NAME", "km_run").replace("OUT", "").replace("START", "").replace("STOP", "")
     timed = _RUN.replace("NAME", "km_run_timed").replace("OUT) nounwind", ", ptr %times) nounwind noinline optnone")
     timed = timed.replace("START", _START).replace("STOP", _STOP)
     clock = _CLOCK.replace("CLOCK", "6" if system == "darwin" else "1")
-    call = _AFFINITY_CALL.get(arch) if futex is not None else None
-    apart = _APART_NOWHERE if call is None else _APART.replace("AFFINITY", str(call))
-    text = "\n".join((declare, wait, apart, _WORK, clock, _SHARE, _WORKER, _CHAIN, plain, timed))
+    text = "\n".join((declare, waiting, _WORK, clock, _SHARE, _WORKER, _CHAIN, plain, timed))
     fields = "".join(f"\n  %{name}.p = getelementptr i8, ptr %s, i64 {at}" for name, at in STATE.items())
     words = {
-        "FIELDS": fields, "PAUSE": pause, "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS,
-        "MOST": _MOST_PENALTY_NS,
+        **dict(zip(("FUTEX", "AFFINITY"), calls or (), strict=False)), "FIELDS": fields, "PAUSE": pause,
+        "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS, "MOST": _MOST_PENALTY_NS,
     }  # fmt: skip
     for word, value in words.items():
         text = text.replace(word, str(value))

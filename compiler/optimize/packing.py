@@ -11,7 +11,7 @@ tests/compiler/optimize/test_packing.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernmill.ir import Ops, Target
 
@@ -31,6 +31,9 @@ _MOST_BLOCKS = 16
 _MOST_ROWS = 16  # times L2: a block of packed rows; it is read in the order in which it lies
 _FAR = 8  # times L2: what no cache holds; a panel that leaves room for the next takes such a part of it
 _SHORT, _LONG = 64, 512  # terms of a sum that hides what is asked for; of one that is long beside its stores
+_LINE = 64  # bytes that come together
+_ENOUGH_ROWS = 6  # of a tile: two multiplications a cycle then want a third of a line from L2
+_ROWS_AHEAD = 16  # of the matrix, that are asked for: what they are worked on for is how long L3 takes
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
@@ -64,13 +67,15 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
     is_small = panel[0].memory_bytes <= target.l1_bytes and shape.sizes[lanes] % width == 0  # stays in L1
     is_dear = not (_is_side_by_side(panel[0], lanes) and is_small)
     left = None if is_short else _dear_rows(plan, shape, main, lanes, rows)
+    packing = _Packing(lanes, rows, terms, width, panel[0], left)
+    if not is_small and not is_short and _as_it_lies(plan, shape, packing, target):
+        return
     size_bytes = shape.sizes[lanes] * shape.sizes[terms] * panel[0].size_bytes
     enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes, terms, size_bytes / target.l2_bytes)
     if is_dear and not enough and left is None:
         plan.order([*(name for name in shape.outputs if name not in (rows, lanes)), lanes, rows])
     elif is_dear or left is not None:
-        operand = panel[0] if is_dear and enough else None
-        _blocked(plan, shape, _Packing(lanes, rows, terms, width, operand, left), target)
+        _blocked(plan, shape, packing if is_dear and enough else replace(packing, panel=None), target)
 
 
 def ask_by_tiles(plan: Plan, shape: Shape, main: Group, lanes: str, target: Target) -> None:
@@ -81,7 +86,12 @@ def ask_by_tiles(plan: Plan, shape: Shape, main: Group, lanes: str, target: Targ
         return
     (terms,), (store, *others) = main.loops, shape.stores
     far = _FAR * target.l2_bytes
-    if not others and store.step(lanes) == 1 and store.memory_bytes > far and shape.sizes[terms] <= _LONG:
+    if (
+        not others
+        and store.step(lanes) == 1
+        and 4 * store.memory_bytes > target.l2_bytes
+        and shape.sizes[terms] <= _LONG
+    ):
         plan.tries("claim")
     for left in (a for a in main.loads if rows in a.steps and lanes not in a.steps and not is_gated(a)):
         is_once = lanes not in plan.loops and plan.loops[-1] == rows and left.memory_bytes > far
@@ -128,6 +138,23 @@ def _is_for_all(shape: Shape, left: Access, lanes: str, rows: str) -> bool:
     """Whether other output loops use the same rows again: packed once, they serve all products of a batch."""
     batch = [name for name in shape.outputs if name not in (lanes, rows) and shape.sizes[name] > 1]
     return bool(batch) and not any(name in left.steps for name in batch)
+
+
+def _as_it_lies(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> bool:
+    """Whether tiles read the operand of the lanes from L2 as fast as copied panels: half of L2 holds it, it lies in
+    whole lines, and the rows of a tile are enough work for each line. Then it is asked for some rows ahead, the larger
+    operand is read once, and dear rows are packed tile by tile."""
+    panel, left, lanes, rows, terms = packing.panel, packing.left, packing.lanes, packing.rows, packing.terms
+    pitch = 0 if panel is None or not _is_side_by_side(panel, lanes) else (panel.step(terms) or 0) * panel.size_bytes
+    is_in_l2 = 2 * _VALUE_BYTES * shape.sizes[lanes] * shape.sizes[terms] <= target.l2_bytes
+    is_for_all = left is not None and _is_for_all(shape, left, lanes, rows)
+    if not pitch or pitch % _LINE or not is_in_l2 or plan.together(rows) < _ENOUGH_ROWS or is_for_all:
+        return False
+    inner = (rows, lanes) if left is not None or shape.sizes[rows] > shape.sizes[lanes] else (lanes, rows)
+    plan.order((*(name for name in shape.outputs if name not in inner), *inner))
+    plan.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
+    _stage_rows(plan, packing, [terms] if plan.together(terms) < shape.sizes[terms] else [], [], target)
+    return True
 
 
 def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> None:

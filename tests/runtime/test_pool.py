@@ -266,19 +266,83 @@ def test_woken_workers_are_kept_off_the_callers_cpu() -> None:
     assert set(array) == {40}
 
 
+def field(crew: pool.Pool, name: str) -> int:
+    """A field of the pool's state."""
+    at = pool_ir.STATE[name]
+    return int.from_bytes(crew._crew.memory[at : at + 8], "little", signed=True)
+
+
+def put(crew: pool.Pool, name: str, value: int) -> None:
+    at = pool_ir.STATE[name]
+    crew._crew.memory[at : at + 8] = value.to_bytes(8, "little", signed=True)
+
+
+def fail(crew: pool.Pool, state: "ctypes.Array[ctypes.c_int64]", earned: int = -(10**12)) -> None:
+    """Share a kernel whose worker holds up the caller until that was noticed."""
+    slow = pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)])
+    for _ in range(100):
+        put(crew, "earned", earned)
+        slow.run(crew)
+        if field(crew, "debt") > 0:
+            return
+    raise AssertionError("sharing was never found to be slow")
+
+
+def work_off(crew: pool.Pool) -> int:
+    """Run small kernels until one is shared again: of how many calls that table was."""
+    calls = (ctypes.c_int64 * 1)()
+    small = pool.LaunchTable([launch("count", address_of(calls), n=100, chunk=9)])
+    while field(crew, "debt") > 0:
+        before = calls[0]
+        small.run(crew)
+        assert calls[0] == before + 1
+    before = calls[0]
+    small.run(crew)
+    return calls[0] - before
+
+
 def test_what_does_not_pay_is_not_shared_for_a_while() -> None:
     """Where a worker holds up the caller, jobs are done by the caller alone; later sharing is tried again."""
     crew = pool.Pool(2)
-    state, calls = (ctypes.c_int64 * 2)(), (ctypes.c_int64 * 1)()
-    slow = pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)])
-    for _ in range(100):
-        slow.run(crew)
-        if state[1]:
-            break
+    state = (ctypes.c_int64 * 2)()
+    fail(crew, state)
+    pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)]).run(crew)
     assert state[1] == 1
-    time.sleep(0.3)  # longer than it stays alone at most
-    pool.LaunchTable([launch("count", address_of(calls), n=100, chunk=9)]).run(crew)
-    assert calls[0] == claims(12, 2)
+    assert work_off(crew) == claims(12, 2)
+    crew.close()
+
+
+def test_a_failure_is_remembered_over_pauses_and_failures_in_a_row_for_longer() -> None:
+    """By the clock alone a process that paused had forgotten, and each of its bursts began with a slow kernel."""
+    crew = pool.Pool(2)
+    state, penalties = (ctypes.c_int64 * 2)(), list[int]()
+    for _ in range(3):
+        fail(crew, state)
+        penalties.append(field(crew, "penalty"))
+        left = field(crew, "debt")
+        time.sleep(0.02)
+        assert field(crew, "debt") == left == penalties[-1]
+        assert work_off(crew) == claims(12, 2)
+    assert penalties == [4_000_000, 8_000_000, 16_000_000]
+    fail(crew, state, earned=10**12)  # since the last failure: two threads are the faster ones all the same
+    assert field(crew, "penalty") == 4_000_000
+    crew.close()
+
+
+def test_what_pays_again_is_forgiven_step_by_step() -> None:
+    crew = pool.Pool(2)
+    array = (ctypes.c_int64 * 200_000)()
+    big = pool.LaunchTable([launch("bump", address_of(array), 1, n=200_000, chunk=10_000)])
+    penalties = [16_000_000]
+    put(crew, "penalty", penalties[0])
+    for _ in range(500):
+        put(crew, "earned", 16_000_000)
+        big.run(crew)
+        if field(crew, "penalty") != penalties[-1] and field(crew, "debt") <= 0:
+            penalties.append(field(crew, "penalty"))
+        if penalties[-1] == 0:
+            break
+    assert (penalties[1:3], penalties[-1]) == ([8_000_000, 4_000_000], 0)
     crew.close()
 
 

@@ -36,11 +36,11 @@ def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, c
 
 
 @pytest.mark.parametrize(("rows", "inner", "columns", "asked"), [
-    (50176, 256, 64, "claim; prefetch 6144 k0"), (50176, 1024, 64, "prefetch 24576 k0"), (50176, 256, 128, "claim"),
-    (512, 256, 64, ""), (1024, 1024, 1024, ""),
+    (50176, 256, 64, "claim; prefetch 6144 k0"), (50176, 1024, 64, "prefetch 24576 k0"), (50176, 256, 120, "claim"),
+    (512, 256, 64, ""), (1024, 512, 1024, "claim"), (1024, 1024, 1024, ""),
 ])  # fmt: skip
 def test_tiles_ask_for_what_comes_from_far(rows: int, inner: int, columns: int, asked: str) -> None:
-    """Rows that are read once and results that no cache holds; a long sum hides its stores by itself."""
+    """Rows that are read once from memory, and results that leave L2; a long sum hides its stores by itself."""
     found = choose_actions(merge_loops(only(matmul(data(0, rows, inner), data(1, inner, columns)))), VECTORS)
     assert "; ".join(str(action) for action in found if action.verb in ("claim", "prefetch")) == asked
 
@@ -57,6 +57,32 @@ def test_a_transposed_operand_is_packed_for_one_tile_of_rows_and_for_few_terms(
     ast = merge_loops(only(root))
     arrays = inputs(ast)
     close(run_on("LLVM", ast, arrays, choose_actions(ast, VECTORS)), run_on("LLVM", ast, arrays, []))
+
+
+@pytest.mark.parametrize(("columns", "inner", "order"), [
+    (256, 256, "order i1 i0; prefetch 16384 i1; thread i1"),  # 256 KB, of 1 MB
+    (128, 256, "order i0 i1; prefetch 8192 i1; thread i0"),  # the larger operand is read once
+    (384, 384, "stage 2"), (500, 128, "stage 2"),  # more than half of L2; rows that are no whole lines
+])  # fmt: skip
+def test_what_l2_holds_is_read_as_it_lies(columns: int, inner: int, order: str) -> None:
+    """A copy of a panel is read from L2 as well, and 22 tiles of rows did not pay for it: a tenth of the time."""
+    ast = merge_loops(only(matmul(data(0, 250, inner), data(1, inner, columns))))
+    actions = choose_actions(ast, VECTORS)
+    found = "; ".join(map(str, actions))
+    assert order in found
+    assert ("stage" in found) == order.startswith("stage")
+    close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
+
+
+@pytest.mark.parametrize(("target", "count"), [(VECTORS, 1), (NARROW, 2)], ids=lambda t: str(getattr(t, "name", t)))
+def test_dear_rows_beside_it_are_packed_tile_by_tile(target: Target, count: int) -> None:
+    """Packed whole they were packed anew for each block of panels. A tile of four rows wants too many lines from L2."""
+    ast = merge_loops(only(matmul(permute(data(0, 128, 500), (1, 0)), data(1, 128, 528))))
+    actions = choose_actions(ast, target)
+    found = "; ".join(map(str, actions))
+    assert found.count("stage") == count
+    assert ("order i0 i1; prefetch 33792 i1; stage 1 k0 k0.u i0.u" in found) == (count == 1)
+    close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
 
 
 def test_rows_that_lie_apart_are_packed_once_for_a_block_of_panels() -> None:
