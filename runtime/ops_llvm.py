@@ -51,9 +51,8 @@ class LlvmDevice(Device):
 
     def cache_tag(self) -> str:
         """The CPU's name, caches and features, and LLVM's version."""
-        host, target = self.host, self.target
-        caches = f"{target.l1_bytes} {target.l2_bytes}"
-        return f"{target.name} {host.cpu} {caches} {','.join(host.features)} {llvm_version()}"
+        caches = f"{self.target.l1_bytes} {self.target.l2_bytes}"
+        return f"{self.target.name} {self.host.cpu} {caches} {','.join(self.host.features)} {llvm_version()}"
 
     def compile(self, name: str, source: str) -> bytes:
         """Object bytes."""

@@ -56,16 +56,15 @@ def _float_to_int(u: UOp) -> UOp | None:
     return x.cast(wide).cast(to)
 
 
-def _unfused(u: UOp) -> UOp:
-    x, y, z = u.src
-    return fma_in_parts(x, y, z) if u.arg else x * y + z
-
-
 # What most machines lack. A target that prints one of these ops itself lists it in target.ops.
 _BASICS: list[tuple[Op, Rule]] = [
     (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), lambda u: _max(Ops.MAX, u))),
     (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), lambda u: _max(Ops.MIN, u))),
-    (Ops.FMA, Rule("fma_to_mul_add", node(Ops.FMA, x, y, z).named("u"), lambda u, x, y, z: _unfused(u))),
+    (
+        Ops.FMA,
+        Rule("fma_in_parts", node(Ops.FMA, x, y, z).named("u"), lambda u, x, y, z: u.arg and fma_in_parts(x, y, z)),
+    ),
+    (Ops.FMA, Rule("fma_to_mul_add", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z)),
     (Ops.NEG, Rule("neg_to_sub", node(Ops.NEG, x), lambda x: x.like(-0.0 if x.dtype.is_float else 0) - x)),
     (Ops.ABS, Rule("abs_to_where", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x + 0 if x.dtype.is_float else x))),
 ]

@@ -310,12 +310,14 @@ def decompose(op: Op, x: UOp, *rest: UOp) -> UOp | None:
     return short if short is not None else pow_to_polynomial(x, y)
 
 
+_WHY = "float rounding; measured by tests/compiler/lower/test_transcendental.py"
+
+
 def _rule(name: str, op: Op) -> Rule:
     x, y = var("x"), var("y")
-    why = "float rounding; measured by tests/compiler/lower/test_transcendental.py"
     if op is Ops.POW:
-        return Rule(name, node(op, x, y), lambda x, y: decompose(op, x, y), kind="float", unproven=why)
-    return Rule(name, node(op, x), lambda x: decompose(op, x), kind="float", unproven=why)
+        return Rule(name, node(op, x, y), lambda x, y: decompose(op, x, y), kind="float", unproven=_WHY)
+    return Rule(name, node(op, x), lambda x: decompose(op, x), kind="float", unproven=_WHY)
 
 
 TRANSCENDENTAL = RuleSet(
@@ -327,8 +329,7 @@ def _sine_in_words(name: str, op: Op, program: Callable[[UOp, bool], UOp]) -> Ru
     def expand(x: UOp) -> UOp | None:
         return None if x.dtype.bits == 64 else program(x.cast(dtypes.float32), True).cast(x.dtype.scalar)
 
-    why = "float rounding; measured by tests/compiler/lower/test_transcendental.py"
-    return Rule(name, node(op, var("x")), expand, kind="float", unproven=why)
+    return Rule(name, node(op, var("x")), expand, kind="float", unproven=_WHY)
 
 
 # For targets without float64, to be asked before those above.
