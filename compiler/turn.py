@@ -370,13 +370,8 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
 
 def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
     """Lanes of a and b laid side by side. A shuffle of shuffles of the same two vectors is one shuffle of those."""
-    origin: list[tuple[UOp, int]] = []
-    for pick in picks:
-        vector, lane = (a, pick) if pick < a.dtype.lanes else (b, pick - a.dtype.lanes)
-        if vector.op is Ops.SHUFFLE:
-            lane, inner = vector.arg[lane], vector.src
-            vector, lane = (inner[0], lane) if lane < inner[0].dtype.lanes else (inner[1], lane - inner[0].dtype.lanes)
-        origin.append((vector, lane))
+    ends = [_pick(a, b, pick) for pick in picks]
+    origin = [_pick(*v.src, v.arg[lane]) if v.op is Ops.SHUFFLE else (v, lane) for v, lane in ends]
     sources = list(dict.fromkeys(vector for vector, _ in origin))
     lanes = sources[0].dtype.lanes
     if len(sources) > 2 or sources[-1].dtype.lanes != lanes:
@@ -387,12 +382,14 @@ def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
     return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (sources[0], sources[-1]), places)
 
 
+def _pick(a: UOp, b: UOp, lane: int) -> tuple[UOp, int]:
+    return (a, lane) if lane < a.dtype.lanes else (b, lane - a.dtype.lanes)
+
+
 def _origin(vector: UOp, lane: int) -> tuple[UOp, int]:
     """Where a lane of a shuffle comes from."""
     while vector.op is Ops.SHUFFLE:
-        lane = vector.arg[lane]
-        count = vector.src[0].dtype.lanes
-        vector, lane = (vector.src[0], lane) if lane < count else (vector.src[1], lane - count)
+        vector, lane = _pick(*vector.src, vector.arg[lane])
     return vector, lane
 
 
