@@ -370,8 +370,8 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
 
 def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
     """Lanes of a and b laid side by side. A shuffle of shuffles of the same two vectors is one shuffle of those."""
-    ends = [_pick(a, b, pick) for pick in picks]
-    origin = [_pick(*v.src, v.arg[lane]) if v.op is Ops.SHUFFLE else (v, lane) for v, lane in ends]
+    ends = [_pick((a, b), pick) for pick in picks]
+    origin = [_pick(v.src, v.arg[lane]) if v.op is Ops.SHUFFLE else (v, lane) for v, lane in ends]
     sources = list(dict.fromkeys(vector for vector, _ in origin))
     lanes = sources[0].dtype.lanes
     if len(sources) > 2 or sources[-1].dtype.lanes != lanes:
@@ -382,14 +382,15 @@ def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
     return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (sources[0], sources[-1]), places)
 
 
-def _pick(a: UOp, b: UOp, lane: int) -> tuple[UOp, int]:
-    return (a, lane) if lane < a.dtype.lanes else (b, lane - a.dtype.lanes)
+def _pick(sources: Sequence[UOp], lane: int) -> tuple[UOp, int]:
+    (a, b), own = sources, sources[0].dtype.lanes
+    return (a, lane) if lane < own else (b, lane - own)
 
 
 def _origin(vector: UOp, lane: int) -> tuple[UOp, int]:
     """Where a lane of a shuffle comes from."""
     while vector.op is Ops.SHUFFLE:
-        vector, lane = _pick(*vector.src, vector.arg[lane])
+        vector, lane = _pick(vector.src, vector.arg[lane])
     return vector, lane
 
 

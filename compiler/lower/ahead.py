@@ -123,8 +123,7 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
     for first in range(share):
         mine = loads[first::share]
         index = mine[0].src[0]
-        places = [one.src[0].src[1] - index.src[1] for one in mine]
-        places = [simplify(place) for place in places]
+        places = [simplify(one.src[0].src[1] - index.src[1]) for one in mine]
         if any(not place.is_const for place in places) or len({one.src[0].src[0] for one in mine}) > 1:
             return []
         offset = places[0]
