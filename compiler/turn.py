@@ -344,9 +344,8 @@ def _weave(vectors: list[UOp], block: int) -> list[UOp]:
 # --- shuffles
 def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
     """The vector of these lanes of vectors of one dtype."""
-    whole = _whole_vectors([_origin(vector, lane) for vector, lane in lanes])
-    if whole:
-        return _laid_out(whole)
+    traced = [_origin(vector, lane) for vector, lane in lanes]
+    lanes = traced if _is_whole(traced) else lanes
     sources = list(dict.fromkeys(vector for vector, _ in lanes))
     width, own = len(lanes), sources[0].dtype.lanes
     place = {vector: (number, 0) for number, vector in enumerate(sources)}
@@ -354,7 +353,7 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
         place = {vector: (number // 2, at + number % 2 * own) for vector, (number, at) in place.items()}
         if len(sources) % 2:
             sources.append(sources[-1])
-        sources = [_joined(a, b) for a, b in zip(sources[::2], sources[1::2], strict=True)]
+        sources = [shuffle(a, b, tuple(range(2 * own))) for a, b in zip(sources[::2], sources[1::2], strict=True)]
         own *= 2
     where = [(place[vector][0], place[vector][1] + lane) for vector, lane in lanes]
     if len(sources) <= 2:
@@ -394,26 +393,12 @@ def _origin(vector: UOp, lane: int) -> tuple[UOp, int]:
     return vector, lane
 
 
-def _whole_vectors(lanes: Sequence[tuple[UOp, int]]) -> list[UOp]:
-    """The vectors that these lanes are, laid side by side; none if they are not."""
+def _is_whole(lanes: Sequence[tuple[UOp, int]]) -> bool:
+    """Whether these are whole vectors side by side."""
     own = lanes[0][0].dtype.lanes
-    count = len(lanes) // own
-    vectors = [vector for vector, _ in lanes[::own]]
-    is_whole = own > 1 and count * own == len(lanes) and not count & (count - 1)
-    is_whole = is_whole and all(lanes[n] == (vectors[n // own], n % own) for n in range(len(lanes)))
-    return vectors if is_whole and all(vector.dtype.lanes == own for vector in vectors) else []
-
-
-def _laid_out(vectors: Sequence[UOp]) -> UOp:
-    """Vectors side by side in one; their count is a power of two."""
-    parts = list(vectors)
-    while len(parts) > 1:
-        parts = [_joined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
-def _joined(a: UOp, b: UOp) -> UOp:
-    return shuffle(a, b, tuple(range(2 * a.dtype.lanes)))
+    firsts = [vector for vector, _ in lanes[::own] for _ in range(own)]
+    is_even = own > 1 and all(vector.dtype.lanes == own for vector in firsts)
+    return is_even and list(lanes) == [(vector, n % own) for n, vector in enumerate(firsts)]
 
 
 def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
@@ -504,7 +489,8 @@ def _transposed(rows: Sequence[UOp]) -> list[UOp]:
     """
     count, lanes = len(rows), rows[0].dtype.lanes
     side = min(count, lanes)
-    vectors = [_laid_out(rows[n::side]) for n in range(side)]  # whole rows side by side, so that they make squares
+    squares = [[(row, lane) for row in rows[n::side] for lane in range(lanes)] for n in range(side)]
+    vectors = [merged(square) for square in squares]
     block = min(side, _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes)
     woven = [_weave(vectors[n : n + block], block) for n in range(0, side, block)]
     columns = [_sorted_blocks(list(parts), side, block) for parts in zip(*woven, strict=True)]
