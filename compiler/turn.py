@@ -489,8 +489,7 @@ def _transposed(rows: Sequence[UOp]) -> list[UOp]:
     """
     count, lanes = len(rows), rows[0].dtype.lanes
     side = min(count, lanes)
-    squares = [[(row, lane) for row in rows[n::side] for lane in range(lanes)] for n in range(side)]
-    vectors = [merged(square) for square in squares]
+    vectors = [merged([(row, lane) for row in rows[n::side] for lane in range(lanes)]) for n in range(side)]  # squares
     block = min(side, _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes)
     woven = [_weave(vectors[n : n + block], block) for n in range(0, side, block)]
     columns = [_sorted_blocks(list(parts), side, block) for parts in zip(*woven, strict=True)]

@@ -194,9 +194,6 @@ def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
 
 
 def _ask(memory: UOp, place: UOp, ahead: int | None) -> UOp:
-    index = UOp(Ops.INDEX, memory.dtype, (memory, _before(simplify(place), memory.arg[1])))
-    return UOp(Ops.PREFETCH, dtypes.void, (index,), ahead)
-
-
-def _before(place: UOp, end: int) -> UOp:
-    return place.alu(Ops.MIN, end - 1) if place.bounds[1] >= end else place
+    place, end = simplify(place), memory.arg[1]
+    inside = place.alu(Ops.MIN, end - 1) if place.bounds[1] >= end else place
+    return UOp(Ops.PREFETCH, dtypes.void, (UOp(Ops.INDEX, memory.dtype, (memory, inside)),), ahead)
