@@ -344,9 +344,8 @@ def _weave(vectors: list[UOp], block: int) -> list[UOp]:
 # --- shuffles
 def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
     """The vector of these lanes of vectors of one dtype."""
-    whole = _whole_vectors([_origin(vector, lane) for vector, lane in lanes])
-    if whole:
-        return _laid_out(whole)
+    traced = [_origin(vector, lane) for vector, lane in lanes]
+    lanes = traced if _is_whole(traced) else lanes
     sources = list(dict.fromkeys(vector for vector, _ in lanes))
     width, own = len(lanes), sources[0].dtype.lanes
     place = {vector: (number, 0) for number, vector in enumerate(sources)}
@@ -354,7 +353,7 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
         place = {vector: (number // 2, at + number % 2 * own) for vector, (number, at) in place.items()}
         if len(sources) % 2:
             sources.append(sources[-1])
-        sources = [_joined(a, b) for a, b in zip(sources[::2], sources[1::2], strict=True)]
+        sources = [shuffle(a, b, tuple(range(2 * own))) for a, b in zip(sources[::2], sources[1::2], strict=True)]
         own *= 2
     where = [(place[vector][0], place[vector][1] + lane) for vector, lane in lanes]
     if len(sources) <= 2:
@@ -370,13 +369,8 @@ def merged(lanes: Sequence[tuple[UOp, int]]) -> UOp:
 
 def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
     """Lanes of a and b laid side by side. A shuffle of shuffles of the same two vectors is one shuffle of those."""
-    origin: list[tuple[UOp, int]] = []
-    for pick in picks:
-        vector, lane = (a, pick) if pick < a.dtype.lanes else (b, pick - a.dtype.lanes)
-        if vector.op is Ops.SHUFFLE:
-            lane, inner = vector.arg[lane], vector.src
-            vector, lane = (inner[0], lane) if lane < inner[0].dtype.lanes else (inner[1], lane - inner[0].dtype.lanes)
-        origin.append((vector, lane))
+    ends = [_pick((a, b), pick) for pick in picks]
+    origin = [_pick(v.src, v.arg[lane]) if v.op is Ops.SHUFFLE else (v, lane) for v, lane in ends]
     sources = list(dict.fromkeys(vector for vector, _ in origin))
     lanes = sources[0].dtype.lanes
     if len(sources) > 2 or sources[-1].dtype.lanes != lanes:
@@ -387,35 +381,24 @@ def shuffle(a: UOp, b: UOp, picks: tuple[int, ...]) -> UOp:
     return UOp(Ops.SHUFFLE, a.dtype.vec(len(picks)), (sources[0], sources[-1]), places)
 
 
+def _pick(sources: Sequence[UOp], lane: int) -> tuple[UOp, int]:
+    (a, b), own = sources, sources[0].dtype.lanes
+    return (a, lane) if lane < own else (b, lane - own)
+
+
 def _origin(vector: UOp, lane: int) -> tuple[UOp, int]:
     """Where a lane of a shuffle comes from."""
     while vector.op is Ops.SHUFFLE:
-        lane = vector.arg[lane]
-        count = vector.src[0].dtype.lanes
-        vector, lane = (vector.src[0], lane) if lane < count else (vector.src[1], lane - count)
+        vector, lane = _pick(vector.src, vector.arg[lane])
     return vector, lane
 
 
-def _whole_vectors(lanes: Sequence[tuple[UOp, int]]) -> list[UOp]:
-    """The vectors that these lanes are, laid side by side; none if they are not."""
+def _is_whole(lanes: Sequence[tuple[UOp, int]]) -> bool:
+    """Whether these are whole vectors side by side."""
     own = lanes[0][0].dtype.lanes
-    count = len(lanes) // own
-    vectors = [vector for vector, _ in lanes[::own]]
-    is_whole = own > 1 and count * own == len(lanes) and not count & (count - 1)
-    is_whole = is_whole and all(lanes[n] == (vectors[n // own], n % own) for n in range(len(lanes)))
-    return vectors if is_whole and all(vector.dtype.lanes == own for vector in vectors) else []
-
-
-def _laid_out(vectors: Sequence[UOp]) -> UOp:
-    """Vectors side by side in one; their count is a power of two."""
-    parts = list(vectors)
-    while len(parts) > 1:
-        parts = [_joined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
-    return parts[0]
-
-
-def _joined(a: UOp, b: UOp) -> UOp:
-    return shuffle(a, b, tuple(range(2 * a.dtype.lanes)))
+    firsts = [vector for vector, _ in lanes[::own] for _ in range(own)]
+    is_even = own > 1 and all(vector.dtype.lanes == own for vector in firsts)
+    return is_even and list(lanes) == [(vector, n % own) for n, vector in enumerate(firsts)]
 
 
 def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
@@ -506,7 +489,7 @@ def _transposed(rows: Sequence[UOp]) -> list[UOp]:
     """
     count, lanes = len(rows), rows[0].dtype.lanes
     side = min(count, lanes)
-    vectors = [_laid_out(rows[n::side]) for n in range(side)]  # whole rows side by side, so that they make squares
+    vectors = [merged([(row, lane) for row in rows[n::side] for lane in range(lanes)]) for n in range(side)]  # squares
     block = min(side, _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes)
     woven = [_weave(vectors[n : n + block], block) for n in range(0, side, block)]
     columns = [_sorted_blocks(list(parts), side, block) for parts in zip(*woven, strict=True)]

@@ -123,8 +123,7 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
     for first in range(share):
         mine = loads[first::share]
         index = mine[0].src[0]
-        places = [one.src[0].src[1] - index.src[1] for one in mine]
-        places = [simplify(place) for place in places]
+        places = [simplify(one.src[0].src[1] - index.src[1]) for one in mine]
         if any(not place.is_const for place in places) or len({one.src[0].src[0] for one in mine}) > 1:
             return []
         offset = places[0]
@@ -195,9 +194,6 @@ def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
 
 
 def _ask(memory: UOp, place: UOp, ahead: int | None) -> UOp:
-    index = UOp(Ops.INDEX, memory.dtype, (memory, _before(simplify(place), memory.arg[1])))
-    return UOp(Ops.PREFETCH, dtypes.void, (index,), ahead)
-
-
-def _before(place: UOp, end: int) -> UOp:
-    return place.alu(Ops.MIN, end - 1) if place.bounds[1] >= end else place
+    place, end = simplify(place), memory.arg[1]
+    inside = place.alu(Ops.MIN, end - 1) if place.bounds[1] >= end else place
+    return UOp(Ops.PREFETCH, dtypes.void, (UOp(Ops.INDEX, memory.dtype, (memory, inside)),), ahead)

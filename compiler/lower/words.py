@@ -1,25 +1,52 @@
-"""Bytes that shifts put together to a wider number become that number: one load, read as another type.
+"""Parts that shifts put together to a wider number become that number, read as another type: bytes, and halves.
 
 When: after turn, before dot. Why there: bytes of neighbouring lanes are picked from vectors that were read whole, and
 picking all of them side by side again is the vector itself. Assumes: the target is little-endian, as all known ones
-are. Guarantees: only where nothing but a plain load is left of it; otherwise the shifts stay. Tests:
-tests/compiler/lower/test_words.py.
+are. Guarantees: bytes only where nothing but a plain load is left of them, halves of 64 bits only where each can be
+made in 32; otherwise the shifts stay. Tests: tests/compiler/lower/test_words.py.
 """
 
 from __future__ import annotations
 
 from kernmill.ir import Ops, Target, UOp, dtypes, rebuilt, simplify
 
-from ..turn import side_by_side
+from ..turn import merged, side_by_side
 
 __all__ = ["find_words"]
 
+_FROM_BELOW = (Ops.BROADCAST, Ops.ADD, Ops.SUB, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR)  # low bits need no others
+
 
 def find_words(ast: UOp, target: Target) -> UOp:
-    """The kernel with wide loads where numbers were read byte by byte."""
+    """The kernel with wide loads where numbers were read byte by byte, and halves of numbers woven into each other."""
     if not target.vector_bytes:
         return ast
-    return rebuilt(ast, lambda _, new: (_word(new) or new) if new.op is Ops.OR and new.dtype.is_int else new)
+    return rebuilt(ast, lambda _, u: _word(u) or _joined(u, target) or u if u.op is Ops.OR and u.dtype.is_int else u)
+
+
+def _joined(u: UOp, target: Target) -> UOp | None:
+    """Halves of 64 bits in vectors of 32: widening both, shifting and joining them takes four times as much."""
+    lanes = u.dtype.lanes
+    if u.dtype.scalar.bits != 64 or not 1 < lanes <= target.most_lanes // 2:
+        return None
+    for high, low in (u.src, u.src[::-1]):
+        is_high = high.op is Ops.SHL and high.src[1].is_const and high.src[1].arg == 32
+        is_low = low.bounds[0] >= 0 and low.bounds[1] < 1 << 32
+        if is_high and is_low and (below := _half(low)) and (above := _half(high.src[0])):
+            woven = merged([(half, lane) for lane in range(lanes) for half in (below, above)])
+            return UOp(Ops.BITCAST, u.dtype, (woven,))
+    return None
+
+
+def _half(u: UOp) -> UOp | None:
+    """The low 32 bits of a whole number, made in 32 bits; None where that takes more."""
+    inner = u.src[0] if u.op is Ops.CAST and u.src[0].dtype.is_int else u
+    if u.op is Ops.CONST or u.dtype.lanes == 1 or inner.dtype.scalar.bits <= 32:
+        return inner.cast(dtypes.int32)
+    if inner is not u:
+        return _half(inner)
+    parts = [part for s in u.src if u.op in _FROM_BELOW and (part := _half(s))]
+    return UOp(u.op, dtypes.int32.vec(u.dtype.lanes), tuple(parts)) if parts and len(parts) == len(u.src) else None
 
 
 def _word(u: UOp) -> UOp | None:

@@ -340,11 +340,13 @@ def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, targ
     if count > _FEW_ROWS or shape.work > _EACH_BLOCK or any(name in matrix.steps for name in rows):
         return False
     is_one = count <= _IN_REGISTERS
-    columns, block, together = 2 if rows and is_one else 4, 8 if is_one else 16, 1 if count < _SHORT_BLOCK else 2
+    columns, block, size = 2 if rows and is_one else 4, 8 if is_one else 16, shape.sizes[terms]
+    is_whole = count == _IN_REGISTERS and size % 2 == 0 and size >= 16 * block  # as much work as reading
+    together = 2 if is_whole or count >= _SHORT_BLOCK else 1
     inside = min(_PAGE // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
-    if shape.sizes[terms] < 8 * block * together or inside < 2:
+    if size < 8 * block * together or inside < 2:
         return False
-    if width < 2 or shape.sizes[terms] % together or not fits(shape.ast, Action("accumulate", (terms, str(block)))):
+    if width < 2 or size % together or not fits(shape.ast, Action("accumulate", (terms, str(block)))):
         return False
     plan.cut("vectorize", lane_loop, width)
     plan.cut("unroll", lane_loop, columns)

@@ -1,4 +1,4 @@
-"""Numbers read byte by byte become one wide load where their bytes lie side by side."""
+"""Numbers read byte by byte become one wide load where their bytes lie side by side; halves are woven."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import DType, Ops, UOp, const, dtypes, expand, reshape, shrink
+from kernmill.ir import DType, Ops, UOp, const, dtypes, expand, iota, reshape, shrink
 from tests.compiler.kernels import VECTORS, data, inputs, only, run_ast, run_on
 from tests.compiler.passes import after
 
@@ -54,4 +54,50 @@ def test_other_sums_of_bits_stay() -> None:
     low, high = (reshape(shrink(x, ((0, 64), (n, n + 1))), (64,)).cast(dtypes.uint16) for n in (0, 1))
     by = expand(reshape(const(dtypes.uint16, 8), (1,)), (64,))
     for value in (high.alu(Ops.OR, low.alu(Ops.SHL, by)), low.alu(Ops.OR, high)):
+        assert count(after("words", only(value), "vectorize i0 16", VECTORS), Ops.OR) == 1
+
+
+def filled(dtype: DType, value: int, size: int = 64) -> UOp:
+    return expand(reshape(const(dtype, value), (1,)), (size,))
+
+
+def keys(dtype: DType = dtypes.int64, of: DType = dtypes.int32, size: int = 64) -> UOp:
+    """What an argmax compares: values above, places below."""
+    above = data(0, size, dtype=of).cast(dtype).alu(Ops.XOR, filled(dtype, -1 if dtype.min else 3, size))
+    return above.alu(Ops.SHL, filled(dtype, 32, size)).alu(Ops.OR, iota(size).cast(dtype))
+
+
+@pytest.mark.parametrize("of", [dtypes.int32, dtypes.uint32, dtypes.int8])
+def test_halves_are_woven(of: DType) -> None:
+    ast = after("words", only(keys(of=of)), "vectorize i0 16", VECTORS)
+    (weave,) = [node for node in ast.toposort() if node.op is Ops.SHUFFLE]
+    assert weave.dtype is dtypes.int32.vec(32)
+    assert weave.arg == tuple(lane + half for lane in range(16) for half in (0, 16))
+    assert count(ast, Ops.OR) == count(ast, Ops.SHL) == 0
+    assert all(node.dtype is dtypes.int32.vec(16) for node in ast.toposort() if node.op is Ops.XOR)
+
+
+@pytest.mark.parametrize("schedule", ["vectorize i0 16", "vectorize i0 8; unroll i0 2", "vectorize i0 2", ""])
+@pytest.mark.parametrize("of", [dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint8])
+@pytest.mark.parametrize("dtype", [dtypes.int64, dtypes.uint64])
+@pytest.mark.parametrize("size", [64, 37])
+def test_values_of_halves(dtype: DType, of: DType, schedule: str, size: int) -> None:
+    ast = only(keys(dtype, of, size))
+    arrays = inputs(ast)
+    bits = np.random.default_rng(3).integers(0, 256, arrays[1].nbytes).astype(np.uint8)
+    arrays[1] = bits.view(arrays[1].dtype)
+    np.testing.assert_array_equal(run_on("LLVM", ast, arrays, parse_schedule(schedule)), run_ast(ast, arrays))
+
+
+def test_halves_of_which_more_is_needed_stay() -> None:
+    """A lower half that may be longer; an upper one that comes from above, or from a float; another shift."""
+    wide, thirty_two = data(0, 64, dtype=dtypes.int64), filled(dtypes.int64, 32)
+    low = iota(64)
+    for above, below, by in (
+        (low, wide, 32),
+        (wide.alu(Ops.SHR, thirty_two), low, 32),
+        (data(0, 64).cast(dtypes.int64), low, 32),
+        (wide, low, 31),
+    ):
+        value = above.alu(Ops.SHL, filled(dtypes.int64, by)).alu(Ops.OR, below)
         assert count(after("words", only(value), "vectorize i0 16", VECTORS), Ops.OR) == 1

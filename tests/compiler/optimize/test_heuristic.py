@@ -213,10 +213,17 @@ def test_few_rows_read_a_large_matrix_in_its_order(rows: int) -> None:
     columns = "i1" if rows > 1 else "i0"
     assert verbs["order"][:3] == (columns, "k0", f"{columns}.s")
     assert verbs["thread"] == (columns,)
-    together = 2 if rows == 32 else 1
+    together = 2 if rows in (8, 32) else 1
     assert verbs["prefetch"] == (str(int(verbs["accumulate"][1]) * together * 4096 * 4),)
     staged = [action.args[0] for action in found if action.verb == "stage"]
     assert staged == {1: [], 3: ["1"], 8: ["1"], 32: ["1", "2"]}[rows]  # the matrix only if rows make several tiles
+
+
+@pytest.mark.parametrize("terms", [4097, 100])
+def test_eight_rows_whose_terms_make_no_pairs_read_it_so_too(terms: int) -> None:
+    found = chosen(matmul(data(0, 8, terms), data(1, terms, 16384)))
+    assert found["accumulate"] == [("k0", "8")]
+    assert ("k0", "2") not in found["unroll"]
 
 
 def test_rows_that_compute_longer_than_reading_takes_are_a_product_as_any() -> None:
