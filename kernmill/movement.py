@@ -54,7 +54,7 @@ class Movement(Arithmetic):
     # --- axes
     def _axis(self, axis: int, call: str, extra: int = 0) -> int:
         """An axis number counted from the front; `extra` allows a new axis at the end."""
-        if not hasattr(axis, "__index__"):
+        if not (isinstance(axis, UOp) or hasattr(axis, "__index__")):
             raise ShapeError(f"{call}: axis {axis!r}: a {type(axis).__name__} is none. Give a whole number.")
         rank = self.ndim + extra
         if not -max(rank, 1) <= axis < max(rank, 1):
