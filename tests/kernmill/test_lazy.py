@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import kernmill
 from kernmill import Tensor, no_grad, train
 from kernmill.lazy import changes, device_name, is_grad_enabled, is_training
