@@ -256,7 +256,7 @@ def test_arguments_that_share_memory(step: Callable[[Tensor, Tensor, Tensor], Te
         y, z = x.reshape(2, 2).reshape(4), {"shares": x.reshape(2, 2).reshape(4), "other": other, "same": x}[last]
         return [x, y, z]
 
-    captured = jit(step)
+    captured, one, two = jit(step), given(), given()
     for _ in range(4):
         one, two = given(), given()
         for a, b in zip([captured(*one), *one], [step(*two), *two], strict=True):
