@@ -145,7 +145,7 @@ class Capture:
             state=state,
             held=self._held,
             constants={n: known.constants[id(t)] for n, t in enumerate(state) if id(t) in known.constants},
-            sources=[Source(self._owners[k], k in self._written, b.device) for k, b in self._sources.items()],
+            sources=[self._found_again(key, buffer) for key, buffer in self._sources.items()],
             fresh=[fresh for _, _, fresh in self._fresh.values()],
             private=[allocate_buffer(b.device, b.dtype, b.numel) for b in replaced],
             made=self._made,
@@ -154,6 +154,13 @@ class Capture:
             effects=self._effects,
         )
         return Entry(plan, self._guard, replay)
+
+    def _found_again(self, key: int, buffer: Buffer) -> Source:
+        """A source; of tensors that share one which is written, those first that hold what is written."""
+        others = {number for number, _ in self._effects.rebound}
+        members = sorted(self._owners[key], key=lambda member: self._number[id(self._tensors[member])] in others)
+        staying = [m for m in members if self._number[id(self._tensors[m])] not in others]
+        return Source(members, staying if key in self._written else [], key in self._written, buffer.device)
 
     # --- what is changed
     def _note_arguments(self) -> None:

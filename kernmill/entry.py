@@ -75,9 +75,11 @@ class Fresh:
 
 
 class Source(NamedTuple):
-    """A buffer of the recording that was there before; `members`: the tensors that held it, by number."""
+    """A buffer of the recording that was there before; `members`: the tensors that held it, by number; `staying`: those
+    of them that still hold it when it is written in place. They come first."""
 
     members: list[int]
+    staying: list[int]
     is_written: bool
     device: str
 
@@ -330,15 +332,19 @@ class Entry:
         is_same = is_alone and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned
         if is_same and not any(self._buffers[i].is_exported for i in written):
             return
-        mine = [now[self.sources[slot].members[0]] for slot in written]
+        mine, is_shared = [now[self.sources[slot].members[0]] for slot in written], False
         for slot, tensor in zip(written, mine, strict=True):
             self._buffers[slot] = own(tensor)
+            for other in (now[member] for member in self.sources[slot].staying):
+                if other is not tensor:  # it was assigned the same
+                    hold(other, buffer_node(self._buffers[slot]))
+                    is_shared = True
         for slot in written:
             for member in self.sources[slot].members:
                 if member >= self.count:
                     self._uops[member - self.count] = weakref.ref(now[member].uop)
         self._owned = [id(tensor.uop) for tensor in mine]
-        self._nodes = [weakref.ref(node) for tensor in mine for node in chain(tensor.uop)]
+        self._nodes = [] if is_shared else [weakref.ref(node) for tensor in mine for node in chain(tensor.uop)]
         found = [ref() for ref in self._nodes]
         self._counts = list(map(getrefcount, found))
 

@@ -41,6 +41,7 @@ class Properties(NamedTuple):
     has_events: bool = False
     is_host_visible: bool = True  # the host can address its memory
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
+    max_buffers: int = 1 << 30  # that a kernel may work on
 
 
 class BufferType(NamedTuple):

@@ -131,11 +131,11 @@ def is_to_be_recorded() -> bool:
 @contextmanager
 def rehearsal() -> Generator[None]:
     """What is launched inside the block will be launched again, and recorded then."""
-    _local.is_rehearsal = True
+    before, _local.is_rehearsal = _local.is_rehearsal, True
     try:
         yield
     finally:
-        _local.is_rehearsal = False
+        _local.is_rehearsal = before
 
 
 @contextmanager

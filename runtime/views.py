@@ -14,10 +14,11 @@ from math import prod
 from kernmill.ir import Ops, UOp
 
 from .buffer import Buffer
+from .device import get_device
 
 __all__ = ["views"]
 
-_MOST_PARTS = 64  # of one leaf: a kernel may read them all, and its arguments are limited
+_MOST_PARTS = 64  # of one leaf: a kernel may read them all, and each is an argument
 _SAME_ORDER = (Ops.RESHAPE, Ops.DETACH)
 
 
@@ -39,12 +40,17 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
                 part = part.src[0]
             parts.setdefault(places[node][0], {})[part] = None
     found: dict[UOp, Buffer] = {}
+    room: dict[str, int] = {}  # for parts, by device: a kernel reads other memory as well
     for leaf, nodes in parts.items():
-        if leaf not in nodes and len(nodes) <= _MOST_PARTS:
+        device = leaf.storage.device
+        if device not in room:
+            room[device] = get_device(device).props().max_buffers // 2
+        if leaf not in nodes and len(nodes) <= min(_MOST_PARTS, room[device]):
             inside = [_part(leaf.storage, places[node][1], prod(length for _, length in node.arg)) for node in nodes]
             by_address = sorted(inside, key=lambda part: part.address)
             if all(part.address + part.nbytes <= after.address for part, after in pairwise(by_address)):
                 found |= zip(nodes, inside, strict=True)
+                room[device] -= len(nodes)
     return found
 
 

@@ -225,3 +225,43 @@ def test_memory_is_used_again_in_a_loop() -> None:
         result = step(x)
         addresses |= {buffer.address for t in (result, state[0]) if (buffer := buffer_of(t)) is not None}
     assert len(addresses) <= 10
+
+
+def first_other(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    x.assign(x * 2)
+    y.assign(y + x)
+    return y.reshape(4) + z
+
+
+def a_part(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    x.assign(x * 2 + z)
+    y[0] = x[1]
+    return y
+
+
+def alike(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    y.assign(y + 1)
+    z.assign(z + 1)
+    return x + y
+
+
+@pytest.mark.parametrize("step", [first_other, a_part, alike])
+@pytest.mark.parametrize("last", ["shares", "other", "same"])
+def test_arguments_that_share_memory(step: Callable[[Tensor, Tensor, Tensor], Tensor], last: str) -> None:
+    """Tensors of their own over one memory: what is written in place is what each of them holds afterwards."""
+
+    def given() -> list[Tensor]:
+        x = Tensor([1.0, 2.0, 3.0, 4.0]).clone().realize()
+        other = Tensor([5.0, 6.0, 7.0, 8.0]).clone().realize()
+        y, z = x.reshape(2, 2).reshape(4), {"shares": x.reshape(2, 2).reshape(4), "other": other, "same": x}[last]
+        return [x, y, z]
+
+    captured, one, two = jit(step), given(), given()
+    for _ in range(4):
+        one, two = given(), given()
+        for a, b in zip([captured(*one), *one], [step(*two), *two], strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+    kept = [tensor + 0.5 for tensor in one]  # of these values, whatever another call writes
+    captured(*one)
+    for a, b in zip(kept, two, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy() + 0.5)

@@ -10,7 +10,7 @@ import pytest
 
 from kernmill import Context, Tensor, jit, stack
 from kernmill.ir import Kernel
-from kernmill.runtime import counters, plan
+from kernmill.runtime import Properties, counters, get_device, plan
 
 VALUES = np.random.default_rng(0).normal(size=(12, 5, 4)).astype(np.float32)
 
@@ -101,6 +101,18 @@ def test_more_parts_than_a_kernel_takes_arguments(device: str) -> None:
         x = Tensor(array).realize()
         rows = [x[row] * float(row) for row in range(200)]
         assert stack(rows).tolist() == (array * np.arange(200)[:, None]).tolist()
+
+
+def test_parts_of_many_leaves_on_a_device_that_takes_few_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is the kernel's, whichever leaves its parts are of."""
+    device = get_device("LLVM")
+    monkeypatch.setattr(device, "props", lambda: Properties(max_buffers=16))
+    with Context(DEVICE="LLVM"):
+        leaves = [Tensor(VALUES[:, :, n].copy()).realize() for n in range(4)]
+        rows = [x[row] for x in leaves for row in range(3)]
+        np.testing.assert_allclose(sum(rows[1:], rows[0]).numpy(), VALUES[:3].sum((0, 2)), rtol=1e-5)
+    (found,) = list(plan.plans.values())[-1:]
+    assert [len(item.buffers) for item in found.schedule.items if isinstance(item, Kernel)] == [1 + 3 + 3 + 1 + 1]
 
 
 def test_a_result_has_memory_of_its_own(device: str) -> None:
