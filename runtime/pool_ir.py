@@ -16,8 +16,9 @@ behind the one that woke it for a time slice, with a CPU idle beside it.
 
 Backing off. Where sharing took clearly longer than one thread would have, judged by the caller's own chunks, something
 else runs on the workers' CPUs: the next jobs are done by the caller alone, for `penalty` ns of work, of which `debt` is
-left. A failure doubles the penalty unless sharing `earned` more than that since the last one; once it earned as much
-as the penalty, that is halved. Where nothing failed no clock is read for it.
+left. A failure doubles the penalty; where sharing `earned` more since the last one than this one lost, it is the least
+again. Once it earned as much as the penalty, that is halved. Where the caller had no chunk nothing is judged. While
+nothing failed the clock is not read again where workers are soon done.
 
 What waits for the system anyway is optnone: LLVM takes a quarter less for the module, which is in every cold start.
 """
@@ -248,13 +249,15 @@ awake:
   store atomic i32 0, ptr %waiting.p seq_cst, align 4
   br label %judge
 judge:
+  %none = icmp eq i32 %mine, 0
+  br i1 %none, label %out, label %weigh
+weigh:
   %end = call i64 @now()
   %took = sub i64 %end, %begun
   %busy = sub i64 %own, %begun
   %mine64 = zext i32 %mine to i64
-  %some = call i64 @llvm.smax.i64(i64 %mine64, i64 1)
   %all = mul i64 %busy, %chunks
-  %single = udiv i64 %all, %some
+  %single = udiv i64 %all, %mine64
   %gain = sub i64 %single, %took
   %worse = icmp slt i64 %gain, -SLACK
   %earned = load i64, ptr %earned.p, align 8

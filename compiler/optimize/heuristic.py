@@ -309,13 +309,17 @@ def _is_read_once(shape: Shape, main: Group, tiles: dict[str, int], target: Targ
 def _streams(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
     """Rows that are read once come faster from memory in a few streams, each through a part of them: what is asked for
     ahead at the end of a row is the begin of the stream's next one."""
-    name = max((n for n in shape.outputs if n not in shape.symbolic), key=lambda n: shape.sizes[n], default="")
-    is_light = shape.work <= _BARE or any(name not in a.steps for a in main.loads)
+    reused = {n for n in shape.outputs if shape.sizes[n] > 1 and any(n not in a.steps for a in main.loads)}
+    names = [n for n in shape.outputs if n not in shape.symbolic]
+    name = max(names, key=lambda n: (n in reused, shape.sizes[n]), default="")
+    is_light = shape.work <= _BARE or name in reused
     is_alone = lane_loop in main.loops and len(shape.groups) == 1
     if not name or not is_light or not is_alone or not _is_read_once(shape, main, {}, target):
         return {}
     read = {a.memory for a in main.loads if name in a.steps}
     count = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(read)
+    if nest_iterations(shape, shape.outputs) == shape.sizes[name] and name not in reused:
+        count = min(count, -(-shape.sizes[name] // 2))  # two threads find something
     return {name: _tile(shape.sizes[name], count) if count > 1 else 1}
 
 

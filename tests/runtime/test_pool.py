@@ -92,6 +92,25 @@ dawdle:
 out:
   ret void
 }
+; slot 0: for each index a place in its thread's stack; index 1 takes long
+define void @late(ptr %args, i64 %begin, i64 %end) nounwind {
+entry:
+  %here = alloca i64
+  %places = load ptr, ptr %args
+  %p = getelementptr i64, ptr %places, i64 %begin
+  %place = ptrtoint ptr %here to i64
+  store i64 %place, ptr %p
+  %long = icmp sgt i64 %begin, 0
+  br i1 %long, label %dawdle, label %out
+dawdle:
+  %i = phi i64 [ 0, %entry ], [ %i1, %dawdle ]
+  %i1 = add i64 %i, 1
+  %r = atomicrmw add ptr %here, i64 0 seq_cst
+  %on = icmp slt i64 %i1, 500000
+  br i1 %on, label %dawdle, label %out
+out:
+  ret void
+}
 define void @empty(ptr %args, i64 %begin, i64 %end) nounwind {
   ret void
 }
@@ -101,7 +120,7 @@ define void @empty(ptr %args, i64 %begin, i64 %end) nounwind {
 @functools.cache
 def kernels() -> elf.Module:
     data = llvm_codegen.compile_ir(KERNELS, host.this_host())
-    return loader.load_object(data, ["bump", "count", "sum", "straggle", "empty"])
+    return loader.load_object(data, ["bump", "count", "sum", "straggle", "late", "empty"])
 
 
 def address_of(array: "ctypes.Array[ctypes.c_int64]") -> int:
@@ -326,6 +345,25 @@ def test_a_failure_is_remembered_over_pauses_and_failures_in_a_row_for_longer() 
     assert penalties == [4_000_000, 8_000_000, 16_000_000]
     fail(crew, state, earned=10**12)  # since the last failure: two threads are the faster ones all the same
     assert field(crew, "penalty") == 4_000_000
+    crew.close()
+
+
+def test_where_workers_were_there_first_nothing_is_judged() -> None:
+    """A caller without a chunk does not know what one costs: it took that for nothing, and two threads for slow."""
+    crew, places = pool.Pool(2, spin=10**7), (ctypes.c_int64 * 2)()
+    late = [pool.LaunchTable([launch("late", address_of(places), n=n, chunk=1)]) for n in (1, 2)]
+    late[0].run(crew)
+    own, seen = places[0], 0
+    for _ in range(200):
+        for name in ("debt", "penalty", "earned", "sleepers"):
+            put(crew, name, int(name == "sleepers"))  # so that the caller is held up by waking nobody
+        late[1].run(crew)
+        if all(abs(place - own) > 1 << 16 for place in places):
+            assert (field(crew, "debt"), field(crew, "penalty"), field(crew, "earned")) == (0, 0, 0)
+            seen += 1
+        if seen > 2:
+            break
+    put(crew, "sleepers", 0)
     crew.close()
 
 

@@ -73,12 +73,14 @@ def test_rows_that_are_read_once_are_read_in_streams_far_from_each_other() -> No
     assert "unroll" not in found
     assert chosen(total(data(0, 511, 4096), 1))["apart"] == [("i0", "4")]  # of the last part a row is masked
     assert chosen(total(data(0, 5, 1 << 15), 1))["apart"] == [("i0", "3")]
+    few = [chosen(total(data(0, rows, 1 << 15), 1)).get("apart") for rows in (2, 3, 4)]
+    assert few == [None, [("i0", "2")], [("i0", "2")]]  # two threads find something
     both = chosen(total(data(0, 512, 4096) * data(1, 512, 4096), 1))
     assert both["apart"] == [("i0", "2")]  # as many streams in all
     three = chosen(total(data(0, 512, 4096) * data(1, 512, 4096) * data(2, 512, 4096), 1))
     assert ("apart" in three, three["prefetch"]) == (False, [("2048",)])
-    few = chosen(matmul(data(0, 512, 4096), permute(data(1, 3, 4096), (1, 0))))
-    assert [distance for (distance,) in few["prefetch"]] == ["4096"]
+    three_columns = chosen(matmul(data(0, 512, 4096), permute(data(1, 3, 4096), (1, 0))))
+    assert [distance for (distance,) in three_columns["prefetch"]] == ["4096"]
 
 
 def test_a_view_is_as_large_as_what_is_read_of_it() -> None:
@@ -285,6 +287,17 @@ def test_one_row_by_a_transposed_matrix(rows: int, terms: int, verb: str) -> Non
     assert (found["vectorize"], found[verb]) == ([("k0", "16")], [("i0", "4")])
     assert other not in found
     assert found.get("prefetch", []) == ([("2048",)] if verb == "apart" else [])
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(4, 64), (64, 4)])
+def test_streams_are_rows_that_share_the_other_operand(rows: int, parts: int) -> None:
+    """A long product is cut into parts: each term of a part is read once for some rows, not once for each."""
+    left, right = (
+        reshape(data(slot, count, parts * 4096), (count, parts, 4096)) for slot, count in ((0, 1), (1, rows))
+    )
+    found = chosen(total(broadcast_to(left, (rows, parts, 4096)) * right, 2))
+    assert (found["apart"], found["prefetch"]) == ([("i0", "4")], [("2048",)])
+    assert found["thread"] == [("i0",) if rows > 4 else ("i1",)]
 
 
 @pytest.mark.parametrize(("rows", "columns", "lanes", "copies"), [
