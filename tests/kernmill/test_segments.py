@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import IndexRangeError, Tensor, jit, segments
+from kernmill import IndexRangeError, ShapeError, Tensor, jit, segments
 from kernmill.segments import added, is_long, last_named, looked_up
 
 SIZES = [(1, 5, 7, 3), (1, 7, 1, 2), (3, 16, 4, 1), (2, 9, 40, 2), (1, 33, 1, 1)]  # rows, count, places, depth
@@ -129,6 +129,23 @@ def test_no_entries_change_nothing(way: str, shape: tuple[int, int]) -> None:
     for reduce in (None, "add", "multiply"):
         assert Tensor.ones(2, 3).scatter(1, index, value, reduce).tolist() == [[1, 1, 1]] * 2
     assert Tensor.ones(2, 3).gather(1, index).shape == shape
+
+
+def test_a_single_number_has_one_place(way: str) -> None:
+    """It once had none: IndexError."""
+    t, zero = Tensor(3.0), Tensor(0)
+    assert t.gather(0, zero).item() == 3
+    assert t.scatter(0, zero, Tensor(5.0)).item() == 5
+    assert t.scatter_add(0, zero, Tensor(5.0)).item() == 8
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2)])
+def test_an_index_that_does_not_fit_is_told(shape: tuple[int, ...]) -> None:
+    """Its rows beyond those of the tensor were once left out."""
+    index, value = Tensor(np.zeros(shape, np.int64)), Tensor(np.ones(shape, np.float32))
+    for call in (lambda t: t.scatter_add(1, index, value), lambda t: t.gather(1, index)):
+        with pytest.raises(ShapeError, match="only axis 1 of the index may be the longer one"):
+            call(Tensor.ones(2, 3))
 
 
 def test_a_place_outside_is_told(device: str, way: str) -> None:
