@@ -17,7 +17,7 @@ SIZES = [(1, 5, 7, 3), (1, 7, 1, 2), (3, 16, 4, 1), (2, 9, 40, 2), (1, 33, 1, 1)
 @pytest.fixture(params=["compared", "sorted"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "sorted":
-        for limit in ("_FEW", "_SEARCH", "_SHORT"):
+        for limit in ("_FEW", "_SEARCH", "_SHORT", "_SORT", "_NODES"):
             monkeypatch.setattr(segments, limit, 0)
     else:
         monkeypatch.setattr(segments, "_SHORT", 1 << 60)
@@ -182,3 +182,7 @@ def test_what_is_sorted() -> None:
     assert not is_long(2, 50257, 768)  # a few entries are compared while the sum is written
     assert not is_long(32, 10**7, 1)
     assert not is_long(100, 100, 100)
+    assert not is_long(1 << 22, 8, 1)  # once sorted, in nine times the time
+    assert not is_long(1 << 20, 32, 1)
+    assert not is_long(8192, 16, 768)
+    assert is_long(1024, 4096, 1, 64)
