@@ -372,6 +372,8 @@ def trace_origins(cls: Class) -> Class:
             inner = getattr(member, "__func__", member)
             if not callable(inner) or isinstance(inner, type) or hasattr(inner, "__wrapped__"):
                 continue
+            if hasattr(inner, "__code__"):  # what Python says of wrong arguments names the class that users know
+                inner.__qualname__ = f"{cls.__name__}.{name}"
             if isinstance(member, (classmethod, staticmethod)):
                 setattr(base, name, type(member)(_traced(inner)))
             elif isinstance(member, type(trace_origins)):

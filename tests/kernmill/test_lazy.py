@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 import kernmill
 from kernmill import Tensor, no_grad, train
 from kernmill.lazy import changes, device_name, is_grad_enabled, is_training
@@ -87,3 +89,9 @@ def test_the_counter_of_changes() -> None:
         before = changes()
         change()
         assert changes() > before
+
+
+def test_python_names_the_class_that_users_know() -> None:
+    """It was Joining.cat, after the family that the method stands in."""
+    with pytest.raises(TypeError, match=r"^Tensor\.cat\(\) got an unexpected keyword argument 'dim'"):
+        Tensor.ones(2).cat(Tensor.ones(2), dim=0)  # type: ignore[call-arg]
