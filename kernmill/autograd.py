@@ -54,10 +54,13 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
         if node in targets or any(s in leads for s in node.src):
             leads.add(node)
     grads: dict[UOp, UOp] = {root: grad}
+    inner = {target for target in targets if target.src}
     for node in reversed(order):
         if node not in leads or node not in grads or node in leaves:
             continue
         rule, known = RULES.get(node.op), KNOWN.get(node)
+        if known and inner and _is_between(inner, node, known[0]):
+            known = None
         if rule is None or not any(s in leads for s in node.src):
             continue
         found = [(known[0], known[1](grads[node]))] if known else zip(node.src, rule(node, grads[node]), strict=True)
@@ -66,6 +69,11 @@ def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[
                 part = _fitted(part, source)
                 grads[source] = grads[source] + part if source in grads else part
     return {target: grads[target] for target in targets if target in grads}
+
+
+def _is_between(targets: Collection[UOp], node: UOp, source: UOp) -> bool:
+    """Whether a node leads to one of these other than through its source."""
+    return any(u in targets and u is not node and u is not source for u in node.toposort(stop=lambda u: u is source))
 
 
 def _fitted(grad: UOp, source: UOp) -> UOp:

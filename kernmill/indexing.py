@@ -322,16 +322,24 @@ class Indexing(Sorting):
     def gather(self, axis: int, index: Self) -> Self:
         """out[i][j][k] = self[i][index[i][j][k]][k] for axis 1; the other axes of `index` may be shorter."""
         axis = self._axis(axis, "gather")
-        if index.ndim != self.ndim:
-            raise ShapeError(
-                f"gather: an index of shape {show_shape(index.uop.shape)} for shape {show_shape(self.uop.shape)}. "
-                "Both need the same number of axes."
-            )
+        self._check_axes("gather", axis, index)
+        if not self.ndim:
+            return self.reshape((1,)).gather(0, index.reshape((1,))).reshape(())
         shape = index.uop.shape
         x = self.shrink([None if a == axis else (0, s) for a, s in enumerate(shape)])  # type: ignore[misc]
         places = self._index(index, axis, self.uop.shape[axis])
         rows = looked_up(x._as_rows(axis).unsqueeze(-1), places._as_rows(axis))
         return rows.squeeze(-1)._from_rows(axis, shape)
+
+    def _check_axes(self, call: str, axis: int, index: Self) -> None:
+        """Ensure that only along this axis `index` is longer than self."""
+        own, shape = self.uop.shape, index.uop.shape
+        pairs = [pair for a, pair in enumerate(zip(own, shape, strict=False)) if a != axis]
+        if len(own) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n < m for n, m in pairs):
+            raise ShapeError(
+                f"{call}: an index of shape {show_shape(shape)} for shape {show_shape(own)}. "
+                f"Both need the same number of axes, and only axis {axis} of the index may be the longer one."
+            )
 
     def _as_rows(self, axis: int) -> Self:
         """(rows, entries of the axis)."""
@@ -365,6 +373,10 @@ class Indexing(Sorting):
         `reduce` is None, "add" or "multiply": what is there and every value are combined.
         """
         axis = self._axis(axis, "scatter")
+        self._check_axes("scatter", axis, index)
+        if not self.ndim:
+            values = self._tensor(value).reshape((1,))
+            return self.reshape((1,)).scatter(0, index.reshape((1,)), values, reduce).reshape(())
         source = self._tensor(value).cast(self.dtype)
         source = source._result(expand_value(source.uop, index.uop.shape) if not source.ndim else
                                 shrink(source.uop, [(0, s) for s in index.uop.shape]))  # fmt: skip

@@ -27,15 +27,19 @@ __all__ = ["added", "is_long", "last_named", "looked_up"]
 _FEW = 8  # entries that are compared with every place while its sum is written
 _SEARCH = 64  # comparisons in the time of a search
 _SHORT = 1 << 24  # comparisons in the time of the kernels of a sort
+_SORT = 1  # times log2(count) squared: comparisons in the time in which an entry is sorted
+_NODES = 24  # comparisons in the time in which an entry is added to the tree
 
 Rows = TypeVar("Rows", bound=Sorting)
 
 
-def is_long(count: Size, places: Size, depth: Size) -> bool:
-    """Whether so many entries, each compared with so many places in this depth, are better sorted."""
-    if not (isinstance(count, int) and isinstance(places, int) and isinstance(depth, int)):
+def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
+    """Whether so many entries, each compared with so many places in this depth, are better sorted; of each row."""
+    if not (isinstance(count, int) and isinstance(places, int) and isinstance(depth, int) and isinstance(rows, int)):
         return False  # known at launch only
-    return count > _FEW and count * depth > _SEARCH and count * places * depth > _SHORT
+    if count <= _FEW or count * depth <= _SEARCH or rows * count * places * depth <= _SHORT:
+        return False
+    return places * depth > _SORT * count.bit_length() ** 2 + _NODES * depth
 
 
 def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sorting], Sorting]) -> None:
@@ -69,7 +73,7 @@ def added(x: Rows, index: Rows, places: Size, op: Op = Ops.ADD) -> Rows:
     """
     wide = x.cast(accumulator(x.dtype))
     rows, count, depth = x.node_shape
-    if op is not Ops.ADD or not is_long(count, numel((rows, places)), depth):
+    if op is not Ops.ADD or not is_long(count, places, depth, rows):
         hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1)).unsqueeze(-1)
         near = wide.unsqueeze(1)
         return choose(hit, near, near._filled(0 if op is Ops.ADD else 1))._reduce(op, 2, False, "scatter").cast(x.dtype)
@@ -87,7 +91,7 @@ def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
     """
     rows, count = index.node_shape
     entry = _numbers(index, count, index.dtype)
-    if is_long(count, numel((rows, places)), 1):
+    if is_long(count, places, 1, rows):
         runs = _sorted(index, places)
         end = index._make(runs.end(places).uop)
         found = end.gt(index._make(runs.first(places).uop))

@@ -78,15 +78,22 @@ def fused(a: UOp, b: UOp | float, c: UOp | float) -> UOp:
 
 def fma_in_parts(a: UOp, b: UOp, c: UOp) -> UOp:
     """The same in products and sums: what they lose is exact in halves (Dekker) and by differences (Knuth), and added
-    at the end. nan where a factor times 2**(fraction / 2 + 1) overflows."""
-    f = format_of(a)
-    grown = [v * literal(v, 2.0 ** (f.fraction // 2 + 1) + 1) for v in (a, b)]
-    (a_high, a_low), (b_high, b_low) = ((high := g - (g - v), v - high) for g, v in zip(grown, (a, b), strict=True))
+    at the end. Halves are cut by their bits, as products would overflow. Rounded twice where a*b or a sum overflows."""
+    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
     high = a * b
     low = a_low * b_low - (high - a_high * b_high - a_low * b_high - a_high * b_low)
     total = high + c
     back = total - high
-    return total + ((high - (total - back)) + (c - back) + low)
+    whole = total + ((high - (total - back)) + (c - back) + low)
+    return whole.eq(whole).where(whole, total)
+
+
+def _halves(v: UOp) -> tuple[UOp, UOp]:
+    """Two floats that make v, each of half as many bits."""
+    f = format_of(v)
+    cut = f.fraction // 2 + 1
+    high = ((v.bitcast(f.uint) + (1 << cut - 1)) & ((1 << f.bits) - (1 << cut))).bitcast(v.dtype.scalar)
+    return high, v - high
 
 
 def high_low(x: UOp, value: float, rest: float, *, short: bool = False) -> tuple[float, float]:

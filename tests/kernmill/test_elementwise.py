@@ -255,5 +255,14 @@ def test_gradients_of_negative_powers_at_zero_are_torchs(exponent: int) -> None:
     close(twice[2:4], torch.autograd.grad(want[2:4].sum(), theirs)[0].numpy()[2:4])
 
 
+def test_what_is_known_of_a_power_hides_no_other_target() -> None:
+    """A node is the same node wherever it is built: the gradient of 1 / square once led past the square."""
+    x = Tensor([1.0, 2.0], requires_grad=True)
+    power, square = x**-2, x * x
+    (got,) = square.reciprocal().sum().gradient(square)
+    assert power.shape == (2,)
+    assert got.tolist() == [-1, -0.0625]
+
+
 def test_gradient_of_clamp_at_nan_is_torchs() -> None:
     with_torch(lambda t: t.clamp(-1, 1), lambda t: t.clamp(-1, 1), [np.array([np.nan, -5, 0.5, 5, 1], np.float32)])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import IndexRangeError, Tensor, jit, segments
+from kernmill import IndexRangeError, ShapeError, Tensor, jit, segments
 from kernmill.segments import added, is_long, last_named, looked_up
 
 SIZES = [(1, 5, 7, 3), (1, 7, 1, 2), (3, 16, 4, 1), (2, 9, 40, 2), (1, 33, 1, 1)]  # rows, count, places, depth
@@ -17,7 +17,7 @@ SIZES = [(1, 5, 7, 3), (1, 7, 1, 2), (3, 16, 4, 1), (2, 9, 40, 2), (1, 33, 1, 1)
 @pytest.fixture(params=["compared", "sorted"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "sorted":
-        for limit in ("_FEW", "_SEARCH", "_SHORT"):
+        for limit in ("_FEW", "_SEARCH", "_SHORT", "_SORT", "_NODES"):
             monkeypatch.setattr(segments, limit, 0)
     else:
         monkeypatch.setattr(segments, "_SHORT", 1 << 60)
@@ -131,6 +131,23 @@ def test_no_entries_change_nothing(way: str, shape: tuple[int, int]) -> None:
     assert Tensor.ones(2, 3).gather(1, index).shape == shape
 
 
+def test_a_single_number_has_one_place(way: str) -> None:
+    """It once had none: IndexError."""
+    t, zero = Tensor(3.0), Tensor(0)
+    assert t.gather(0, zero).item() == 3
+    assert t.scatter(0, zero, Tensor(5.0)).item() == 5
+    assert t.scatter_add(0, zero, Tensor(5.0)).item() == 8
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2)])
+def test_an_index_that_does_not_fit_is_told(shape: tuple[int, ...]) -> None:
+    """Its rows beyond those of the tensor were once left out."""
+    index, value = Tensor(np.zeros(shape, np.int64)), Tensor(np.ones(shape, np.float32))
+    for call in (lambda t: t.scatter_add(1, index, value), lambda t: t.gather(1, index)):
+        with pytest.raises(ShapeError, match="only axis 1 of the index may be the longer one"):
+            call(Tensor.ones(2, 3))
+
+
 def test_a_place_outside_is_told(device: str, way: str) -> None:
     with pytest.raises(IndexRangeError):
         Tensor([1.0, 2.0]).scatter_add(0, Tensor([0, 2]), Tensor([1.0, 1.0])).realize()
@@ -165,3 +182,7 @@ def test_what_is_sorted() -> None:
     assert not is_long(2, 50257, 768)  # a few entries are compared while the sum is written
     assert not is_long(32, 10**7, 1)
     assert not is_long(100, 100, 100)
+    assert not is_long(1 << 22, 8, 1)  # once sorted, in nine times the time
+    assert not is_long(1 << 20, 32, 1)
+    assert not is_long(8192, 16, 768)
+    assert is_long(1024, 4096, 1, 64)

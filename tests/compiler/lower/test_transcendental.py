@@ -395,6 +395,28 @@ def test_a_target_without_fused_multiplication_loses_little(op: Op, dtype: DType
         assert error_ulp(got, want).max() <= 4
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_product_in_parts_is_rounded_once(dtype: DType) -> None:
+    """Factors as large as floats get, too: what cuts them once overflowed, and remainders by 1e36 were nan."""
+    rng, largest = np.random.default_rng(1), float(np.finfo(dtype.name).max)
+    leaves = [leaf(dtype, slot) for slot in range(3)]
+    a, b, c = (rng.uniform(-1, 1, 4096).astype(dtype.name) for _ in range(3))
+    a[:1024] *= largest
+    b[1024:2048] *= largest
+    c[2048:3072] = -a[2048:3072] * b[2048:3072]
+    fused = leaves[0].alu(Ops.FMA, *leaves[1:])
+    given = dict(zip(leaves, (a, b, c), strict=True))
+    assert np.array_equal(evaluate(rewrite(fused.replace(arg=1), _unfused()), given), evaluate(fused, given))
+
+
+def test_what_overflows_in_parts_is_not_nan() -> None:
+    x = leaf(dtypes.float32)
+    root = rewrite(x.alu(Ops.FMA, x.like(2.0), x.like(-1.0)).replace(arg=1), _unfused())
+    with np.errstate(all="ignore"):
+        got = evaluate(root, {x: np.array([3e38, -3e38, np.inf, np.nan], np.float32)})
+    assert np.array_equal(got, np.array([np.inf, -np.inf, np.inf, np.nan], np.float32), equal_nan=True)
+
+
 def _unfused() -> Any:
     rules = importlib.import_module("kernmill.compiler.lower.decompose")._BASICS
     return RuleSet("unfused", [rule for op, rule in rules if op in (Ops.FMA, Ops.NEG)])
