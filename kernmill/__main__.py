@@ -1,6 +1,7 @@
 """`python -m kernmill` and the console script."""
 
 import gc
+import signal
 import sys
 
 from . import cli
@@ -9,10 +10,15 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """One command, and then the process ends: Python need not look for garbage in a model first, for 0.1 s."""
+    """One command, and then the process ends: Python need not look for garbage in a model first, for 0.1 s.
+
+    From then on Ctrl-C ends it at once: there is nothing left that a KeyboardInterrupt could close, only tracebacks.
+    """
     try:
         return cli.main()
     finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.freeze()
 
 

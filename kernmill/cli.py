@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
 from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
@@ -270,8 +271,27 @@ def run_quantize(given: argparse.Namespace) -> int:
     """Write a GGUF file in fewer bits."""
     from .quantize import run
 
-    run(given.source, given.target, given.mix, requantize=given.requantize)
+    with _unwound():
+        run(given.source, given.target, given.mix, requantize=given.requantize)
     return 0
+
+
+@contextmanager
+def _unwound() -> Generator[None]:
+    """SIGTERM and a closed terminal leave the block as Ctrl-C does: what is half written is removed on the way."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # not what `nohup` ignores
+    try:
+        for number in taken:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _show_cache() -> dict[str, object]:

@@ -154,7 +154,7 @@ class _Session:
             messages.append({"role": "user", "content": said})
             text = ""
             try:
-                for piece in self.answer(template.encode(self.tokenizer, messages)):
+                for piece in self.answer(self.fitting(template, messages)):
                     text += piece
                     self.screen.write(piece)
             except KeyboardInterrupt:  # it ends the answer; at the prompt it ends the conversation
@@ -162,6 +162,19 @@ class _Session:
                     raise
             self.screen.write("\n")
             messages.append({"role": "assistant", "content": text})
+
+    def fitting(self, template: ChatTemplate, messages: list[dict[str, str]]) -> list[int]:
+        """The tokens of a conversation. The oldest exchanges go until the answer has a quarter of the context."""
+        ids = template.encode(self.tokenizer, messages)
+        capacity = self.capacity(len(ids), self.config.context) if self.model is None else self.model.capacity
+        oldest, count = int(bool(self.options.system)), len(messages)
+        while len(ids) > capacity * 3 // 4 and len(messages) > oldest + 1:
+            del messages[oldest : oldest + 2]  # what the user said, and the answer to it
+            ids = template.encode(self.tokenizer, messages)
+        if gone := (count - len(messages)) // 2:
+            print(f"The conversation outgrew the context of {capacity} tokens: the oldest {gone} of its exchanges are "
+                  "forgotten.", file=sys.stderr)  # fmt: skip
+        return ids
 
     def messages(self) -> Iterator[str]:
         """What the user says."""

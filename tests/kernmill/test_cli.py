@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,15 @@ def test_a_command_ends_without_a_search_for_garbage() -> None:
     code += "; print('frozen', gc.get_freeze_count() > 10_000)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("frozen True\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a process cannot be sent Ctrl-C there")
+def test_ctrl_c_while_a_command_ends_says_nothing() -> None:
+    """It was a traceback of the thread pool's stop."""
+    code = "import atexit, os, signal, sys; atexit.register(os.kill, os.getpid(), signal.SIGINT)"
+    code += "; sys.argv[1:] = ['cache', 'info']; from kernmill.__main__ import main; sys.exit(main())"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_cache(capsys: pytest.CaptureFixture[str]) -> None:

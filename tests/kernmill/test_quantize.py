@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -174,6 +175,28 @@ def test_stopped(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         quantize.run(tmp_path / "in", tmp_path / "out", "Q4_0", report=stop)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+    assert (tmp_path / "out").read_bytes() == b"old"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals there")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_that_ends_the_command_leaves_no_part_of_a_file(tmp_path: Path, name: str) -> None:
+    """The file under its temporary name was left."""
+    model(tmp_path / "in")
+    (tmp_path / "out").write_bytes(b"old")
+    code = f"""
+import os, signal, sys
+from kernmill import cli, quantize
+signal.signal(signal.{name}, signal.SIG_DFL)
+def stop(file, entry, *rest):
+    os.kill(os.getpid(), signal.{name})
+quantize._converted = stop
+sys.exit(cli.main(["quantize", *sys.argv[1:]]))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "in"), str(tmp_path / "out"), "Q4_0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + getattr(signal, name), "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
     assert (tmp_path / "out").read_bytes() == b"old"
 

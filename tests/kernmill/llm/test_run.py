@@ -70,6 +70,34 @@ def test_a_conversation(
     assert capsys.readouterr().out == expected
 
 
+def test_a_conversation_that_outgrows_its_context_forgets_its_oldest_exchanges(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended with the sentence of a prompt that is too long."""
+    pytest.importorskip("jinja2")
+    asked: list[list[str]] = []
+    encode = ChatTemplate.encode
+
+    def seen(self: ChatTemplate, tokenizer: Any, messages: Any) -> list[int]:
+        asked.append([message["content"] for message in messages])
+        return encode(self, tokenizer, messages)
+
+    monkeypatch.setattr(ChatTemplate, "encode", seen)
+    path = made(metadata={"tokenizer.chat_template": "{% for m in messages %}{{ m.content[:9] }}{% endfor %}"})
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{n}aaaaaaaa\n" for n in range(5))))
+    assert run(path, Options(None, chat=True, system="s" * 9, tokens=1, capacity=40), GREEDY) == 0
+    err = capsys.readouterr().err
+    assert "outgrew the context of 40 tokens: the oldest 1 of its exchanges are forgotten.\n" in err
+    assert all(messages[0] == "s" * 9 for messages in asked)
+    assert asked[-1][1][0] not in "01"
+    assert asked[-1][-1] == "4aaaaaaaa"
+    assert len(asked[-1]) % 2 == 0  # the system's message, whole exchanges, and what was said last
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\n" + "a" * 9 + "\n"))
+    with pytest.raises(SettingError, match=r"the prompt has \d+ tokens, and the context 4\."):
+        run(path, Options(None, chat=True, tokens=1, capacity=4), GREEDY)
+
+
 def test_a_prompt_is_the_only_message_where_nobody_types(
     made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
