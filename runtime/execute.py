@@ -135,7 +135,7 @@ class _Run:
         found = views(order, self.roots) if Ops.SHRINK in ops and not is_to_be_recorded() else {}
         self.parts = {node: part for node, part in found.items() if id(part.owner) not in assigned}
         self.leaves = [*leaves, *self.parts]
-        self.storages: list[Buffer] = [self.parts.get(leaf, leaf.storage) for leaf in self.leaves]
+        self.storages: list[Buffer] = [leaf.storage for leaf in leaves] + [*self.parts.values()]
         self.in_place = self.overwritable(assigns, others) if assigns else frozenset[int]()
 
     def overwritable(self, assigns: list[UOp], others: Callable[[], Iterable[UOp]]) -> frozenset[int]:
