@@ -172,8 +172,8 @@ class _Session:
             del messages[oldest : oldest + 2]  # what the user said, and the answer to it
             ids = template.encode(self.tokenizer, messages)
         if gone := (count - len(messages)) // 2:
-            print(f"The conversation outgrew the context of {capacity} tokens: the oldest {gone} of its exchanges are "
-                  "forgotten.", file=sys.stderr)  # fmt: skip
+            print(f"The conversation outgrew its context of {capacity} tokens. It goes on without the oldest: {gone} "
+                  f"{'exchange' if gone == 1 else 'exchanges'}.", file=sys.stderr)  # fmt: skip
         return ids
 
     def messages(self) -> Iterator[str]:

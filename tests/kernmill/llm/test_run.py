@@ -87,7 +87,7 @@ def test_a_conversation_that_outgrows_its_context_forgets_its_oldest_exchanges(
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{n}aaaaaaaa\n" for n in range(5))))
     assert run(path, Options(None, chat=True, system="s" * 9, tokens=1, capacity=40), GREEDY) == 0
     err = capsys.readouterr().err
-    assert "outgrew the context of 40 tokens: the oldest 1 of its exchanges are forgotten.\n" in err
+    assert "outgrew its context of 40 tokens. It goes on without the oldest: 1 exchange.\n" in err
     assert all(messages[0] == "s" * 9 for messages in asked)
     assert asked[-1][1][0] not in "01"
     assert asked[-1][-1] == "4aaaaaaaa"
