@@ -82,7 +82,7 @@ def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Ta
         return
     most = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
     for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
-        plan.cut("apart", name, gcd(sizes[name], most))
+        plan.cut("apart", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # two threads: two parts
     plan.add("prefetch", _AHEAD)  # it leaves alone what is small
 
 

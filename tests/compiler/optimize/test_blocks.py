@@ -57,6 +57,7 @@ def test_one_row() -> None:
     assert found[0].split()[::2] == ["vectorize", "16"]
     assert "apart i0 4" in found
     assert "apart i0 2" in schedule(product(groups=6))
+    assert "apart i0 2" in schedule(product(groups=4))  # two threads find something
     assert not any(line.startswith("apart") for line in schedule(product(groups=3)))
 
 
