@@ -113,16 +113,17 @@ def _many_rows(
         return
     codes = [name for name in blocks if name in _names(matrix)]
     copies = plan.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
-    for name in codes:
-        if not all(name in _names(place) for place in places):  # a byte is read once for all its codes
-            plan.cut("unroll", copies[name], sizes[name])
+    walked = [name for name in codes if all(name in _names(place) for place in places)]
+    for name in [n for n in codes if n not in walked]:  # a byte is read once for all its codes
+        plan.cut("unroll", copies[name], sizes[name])
     loads = [n for n in plan.ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]
     scales = [_names(u) for u in unpacked(plan.ast, [n for n in loads if n.src[0].src[0].arg[0] == slot])]
     own = dict.fromkeys(tuple(n for n in blocks if n in names) for names in scales)
     for found in own:
         if found:
             plan.add("stage", slot, *found, *side, lanes)
-    plan.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[codes[0]])  # the next panel
+    for name in walked[:1]:
+        plan.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[name])  # the next panel
 
 
 def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:

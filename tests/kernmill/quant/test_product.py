@@ -221,3 +221,12 @@ def test_weights_that_are_quantized_on_the_way(name: str, device: str) -> None:
     mine = QuantizedTensor.quantize(Tensor(w), name)
     values = mine.dequantize().numpy()
     assert (np.abs(mine.linear(Tensor(x)).numpy() - x @ values.T) <= bound(x, values)).all()
+
+
+def test_rows_of_one_block_whose_bytes_hold_codes_of_several_loops() -> None:
+    """The next panel was asked for in a loop that was unrolled by then, so the kernel lost its schedule."""
+    rng = np.random.default_rng(3)
+    weights, x = rng.standard_normal((512, 256)).astype(np.float32), rng.standard_normal((48, 256)).astype(np.float32)
+    packed = QuantizedTensor.quantize(Tensor(weights), "TQ1_0")
+    close = packed.interleaved().linear(Tensor(x)).numpy(), packed.linear(Tensor(x)).numpy()
+    np.testing.assert_allclose(*close, rtol=1e-4, atol=1e-3)
