@@ -144,9 +144,10 @@ def test_an_index_that_does_not_fit_is_told(shape: tuple[int, ...]) -> None:
     """Its rows beyond those of the tensor were once left out."""
     index, value = Tensor(np.zeros(shape, np.int64)), Tensor(np.ones(shape, np.float32))
     x = Tensor.ones(2, 3)
-    for call in (lambda: x.scatter_add(1, index, value), lambda: x.gather(1, index)):
-        with pytest.raises(ShapeError, match="only axis 1 of the index may be the longer one"):
-            call()
+    with pytest.raises(ShapeError, match="only axis 1 of the index may be the longer one"):
+        x.scatter_add(1, index, value)
+    with pytest.raises(ShapeError, match="only axis 1 of the index may be the longer one"):
+        x.gather(1, index)
 
 
 def test_a_place_outside_is_told(device: str, way: str) -> None:

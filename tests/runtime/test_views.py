@@ -38,7 +38,8 @@ def test_parts_in_one_piece_are_one_kernel(device: str) -> None:
             )
             np.testing.assert_allclose((x[begin].reshape(4, 5)[3] + 1).numpy(), VALUES[begin].reshape(4, 5)[3] + 1)
         kernels, plans = (after - was for after, was in zip(made(), before, strict=True))
-        assert (kernels, plans) == (1, 1)  # of the second expression; the first one was known
+        assert kernels <= 1  # of the second expression, if no other test has it; the first one was known
+        assert plans == 1
 
 
 @pytest.mark.parametrize("kind", ["borrowed", "bfloat16", "int8", "leaf"])
