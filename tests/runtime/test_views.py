@@ -17,6 +17,7 @@ VALUES = np.random.default_rng(0).normal(size=(12, 5, 4)).astype(np.float32)
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path) -> Iterator[None]:
+    plan.plans.clear()  # which is never longer than some thousands
     with Context(CACHE_DIR=str(tmp_path)):
         yield
 
