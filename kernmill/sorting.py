@@ -21,7 +21,7 @@ _BITS = 4  # of the number of a key, that one kernel exchanges
 
 
 class Sorting(Reduce, Creation):
-    """Sorted keys."""
+    """What a tensor can do with its entries as keys; indexing and sums at computed places stand on it."""
 
     def _stored(self) -> Self:
         return self._result(UOp(Ops.CONTIGUOUS, self.dtype, (self.uop,)))

@@ -62,6 +62,18 @@ done:
   store i64 %s1, ptr %out
   ret void
 }
+define internal void @dawdle(ptr %at) nounwind {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
+  %i1 = add i64 %i, 1
+  %r = atomicrmw add ptr %at, i64 0 seq_cst
+  %on = icmp slt i64 %i1, 500000
+  br i1 %on, label %loop, label %out
+out:
+  ret void
+}
 ; of two indices the one begun first ends when the other has begun, which takes long; slot 0: begun, calls with both
 define void @straggle(ptr %args, i64 %begin, i64 %end) nounwind {
 entry:
@@ -84,11 +96,8 @@ await:
   %unmet = icmp eq i64 %now, %next
   br i1 %unmet, label %await, label %out
 dawdle:
-  %i = phi i64 [ 0, %shared ], [ %i1, %dawdle ]
-  %i1 = add i64 %i, 1
-  %r = atomicrmw add ptr %args, i64 0 seq_cst
-  %on = icmp slt i64 %i1, 500000
-  br i1 %on, label %dawdle, label %out
+  call void @dawdle(ptr %args)
+  br label %out
 out:
   ret void
 }
@@ -103,11 +112,8 @@ entry:
   %long = icmp sgt i64 %begin, 0
   br i1 %long, label %dawdle, label %out
 dawdle:
-  %i = phi i64 [ 0, %entry ], [ %i1, %dawdle ]
-  %i1 = add i64 %i, 1
-  %r = atomicrmw add ptr %here, i64 0 seq_cst
-  %on = icmp slt i64 %i1, 500000
-  br i1 %on, label %dawdle, label %out
+  call void @dawdle(ptr %here)
+  br label %out
 out:
   ret void
 }
