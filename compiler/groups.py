@@ -12,13 +12,12 @@ that reads it. A loop whose every iteration fills an array again waits twice. Te
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
 from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, substitute
 
-from .kernel import KernelInfo
+from .kernel import in_order, order_of, output_loops
 from .optimize.staging import gated, step_of
 
 __all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]
@@ -30,9 +29,7 @@ def share_work(ast: UOp) -> UOp:
     """The kernel with one LOCAL loop around what differs from item to item."""
     order = ast.toposort()
     fills = [node for node in order if fills_shared(node)]
-    info: KernelInfo = ast.arg
-    loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE}
-    outputs = [loops[n] for n in info.order if n in loops and loops[n].arg[1] == AxisKind.LOCAL]
+    outputs = [loop for loop in output_loops(ast) if is_local(loop)]
     if not outputs and not fills:
         return ast
     count = prod(int(loop.src[0].arg) for loop in outputs)
@@ -55,8 +52,9 @@ def share_work(ast: UOp) -> UOp:
         elif node in ast.src and not any(is_local(r) for r in node.ranges):
             new = new.replace(src=(gated(src[0], item < 1), *src[1:]))
         done[node] = new
-    names = (*(name for name in info.order if loops.get(name) not in outputs), "item")  # what they share is around it
-    return done[ast].replace(arg=replace(info, order=names))
+    own = {loop.arg[0] for loop in outputs}
+    left = (name for name in order_of(ast) if name not in own)
+    return in_order(done[ast], (*left, "item"))  # what they share is around it
 
 
 def fills_shared(node: UOp) -> bool:

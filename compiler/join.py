@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from kernmill.ir import Item, Kernel, Ops, Schedule, UOp, simplify, substitute
 
-from .kernel import KernelInfo, numbered
+from .kernel import loops_of, numbered, order_of
 from .memory_plan import Alive, buffers_of, outputs_of
 
 __all__ = ["join_kernels"]
@@ -53,8 +53,7 @@ def _loops(ast: UOp) -> frozenset[UOp]:
 
 def _is_plain(ast: UOp) -> bool:
     """Whether all loops are the output's: there are no sums, and no rows that are kept."""
-    info: KernelInfo = ast.arg
-    return all(loop.arg[0] in info.order for loop in _loops(ast))
+    return loops_of(ast).keys() <= set(order_of(ast))
 
 
 @lru_cache(maxsize=1024)

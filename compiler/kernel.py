@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["KernelInfo", "iterations", "stored"]
+__all__ = ["KernelInfo", "in_order", "iterations", "loops_of", "numbered", "order_of", "output_loops", "stored"]
 
 
 def iterations(loop: UOp) -> int:
     """How often a loop runs; where its size is known at launch only, at most."""
     return int(loop.src[0].bounds[1])
+
+
+def loops_of(ast: UOp) -> dict[str, UOp]:
+    """The loops of a kernel by name."""
+    return {str(node.arg[0]): node for node in ast.toposort() if node.op is Ops.RANGE}
+
+
+def order_of(ast: UOp) -> tuple[str, ...]:
+    """The names of the output loops, outermost first."""
+    info: KernelInfo = ast.arg
+    return info.order
+
+
+def output_loops(ast: UOp) -> list[UOp]:
+    """The output loops, outermost first."""
+    loops = loops_of(ast)
+    return [loops[name] for name in order_of(ast) if name in loops]
+
+
+def in_order(ast: UOp, names: Iterable[str]) -> UOp:
+    """The kernel with its output loops in another order."""
+    return ast.replace(arg=replace(ast.arg, order=tuple(names)))
 
 
 def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, closed_ranges, dtypes
 
-from .kernel import KernelInfo
+from .kernel import output_loops
 
 __all__ = ["linearize", "loop_depths", "loop_paths", "walked"]
 
@@ -48,13 +48,10 @@ def loop_depths(ast: UOp) -> dict[UOp, int]:
 
 def loop_paths(ast: UOp) -> dict[UOp, Path]:
     """For each loop the loops around its body, itself included, outermost first."""
-    info: KernelInfo = ast.arg
-    order = ast.toposort()
-    loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE}
-    closers = [node for node in order if closed_ranges(node)]
+    closers = [node for node in ast.toposort() if closed_ranges(node)]
     closed_somewhere = {r for node in closers for r in closed_ranges(node)}
     paths: dict[UOp, Path] = {}
-    outputs = [loops[name] for name in info.order if name in loops]
+    outputs = output_loops(ast)
     for place, loop in enumerate(outputs):  # inside those before it that some store stands in as well
         beside = {r for store in ast.src if loop in store.ranges for r in store.ranges}
         paths[loop] = (*(r for r in outputs[:place] if r in beside), loop)

@@ -7,12 +7,11 @@ Guarantees: the same places in the same order. Tests: tests/compiler/test_merge_
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify, with_sources
 
-from .kernel import KernelInfo
+from .kernel import in_order, order_of, output_loops
 
 __all__ = ["merge_loops"]
 
@@ -27,16 +26,11 @@ def merge_loops(ast: UOp) -> UOp:
 
 
 def _neighbours(ast: UOp) -> list[tuple[UOp, UOp]]:
-    order = ast.toposort()
-    loops = {str(node.arg[0]): node for node in order if node.op is Ops.RANGE}
-    info: KernelInfo = ast.arg
-    chains = [tuple(loops[name] for name in info.order if name in loops)]
-    chains += [closed_ranges(node) for node in order if closed_ranges(node)]
+    chains = [tuple(output_loops(ast)), *(closed for node in ast.toposort() if (closed := closed_ranges(node)))]
     pairs = dict.fromkeys((a, b) for chain in chains for a, b in pairwise(chain))
-    together = [  # every node that ends one of them ends both, in this order
+    return [  # every node that ends one of them ends both, in this order
         (a, b) for a, b in pairs if all(_follows(closed, a, b) for closed in chains[1:] if a in closed or b in closed)
     ]
-    return together
 
 
 def _follows(closed: tuple[UOp, ...], a: UOp, b: UOp) -> bool:
@@ -81,5 +75,4 @@ def _merge(ast: UOp, a: UOp, b: UOp) -> UOp:
         elif a in node.src and (closed_ranges(node) or node.op is Ops.LOCAL):
             src = tuple(loop if s is a else done.get(s, s) for s in node.src if s is not b)
         done[node] = with_sources(node, src)
-    info: KernelInfo = ast.arg
-    return simplify(done[ast].replace(arg=replace(info, order=tuple(n for n in info.order if n != b.arg[0]))))
+    return simplify(in_order(done[ast], (n for n in order_of(ast) if n != b.arg[0])))

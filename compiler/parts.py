@@ -10,13 +10,12 @@ Guarantees: the same places are written, each once, with the same values. Tests:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, substitute
 
-from .kernel import KernelInfo, iterations, stored
+from .kernel import in_order, iterations, order_of, output_loops, stored
 from .trim import asked
 
 __all__ = ["part_loops"]
@@ -26,18 +25,15 @@ _MOST_NODES = 4000  # of all parts, copies included
 
 def part_loops(ast: UOp) -> UOp:
     """The kernel with output loops cut in parts."""
-    info: KernelInfo = ast.arg
-    order = ast.toposort()
-    loops = {str(r.arg[0]): r for store in ast.src for r in store.ranges}
-    outputs = [loops[name] for name in info.order if name in loops]
+    order, outputs = ast.toposort(), output_loops(ast)
     if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):
         return ast
     around = {r for node in order if closed_ranges(node) or node.op is Ops.AFTER for r in node.ranges}
     inner = [loop for place, loop in enumerate(outputs) if around.isdisjoint(outputs[place:])]
     copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
-    names = list(info.order)
+    names = list(order_of(ast))
     stores = _in_parts(ast.src, inner, names, _MOST_NODES // (copies * len(order)))
-    return ast if stores is ast.src else ast.replace(src=stores, arg=replace(info, order=tuple(names)))
+    return ast if stores is ast.src else in_order(ast.replace(src=stores), names)
 
 
 def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], most: int) -> tuple[UOp, ...]:

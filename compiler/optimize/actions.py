@@ -55,7 +55,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import KernelInfo
+from ..kernel import KernelInfo, in_order, loops_of, order_of
 from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
@@ -130,7 +130,7 @@ def apply_action(ast: UOp, action: Action) -> Acted:
     except IndexError:
         raise CompileError(f"schedule of {ast.arg.name}: {action}: a loop or an amount is missing.") from None
     except (ValueError, KeyError) as error:
-        names = ", ".join(f"{r.arg[0]}({r.src[0].arg})" for r in ast.toposort() if r.op is Ops.RANGE)
+        names = ", ".join(f"{name}({loop.src[0].arg})" for name, loop in loops_of(ast).items())
         raise CompileError(
             f"schedule of {ast.arg.name}: {action} does not fit: {error}. Its loops are {names}."
         ) from None
@@ -164,10 +164,9 @@ def _check_memory(ast: UOp) -> None:
 
 def find_loop(ast: UOp, name: str) -> UOp:
     """The loop of that name."""
-    for node in ast.toposort():
-        if node.op is Ops.RANGE and node.arg[0] == name:
-            return node
-    raise ValueError(f"there is no loop {name!r}")
+    if (loop := loops_of(ast).get(name)) is None:
+        raise ValueError(f"there is no loop {name!r}")
+    return loop
 
 
 _KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP,
@@ -200,7 +199,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
         if verb == "vectorize" and amount & (amount - 1):
             raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
         kind = _KINDS.get(verb, AxisKind.REDUCE if is_reduce else AxisKind.LOOP)
-        taken = {str(node.arg[0]) for node in ast.toposort() if node.op is Ops.RANGE}
+        taken = loops_of(ast)
         inner_name = f"{name}.{_INNER[verb]}"
         while inner_name in taken:
             inner_name += _INNER[verb]
@@ -236,8 +235,7 @@ def _check_changes_output(ast: UOp, loop: UOp) -> None:
 
 def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int, *, is_apart: bool = False) -> UOp:
     size = loop.src[0]
-    info: KernelInfo = ast.arg
-    order = list(info.order)
+    order = list(order_of(ast))
     name = str(loop.arg[0])
     valid: UOp | None = None
     loops: tuple[UOp, ...] = (inner,)
@@ -254,7 +252,7 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int, *, is_apart: bool = 
         index, loops = simplify(inner * blocks + outer if is_apart else outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
     ast = _replace_loop(ast, loop, index, loops, valid)
-    return ast.replace(arg=replace(info, order=tuple(order)))
+    return in_order(ast, order)
 
 
 def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid: UOp | None) -> UOp:
@@ -322,36 +320,35 @@ def _place_changes(place: UOp, loop: UOp) -> bool:
 
 def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     loop = find_loop(ast, args[0])
-    info: KernelInfo = ast.arg
-    if args[0] not in info.order:
+    if args[0] not in order_of(ast):
         raise ValueError(f"{args[0]} is no output loop")
     _check_changes_output(ast, loop)
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
         raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
-    order = (args[0], *(name for name in info.order if name != args[0]))
-    return ast.replace(arg=replace(info, order=order))
+    return _outside(ast, args)
 
 
 def _grid(ast: UOp, args: tuple[str, ...]) -> UOp:
-    info: KernelInfo = ast.arg
     table: dict[UOp, UOp] = {}
     for name in args:
         loop = find_loop(ast, name)
-        if name not in info.order or not loop.src[0].is_const:
+        if name not in order_of(ast) or not loop.src[0].is_const:
             raise ValueError(f"{name} is no output loop of a size known before launch")
         if any(loop not in store.ranges for store in ast.src):
             raise ValueError(f"a store does not change with {name}: every work-item would repeat it")
         table[loop] = loop.replace(arg=(loop.arg[0], AxisKind.GLOBAL))
-    ast = substitute(ast, table)
-    return ast.replace(arg=replace(info, order=(*args, *(name for name in info.order if name not in args))))
+    return _outside(substitute(ast, table), args)
+
+
+def _outside(ast: UOp, names: Sequence[str]) -> UOp:
+    return in_order(ast, (*names, *(name for name in order_of(ast) if name not in names)))
 
 
 def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
-    info: KernelInfo = ast.arg
-    if sorted(args) != sorted(info.order):
-        raise ValueError(f"the output loops are {' '.join(info.order)}")
-    return ast.replace(arg=replace(info, order=args))
+    if sorted(args) != sorted(order_of(ast)):
+        raise ValueError(f"the output loops are {' '.join(order_of(ast))}")
+    return in_order(ast, args)
 
 
 def _inner(ast: UOp, args: tuple[str, ...]) -> UOp:
@@ -398,10 +395,8 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
     value = UOp(Ops.LOAD, total.dtype, (gated(store.src[0], simplify(is_later)),)) + part
     if total is not store.src[1]:
         value = is_last.where(substitute(store.src[1], {total: value}), value)
-    info: KernelInfo = ast.arg
     new = UOp(Ops.STORE, dtypes.void, (store.src[0], value), store.arg)
-    ast = ast.replace(src=(new,), arg=replace(info, order=(*info.order, *(name for name, _ in cuts))))
-    return simplify(ast), made
+    return simplify(in_order(ast.replace(src=(new,)), (*order_of(ast), *(name for name, _ in cuts)))), made
 
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
@@ -480,7 +475,7 @@ def _tile(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 def _marks(ast: UOp, names: Sequence[str]) -> int:
     """How many marks a loop needs behind one of these names to be a new one."""
-    taken = [str(n.arg[0]) for n in ast.toposort() if n.op is Ops.RANGE]
+    taken = loops_of(ast)
     return 1 + max((len(name) - len(name.rstrip("'")) for name in taken if name.rstrip("'") in names), default=0)
 
 

@@ -10,7 +10,7 @@ from math import prod
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 
-from ..kernel import KernelInfo, iterations
+from ..kernel import iterations, loops_of, order_of
 from .rows import filling_loops, keeping_loops, kept_loops
 
 __all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_group", "nest_iterations"]
@@ -75,14 +75,13 @@ class Shape:
 def look(ast: UOp, target: Target) -> Shape:
     """Read it all off a kernel."""
     order = ast.toposort()
-    info: KernelInfo = ast.arg
-    loops = [node for node in order if node.op is Ops.RANGE]
-    sizes = {str(r.arg[0]): iterations(r) for r in loops}
+    loops = loops_of(ast)
+    sizes = {name: iterations(loop) for name, loop in loops.items()}
     loads = {node: _access(node.src[0], node, sizes) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store, sizes) for store in ast.src]
-    shape = Shape(ast, sizes, [name for name in info.order if name in sizes], stores, list(loads.values()))
+    shape = Shape(ast, sizes, [name for name in order_of(ast) if name in sizes], stores, list(loads.values()))
     shape.kept, shape.keeping = kept_loops(ast), keeping_loops(ast)
-    shape.symbolic = {str(r.arg[0]) for r in loops if not r.src[0].is_const}
+    shape.symbolic = {name for name, loop in loops.items() if not loop.src[0].is_const}
     filling = filling_loops(ast)
     for node in order:
         if node.op is Ops.AFTER:

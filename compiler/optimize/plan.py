@@ -11,7 +11,7 @@ from math import prod
 
 from kernmill.ir import CompileError, UOp
 
-from ..kernel import KernelInfo
+from ..kernel import order_of
 from .actions import Action, apply_action
 
 __all__ = ["Plan"]
@@ -30,8 +30,7 @@ class Plan:
     @property
     def loops(self) -> tuple[str, ...]:
         """The output loops that are left, outermost first."""
-        info: KernelInfo = self.ast.arg
-        return info.order
+        return order_of(self.ast)
 
     def add(self, verb: str, *args: object) -> Mapping[str, str]:
         """One more action: the loops that it makes, each by the loop that it is made of.

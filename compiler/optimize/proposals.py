@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges
 
-from ..kernel import KernelInfo
+from ..kernel import loops_of, order_of
 from ..lower.dot import BYTES
 
 Args: TypeAlias = "tuple[str, ...]"
@@ -76,8 +76,7 @@ def accumulations(ast: UOp, target: Target) -> Iterable[Args]:
 
 def threads(ast: UOp, target: Target) -> Iterable[Args]:
     """Any output loop."""
-    info: KernelInfo = ast.arg
-    return [(name,) for name in info.order] if target.has_threads else []
+    return [(name,) for name in order_of(ast)] if target.has_threads else []
 
 
 def items(ast: UOp, target: Target) -> Iterable[Args]:
@@ -87,14 +86,12 @@ def items(ast: UOp, target: Target) -> Iterable[Args]:
 
 def grids(ast: UOp, target: Target) -> Iterable[Args]:
     """The outermost output loops, as many as fit."""
-    info: KernelInfo = ast.arg
-    return [info.order[:count] for count in range(len(info.order), 0, -1)] if target.group_items else []
+    return [order_of(ast)[:count] for count in range(len(order_of(ast)), 0, -1)] if target.group_items else []
 
 
 def orders(ast: UOp, target: Target) -> Iterable[Args]:
     """One loop moved to another place."""
-    info: KernelInfo = ast.arg
-    order = info.order
+    order = order_of(ast)
     found: dict[Args, None] = {}
     for name in order if 2 <= len(order) <= _ORDERED else ():
         rest = [other for other in order if other != name]
@@ -164,9 +161,8 @@ def prefetches(ast: UOp, target: Target) -> Iterable[Args]:
 # --- after an earlier action was changed or dropped -------------------------------------------------------------------
 def fit_order(ast: UOp, args: Args) -> Args | None:
     """The loops that are left in the order they had; new ones stand where they stand by themselves."""
-    info: KernelInfo = ast.arg
-    kept = [name for name in args if name in info.order]
-    for place, name in enumerate(info.order):
+    kept = [name for name in args if name in order_of(ast)]
+    for place, name in enumerate(order_of(ast)):
         if name not in kept:
             kept.insert(place, name)
     return tuple(kept) if len(kept) > 1 else None
@@ -174,18 +170,16 @@ def fit_order(ast: UOp, args: Args) -> Args | None:
 
 def fit_thread(ast: UOp, args: Args) -> Args | None:
     """Another loop where this one is used up."""
-    info: KernelInfo = ast.arg
-    return args if args[0] in info.order else info.order[:1] or None
+    return args if args[0] in order_of(ast) else order_of(ast)[:1] or None
 
 
 def fit_grid(ast: UOp, args: Args) -> Args | None:
     """Those of its loops that are left."""
-    info: KernelInfo = ast.arg
-    return tuple(name for name in args if name in info.order) or None
+    return tuple(name for name in args if name in order_of(ast)) or None
 
 
 def fit_stage(ast: UOp, args: Args) -> Args | None:
     """Over those of its loops that are left."""
-    names = {str(r.arg[0]) for r in ast.toposort() if r.op is Ops.RANGE}
+    names = loops_of(ast)
     kept = tuple(name for name in args[1:] if name in names)
     return (args[0], *kept) if kept else None
