@@ -9,7 +9,6 @@ from .look import *
 from .packing import in_blocks as in_blocks
 from .plan import *
 from .products import *
-from .rows import kept_loops as kept_loops
 from .rows import rows_as_lanes as rows_as_lanes
 from .search import *
 from .tiles import *

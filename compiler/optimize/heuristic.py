@@ -64,7 +64,7 @@ def choose(ast: UOp, target: Target) -> Plan:
     has_lanes = bool(target.vector_bytes) and shape.lanes > 1 and bool(shape.sizes)
     plan, shared = tile_plan(shape, target), shape.outputs
     if plan is None and has_lanes and shape.kept:
-        plan = row_tiles(shape, target) or rows_as_lanes(ast, shape.lanes)
+        plan = row_tiles(shape, target) or rows_as_lanes(shape)
         shared = shared if plan is None else shape.kept
     if plan is None and has_lanes:
         plan = dot_plan(shape, target) or block_plan(shape, target) or window_plan(shape, target)
@@ -84,12 +84,12 @@ def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
         if shape.filling and _outgrows_caches(shape, target) and not target.has_fast_streams:
             # fetched while there is something to compute
             plan.tries("inplace", shape.filling[-1])
-        passes_along_rows(plan, shape.ast, shape.lanes)
+        passes_along_rows(plan, shape)
         if main is None:
             _stream(plan, shape, lane_loop, target)
         else:
             _reduction(plan, shape, main, lane_loop, target)
-    ask_for_next_row(plan, shape.ast, target)
+    ask_for_next_row(plan, shape, target)
 
 
 # --- choosing

@@ -11,7 +11,6 @@ from math import prod
 from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 
 from ..kernel import iterations, loops_of, order_of
-from .rows import filling_loops, keeping_loops, kept_loops
 
 __all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_group", "nest_iterations"]
 
@@ -33,6 +32,10 @@ class Access:
     def step(self, loop: str) -> int | None:
         """Elements from one iteration to the next; 0 where the place does not change with the loop."""
         return self.steps.get(loop, 0)
+
+    def moves(self, loop: str) -> bool:
+        """Whether the place changes with the loop; a gate that does is another matter."""
+        return self.step(loop) != 0
 
     @property
     def memory(self) -> UOp:
@@ -80,13 +83,15 @@ def look(ast: UOp, target: Target) -> Shape:
     loads = {node: _access(node.src[0], node, sizes) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store, sizes) for store in ast.src]
     shape = Shape(ast, sizes, [name for name in order_of(ast) if name in sizes], stores, list(loads.values()))
-    shape.kept, shape.keeping = kept_loops(ast), keeping_loops(ast)
+    memories = [{str(r.arg[0]) for r in node.src} for node in order if node.op is Ops.LOCAL]
+    shape.kept = [name for name in shape.outputs if memories and all(name in loops for loops in memories)]
+    shape.keeping = set[str]().union(*memories)
     shape.symbolic = {name for name, loop in loops.items() if not loop.src[0].is_const}
-    filling = filling_loops(ast)
+    filling = {r for node in order if node.op is Ops.AFTER for r in closed_ranges(node)}
     for node in order:
         if node.op is Ops.AFTER:
             shape.filling.append(str(closed_ranges(node)[-1].arg[0]))
-        if node.op is Ops.REDUCE and filling.isdisjoint(str(r.arg[0]) for r in closed_ranges(node)):
+        if node.op is Ops.REDUCE and filling.isdisjoint(closed_ranges(node)):
             _add_group(shape, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
             shape.work += _DEAR if node.op.cost > _DEAR else 1

@@ -85,7 +85,7 @@ def row_tiles(shape: Shape, target: Target) -> Plan | None:
     """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
     else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
     lies, if its neighbours are woven."""
-    rows, _, products = products_across(shape.ast, shape.lanes if target.tiles and not shape.symbolic else 0)
+    rows, _, products = products_across(shape, shape.lanes if target.tiles and not shape.symbolic else 0)
     found = [_of_rows(shape, one.node, (loop, rows), target) for one, loop in products]
     if not found or None in found:
         return None
