@@ -10,11 +10,10 @@ from kernmill.ir import names_of
 if TYPE_CHECKING:
     from .amx import *
     from .base import *
-    from .clike import *
     from .llvmir import *
     from .mma import *
     from .opencl import *
-    from .opencl_vectors import *
+    from .opencl_values import *
     from .python import *
 
-__getattr__, __dir__ = names_of(__name__, "base", "amx", "llvmir", "python", "clike", "opencl_vectors", "mma", "opencl")
+__getattr__, __dir__ = names_of(__name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl")

@@ -11,18 +11,16 @@ before every kernel, which takes longer than all the rest, and a device may leav
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, Ops, Target, UOp, dtypes, memory_of
+from kernmill.ir import AxisKind, DType, Op, Ops, Target, UOp, dtypes, memory_of
 
 from .base import Renderer, grid_digits, identifier
-from .clike import C_OPS
 from .mma import HELD, MMA_ITEMS, mma_function
-from .opencl_vectors import INTS, LANE, VectorBody
+from .opencl_values import INTS, LANE, Values
 
-__all__ = ["OPENCL_OPS", "OpenCLRenderer"]
+__all__ = ["OpenCLRenderer"]
 
-OPENCL_OPS = C_OPS
 _ROLLED = "__attribute__((opencl_unroll_hint(1)))"  # copied out, the rare path would take the registers of the other
 _GROUP = 256  # work-items of a group where it does not matter
 _GROUP_IDS = ("get_group_id", "get_local_id")
@@ -42,8 +40,8 @@ class OpenCLRenderer(Renderer):
         return _Body(self.target, name, uops).text()
 
 
-class _Body(VectorBody):
-    """One kernel."""
+class _Body(Values):
+    """The text of one kernel under construction: one statement a node."""
 
     def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
         super().__init__(target, name, uops)
@@ -51,9 +49,29 @@ class _Body(VectorBody):
         stores = [u for u in uops if u.op is Ops.STORE and u.src[1].dtype.lanes > len(LANE)]
         self.dealt = {memory for u in stores if (memory := memory_of(u.src[0])).op is Ops.LOCAL}
         self.shared: list[str] = []
-        self.handlers |= {Ops.BARRIER: self.barrier, Ops.LOCAL: self.local, Ops.TILE: self.tile}
+        self.handlers: dict[Op, Callable[[UOp], None]] = {
+            Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.LOCAL: self.local,
+            Ops.INDEX: lambda u: None, Ops.PREFETCH: lambda u: None, Ops.LOAD: self.load, Ops.STORE: self.store,
+            Ops.RANGE: self.open, Ops.END: self.close, Ops.REG: self.copy, Ops.CARRY: self.copy, Ops.SET: self.set,
+            Ops.AFTER: self.after, Ops.BARRIER: self.barrier, Ops.TILE: self.tile,
+        }  # fmt: skip
+
+    def text(self) -> str:
+        """The kernel."""
+        for u in self.uops:
+            handler = self.handlers.get(u.op)
+            if handler is not None:
+                handler(u)
+            elif u.dtype.lanes > 1 or any(s.dtype.lanes > 1 for s in u.src):
+                self.vector(u)
+            else:
+                self.define(u, self.scalar(u))
+                if u.dtype is dtypes.int64 and all(s in self.places for s in u.src):
+                    self.places.add(u)
+        return "\n".join([*self.head(), *self.lines, "}"]) + "\n"
 
     def head(self) -> list[str]:
+        """Everything above the first statement of the body, its opening brace included. Called last."""
         used = {d.scalar for u in self.uops for d in (u.dtype, *(s.dtype for s in u.src))}
         lines = ["#pragma OPENCL FP_CONTRACT OFF"]
         if dtypes.float64 in used:
@@ -79,7 +97,18 @@ class _Body(VectorBody):
         return [*lines, *lean, *(_CONVERT if self.converts else ()), *self.helpers, head, start, *moved,
                 *self.numbers(), *self.shared]  # fmt: skip
 
+    # --- arguments, loops, accumulators
+    def param(self, u: UOp) -> None:
+        """PARAM."""
+        self.values[u] = f"b{u.arg[0]}"
+
+    def variable(self, u: UOp) -> None:
+        """VARIABLE."""
+        self.values[u] = f"n_{identifier(str(u.arg[0]))}"  # the user's word, which may be one of the language's
+        self.places.add(u)
+
     def bounds(self, u: UOp) -> tuple[str, str]:
+        """First value and limit of a loop."""
         if u.arg[1] != AxisKind.THREAD:
             return "0", self.values[u.src[0]]
         limit, begin = self.values[u.src[0]], u.first_iteration
@@ -111,13 +140,36 @@ class _Body(VectorBody):
                 f"long {name} = {digit};" if u is next(reversed(self.grid)) else f"long {name} = {digit} % {size}L;"
             )
         else:
-            super().open(u)
+            name = self.values[u] = identifier(str(u.arg[0]))
+            first, limit = self.bounds(u)
+            self.emit(f"for (long {name} = {first}; {name} < {limit}; ++{name}) {{")
+            self.depth += 1
         self.places.add(u)
 
     def close(self, u: UOp) -> None:
         """END; of a GLOBAL loop there is nothing to write."""
         if u.src[0] not in self.grid:
-            super().close(u)
+            self.depth -= 1
+            self.emit("}")
+
+    def copy(self, u: UOp) -> None:
+        """REG, a variable; or CARRY, a copy, since that may be set before its old value was last read."""
+        if u.src[0] in self.masks:
+            self.define_mask(u, self.masks[u.src[0]], self.values[u.src[0]])
+        else:
+            self.define(u, self.values[u.src[0]])
+
+    def set(self, u: UOp) -> None:
+        """SET."""
+        accumulator, value = memory_of(u.src[0]), u.src[1]
+        text = self.mask(value, self.masks[accumulator]) if value in self.masks else self.values[value]
+        self.emit(f"{self.values[accumulator]} = {text};")
+
+    def after(self, u: UOp) -> None:
+        """AFTER: the variable or array itself."""
+        self.values[u] = self.values[u.src[0]]
+        if u.src[0] in self.masks:
+            self.masks[u] = self.masks[u.src[0]]
 
     def local(self, u: UOp) -> None:
         """LOCAL; an array that a group shares is declared at the head of the kernel, the only place drivers take."""
@@ -288,9 +340,9 @@ class _Body(VectorBody):
         return f"vstore{dtype.lanes}({value}, 0, {address});"
 
     # --- places
-    def at(self, place: UOp, index: str | None = None) -> str:
+    def at(self, place: UOp) -> str:
         """The address of a scalar place."""
-        index = self.held(place, self.values[place.src[1]] if index is None else index)
+        index = self.held(place, self.values[place.src[1]])
         memory = self.values[place.src[0]]
         return memory if index in ("0", "0L") else f"{memory} + {index}"
 

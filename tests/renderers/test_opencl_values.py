@@ -1,15 +1,17 @@
-"""Vectors, masks and literals of OpenCL C."""
+"""Literals, expressions, vectors and masks of OpenCL C."""
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from kernmill.compiler import lower, parse_schedule
-from kernmill.ir import InternalError, Op, Ops, UOp, dtypes, elementwise, reduce_axes
-from kernmill.renderers import OpenCLRenderer, lane_runs, mask_op
+from kernmill.ir import InternalError, Op, Ops, Target, UOp, dtypes, elementwise, reduce_axes
+from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, float_text, identifier, lane_runs, mask_op
 from tests.compiler.kernels import data, only, total
 from tests.renderers.test_opencl import CPU
 
@@ -83,3 +85,62 @@ def test_folds_of_bools() -> None:
 def test_a_fold_of_the_largest_keeps_nan() -> None:
     text = render(reduce_axes(data(0, 64), Ops.MAX, (0,)), "vectorize k0 8")
     assert "v1.lo != v1.lo" in text
+
+
+# --- scalars
+PLAIN = Target("plain", ops=OPENCL_OPS)
+
+
+def plain(root: UOp) -> str:
+    return OpenCLRenderer(PLAIN).render("k", lower(only(root), PLAIN))
+
+
+def test_names() -> None:
+    assert identifier("i0.u.v") == "i0_u_v"
+    assert identifier("k0'") == "k0_copy"
+
+
+@pytest.mark.parametrize(
+    "value", [0.0, 1.5, -2.0, 0.1, 1e-45, 3.4e38, math.pi, struct.unpack("f", b"\xdb\x0f\x49\x40")[0]]
+)
+def test_float_literals_are_exact(value: float) -> None:
+    text = float_text(value, "f")
+    assert text.endswith("f")
+    body = text[:-1]
+    assert (float.fromhex(body) if "0x" in body else float(body)) == value
+    assert "." in body
+
+
+@pytest.mark.parametrize(
+    ("dtype", "text"),
+    [
+        (dtypes.int8, "(char)((uint)"),
+        (dtypes.uint16, "(ushort)((uint)"),  # 65535 * 65535 is no int
+        (dtypes.int32, "(int)((uint)"),
+        (dtypes.int64, "(long)((ulong)"),
+    ],
+    ids=str,
+)
+def test_ints_wrap(dtype: object, text: str) -> None:
+    a, b = data(0, 8, dtype=dtype), data(1, 8, dtype=dtype)  # type: ignore[arg-type]
+    assert text in plain(elementwise(Ops.MUL, a, b))
+
+
+def test_wide_unsigned_ints_wrap_by_themselves() -> None:
+    a, b = data(0, 8, dtype=dtypes.uint64), data(1, 8, dtype=dtypes.uint64)
+    assert "(ulong)" not in plain(elementwise(Ops.MUL, a, b))
+
+
+def test_places_are_plain_sums() -> None:
+    text = plain(data(0, 8, 8) + 1.0)
+    assert "(ulong)" not in text
+    assert "for (long " in text
+
+
+def test_what_a_loop_carries_is_copied_before_it_changes() -> None:
+    """SET may stand before the last use of the old value."""
+    lines = [line.strip() for line in plain(total(data(0, 4, 8), 1)).splitlines()]
+    first = next(line for line in lines if line.startswith("float ") and line.endswith("= 0.0f;"))
+    name = first.split()[1]
+    assert any(line.startswith("float ") and line.endswith(f"= {name};") for line in lines)
+    assert any(line.startswith(f"{name} = ") for line in lines)

@@ -1,21 +1,31 @@
-"""class VectorBody: OpenCL C's types, literals, vectors and masks; opencl.py adds memory and the head of a kernel.
+"""class Values: OpenCL C's types, literals, expressions, vectors and masks; opencl.py adds loops, memory and the head.
 
-A vector of bools is a vector of ints, -1 for true, as wide as what it was compared from: the language selects lanes by
-masks of equal width.
+Signed ints wrap in the op table and not in C, so their sums are made in the unsigned type; places (made of loop
+variables and sizes) never wrap and stay plain. A vector of bools is a vector of ints, -1 for true, as wide as what it
+was compared from: the language selects lanes by masks of equal width.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes, memory_of
+from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
 
-from .clike import CLikeBody, float_text
+from .base import signature
 from .mma import MMA_ITEMS
 
-__all__ = ["VectorBody", "lane_runs", "mask_op"]
+__all__ = ["OPENCL_OPS", "Values", "float_text", "lane_runs", "mask_op"]
+
+_INFIX = {
+    Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.DIV: "/", Ops.CDIV: "/", Ops.CMOD: "%", Ops.AND: "&", Ops.OR: "|",
+    Ops.XOR: "^", Ops.SHL: "<<", Ops.SHR: ">>", Ops.LT: "<", Ops.LE: "<=", Ops.EQ: "==", Ops.NE: "!=",
+}  # fmt: skip
+_BOOL_INFIX = {Ops.ADD: "|", Ops.MUL: "&"}
+_WRAPPING = frozenset({Ops.ADD, Ops.SUB, Ops.MUL, Ops.SHL})
+_FUNCTIONS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL: "ceil", Ops.ROUND: "rint",
+              Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
+OPENCL_OPS = frozenset({*_INFIX, *_FUNCTIONS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST})
 
 _TYPES = {
     "bool": "bool", "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
@@ -28,11 +38,16 @@ _MASK_WIDTH = 32  # bits of a lane of a mask that was not made by comparing vect
 LANE = "0123456789abcdef"
 
 
-class VectorBody(CLikeBody, ABC):
-    """Values of one kernel."""
+class Values:
+    """The values of one kernel: `values` holds the expression that stands for each node."""
 
     def __init__(self, target: Target, name: str, uops: Sequence[UOp]) -> None:
-        super().__init__(target, name, uops)
+        self.target, self.name, self.uops = target, name, uops
+        self.signature = signature(uops)
+        self.lines: list[str] = []
+        self.values: dict[UOp, str] = {}
+        self.places: set[UOp] = set()  # ints that are made of loop variables and sizes
+        self.depth, self.count = 1, 0
         self.masks: dict[UOp, int] = {}  # vectors of bools: bits of a lane
         self.helpers: dict[str, None] = {}
         self.prototypes: dict[str, None] = {}
@@ -41,6 +56,20 @@ class VectorBody(CLikeBody, ABC):
             Ops.CAST: self._cast_vector, Ops.WHERE: self._select, Ops.BROADCAST: self._broadcast, Ops.LANE: self._lane,
             Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle, Ops.FOLD: self._fold,
         }  # fmt: skip
+
+    def emit(self, text: str) -> None:
+        """One line."""
+        self.lines.append("  " * self.depth + text)
+
+    def fresh(self) -> str:
+        """A name that was not used yet."""
+        self.count += 1
+        return f"v{self.count}"
+
+    def define(self, u: UOp, text: str) -> None:
+        """A value that is computed once."""
+        self.values[u] = self.fresh()
+        self.emit(f"{self.type_name(u.dtype)} {self.values[u]} = {text};")
 
     def type_name(self, dtype: DType, *, memory: bool = False) -> str:
         """The type of a value, or of what lies in memory."""
@@ -101,9 +130,10 @@ class VectorBody(CLikeBody, ABC):
         return a if kind == self.type_name(of) else f"as_{kind}({a})"
 
     def constant(self, u: UOp) -> None:
-        """CONST; one of bools is a mask."""
+        """CONST, written where it is used; one of bools is a mask."""
         if u.dtype.lanes == 1 or not u.dtype.is_bool:
-            super().constant(u)
+            self.values[u] = self.literal(u.dtype, u.arg)
+            self.places.add(u)
             return
         self.masks[u] = _MASK_WIDTH
         values = u.arg if isinstance(u.arg, tuple) else (u.arg,)
@@ -112,7 +142,7 @@ class VectorBody(CLikeBody, ABC):
     def call(self, name: str, result: DType, *operands: tuple[DType, str]) -> str:
         """A call, declared for lean builds."""
         self.declare(name, self.type_name(result), *(self.type_name(dtype) for dtype, _ in operands))
-        return super().call(name, result, *operands)
+        return f"{name}({', '.join(text for _, text in operands)})"
 
     def declare(self, name: str, result: str, *types: str) -> None:
         """A function of the language that the text calls."""
@@ -140,6 +170,51 @@ class VectorBody(CLikeBody, ABC):
             return name
         return self.values[u]
 
+    # --- scalars
+    def scalar(self, u: UOp) -> str:
+        """The expression of a scalar node."""
+        operands = [self.values[s] for s in u.src]
+        match u.op:
+            case Ops.WHERE:
+                return f"{operands[0]} ? {operands[1]} : {operands[2]}"
+            case Ops.CAST:
+                return self.cast(u.dtype, u.src[0].dtype, operands[0])
+            case Ops.BITCAST:
+                return self.bitcast(u.dtype, u.src[0].dtype, operands[0])
+        return self.arithmetic(u.op, u.src[0].dtype, operands, wraps=not all(s in self.places for s in u.src))
+
+    def arithmetic(self, op: Op, dtype: DType, operands: Sequence[str], *, wraps: bool = True) -> str:
+        """An op on operands of one dtype."""
+        if op in _FUNCTIONS and dtype.is_float:
+            return self.call(_FUNCTIONS[op], dtype, *((dtype, operand) for operand in operands))
+        if op in _FUNCTIONS and op is not Ops.FMA:
+            signed = op is Ops.ABS and dtype.kind is Kind.INT  # else: rounding an int, |x| of an unsigned one
+            return self.int_abs(dtype, operands[0]) if signed else operands[0]
+        if op is Ops.NEG:
+            if dtype.is_float:
+                return f"-{operands[0]}"
+            return self.wrapped(Ops.SUB, dtype, self.literal(dtype, 0), *operands)
+        if op not in _INFIX:
+            raise InternalError(f"{self.name}: {op.name} of {dtype.name} has no expression; it should be decomposed")
+        if dtype.is_int and op in _WRAPPING and (wraps or dtype.bits < 64):
+            return self.wrapped(op, dtype, *operands)
+        sign = (_BOOL_INFIX.get(op) if dtype.is_bool else None) or _INFIX[op]
+        return f"{operands[0]} {sign} {operands[1]}"
+
+    def wrapped(self, op: Op, dtype: DType, a: str, b: str) -> str:
+        """An int op modulo 2**bits, lane by lane; narrow scalars are computed in 32 bits, as C does anyway."""
+        sign, kind = _INFIX[op], self.type_name(dtype)
+        if dtype.kind is Kind.UINT and (dtype.lanes > 1 or dtype.bits >= 32):
+            return f"{a} {sign} {b}"
+        if dtype.lanes > 1:
+            return f"as_{kind}(as_u{kind}({a}) {sign} as_u{kind}({b}))"
+        wide = self.type_name(dtypes.uint64 if dtype.bits == 64 else dtypes.uint32)
+        return f"({kind})(({wide}){a} {sign} ({wide}){b})"
+
+    def cast(self, to: DType, of: DType, a: str) -> str:
+        """A conversion; C's own truncates floats, wraps ints and rounds to nearest even."""
+        return f"{a} != 0" if to.is_bool else f"({self.type_name(to)}){a}"
+
     # --- bools in vectors
     def mask_type(self, lanes: int, bits: int) -> str:
         """The type of a mask with lanes of so many bits."""
@@ -162,25 +237,6 @@ class VectorBody(CLikeBody, ABC):
         self.values[u] = self.fresh()
         self.emit(f"{self.mask_type(u.dtype.lanes, bits)} {self.values[u]} = {text};")
 
-    def copy(self, u: UOp) -> None:
-        """A variable of its own with the value."""
-        if u.src[0] in self.masks:
-            self.define_mask(u, self.masks[u.src[0]], self.values[u.src[0]])
-        else:
-            super().copy(u)
-
-    def set(self, u: UOp) -> None:
-        """SET."""
-        accumulator, value = memory_of(u.src[0]), u.src[1]
-        text = self.mask(value, self.masks[accumulator]) if value in self.masks else self.values[value]
-        self.emit(f"{self.values[accumulator]} = {text};")
-
-    def after(self, u: UOp) -> None:
-        """AFTER."""
-        super().after(u)
-        if u.src[0] in self.masks:
-            self.masks[u] = self.masks[u.src[0]]
-
     # --- vectors
     def vector(self, u: UOp) -> None:
         """Any node whose value or operands are vectors."""
@@ -197,16 +253,6 @@ class VectorBody(CLikeBody, ABC):
             self.define_mask(u, of.bits, self.arithmetic(u.op, of, [self.values[s] for s in u.src]))
         else:
             self.define(u, self.arithmetic(u.op, u.dtype, [self.values[s] for s in u.src]))
-
-    def wrapped(self, op: Op, dtype: DType, a: str, b: str) -> str:
-        """An int op modulo 2**bits, lane by lane."""
-        if dtype.lanes == 1:
-            return super().wrapped(op, dtype, a, b)
-        sign = {Ops.ADD: "+", Ops.SUB: "-", Ops.MUL: "*", Ops.SHL: "<<"}[op]
-        if dtype.kind is Kind.UINT:
-            return f"{a} {sign} {b}"
-        unsigned = f"as_u{self.type_name(dtype)}"
-        return f"as_{self.type_name(dtype)}({unsigned}({a}) {sign} {unsigned}({b}))"
 
     def int_abs(self, dtype: DType, a: str) -> str:
         """|x| of signed ints."""
@@ -328,6 +374,14 @@ def lane_runs(order: list[int], lanes: int) -> list[tuple[int, list[int]]]:
         pieces.append((first, [n % lanes for n in order[at : at + size]]))
         at += size
     return pieces
+
+
+def float_text(value: float, suffix: str) -> str:
+    """An exact finite literal: short decimal where that is exact, else hexadecimal."""
+    short = repr(float(value))
+    if math.isfinite(value) and len(short) <= 8 and float(short) == value and "e" not in short:
+        return f"{short}{suffix}"
+    return f"{float(value).hex()}{suffix}"
 
 
 def _signed(text: str) -> str:
