@@ -107,9 +107,9 @@ def high_low(x: UOp, value: float, rest: float, *, short: bool = False) -> tuple
     return high, to_dtype(x.dtype.scalar, (value - high) + rest)
 
 
-def polynomial(t: UOp, name: str, scale: float = 1) -> UOp:
-    """`scale` times the polynomial of that name in t. Long ones in two chains, even and odd, for half the latency."""
-    coefficients = [scale * c for c in POLYNOMIALS[name][t.dtype.bits]]
+def polynomial(t: UOp, name: str) -> UOp:
+    """The polynomial of that name in t. Long ones in two chains, even and odd, for half the latency."""
+    coefficients = POLYNOMIALS[name][t.dtype.bits]
     if len(coefficients) > 9:
         square = t * t
         return fma(t, _polynomial_in(square, coefficients[1::2]), _polynomial_in(square, coefficients[::2]))

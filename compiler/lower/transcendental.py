@@ -49,36 +49,27 @@ _PI_WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C
 _HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 
 
-def exp_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
+def exp_to_polynomial(x: UOp) -> UOp:
     """e**x = 2**n * e**r with n = round(x / log 2). Error: float32 1.1 ulp, float64 1.2 ulp; denormals right.
 
     The smallest n, that of -inf and of all masks, has a 0 for 2**n: a product too small for a float costs a microcode
     assist, hundreds of cycles for each vector of masked scores.
-
-    `flush_denormals`: results below sqrt(2) times the smallest normal number are 0, for four instructions less (and no
-    microcode assists for denormals).
     """
     f = format_of(x)
-    top, bottom = f.bias + 1, -(f.bias - 1 if flush_denormals else 2 * f.bias)
-    x = clamp(x, bottom * _LN2[0] + (1e-5 if flush_denormals else 0.2), (top + 0.05) * _LN2[0])
-    n, biased = nearest(x, _LOG2_E[0], f.bias - 1 if flush_denormals else 2 * f.bias)
+    x = clamp(x, -2 * f.bias * _LN2[0] + 0.2, (f.bias + 1 + 0.05) * _LN2[0])
+    n, biased = nearest(x, _LOG2_E[0], 2 * f.bias)
     high, low = high_low(x, *_LN2, short=True)
-    return _exponential(fma(n, -low, fma(n, -high, x)), biased, "EXP", flush_denormals)
+    r = fma(n, -low, fma(n, -high, x))
+    return power_of_two_in_steps(fma(r, polynomial(r, "EXP"), 1.0), biased)
 
 
-def exp2_to_polynomial(x: UOp, flush_denormals: bool = False) -> UOp:
+def exp2_to_polynomial(x: UOp) -> UOp:
     """2**x = 2**n * 2**t with n = round(x). Error: float32 1.1 ulp, float64 1.2 ulp; see exp_to_polynomial."""
     f = format_of(x)
-    x = clamp(x, -(f.bias - 1.0 if flush_denormals else 2.0 * f.bias), f.bias + 1.25)
-    n, biased = nearest(x, 1, f.bias - 1 if flush_denormals else 2 * f.bias)
-    return _exponential(x - n, biased, "EXP2", flush_denormals)
-
-
-def _exponential(r: UOp, biased: UOp, name: str, flush_denormals: bool) -> UOp:
-    """(1 + r*P(r)) * 2**n, where `biased` is n + 2*bias, or n + bias - 1 when denormals are flushed."""
-    if flush_denormals:  # twice the polynomial and half the power, which so reaches the largest exponent
-        return fma(r, polynomial(r, name, 2), 2.0) * power_of_two(biased, r)
-    return power_of_two_in_steps(fma(r, polynomial(r, name), 1.0), biased)
+    x = clamp(x, -2.0 * f.bias, f.bias + 1.25)
+    n, biased = nearest(x, 1, 2 * f.bias)
+    t = x - n
+    return power_of_two_in_steps(fma(t, polynomial(t, "EXP2"), 1.0), biased)
 
 
 def log_to_polynomial(x: UOp) -> UOp:
