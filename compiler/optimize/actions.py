@@ -55,7 +55,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import KernelInfo, in_order, loops_of, order_of
+from ..kernel import in_order, loops_of, order_of
 from ..lower.dot import BYTES
 from ..lower.reduce import without_mask
 from ..split_reduce import neutral_element
@@ -134,8 +134,7 @@ def apply_action(ast: UOp, action: Action) -> Acted:
         raise CompileError(
             f"schedule of {ast.arg.name}: {action} does not fit: {error}. Its loops are {names}."
         ) from None
-    info: KernelInfo = done.arg
-    return done.replace(arg=replace(info, actions=(*info.actions, str(action)))), made
+    return done.replace(arg=replace(done.arg, actions=(*done.arg.actions, str(action)))), made
 
 
 def fits(ast: UOp, action: Action) -> bool:

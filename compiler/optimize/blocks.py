@@ -12,7 +12,7 @@ from math import gcd
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
 
-from .look import Access, Shape, look, nest_iterations
+from .look import Access, Shape, even_part, look, nest_iterations
 from .plan import Plan
 from .staging import unpacked
 
@@ -77,18 +77,13 @@ def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Ta
     for name in copied:
         plan.add("unroll", name, sizes[name])
     if rows:
-        plan.cut("unroll", rows[-1], _part(sizes[rows[-1]], _TILE))
+        plan.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
         plan.order((*beside, *rows))
         return
     most = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
     for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
         plan.cut("apart", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # two threads: two parts
     plan.add("prefetch", _AHEAD)  # it leaves alone what is small
-
-
-def _part(count: int, most: int) -> int:
-    """Rows or vectors of a tile, at most so many, that leave little of the last tile empty."""
-    return min(range(1, most + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
 
 
 def _many_rows(
@@ -103,8 +98,8 @@ def _many_rows(
     slot, places = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
     panel = nest_iterations(shape, [*blocks, *words]) * (target.vector_bytes // _WORD)
     room = target.l2_bytes // 2 // panel
-    wide = _part(sizes[beside[-1]], max(1, min(_WIDE, room)))
-    tile = _part(sizes[rows[-1]], _SUMS // wide)
+    wide = even_part(sizes[beside[-1]], max(1, min(_WIDE, room)))
+    tile = even_part(sizes[rows[-1]], _SUMS // wide)
     inner = [copy for name in words for copy in plan.cut("unroll", name, sizes[name])]
     side = plan.cut("unroll", beside[-1], wide)
     plan.cut("unroll", rows[-1], tile)

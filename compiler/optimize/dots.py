@@ -11,7 +11,7 @@ from __future__ import annotations
 from kernmill.ir import Target, dtypes
 
 from ..lower.dot import BYTES, GROUP
-from .look import Shape
+from .look import Shape, divisors, even_part
 from .plan import Plan
 from .products import Product, find_product
 
@@ -50,7 +50,7 @@ def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
         lanes //= 2
     vectors, most = _BLOCK if target.vector_registers >= 32 else _SMALL_BLOCK
     vectors = min(vectors, -(-sizes[columns] // lanes))
-    tile = min(range(1, most + 1), key=lambda n: (-(-sizes[rows] // n) * (n + 1), -n))
+    tile = even_part(sizes[rows], most)
     wide, panel, is_packed = lanes * vectors, columns, sizes[rows] >= _PACKED_ROWS * tile
     if is_packed and left.node.dtype is right.node.dtype:  # moved while copied: in the inner loop it would cost a fifth
         plan.cut("vectorize", plan.add("bias", right.slot, rows)[inner], lanes)
@@ -76,4 +76,4 @@ def _beside(count: int, size_bytes: int, target: Target) -> int:
     """Of so many panels those that a tile of rows goes by one after the other: rows come from far less often. What L1
     holds stays there by itself."""
     most = 1 if size_bytes <= target.l1_bytes else min(target.l2_bytes // 2 // size_bytes, count // _LEAST_BLOCKS)
-    return max(n for n in range(1, max(1, most) + 1) if count % n == 0)
+    return max(divisors(count, max(1, most)))

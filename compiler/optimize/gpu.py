@@ -135,7 +135,7 @@ def _product(plan: _Plan, main: Group) -> bool:
         if n in main.around and n not in shape.symbolic and shape.sizes[n] >= _TILES[-1][0] * _TILES[-1][1]
     ]
     pair = next(((row, column) for column in reversed(loops) for row in loops if row != column
-                 and _operand(main, row, column) and _operand(main, column, row)), None)  # fmt: skip
+                 and main.operand(row, column) and main.operand(column, row)), None)  # fmt: skip
     if pair is None:
         return False
     row, column = pair
@@ -152,7 +152,7 @@ def _product(plan: _Plan, main: Group) -> bool:
     terms = max(main.loops, key=lambda n: shape.sizes[n])  # of a window: the channels, cut into blocks of whole windows
     window = [n for n in main.loops if n != terms]
     block = _block(plan, main, terms, items * results * nest_iterations(shape, window))
-    right = [a for a in _operand(main, column, row) if a.step(column) != 0]
+    right = [a for a in main.operand(column, row) if a.step(column) != 0]
     width = plan.lanes(column, right) if results % max(1, shape.lanes) == 0 else 1
     if width > 1:
         plan.tries("vectorize", column, width)
@@ -169,14 +169,9 @@ def _product(plan: _Plan, main: Group) -> bool:
     elif results == width:
         parts[column] = [f"{column}.l", f"{column}.v"]
     for loop, other in ((row, column), (column, row)):
-        for slot in dict.fromkeys(a.slot for a in _operand(main, loop, other)):
+        for slot in dict.fromkeys(a.slot for a in main.operand(loop, other)):
             plan.tries("stage", slot, inside, *window, *parts[loop])
     return True
-
-
-def _operand(main: Group, loop: str, other: str) -> list[Access]:
-    """The loads that change with one loop and not with the other."""
-    return [a for a in main.loads if loop in a.steps and other not in a.steps]
 
 
 def _block(plan: _Plan, main: Group, terms: str, side: int) -> int:

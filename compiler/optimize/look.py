@@ -12,7 +12,18 @@ from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
 
 from ..kernel import iterations, loops_of, order_of
 
-__all__ = ["Access", "Group", "Shape", "is_gated", "is_streamed", "look", "main_group", "nest_iterations"]
+__all__ = [
+    "Access",
+    "Group",
+    "Shape",
+    "divisors",
+    "even_part",
+    "is_gated",
+    "is_streamed",
+    "look",
+    "main_group",
+    "nest_iterations",
+]
 
 
 _STREAMED = 2  # times L2
@@ -55,6 +66,10 @@ class Group:
     loops: list[str]
     loads: list[Access]
     around: set[str]
+
+    def operand(self, loop: str, without: str) -> list[Access]:
+        """The loads that change with one loop and not with another."""
+        return [a for a in self.loads if loop in a.steps and without not in a.steps]
 
 
 @dataclass(slots=True)
@@ -140,6 +155,16 @@ def main_group(shape: Shape) -> Group | None:
 def nest_iterations(shape: Shape, loops: list[str]) -> int:
     """Of loops inside each other; a size that is known only at launch counts as the greatest."""
     return prod(max(1, shape.sizes[name]) for name in loops)
+
+
+def even_part(count: int, most: int) -> int:
+    """Rows or vectors of a tile, at most so many, that leave little of the last tile empty."""
+    return min(range(1, most + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
+
+
+def divisors(size: int, most: int) -> list[int]:
+    """Tiles of at most so many that leave nothing over."""
+    return [n for n in range(1, min(size, most) + 1) if size % n == 0]
 
 
 def is_streamed(size_bytes: int, target: Target) -> bool:

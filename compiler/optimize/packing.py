@@ -59,7 +59,7 @@ def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: 
     if len(others) != 1:
         return
     (rows,) = others
-    panel = [a for a in main.loads if lanes in a.steps and rows not in a.steps]
+    panel = main.operand(lanes, rows)
     is_written = shape.stores[0].memory_bytes > target.l2_bytes  # rather than read: line by line, as the loops stand
     is_short = shape.sizes[terms] <= 2 * SMALL_REDUCE or (is_written and shape.sizes[terms] < _SHORT)
     if len(panel) != 1 or is_gated(panel[0]) or (is_short and panel[0].step(lanes) == 1):
@@ -93,7 +93,7 @@ def ask_by_tiles(plan: Plan, shape: Shape, main: Group, lanes: str, target: Targ
         and shape.sizes[terms] <= _LONG
     ):
         plan.tries("claim")
-    for left in (a for a in main.loads if rows in a.steps and lanes not in a.steps and not is_gated(a)):
+    for left in (a for a in main.operand(rows, lanes) if not is_gated(a)):
         is_once = lanes not in plan.loops and plan.loops[-1] == rows and left.memory_bytes > far
         if is_once and left.step(terms) == 1 and (left.step(rows) or 0) > 0:
             plan.tries("prefetch", plan.together(rows) * (left.step(rows) or 0) * left.size_bytes, terms)
@@ -123,7 +123,7 @@ def _is_converted(a: Access) -> bool:
 
 def _dear_rows(plan: Plan, shape: Shape, main: Group, lanes: str, rows: str) -> Access | None:
     """The operand of the rows, if reading it as it lies is dear and enough panels read it again."""
-    found = [a for a in main.loads if rows in a.steps and lanes not in a.steps]
+    found = main.operand(rows, lanes)
     if len(found) != 1 or is_gated(found[0]) or found[0].memory.op is not Ops.PARAM:
         return None
     (left,), (terms,) = found, main.loops

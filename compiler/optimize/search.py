@@ -14,7 +14,6 @@ from typing import Final
 
 from kernmill.ir import AxisKind, KernmillError, Ops, Target, UOp, closed_ranges
 
-from ..kernel import KernelInfo
 from .actions import VERBS, Action, apply_actions
 
 __all__ = ["body_size", "is_reasonable", "neighbours", "optimized"]
@@ -118,5 +117,4 @@ def _fitted(ast: UOp, actions: Sequence[Action]) -> tuple[list[Action], UOp] | N
 
 def _bare(ast: UOp) -> UOp:
     """The list of actions forgotten: two schedules that do the same give the same node."""
-    info: KernelInfo = ast.arg
-    return ast.replace(arg=replace(info, actions=()))
+    return ast.replace(arg=replace(ast.arg, actions=()))

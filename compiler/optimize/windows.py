@@ -20,7 +20,7 @@ from itertools import chain, product
 
 from kernmill.ir import Ops, Target
 
-from .look import Access, Group, Shape, is_gated, look, nest_iterations
+from .look import Access, Group, Shape, divisors, is_gated, look, nest_iterations
 from .plan import Plan
 from .staging import walked_together
 
@@ -146,7 +146,7 @@ def _in_blocks(plan: Plan, shape: Shape, window: _Window, target: Target) -> tup
     room = target.l2_bytes // 4 // (term * together)
     for name in reversed(window.terms):
         size = shape.sizes[name]
-        each = max(_divisors(size, max(1, room)))
+        each = max(divisors(size, max(1, room)))
         room = room // each if each == size else 0
         if each < size:
             cuts = {name: each, **cuts}
@@ -156,7 +156,7 @@ def _in_blocks(plan: Plan, shape: Shape, window: _Window, target: Target) -> tup
     if together == vectors and rest:
         widest = max(rest, key=lambda name: shape.sizes[name])
         enough = nest_iterations(shape, rest) // _OUTPUTS  # each part packs anew
-        parts = max(_divisors(shape.sizes[widest], max(1, min(_PARTS, enough))))
+        parts = max(divisors(shape.sizes[widest], max(1, min(_PARTS, enough))))
         if parts > 1:
             plan.cut("split", widest, shape.sizes[widest] // parts)
             return list(cuts), [widest]
@@ -250,7 +250,7 @@ def _stage_panel(plan: Plan, shape: Shape, window: _Window, *, is_whole: bool) -
     whole = [lanes] if is_whole else []
     copies = plan.add("stage", window.panel.slot, *whole, *window.terms, *plan.copies(lanes))
     if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and shape.sizes[last] > _LONGEST:
-        turned = max(_divisors(shape.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
+        turned = max(divisors(shape.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
         plan.cut("unroll", copies[last], turned)
 
 
@@ -268,9 +268,9 @@ def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator
     step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
     used = lanes / (blocks * shape.lanes)
     steps = nest_iterations(shape, window.terms)
-    several = _divisors(blocks, _MOST_VECTORS)[0 if window.is_copied else -1 :]  # read from memory: best read once
-    for vectors, along, down in product(several, _divisors(size, 16), _divisors(rows, 4)):
-        for taps in {1, window_size} if window_size <= _LONGEST else _divisors(window_size, 4):
+    several = divisors(blocks, _MOST_VECTORS)[0 if window.is_copied else -1 :]  # read from memory: best read once
+    for vectors, along, down in product(several, divisors(size, 16), divisors(rows, 4)):
+        for taps in {1, window_size} if window_size <= _LONGEST else divisors(window_size, 4):
             sums = vectors * along * down
             if sums + vectors * taps + taps > target.vector_registers:
                 continue
@@ -312,10 +312,6 @@ def overlapping(plan: Plan, shape: Shape, main: Group, lanes: str, target: Targe
         if panel.step(lanes) not in (0, 1) and not is_gated(panel) and panel.memory_bytes <= target.l2_bytes // 4:
             plan.tries("stage", panel.slot, *([lanes] if lanes in plan.loops else []), *inner, *plan.copies(lanes))
     return True
-
-
-def _divisors(size: int, most: int) -> list[int]:
-    return [n for n in range(1, min(size, most) + 1) if size % n == 0]
 
 
 def _speed_along(shape: Shape, window: _Window) -> float:
