@@ -8,28 +8,26 @@ converts, or not everybody in the same way, stays. Tests: tests/compiler/test_co
 
 from __future__ import annotations
 
-from kernmill.ir import DType, Ops, UOp, memory_of
+from kernmill.ir import DType, Ops, UOp, memory_of, rebuilt
 
 __all__ = ["convert_packed"]
 
 
 def convert_packed(ast: UOp) -> UOp:
     """The kernel with panels in the type they are used in."""
-    order = ast.toposort()
-    wanted = _wanted(order)
+    wanted = _wanted(ast.toposort())
     if not wanted:
         return ast
-    done: dict[UOp, UOp] = {}
-    for node in order:
-        src = tuple(done[s] for s in node.src)
+
+    def converted(node: UOp, new: UOp) -> UOp:
         dtype = wanted.get(memory_of(node.src[0] if node.op in (Ops.LOAD, Ops.STORE) else node))
         if node.op is Ops.STORE and dtype is not None:
-            done[node] = node.replace(src=(src[0], src[1].cast(dtype)))
-        elif node.op is Ops.CAST and src[0].dtype is node.dtype:
-            done[node] = src[0]
-        else:
-            done[node] = UOp(node.op, dtype or node.dtype, src, node.arg)
-    return done[ast]
+            return new.replace(src=(new.src[0], new.src[1].cast(dtype)))
+        if node.op is Ops.CAST and new.src[0].dtype is node.dtype:
+            return new.src[0]
+        return new.replace(dtype=dtype)
+
+    return rebuilt(ast, converted)
 
 
 def _wanted(order: list[UOp]) -> dict[UOp, DType]:

@@ -429,8 +429,7 @@ def _assigned(node: UOp, use: Use) -> tuple[Use, Use]:
     if node.arg is None:
         return use, use if node.src[1].shape else Use(use.kernel, (), use.gate)
     inside, index = region_gate(node, use.place)
-    old = Use(use.kernel, use.place, use.gate)
-    return old, Use(use.kernel, index if node.src[1].shape else (), simplify(use.gate & inside))
+    return use, Use(use.kernel, index if node.src[1].shape else (), simplify(use.gate & inside))
 
 
 def region_gate(node: UOp, index: tuple[UOp, ...]) -> tuple[UOp, tuple[UOp, ...]]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from itertools import count
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, make_range, rebuilt, simplify, substitute, with_sources
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, make_range, rebuilt, simplify, substitute
 
+from .kernel import loops_of
 from .linearize import walked
 
 __all__ = ["separate_loops", "tidy_reduce_loops"]
@@ -52,21 +53,19 @@ def separate_loops(ast: UOp) -> UOp:
 
     Also needed after loops were copied out: in one of the copies a value may have lost a loop around it.
     """
-    done: dict[UOp, UOp] = {}
     own: dict[tuple[tuple[UOp, ...], frozenset[UOp]], dict[UOp, UOp]] = {}  # a place -> what its loops become
-    order = ast.toposort()
-    names = {str(node.arg[0]) for node in order if node.op is Ops.RANGE}
-    owners = {loop: _place(node) for node in order if node.op is Ops.AFTER for loop in closed_ranges(node)}
-    for node in order:
-        new = with_sources(node, tuple([done[s] for s in node.src]))
-        if new.op is Ops.REDUCE:
-            mine = _place(new)
-            if any(owners.setdefault(loop, mine) != mine for loop in closed_ranges(new)):
-                if mine not in own:
-                    own[mine] = _own_loops(new, names)
-                new = substitute(new, own[mine])
-        done[node] = new
-    return done[ast]
+    names = set(loops_of(ast))
+    owners = {loop: _place(node) for node in ast.toposort() if node.op is Ops.AFTER for loop in closed_ranges(node)}
+
+    def apart(_: UOp, new: UOp) -> UOp:
+        mine = _place(new)
+        if new.op is not Ops.REDUCE or all(owners.setdefault(loop, mine) == mine for loop in closed_ranges(new)):
+            return new
+        if mine not in own:
+            own[mine] = _own_loops(new, names)
+        return substitute(new, own[mine])
+
+    return rebuilt(ast, apart)
 
 
 def _place(node: UOp) -> tuple[tuple[UOp, ...], frozenset[UOp]]:

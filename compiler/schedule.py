@@ -16,7 +16,6 @@ from kernmill.ir import (
     CheckItem,
     Copy,
     Group,
-    Item,
     Kernel,
     Op,
     Ops,
@@ -273,15 +272,10 @@ class _Builder:
                 self.is_stuck, ready = True, pending[0]
             pending.remove(ready)
             done.add(ready)
-            if not any(
-                loop.src[0].is_const and loop.src[0].arg == 0 for loop in fusion.roots[fusion.kernel_of[ready]].loops
-            ):
-                self.plan.items.append(self._item(ready))
-
-    def _item(self, node: UOp) -> Item:
-        if node.op is Ops.COPY:
-            return Copy(self.buffer_of[node.src[0]], self.buffer_of[node])
-        return self.kernels[node]
+            loops = fusion.roots[fusion.kernel_of[ready]].loops
+            if all(loop.src[0].bounds != (0, 0) for loop in loops):
+                copy = Copy(self.buffer_of[ready.src[0]], self.buffer_of[ready]) if ready.op is Ops.COPY else None
+                self.plan.items.append(copy or self.kernels[ready])
 
     def _waits(self) -> dict[UOp, set[UOp]]:
         waits = {node: {s for s in below if s in self.reads} for node, below in self.reads.items()}
