@@ -27,16 +27,11 @@ class Kind(Enum):
     INDEX = "index"
 
 
-def _least(kind: Kind, bits: int) -> int | float:
+def _limits(kind: Kind, bits: int) -> tuple[int | float, int | float]:
+    """The least and the greatest value."""
     if kind is Kind.FLOAT:
-        return -math.inf
-    return -(1 << (bits - 1)) if kind in (Kind.INT, Kind.INDEX) else 0
-
-
-def _greatest(kind: Kind, bits: int) -> int | float:
-    if kind is Kind.FLOAT:
-        return math.inf
-    return (1 << (bits - 1)) - 1 if kind in (Kind.INT, Kind.INDEX) else (1 << bits) - 1
+        return -math.inf, math.inf
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kind in (Kind.INT, Kind.INDEX) else (0, (1 << bits) - 1)
 
 
 class DType:
@@ -55,8 +50,7 @@ class DType:
         self.is_float: Final = kind is Kind.FLOAT
         self.is_int: Final = kind in (Kind.INT, Kind.UINT, Kind.INDEX)  # not bool
         self.is_bool: Final = kind is Kind.BOOL
-        self.min: Final = _least(kind, bits)  # of the scalar
-        self.max: Final = _greatest(kind, bits)
+        self.min, self.max = _limits(kind, bits)  # of the scalar
         self._vectors: dict[int, DType] = {}
 
     def vec(self, lanes: int) -> DType:

@@ -151,10 +151,6 @@ def _functions() -> Functions:
     return table | {op: getattr(np, op.name.lower()) for op in _LIKE_NUMPY}
 
 
-_REDUCERS = {Ops.ADD: "add", Ops.MUL: "multiply", Ops.MAX: "maximum", Ops.MIN: "minimum", Ops.AND: "bitwise_and",
-             Ops.OR: "bitwise_or", Ops.XOR: "bitwise_xor"}  # fmt: skip
-
-
 def evaluate(
     root: UOp, buffers: Mapping[UOp, Array] | None = None, variables: Mapping[str, int] | None = None
 ) -> Array:
@@ -282,7 +278,7 @@ class _Evaluator:
         import numpy as np
 
         op = u.arg[0]
-        reducer = getattr(np, _REDUCERS[op])
+        reducer = self.functions[op]
         if u.dtype.is_bool and op in (Ops.ADD, Ops.MAX, Ops.MUL, Ops.MIN):
             reducer = np.logical_or if op in (Ops.ADD, Ops.MAX) else np.logical_and
         if len(u.src) == 1:

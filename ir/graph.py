@@ -93,8 +93,8 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
     """The same elements in row-major order under another shape; one size may be -1."""
     given = tuple(shape)
     shape = _sizes(given)
-    if sum(isinstance(s, int) and s == -1 for s in shape) == 1:
-        known = prod(s for s in shape if not (isinstance(s, int) and s == -1))
+    if shape.count(-1) == 1:
+        known = prod(s for s in shape if s != -1)
         total = numel(x.shape)
         if isinstance(total, int) and isinstance(known, int):
             if known == 0 or total % known:
@@ -102,7 +102,7 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
             missing: Size = total // known
         else:
             missing = as_size(index_const(total) // known)
-        shape = tuple(missing if isinstance(s, int) and s == -1 else s for s in shape)
+        shape = tuple(missing if s == -1 else s for s in shape)
     if any(isinstance(s, int) and s < 0 for s in shape):
         raise ShapeError(_reshape_error(x, given, "sizes are negative"))
     have, wanted = as_size(numel(x.shape)), as_size(numel(shape))
@@ -190,8 +190,7 @@ def shrink(x: UOp, bounds: Sequence[tuple[Size, Size]]) -> UOp:
         raise ShapeError(f"shrink: {show_shape(x.shape)} to {bounds}: need 0 <= start <= stop <= size on every axis.")
     for axis, ((start, stop), size) in enumerate(zip(bounds, x.shape, strict=True)):
         check_region(x.shape, axis, start, stop, size)
-    if all(isinstance(start, int) and start == 0 and (stop is size or stop == size)
-           for (start, stop), size in zip(bounds, x.shape, strict=True)):  # fmt: skip
+    if bounds == tuple((0, size) for size in x.shape):
         return x
     return UOp(Ops.SHRINK, x.dtype, (x,), tuple((start, as_size(stop - start)) for start, stop in bounds))
 

@@ -198,10 +198,6 @@ def _min(a: Any, b: Any) -> Any:
     return a if a != a or a < b else b
 
 
-def _rint(x: Any) -> Any:
-    return x if isinstance(x, int) or not math.isfinite(x) else math.copysign(float(round(x)), x)
-
-
 def _rounded(fn: Callable[[float], int]) -> Callable[[Any], Any]:
     return lambda x: x if isinstance(x, int) or not math.isfinite(x) else math.copysign(float(fn(x)), x)
 
@@ -248,7 +244,7 @@ class Ops:
     TRUNC    = Op(Group.UNARY, "towards zero", 1, _rounded(math.trunc))
     FLOOR    = Op(Group.UNARY, "towards -inf", 1, _rounded(math.floor))
     CEIL     = Op(Group.UNARY, "towards +inf", 1, _rounded(math.ceil))
-    ROUND    = Op(Group.UNARY, "to nearest, ties to even", 1, _rint)
+    ROUND    = Op(Group.UNARY, "to nearest, ties to even", 1, _rounded(round))
 
     # --- elementwise, two sources of one dtype
     ADD      = Op(Group.BINARY, "a + b; ints wrap; bool: or", 2, operator.add, commutative=True, associative=True, unit=0)

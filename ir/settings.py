@@ -13,7 +13,7 @@ import contextvars
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .errors import SettingError
 
@@ -33,45 +33,39 @@ class Setting(NamedTuple):
     is_captured: bool = False  # a captured function is captured anew where the value is another one
 
 
-def _between(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
+def _checked(read: Callable[[str], Value], fits: Callable[[Any], bool]) -> Callable[[str], Value]:
+    def parse(text: str) -> Value:
+        if not fits(value := read(text)):
             raise ValueError(text)
         return value
 
     return parse
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(text)
-        return text
+def _between(low: int, high: int) -> Callable[[str], Value]:
+    return _checked(int, lambda value: low <= value <= high)
 
-    return parse
+
+def _one_of(*words: str) -> Callable[[str], Value]:
+    return _checked(str, words.__contains__)
 
 
 def _or_empty(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     return lambda text: parse(text) if text else ""
 
 
-def _text(text: str) -> str:
-    return text
-
-
 SETTINGS: dict[str, Setting] = {
     row.name: row
     for row in [
-        Setting("DEVICE", "LLVM", "default device of new tensors", "a device name: LLVM, CL, PYTHON, NULL, NAME:1", _text, is_captured=True),
+        Setting("DEVICE", "LLVM", "default device of new tensors", "a device name: LLVM, CL, PYTHON, NULL, NAME:1", str, is_captured=True),
         Setting("DEBUG", 0, "how much is printed (see the table below)", "0 to 6", _between(0, 6)),
-        Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", _text),
-        Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", _text, is_captured=True),
+        Setting("DUMP", "", "folder that receives UOps, source, assembly and figures of every kernel", "a folder", str),
+        Setting("OVERRIDE", "", "folder with <kernel>.schedule files that replace the heuristic", "a folder", str, is_captured=True),
         Setting("BEAM", "", "search: 1 or more tries schedules for kernels without a stored result, keeping so many; empty: stored results are used; 0: not even those", "empty, or 0 to 64",
                 _or_empty(_between(0, 64))),
         Setting("BEAM_SECONDS", 10, "how long the search for one kernel may take", "1 to 86400", _between(1, 86_400)),
         Setting("CACHE", "1", "compiled kernels on disk: off, on, read only", "0, 1 or ro", _one_of("0", "1", "ro")),
-        Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", _text),
+        Setting("CACHE_DIR", "", "folder of the kernel cache; empty: the user's cache folder", "a folder", str),
         Setting("CACHE_MAX_MB", 1024, "size cap of the kernel cache; the least recently used go first", "1 to 1000000",
                 _between(1, 1_000_000)),
         Setting("THREADS", 0, "threads of a CPU device; 0: as many as the process may use", "0 to 1024", _between(0, 1024), is_captured=True),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .bounds import Bounds, bounds_of
@@ -365,12 +365,12 @@ def memory_of(node: UOp) -> UOp:
     return node
 
 
-def substitute(root: UOp, table: Mapping[UOp, UOp], order: Iterable[UOp] | None = None) -> UOp:
+def substitute(root: UOp, table: Mapping[UOp, UOp]) -> UOp:
     """`root` with every node of `table` replaced, once: replacements are not searched again."""
     if not table:
         return root
     done: dict[UOp, UOp] = dict(table)
-    for node in order or root.toposort(stop=lambda u: u in table):
+    for node in root.toposort(stop=lambda u: u in table):
         if node in done:
             continue
         done[node] = with_sources(node, tuple([done[s] for s in node.src]))

@@ -157,11 +157,9 @@ def _comparison(node: UOp, stage: Stage) -> Complaint:
     a, b = node.src
     if a.dtype is not b.dtype:
         return f"{node.op.name} compares {_names(node.src)}: both must be one dtype"
-    return (
-        None
-        if node.dtype is dtypes.bool.vec(a.dtype.lanes)
-        else f"{node.op.name} of {a.dtype.name} gives {node.dtype.name}, not bool"
-    )
+    if node.dtype is not dtypes.bool.vec(a.dtype.lanes):
+        return f"{node.op.name} of {a.dtype.name} gives {node.dtype.name}, not bool"
+    return None
 
 
 def _ternary(node: UOp, stage: Stage) -> Complaint:
@@ -177,16 +175,12 @@ def _ternary(node: UOp, stage: Stage) -> Complaint:
 
 
 def _conversion(node: UOp, stage: Stage) -> Complaint:
-    before = node.src[0].dtype
-    if node.op is Ops.BITCAST and stage in _WITH_VECTORS and node.dtype.bits and before.bits:
-        return (
-            None
-            if node.dtype.bits * node.dtype.lanes == before.bits * before.lanes
-            else f"BITCAST from {before.name} to {node.dtype.name}: the sizes differ"
-        )
-    if node.dtype.lanes != before.lanes or not node.dtype.bits or not before.bits:
+    before, is_bitcast = node.src[0].dtype, node.op is Ops.BITCAST
+    may_differ = is_bitcast and stage in _WITH_VECTORS  # in how many lanes the bits are
+    if not node.dtype.bits or not before.bits or (node.dtype.lanes != before.lanes and not may_differ):
         return f"{node.op.name} cannot turn {before.name} into {node.dtype.name}"
-    if node.op is Ops.BITCAST and stage is not Stage.TENSOR and node.dtype.bits != before.bits:
+    is_same = node.dtype.bits * node.dtype.lanes == before.bits * before.lanes
+    if is_bitcast and stage is not Stage.TENSOR and not is_same:
         return f"BITCAST from {before.name} to {node.dtype.name}: the sizes differ"
     return None
 
@@ -203,11 +197,8 @@ def _movement(node: UOp, stage: Stage) -> Complaint:
         case Ops.PERMUTE:
             return None if sorted(arg) == list(range(len(before))) else f"PERMUTE by {arg} of {len(before)} axes"
         case Ops.WINDOW | Ops.UNWINDOW:
-            return (
-                None
-                if len(arg) == (5 if node.op is Ops.WINDOW else 4) and 0 <= arg[0] < len(before)
-                else f"{node.op.name} by {arg}"
-            )
+            is_legal = len(arg) == (5 if node.op is Ops.WINDOW else 4) and 0 <= arg[0] < len(before)
+            return None if is_legal else f"{node.op.name} by {arg}"
         case _:
             return None if len(arg) == len(before) else f"{node.op.name} by {arg} of {len(before)} axes"
 
@@ -224,11 +215,6 @@ def _const(node: UOp, stage: Stage) -> Complaint:
         if not node.dtype.is_float and not node.dtype.min <= value <= node.dtype.max:
             return f"CONST {value!r} does not fit into {node.dtype.name}"
     return None
-
-
-def _variable(node: UOp, stage: Stage) -> Complaint:
-    _, low, high = node.arg
-    return None if low <= high else f"VARIABLE {node.arg[0]} from {low} to {high} has no value"
 
 
 def _range(node: UOp, stage: Stage) -> Complaint:
@@ -313,30 +299,6 @@ def _store(node: UOp, stage: Stage) -> Complaint:
     return None if value.dtype is want else f"STORE of {value.dtype.name} where its INDEX wants {want.name}"
 
 
-def _reg(node: UOp, stage: Stage) -> Complaint:
-    if not node.src or node.src[0].dtype is not node.dtype or not _are_ranges(node.src[1:]):
-        return f"REG {node.arg} needs a first value of {node.dtype.name}, then the loops it is made anew for"
-    return None
-
-
-def _carry(node: UOp, stage: Stage) -> Complaint:
-    if (
-        not node.src
-        or node.src[0].op is not Ops.REG
-        or node.dtype is not node.src[0].dtype
-        or not _are_ranges(node.src[1:])
-    ):
-        return "CARRY is of a REG, in its dtype, and of loops"
-    return None
-
-
-def _set(node: UOp, stage: Stage) -> Complaint:
-    register, value = node.src
-    if _memory_of(register).op is not Ops.REG or value.dtype is not register.dtype or node.dtype is not dtypes.void:
-        return f"SET of {register.op.name} {register.dtype.name} to a value of {value.dtype.name}"
-    return None
-
-
 def _after(node: UOp, stage: Stage) -> Complaint:
     if not node.src or _memory_of(node).op not in (Ops.REG, *_PLACES) or node.dtype is not node.src[0].dtype:
         return "AFTER is of a REG, a LOCAL or a PARAM, in its dtype"
@@ -344,11 +306,6 @@ def _after(node: UOp, stage: Stage) -> Complaint:
     if not isinstance(effects, int) or not 1 <= effects < len(node.src) or not _are_ranges(node.src[1 + effects :]):
         return f"AFTER of {effects} effects needs them after its memory, and then its loops"
     return None
-
-
-def _local(node: UOp, stage: Stage) -> Complaint:
-    loops = [s for s in node.src if not s.is_const]  # a number: the memory of one copy of a loop that was copied out
-    return None if _are_ranges(loops) and node.arg[1] > 0 else f"LOCAL {node.arg} needs a size, and loops as sources"
 
 
 def _vector(node: UOp, stage: Stage) -> Complaint:
@@ -393,47 +350,45 @@ def _tile(node: UOp) -> Complaint:
     return None if is_legal else f"TILE {node.arg} gives {node.dtype.name} from {_names(node.src)}"
 
 
-def _take(node: UOp, stage: Stage) -> Complaint:
-    return None if node.src[1].dtype.is_int else f"TAKE at places of dtype {node.src[1].dtype.name}"
+_Row: TypeAlias = tuple[Callable[[UOp], bool], Callable[[UOp], str]]
+_SIMPLE: Final[dict[Op, _Row]] = {  # what holds, and the sentence where it does not
+    Ops.VARIABLE: (lambda u: u.arg[1] <= u.arg[2],
+                   lambda u: f"VARIABLE {u.arg[0]} from {u.arg[1]} to {u.arg[2]} has no value"),
+    Ops.REG: (lambda u: u.src[:1] != () and u.src[0].dtype is u.dtype and _are_ranges(u.src[1:]),
+              lambda u: f"REG {u.arg} needs a first value of {u.dtype.name}, then the loops it is made anew for"),
+    Ops.CARRY: (lambda u: u.src[:1] != () and u.src[0].op is Ops.REG and u.src[0].dtype is u.dtype
+                and _are_ranges(u.src[1:]),
+                lambda u: "CARRY is of a REG, in its dtype, and of loops"),
+    Ops.SET: (lambda u: _memory_of(u.src[0]).op is Ops.REG and u.src[0].dtype is u.src[1].dtype
+              and u.dtype is dtypes.void,
+              lambda u: f"SET of {u.src[0].op.name} {u.src[0].dtype.name} to a value of {u.src[1].dtype.name}"),
+    Ops.LOCAL: (lambda u: _are_ranges([s for s in u.src if not s.is_const]) and u.arg[1] > 0,  # a number: of one copy
+                lambda u: f"LOCAL {u.arg} needs a size, and loops as sources"),
+    Ops.TAKE: (lambda u: u.src[1].dtype.is_int, lambda u: f"TAKE at places of dtype {u.src[1].dtype.name}"),
+    Ops.ASSIGN: (lambda u: u.src[1].dtype is u.dtype is u.src[0].dtype,
+                 lambda u: f"ASSIGN gives {u.dtype.name} from {_names(u.src)}"),
+    Ops.CHECK: (lambda u: u.src[1].dtype is dtypes.bool and u.src[1].shape == (), lambda u: "CHECK asks for one bool"),
+    Ops.END: (lambda u: _are_ranges(u.src), lambda u: f"END of {u.src[0].op.name}"),
+}  # fmt: skip
 
 
-def _assign(node: UOp, stage: Stage) -> Complaint:
-    return (
-        None
-        if node.src[1].dtype is node.dtype is node.src[0].dtype
-        else f"ASSIGN gives {node.dtype.name} from {_names(node.src)}"
-    )
-
-
-def _check(node: UOp, stage: Stage) -> Complaint:
-    return None if node.src[1].dtype is dtypes.bool and node.src[1].shape == () else "CHECK asks for one bool"
-
-
-def _end(node: UOp, stage: Stage) -> Complaint:
-    return None if _are_ranges(node.src) else f"END of {node.src[0].op.name}"
+def _simple(node: UOp, stage: Stage) -> Complaint:
+    holds, sentence = _SIMPLE[node.op]
+    return None if holds(node) else sentence(node)
 
 
 _BY_GROUP: Final[dict[Group, Check]] = {
     Group.UNARY: _arithmetic, Group.BINARY: _arithmetic, Group.COMPARE: _comparison, Group.TERNARY: _ternary,
     Group.CONVERT: _conversion, Group.MOVEMENT: _movement, Group.VECTOR: _vector,
 }  # fmt: skip
-_BY_OP: Final[dict[Op, Check]] = {
+_BY_OP: Final[dict[Op, Check]] = dict.fromkeys(_SIMPLE, _simple) | {
     Ops.CONST: _const,
-    Ops.VARIABLE: _variable,
     Ops.RANGE: _range,
     Ops.REDUCE: _reduce,
     Ops.INDEX: _index,
     Ops.LOAD: _load,
     Ops.STORE: _store,
-    Ops.REG: _reg,
-    Ops.CARRY: _carry,
-    Ops.SET: _set,
     Ops.AFTER: _after,
-    Ops.LOCAL: _local,
-    Ops.TAKE: _take,
-    Ops.ASSIGN: _assign,
-    Ops.CHECK: _check,
-    Ops.END: _end,
 }
 
 

@@ -22,8 +22,11 @@ x, y = var("x"), var("y")
 c, d = const_var("c"), const_var("d")
 
 
-def _split(x: UOp, c: int) -> tuple[UOp, UOp] | None:
-    """x as c*q + r with as much as possible in q; r keeps constants in 0..c-1. None when nothing moves."""
+def _split(x: UOp, divisor: UOp) -> tuple[UOp, UOp] | None:
+    """Case 2: x as c*q + r with as much as possible in q; r keeps constants in 0..c-1. None when nothing moves."""
+    c = int(divisor.arg)
+    if c <= 1:
+        return None
     terms, offset = linear(x)
     whole = {atom: k // c for atom, k in terms.items() if k % c == 0}
     if not whole and 0 <= offset < c:
@@ -57,21 +60,13 @@ def _mod_in_range(x: UOp, c: UOp) -> UOp | None:
     return x - low * c.arg if low == x.bounds[1] // c.arg else None
 
 
-def _div_split(x: UOp, c: UOp) -> UOp | None:
-    """Case 2."""
-    parts = _split(x, c.arg) if c.arg > 1 else None
-    return None if parts is None else parts[0] + parts[1] // c.arg
+def _common(x: UOp, divisor: UOp) -> tuple[UOp, UOp, int] | None:
+    """Case 3: x = g*x' + s with 0 <= s < g and g dividing c: (x', s, g) with the greatest such g.
 
-
-def _mod_split(x: UOp, c: UOp) -> UOp | None:
-    parts = _split(x, c.arg) if c.arg > 1 else None
-    return None if parts is None else parts[1] % c.arg
-
-
-def _common(x: UOp, c: int) -> tuple[UOp, UOp, int] | None:
-    """x = g*x' + s with 0 <= s < g and g dividing c: (x', s, g) with the greatest such g."""
-    terms, offset = linear(x)
-    for g in sorted({gcd(c, k) for k in terms.values()}, reverse=True):
+    (g*x' + s) // (g*c') = x' // c', and (g*x' + s) % (g*c') = g*(x' % c') + s.
+    """
+    (terms, offset), c = linear(x), int(divisor.arg)
+    for g in sorted({gcd(c, k) for k in terms.values()}, reverse=True) if c > 1 else ():
         if g == 1:
             break
         rest = {atom: k for atom, k in terms.items() if k % g}
@@ -80,21 +75,6 @@ def _common(x: UOp, c: int) -> tuple[UOp, UOp, int] | None:
             whole = {atom: k // g for atom, k in terms.items() if k % g == 0}
             return from_linear(whole, offset // g, x.dtype), from_linear(rest, offset % g, x.dtype), g
     return None
-
-
-def _div_common(x: UOp, c: UOp) -> UOp | None:
-    """Case 3: (g*x' + s) // (g*c') = x' // c'."""
-    found = _common(x, c.arg) if c.arg > 1 else None
-    return None if found is None else found[0] // (int(c.arg) // found[2])
-
-
-def _mod_common(x: UOp, c: UOp) -> UOp | None:
-    """Case 3: (g*x' + s) % (g*c') = g*(x' % c') + s."""
-    found = _common(x, c.arg) if c.arg > 1 else None
-    if found is None:
-        return None
-    inner, rest, g = found
-    return (inner % (int(c.arg) // g)) * g + rest
 
 
 def _symbolic(x: UOp, y: UOp) -> tuple[UOp, UOp] | None:
@@ -120,16 +100,6 @@ def _symbolic(x: UOp, y: UOp) -> tuple[UOp, UOp] | None:
     return total, r
 
 
-def _div_symbolic(x: UOp, y: UOp) -> UOp | None:
-    parts = _symbolic(x, y)
-    return None if parts is None else parts[0]
-
-
-def _mod_symbolic(x: UOp, y: UOp) -> UOp | None:
-    parts = _symbolic(x, y)
-    return None if parts is None else parts[1]
-
-
 DIVMOD = RuleSet(
     "divmod",
     [
@@ -137,18 +107,21 @@ DIVMOD = RuleSet(
         Rule("mod_one", x % 1, 0, kind="exact"),
         Rule("floordiv_in_range", x // c, _div_in_range, kind="index"),
         Rule("mod_in_range", x % c, _mod_in_range, kind="index"),
-        Rule("floordiv_split", x // c, _div_split, kind="index"),
-        Rule("mod_split", x % c, _mod_split, kind="index"),
-        Rule("floordiv_common", x // c, _div_common, kind="index"),
-        Rule("mod_common", x % c, _mod_common, kind="index"),
+        Rule("floordiv_split", x // c, lambda x, c: (p := _split(x, c)) and p[0] + p[1] // c.arg, kind="index"),
+        Rule("mod_split", x % c, lambda x, c: (p := _split(x, c)) and p[1] % c.arg, kind="index"),
+        Rule("floordiv_common", x // c, lambda x, c: (p := _common(x, c)) and p[0] // (c.arg // p[2]), kind="index"),
+        Rule("mod_common", x % c, lambda x, c: (p := _common(x, c)) and p[0] % (c.arg // p[2]) * p[2] + p[1],
+             kind="index"),
         Rule("floordiv_floordiv", (x // c) // d, lambda x, c, d: x // (c.arg * d.arg), kind="index",
              when=lambda c, d: c.arg > 0 and d.arg > 0),
         Rule("mod_mod", (x % c) % d, lambda x, d: x % d, kind="index",
              when=lambda c, d: d.arg > 0 and c.arg > 0 and c.arg % d.arg == 0),
         Rule("floordiv_of_mod", (x % c) // d, lambda x, c, d: (x // d) % (c.arg // d.arg), kind="index",
              when=lambda c, d: d.arg > 0 and c.arg > d.arg and c.arg % d.arg == 0),
-        Rule("floordiv_symbolic", x // y, _div_symbolic, kind="index", when=lambda y: y.op is not Ops.CONST),
-        Rule("mod_symbolic", x % y, _mod_symbolic, kind="index", when=lambda y: y.op is not Ops.CONST),
+        Rule("floordiv_symbolic", x // y, lambda x, y: (p := _symbolic(x, y)) and p[0], kind="index",
+             when=lambda y: y.op is not Ops.CONST),
+        Rule("mod_symbolic", x % y, lambda x, y: (p := _symbolic(x, y)) and p[1], kind="index",
+             when=lambda y: y.op is not Ops.CONST),
     ],
     laws=True,
 )  # fmt: skip
