@@ -37,7 +37,7 @@ _BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
     Ops.SHL: ("", "shl", "shl"),
     Ops.SHR: ("", "ashr", "lshr"),
 }
-_BOOL = {Ops.ADD: "or", Ops.MUL: "and", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor"}
+_BOOL = {Ops.ADD: "or", Ops.MUL: "and", Ops.AND: "and", Ops.OR: "or", Ops.XOR: "xor", Ops.MAX: "or", Ops.MIN: "and"}
 _COMPARE = {
     Ops.LT: ("fcmp olt", "icmp slt", "icmp ult"),
     Ops.LE: ("fcmp ole", "icmp sle", "icmp ule"),
@@ -86,6 +86,14 @@ def _constant(dtype: DType, arg: object) -> str:
 
 def _numbers(lanes: Sequence[int]) -> str:
     return f"<{len(lanes)} x i32> <{', '.join(f'i32 {n}' for n in lanes)}>"
+
+
+def _opcode(op: Op, dtype: DType) -> str:
+    """The instruction for operands of this dtype."""
+    if dtype.is_bool and op in _BOOL:
+        return _BOOL[op]
+    row = _COMPARE[op] if op in _COMPARE else _BINARY[op]
+    return row[0 if dtype.is_float else 1 if dtype.kind in (Kind.INT, Kind.INDEX) else 2]
 
 
 class LLVMRenderer(Renderer):
@@ -242,23 +250,22 @@ class _Function:
     def _gate(self, place: UOp) -> UOp | None:
         return place.src[2] if len(place.src) > 2 else None
 
-    def _mask(self, place: UOp, lanes: int) -> tuple[str, str]:
-        gate = self._gate(place)
-        return f"<{lanes} x i1>", "splat (i1 true)" if gate is None else self.values[gate]
+    def _masked(self, verbs: tuple[str, str], place: UOp, dtype: DType) -> tuple[str, tuple[tuple[str, object], ...]]:
+        """The function for lanes side by side with a mask, or each at a place of its own; where they lie."""
+        gate, lanes, is_apart = self._gate(place), dtype.lanes, place.src[1].dtype.lanes > 1
+        mask = f"<{lanes} x i1>", "splat (i1 true)" if gate is None else self.values[gate]
+        where = f"<{lanes} x ptr>" if is_apart else "ptr", self.values[place]
+        name = f"llvm.masked.{verbs[is_apart]}.{_mangled(dtype, True)}.{f'v{lanes}p0' if is_apart else 'p0'}"
+        return name, (where, ("i32", dtype.scalar.size_bytes), mask)
 
     def _load(self, u: UOp) -> None:
         place = u.src[0]
         kind, address, align = llvm_type(u.dtype, True), self.values[place], u.dtype.scalar.size_bytes
         gate = self._gate(place)
         lanes = u.dtype.lanes
-        mangled = _mangled(u.dtype, True)
-        if place.src[1].dtype.lanes > 1:
-            where = (f"<{lanes} x ptr>", address), ("i32", align), self._mask(place, lanes)
-            name = f"llvm.masked.gather.{mangled}.v{lanes}p0"
+        if place.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
+            name, where = self._masked(("load", "gather"), place, u.dtype)
             value = self._define(self._call(kind, name, *where, (kind, "zeroinitializer")))
-        elif gate is not None and gate.dtype.lanes > 1:
-            where = ("ptr", address), ("i32", align), self._mask(place, lanes)
-            value = self._define(self._call(kind, f"llvm.masked.load.{mangled}.p0", *where, (kind, "zeroinitializer")))
         else:
             value = self._define(f"load {kind}, ptr {address}, align {align}")
             if u.arg is not None and lanes > 1:
@@ -279,24 +286,21 @@ class _Function:
 
     def _store(self, u: UOp) -> None:
         place, stored = u.src
-        kind, lanes = llvm_type(stored.dtype, True), stored.dtype.lanes
-        value = self.values[stored]
+        kind, value = llvm_type(stored.dtype, True), self.values[stored]
         if stored.dtype.is_bool:
             value = self._define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
         address, align = self.values[place], stored.dtype.scalar.size_bytes
-        gate, mangled = self._gate(place), _mangled(stored.dtype, True)
-        if place.src[1].dtype.lanes > 1:
-            where = (f"<{lanes} x ptr>", address), ("i32", align), self._mask(place, lanes)
-            self._emit(self._call("void", f"llvm.masked.scatter.{mangled}.v{lanes}p0", (kind, value), *where))
-        elif gate is not None and isinstance(gate.arg, tuple) and gate.op is Ops.CONST and sum(gate.arg) == 1:
+        gate, is_apart = self._gate(place), place.src[1].dtype.lanes > 1
+        is_one = gate is not None and gate.op is Ops.CONST and isinstance(gate.arg, tuple) and sum(gate.arg) == 1
+        if gate is not None and is_one and not is_apart:
             # LLVM 22 stores one lane behind a constant mask in the size that it had before it was narrowed
             lane, one = gate.arg.index(True), llvm_type(stored.dtype.scalar, True)
             value = self._define(f"extractelement {kind} {value}, i32 {lane}")
             address = self._define(f"getelementptr {one}, ptr {address}, i64 {lane}")
             self._emit(f"store {one} {value}, ptr {address}, align {align}")
-        elif gate is not None and gate.dtype.lanes > 1:
-            where = ("ptr", address), ("i32", align), self._mask(place, lanes)
-            self._emit(self._call("void", f"llvm.masked.store.{mangled}.p0", (kind, value), *where))
+        elif is_apart or (gate is not None and gate.dtype.lanes > 1):
+            name, where = self._masked(("store", "scatter"), place, stored.dtype)
+            self._emit(self._call("void", name, (kind, value), *where))
         elif gate is not None:
             self.count += 1
             inside, after = f"store{self.count}", f"stored{self.count}"
@@ -404,16 +408,9 @@ class _Function:
         elif u.op in _INTRINSICS and u.op is not Ops.FMA:
             self.values[u] = operands[0]  # rounding an int, |x| of an unsigned one
         elif u.op in _COMPARE or u.op in _BINARY:
-            self.values[u] = self._define(f"{self._opcode(u)} {kind} {operands[0]}, {operands[1]}")
+            self.values[u] = self._define(f"{_opcode(u.op, u.src[0].dtype)} {kind} {operands[0]}, {operands[1]}")
         else:
             raise InternalError(f"llvmir: {u!r} has no instruction; it should have been decomposed")
-
-    def _opcode(self, u: UOp) -> str:
-        dtype = u.src[0].dtype
-        if dtype.is_bool and u.op in _BOOL:
-            return _BOOL[u.op]
-        row = _COMPARE[u.op] if u.op in _COMPARE else _BINARY[u.op]
-        return row[0 if dtype.is_float else 1 if dtype.kind in (Kind.INT, Kind.INDEX) else 2]
 
     def _neg(self, u: UOp) -> None:
         kind, x = llvm_type(u.dtype), self.values[u.src[0]]
@@ -548,9 +545,4 @@ class _Function:
                 return best
             lost = self._define(f"fcmp uno {kind} {a}, {a}")
             return self._define(f"select {boolean} {lost}, {kind} {a}, {kind} {best}")
-        if dtype.is_bool:
-            word = {Ops.MAX: "or", Ops.MIN: "and"}.get(op) or _BOOL[op]
-        else:
-            row = _BINARY[op]
-            word = row[0 if dtype.is_float else 1]
-        return self._define(f"{word} {kind} {a}, {b}")
+        return self._define(f"{_opcode(op, dtype)} {kind} {a}, {b}")

@@ -53,7 +53,7 @@ class Values:
         self.prototypes: dict[str, None] = {}
         self.converts = False
         self.vectors: dict[Op, Callable[[UOp], None]] = {
-            Ops.CAST: self._cast_vector, Ops.WHERE: self._select, Ops.BROADCAST: self._broadcast, Ops.LANE: self._lane,
+            Ops.CAST: self._cast_vector, Ops.WHERE: self._select, Ops.BROADCAST: self._lanes, Ops.LANE: self._lane,
             Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle, Ops.FOLD: self._fold,
         }  # fmt: skip
 
@@ -282,21 +282,13 @@ class Values:
         else:
             self.define(u, f"{self.mask(condition, u.dtype.bits)} ? {self.values[yes]} : {self.values[no]}")
 
-    def _broadcast(self, u: UOp) -> None:
-        """BROADCAST."""
-        value = self.values[u.src[0]]
-        if u.dtype.is_bool:
-            self.define_mask(u, _MASK_WIDTH, f"({self.mask_type(u.dtype.lanes, _MASK_WIDTH)})(-(int){value})")
-        else:
-            self.define(u, f"({self.type_name(u.dtype)})({value})")
-
     def _lane(self, u: UOp) -> None:
         """LANE."""
         text = self.lane_of(self.named(u.src[0]), u.arg)
         self.define(u, f"{text} != 0" if u.dtype.is_bool else text)
 
     def _lanes(self, u: UOp) -> None:
-        """LANES."""
+        """LANES; or BROADCAST, for which one value is enough."""
         if u.dtype.is_bool:
             parts = ", ".join(f"-(int){self.values[s]}" for s in u.src)
             self.define_mask(u, _MASK_WIDTH, f"({self.mask_type(u.dtype.lanes, _MASK_WIDTH)})({parts})")

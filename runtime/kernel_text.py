@@ -10,8 +10,7 @@ __all__ = ["kernel_from_text", "kernel_to_text"]
 
 def kernel_to_text(kernel: Kernel) -> str:
     """The kernel's UOps; the SINK's arg as a tuple, which parses back."""
-    info: KernelInfo = kernel.ast.arg
-    return print_uops(kernel.ast.replace(arg=(info.name, info.order)))
+    return print_uops(kernel.ast.replace(arg=(kernel.ast.arg.name, kernel.ast.arg.order)))
 
 
 def kernel_from_text(text: str, device: str) -> Kernel:

@@ -378,15 +378,12 @@ class _Launch:
         first = 2 * len(call.buffers)
         for number, value in enumerate(call.variables):
             self.set_number(first + number, value)
-        chunk = self.device_chunk(call)
+        has_threads = self.device.target.has_threads
+        chunk = call.chunk(_CHUNK_NS, 2 * _CHUNK_NS, _MOST_ITEMS) if has_threads else 1  # iterations of a work-item
         self.set_number(first + len(call.variables), chunk)
         items, group = -(-call.threads // chunk), self.group[0]
         self.size = (-(-items // group) * group,)
         return self
-
-    def device_chunk(self, call: Call) -> int:
-        """Iterations of the outermost loop for one work-item."""
-        return call.chunk(_CHUNK_NS, 2 * _CHUNK_NS, _MOST_ITEMS) if self.device.target.has_threads else 1
 
     def bind(self, slot: int, buffer: Buffer) -> None:
         """Buffer `slot` is this one from now on; one without memory is bound later."""

@@ -21,8 +21,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kernmill.ir import active_overrides, process_lock, setting
 
@@ -82,15 +82,17 @@ def _native() -> _Native:
 
 
 def _externs() -> dict[str, int]:
+    calls: Mapping[str, Any]
     if sys.platform == "win32":
-        return _windows_externs()
-    libc = ctypes.CDLL(None)
-    names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
-    return {name: ctypes.cast(getattr(libc, name), ctypes.c_void_p).value or 0 for name in names}
+        calls = _windows_callbacks()
+    else:
+        names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
+        calls = {name: getattr(ctypes.CDLL(None), name) for name in names}
+    return {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in calls.items()}
 
 
 @functools.cache
-def _windows_callbacks() -> tuple[object, ...]:
+def _windows_callbacks() -> dict[str, Any]:
     def sleep(_microseconds: int) -> int:
         time.sleep(0.001)
         return 0
@@ -100,14 +102,11 @@ def _windows_callbacks() -> tuple[object, ...]:
         ctypes.memmove(out, seconds.to_bytes(8, "little") + nanos.to_bytes(8, "little"), 16)
         return 0
 
-    kind = ctypes.CFUNCTYPE
-    return kind(ctypes.c_int, ctypes.c_uint)(sleep), kind(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)(clock)
-
-
-def _windows_externs() -> dict[str, int]:
-    names = ("usleep", "clock_gettime")
-    calls = _windows_callbacks()
-    return {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in zip(names, calls, strict=True)}  # type: ignore[arg-type]
+    kind, number = ctypes.CFUNCTYPE, ctypes.c_int
+    return {
+        "usleep": kind(number, ctypes.c_uint)(sleep),
+        "clock_gettime": kind(number, number, ctypes.c_void_p)(clock),
+    }
 
 
 class _Crew:
