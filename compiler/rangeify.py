@@ -98,7 +98,7 @@ def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
         want: Size = 1
         while True:
             is_known = isinstance(have, int) and isinstance(want, int)
-            is_behind = a == first_a or not is_known or have <= want  # type: ignore[operator]
+            is_behind = a == first_a or not is_known or have <= want
             if a < len(shape) and (is_behind or b == len(source)):
                 have, a = as_size(have * shape[a]), a + 1
             elif b < len(source):
