@@ -212,3 +212,23 @@ def test_a_replay_that_was_interrupted_leaves_nothing_half_done(function: Callab
         assert [show(step(*looks[number])) for number in (1, 0)] == wanted[::-1], count
         count += 1
     assert count > 100
+
+
+def test_state_that_is_taken_over_is_known_when_all_of_it_is() -> None:
+    """Ctrl-C while other weights are looked up: they were taken for known, with the addresses of those before."""
+    weights: list[Tensor] = []
+    step = jit(lambda x: x * weights[0] + weights[1])
+    x, looks = real(5, 6), [(real(1, 2), real(3, 4)), (real(7, 8), real(9, 10))]
+
+    def call(number: int) -> Any:
+        weights[:] = looks[number]
+        return show(step(x))
+
+    wanted = [[8, 16], [44, 58]]
+    for _ in range(3):
+        assert [call(0), call(1)] == wanted
+    count = 0
+    while _interrupted(lambda: call(1), count):
+        assert [call(1), call(0)] == wanted[::-1], count
+        count += 5 if count < 200 else 1
+    assert count > 1000
