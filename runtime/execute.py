@@ -36,7 +36,7 @@ from .replay import check_values, copy_between, current_recording, download_scal
 from .views import views
 from .watch import wants_report
 
-__all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
+__all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]
 
 _lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
@@ -151,7 +151,7 @@ class _Run:
         return frozenset(
             slots[leaf]
             for leaf in wanted.values()
-            if not leaf.storage.is_borrowed and not leaf.storage.is_exported and used.count(id(leaf.storage)) == 1
+            if leaf.storage.is_ours and used.count(id(leaf.storage)) == 1
         )
 
     def go(self) -> None:
@@ -221,9 +221,7 @@ class _Run:
         written = {number for item in plan.schedule.items if isinstance(item, Kernel) for number in item.outputs}
         for number, wanted in enumerate(plan.schedule.buffers):
             if wanted.slot is not None and number in written:
-                leaf = self.leaves[wanted.slot]
-                leaf.storage.forget_makers()
-                leaf.storage = None if leaf.src else STALE  # what was computed can be computed again
+                take_over(self.leaves[wanted.slot])
         parts = {id(part) for part in self.parts.values()}
         for number in plan.schedule.results if parts else ():
             part = buffers[number]
@@ -236,6 +234,13 @@ class _Run:
                 buffers[number].makers.append(weakref.ref(root))
         if failed:
             raise IndexRangeError(failed[0])
+
+
+def take_over(node: UOp) -> None:
+    """Its memory gets other values: what was computed can be computed again, and who reads anything else is told."""
+    if isinstance(node.storage, Buffer):
+        node.storage.forget_makers()
+    node.storage = STALE if node.op is Ops.BUFFER else None
 
 
 def launched_ns() -> int:
