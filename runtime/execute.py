@@ -149,9 +149,7 @@ class _Run:
                     wanted.pop(id(node.storage), None)
         used = [id(s) for s in self.storages]
         return frozenset(
-            slots[leaf]
-            for leaf in wanted.values()
-            if leaf.storage.is_ours and used.count(id(leaf.storage)) == 1
+            slots[leaf] for leaf in wanted.values() if leaf.storage.is_ours and used.count(id(leaf.storage)) == 1
         )
 
     def go(self) -> None:

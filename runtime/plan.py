@@ -8,14 +8,25 @@ UOps. Reports, searches and a program that is no longer in the cache ask for tho
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
-from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, KernmillError, MemoryPlan, Schedule, UOp, as_dtype, setting
+from kernmill.ir import (
+    BufferPlan,
+    CheckItem,
+    Copy,
+    Kernel,
+    KernmillError,
+    MemoryPlan,
+    Schedule,
+    UOp,
+    as_dtype,
+    no_collection,
+    setting,
+)
 
 from . import later
 from .build import build_all, expect
@@ -24,7 +35,7 @@ from .device import Program, get_device
 from .schedules import stamp
 from .watch import wants_report
 
-__all__ = ["Plan", "no_collection", "plan_of", "plans"]
+__all__ = ["Plan", "plan_of", "plans"]
 
 _KEPT = 4096
 _Scheduled: TypeAlias = "tuple[Schedule, MemoryPlan]"
@@ -41,21 +52,6 @@ class Plan(NamedTuple):
 
 
 plans: OrderedDict[Any, Plan] = OrderedDict()
-
-
-@contextlib.contextmanager
-def no_collection() -> Generator[None]:
-    """Nodes hold no cycles, and to look for some among a hundred thousand takes a sixth of the time of making them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            if not gc.get_freeze_count():  # all that is there is old from now on, without being looked through
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,39 +138,6 @@ def test_variables_keep_their_bounds(cache: Path) -> None:
         x = Tensor(np.arange(8.0, dtype=np.float32)).realize()
         for n in (3, 8, 1, 5):
             assert total(x, size.bind(n)).item() == sum(range(n))
-
-
-@pytest.mark.parametrize("is_on", [True, False])
-def test_the_collector_is_left_as_it_was(is_on: bool) -> None:
-    was_on = gc.isenabled()
-    (gc.enable if is_on else gc.disable)()
-    try:
-        with contextlib.suppress(ZeroDivisionError), plan.no_collection():
-            assert not gc.isenabled()
-            _ = 1 // 0
-        assert gc.isenabled() is is_on
-    finally:
-        (gc.enable if was_on else gc.disable)()
-
-
-def test_what_was_made_without_the_collector_is_old() -> None:
-    """Looking through the nodes of a plan right behind it took 15 of the 340 ms of CPU of a block's first call."""
-    gc.collect()
-    with plan.no_collection():
-        kept = [[number] for number in range(20_000)]
-    assert len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1)) < len(kept)
-    assert gc.get_freeze_count() == 0
-
-
-def test_what_a_user_has_frozen_stays_frozen() -> None:
-    gc.freeze()
-    try:
-        count = gc.get_freeze_count()
-        with plan.no_collection():
-            pass
-        assert gc.get_freeze_count() == count
-    finally:
-        gc.unfreeze()
 
 
 @pytest.mark.parametrize(("count", "started"), [(3, 0), (8, 1)])
