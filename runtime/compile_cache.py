@@ -165,7 +165,7 @@ class CompileCache:
                 action(path)
 
     def _files(self, stale_s: float = _STALE_S) -> Iterator[tuple[str, os.stat_result]]:
-        """Every entry of every device, also of older versions. Temporary files older than `stale_s` are removed on the way."""
+        """Every entry, also of older versions. Temporary files older than `stale_s` are removed on the way."""
         if not self._open():
             return
         now = time.time()

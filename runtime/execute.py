@@ -19,10 +19,8 @@ from kernmill.ir import (
     Ops,
     UOp,
     dtypes,
-    numel,
     process_lock,
     rebuilt,
-    reshape,
     setting,
     substitute,
 )
@@ -33,7 +31,7 @@ from .build import build
 from .device import Call, Device, canonical_name, get_device
 from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
-from .views import views
+from .views import opened, views
 from .watch import wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]
@@ -160,8 +158,8 @@ class _Run:
 
     def plan(self) -> Plan:
         params = {
-            leaf: reshape(UOp(Ops.PARAM, leaf.dtype, (), (slot, numel(leaf.shape))), leaf.shape)
-            for slot, leaf in enumerate(self.leaves)
+            leaf: opened(leaf, UOp(Ops.PARAM, leaf.dtype, (), (slot, storage.numel)))
+            for slot, (leaf, storage) in enumerate(zip(self.leaves, self.storages, strict=True))
         }
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
         if self.has_numbered_leaves:

@@ -35,7 +35,7 @@ def forget() -> None:
 
 
 def stored(cache: Path) -> int:
-    return sum(path.is_file() for path in (cache / "v1" / "plans").rglob("*"))
+    return sum(path.is_file() for path in (cache / "v2" / "plans").rglob("*"))
 
 
 def test_a_known_graph_needs_no_compiler(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_known_graph_needs_no_compiler(tmp_path: Path) -> None:
 
 def test_a_program_that_is_gone_is_built_again(tmp_path: Path) -> None:
     run(WORK, tmp_path)
-    for path in (tmp_path / "v1" / "llvm").rglob("*"):
+    for path in (tmp_path / "v2" / "llvm").rglob("*"):
         if path.is_file():
             path.unlink()
     assert run(WORK, tmp_path)[0].split() == ["2304.0", "True"]
@@ -54,7 +54,7 @@ def test_a_program_that_is_gone_is_built_again(tmp_path: Path) -> None:
 
 def test_a_damaged_plan_is_made_again(tmp_path: Path) -> None:
     run(WORK, tmp_path)
-    (path,) = (path for path in (tmp_path / "v1" / "plans").rglob("*") if path.is_file())
+    (path,) = (path for path in (tmp_path / "v2" / "plans").rglob("*") if path.is_file())
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     assert run(WORK, tmp_path)[0].split() == ["2304.0", "True"]
     assert run(WORK, tmp_path)[0].split() == ["2304.0", "False"]
