@@ -103,11 +103,11 @@ def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
         while True:
             is_open = a == first_a or b == first_b or not _equal(have, want)
             if a < len(shape) and is_open and _behind(have, want, a, first_a):
-                have, a = _times(have, shape[a]), a + 1
+                have, a = as_size(have * shape[a]), a + 1
             elif b < len(source):
-                want, b = _times(want, source[b]), b + 1
+                want, b = as_size(want * source[b]), b + 1
             elif a < len(shape):
-                have, a = _times(have, shape[a]), a + 1
+                have, a = as_size(have * shape[a]), a + 1
             else:
                 break
             if a > first_a and b > first_b and _equal(have, want):
@@ -120,14 +120,6 @@ def _behind(have: Size, want: Size, a: int, first: int) -> bool:
     if isinstance(have, int) and isinstance(want, int):
         return have <= want if a > first else True
     return True
-
-
-def _times(a: Size, b: Size) -> Size:
-    product = a * b
-    if isinstance(product, int):
-        return product
-    product = simplify(product)
-    return int(product.arg) if product.op is Ops.CONST else product
 
 
 def _equal(a: Size, b: Size) -> bool:

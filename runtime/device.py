@@ -13,7 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -288,14 +288,11 @@ class Device(ABC):
 
 _lock = process_lock()
 _open: dict[str, Device] = {}
-_allocator: HostAllocator | None = None
 
 
+@cache
 def _host_allocator() -> HostAllocator:
-    global _allocator
-    if _allocator is None:
-        _allocator = HostAllocator(device="host memory")
-    return _allocator
+    return HostAllocator(device="host memory")
 
 
 def device_names() -> dict[str, str]:

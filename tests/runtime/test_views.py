@@ -84,7 +84,7 @@ def test_columns_are_one_kernel_wherever_they_begin(device: str) -> None:
 
 
 def test_a_kernel_of_columns_is_that_of_the_first_ones() -> None:
-    """What lies behind the last column is no memory of the kernel's, and nothing is asked at run time to see to that."""
+    """What lies behind the last column is no memory of the kernel's, and nothing is compared to see to that."""
     x = Tensor(VALUES.reshape(12, 20)).realize()
     (x[:, 3:11] * 2).realize()
     (found,) = list(plan.plans.values())[-1:]
