@@ -102,12 +102,10 @@ def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
         want: Size = 1
         while True:
             is_open = a == first_a or b == first_b or not _equal(have, want)
-            if a < len(shape) and is_open and _behind(have, want, a, first_a):
+            if a < len(shape) and (b == len(source) or (is_open and _behind(have, want, a, first_a))):
                 have, a = as_size(have * shape[a]), a + 1
             elif b < len(source):
                 want, b = as_size(want * source[b]), b + 1
-            elif a < len(shape):
-                have, a = as_size(have * shape[a]), a + 1
             else:
                 break
             if a > first_a and b > first_b and _equal(have, want):
@@ -117,9 +115,7 @@ def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
 
 
 def _behind(have: Size, want: Size, a: int, first: int) -> bool:
-    if isinstance(have, int) and isinstance(want, int):
-        return have <= want if a > first else True
-    return True
+    return a == first or not isinstance(have, int) or not isinstance(want, int) or have <= want
 
 
 def _equal(a: Size, b: Size) -> bool:
