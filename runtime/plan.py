@@ -14,19 +14,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
-from kernmill.ir import (
-    BufferPlan,
-    CheckItem,
-    Copy,
-    Kernel,
-    KernmillError,
-    MemoryPlan,
-    Schedule,
-    UOp,
-    as_dtype,
-    no_collection,
-    setting,
-)
+from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, KernmillError, MemoryPlan, Schedule, UOp, as_dtype, setting
 
 from . import later
 from .build import build_all, expect
@@ -63,8 +51,7 @@ def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], defa
     key = (graph, devices, in_place, default, *(setting(name) for name in _PART_OF_A_PLAN))
     found = plans.get(key)
     if found is None:
-        with no_collection():
-            found = plans[key] = _with_programs(*_scheduled(graph, devices, in_place, default))
+        found = plans[key] = _with_programs(*_scheduled(graph, devices, in_place, default))
         if len(plans) > _KEPT:
             plans.popitem(last=False)
         if wants_report():
