@@ -68,7 +68,7 @@ def _moved(node: UOp, use: Use) -> tuple[tuple[UOp, ...], UOp]:
         case Ops.RESHAPE:
             index = _reshaped(use.place, node.shape, source)
         case Ops.EXPAND:
-            index = [index_const(0) if _is_one(size) else i for i, size in zip(use.place, source, strict=True)]
+            index = [index_const(0) if size == 1 else i for i, size in zip(use.place, source, strict=True)]
         case Ops.PERMUTE:
             index = [use.place[node.arg.index(axis)] for axis in range(len(source))]
         case Ops.SHRINK:
@@ -88,10 +88,6 @@ def _moved(node: UOp, use: Use) -> tuple[tuple[UOp, ...], UOp]:
     return tuple(simplify(i) for i in index), new_gate
 
 
-def _is_one(size: Size) -> bool:
-    return isinstance(size, int) and size == 1
-
-
 def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
     """Group by group: runs of axes with equal products on both sides are independent of each other."""
     result: list[UOp] = []
@@ -101,25 +97,18 @@ def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
         have: Size = 1
         want: Size = 1
         while True:
-            is_open = a == first_a or b == first_b or not _equal(have, want)
-            if a < len(shape) and (b == len(source) or (is_open and _behind(have, want, a, first_a))):
+            is_behind = not isinstance(have, int) or not isinstance(want, int) or have <= want
+            is_next = a == first_a or (is_behind and (b == first_b or have != want))
+            if a < len(shape) and (b == len(source) or is_next):
                 have, a = as_size(have * shape[a]), a + 1
             elif b < len(source):
                 want, b = as_size(want * source[b]), b + 1
             else:
                 break
-            if a > first_a and b > first_b and _equal(have, want):
+            if a > first_a and b > first_b and have == want:
                 break
         result += _regrouped(index[first_a:a], shape[first_a:a], source[first_b:b])
     return result
-
-
-def _behind(have: Size, want: Size, a: int, first: int) -> bool:
-    return a == first or not isinstance(have, int) or not isinstance(want, int) or have <= want
-
-
-def _equal(a: Size, b: Size) -> bool:
-    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
 def _regrouped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
@@ -129,11 +118,11 @@ def _regrouped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]
     result: list[UOp] = []
     strides = row_strides(source)
     for axis, (size, stride) in enumerate(zip(source, strides, strict=True)):
-        if _is_one(size):
+        if size == 1:
             result.append(index_const(0))
             continue
-        place = flat // stride if not _is_one(stride) else flat
-        result.append(simplify(place if all(_is_one(s) for s in source[:axis]) else place % size))
+        place = flat // stride if stride != 1 else flat
+        result.append(simplify(place if all(s == 1 for s in source[:axis]) else place % size))
     return result
 
 

@@ -313,19 +313,19 @@ def _store(node: UOp, stage: Stage) -> Complaint:
     return None if value.dtype is want else f"STORE of {value.dtype.name} where its INDEX wants {want.name}"
 
 
+def _keeps_in_loops(node: UOp) -> bool:
+    """Whether it has a value of its own dtype, and then loops."""
+    return bool(node.src) and node.src[0].dtype is node.dtype and _are_ranges(node.src[1:])
+
+
 def _reg(node: UOp, stage: Stage) -> Complaint:
-    if not node.src or node.src[0].dtype is not node.dtype or not _are_ranges(node.src[1:]):
+    if not _keeps_in_loops(node):
         return f"REG {node.arg} needs a first value of {node.dtype.name}, then the loops it is made anew for"
     return None
 
 
 def _carry(node: UOp, stage: Stage) -> Complaint:
-    if (
-        not node.src
-        or node.src[0].op is not Ops.REG
-        or node.dtype is not node.src[0].dtype
-        or not _are_ranges(node.src[1:])
-    ):
+    if not _keeps_in_loops(node) or node.src[0].op is not Ops.REG:
         return "CARRY is of a REG, in its dtype, and of loops"
     return None
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import json
 import os
 import stat
@@ -169,8 +168,8 @@ class CompileCache:
         if not self._open():
             return
         now = time.time()
-        versions = (_walk(f"{self.folder}/v{version}", depth=2) for version in range(1, _VERSION + 1))
-        for item in itertools.chain.from_iterable(versions):
+        versions = [f"{self.folder}/v{version}" for version in range(1, _VERSION + 1)]
+        for item in (item for folder in versions for item in _walk(folder, depth=2)):
             try:
                 status = item.stat(follow_symlinks=False)
             except OSError:

@@ -8,7 +8,7 @@ they are one memory. Tests: tests/runtime/test_views.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
 
 from kernmill.ir import Ops, UOp, numel, reshape
@@ -64,29 +64,24 @@ def opened(node: UOp, memory: UOp) -> UOp:
 
 
 def _place(node: UOp, places: dict[UOp, tuple[UOp, int, int]]) -> tuple[UOp, int, int] | None:
-    """Where a node lies that reads one other node, which lies in one piece."""
+    """Where a node lies that reads one other node, which lies in one piece: in which leaf, from which value on, and how
+    many there are up to its last one; None: it is no part, is empty, or has no fixed place."""
     source = node.src[0] if node.src else node
     within = places.get(source)
     if within is None or node.op not in (*_SAME_ORDER, Ops.SHRINK) or within[2] != numel(source.shape):
         return None
     if node.op is not Ops.SHRINK:
         return within
-    place = _reach(source.shape, node.arg)
-    return None if place is None else (within[0], within[1] + place[0], place[1])
-
-
-def _reach(shape: Sequence[object], cuts: Sequence[tuple[object, object]]) -> tuple[int, int] | None:
-    """Where the first value of a SHRINK lies, and how many from there to its last one; None: it is empty, or has no
-    fixed place."""
-    offset, count, stride = 0, 1, 1
-    for size, (start, length) in zip(shape[::-1], cuts[::-1], strict=True):
+    leaf, first, _ = within
+    count = stride = 1
+    for size, (start, length) in zip(source.shape[::-1], node.arg[::-1], strict=True):
         if not isinstance(size, int) or not isinstance(start, int) or not isinstance(length, int) or not length:
             return None
-        offset += start * stride
+        first += start * stride
         count += (length - 1) * stride
         stride *= size
-    return offset, count
+    return leaf, first, count
 
 
-def _part(whole: Buffer, start: int, count: int) -> Buffer:
-    return Buffer(whole.device, whole.dtype, count, whole, whole.address + start * whole.dtype.size_bytes)
+def _part(whole: Buffer, first: int, count: int) -> Buffer:
+    return Buffer(whole.device, whole.dtype, count, whole, whole.address + first * whole.dtype.size_bytes)
