@@ -7,6 +7,7 @@ Guarantees: no UNROLL or GROUP range is left. Tests: tests/compiler/test_expand.
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import product
 from operator import mul
 
@@ -99,7 +100,4 @@ def _reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
     is_short = not loops and len(values) > 1 and node.dtype is dtypes.int32  # what may become dot products
     if (loops or is_short) and values != [neutral]:
         return UOp(Ops.REDUCE, node.dtype, (*values, *loops), (op, len(values)))
-    total = values[0]
-    for value in values[1:]:
-        total = total.alu(op, value)
-    return total
+    return reduce(lambda a, b: a.alu(op, b), values)

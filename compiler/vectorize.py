@@ -8,6 +8,8 @@ vector of indices (turn.py looks for what those have in common). Tests: tests/co
 
 from __future__ import annotations
 
+from functools import reduce
+
 from kernmill.ir import AxisKind, Group, InternalError, Ops, UOp, closed_ranges, const, from_linear, linear, simplify
 
 __all__ = ["vectorize"]
@@ -93,7 +95,5 @@ def _close(node: UOp, src: tuple[UOp, ...]) -> UOp:
     if loops or not closed:
         result = UOp(Ops.REDUCE, node.dtype.vec(lanes), (*values, *loops), node.arg)
     else:
-        result = values[0]
-        for value in values[1:]:
-            result = result.alu(op, value)
+        result = reduce(lambda a, b: a.alu(op, b), values)
     return result if lanes_loop is None else UOp(Ops.FOLD, node.dtype, (result,), op)

@@ -7,11 +7,13 @@ if __name__ != "kernmill.ir":
     raise ImportError("import kernmill.ir, not ir: the bare name would load a second copy")
 
 from .algebra import *
+from .digest import *
 from .dtype import *
 from .errors import *
 from .evaluate import *
 from .face import *
 from .fold import *
+from .garbage import *
 from .graph import *
 from .locks import *
 from .ops import *

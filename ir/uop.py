@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from .bounds import Bounds, bounds_of
+from .digest import blake2b
 from .dtype import DType, dtypes
 from .errors import InternalError
 from .locks import process_lock
@@ -24,14 +25,8 @@ from .shape import Shape
 from .shape_rules import shape_of
 from .values import to_dtype
 
-try:
-    from _blake2 import blake2b  # hashlib would load OpenSSL, 3 ms of every start
-except ImportError:
-    from hashlib import blake2b
-
 __all__ = [
     "UOp",
-    "blake2b",
     "closed_ranges",
     "const",
     "index_const",

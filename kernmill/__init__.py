@@ -27,6 +27,7 @@ try:
         ShapeError,
         dtypes,
     )
+    from kernmill.ir import grow_old as _grow_old
     from kernmill.ir import names_of as _names_of
 
     from . import tensor_bytes as tensor_bytes  # pickling
@@ -37,11 +38,10 @@ try:
     from .random import manual_seed
     from .tensor import Tensor
     from .variable import Variable
+
+    _grow_old()
 finally:
     if _was_enabled:
-        if not _gc.get_freeze_count():  # all that is there is old from now on, without being looked through
-            _gc.freeze()
-            _gc.unfreeze()
         _gc.enable()
 
 if TYPE_CHECKING:

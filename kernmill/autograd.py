@@ -35,7 +35,7 @@ from kernmill.ir import (
 
 from .lazy import KNOWN
 from .segments import added, is_long
-from .sorting import Sorting
+from .sorting import Sortable
 
 __all__ = ["gradient"]
 
@@ -349,7 +349,7 @@ def grad_take(u: UOp, g: UOp) -> Grads:
     if is_long(count, size, numel((*before, *after))):
         rows = permute(reshape(g, (numel(before), count, numel(after))), (1, 0, 2))
         wide = reshape(rows, (1, count, numel((*before, *after))))
-        total = added(Sorting._make(wide), Sorting._make(reshape(index, (1, count))), size).uop
+        total = added(Sortable._make(wide), Sortable._make(reshape(index, (1, count))), size).uop
         return reshape(permute(reshape(total, (size, *rows.shape[1:])), (1, 0, 2)), data.shape), None
     flat = reshape(g, (*before, 1, count, *after))
     hit = elementwise(Ops.EQ, reshape(iota(size, index.dtype), (size, 1)), reshape(index, (1, count)))

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Any
 
 from kernmill.ir import UOp, reshape
-from kernmill.runtime import Buffer, Recording, Replay, allocate_buffer
+from kernmill.runtime import Buffer, Recording, Replay, allocate_buffer, take_over
 
 from .entry import Effects, Entry, Fresh, Plan, Refill, Source, Value
 from .guards import Guard, Walk
 from .lazy import Lazy
 from .nest import Kind, contents, kind_of, rebuild
 from .size import SymbolicSize
-from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored, take_over
+from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored
 
 __all__ = ["Capture"]
 

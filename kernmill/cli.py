@@ -315,7 +315,9 @@ def run_cache(given: argparse.Namespace) -> int:
     if given.action == "clear":
         print(f"{cache.clear()} entries deleted from {cache.folder or 'no folder (CACHE=0)'}")
         return 0
-    whole, damaged = cache.verify()
+    whole, older, damaged = cache.verify()
+    if older:
+        print(f"{older} entries were of an older version and are deleted")
     print(f"{whole} entries are whole, {damaged} were damaged{' and are deleted' if damaged else ''}")
     return 1 if damaged else 0
 

@@ -245,7 +245,6 @@ class Entry:
 
     def _look_again(self, state: Sequence[Lazy]) -> bool:
         """Tensors of the state were exchanged or have other memory: fitting ones are taken over."""
-        self.is_bound = False
         for tensor, (shape, dtype) in zip(state, self._shapes, strict=True):
             if tensor.uop.shape != shape or tensor.dtype is not dtype:
                 return False
@@ -253,14 +252,13 @@ class Entry:
             return False
         needed = {m - self.count for s in self.sources for m in s.members if m >= self.count}
         make_real([state[i] for i in needed])
+        self._forget()
         self._set_state(state)
         now: list[Any] = [*[None] * self.count, *state]
         of_state = [slot for slot, source in enumerate(self.sources) if min(source.members) >= self.count]
         if not self._are_twins() or not all(self._resolve(slot, now) for slot in of_state):
-            self._forget()
             return False
-        self._uops = [weakref.ref(t.uop) for t in state]
-        self._nodes, self._counts = [], []
+        self._uops = [weakref.ref(t.uop) for t in state]  # from here on it is known
         return True
 
     # --- the replay
@@ -273,10 +271,15 @@ class Entry:
             old = self._before(now) if self._goes_on else {}
             given = [*self._buffers, *[spare.buffer for spare in spares], *self._private]
             self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
+            self.is_bound = True
+            return self._put(holders, now, values, spares, old)
         except BaseException:
             self._forget()
             raise
-        self.is_bound = True
+
+    def _put(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int],
+             spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
+        """What was made, to where it belongs."""
         for slot in self._of_arguments:
             self._buffers[slot] = None  # the caller's: not kept alive from here
         made = [self.part(value, holders, now, values, spares, old) for value in self.made]

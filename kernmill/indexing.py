@@ -41,7 +41,7 @@ from .lazy import Lazy
 from .movement import expand_whole
 from .segments import added, last_named, looked_up
 from .size import SymbolicSize, as_node
-from .sorting import Sorting
+from .sorting import Sortable
 
 if TYPE_CHECKING:
     from .lazy import Operand
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["Indexing"]
 
 
-class Indexing(Sorting):
+class Indexing(Sortable):
     """Indexing."""
 
     # --- reading

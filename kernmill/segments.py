@@ -20,7 +20,7 @@ from kernmill.ir import DType, Op, Ops, Size, UOp, dtypes, iota, numel, reshape,
 
 from .elementwise import choose
 from .lazy import KNOWN, accumulator
-from .sorting import Sorting
+from .sorting import Sortable
 
 __all__ = ["added", "is_long", "last_named", "looked_up"]
 
@@ -30,7 +30,7 @@ _SHORT = 1 << 24  # comparisons in the time of the kernels of a sort
 _SORT = 1  # times log2(count) squared: comparisons in the time in which an entry is sorted
 _NODES = 24  # comparisons in the time in which an entry is added to the tree
 
-Rows = TypeVar("Rows", bound=Sorting)
+Rows = TypeVar("Rows", bound=Sortable)
 
 
 def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
@@ -42,12 +42,12 @@ def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
     return places * depth > _SORT * count.bit_length() ** 2 + _NODES * depth
 
 
-def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sorting], Sorting]) -> None:
+def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) -> None:
     """Remember the gradient of a node. What is reshaped counts: a reshape of a reshape leaves the first one out."""
     while source.op is Ops.RESHAPE:
         source = source.src[0]
     shape = source.shape
-    KNOWN[node] = source, lambda grad: reshape(adjoint(Sorting._make(grad)).uop, shape)
+    KNOWN[node] = source, lambda grad: reshape(adjoint(Sortable._make(grad)).uop, shape)
 
 
 def looked_up(x: Rows, index: Rows) -> Rows:
@@ -61,7 +61,7 @@ def looked_up(x: Rows, index: Rows) -> Rows:
     result = x._result(take(merged, flat.uop, 0), flat)
     if x.dtype.is_float:
         own = index.uop  # no tensor: what is remembered keeps none alive
-        _is_linear(result.uop, x.uop, lambda grad: added(grad, Sorting._make(own), places))
+        _is_linear(result.uop, x.uop, lambda grad: added(grad, Sortable._make(own), places))
     return result
 
 
@@ -80,7 +80,7 @@ def added(x: Rows, index: Rows, places: Size, op: Op = Ops.ADD) -> Rows:
     result = _added_sorted(x, _sorted(index, places), places).cast(x.dtype)
     if x.dtype.is_float:
         own = index.uop
-        _is_linear(result.uop, x.uop, lambda grad: looked_up(grad, Sorting._make(own)))
+        _is_linear(result.uop, x.uop, lambda grad: looked_up(grad, Sortable._make(own)))
     return result
 
 
@@ -106,9 +106,9 @@ def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
     if x.dtype.is_float:
         nodes = index.uop, last.uop
 
-        def to_winners(grad: Sorting) -> Sorting:
-            named, winner = (Sorting._make(node) for node in nodes)
-            wins = looked_up(winner, named).eq(Sorting._make(entry_node)).unsqueeze(-1)
+        def to_winners(grad: Sortable) -> Sortable:
+            named, winner = (Sortable._make(node) for node in nodes)
+            wins = looked_up(winner, named).eq(Sortable._make(entry_node)).unsqueeze(-1)
             part = looked_up(grad, named)
             return choose(wins, part, part._filled(0))
 
@@ -121,18 +121,18 @@ def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
 class _Runs(NamedTuple):
     """Entries in the order of their places. Rows are padded to a power of two."""
 
-    entry: Sorting  # of each sorted one: its number, counted through all rows
-    place: Sorting  # and its place, counted through all rows of `start`
-    start: Sorting  # (rows, places + 1): where the entries of each place start, counted through all rows
+    entry: Sortable  # of each sorted one: its number, counted through all rows
+    place: Sortable  # and its place, counted through all rows of `start`
+    start: Sortable  # (rows, places + 1): where the entries of each place start, counted through all rows
 
-    def first(self, places: Size) -> Sorting:
+    def first(self, places: Size) -> Sortable:
         return self.start.shrink([None, (0, places)])  # type: ignore[list-item]
 
-    def end(self, places: Size) -> Sorting:
+    def end(self, places: Size) -> Sortable:
         return self.start.shrink([None, (1, places + 1)])  # type: ignore[list-item]
 
 
-def _sorted(index: Sorting, places: Size) -> _Runs:
+def _sorted(index: Sortable, places: Size) -> _Runs:
     rows, count = index.shape
     assert isinstance(places, int)
     bits = (count - 1).bit_length()
@@ -166,7 +166,7 @@ def _added_sorted(x: Rows, runs: _Runs, places: Size) -> Rows:
     return choose(found, values, values._filled(0))
 
 
-def _folded(x: Rows, runs: _Runs, bounds: tuple[Sorting, Sorting]) -> Rows:
+def _folded(x: Rows, runs: _Runs, bounds: tuple[Sortable, Sortable]) -> Rows:
     """What the sorted entries from one place up to another add up to.
 
     Of a level the run takes its first node where that is the right half of its parent, and its last one where that is
@@ -193,7 +193,7 @@ def _folded(x: Rows, runs: _Runs, bounds: tuple[Sorting, Sorting]) -> Rows:
 
 
 # --- small words -----------------------------------------------------------------------------------------------------
-def _at(x: Rows, index: Sorting) -> Rows:
+def _at(x: Rows, index: Sortable) -> Rows:
     return x._result(take(x.uop, index.uop, 0), index)
 
 

@@ -15,12 +15,12 @@ from .creation import Creation
 from .elementwise import choose
 from .reduce import Reduce
 
-__all__ = ["Sorting"]
+__all__ = ["Sortable"]
 
 _BITS = 4  # of the number of a key, that one kernel exchanges
 
 
-class Sorting(Reduce, Creation):
+class Sortable(Reduce, Creation):
     """What a tensor can do with its entries as keys; indexing and sums at computed places stand on it."""
 
     def _stored(self) -> Self:

@@ -90,10 +90,9 @@ class _Writer:
         if places is None:
             self.lines.append(f" if a != at[{slot}]: bind({slot}, {buffer})")
             return
-        self.lines.append(f" if a != at[{slot}]:")
+        self.lines += [f" if a != at[{slot}]:", f"  at[{slot}] = -1"]  # unbound while they are written, as in `bind`
+        self.lines += [f"  {self.reading.name(array)}[{place}] = a" for array, place in places]
         self.lines.append(f"  at[{slot}] = a")
-        for array, place in places:
-            self.lines.append(f"  {self.reading.name(array)}[{place}] = a")
 
     def result(self) -> None:
         """What the replay made, in the form that the function returned it."""

@@ -7,11 +7,11 @@ from operator import is_
 from typing import Any
 
 from kernmill.ir import KernmillError, Ops, UOp, reshape
-from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_node, copy_between
+from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_node, copy_between, take_over
 
 from .lazy import Lazy, tracked_tensors
 from .nest import Kind, Parts, contents, kind_of
-from .tensor import Tensor, _is_shared, _register, _stored  # pyright: ignore[reportPrivateUsage]
+from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
 __all__ = [
     "Holders",
@@ -105,24 +105,14 @@ def own(tensor: Lazy) -> Buffer:
     buffer, node = buffer_of(tensor), stored(tensor.uop)
     assert buffer is not None
     assert node is not None
-    is_shared = buffer.is_borrowed or buffer.is_exported
-    if is_shared or any(t is not tensor and _reaches(t.uop, buffer) for t in alive_tensors()):
+    if not buffer.is_ours or any(t is not tensor and _reaches(t.uop, buffer) for t in alive_tensors()):
         new = allocate_buffer(buffer.device, buffer.dtype, buffer.numel)
         copy_between(new, buffer)
     else:
-        buffer.forget_makers()
         take_over(node)
         new = Buffer(buffer.device, buffer.dtype, buffer.numel, buffer.owner, buffer.address)
     hold(tensor, buffer_node(new))
     return new
-
-
-def take_over(node: UOp) -> None:
-    """Its memory gets other values: an expression of constants, which later tensors share, is computed again for them,
-    and who reads anything else is told."""
-    node.storage = None
-    if not _is_shared(node):
-        node.storage = STALE
 
 
 def _reaches(uop: UOp, buffer: Buffer) -> bool:

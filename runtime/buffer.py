@@ -64,6 +64,11 @@ class Buffer:
         """A NumPy view of this memory is alive somewhere: it must not be written in place."""
         return self._export is not None and self._export() is not None
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it may be written in place, as far as the memory itself can tell."""
+        return not self.is_borrowed and not self.is_exported
+
     def host_array(self, address: int | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address, at
         `address` where that is not the one that kernels know."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kernmill.ir import Kernel, Ops, UOp, setting
+from kernmill.ir import Kernel, Ops, UOp, no_collection, setting
 
 from . import later
 from .compile_cache import cache_key, default_cache
@@ -49,6 +49,7 @@ def build(device: Device, kernel: Kernel) -> Program:
     return build_all([(device, kernel)])[0]
 
 
+@no_collection()
 def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     """The programs of kernels. Many new ones are compiled beside this process, if the device can do that.
 

@@ -1,6 +1,6 @@
 """Compiled kernels on disk: text + target -> binary, found again by content.
 
-One file an entry, `<folder>/v1/<device>/<ab>/<key>`: magic, format version, sizes, JSON header, payload, BLAKE2 over
+One file an entry, `<folder>/v2/<device>/<ab>/<key>`: magic, format version, sizes, JSON header, payload, BLAKE2 over
 all of it. No pickle, no index, no lock: a file appears whole by `os.replace` or not at all, so a killed process leaves
 at worst a temporary file. Damage is a miss and deletes the file; a disk that is full or read-only means no cache, never
 an error. What a hash cannot do is stop someone who may write the folder: it must be ours and closed to others (0700),
@@ -25,7 +25,8 @@ from kernmill.ir import blake2b, setting
 __all__ = ["CompileCache", "Entry", "cache_key", "default_cache", "default_cache_folder"]
 
 _MAGIC = b"KMCACHE\0"
-_VERSION = 1
+_VERSION = 2  # raise it when entries are written otherwise: those before are of an older version then, not damaged
+_OLDER = tuple(_MAGIC + version.to_bytes(4, "little") for version in range(1, _VERSION))
 _HEAD = struct.Struct("<8sIIQ32s")  # magic, version, header bytes, payload bytes, key
 _DIGEST_BYTES = 32
 _digest = functools.partial(blake2b, digest_size=_DIGEST_BYTES)
@@ -108,9 +109,9 @@ class CompileCache:
         self.puts += 1
         self._maybe_evict(len(raw))
 
-    def verify(self) -> tuple[int, int]:
-        """Read every entry: how many are whole, and how many were damaged (those are deleted)."""
-        whole = damaged = 0
+    def verify(self) -> tuple[int, int, int]:
+        """Read every entry: how many are whole, of an older version, and damaged (only those that are whole stay)."""
+        whole = older = damaged = 0
         for path, _ in self._files():
             name = os.path.basename(path)
             try:
@@ -121,10 +122,11 @@ class CompileCache:
                 raw = b""
             if raw is not None and _is_key(name) and _decode(raw, name) is not None:
                 whole += 1
-            else:
-                damaged += 1
-                self._try(os.unlink, path)
-        return whole, damaged
+                continue
+            is_older = raw is not None and raw.startswith(_OLDER)
+            older, damaged = older + is_older, damaged + (not is_older)
+            self._try(os.unlink, path)
+        return whole, older, damaged
 
     def clear(self) -> int:
         """Delete every entry; returns how many there were."""
@@ -162,11 +164,12 @@ class CompileCache:
                 action(path)
 
     def _files(self, stale_s: float = _STALE_S) -> Iterator[tuple[str, os.stat_result]]:
-        """Every entry of every device. Temporary files older than `stale_s` are removed on the way."""
+        """Every entry, also of older versions. Temporary files older than `stale_s` are removed on the way."""
         if not self._open():
             return
         now = time.time()
-        for item in _walk(f"{self.folder}/v{_VERSION}", depth=2):
+        versions = [f"{self.folder}/v{version}" for version in range(1, _VERSION + 1)]
+        for item in (item for folder in versions for item in _walk(folder, depth=2)):
             try:
                 status = item.stat(follow_symlinks=False)
             except OSError:

@@ -13,7 +13,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
 from typing import Any, ClassVar, NamedTuple
 
@@ -103,14 +103,9 @@ class Batch:
         The memory is that of whoever runs the batch: only its address is kept here.
         """
         standing, found = self.calls[entry].buffers[slot], self.place(entry, slot)
-
-        def bind(buffer: Buffer) -> None:
-            if found is None:
-                standing.address = buffer.address
-            else:
-                found[0][found[1]] = buffer.address
-
-        return bind
+        if found is None:
+            return lambda buffer: setattr(standing, "address", buffer.address)
+        return lambda buffer: found[0].__setitem__(found[1], buffer.address)
 
     def place(self, entry: int, slot: int) -> tuple[Any, int] | None:
         """(default: None) What `binder` writes to, where that is an address in an array: the array and the place."""
@@ -288,14 +283,11 @@ class Device(ABC):
 
 _lock = process_lock()
 _open: dict[str, Device] = {}
-_allocator: HostAllocator | None = None
 
 
+@cache
 def _host_allocator() -> HostAllocator:
-    global _allocator
-    if _allocator is None:
-        _allocator = HostAllocator(device="host memory")
-    return _allocator
+    return HostAllocator(device="host memory")
 
 
 def device_names() -> dict[str, str]:

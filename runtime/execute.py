@@ -19,10 +19,8 @@ from kernmill.ir import (
     Ops,
     UOp,
     dtypes,
-    numel,
     process_lock,
     rebuilt,
-    reshape,
     setting,
     substitute,
 )
@@ -33,10 +31,10 @@ from .build import build
 from .device import Call, Device, canonical_name, get_device
 from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
-from .views import views
+from .views import opened, views
 from .watch import wants_report
 
-__all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "upload"]
+__all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]
 
 _lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
@@ -149,9 +147,7 @@ class _Run:
                     wanted.pop(id(node.storage), None)
         used = [id(s) for s in self.storages]
         return frozenset(
-            slots[leaf]
-            for leaf in wanted.values()
-            if not leaf.storage.is_borrowed and not leaf.storage.is_exported and used.count(id(leaf.storage)) == 1
+            slots[leaf] for leaf in wanted.values() if leaf.storage.is_ours and used.count(id(leaf.storage)) == 1
         )
 
     def go(self) -> None:
@@ -162,8 +158,8 @@ class _Run:
 
     def plan(self) -> Plan:
         params = {
-            leaf: reshape(UOp(Ops.PARAM, leaf.dtype, (), (slot, numel(leaf.shape))), leaf.shape)
-            for slot, leaf in enumerate(self.leaves)
+            leaf: opened(leaf, UOp(Ops.PARAM, leaf.dtype, (), (slot, storage.numel)))
+            for slot, (leaf, storage) in enumerate(zip(self.leaves, self.storages, strict=True))
         }
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
         if self.has_numbered_leaves:
@@ -221,9 +217,7 @@ class _Run:
         written = {number for item in plan.schedule.items if isinstance(item, Kernel) for number in item.outputs}
         for number, wanted in enumerate(plan.schedule.buffers):
             if wanted.slot is not None and number in written:
-                leaf = self.leaves[wanted.slot]
-                leaf.storage.forget_makers()
-                leaf.storage = None if leaf.src else STALE  # what was computed can be computed again
+                take_over(self.leaves[wanted.slot])
         parts = {id(part) for part in self.parts.values()}
         for number in plan.schedule.results if parts else ():
             part = buffers[number]
@@ -236,6 +230,13 @@ class _Run:
                 buffers[number].makers.append(weakref.ref(root))
         if failed:
             raise IndexRangeError(failed[0])
+
+
+def take_over(node: UOp) -> None:
+    """Its memory gets other values: what was computed can be computed again, and who reads anything else is told."""
+    if isinstance(node.storage, Buffer):
+        node.storage.forget_makers()
+    node.storage = STALE if node.op is Ops.BUFFER else None
 
 
 def launched_ns() -> int:

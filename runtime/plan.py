@@ -8,10 +8,9 @@ UOps. Reports, searches and a program that is no longer in the cache ask for tho
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,7 +23,7 @@ from .device import Program, get_device
 from .schedules import stamp
 from .watch import wants_report
 
-__all__ = ["Plan", "no_collection", "plan_of", "plans"]
+__all__ = ["Plan", "plan_of", "plans"]
 
 _KEPT = 4096
 _Scheduled: TypeAlias = "tuple[Schedule, MemoryPlan]"
@@ -43,21 +42,6 @@ class Plan(NamedTuple):
 plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
-@contextlib.contextmanager
-def no_collection() -> Generator[None]:
-    """Nodes hold no cycles, and to look for some among a hundred thousand takes a sixth of the time of making them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            if not gc.get_freeze_count():  # all that is there is old from now on, without being looked through
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
-
-
 def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:
     """The plan of a closed graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
 
@@ -67,8 +51,7 @@ def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], defa
     key = (graph, devices, in_place, default, *(setting(name) for name in _PART_OF_A_PLAN))
     found = plans.get(key)
     if found is None:
-        with no_collection():
-            found = plans[key] = _with_programs(*_scheduled(graph, devices, in_place, default))
+        found = plans[key] = _with_programs(*_scheduled(graph, devices, in_place, default))
         if len(plans) > _KEPT:
             plans.popitem(last=False)
         if wants_report():

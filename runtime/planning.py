@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernmill.compiler import make_schedule, plan_memory
-from kernmill.ir import MemoryPlan, Schedule, UOp
+from kernmill.ir import MemoryPlan, Schedule, UOp, no_collection
 
 __all__ = ["planned"]
 
 
+@no_collection()
 def planned(
     roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default: str
 ) -> tuple[Schedule, MemoryPlan]:

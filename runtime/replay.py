@@ -57,6 +57,7 @@ class _Check(NamedTuple):
 
 
 _MOST_PLACES = 4  # of one buffer, that straight code writes one by one
+_UNBOUND = -1  # in place of an address: while its places are written, which Ctrl-C may cut short
 
 Step: TypeAlias = "_Kernels | _Copy | _Check"
 
@@ -163,7 +164,7 @@ class Replay:
         # in place of what moves: the memory of the capture belongs to its user, and is not kept alive from here
         self._absent = [Buffer(b.device, b.dtype, b.numel, None, 0) for b in moving]
         self._slot_of_absent = {id(absent): slot for slot, absent in enumerate(self._absent)}
-        self.addresses = [0] * len(moving)
+        self.addresses = [_UNBOUND] * len(moving)
         self._setters: dict[str, list[Callable[[int], object]]] = {}
         self._bounds: dict[str, tuple[int, int]] = {}
         self._values: Mapping[str, int] = {}
@@ -244,13 +245,14 @@ class Replay:
 
     def bind(self, slot: int, buffer: Buffer) -> None:
         """Another buffer in the place of one that moves."""
+        self.addresses[slot] = _UNBOUND
         for bind in self._binders[slot]:
             bind(buffer)
         self.addresses[slot] = buffer.address
 
     def places(self, slot: int) -> list[Any] | None:
-        """Where the address of one that moves stands: arrays and places in them, to be written together with
-        `addresses`. None: `bind` has to be called."""
+        """Where the address of one that moves stands: arrays and places in them, to be written as `bind` does it, with
+        `addresses` unbound meanwhile. None: `bind` has to be called."""
         found = self._places[slot]
         return None if len(found) > _MOST_PLACES or None in found else found
 
@@ -274,8 +276,9 @@ class Replay:
         if not self._setters:
             return
         check_values(self._bounds, values)
+        before, self._values = self._values, {}  # none is known until all are given
         for name, setters in self._setters.items():
-            if self._values.get(name) != values[name]:
+            if before.get(name) != values[name]:
                 for give in setters:
                     give(values[name])
         self._values = dict(values)

@@ -1,22 +1,22 @@
 """Parts of memory as memory of their own: in `X[i : i + n] @ w` the rows are what a kernel reads, wherever they begin.
 
-Their place is in an address then, not in the kernel: one kernel, and one plan, serve every `i`. That is so for parts
-that lie in one piece, of a leaf that is read in no other way: parts that overlap, as those of a stencil do, are read
-together in one kernel, which has to know that they are one memory. Tests: tests/runtime/test_views.py.
+Their place is in an address then, not in the kernel: one kernel, and one plan, serve every `i`. So with columns, whose
+memory reaches from the first value to the last, with what lies between. That is so for parts of a leaf that is read in
+no other way: parts that overlap, as those of a stencil do, are read together in one kernel, which has to know that
+they are one memory. Tests: tests/runtime/test_views.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import pairwise
-from math import prod
 
-from kernmill.ir import Ops, UOp
+from kernmill.ir import Ops, UOp, numel, reshape
 
 from .buffer import Buffer
 from .device import get_device
 
-__all__ = ["views"]
+__all__ = ["opened", "views"]
 
 _MOST_PARTS = 64  # of one leaf: a kernel may read them all, and each is an argument
 _SAME_ORDER = (Ops.RESHAPE, Ops.DETACH)
@@ -24,10 +24,10 @@ _SAME_ORDER = (Ops.RESHAPE, Ops.DETACH)
 
 def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
     """The nodes of a graph, given in order, that are such parts, with the memory that they name."""
-    places: dict[UOp, tuple[UOp, int]] = {}  # the leaf in which a node lies in one piece, and its first value there
+    places: dict[UOp, tuple[UOp, int, int]] = {}  # the leaf in which a node lies, its first value there, how many
     read = set(roots)
     for node in order:
-        place = (node, 0) if node.storage is not None else _place(node, places)
+        place = (node, 0, node.storage.numel) if node.storage is not None else _place(node, places)
         if place is not None:
             places[node] = place
         else:
@@ -46,7 +46,7 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
         if device not in room:
             room[device] = get_device(device).props().max_buffers // 2
         if leaf not in nodes and len(nodes) <= min(_MOST_PARTS, room[device]):
-            inside = [_part(leaf.storage, places[node][1], prod(length for _, length in node.arg)) for node in nodes]
+            inside = [_part(leaf.storage, *places[node][1:]) for node in nodes]
             by_address = sorted(inside, key=lambda part: part.address)
             if all(part.address + part.nbytes <= after.address for part, after in pairwise(by_address)):
                 found |= zip(nodes, inside, strict=True)
@@ -54,28 +54,34 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
     return found
 
 
-def _place(node: UOp, places: dict[UOp, tuple[UOp, int]]) -> tuple[UOp, int] | None:
-    """Where a node lies that reads one other node."""
-    within = places.get(node.src[0]) if node.src else None
-    if within is None or node.op in _SAME_ORDER:
+def opened(node: UOp, memory: UOp) -> UOp:
+    """A leaf, or such a part, as an expression of the PARAM of its memory."""
+    if memory.arg[1] == numel(node.shape):
+        return reshape(memory, node.shape)
+    shape = node.src[0].shape
+    whole = UOp(Ops.PAD, memory.dtype, (memory,), ((0, numel(shape)),))
+    return UOp(Ops.SHRINK, memory.dtype, (reshape(whole, shape),), tuple([(0, length) for _, length in node.arg]))
+
+
+def _place(node: UOp, places: dict[UOp, tuple[UOp, int, int]]) -> tuple[UOp, int, int] | None:
+    """Where a node lies that reads one other node, which lies in one piece: in which leaf, from which value on, and how
+    many there are up to its last one; None: it is no part, is empty, or has no fixed place."""
+    source = node.src[0] if node.src else node
+    within = places.get(source)
+    if within is None or node.op not in (*_SAME_ORDER, Ops.SHRINK) or within[2] != numel(source.shape):
+        return None
+    if node.op is not Ops.SHRINK:
         return within
-    offset = _offset(node.src[0].shape, node.arg) if node.op is Ops.SHRINK else None
-    return None if offset is None else (within[0], within[1] + offset)
-
-
-def _offset(shape: Sequence[object], cuts: Sequence[tuple[object, object]]) -> int | None:
-    """Where the first value of a SHRINK lies; None: it is empty, has no fixed place, or does not lie in one piece."""
-    offset, stride, is_whole = 0, 1, True
-    for size, (start, length) in zip(shape[::-1], cuts[::-1], strict=True):
+    leaf, first, _ = within
+    count = stride = 1
+    for size, (start, length) in zip(source.shape[::-1], node.arg[::-1], strict=True):
         if not isinstance(size, int) or not isinstance(start, int) or not isinstance(length, int) or not length:
             return None
-        if not is_whole and length > 1:
-            return None
-        is_whole &= length == size
-        offset += start * stride
+        first += start * stride
+        count += (length - 1) * stride
         stride *= size
-    return offset
+    return leaf, first, count
 
 
-def _part(whole: Buffer, start: int, count: int) -> Buffer:
-    return Buffer(whole.device, whole.dtype, count, whole, whole.address + start * whole.dtype.size_bytes)
+def _part(whole: Buffer, first: int, count: int) -> Buffer:
+    return Buffer(whole.device, whole.dtype, count, whole, whole.address + first * whole.dtype.size_bytes)

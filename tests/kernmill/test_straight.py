@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -169,3 +170,65 @@ def test_tensors_that_are_written_are_looked_for_elsewhere_once(monkeypatch: pyt
     assert len(walks) == 4
     assert kept.tolist() == [7.0, 2.0]
     assert (first.tolist(), second.tolist()) == ([8.0, 2.0, 3.0, 4.0], [8.0, 2.0])
+
+
+def _interrupted(call: Callable[[], object], at: int) -> bool:
+    """Whether Ctrl-C came: at the bytecode of this number in the code that replays."""
+    left = at
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal left
+        place = frame.f_code.co_filename
+        if "captured function" not in place and not place.endswith(("runtime/replay.py", "kernmill/entry.py")):
+            return None
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if left < 0:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("function", [with_state, sized])
+def test_a_replay_that_was_interrupted_leaves_nothing_half_done(function: Callable[..., Any]) -> None:
+    """Addresses and variables count as given only when each of their places holds them."""
+    step = jit(function)
+    looks: list[Any] = [(real(1, 2), N.bind(1)), (real(3, 4), N.bind(2))]
+    looks = [look[: 1 if function is with_state else 2] for look in looks]
+    wanted = [show(function(*look)) for look in looks]
+    for _ in range(3):
+        assert [show(step(*look)) for look in looks] == wanted
+    count = 0
+    while _interrupted(lambda: step(*looks[1]), count):
+        assert [show(step(*looks[number])) for number in (1, 0)] == wanted[::-1], count
+        count += 1
+    assert count > 100
+
+
+def test_state_that_is_taken_over_is_known_when_all_of_it_is() -> None:
+    """Ctrl-C while other weights are looked up: they were taken for known, with the addresses of those before."""
+    weights: list[Tensor] = []
+    step = jit(lambda x: x * weights[0] + weights[1])
+    x, looks = real(5, 6), [(real(1, 2), real(3, 4)), (real(7, 8), real(9, 10))]
+
+    def call(number: int) -> Any:
+        weights[:] = looks[number]
+        return show(step(x))
+
+    wanted = [[8, 16], [44, 58]]
+    for _ in range(3):
+        assert [call(0), call(1)] == wanted
+    count = 0
+    while _interrupted(lambda: call(1), count):
+        assert [call(1), call(0)] == wanted[::-1], count
+        count += 1
+    assert count > 1000

@@ -25,7 +25,7 @@ def cache(tmp_path: Path) -> compile_cache.CompileCache:
 
 
 def file_of(cache: compile_cache.CompileCache, key: str = KEY) -> Path:
-    return Path(str(cache.folder)) / "v1" / "llvm" / key[:2] / key
+    return Path(str(cache.folder)) / "v2" / "llvm" / key[:2] / key
 
 
 def test_round_trip(cache: compile_cache.CompileCache) -> None:
@@ -117,6 +117,19 @@ def test_a_file_under_another_key_is_damaged(cache: compile_cache.CompileCache) 
     assert cache.get(KEY) is not None
 
 
+def test_entries_of_an_older_version_are_not_damaged(cache: compile_cache.CompileCache) -> None:
+    """When the digest of entries changed, all that there were read as damaged."""
+    cache.put(KEY, b"x", {})
+    older = Path(str(cache.folder)) / "v1" / "llvm" / KEY[:2] / KEY
+    older.parent.mkdir(parents=True)
+    older.write_bytes(file_of(cache).read_bytes().replace(b"\2\0\0\0", b"\1\0\0\0", 1))
+    info = cache.info()
+    assert info["entries"] == 2
+    assert cache.verify() == (1, 1, 0)
+    assert not older.exists()
+    assert cache.get(KEY) is not None
+
+
 @is_posix
 def test_a_link_is_not_followed(cache: compile_cache.CompileCache, tmp_path: Path) -> None:
     cache.put(KEY, b"x", {})
@@ -134,8 +147,8 @@ def test_verify_and_clear(cache: compile_cache.CompileCache) -> None:
     for key in keys[:3]:
         file_of(cache, key).write_bytes(b"nonsense")
     (file_of(cache).parent).mkdir(exist_ok=True)
-    assert cache.verify() == (7, 3)
-    assert cache.verify() == (7, 0)
+    assert cache.verify() == (7, 0, 3)
+    assert cache.verify() == (7, 0, 0)
     assert cache.info()["entries"] == 7
     assert cache.clear() == 7
     assert cache.info()["size_bytes"] == 0
@@ -177,7 +190,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         cache = compile_cache.CompileCache(str(folder))
         cache.put(KEY, b"x", {})
         assert cache.get(KEY) is None
-        assert cache.verify() == (0, 0)
+        assert cache.verify() == (0, 0, 0)
 
 
 def test_off() -> None:
@@ -247,7 +260,7 @@ def test_stale_temporary_files_go(cache: compile_cache.CompileCache) -> None:
     for path in (fresh, stale):
         path.write_bytes(b"half")
     os.utime(stale, (time.time() - 10_000,) * 2)
-    assert cache.verify() == (1, 0)
+    assert cache.verify() == (1, 0, 0)
     assert fresh.exists()
     assert not stale.exists()
     cache.clear()
@@ -279,7 +292,7 @@ def test_many_processes(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         wrong = pool.starmap(hammer, [(folder, seed, 150, 20 * 4096) for seed in range(3)])
     assert wrong == [0, 0, 0]
-    assert compile_cache.CompileCache(folder).verify()[1] == 0
+    assert compile_cache.CompileCache(folder).verify()[1:] == (0, 0)
 
 
 def test_many_threads(tmp_path: Path) -> None:
@@ -317,7 +330,7 @@ def test_killed_writers_leave_a_usable_cache(tmp_path: Path) -> None:
             writer.stdout.readline()
             time.sleep(0.005 + 0.007 * round_)
             writer.send_signal(signal.SIGKILL)
-    whole, damaged = compile_cache.CompileCache(folder).verify()
+    whole, _, damaged = compile_cache.CompileCache(folder).verify()
     assert whole > 0
     assert damaged == 0
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit, stack
-from kernmill.ir import Kernel
+from kernmill.ir import Kernel, Ops
 from kernmill.runtime import Properties, counters, get_device, plan
 
 VALUES = np.random.default_rng(0).normal(size=(12, 5, 4)).astype(np.float32)
@@ -41,6 +41,57 @@ def test_parts_in_one_piece_are_one_kernel(device: str) -> None:
         kernels, plans = (after - was for after, was in zip(made(), before, strict=True))
         assert kernels <= 1  # of the second expression, if no other test has it; the first one was known
         assert plans == 1
+
+
+CUTS = [
+    np.s_[:, 3:4],
+    np.s_[:, 1],
+    np.s_[2:6, 1:3],
+    np.s_[1:9:1, 2:4, 1],
+    np.s_[3, :, 1:3],
+    np.s_[:, 4, 3],
+    np.s_[11:, 1:],
+]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "float16"])
+def test_columns(device: str, cut: tuple[slice, ...], dtype: str) -> None:
+    array = (VALUES * 3).astype(dtype)
+    with Context(DEVICE=device, CHECK=1):
+        x = Tensor(array).realize()
+        np.testing.assert_array_equal((x[cut] * 1).numpy(), array[cut])
+        np.testing.assert_array_equal(x[cut].numpy(), array[cut])
+
+
+def test_columns_are_one_kernel_wherever_they_begin(device: str) -> None:
+    """Each begin was a graph and a kernel of its own."""
+    array = VALUES.reshape(12, 20)
+    with Context(DEVICE=device):
+        x, w = Tensor(array).realize(), Tensor(VALUES[0, 0, :, None]).realize()
+        calls = (lambda i: (x[:, i] + 1, array[:, i] + 1), lambda i: (x[2:9, i : i + 3].softmax(0)[1], None),
+                 lambda i: (x[:, i : i + 4] @ w, array[:, i : i + 4] @ VALUES[0, 0, :, None]))  # fmt: skip
+        for call in calls:
+            call(0)[0].realize()
+            before = made()
+            for begin in range(1, 17):
+                found, want = call(begin)
+                if want is None:
+                    part = np.exp(array[2:9, begin : begin + 3])
+                    want = part[1] / part.sum(0)
+                np.testing.assert_allclose(found.numpy(), want, rtol=1e-5, atol=1e-5)
+            assert made() == before
+
+
+def test_a_kernel_of_columns_is_that_of_the_first_ones() -> None:
+    """What lies behind the last column is no memory of the kernel's, and nothing is compared to see to that."""
+    x = Tensor(VALUES.reshape(12, 20)).realize()
+    (x[:, 3:11] * 2).realize()
+    (found,) = list(plan.plans.values())[-1:]
+    (kernel,) = [item for item in found.schedule.items if isinstance(item, Kernel)]
+    ops = {node.op for node in kernel.ast.toposort()}
+    assert not ops & {Ops.WHERE, Ops.LT, Ops.AND}
+    assert sorted(node.arg[1] for node in kernel.ast.toposort() if node.op is Ops.PARAM) == [96, 228]
 
 
 @pytest.mark.parametrize("kind", ["borrowed", "bfloat16", "int8", "leaf"])
