@@ -283,7 +283,7 @@ def test_a_step_that_returns_its_gradient_gives_another_each_time() -> None:
     def step(x: Tensor) -> Any:
         w.grad = None
         (w * x).sum().backward()
-        w.grad.realize()  # type: ignore[union-attr]
+        w.grad.realize()  # type: ignore[attr-defined]
         return w.grad
 
     kept = [step(real(turn, 2)) for turn in range(6)]
