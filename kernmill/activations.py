@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import math
+import weakref
+from functools import partial
 from typing import Self
 
-from kernmill.ir import SettingError
+from kernmill.ir import SettingError, UOp
 
 from .elementwise import choose
 from .functions import Functions
+from .lazy import KNOWN
 
 __all__ = ["Activations"]
+
+
+def _where_positive(kind: type[Activations], result: weakref.ref[UOp], grad: UOp) -> UOp:
+    """The gradient of relu; nan passes it on."""
+    node = result()
+    assert node is not None  # it leads to what the gradient is of
+    passed = kind._make(grad)
+    return choose(kind._make(node).le(0), passed._filled(0), passed).uop
 
 
 class Activations(Functions):
@@ -18,8 +29,10 @@ class Activations(Functions):
 
     def relu(self) -> Self:
         """max(x, 0); its gradient at 0 is 0."""
-        zero = self._filled(0)
-        return choose(self.le(0), zero, self)
+        result = choose(self.le(0), self._filled(0), self)
+        if result.requires_grad:  # by the result, which the next layer has in memory anyway: x need not be
+            KNOWN[result.uop] = self.uop, partial(_where_positive, type(self), weakref.ref(result.uop))
+        return result
 
     def relu6(self) -> Self:
         """x between 0 and 6; its gradient at both is 0."""

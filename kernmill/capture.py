@@ -122,6 +122,7 @@ class Capture:
         """What replays this. `renewed`: the nodes of buffers before the capture."""
         known = self._known
         of_result = rebuild(result, self._make)
+        shown = len(self._made)
         self._note_arguments()
         self._note_places()
         for number, tensor in enumerate(self._tensors):
@@ -149,6 +150,7 @@ class Capture:
             fresh=[fresh for _, _, fresh in self._fresh.values()],
             private=[allocate_buffer(b.device, b.dtype, b.numel) for b in replaced],
             made=self._made,
+            shown=shown,
             result=of_result,
             is_tensor=isinstance(result, Lazy),
             effects=self._effects,
@@ -199,6 +201,7 @@ class Capture:
             self._effects.parts.append(rebuild(value, self._make))
             if isinstance(value, Lazy) and place in self._guard.places:
                 self._effects.known.append((self._guard.places.index(place), self._made_number[id(value)]))
+        self._effects.are_known = len(lines) == len(self._effects.known)
         if lines:
             self._effects.places = self._compiled("put", "made, parts", "".join(lines))
 

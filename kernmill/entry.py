@@ -26,6 +26,7 @@ __all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
 
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
 _SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
+_UNKNOWN = [-1]  # counts that nothing has
 _uop_of = attrgetter("uop")
 
 
@@ -114,6 +115,7 @@ class Effects:
     places: Callable[[Any, Any], None] | None = None
     parts: list[Callable[[Any], Any]] = field(default_factory=list)
     known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded place, tensor made
+    are_known: bool = True  # nothing is put anywhere else
 
     @property
     def change_arguments(self) -> bool:
@@ -137,6 +139,7 @@ class Plan(NamedTuple):
     fresh: list[Fresh]
     private: list[Buffer]
     made: list[Value]
+    shown: int  # the first of them: all that the result shows
     result: Callable[[Any], Any]
     is_tensor: bool  # the result, and nothing else
     effects: Effects
@@ -170,6 +173,7 @@ class Entry:
         self._twins = [(place, other) for place, other in enumerate(first) if place != other]
         self._distinct = len(self.numbers)
         self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
+        self.shown, self.lasting = plan.shown, self._find_lasting(plan.shown)
         self._forget()
 
     @property
@@ -179,6 +183,18 @@ class Entry:
         return not (
             self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.places is not None
         )
+
+    def _find_lasting(self, shown: int) -> set[int] | None:
+        """Fresh memory that a replay may write where the last one put it, at guarded places, as long as nobody else has
+        seen it (`is_alone`). None: replays write to arguments, or do more than to write and to put."""
+        effects = self.effects
+        put = [(self.made[number], place + self.count) for place, number in effects.known]
+        found = {value.which for value, _ in put}
+        does_more = self._goes_on or effects.rebound or effects.change_arguments or not effects.are_known
+        is_shown = any(value.kind == "fresh" and value.which in found for value in self.made[:shown])
+        is_read = any(value.kind != "fresh" or place in self._slot_of for value, place in put)
+        of_arguments = any(min(self.sources[slot].members) < self.count for slot in self._written)
+        return None if does_more or is_shown or is_read or of_arguments else found
 
     # --- is this the captured situation?
     def matches(self, arguments: Sequence[Lazy]) -> list[Lazy] | None:
@@ -240,8 +256,10 @@ class Entry:
         self._uops: list[Callable[[], UOp | None]] = [_nothing] * len(self._state)
         self._buffers: list[Any] = [None] * len(self.sources)
         self._nodes: list[weakref.ref[UOp]] = []
-        self._counts: list[int] = []
+        self._counts = _UNKNOWN if self._written else []  # how often these are referred to
         self._owned: list[int] = []
+        self._placed: list[weakref.ref[Any]] = []  # tensors at places, their nodes and memory
+        self._placed_counts = _UNKNOWN
 
     def _look_again(self, state: Sequence[Lazy]) -> bool:
         """Tensors of the state were exchanged or have other memory: fitting ones are taken over."""
@@ -258,6 +276,7 @@ class Entry:
         of_state = [slot for slot, source in enumerate(self.sources) if min(source.members) >= self.count]
         if not self._are_twins() or not all(self._resolve(slot, now) for slot in of_state):
             return False
+        self._nodes, self._counts = [], _UNKNOWN if self._written else []
         self._uops = [weakref.ref(t.uop) for t in state]  # from here on it is known
         return True
 
@@ -293,7 +312,11 @@ class Entry:
         if effects.places is not None:
             effects.places(made, effects.parts)
             self._learn(made)
-        return self.result(made)
+        result = self.result(made)
+        del made, given, spares  # they would be counted
+        if self.lasting is not None:
+            self._note_placed()
+        return result
 
     def part(self, value: Value, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
               spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
@@ -329,11 +352,7 @@ class Entry:
     def _claim(self, now: Sequence[Lazy]) -> None:
         """What the recording writes in place must be seen by its own tensor only."""
         written = self._written
-        nodes = [ref() for ref in self._nodes]
-        is_alone = nodes and list(map(getrefcount, nodes)) == self._counts
-        del nodes
-        is_same = is_alone and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned
-        if is_same and not any(self._buffers[i].is_exported for i in written):
+        if self._owns() and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned:
             return
         mine, is_shared = [now[self.sources[slot].members[0]] for slot in written], False
         for slot, tensor in zip(written, mine, strict=True):
@@ -348,8 +367,28 @@ class Entry:
                     self._uops[member - self.count] = weakref.ref(now[member].uop)
         self._owned = [id(tensor.uop) for tensor in mine]
         self._nodes = [] if is_shared else [weakref.ref(node) for tensor in mine for node in chain(tensor.uop)]
-        found = [ref() for ref in self._nodes]
-        self._counts = list(map(getrefcount, found))
+        self._counts = _UNKNOWN if is_shared else _counted(self._nodes)
+
+    def _owns(self) -> bool:
+        """Whether nobody else sees what is written in place, as nobody did when it was claimed."""
+        return _counted(self._nodes) == self._counts and not any(self._buffers[i].is_exported for i in self._written)
+
+    def is_alone(self) -> bool:
+        """Whether nobody else sees what is written in place, nor what the last replay put at places."""
+        return _counted(self._placed) == self._placed_counts and self._owns()
+
+    def _note_placed(self) -> None:
+        """What the tensors at places are, and how often they are referred to while the state is looked at."""
+        state = self.guard.check() if self.effects.known else ()
+        if state is None:
+            self._placed_counts = _UNKNOWN
+            return
+        places = [place for place, _ in self.effects.known]
+        seen = {id(x): x for place in places for x in (state[place], *chain(state[place].uop), buffer_of(state[place]))}
+        self._placed = [*map(weakref.ref, seen.values())]
+        del seen
+        self._placed_counts = _counted(self._placed)
+        self.is_bound = True
 
     def _rebind(self, now: Sequence[Lazy], spares: Sequence[_Spare], old: dict[int, UOp]) -> None:
         for number, value in self.effects.rebound:
@@ -386,6 +425,11 @@ def _refill(refills: Sequence[Refill], holders: Sequence[Any], made: Sequence[An
         new.append([old[key] if part is None else part(made) for key, part in refill.parts.values()])
     for refill, parts in zip(refills, new, strict=True):
         refill.kind.fill(holders[refill.holder], list(refill.parts), parts)
+
+
+def _counted(refs: Sequence[weakref.ref[Any]]) -> list[int]:
+    """How often each is referred to."""
+    return [*map(getrefcount, [ref() for ref in refs])]
 
 
 def _nothing() -> None:

@@ -8,6 +8,7 @@ make a result (it writes in place, exchanges tensors, has checks or several devi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kernmill.runtime import is_watched
@@ -25,12 +26,16 @@ def write(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callab
     if reading is None:
         return None
     writer = _Writer(entry, reading)
-    is_launched = entry.is_pure and entry.replay.batch is not None and writer.has_plain_sources()
-    writer.state("not entry.is_bound or not knows(state)" if is_launched else "not knows(state)")
-    if is_launched:
-        writer.launch()
-        writer.result()
+    is_launched = entry.replay.is_bound_only and writer.has_plain_sources()
+    if is_launched and entry.is_pure:
+        writer.state("not entry.is_bound or not knows(state)")
+        writer.launch("")
     else:
+        writer.state("not knows(state)")
+        if is_launched and entry.lasting is not None:
+            reading.scope["is_alone"] = entry.is_alone
+            writer.lines.append(" if entry.is_bound and is_alone():")
+            writer.launch(" ")
         writer.run()
     return reading.function(writer.lines)
 
@@ -66,21 +71,31 @@ class _Writer:
         count = self.entry.count
         return all(len(s.members) == 1 or min(s.members) >= count for s in self.entry.sources)
 
-    def launch(self) -> None:
-        """Fresh memory, addresses and variables that are others than before, and the native call."""
-        entry, scope = self.entry, self.reading.scope
+    def launch(self, indent: str) -> None:
+        """Fresh memory, addresses and variables that are others than before, the native call, and its result."""
+        before, entry = len(self.lines), self.entry
         for number, fresh in enumerate(entry.fresh):
-            scope[f"take{number}"] = fresh.take
-            self.lines.append(f" f{number} = take{number}()")
+            if number not in (entry.lasting or ()):
+                self.reading.scope[f"take{number}"] = fresh.take
+                self.lines.append(f" f{number} = take{number}()")
         for slot, source in enumerate(entry.sources):
             if source.members[0] < entry.count:
                 self.address(slot, f"b{source.members[0]}")
         for number in range(len(entry.fresh)):
-            self.address(len(entry.sources) + number, f"f{number}.buffer")
+            if number not in (entry.lasting or ()):
+                self.address(len(entry.sources) + number, f"f{number}.buffer")
+        self.call()
+        self.result()
+        self.lines[before:] = [indent + line for line in self.lines[before:]]
+
+    def call(self) -> None:
+        """The native call."""
+        scope, replay = self.reading.scope, self.entry.replay
         if self.reading.values:
-            scope["set_variables"] = entry.replay.set_variables
+            scope["set_variables"] = replay.set_variables
             self.lines.append(f" set_variables({self.reading.values_text()})")
-        scope |= {"is_watched": is_watched, "run": entry.replay.batch.run, "launch": entry.replay.launch}  # type: ignore[union-attr]
+        scope |= {"is_watched": is_watched, "launch": replay.launch}
+        scope["run"] = partial(replay.launch, (), is_timed=False) if replay.batch is None else replay.batch.run
         self.lines += [" if quiet[0] and not is_watched(): run()", " else: launch(())"]
 
     def address(self, slot: int, buffer: str) -> None:
@@ -98,7 +113,7 @@ class _Writer:
         """What the replay made, in the form that the function returned it."""
         entry, scope = self.entry, self.reading.scope
         scope |= {"made": Tensor._make, "result": entry.result}
-        names = [self.part(value) for value in entry.made]
+        names = [self.part(value) for value in entry.made[: entry.shown]]
         if entry.is_tensor:
             self.lines.append(f" return {names[0]}")
         else:

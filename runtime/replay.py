@@ -7,17 +7,19 @@ constants) it keeps.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import IndexRangeError, Kernel, KernmillError, ShapeError
 
 from . import later
 from .buffer import Buffer
-from .device import Batch, Call, get_device
+from .device import Batch, Call, Device, get_device
 from .watch import wants_report
 
 __all__ = [
@@ -174,6 +176,7 @@ class Replay:
         self._steps: list[_Ready | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
         only = self._steps[0] if len(self._steps) == 1 else None
         self.batch = only.batch if isinstance(only, _Ready) else None  # where that is all there is to launch
+        self.is_bound_only = not any(id(part) in self._slot_of_absent for step in self._steps for part in step)
 
     def _memory(self, recorded: Recording) -> tuple[int, int]:
         """Bytes of all that stays, and of what of it is alive at the worst moment."""
@@ -195,11 +198,7 @@ class Replay:
         for key, buffer in kept.items():
             changes[first[key]] = changes.get(first[key], 0) + buffer.nbytes
             changes[last[key] + 1] = changes.get(last[key] + 1, 0) - buffer.nbytes
-        alive = most = 0
-        for time in sorted(changes):
-            alive += changes[time]
-            most = max(most, alive)
-        return sum(blocks.values()), most
+        return sum(blocks.values()), max(accumulate(changes[time] for time in sorted(changes)), default=0)
 
     def _standing(self, buffer: Buffer) -> Buffer:
         """The buffer, or what stands in its place."""
@@ -256,9 +255,9 @@ class Replay:
         found = self._places[slot]
         return None if len(found) > _MOST_PLACES or None in found else found
 
-    def launch(self, given: Sequence[Buffer]) -> None:
-        """Launch everything as it is bound."""
-        is_timed = wants_report()
+    def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
+        """Launch everything as it is bound. `is_timed`: whether somebody wants to know how long it takes, if known."""
+        is_timed = wants_report() if is_timed is None else is_timed
         for step in self._steps:
             if not isinstance(step, _Ready):
                 self._run_other(step, given)
@@ -314,4 +313,8 @@ def copy_between(target: Buffer, source: Buffer) -> None:
 
 def download_scalar(buffer: Buffer) -> bool:
     """Whether the bool in a buffer of one element is true."""
-    return bool(get_device(buffer.device).host_array(buffer)[0])
+    device = get_device(buffer.device)
+    if device.is_host_visible and type(device).host_array is Device.host_array:  # no array for one value
+        device.synchronize()
+        return bool(ctypes.c_uint8.from_address(buffer.address).value)
+    return bool(device.host_array(buffer)[0])

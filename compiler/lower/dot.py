@@ -9,6 +9,7 @@ tests/compiler/lower/test_dot.py.
 An instruction for unsigned by signed bytes also does other pairs: a + 128 is a with its highest bit turned, and
 sum(a*b) = sum((a + 128)*b) - sum(128*b). The second sum does not change with the rows that share b, so it stands
 outside of their loop. Sums wrap, so every step is exact. Where b is copied, the action `bias` moves that instead.
+Bytes that are added up as they are, as `bias` does, are multiplied by 1 where four neighbours are one load.
 """
 
 from __future__ import annotations
@@ -42,21 +43,13 @@ def _is_sum(node: UOp, target: Target) -> bool:
 
 
 def _with_dots(node: UOp, target: Target) -> UOp:
-    loops = closed_ranges(node)
-    dots: list[UOp] = []
+    values, loops = node.src[: node.arg[1]], closed_ranges(node)
+    terms: list[UOp] = []
     shifts: list[UOp] = []
-    values = list(node.src[: node.arg[1]])
-    rest: list[UOp] = []
     for first in range(0, len(values), GROUP):
-        found = _dot(values[first : first + GROUP], node, target)
-        if found is None:
-            rest += values[first : first + GROUP]
-        else:
-            dots.append(found[0])
-            shifts += found[1:]
-    if not dots:
-        return node
-    total = _sum(node, [*dots, *rest], loops)
+        found, off = _dot(values[first : first + GROUP], node, target)
+        terms, shifts = [*terms, *found], [*shifts, *off]
+    total = _sum(node, terms, loops)
     return total - _sum(node, shifts, loops) if shifts else total
 
 
@@ -64,25 +57,24 @@ def _sum(like: UOp, values: Sequence[UOp], loops: Sequence[UOp]) -> UOp:
     return UOp(Ops.REDUCE, like.dtype, (*values, *loops), (Ops.ADD, len(values)))
 
 
-def _dot(values: Sequence[UOp], node: UOp, target: Target) -> tuple[UOp, ...] | None:
-    """The four values as one DOT, and the DOT to take off again where an operand was moved by 128."""
+def _dot(values: Sequence[UOp], node: UOp, target: Target) -> tuple[Sequence[UOp], Sequence[UOp]]:
+    """The four values as one DOT, and the DOT to take off again where an operand was moved by 128; else themselves."""
     products = [product for value in values if (product := _product(value)) is not None]
     if len(products) < GROUP or len({tuple(x.dtype.scalar for x in product) for product in products}) > 1:
-        return None
-    lanes = node.dtype.lanes
-    a, b = (side_by_side([product[n] for product in products], lanes) for n in (0, 1))
-    zero = const(node.dtype, 0)
-    pair = a.dtype.scalar, b.dtype.scalar
-    if pair in target.dots:
-        return (UOp(Ops.DOT, node.dtype, (a, b, zero)),)
-    if pair[::-1] in target.dots:
-        return (UOp(Ops.DOT, node.dtype, (b, a, zero)),)
-    if pair[0] is not pair[1] or (dtypes.uint8, dtypes.int8) not in target.dots:
-        return None
+        return values, ()
+    a, b = (side_by_side([product[n] for product in products], node.dtype.lanes) for n in (0, 1))
+    if products[0][0].is_const and b.op is not Ops.LOAD:
+        return values, ()  # bytes alone, and woven: for nothing
+    zero, is_signed = const(node.dtype, 0), a.dtype.scalar is dtypes.int8
+    for x, y in ((a, b), (b, a)):
+        if (x.dtype.scalar, y.dtype.scalar) in target.dots:
+            return (UOp(Ops.DOT, node.dtype, (x, y, zero)),), ()
+    if a.dtype.scalar is not b.dtype.scalar or (dtypes.uint8, dtypes.int8) not in target.dots:
+        return values, ()
     other = moved(a)
-    by = const(other.dtype, 128 if pair[0] is dtypes.int8 else -128)
-    first, second = ((other, b), (by, b)) if pair[0] is dtypes.int8 else ((b, other), (b, by))
-    return UOp(Ops.DOT, node.dtype, (*first, zero)), UOp(Ops.DOT, node.dtype, (*second, zero))
+    by = const(other.dtype, 128 if is_signed else -128)
+    first, second = ((other, b), (by, b)) if is_signed else ((b, other), (b, by))
+    return (UOp(Ops.DOT, node.dtype, (*first, zero)),), (UOp(Ops.DOT, node.dtype, (*second, zero)),)
 
 
 def moved(u: UOp) -> UOp:
@@ -92,8 +84,10 @@ def moved(u: UOp) -> UOp:
 
 
 def _product(value: UOp) -> tuple[UOp, UOp] | None:
-    """The bytes that are multiplied, what is the same in all lanes first and as a scalar."""
+    """The bytes that are multiplied, what is the same in all lanes first and as a scalar; a byte alone by 1."""
     value = without_mask(value)
+    if value.op is Ops.CAST and (byte := _byte(value)) is not None:
+        return const(dtypes.uint8 if byte.dtype.scalar is dtypes.int8 else dtypes.int8, 1), byte
     if value.op is not Ops.MUL:
         return None
     a, b = (_byte(s) for s in value.src)

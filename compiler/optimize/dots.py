@@ -53,7 +53,9 @@ def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
     tile = even_part(sizes[rows], most)
     wide, panel, is_packed = lanes * vectors, columns, sizes[rows] >= _PACKED_ROWS * tile
     if is_packed and left.node.dtype is right.node.dtype:  # moved while copied: in the inner loop it would cost a fifth
-        plan.cut("vectorize", plan.add("bias", right.slot, rows)[inner], lanes)
+        alone = plan.add("bias", right.slot, rows)[inner]
+        plan.cut("unroll", alone, GROUP)
+        plan.cut("vectorize", alone, lanes)
     side: list[str] = []
     if is_packed and sizes[columns] > wide:
         (panel,) = plan.cut("split", columns, wide)

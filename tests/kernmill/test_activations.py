@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor
+from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import same, values, with_torch
 
 NAMES = ["relu", "relu6", "leaky_relu", "elu", "celu", "selu", "silu", "gelu", "softplus", "mish", "hardtanh",
@@ -37,6 +38,29 @@ def test_relu_of_ints_and_at_zero() -> None:
     x.relu().sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [0, 0, 1]
+
+
+def test_relus_gradient_does_not_want_what_relu_was_given() -> None:
+    """Once the sums before relu were stored as well, and read twice: 3 % of a training step."""
+    x, w, v = (Tensor(values(n, k), requires_grad=True) for n, k in ((48, 32), (32, 64), (64, 32)))
+    t = Tensor(values(48, 32))
+    with collecting_kernels() as seen:
+        y = (x @ w).relu() @ v
+        (y * t).sum().backward()
+        x.grad.realize(y, w.grad, v.grad)  # type: ignore[union-attr,arg-type]
+    inner = [k for k, _ in seen.values() if k.name.startswith("map_48x64")]
+    assert not inner
+    a, b, c, d = (one.detach().numpy().astype(np.float64) for one in (x, w, v, t))
+    into = np.where(a @ b > 0, d @ c.T, 0)
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), into @ b.T, rtol=1e-3, atol=1e-4)
+
+
+def test_relu_passes_on_what_comes_back_to_nan() -> None:
+    x = Tensor([np.nan, -0.0, 2.0], requires_grad=True)
+    (x.relu() * Tensor([5.0, 6.0, 7.0])).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [5, 0, 7]  # torch's
 
 
 def test_gelu_refuses_other_formulas() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor, Variable, jit
+from kernmill import Context, IndexRangeError, Tensor, Variable, jit, nn
 from kernmill.reader import MISS
 from kernmill.runtime import collecting_kernels
-from kernmill.tensor_memory import own
+from kernmill.tensor_memory import buffer_of, own
 
 
 def real(*values: float) -> Tensor:
@@ -232,3 +234,149 @@ def test_state_that_is_taken_over_is_known_when_all_of_it_is() -> None:
         assert [call(1), call(0)] == wanted[::-1], count
         count += 1
     assert count > 1000
+
+
+def trained(lr: float = 0.1) -> tuple[Any, list[Tensor], Any]:
+    """A captured step over two parameters with Adam, and the same step without jit over others."""
+    made = []
+    for _ in range(2):
+        params = [Tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), requires_grad=True),
+                  Tensor(np.linspace(0, 1, 4, dtype=np.float32), requires_grad=True)]  # fmt: skip
+        optimizer = nn.optim.Adam(params, lr)
+        made.append((params, optimizer))
+
+    def step_of(params: list[Tensor], optimizer: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = (x @ params[0] + params[1]).relu().cross_entropy(y)
+            loss.backward()
+            optimizer.step(loss)
+            return loss
+
+        return step
+
+    return jit(step_of(*made[0])), made[0][0], partial(step_of(*made[1]))
+
+
+X, Y = real(1, 2, 3, 4, 5, 6).reshape(2, 3), Tensor([1, 3]).realize()
+
+
+def addresses(params: list[Tensor]) -> list[int]:
+    return [buffer_of(p.grad).address for p in params]  # type: ignore[union-attr,arg-type]
+
+
+def test_a_training_step_is_what_plain_execution_is_and_writes_gradients_where_they_are() -> None:
+    step, params, plain = trained()
+    places = []
+    for turn in range(8):
+        assert show(step(X, Y)) == pytest.approx(show(plain(X, Y)), rel=1e-4)
+        places.append((addresses(params), [id(p.grad) for p in params]))
+        assert turn < 3 or step._recent[0].call is not None
+    assert places[4] == places[5] == places[6] == places[7]
+
+
+def grad_of(params: list[Tensor]) -> Tensor:
+    assert params[0].grad is not None
+    return params[0].grad
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        grad_of, lambda params: grad_of(params).numpy(), lambda params: grad_of(params).detach(),
+        lambda params: grad_of(params) * 2, lambda params: [grad_of(params).reshape(12)],
+        lambda params: (grad_of(params) + 1).realize(), lambda params: params[0].detach(),
+        lambda params: params[0].numpy(), lambda params: params[0] * 2, lambda params: {"x": grad_of(params)[1:]},
+    ],
+)  # fmt: skip
+def test_what_somebody_keeps_of_a_step_stays_as_it_is(look: Callable[[list[Tensor]], Any]) -> None:
+    step, params, _ = trained()
+    for _ in range(5):
+        step(X, Y)
+    kept = look(params)
+    shown = show(copied(kept))
+    for _ in range(3):
+        step(X, Y)
+        assert show(copied(kept)) == shown
+    del kept
+    gc.collect()
+    step(X, Y)
+    place = addresses(params)
+    step(X, Y)
+    assert addresses(params) == place  # nobody looks any more
+
+
+def copied(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def test_a_gradient_that_was_exchanged_or_taken_away_between_steps() -> None:
+    step, params, plain = trained()
+    for _ in range(5):
+        step(X, Y), plain(X, Y)
+    mine = Tensor(np.full((3, 4), 7, np.float32)).realize()
+    params[0].grad = mine
+    assert show(step(X, Y)) == pytest.approx(show(plain(X, Y)), rel=1e-4)
+    assert show(mine) == [[7] * 4] * 3
+    params[1].grad = None
+    for _ in range(3):
+        assert show(step(X, Y)) == pytest.approx(show(plain(X, Y)), rel=1e-4)
+
+
+def test_a_gradient_that_is_added_to_is_read_first() -> None:
+    """Once it was zeroed by hand; then each step adds to what is there, which no replay may write over."""
+    w = Tensor(np.ones((2, 2), np.float32), requires_grad=True)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        loss = (x @ w).sum()
+        loss.backward()
+        w.grad.realize(loss)  # type: ignore[union-attr]
+        return loss
+
+    for turn in range(6):
+        step(real(1, 2).reshape(1, 2))
+        assert show(w.grad) == [[turn + 1] * 2, [2 * turn + 2] * 2]
+
+
+def test_a_step_that_returns_its_gradient_gives_another_each_time() -> None:
+    w = Tensor(np.ones(2, np.float32), requires_grad=True)
+
+    @jit
+    def step(x: Tensor) -> Any:
+        w.grad = None
+        (w * x).sum().backward()
+        w.grad.realize()  # type: ignore[attr-defined]
+        return w.grad
+
+    kept = [step(real(turn, 2)) for turn in range(6)]
+    assert show(kept) == [[turn, 2] for turn in range(6)]
+
+
+def test_a_label_out_of_range_is_told_by_a_replay_that_writes_in_place() -> None:
+    step, params, _ = trained()
+    for _ in range(5):
+        step(X, Y)
+    with pytest.raises(IndexRangeError):
+        step(X, Tensor([1, 9]).realize())
+    step(X, Y)
+    assert np.isfinite(params[0].numpy()).all()
+
+
+def test_a_cache_that_is_written_in_place_by_straight_code() -> None:
+    cache = Tensor(np.zeros((4, 2), np.float32)).realize()
+    place = Variable("p", 0, 3)
+
+    @jit
+    def put(x: Tensor, p: Any) -> Tensor:
+        cache[p : p + 1] = x
+        return cache.sum().realize(cache)
+
+    wanted = np.zeros((4, 2), np.float32)
+    for turn in range(12):
+        wanted[turn % 4] = turn
+        old = cache.detach() if turn == 7 else None
+        before = show(old) if old is not None else None
+        assert show(put(real(turn, turn).reshape(1, 2), place.bind(turn % 4))) == wanted.sum()
+        assert show(cache) == wanted.tolist()
+        assert old is None or show(old) == before

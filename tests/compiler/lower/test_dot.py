@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import DType, Ops, UOp, dtypes, permute
+from kernmill.ir import DType, Ops, UOp, dtypes, permute, reduce_axes
 from kernmill.runtime import get_device
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
 from tests.compiler.passes import after
@@ -125,6 +125,24 @@ def test_tails(rows: int, inner: int, columns: int) -> None:
 def test_operands_by_columns(schedule: str) -> None:
     left, right = data(0, 64, 32, dtype=I8).cast(dtypes.int32), data(1, 48, 64, dtype=I8).cast(dtypes.int32)
     same(only(matmul(permute(left, (1, 0)), permute(right, (1, 0)))), schedule)
+
+
+def byte_sums(dtype: DType, inner: int = 256) -> UOp:
+    """The sum of each row of bytes, as int32."""
+    return only(reduce_axes(data(0, 5, inner, dtype=dtype).cast(dtypes.int32), Ops.ADD, (1,)))
+
+
+@pytest.mark.parametrize("dtype", [I8, U8])
+def test_bytes_alone_are_added_by_fours(dtype: DType) -> None:
+    """Once the sums of rows that int8 products want took 16 bytes a step; each part of a kernel makes them anew, so
+    that two threads were slower than torch's."""
+    ast = after("dot", byte_sums(dtype), "unroll k0 4; vectorize k0 16", VNNI)
+    (dot,) = [node for node in ast.toposort() if node.op is Ops.DOT]
+    assert sum(s.op is Ops.LOAD for s in dot.src) == 1
+    assert count(after("dot", byte_sums(dtype), "vectorize k0 16; unroll k0 4", VNNI), Ops.DOT) == 0  # far apart
+    for inner in (256, 250, 61):
+        same(byte_sums(dtype, inner), "unroll k0 4; vectorize k0 16")
+        same(byte_sums(dtype, inner), "vectorize k0 16; unroll k0 4")
 
 
 def test_the_host_uses_it() -> None:
