@@ -89,6 +89,8 @@ def ask_for_next_row(plan: Plan, ast: UOp, target: Target) -> None:
         if load.op is Ops.LOAD and load.src[0].src[0].op is Ops.PARAM:
             along = [name for name in _names(load) if _step(load, name) == 1]
             passes.setdefault(load.src[0].src[0], {}).update(dict.fromkeys(along, load))
+    held = [max(_size(ast, name) for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
+    held += [node.arg[1] * node.dtype.size_bytes for node in order if node.op is Ops.LOCAL]
     for memory, loads in passes.items():
         last = max(loads, key=lambda name: place.get(name, len(order)), default="")
         if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * target.l2_bytes:
@@ -97,7 +99,7 @@ def ask_for_next_row(plan: Plan, ast: UOp, target: Target) -> None:
         ahead = (_step(loads[last], rows[-1]) or 0 if rows else 0) * memory.dtype.size_bytes
         length = _size(ast, last) * memory.dtype.size_bytes if last else 0
         if _LONG_ROW * target.vector_bytes <= length <= ahead <= target.l2_bytes // 4:
-            plan.add("prefetch", ahead, last)
+            plan.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > target.l1_bytes else ()))
             return
 
 
