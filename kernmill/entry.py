@@ -291,7 +291,11 @@ class Entry:
             given = [*self._buffers, *[spare.buffer for spare in spares], *self._private]
             self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
             self.is_bound = True
-            return self._put(holders, now, values, spares, old)
+            result = self._put(holders, now, values, spares, old)
+            del given, spares, old  # they would be counted
+            if self.lasting is not None:
+                self._note_placed()
+            return result
         except BaseException:
             self._forget()
             raise
@@ -312,11 +316,7 @@ class Entry:
         if effects.places is not None:
             effects.places(made, effects.parts)
             self._learn(made)
-        result = self.result(made)
-        del made, given, spares  # they would be counted
-        if self.lasting is not None:
-            self._note_placed()
-        return result
+        return self.result(made)
 
     def part(self, value: Value, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
               spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip

@@ -23,7 +23,6 @@ _TABLES = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512"
 _LINE = 64  # bytes that memory of the kernel's own is aligned to
 _ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
 _STEPS = 2  # of shuffles that LLVM may put together; with more it tries all chains of them
-_IN_L1, _IN_L2 = 3, 2  # where what is asked for is to be
 _BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
     Ops.ADD: ("fadd", "add", "add"),
     Ops.SUB: ("fsub", "sub", "sub"),
@@ -149,7 +148,7 @@ class _Function:
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
             Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table,
             Ops.DOT: self._dot,
-            Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg, _IN_L2),
+            Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg),
         }  # fmt: skip
 
     def text(self) -> str:
@@ -269,7 +268,7 @@ class _Function:
         else:
             value = self._define(f"load {kind}, ptr {address}, align {align}")
             if u.arg is not None and lanes > 1:
-                self._prefetch(address, int(u.arg))
+                self._prefetch(address, *u.arg)
             if gate is not None:
                 zero = "0" if not u.dtype.is_float or u.dtype.scalar is dtypes.bfloat16 else "0.0"
                 zero = zero if lanes == 1 else "zeroinitializer"
@@ -279,9 +278,9 @@ class _Function:
             value = self._define(f"icmp ne {kind} {value}, {none}")
         self.values[u] = value
 
-    def _prefetch(self, address: str, ahead: int | None, cache: int = _IN_L1) -> None:
+    def _prefetch(self, address: str, ahead: int | None, cache: int = 2) -> None:
         place = self._define(f"getelementptr i8, ptr {address}, i64 {ahead}") if ahead else address
-        kind = (1, _IN_L1) if ahead is None else (0, cache)
+        kind = (1, 3) if ahead is None else (0, 4 - cache)  # 3: into the nearest
         self._emit(self._call("void", "llvm.prefetch.p0", ("ptr", place), *(("i32", n) for n in (*kind, 1))))
 
     def _store(self, u: UOp) -> None:

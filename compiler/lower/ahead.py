@@ -72,7 +72,7 @@ def _ask_by_place(ast: UOp) -> UOp:
         same = [one for one in loads if one.src[0].src[0] is index.src[0]]
         inside = prod(iterations(r) for r in load.ranges if depths[r] > depths[loop])
         step = inside * sum(one.dtype.size_bytes for one in same)
-        later = (loop + -(-load.arg // step)).alu(Ops.MIN, loop.src[0] - 1)
+        later = (loop + -(-load.arg[0] // step)).alu(Ops.MIN, loop.src[0] - 1)
         place = index.replace(src=(index.src[0], substitute(index.src[1], {loop: later})))
         asks.append(UOp(Ops.PREFETCH, dtypes.void, (place,), 0))
     ast = substitute(ast, {load: load.replace(arg=None) for load in loads})
@@ -132,7 +132,7 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
         gates = [gate for one in mine for gate in one.src[0].src[2:]]  # past a row's end only some lie outside
         where = substitute(index.replace(src=(*index.src[:2], *gates[:1])), {copying: loop})
         where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
-        asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg))
+        asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg[0]))
     return asks
 
 
@@ -172,7 +172,7 @@ def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
     base = from_linear({atom: k for atom, k in terms.items() if atom is not loop}, 0, dtypes.index)
     unit = _LINE // memory.dtype.scalar.size_bytes
     places = (*range(0, count, max(1, unit // max(1, abs(step)))), count - 1)
-    key = (total, memory, base, access.arg if access.op is Ops.LOAD else None)
+    key = (total, memory, base, access.arg[0] if access.op is Ops.LOAD else None)
     wanted.setdefault(key, set()).update((offset + step * n) // unit for n in places)
 
 

@@ -23,7 +23,7 @@
     stream             the stores of the kernel go around the caches
     claim              lines of results are asked for by the loops of the sums that go there
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
-    prefetch 4096 k1   ... only by the loads inside that loop: one of several passes over the same data
+    prefetch 4096 k1 L2   ... only by the loads inside that loop (one of several passes), into that cache and no nearer
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search.
@@ -533,12 +533,13 @@ _PREFETCHED = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
     table: dict[UOp, UOp] = {}
-    inside = {find_loop(ast, name) for name in args[1:]}
+    cache = 2 if args[-1] == "L2" else 1
+    inside = {find_loop(ast, name) for name in args[1 : len(args) + 1 - cache]}
     for node in ast.toposort():
         memory = node.src[0].src[0] if node.op is Ops.LOAD else node
         is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED
         if node.op is Ops.LOAD and is_large and inside <= node.ranges:
-            table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=int(args[0]))
+            table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=(int(args[0]), cache))
     return substitute(ast, table)
 
 

@@ -36,7 +36,6 @@ _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _AHEAD = 2048  # bytes to prefetch ahead
 _STREAMS = 4  # that memory is read in
-_BARE = 4  # elementwise ops; a sum with so few waits for memory
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
@@ -312,9 +311,8 @@ def _streams(shape: Shape, main: Group, lane_loop: str | None, target: Target) -
     reused = {n for n in shape.outputs if shape.sizes[n] > 1 and any(n not in a.steps for a in main.loads)}
     names = [n for n in shape.outputs if n not in shape.symbolic]
     name = max(names, key=lambda n: (n in reused, shape.sizes[n]), default="")
-    is_light = shape.work <= _BARE or name in reused
-    is_alone = lane_loop in main.loops and len(shape.groups) == 1
-    if not name or not is_light or not is_alone or not _is_read_once(shape, main, {}, target):
+    is_alone = lane_loop in main.loops and len(shape.groups) == 1 and (shape.work <= _LIGHT or name in reused)
+    if not name or not is_alone or not _is_read_once(shape, main, {}, target):
         return {}
     read = {a.memory for a in main.loads if name in a.steps}
     count = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(read)
@@ -348,9 +346,8 @@ def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, targ
     is_whole = count == _IN_REGISTERS and size % 2 == 0 and size >= 16 * block  # as much work as reading
     together = 2 if is_whole or count >= _SHORT_BLOCK else 1
     inside = min(_PAGE // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
-    if size < 8 * block * together or inside < 2:
-        return False
-    if width < 2 or size % together or not fits(shape.ast, Action("accumulate", (terms, str(block)))):
+    is_long = size >= 8 * block * together and not size % together
+    if inside < 2 or width < 2 or not is_long or not fits(shape.ast, Action("accumulate", (terms, str(block)))):
         return False
     plan.cut("vectorize", lane_loop, width)
     plan.cut("unroll", lane_loop, columns)
@@ -361,7 +358,8 @@ def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, targ
     pages = plan.cut("split", lane_loop, inside)
     plan.order((lane_loop, terms, *pages, *rows))
     _stage_few(plan, main, lane_loop, rows, walked)
-    plan.add("prefetch", block * together * step * matrix.size_bytes)
+    if rows:  # with one there is nothing to compute meanwhile, and its eight streams come by themselves
+        plan.add("prefetch", block * together * step * matrix.size_bytes)
     return True
 
 

@@ -154,8 +154,8 @@ def streams(ast: UOp, target: Target) -> Iterable[Args]:
 
 
 def prefetches(ast: UOp, target: Target) -> Iterable[Args]:
-    """Some distances."""
-    return [(str(n),) for n in _AHEAD]
+    """Some distances, into either cache."""
+    return [(str(n), *cache) for n in _AHEAD for cache in ((), ("L2",))]
 
 
 # --- after an earlier action was changed or dropped -------------------------------------------------------------------

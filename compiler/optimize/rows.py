@@ -66,6 +66,8 @@ def ask_for_next_row(plan: Plan, shape: Shape, target: Target) -> None:
     for a in shape.loads:
         if a.memory.op is Ops.PARAM:
             passes.setdefault(a.memory, {}).update({name: a for name in a.steps if a.step(name) == 1})
+    held = [max(shape.sizes[name] for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
+    held += [node.arg[1] * node.dtype.size_bytes for node in order if node.op is Ops.LOCAL]
     for memory, loads in passes.items():
         if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * target.l2_bytes:
             continue
@@ -75,7 +77,7 @@ def ask_for_next_row(plan: Plan, shape: Shape, target: Target) -> None:
         ahead = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes
         length = shape.sizes[last] * a.size_bytes
         if _LONG_ROW * target.vector_bytes <= length <= ahead <= target.l2_bytes // 4:
-            plan.add("prefetch", ahead, last)
+            plan.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > target.l1_bytes else ()))
             return
 
 

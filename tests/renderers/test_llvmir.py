@@ -131,6 +131,12 @@ def test_no_fast_math_flag_is_ever_used() -> None:
         assert not re.search(r"\b(fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)\b", text)
 
 
+@pytest.mark.parametrize(("cache", "locality"), [("", 3), (" L2", 2)])
+def test_prefetches_say_which_cache(cache: str, locality: int) -> None:
+    text = render(data(0, 1 << 17) + 1.0, f"vectorize i0 16; prefetch 4096{cache}")
+    assert re.findall(r"prefetch\.p0\(ptr \S+ i32 0, i32 (\d), i32 1\)", text) == [str(locality)]
+
+
 def test_bools_are_bytes_in_memory() -> None:
     text = render(elementwise(Ops.LT, X, data(1, 6, 32)))
     has(text, "fcmp olt <16 x float>", "zext <16 x i1>", "<16 x i8>")

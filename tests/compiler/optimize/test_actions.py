@@ -144,7 +144,7 @@ def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
         "split k0 8; group k0.s 4; order i1 i0",
         "stage 1 k0 i1.u i1.v",
         "inplace t0_0\nstream",
-        "prefetch 4096\nprefetch 16384 k0",
+        "prefetch 4096\nprefetch 16384 k0 L2",
         "grid i0 i1",
     ],
 )
@@ -215,7 +215,17 @@ def test_a_prefetch_may_be_of_one_pass() -> None:
     x = data(0, 1024, 512)
     ast = merge_loops(only(elementwise(Ops.MUL, x, broadcast_to(reshape(total(x, 1), (1024, 1)), x.shape))))
     loads = [u for u in apply_actions(ast, parse_schedule("prefetch 2048 i1")).toposort() if u.op is Ops.LOAD]
-    assert {(load.arg, "k0" in {r.arg[0] for r in load.ranges}) for load in loads} == {(2048, False), (None, True)}
+    found = {(load.arg, "k0" in {r.arg[0] for r in load.ranges}) for load in loads}
+    assert found == {((2048, 1), False), (None, True)}
+
+
+def test_a_prefetch_may_be_into_the_second_cache() -> None:
+    ast = merge_loops(only(data(0, 1024, 512) + 1.0))
+    for text, arg in (("prefetch 64 L2", (64, 2)), ("prefetch 64 i0 L2", (64, 2)), ("prefetch 64 i0", (64, 1))):
+        loads = [u for u in apply_actions(ast, parse_schedule(text)).toposort() if u.op is Ops.LOAD]
+        assert [load.arg for load in loads] == [arg]
+    with pytest.raises(CompileError, match="there is no loop 'L2'"):
+        apply_actions(ast, parse_schedule("prefetch 64 L2 i0"))
 
 
 def test_a_loop_that_fills_a_kept_row_has_no_groups() -> None:
