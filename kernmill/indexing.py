@@ -199,7 +199,10 @@ class Indexing(Sorting):
             return self._computed_index(item.cast(dtypes.int64), axis, size)
         import numpy as np
 
-        array = np.asarray(item)
+        try:
+            array = np.asarray(item)
+        except ValueError:
+            raise ShapeError("t[..]: the inner lists of an index differ in length. Give lists of one length.") from None
         if array.size == 0 and not hasattr(item, "dtype"):
             array = array.astype(np.int64)
         if array.dtype.kind not in "iu":
@@ -236,7 +239,7 @@ class Indexing(Sorting):
     # --- writing
     def __setitem__(self, index: Index, value: Operand) -> None:
         """Replace the part that an index names; the value is broadcast and cast. Other tensors keep the old values."""
-        new = self._tensor(value).cast(self.dtype)
+        new = self._own(value)
         mask = _mask_of(index)
         if mask is not None:
             return self._write_masked(self._tensor(mask), new)
@@ -341,6 +344,16 @@ class Indexing(Sorting):
                 f"Both need the same number of axes, and only axis {axis} of the index may be the longer one."
             )
 
+    def _check_source(self, call: str, index: Self, source: Self) -> None:
+        """Ensure that there is a value for every entry of the index."""
+        shape, own = index.uop.shape, source.uop.shape
+        pairs = zip(own, shape, strict=False)
+        if len(own) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n < m for n, m in pairs):
+            raise ShapeError(
+                f"{call}: values of shape {show_shape(own)} for an index of shape {show_shape(shape)}. "
+                "Give a value for each entry of the index, or one number."
+            )
+
     def _as_rows(self, axis: int) -> Self:
         """(rows, entries of the axis)."""
         node = self.movedim(axis, -1).uop
@@ -377,7 +390,9 @@ class Indexing(Sorting):
         if not self.ndim:
             values = self._tensor(value).reshape((1,))
             return self.reshape((1,)).scatter(0, index.reshape((1,)), values, reduce).reshape(())
-        source = self._tensor(value).cast(self.dtype)
+        source = self._own(value)
+        if source.ndim:
+            self._check_source("scatter", index, source)
         source = source._result(expand_value(source.uop, index.uop.shape) if not source.ndim else
                                 shrink(source.uop, [(0, s) for s in index.uop.shape]))  # fmt: skip
         places = self._index(index, axis, self.uop.shape[axis])
@@ -477,10 +492,15 @@ def _checked(item: Any, axis: int, size: Size) -> Size:
 
 def _slice(item: slice, size: Size) -> tuple[Size, Size, int]:
     """(start, stop, step): the elements start..stop, of which every |step|-th is taken, from the end if step < 0."""
+    if item.step is not None and not hasattr(item.step, "__index__"):
+        raise DTypeError(f"t[..]: {item.step!r} as the step of a slice. Steps are whole numbers or None.")
     step = 1 if item.step is None else int(item.step.__index__())
     if step == 0:
         raise IndexRangeError("t[::0]: a step of 0 never ends. Give another step.")
     start, stop = as_node(item.start), as_node(item.stop)
+    for end in (start, stop):
+        if end is not None and not isinstance(end, UOp) and not hasattr(end, "__index__"):
+            raise DTypeError(f"t[..]: {end!r} as an end of a slice. Ends are whole numbers or None.")
     if isinstance(size, UOp) or isinstance(start, UOp) or isinstance(stop, UOp):
         return _symbolic_slice(slice(start, stop), size, step)
     start, stop, step = item.indices(size)

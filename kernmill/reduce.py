@@ -249,7 +249,7 @@ class Reduce(Activations, Joining):
 
     def softmin(self, axis: int = -1) -> Self:
         """softmax(-x)."""
-        return self.neg().softmax(axis)
+        return self._floating().neg().softmax(axis)
 
     def _lone(self, axis: int) -> Axes:
         return axis if self.ndim else None

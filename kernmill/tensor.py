@@ -327,9 +327,7 @@ class Tensor(Conversions):
 
     def assign(self, value: Operand) -> Self:
         """This tensor with new values of the same shape and dtype. Other tensors made from the old ones keep those."""
-        new = value if isinstance(value, Lazy) else self._tensor(value)
-        if new.dtype is not self.dtype and not isinstance(value, Lazy):
-            new = new.cast(self.dtype)
+        new = value if isinstance(value, Lazy) else self._own(value)
         if broadcast_shapes("assign", self.uop.shape, new.uop.shape) != self.uop.shape:
             raise ShapeError(
                 f"assign: a value of shape {show_shape(new.uop.shape)} into a tensor of shape "
