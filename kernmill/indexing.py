@@ -70,10 +70,7 @@ class Indexing(Sorting):
         import numpy as np
 
         given = list(index) if isinstance(index, tuple) else [index]
-        try:
-            masks = [np.asarray(i) if _is_known_mask(i) else None for i in given]
-        except ValueError:
-            raise ShapeError("t[mask]: the mask's rows differ in length. Give rows of one length.") from None
+        masks = [_known_mask(i) if _is_known_mask(i) else None for i in given]
         if all(mask is None for mask in masks):
             return self, index
         uses = [
@@ -240,10 +237,15 @@ class Indexing(Sorting):
     def __setitem__(self, index: Index, value: Operand) -> None:
         """Replace the part that an index names; the value is broadcast and cast. Other tensors keep the old values."""
         new = self._own(value)
-        mask = _mask_of(index)
-        if mask is not None:
-            return self._write_masked(self._tensor(mask), new)
-        items, region, kept = self._parse(index)
+        given = _mask_of(index)
+        if given is not None:
+            mask = given if isinstance(given, Lazy) else self._from_host(_known_mask(given))
+            if mask is given or new.ndim + mask.ndim <= self.ndim:
+                return self._write_masked(mask, new)
+        source, known = self._unmasked(index)
+        if source.node_shape != self.node_shape:
+            raise ShapeError("t[..] = v: True or False among other indices. Use where(mask, values, t).")
+        items, region, kept = self._parse(known)
         if kept:
             return self._write_advanced(items, region, kept, new)
         inner = [i for i in items if i is not None]
@@ -450,7 +452,7 @@ def _mask_of(index: Any) -> Any:
     """The bool mask that is the whole index, if it is one."""
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
-    return index if _is_mask(index) else None
+    return index if _is_mask(index) and not isinstance(index, tuple) else None  # each of a tuple is for axes of its own
 
 
 def _is_mask(item: Any) -> bool:
@@ -466,6 +468,15 @@ def _is_known_mask(item: Any) -> bool:
     if isinstance(item, (list, tuple)):
         return len(item) > 0 and all(_is_known_mask(i) for i in item)
     return not isinstance(item, Lazy) and _is_mask(item)
+
+
+def _known_mask(item: Any) -> Any:
+    import numpy as np
+
+    try:
+        return np.asarray(item)
+    except ValueError:
+        raise ShapeError("t[mask]: the mask's rows differ in length. Give rows of one length.") from None
 
 
 def _refuse_mask(item: Any, shape: Sequence[Size]) -> None:

@@ -133,6 +133,8 @@ class Conversions(Casting):
         return array.copy() if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
+        if self.dtype is dtypes.bfloat16:
+            raise DTypeError("__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float().")
         return self._array().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -93,6 +93,8 @@ CASES: dict[str, Case] = {
              "Cast the tensor to a wider dtype first."),
     "ints_of_two_kinds": (lambda: Tensor([2**63, -1]), DTypeError,
                           "Tensor of a list: no dtype holds these ints together. Use a float dtype."),
+    "dlpack": (lambda: np.from_dlpack(Tensor([1.0]).bfloat16()), DTypeError,
+               "__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float()."),
     "normal_bools": (lambda: ANY.randn(2, dtype="bool"), DTypeError,
                      "normal numbers in bool: use a float dtype, or randint."),
     # sizes and settings
