@@ -31,10 +31,11 @@ class Attention(Random):
             raise SettingError(f"dropout: p={p} is no probability. Give a number from 0 to 1.")
         if not (is_training() if training is None else training) or p == 0:
             return self
+        x = self._floating()
         if p == 1:
-            return self.mul(0)
+            return x.mul(0)
         kept = self.rand(self.node_shape, device=self._device).ge(p)
-        return choose(kept, self.div(1 - p), self._filled(0))
+        return choose(kept, x.div(1 - p), x._filled(0))
 
     def scaled_dot_product_attention(
         self,
@@ -55,7 +56,13 @@ class Attention(Random):
         Raises:
             ShapeError: query heads that are no multiple of the key heads.
         """
-        query = self
+        query, key, value = (t._floating() for t in (self, key, value))
+        if min(t.ndim for t in (query, key, value)) < 2:
+            shapes = ", ".join(show_shape(t.uop.shape) for t in (query, key, value))
+            raise ShapeError(
+                f"scaled_dot_product_attention: query, key and value of shapes {shapes}: the last two axes are places "
+                "and entries. Unsqueeze the vectors."
+            )
         if query.ndim > 2 and key.ndim > 2 and 1 != key.node_shape[-3] != query.node_shape[-3]:
             return self._grouped(key, value, attn_mask, dropout_p, is_causal, scale)
         wide = accumulator(query.dtype)

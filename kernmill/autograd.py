@@ -186,7 +186,8 @@ def grad_neg(u: UOp, g: UOp) -> Grads:
 
 def grad_abs(u: UOp, g: UOp) -> Grads:
     (x,) = u.src
-    return (_where(x < 0.0, -g, _where(x > 0.0, g, g * x)),)
+    rest = _where(elementwise(Ops.EQ, x, filled(x, 0.0)), 0.0, x)  # 0 or nan; a product with g would have a gradient
+    return (_where(x < 0.0, -g, _where(x > 0.0, g, rest)),)
 
 
 def grad_exp(u: UOp, g: UOp) -> Grads:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from kernmill.ir import DTypeError, Ops, ShapeError, promote, show_shape
 
+from .arguments import with_sentences
 from .indexing import Indexing
 from .lazy import Lazy, accumulator
 
@@ -67,6 +68,11 @@ class Contraction(Indexing):
 
     def outer(self, other: Self) -> Self:
         """The product of each entry of one vector with each of another."""
+        if self.ndim != 1 or other.ndim != 1:
+            raise ShapeError(
+                f"outer: shapes {show_shape(self.uop.shape)} and {show_shape(other.uop.shape)}: both are vectors. "
+                "Flatten them."
+            )
         return self.unsqueeze(1).mul(other.unsqueeze(0))
 
     def einsum(self, *others: Self, formula: str = "") -> Self:
@@ -147,6 +153,7 @@ def parse_formula(formula: str, ranks: list[int]) -> tuple[list[str], str]:
     return named, output
 
 
+@with_sentences
 def einsum(formula: str, *tensors: Contraction) -> Contraction:
     """Einstein's sum, `einsum("ij,jk->ik", a, b)`.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Self, TypeVar
 
 from kernmill.ir import (
     Ops,
@@ -32,6 +32,7 @@ from .size import as_node
 __all__ = ["Convolution"]
 
 Each = int | Sequence[int]
+C = TypeVar("C", bound=Contraction)
 
 
 def each(value: Each, count: int, name: str) -> tuple[int, ...]:
@@ -105,7 +106,7 @@ class Convolution(Contraction):
         seen = seen.reshape((x.shape[0], groups, 1, channels // groups, *places, *kernel))
         wide = weight.reshape((1, groups, out // groups, channels // groups, *(1,) * rank, *kernel))
         result = seen._contract(wide, (3, *range(4 + rank, 4 + 2 * rank))).reshape((x.shape[0], out, *places))
-        return result if bias is None else result.add(bias.reshape((1, out, *(1,) * rank)))
+        return result if bias is None else result.add(_for_channels(bias, out, rank, shown))
 
     conv1d = conv3d = conv2d
 
@@ -152,7 +153,9 @@ class Convolution(Contraction):
             node = reshape(placed, placed.shape[:-1])
             node = shrink(node, [(pad, length - pad) if a == axis else (0, s) for a, s in enumerate(node.shape)])
         result = parts._result(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:]))).cast(dtype)
-        return result if bias is None else result.add(bias.reshape((1, bias.shape[0], *(1,) * rank)))
+        shown = f"conv_transpose: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}"
+        out = groups * weight.shape[1]
+        return result if bias is None else result.add(_for_channels(bias, out, rank, shown))
 
     conv_transpose1d = conv_transpose3d = conv_transpose2d
 
@@ -198,13 +201,15 @@ class Convolution(Contraction):
         """
         wanted = each(output_size, 2, "output_size")
         sizes = self.node_shape[-2:]
+        if len(sizes) < 2:
+            raise ShapeError(f"adaptive_avg_pool2d: shape {show_shape(self.uop.shape)} has no two axes. Unsqueeze it.")
         if any(s % w for s, w in zip(sizes, wanted, strict=True)):
             raise ShapeError(
                 f"adaptive_avg_pool2d: {sizes} is no multiple of {wanted}. Pad the input, or use avg_pool2d."
             )
         return self.avg_pool2d([s // w for s, w in zip(sizes, wanted, strict=True)])
 
-    def interpolate(self, size: Each | None = None, scale_factor: int | None = None, mode: str = "nearest") -> Self:
+    def interpolate(self, size: Each | None = None, scale_factor: Each | None = None, mode: str = "nearest") -> Self:
         """The spatial axes at another size, each output taking the entry floor(i * in / out).
 
         Raises:
@@ -212,9 +217,14 @@ class Convolution(Contraction):
         """
         if mode != "nearest" or (size is None) == (scale_factor is None):
             raise SettingError("interpolate: mode is 'nearest', and exactly one of size and scale_factor is given.")
-        rank = self.ndim - 2
-        old = self.node_shape[2:]
-        new = each(size, rank, "size") if size is not None else tuple(s * (scale_factor or 1) for s in old)
+        rank, old = self.ndim - 2, self.node_shape[2:]
+        if rank < 1 or any(isinstance(s, int) and not s for s in old):
+            raise ShapeError(
+                f"interpolate: shape {show_shape(self.uop.shape)} has no spatial entries. Give (batch, channels, "
+                "*spatial), none of them empty."
+            )
+        factors = each(1 if scale_factor is None else scale_factor, rank, "scale_factor")
+        new = tuple(s * f for s, f in zip(old, factors, strict=True)) if size is None else each(size, rank, "size")
         result = self
         for i, (before, after) in enumerate(zip(old, new, strict=True)):
             if after % before == 0:
@@ -222,6 +232,12 @@ class Convolution(Contraction):
             else:
                 result = result.index_select(2 + i, [place * before // after for place in range(after)])
         return result
+
+
+def _for_channels(bias: C, out: int, rank: int, shown: str) -> C:
+    if bias.uop.shape != (out,):
+        raise ShapeError(f"{shown}: a bias of shape {show_shape(bias.uop.shape)}. Give one of ({out},), or None.")
+    return bias.reshape((1, out, *(1,) * rank))
 
 
 def _blocks(x: UOp, axis: int, size: int) -> UOp:

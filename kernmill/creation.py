@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
@@ -153,6 +154,9 @@ class Creation(Lazy):
         """start, start + step, ... below stop; int64 for ints, float32 otherwise. With one number: from 0 to it."""
         if stop is None:
             start, stop = 0, start
+        start, stop, step = map(_whole_or_not, (start, stop, step))
+        if not all(isinstance(v, (Integral, SymbolicSize)) or math.isfinite(v) for v in (start, stop, step)):
+            raise ShapeError(f"arange: from {start} to {stop} by {step} is no finite number of steps. Give numbers.")
         if step == 0:
             raise ShapeError(f"arange: from {start} to {stop} by step 0 never ends. Give another step.")
         whole = all(isinstance(v, (Integral, SymbolicSize)) for v in (start, stop, step))
@@ -263,6 +267,12 @@ class Creation(Lazy):
         return own._result(UOp(Ops.CHECK, own.dtype, (own.uop, flag), message))
 
 
+def _whole_or_not(value: Any) -> Any:
+    """A tensor or array of one int as an int."""
+    kind = getattr(value, "dtype", None)
+    return operator.index(value) if getattr(kind, "is_int", getattr(kind, "kind", "") in ("i", "u")) else value
+
+
 # --- host data -------------------------------------------------------------------------------------------------------
 def host_values(array: Array, dtype: DType | None) -> tuple[Array, DType]:
     """A C-contiguous native array as `upload` takes it (bfloat16: as uint16), and its dtype.
@@ -333,6 +343,10 @@ def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
         ) from None
     if array.dtype.kind == "O":
         _explain_objects(array, dtype)
+    if array.dtype.kind == "f" and array.size and np.abs(array).max() >= 2.0**63:
+        objects = np.array(data, dtype=object)
+        if all(isinstance(value, int) for value in objects.reshape(-1)):  # no int dtype of NumPy's holds them together
+            _explain_objects(objects, dtype)
     if array.dtype.kind == "f" and dtype is None:
         dtype = dtypes.default_float
     if array.dtype.kind in "iu" and dtype is None and array.dtype != np.uint64:
@@ -344,7 +358,7 @@ def _explain_objects(array: Array, dtype: DType | None) -> None:
     name = (dtype or dtypes.default_int).name
     for value in array.reshape(-1):
         if isinstance(value, int) and not -(2**63) <= value < 2**64:
-            raise DTypeError(f"Tensor of a list: {value} does not fit {name}. Use a float dtype.")
+            raise DTypeError(f"Tensor of a list: {reprlib.repr(value)} does not fit {name}. Use a float dtype.")
         if not isinstance(value, (int, float)):
             kind = type(value).__name__
             raise DTypeError(f"Tensor of a list that holds a {kind}: elements are Python or NumPy numbers.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kernmill.ir import DType, DTypeError, Op, Ops, UOp, dtypes, promote
 
+from .arguments import with_sentences
 from .lazy import KNOWN, Lazy, fits, weak
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ class Comparison(Lazy):
     """Elementwise comparisons and choices; the result of a comparison is bool."""
 
     def _compare(self, op: Op, other: Operand, reverse: bool = False) -> Self:
-        if isinstance(other, int) and not fits(self.dtype, other):  # exact, where arithmetic would refuse
+        if (
+            isinstance(other, int) and not fits(self.dtype, other) and fits(dtypes.float64, other)
+        ):  # exact, where arithmetic would refuse
             wide = dtypes.int64 if fits(dtypes.int64, other) and self.dtype is not dtypes.uint64 else dtypes.float64
             return self.cast(wide)._compare(op, float(other) if wide.is_float else other, reverse)
         return self._binary(op, other, reverse)
@@ -95,7 +98,7 @@ class Comparison(Lazy):
 
     def masked_fill(self, mask: Lazy, value: Operand) -> Self:
         """`value` where the bool mask holds, else self; the dtype stays."""
-        return choose(mask, self._tensor(value).cast(self.dtype), self)
+        return choose(mask, self._own(value), self)
 
     def isnan(self) -> Self:
         """Whether the value is nan."""
@@ -291,13 +294,13 @@ class Arithmetic(Bitwise):
 
     # --- powers
     def pow(self, exponent: Operand, *, reverse: bool = False) -> Self:
-        """self ** exponent. A whole Python exponent up to 32 is multiplied out, 0.5 is a square root.
+        """self ** exponent; of bools int64. A whole Python exponent up to 32 is multiplied out, 0.5 is a square root.
 
         Raises:
             DTypeError: an int tensor to a negative whole power.
         """
         if reverse:
-            a, b = self._join(exponent)
+            a, b = self._whole(exponent)
             return b._apply(Ops.POW, a)
         if isinstance(exponent, (int, float)):
             if not self.dtype.is_float and exponent < 0 and isinstance(exponent, int):
@@ -309,7 +312,7 @@ class Arithmetic(Bitwise):
                 return base._multiplied(int(exponent))
             if exponent == 0.5:
                 return base._apply(Ops.SQRT)
-        a, b = self._join(exponent)
+        a, b = self._whole(exponent)
         return a._apply(Ops.POW, b)
 
     def _multiplied(self, exponent: int) -> Self:
@@ -403,6 +406,7 @@ def choose(condition: Lazy, yes: L, no: L) -> L:
     return yes._make(chosen.uop, chosen._device, chosen.requires_grad)
 
 
+@with_sentences
 def where(condition: L, yes: Operand, no: Operand) -> L:
     """`yes` where the bool condition holds, else `no`, broadcast and promoted."""
     if isinstance(yes, Lazy):

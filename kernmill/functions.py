@@ -7,6 +7,7 @@ its bound in the docstring (units in the last place of float32, measured in test
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Self
 
 from kernmill.ir import Op, Ops, dtypes
@@ -45,10 +46,15 @@ class Rounding(Arithmetic):
         return self._rounded(Ops.TRUNC)
 
     def round(self, *, decimals: int = 0) -> Self:
-        """To the nearest, ties to even."""
-        if not decimals:
+        """To the nearest, ties to even; with `decimals` to so many digits after the point, or before it."""
+        if not self.dtype.is_float and decimals < 0:
+            return self.cast(dtypes.float64).round(decimals=decimals).cast(self.dtype)
+        if not decimals or not self.dtype.is_float:
             return self._rounded(Ops.ROUND)
-        return self.mul(10.0**decimals)._rounded(Ops.ROUND).div(10.0**decimals)
+        scale = 10.0 ** abs(operator.index(decimals))
+        if decimals < 0:
+            return self.div(scale)._rounded(Ops.ROUND).mul(scale)
+        return self.mul(scale)._rounded(Ops.ROUND).div(scale)
 
     def frac(self) -> Self:
         """What `trunc` cuts off."""
@@ -99,8 +105,9 @@ class Functions(Rounding):
     def logaddexp(self, other: Operand) -> Self:
         """log(exp(self) + exp(other)) without overflow; nan if either is nan."""
         a, b = self._floating()._join(other)
-        top, low = a.maximum(b), a.minimum(b)
-        apart = choose(a.eq(b), low._filled(0.0), low.sub(top))  # equal infinities too
+        is_less = a.lt(b)  # no maximum: where both are equal it would be shared, and have no second gradient
+        top, low = choose(is_less, b, a), choose(is_less, a, b)
+        apart = choose(a.eq(b).logical_and(a.isinf()), low._filled(0.0), low.sub(top))
         return top.add(apart.exp().log1p())
 
     def sqrt(self) -> Self:

@@ -70,10 +70,7 @@ class Indexing(Sortable):
         import numpy as np
 
         given = list(index) if isinstance(index, tuple) else [index]
-        try:
-            masks = [np.asarray(i) if _is_known_mask(i) else None for i in given]
-        except ValueError:
-            raise ShapeError("t[mask]: the mask's rows differ in length. Give rows of one length.") from None
+        masks = [_known_mask(i) if _is_known_mask(i) else None for i in given]
         if all(mask is None for mask in masks):
             return self, index
         uses = [
@@ -199,7 +196,10 @@ class Indexing(Sortable):
             return self._computed_index(item.cast(dtypes.int64), axis, size)
         import numpy as np
 
-        array = np.asarray(item)
+        try:
+            array = np.asarray(item)
+        except ValueError:
+            raise ShapeError("t[..]: the inner lists of an index differ in length. Give lists of one length.") from None
         if array.size == 0 and not hasattr(item, "dtype"):
             array = array.astype(np.int64)
         if array.dtype.kind not in "iu":
@@ -236,11 +236,16 @@ class Indexing(Sortable):
     # --- writing
     def __setitem__(self, index: Index, value: Operand) -> None:
         """Replace the part that an index names; the value is broadcast and cast. Other tensors keep the old values."""
-        new = self._tensor(value).cast(self.dtype)
-        mask = _mask_of(index)
-        if mask is not None:
-            return self._write_masked(self._tensor(mask), new)
-        items, region, kept = self._parse(index)
+        new = self._own(value)
+        given = _mask_of(index)
+        if given is not None:
+            mask = given if isinstance(given, Lazy) else self._from_host(_known_mask(given))
+            if mask is given or new.ndim + mask.ndim <= self.ndim:
+                return self._write_masked(mask, new)
+        source, known = self._unmasked(index)
+        if source.node_shape != self.node_shape:
+            raise ShapeError("t[..] = v: True or False among other indices. Use where(mask, values, t).")
+        items, region, kept = self._parse(known)
         if kept:
             return self._write_advanced(items, region, kept, new)
         inner = [i for i in items if i is not None]
@@ -341,6 +346,16 @@ class Indexing(Sortable):
                 f"Both need the same number of axes, and only axis {axis} of the index may be the longer one."
             )
 
+    def _check_source(self, call: str, index: Self, source: Self) -> None:
+        """Ensure that there is a value for every entry of the index."""
+        shape, own = index.uop.shape, source.uop.shape
+        pairs = zip(own, shape, strict=False)
+        if len(own) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n < m for n, m in pairs):
+            raise ShapeError(
+                f"{call}: values of shape {show_shape(own)} for an index of shape {show_shape(shape)}. "
+                "Give a value for each entry of the index, or one number."
+            )
+
     def _as_rows(self, axis: int) -> Self:
         """(rows, entries of the axis)."""
         node = self.movedim(axis, -1).uop
@@ -377,7 +392,9 @@ class Indexing(Sortable):
         if not self.ndim:
             values = self._tensor(value).reshape((1,))
             return self.reshape((1,)).scatter(0, index.reshape((1,)), values, reduce).reshape(())
-        source = self._tensor(value).cast(self.dtype)
+        source = self._own(value)
+        if source.ndim:
+            self._check_source("scatter", index, source)
         source = source._result(expand_value(source.uop, index.uop.shape) if not source.ndim else
                                 shrink(source.uop, [(0, s) for s in index.uop.shape]))  # fmt: skip
         places = self._index(index, axis, self.uop.shape[axis])
@@ -435,7 +452,7 @@ def _mask_of(index: Any) -> Any:
     """The bool mask that is the whole index, if it is one."""
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
-    return index if _is_mask(index) else None
+    return index if _is_mask(index) and not isinstance(index, tuple) else None  # each of a tuple is for axes of its own
 
 
 def _is_mask(item: Any) -> bool:
@@ -451,6 +468,15 @@ def _is_known_mask(item: Any) -> bool:
     if isinstance(item, (list, tuple)):
         return len(item) > 0 and all(_is_known_mask(i) for i in item)
     return not isinstance(item, Lazy) and _is_mask(item)
+
+
+def _known_mask(item: Any) -> Any:
+    import numpy as np
+
+    try:
+        return np.asarray(item)
+    except ValueError:
+        raise ShapeError("t[mask]: the mask's rows differ in length. Give rows of one length.") from None
 
 
 def _refuse_mask(item: Any, shape: Sequence[Size]) -> None:
@@ -477,10 +503,15 @@ def _checked(item: Any, axis: int, size: Size) -> Size:
 
 def _slice(item: slice, size: Size) -> tuple[Size, Size, int]:
     """(start, stop, step): the elements start..stop, of which every |step|-th is taken, from the end if step < 0."""
+    if item.step is not None and not hasattr(item.step, "__index__"):
+        raise DTypeError(f"t[..]: {item.step!r} as the step of a slice. Steps are whole numbers or None.")
     step = 1 if item.step is None else int(item.step.__index__())
     if step == 0:
         raise IndexRangeError("t[::0]: a step of 0 never ends. Give another step.")
     start, stop = as_node(item.start), as_node(item.stop)
+    for end in (start, stop):
+        if end is not None and not isinstance(end, UOp) and not hasattr(end, "__index__"):
+            raise DTypeError(f"t[..]: {end!r} as an end of a slice. Ends are whole numbers or None.")
     if isinstance(size, UOp) or isinstance(start, UOp) or isinstance(stop, UOp):
         return _symbolic_slice(slice(start, stop), size, step)
     start, stop, step = item.indices(size)

@@ -20,6 +20,7 @@ import contextvars
 import functools
 import itertools
 import os
+import reprlib
 import sys
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -44,6 +45,7 @@ from kernmill.ir import (
     setting,
 )
 
+from .arguments import is_foreign, misfit
 from .size import SymbolicSize, as_node, shown
 
 if TYPE_CHECKING:
@@ -96,11 +98,14 @@ def device_name(name: str | None) -> str:
     return text.removesuffix(":0")
 
 
+_BEYOND = 1 << 1024  # no float is as large
+
+
 def fits(dtype: DType, value: object) -> bool:
-    """Whether an int lies in the range of an int dtype; every other number always does."""
-    if not dtype.is_int or not isinstance(value, int):
-        return True
-    return dtype.min <= value <= dtype.max
+    """Whether a number lies in the range of a dtype: floats take every float, and ints up to the largest one."""
+    if dtype.is_int:
+        return not isinstance(value, (int, float)) or bool(dtype.min <= value <= dtype.max)
+    return not isinstance(value, int) or -_BEYOND < value < _BEYOND
 
 
 def weak(dtype: DType, value: float) -> DType:
@@ -252,6 +257,16 @@ class Lazy:
             if not isinstance(value, Lazy):
                 raise DTypeError(f"Tensor.{call}: {type(value).__name__} is no tensor. Write kernmill.{instead}.")
 
+    def _own(self, value: Operand) -> Self:
+        """A value that is put into this tensor, in its dtype.
+
+        Raises:
+            DTypeError: a Python number that the dtype does not hold.
+        """
+        if self.dtype.is_int and isinstance(value, float):
+            return self._make(checked_const(self.dtype, value, self.dtype))
+        return self._tensor(value).cast(self.dtype)
+
     def _join(self, *values: Operand) -> list[Self]:
         """This tensor and the operands in their common dtype."""
         if len(values) == 1 and isinstance(values[0], (bool, int, float)):
@@ -314,11 +329,12 @@ def checked_const(dtype: DType, value: float, asked: DType) -> UOp:
     """A constant of the dtype.
 
     Raises:
-        DTypeError: an int outside the range of an int dtype.
+        DTypeError: a number outside the range of the dtype.
     """
     if not fits(dtype, value):
         raise DTypeError(
-            f"{value} does not fit {asked.name} ({dtype.min} to {dtype.max}). Cast the tensor to a wider dtype first."
+            f"{reprlib.repr(value)} does not fit {asked.name} ({dtype.min} to {dtype.max}). "
+            f"Cast the tensor to a {'float' if isinstance(value, float) else 'wider'} dtype first."
         )
     return scalar(dtype, value)
 
@@ -352,9 +368,14 @@ def _traced(method: Method) -> Method:
         UOp.current_origin = user_line()
         try:
             return method(*args, **kwargs)
+        except Exception as error:
+            if is_foreign(error) and (fault := misfit(method, args, kwargs)):
+                raise fault from None
+            raise
         finally:
             UOp.current_origin = None
 
+    traced.is_traced = True  # type: ignore[attr-defined]
     return traced  # type: ignore[return-value]
 
 
@@ -370,10 +391,10 @@ def trace_origins(cls: Class) -> Class:
             if name.startswith("_") and name not in _OPERATORS:
                 continue
             inner = getattr(member, "__func__", member)
-            if not callable(inner) or isinstance(inner, type) or hasattr(inner, "__wrapped__"):
+            if not callable(inner) or isinstance(inner, type) or hasattr(inner, "is_traced"):
                 continue
             if hasattr(inner, "__code__"):  # what Python says of wrong arguments names the class that users know
-                inner.__qualname__ = f"{cls.__name__}.{name}"
+                inner.__qualname__ = f"{cls.__name__}.{inner.__name__}"
             if isinstance(member, (classmethod, staticmethod)):
                 setattr(base, name, type(member)(_traced(inner)))
             elif isinstance(member, type(trace_origins)):

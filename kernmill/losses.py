@@ -34,6 +34,12 @@ def in_float32(loss: Loss) -> Loss:
     return cast("Loss", wide)
 
 
+def _positive(call: str, **values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise SettingError(f"{call}: {name}={value}. Give a number above 0.")
+
+
 def _wide(value: Any) -> Any:
     return value.cast(accumulator(value.dtype)) if isinstance(value, Lazy) else value
 
@@ -59,13 +65,14 @@ class Losses(Attention):
     @in_float32
     def huber_loss(self, target: Self, reduction: str = "mean", delta: float = 1.0) -> Self:
         """Half the square of the difference up to delta, linear beyond."""
+        _positive("huber_loss", delta=delta)
         size = self._floating().sub(target).abs()
         return choose(size.le(delta), size.square().mul(0.5), size.sub(0.5 * delta).mul(delta))._reduced(reduction)
 
     @in_float32
     def smooth_l1_loss(self, target: Self, reduction: str = "mean", beta: float = 1.0) -> Self:
         """The Huber loss divided by its delta; with 0 the size of the difference."""
-        if not beta:
+        if beta == 0:
             return self.l1_loss(target, reduction)
         return self.huber_loss(target, reduction, beta).div(beta)
 
@@ -102,7 +109,7 @@ class Losses(Attention):
             safe = choose(is_positive, target, target._filled(1))
             loss = target.mul(safe.log().sub(self))
         if reduction == "batchmean":
-            return loss.sum().div(self.node_shape[0])
+            return loss.sum().div(self.node_shape[0] if self.ndim else 1)
         return loss._reduced(reduction)
 
     @in_float32
@@ -124,7 +131,7 @@ class Losses(Attention):
         picked = choose(hit, self, self._filled(0)).sum(axis)
         factor = kept.cast(self.dtype)
         if weight is not None:
-            shaped = weight.reshape([weight.shape[0] if a == axis else 1 for a in range(self.ndim)])
+            shaped = self._for_classes(weight, axis, "nll_loss")
             factor = factor.mul(choose(hit, shaped, shaped._filled(0)).sum(axis))
         return picked.neg()._weighted(factor, kept, reduction)
 
@@ -142,6 +149,16 @@ class Losses(Attention):
                 "target has the shape of the predictions without their class axis. Reshape one of them."
             )
         return axis
+
+    def _for_classes(self, weight: Self, axis: int, call: str) -> Self:
+        """One weight a class, along the axis of the classes."""
+        count = self.node_shape[axis] if self.ndim else 1
+        if weight.uop.shape != (count,):
+            raise ShapeError(
+                f"{call}: predictions {show_shape(self.uop.shape)}, weight {show_shape(weight.uop.shape)}: "
+                "one weight for each class is wanted. Reshape it."
+            )
+        return weight.reshape([count if a == axis else 1 for a in range(self.ndim)])
 
     def _hit(self, classes: Self, axis: int, call: str) -> Self:
         """True at the place of each class along the axis; a class that does not exist fails when realized."""
@@ -165,7 +182,9 @@ class Losses(Attention):
         axis = 1 if self.ndim > 1 else 0
         log_p = self.log_softmax(axis)
         count = self.node_shape[axis] if self.ndim else 1
-        shaped = None if weight is None else weight.reshape([count if a == axis else 1 for a in range(self.ndim)])
+        shaped = None if weight is None else self._for_classes(weight, axis, "cross_entropy")
+        if not 0 <= label_smoothing <= 1:
+            raise SettingError(f"cross_entropy: label_smoothing={label_smoothing}. Give a number from 0 to 1.")
         if target.uop.shape == self.uop.shape and target.dtype.is_float:
             smooth = target.mul(1 - label_smoothing).add(label_smoothing / count)
             loss = (log_p if shaped is None else log_p.mul(shaped)).mul(smooth).sum(axis).neg()

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any, Self, TypeVar
 
 from kernmill.ir import (
+    DTypeError,
     IndexRangeError,
     Ops,
     SettingError,
@@ -29,7 +30,9 @@ from kernmill.ir import permute as permute_node
 from kernmill.ir import reshape as reshape_node
 from kernmill.ir import shrink as shrink_node
 
+from .arguments import with_sentences
 from .elementwise import Arithmetic, choose
+from .lazy import Lazy
 from .size import SymbolicSize, as_node, shown
 
 __all__ = ["Joining", "Movement", "cat", "meshgrid", "stack"]
@@ -86,6 +89,11 @@ class Movement(Arithmetic):
             return self.reshape(1)
         first, last = self._axis(start_axis, "flatten"), self._axis(end_axis, "flatten")
         shape = self.node_shape
+        if first > last:
+            raise ShapeError(
+                f"flatten: axes {first} to {last} of shape {show_shape(self.uop.shape)}: the first stands after the "
+                "last. Exchange them."
+            )
         return self.reshape((*shape[:first], numel(shape[first : last + 1]), *shape[last + 1 :]))  # type: ignore[arg-type]
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
@@ -155,9 +163,9 @@ class Movement(Arithmetic):
         wanted = tuple(own[i] if isinstance(s, int) and s == -1 else s for i, s in enumerate(shape))
         return self._result(expand_node(reshape_node(self.uop, own), wanted))
 
-    def broadcast_to(self, shape: Sequence[int]) -> Self:
+    def broadcast_to(self, shape: int | Sequence[int]) -> Self:
         """NumPy's broadcasting to a shape."""
-        return self.expand(tuple(shape))
+        return self.expand(shape)
 
     def pad(
         self, padding: Sequence[int] | Sequence[tuple[int, int] | None], mode: str = "constant", value: float = 0
@@ -177,7 +185,7 @@ class Movement(Arithmetic):
         if value == 0 or all(p == (0, 0) for p in pairs):
             return padded
         inside = self._make(pad_node(self._filled(0).eq(0).uop, pairs))
-        return choose(inside, padded, self._tensor(value).cast(self.dtype))
+        return choose(inside, padded, self._own(value))
 
     def _pairs(self, padding: Sequence[int] | Sequence[tuple[int, int] | None]) -> list[tuple[int, int]]:
         if not isinstance(padding, Iterable):
@@ -228,10 +236,12 @@ class Movement(Arithmetic):
 
     def shrink(self, bounds: Sequence[tuple[int, int] | None]) -> Self:
         """self[start:stop] per axis; None keeps an axis."""
-        given = [
-            (0, s) if b is None else (as_node(b[0]), as_node(b[1]))
-            for b, s in itertools.zip_longest(bounds, self.node_shape)
-        ]
+        if len(bounds) > self.ndim:
+            raise ShapeError(f"shrink: {len(bounds)} bounds for shape {show_shape(self.uop.shape)}: give one per axis.")
+        given: list[Any] = []
+        for bound, size in itertools.zip_longest(bounds, self.node_shape):
+            start, stop = (0, size) if bound is None else bound
+            given.append((as_node(start), as_node(stop)))
         return self._result(shrink_node(self.uop, given))
 
     def flip(self, *axes: int | Sequence[int]) -> Self:
@@ -245,7 +255,10 @@ class Movement(Arithmetic):
             return self.flatten().roll(shifts, 0).reshape(self.node_shape)
         result = self._result(self.uop)
         moves = tuple(shifts) if isinstance(shifts, Iterable) else (shifts,)
-        for a, shift in zip(self._axes(axis, "roll"), moves, strict=True):
+        axes = self._axes(axis, "roll")
+        if len(axes) != len(moves):
+            raise ShapeError(f"roll: {len(moves)} shifts along {len(axes)} axes. Give one shift for each axis.")
+        for a, shift in zip(axes, moves, strict=True):
             size, shift = self.shape[a], shift if isinstance(shift, SymbolicSize) else operator.index(shift)
             if isinstance(size, SymbolicSize) and isinstance(shift, int):
                 if abs(shift) > size.bounds[0]:
@@ -266,7 +279,7 @@ class Movement(Arithmetic):
 
     def repeat(self, *repeats: int | Sequence[int]) -> Self:
         """The whole tensor repeated along each axis; more counts than axes add axes in front."""
-        counts = flat_sizes(repeats)
+        counts = _counts("repeat", flat_sizes(repeats))
         if len(counts) < self.ndim:
             raise ShapeError(f"repeat: {len(counts)} counts for shape {show_shape(self.uop.shape)}: give one per axis.")
         shape = (1,) * (len(counts) - self.ndim) + self.node_shape
@@ -283,7 +296,7 @@ class Movement(Arithmetic):
         """Every entry of an axis repeated in place; without an axis every element of the flat tensor."""
         if axis is None:
             return self.flatten().repeat_interleave(repeats, 0)
-        axis = self._axis(axis, "repeat_interleave")
+        axis, (repeats,) = self._axis(axis, "repeat_interleave"), _counts("repeat_interleave", flat_sizes((repeats,)))
         shape = self.node_shape
         wide = self.unsqueeze(axis + 1).expand((*shape[: axis + 1], repeats, *shape[axis + 1 :]))
         return wide.reshape((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]))
@@ -291,6 +304,13 @@ class Movement(Arithmetic):
     def unfold(self, axis: int, size: int, step: int) -> Self:
         """Sliding windows: the axis counts windows, a new last axis runs over each."""
         return self._result(window(self.uop, self._axis(axis, "unfold"), as_node(size), as_node(step)))
+
+
+def _counts(call: str, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Raises ShapeError where one is negative."""
+    if any(isinstance(count, int) and count < 0 for count in counts):
+        raise ShapeError(f"{call}: {counts} times. Give 0 or more for each axis.")
+    return counts
 
 
 M = TypeVar("M", bound=Movement)
@@ -394,6 +414,11 @@ class Joining(Movement):
     def meshgrid(self, *others: Self, indexing: str = "ij") -> tuple[Self, ...]:
         """1-D tensors as the coordinates of a grid; indexing "xy" exchanges the first two axes."""
         tensors = (self, *others)
+        if indexing not in ("ij", "xy"):
+            raise SettingError(f"meshgrid: indexing={indexing!r} is neither 'ij' nor 'xy'.")
+        bad = next((t for t in tensors if t.ndim != 1), None)
+        if bad is not None:
+            raise ShapeError(f"meshgrid: a tensor of shape {show_shape(bad.uop.shape)}. Give vectors; flatten it.")
         shape = tuple(t.node_shape[0] for t in tensors)
         grids = [
             t.reshape([size if a == i else 1 for a, size in enumerate(shape)]).expand(shape)
@@ -463,28 +488,40 @@ def expand_whole(node: UOp, shape: Sequence[Size]) -> UOp:
 J = TypeVar("J", bound=Joining)
 
 
+@with_sentences
 def cat(tensors: Sequence[J], axis: int = 0) -> J:
     """Tensors side by side along an axis.
 
     Raises:
         ShapeError: no tensors, or their shapes differ outside the axis.
     """
-    if not tensors:
-        raise ShapeError("cat: no tensors. Give at least one.")
-    return tensors[0].cat(*tensors[1:], axis=axis)
+    first, *others = _listed(tensors, "cat")
+    return first.cat(*others, axis=axis)
 
 
+@with_sentences
 def stack(tensors: Sequence[J], axis: int = 0) -> J:
     """Tensors of one shape along a new axis.
 
     Raises:
         ShapeError: no tensors, or their shapes differ.
     """
+    first, *others = _listed(tensors, "stack")
+    return first.stack(*others, axis=axis)
+
+
+def _listed(tensors: Sequence[J], call: str) -> Sequence[J]:
+    """Raises ShapeError where there are none, DTypeError where one tensor stands for a list."""
+    if isinstance(tensors, Lazy):
+        raise DTypeError(f"{call}: one tensor of shape {show_shape(tensors.uop.shape)}. Give a list of tensors.")
     if not tensors:
-        raise ShapeError("stack: no tensors. Give at least one.")
-    return tensors[0].stack(*tensors[1:], axis=axis)
+        raise ShapeError(f"{call}: no tensors. Give at least one.")
+    return tensors
 
 
+@with_sentences
 def meshgrid(*tensors: J, indexing: str = "ij") -> tuple[J, ...]:
     """1-D tensors as the coordinates of a grid."""
+    if not tensors:
+        raise ShapeError("meshgrid: no tensors. Give at least one.")
     return tensors[0].meshgrid(*tensors[1:], indexing=indexing)

@@ -11,6 +11,7 @@ Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.
 from __future__ import annotations
 
 import math
+import operator
 import os
 from collections.abc import Sequence
 from math import prod
@@ -34,6 +35,7 @@ from kernmill.ir import (
 )
 from kernmill.runtime import upload
 
+from .arguments import with_sentences
 from .convolution import Convolution
 from .lazy import device_name
 from .movement import flat_sizes
@@ -92,6 +94,7 @@ _seed: int | None = None
 _forks = 0  # children so far
 
 
+@with_sentences
 def manual_seed(seed: int) -> None:
     """Start the random numbers of every device anew from a seed (its low 32 bits). Forked children get others."""
     global _seed, _forks
@@ -183,6 +186,8 @@ class Random(Convolution, Scan):
         requires_grad: bool = False,
     ) -> Self:
         """Normal numbers of mean 0 and deviation 1, by Box and Muller; half types from float32."""
+        if not as_dtype(dtype).is_float:
+            raise DTypeError(f"normal numbers in {as_dtype(dtype).name}: use a float dtype, or randint.")
         x, y = cls._words(shape, device)
         wide = dtypes.float64 if as_dtype(dtype) is dtypes.float64 else dtypes.float32
         radius = cls._unit((x, y), wide, above_zero=True).log().mul(-2.0).sqrt()
@@ -267,6 +272,8 @@ class Random(Convolution, Scan):
     ) -> Self:
         """Glorot's initialization for weights of shape (out, in, *kernel)."""
         sizes = flat_sizes(shape)
+        if not sizes:
+            raise ShapeError("glorot_uniform: no sizes. Give those of the weights, (out, in, *kernel).")
         bound = math.sqrt(6.0 / max(1, sizes[0] * prod(sizes[2:]) + prod(sizes[1:])))
         return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
 
@@ -285,7 +292,7 @@ class Random(Convolution, Scan):
 
     def multinomial(self, num_samples: int, replacement: bool = False) -> Self:
         """Numbers of classes drawn with the weights in the last axis; without replacement by an exponential race."""
-        weights = self.detach()._float_wide()
+        weights, num_samples = self.detach()._float_wide(), operator.index(num_samples)
         if replacement:
             bounds = weights.cumsum(-1)
             total = bounds.shrink(

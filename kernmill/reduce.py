@@ -161,7 +161,9 @@ class Reduce(Activations, Joining):
         return numel(tuple(self.node_shape[a] for a in self._axes(axis, call)))
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The mean; ints are added exactly, in int64, and give float32. Half types are added in float32."""
+        """The mean; ints are added exactly, in int64 (uint64: in float64), and give float32. Half types in float32."""
+        if self.dtype is dtypes.uint64:  # its sum may not fit
+            return self.cast(dtypes.float64).mean(axis, keepdim).cast(dtypes.default_float)
         if not self.dtype.is_float:
             return self.sum(axis, keepdim)._floating()._divided(self._count(axis, "mean"))
         x = self
@@ -249,7 +251,7 @@ class Reduce(Activations, Joining):
 
     def softmin(self, axis: int = -1) -> Self:
         """softmax(-x)."""
-        return self.neg().softmax(axis)
+        return self._floating().neg().softmax(axis)
 
     def _lone(self, axis: int) -> Axes:
         return axis if self.ndim else None

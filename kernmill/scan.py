@@ -9,8 +9,8 @@ bits are sorted by their lower halves, then by their upper ones.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any, NamedTuple, Self
 
 from kernmill.ir import Op, Ops, ShapeError, dtypes, iota
@@ -18,6 +18,7 @@ from kernmill.ir import Op, Ops, ShapeError, dtypes, iota
 from .elementwise import choose
 from .indexing import Indexing
 from .lazy import accumulator
+from .size import SymbolicSize
 
 __all__ = ["Scan"]
 
@@ -140,7 +141,7 @@ class Scan(Indexing):
             ShapeError: fewer than k elements.
         """
         size = self.node_shape[self._axis(axis, "topk")] if self.ndim else 1
-        k = int(k) if isinstance(k, Integral) else k  # NumPy's too
+        k = k if isinstance(k, SymbolicSize) else operator.index(k)
         if isinstance(size, int) and not 0 <= k <= size:
             raise ShapeError(f"topk: {k} of {size} elements. Ask for 0 to {size}.")
         order = self._order(axis, largest, k, "topk")

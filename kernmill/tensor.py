@@ -133,6 +133,8 @@ class Conversions(Casting):
         return array.copy() if copy else array
 
     def __dlpack__(self, **options: Any) -> Any:
+        if self.dtype is dtypes.bfloat16:
+            raise DTypeError("__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float().")
         return self._array().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -327,9 +329,7 @@ class Tensor(Conversions):
 
     def assign(self, value: Operand) -> Self:
         """This tensor with new values of the same shape and dtype. Other tensors made from the old ones keep those."""
-        new = value if isinstance(value, Lazy) else self._tensor(value)
-        if new.dtype is not self.dtype and not isinstance(value, Lazy):
-            new = new.cast(self.dtype)
+        new = value if isinstance(value, Lazy) else self._own(value)
         if broadcast_shapes("assign", self.uop.shape, new.uop.shape) != self.uop.shape:
             raise ShapeError(
                 f"assign: a value of shape {show_shape(new.uop.shape)} into a tensor of shape "

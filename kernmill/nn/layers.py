@@ -8,6 +8,7 @@ from typing import Any
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes, promote, show_shape
 
+from ..arguments import with_sentences
 from ..lazy import accumulator
 from ..tensor import Tensor
 from .module import Module
@@ -133,8 +134,8 @@ class ConvTranspose2d(Module):
 
 
 def _kernel(layer: str, size: Each, rank: int) -> tuple[int, ...]:
-    kernel = (size,) * rank if isinstance(size, int) else tuple(size)
-    if len(kernel) != rank or any(k < 1 for k in kernel):
+    kernel = tuple(size) if isinstance(size, Sequence) else (size,) * rank
+    if len(kernel) != rank or any(not isinstance(k, int) or k < 1 for k in kernel):
         raise ShapeError(f"{layer}: kernel_size={size!r}. Give one size, or {rank}, each 1 or more.")
     return kernel
 
@@ -148,6 +149,8 @@ class BatchNorm(Module):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
                  track_running_stats: bool = True, *, dtype: DType = dtypes.default_float) -> None:  # fmt: skip
         _sizes("BatchNorm", num_features=num_features)
+        if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
+            raise SettingError(f"BatchNorm: momentum={momentum!r}. Give a number from 0 to 1.")
         self.eps, self.momentum, self.num_features = eps, momentum, num_features
         shape = (num_features,)
         self.weight = _filled(shape, 1.0, dtype) if affine else None
@@ -237,8 +240,8 @@ _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "floa
 
 
 def _last_axes(layer: str, sizes: Each) -> tuple[int, ...]:
-    shape = (sizes,) if isinstance(sizes, int) else tuple(sizes)
-    if not shape or any(size < 1 for size in shape):
+    shape = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,)
+    if not shape or any(not isinstance(size, int) or size < 1 for size in shape):
         raise ShapeError(f"{layer}: normalized_shape={sizes!r}. Give the sizes of the last axes, each 1 or more.")
     return shape
 
@@ -303,6 +306,7 @@ class Embedding(Module):
 class Dropout(Module):
     """In training each element 0 with probability p, the others divided by 1 - p."""
 
+    @with_sentences
     def __init__(self, p: float = 0.5) -> None:
         if not 0 <= p <= 1:
             raise SettingError(f"Dropout: p={p!r} is no probability. Give a number from 0 to 1.")
@@ -337,6 +341,11 @@ class MultiHeadAttention(Module):
 
         Shapes: (batch, length, embed_dim) -> the same; the mask (length, key length) or with heads and batch in front.
         """
+        if query.ndim != 3 or query.uop.shape[-1] != self.embed_dim:
+            raise ShapeError(
+                f"MultiHeadAttention: query of shape {show_shape(query.uop.shape)}: give (batch, places, "
+                f"{self.embed_dim}). Unsqueeze it, or build the layer with another embed_dim."
+            )
         key = query if key is None else key
         value = key if value is None else value
         weights = self.in_proj_weight.chunk(3)

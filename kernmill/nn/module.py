@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from kernmill.ir import FormatError, show_shape
 
+from ..arguments import is_foreign, misfit, with_sentences
 from ..lazy import is_training
 from ..tensor import Tensor
 
@@ -32,7 +33,13 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The same as forward."""
-        return self.forward(*args, **kwargs)
+        try:
+            return self.forward(*args, **kwargs)
+        except Exception as error:
+            is_ours = type(self).__module__.startswith(f"{__name__.partition('.')[0]}.nn.")
+            if is_ours and is_foreign(error) and (fault := misfit(self.forward, args, kwargs)):
+                raise fault from None
+            raise
 
     # --- what is inside
     def named_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -76,6 +83,7 @@ class Module:
         """Every tensor by its dotted name: parameters and running statistics."""
         return dict(self.named_tensors())
 
+    @with_sentences
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Self:
         """Give the tensors of this module the values of `state` (tensors or arrays), cast to their dtypes.
 

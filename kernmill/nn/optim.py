@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from kernmill.ir import DType, GradientError, SettingError, dtypes
 
+from ..arguments import with_sentences
 from ..lazy import no_grad
 from ..tensor import Tensor
 from .module import pending_updates
@@ -131,7 +132,8 @@ class Adam(Optimizer):
         super().__init__(parameters, lr)
         name = type(self).__name__
         _at_least_zero(name, eps=eps, weight_decay=weight_decay)
-        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+        is_pair = isinstance(betas, Sequence) and len(betas) == 2
+        if not is_pair or not all(isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas):
             raise SettingError(f"{name}: betas={betas!r}. Give two numbers from 0 to below 1, such as (0.9, 0.999).")
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.mean, self.square = self._zeros(), self._zeros()
@@ -179,6 +181,7 @@ class AdamW(Adam):
         super().__init__(parameters, lr, betas, eps, weight_decay)
 
 
+@with_sentences
 def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale the gradients together so that the norm of all of them is at most max_norm; returns the norm before.
 
@@ -215,6 +218,8 @@ def _zeros(shape: Sequence[int], dtype: DType, device: str) -> Tensor:
 
 def _checked(name: str, parameters: Iterable[Tensor]) -> list[Tensor]:
     """The parameters as a list of distinct tensors that want a gradient."""
+    if not isinstance(parameters, Iterable):
+        raise SettingError(f"{name}: parameters={parameters!r}. Give model.parameters(), or a list of tensors.")
     found = list(parameters)
     if not found:
         raise SettingError(

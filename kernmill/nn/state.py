@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from kernmill.ir import DTypeError, FormatError
 
+from ..arguments import with_sentences
 from ..formats import safetensors
 from ..tensor import Tensor
 from ..tensor_bytes import bytes_of, tensor_over
@@ -15,6 +16,7 @@ from .module import Module
 __all__ = ["load", "load_metadata", "save"]
 
 
+@with_sentences
 def save(
     path: str | os.PathLike[str], state: Module | Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
@@ -39,6 +41,7 @@ def save(
     safetensors.write(path, {n: (t.dtype, t.shape, bytes_of(t)) for n, t in tensors.items()}, metadata)
 
 
+@with_sentences
 def load(path: str | os.PathLike[str], device: str | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name.
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor, train
+from kernmill import Tensor, dtypes, train
 from tests.kernmill.against import close, values, with_torch
 
 Q, K, V = values(2, 4, 3, 8), values(2, 4, 5, 8, seed=1), values(2, 4, 5, 6, seed=2)
@@ -106,3 +106,20 @@ def test_pytorchs_word_for_groups_of_heads() -> None:
     query, key = Tensor(values(1, 4, 2, 8)), Tensor(values(1, 2, 2, 8, seed=1))
     got = query.scaled_dot_product_attention(key, key, enable_gqa=True)
     close(got, query.scaled_dot_product_attention(key, key).numpy())
+
+
+def test_attention_and_dropout_of_ints_are_floats() -> None:
+    """Once weights were cut to whole numbers, and dropout mixed dtypes."""
+    x = np.array([[1, 2], [0, 1], [1, 0]])
+    found = Tensor(x).scaled_dot_product_attention(Tensor(x), Tensor(x))
+    wanted = Tensor(x).float().scaled_dot_product_attention(Tensor(x).float(), Tensor(x).float())
+    assert found.dtype is dtypes.float32
+    np.testing.assert_array_equal(found.numpy(), wanted.numpy())
+    kept = Tensor(np.ones(1000, np.int64)).dropout(0.5, training=True)
+    assert kept.dtype is dtypes.float32
+    assert set(kept.tolist()) == {0.0, 2.0}
+    np.testing.assert_array_equal(Tensor(x).dropout(1, training=True).numpy(), np.zeros((3, 2)))
+
+
+def test_softmin_takes_bools() -> None:
+    np.testing.assert_allclose(Tensor([True, False]).softmin().numpy(), Tensor([1.0, 0.0]).softmin().numpy())

@@ -151,3 +151,11 @@ def test_a_gradient_that_is_the_same_for_all_rows_is_added_once() -> None:
     with collecting_kernels() as found:
         x.grad.realize()
     assert sum(estimate(ast).flops for _, ast in found) <= 2 * 64 * 64
+
+
+def test_the_second_gradient_of_abs_at_zero_is_zero() -> None:
+    """Once it was the gradient of the result."""
+    x = Tensor([0.0, -0.0, 2.0, -3.0, np.inf], requires_grad=True)
+    first = x.abs().gradient(x, gradient=Tensor.ones(5))[0]
+    np.testing.assert_array_equal(first.numpy(), [0, 0, 1, -1, 1])
+    np.testing.assert_array_equal(first.sum().gradient(x)[0].numpy(), 0)

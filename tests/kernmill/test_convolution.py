@@ -123,3 +123,10 @@ def test_adaptive_pooling_and_resizing() -> None:
 def test_an_empty_batch() -> None:
     assert Tensor.zeros(0, 3, 5, 5).conv2d(Tensor.zeros(2, 3, 3, 3)).numpy().shape == (0, 2, 3, 3)
     close(Tensor.zeros(1, 0, 3, 3).conv2d(Tensor.zeros(2, 0, 3, 3)), np.zeros((1, 2, 1, 1)))
+
+
+def test_interpolate_takes_a_factor_for_each_axis() -> None:
+    torch = pytest.importorskip("torch")
+    x = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
+    wanted = torch.nn.functional.interpolate(torch.tensor(x), scale_factor=(2, 3)).numpy()
+    np.testing.assert_array_equal(Tensor(x).interpolate(scale_factor=(2, 3)).numpy(), wanted)

@@ -87,3 +87,11 @@ def test_a_size_that_is_no_whole_number() -> None:
     for size in (2.5, "a", (1, 2.5)):
         with pytest.raises(ShapeError, match="Give whole numbers"):
             Tensor.zeros(size)
+
+
+def test_arange_up_to_a_tensor_or_array_of_one_int_is_of_ints() -> None:
+    """Once they were floats."""
+    for end in (Tensor(3), np.array(3), np.int8(3)):
+        assert Tensor.arange(end).dtype is dtypes.int64  # type: ignore[arg-type]
+        assert Tensor.arange(end).tolist() == [0, 1, 2]  # type: ignore[arg-type]
+    assert Tensor.arange(np.array(2.5)).tolist() == [0.0, 1.0, 2.0]  # type: ignore[arg-type]

@@ -266,3 +266,12 @@ def test_what_is_known_of_a_power_hides_no_other_target() -> None:
 
 def test_gradient_of_clamp_at_nan_is_torchs() -> None:
     with_torch(lambda t: t.clamp(-1, 1), lambda t: t.clamp(-1, 1), [np.array([np.nan, -5, 0.5, 5, 1], np.float32)])
+
+
+def test_powers_of_bools_are_int64() -> None:
+    """Once no kernel could be made of them."""
+    a, b = np.array([True, True, False, False]), np.array([True, False, True, False])
+    power = Tensor(a) ** Tensor(b)
+    assert power.dtype is dtypes.int64
+    np.testing.assert_array_equal(power.numpy(), a.astype(int) ** b)
+    np.testing.assert_array_equal((True ** Tensor(b)).numpy(), [1, 1, 1, 1])

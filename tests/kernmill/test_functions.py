@@ -132,3 +132,22 @@ def test_gradients_of_powers_at_zero_and_infinity(exponent: float) -> None:
     x = np.abs(x) if exponent % 1 else x
     with np.errstate(all="ignore"):
         with_torch(lambda t: t**exponent, lambda t: t**exponent, [x])
+
+
+def test_logaddexp_of_equal_values_has_a_second_gradient() -> None:
+    """Once the larger one was shared between them, which has none."""
+    a, b = (Tensor(np.array([1.0, 2.0, -3.0]), requires_grad=True) for _ in range(2))
+    first = a.logaddexp(b).sum().gradient(a)[0]
+    np.testing.assert_allclose(first.numpy(), 0.5)
+    np.testing.assert_allclose(first.sum().gradient(a)[0].numpy(), 0.25)
+    np.testing.assert_allclose(first.sum().gradient(b)[0].numpy(), -0.25)
+
+
+def test_rounding_to_decimals_keeps_ints_and_ties() -> None:
+    whole = np.array([15, 25, -35, 149])
+    for decimals in (1, 0, -1, -2):
+        found = Tensor(whole).round(decimals=decimals)
+        assert found.dtype is dtypes.int64
+        np.testing.assert_array_equal(found.numpy(), np.round(whole, decimals))
+    ties = np.array([250, 350, -150, 50], np.float32)  # a product with 0.01 is no tie any more
+    np.testing.assert_array_equal(Tensor(ties).round(decimals=-2).numpy(), np.round(ties, -2))

@@ -249,3 +249,42 @@ def test_rows_looked_up_by_a_column_of_small_numbers(step: int) -> None:
     column = column.flip(0) if step < 0 else column
     same(Tensor(table)[column], table[index[:, 0][:: 1 if step > 0 else -1]])
     same(Tensor(table)[column + 1], table[index[:, 0][:: 1 if step > 0 else -1] + 1])
+
+
+N = np.arange(24).reshape(2, 3, 4)
+ROWS, MANY = np.array([True, False, True]), N % 3 == 0
+
+
+@pytest.mark.parametrize(
+    ("index", "value"),
+    [
+        ((slice(None), ROWS), 7),
+        ((slice(None), ROWS), np.arange(16).reshape(2, 2, 4)),
+        ((0, ROWS), 5),
+        ((slice(None), ROWS, 0), 9),
+        ((Ellipsis, np.array([True, False, False, True])), 1),
+        ((None, ROWS[:2]), 3),
+        (MANY, np.arange(8)),
+        (MANY.tolist(), np.arange(8)),
+        ([True, False], 3),
+        (ROWS[:2], np.arange(12).reshape(1, 3, 4)),
+        ((ROWS[:2], ROWS), 1),
+        (np.zeros((2, 3, 4), bool), np.zeros(0, int)),
+        (True, 4),
+        (False, 4),
+    ],
+    ids=str,
+)
+def test_masks_known_on_the_host_are_written_as_they_are_read(index: Any, value: Any) -> None:
+    """Once a mask was refused unless it was the whole index and one value was given."""
+    wanted, found = N.copy(), Tensor(N)
+    wanted[index] = value
+    found[index] = value if np.isscalar(value) else Tensor(value)
+    same(found, wanted)
+
+
+def test_masks_that_cannot_be_written() -> None:
+    with pytest.raises(ShapeError, match="rows differ in length"):
+        Tensor(N)[[[True], [False, True]]] = 1
+    with pytest.raises(ShapeError, match="True or False among other indices"):
+        Tensor(N)[0, True] = 1

@@ -181,3 +181,8 @@ def test_the_first_place_of_equal_values(dtype: str) -> None:
             for axis in (None, 0, 1):
                 same(getattr(Tensor(x), name)(axis), np.asarray(getattr(np, name)(x, axis)))
             same(getattr(Tensor(x), name)(-1, keepdim=True), getattr(np, name)(x, -1, keepdims=True))
+
+
+def test_the_mean_of_large_uint64_is_no_sum_that_wrapped() -> None:
+    x = np.array([2**63, 2**63 + 2**62, 2**64 - 1], np.uint64)
+    np.testing.assert_allclose(Tensor(x).mean().numpy(), x.mean(), rtol=1e-6)

@@ -1,0 +1,135 @@
+"""Arguments of the wrong type: a sentence from what a call says of its parameters, once something in it has failed.
+
+Nothing is looked at before: a call with right arguments pays nothing. Only annotations that say all of what is taken
+are judged (`Self`, `int`, `Sequence[int] | None`, ..); operands, dtypes and indices have sentences of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral, Real
+from typing import Any, TypeVar
+
+from kernmill.ir import DTypeError, KernmillError, UOp
+
+from .size import SymbolicSize
+
+__all__ = ["is_foreign", "misfit", "with_sentences"]
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+_FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
+_SHORT = {"Each": "int | Sequence[int]", "Axes": "int | Sequence[int] | None"}
+_WORDS = {"Self": "a Tensor", "int": "a whole number", "float": "a number", "str": "a text", "bool": "True or False",
+          "os.PathLike": "a path", "Mapping": "a dict"}  # fmt: skip
+_TENSORS = ("Self", "Tensor", "Lazy", "Movement", "Contraction", "M", "L", "J")
+_SEVERAL = {"int": "several whole numbers", "float": "several numbers", "Self": "several tensors"}
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Whether Python or NumPy raised this, and no part of kernmill with a sentence of its own."""
+    return isinstance(error, _FAILURES) and not isinstance(error, KernmillError)
+
+
+def with_sentences(function: Call) -> Call:
+    """Decorator of a public function: what fails because of an argument's type says so."""
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            if is_foreign(error) and (fault := misfit(function, args, kwargs)):
+                raise fault from None
+            raise
+
+    return guarded  # type: ignore[return-value]
+
+
+def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DTypeError | None:
+    """An error that names the first argument of a type that its annotation leaves out; None: there is none."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return None  # Python has said which argument is missing or unknown
+    for name, value in bound.arguments.items():
+        parameter = bound.signature.parameters[name]
+        kind = _one_name(str(parameter.annotation))
+        values = value if parameter.kind is parameter.VAR_POSITIONAL else [value]
+        bad = next((v for v in values if not _fits(v, kind)), inspect.Parameter.empty)
+        if bad is not inspect.Parameter.empty:
+            return DTypeError(
+                f"{function.__qualname__}: {name} is {_shown(bad)}, of type {type(bad).__name__}. "
+                f"Give {' or '.join(dict.fromkeys(_wanted(word) for word in _split(kind)))}{_wrapping(bad, kind)}."
+            )
+    return None
+
+
+def _one_name(kind: str) -> str:
+    """An annotation with every name of a tensor's class as Self, and short names written out."""
+    for word in _TENSORS:
+        kind = kind if kind != word else "Self"
+        kind = kind.replace(f"[{word}]", "[Self]").replace(f"{word} |", "Self |")
+    return " | ".join(_SHORT.get(word, word) for word in _split(kind))
+
+
+def _split(kind: str) -> list[str]:
+    """The alternatives of an annotation."""
+    words, depth = [""], 0
+    for letter in kind:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "|" and not depth:
+            words.append("")
+        else:
+            words[-1] += letter
+    return [word.strip() for word in words]
+
+
+def _fits(value: Any, kind: str) -> bool:
+    return any(_fits_word(value, word) for word in _split(kind))
+
+
+def _fits_word(value: Any, word: str) -> bool:
+    name, _, inner = word.partition("[")
+    inner = inner[:-1]
+    is_tensor = isinstance(getattr(value, "uop", None), UOp) and not isinstance(value, SymbolicSize)
+    if name == "Self":
+        return is_tensor
+    if name == "None":
+        return value is None
+    if name == "int":
+        is_whole = isinstance(value, (Integral, UOp, SymbolicSize)) or not getattr(value, "shape", True)
+        return is_whole and (not is_tensor or value.dtype.is_int)
+    if name == "float":
+        return isinstance(value, (Real, UOp, SymbolicSize)) or not getattr(value, "shape", True)
+    if name in ("str", "bool"):
+        return isinstance(value, str) if name == "str" else isinstance(value, bool) or not isinstance(value, str)
+    if name in ("Sequence", "Iterable"):
+        is_several = isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and not is_tensor
+        return is_several and (name == "Iterable" or hasattr(value, "__len__")) and all(_fits(v, inner) for v in value)
+    if name in ("os.PathLike", "Mapping"):
+        return hasattr(value, "__fspath__") if name == "os.PathLike" else isinstance(value, Mapping)
+    if name == "tuple":
+        kinds = [k.strip() for k in inner.split(",")]
+        is_same = isinstance(value, (tuple, list)) and len(value) == len(kinds)
+        return is_same and all(map(_fits, value, kinds))
+    return True
+
+
+def _wanted(word: str) -> str:
+    name, _, inner = word.partition("[")
+    if name in ("Sequence", "Iterable"):
+        return _SEVERAL.get(inner[:-1], "a pair of whole numbers for each axis")
+    return _WORDS.get(name, name)
+
+
+def _shown(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f"data of shape {shape}" if isinstance(shape, tuple) and shape else reprlib.repr(value)
+
+
+def _wrapping(value: Any, kind: str) -> str:
+    is_data = isinstance(value, (bool, int, float, list, tuple)) or hasattr(value, "__array__")
+    return "; wrap data in Tensor(..)" if is_data and "Self" in _split(kind) else ""

@@ -1,0 +1,160 @@
+"""Arguments of the wrong type or size, found by trying: the class of the error, and the whole message."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kernmill
+from kernmill import DTypeError, KernmillError, SettingError, ShapeError, Tensor, nn
+
+ANY: Any = Tensor  # the class without its types: what is tried here is wrong
+PLAIN: Any = kernmill
+NN: Any = nn
+
+
+def x() -> Any:
+    return Tensor.ones(3, 4)
+
+
+def v() -> Any:
+    return Tensor([1.0, 2.0, 3.0])
+
+
+def i() -> Any:
+    return Tensor([0, 1, 2])
+
+
+def image() -> Any:
+    return Tensor.zeros(1, 2, 6, 6)
+
+
+KERNEL: Any = np.ones((1, 2, 3, 3), np.float32)
+Case = tuple[Callable[[], Any], type[KernmillError], str]
+
+CASES: dict[str, Case] = {
+    # types
+    "float_shift": (lambda: x().roll(1.5, 0), DTypeError,
+                    "Tensor.roll: shifts is 1.5, of type float. Give a whole number or several whole numbers."),
+    "text_padding": (lambda: x().pad("ab"), DTypeError,
+                     "Tensor.pad: padding is 'ab', of type str. "
+                     "Give several whole numbers or a pair of whole numbers for each axis."),
+    "triple": (lambda: x().shrink([(0, 1, 2), None]), DTypeError,
+               "Tensor.shrink: bounds is [(0, 1, 2), None], of type list. Give a pair of whole numbers for each axis."),
+    "list_index": (lambda: x().gather(0, [0]), DTypeError,
+                   "Tensor.gather: index is [0], of type list. Give a Tensor; wrap data in Tensor(..)."),
+    "array_target": (lambda: x().cross_entropy(np.array([0, 1, 2])), DTypeError,
+                     "Tensor.cross_entropy: target is data of shape (3,), of type ndarray. "
+                     "Give a Tensor; wrap data in Tensor(..)."),
+    "no_target": (lambda: x().kl_div(None), DTypeError,
+                  "Tensor.kl_div: target is None, of type NoneType. Give a Tensor."),
+    "number_as_bias": (lambda: image().conv2d(Tensor(KERNEL), 3), DTypeError,
+                       "Tensor.conv2d: bias is 3, of type int. Give a Tensor or None; wrap data in Tensor(..)."),
+    "float_padding": (lambda: image().conv2d(Tensor(KERNEL), padding=1.5), DTypeError,
+                      "Tensor.conv2d: padding is 1.5, of type float. "
+                      "Give a whole number or several whole numbers or a text."),
+    "several": (lambda: x().realize(x(), [x()]), DTypeError,
+                "Tensor.realize: others is [<Tensor (3, 4... not realized>], of type list. "
+                "Give a Tensor; wrap data in Tensor(..)."),
+    "python_condition": (lambda: PLAIN.where(True, x(), 1), DTypeError,
+                         "where: condition is True, of type bool. Give a Tensor; wrap data in Tensor(..)."),
+    "formula": (lambda: PLAIN.einsum(x(), "ij"), DTypeError,
+                "einsum: formula is data of shape (3, 4), of type Tensor. Give a text."),
+    "seed": (lambda: PLAIN.manual_seed("a"), DTypeError,
+             "manual_seed: seed is 'a', of type str. Give a whole number."),
+    "layer": (lambda: NN.Linear(4, 3)(3), DTypeError,
+              "Linear.forward: x is 3, of type int. Give a Tensor; wrap data in Tensor(..)."),
+    "state": (lambda: NN.Linear(4, 3).load_state_dict(3), DTypeError,
+              "Module.load_state_dict: state is 3, of type int. Give a dict."),
+    "path": (lambda: NN.state.save(3, {}), DTypeError, "save: path is 3, of type int. Give a text or a path."),
+    "half_a_topk": (lambda: v().topk(1.5), DTypeError, "Tensor.topk: k is 1.5, of type float. Give a whole number."),
+    "half_a_draw": (lambda: v().multinomial(1.5), DTypeError,
+                    "Tensor.multinomial: num_samples is 1.5, of type float. Give a whole number."),
+    "slice": (lambda: x()[1.5:], DTypeError, "t[..]: 1.5 as an end of a slice. Ends are whole numbers or None."),
+    "step": (lambda: x()[::"a"], DTypeError, "t[..]: 'a' as the step of a slice. Steps are whole numbers or None."),
+    # numbers that a dtype does not hold: they were any value
+    "nan_in_ints": (lambda: i().masked_fill(i() > 0, math.nan), DTypeError,
+                    "nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
+                    "Cast the tensor to a float dtype first."),
+    "infinity_as_border": (lambda: i().pad([1, 1], value=-math.inf), DTypeError,
+                           "-inf does not fit int64 (-9223372036854775808 to 9223372036854775807). "
+                           "Cast the tensor to a float dtype first."),
+    "nan_written": (lambda: i().__setitem__(0, math.nan), DTypeError,
+                    "nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
+                    "Cast the tensor to a float dtype first."),
+    "full_of_nan": (lambda: ANY.full((2,), math.nan, dtype="int8"), DTypeError,
+                    "nan does not fit int8 (-128 to 127). Cast the tensor to a float dtype first."),
+    "huge": (lambda: x() + 10**400, DTypeError,
+             "100000000000000000...0000000000000000000 does not fit float32 (-inf to inf). "
+             "Cast the tensor to a wider dtype first."),
+    "ints_of_two_kinds": (lambda: Tensor([2**63, -1]), DTypeError,
+                          "Tensor of a list: no dtype holds these ints together. Use a float dtype."),
+    "dlpack": (lambda: np.from_dlpack(Tensor([1.0]).bfloat16()), DTypeError,
+               "__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float()."),
+    "normal_bools": (lambda: ANY.randn(2, dtype="bool"), DTypeError,
+                     "normal numbers in bool: use a float dtype, or randint."),
+    # sizes and settings
+    "shifts": (lambda: x().roll([1, 2], 0), ShapeError,
+               "roll: 2 shifts along 1 axes. Give one shift for each axis."),
+    "bounds": (lambda: x().shrink([None, None, (0, 1)]), ShapeError,
+               "shrink: 3 bounds for shape (3, 4): give one per axis."),
+    "flatten": (lambda: x().flatten(1, 0), ShapeError,
+                "flatten: axes 1 to 0 of shape (3, 4): the first stands after the last. Exchange them."),
+    "outer": (lambda: v().outer(x()), ShapeError,
+              "outer: shapes (3,) and (3, 4): both are vectors. Flatten them."),
+    "repeat": (lambda: x().repeat(-1, 2), ShapeError, "repeat: (-1, 2) times. Give 0 or more for each axis."),
+    "meshgrid": (lambda: PLAIN.meshgrid(x()), ShapeError,
+                 "meshgrid: a tensor of shape (3, 4). Give vectors; flatten it."),
+    "meshgrid_of_nothing": (PLAIN.meshgrid, ShapeError, "meshgrid: no tensors. Give at least one."),
+    "indexing": (lambda: PLAIN.meshgrid(v(), indexing="ji"), SettingError,
+                 "meshgrid: indexing='ji' is neither 'ij' nor 'xy'."),
+    "one_to_cat": (lambda: PLAIN.cat(x()), DTypeError,
+                   "cat: one tensor of shape (3, 4). Give a list of tensors."),
+    "endless": (lambda: ANY.arange(math.inf), ShapeError,
+                "arange: from 0 to inf by 1 is no finite number of steps. Give numbers."),
+    "ragged_index": (lambda: x()[[[0], [1, 2]]], ShapeError,
+                     "t[..]: the inner lists of an index differ in length. Give lists of one length."),
+    "scatter": (lambda: x().scatter(0, Tensor([[0, 1]]), Tensor.ones(1, 1)), ShapeError,
+                "scatter: values of shape (1, 1) for an index of shape (1, 2). "
+                "Give a value for each entry of the index, or one number."),
+    "bias": (lambda: image().conv2d(Tensor(KERNEL), Tensor.ones(3)), ShapeError,
+             "conv: (1, 2, 6, 6) with weight (1, 2, 3, 3), groups 1: a bias of shape (3,). Give one of (1,), or None."),
+    "no_scale": (lambda: image().interpolate(scale_factor=0), ShapeError,
+                 "scale_factor=0: give at least 1 for each axis."),
+    "nothing_to_resize": (lambda: x().interpolate(3), ShapeError,
+                          "interpolate: shape (3, 4) has no spatial entries. Give (batch, channels, *spatial), "
+                          "none of them empty."),
+    "adaptive": (lambda: v().adaptive_avg_pool2d(1), ShapeError,
+                 "adaptive_avg_pool2d: shape (3,) has no two axes. Unsqueeze it."),
+    "weights_of_classes": (lambda: x().nll_loss(i(), v()), ShapeError,
+                           "nll_loss: predictions (3, 4), weight (3,): one weight for each class is wanted. "
+                           "Reshape it."),
+    "smoothing": (lambda: x().cross_entropy(i(), label_smoothing=2), SettingError,
+                  "cross_entropy: label_smoothing=2. Give a number from 0 to 1."),
+    "delta": (lambda: x().huber_loss(x(), delta=-1), SettingError,
+              "huber_loss: delta=-1. Give a number above 0."),
+    "attention": (lambda: v().scaled_dot_product_attention(v(), v()), ShapeError,
+                  "scaled_dot_product_attention: query, key and value of shapes (3,), (3,), (3,): the last two axes "
+                  "are places and entries. Unsqueeze the vectors."),
+    "heads": (lambda: NN.MultiHeadAttention(4, 2)(x()), ShapeError,
+              "MultiHeadAttention: query of shape (3, 4): give (batch, places, 4). Unsqueeze it, or build the layer "
+              "with another embed_dim."),
+    "momentum": (lambda: NN.BatchNorm(2, momentum=None), SettingError,
+                 "BatchNorm: momentum=None. Give a number from 0 to 1."),
+    "parameters": (lambda: NN.optim.SGD(3), SettingError,
+                   "SGD: parameters=3. Give model.parameters(), or a list of tensors."),
+    "betas": (lambda: NN.optim.Adam([Tensor([1.0], requires_grad=True)], betas=3), SettingError,
+              "Adam: betas=3. Give two numbers from 0 to below 1, such as (0.9, 0.999)."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_message_is_this(name: str) -> None:
+    call, kind, message = CASES[name]
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value) == message

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import DTypeError, Tensor
+from kernmill.arguments import is_foreign, misfit, with_sentences
+
+
+def example(x: Tensor, sizes: int | Sequence[int] | None = None, *others: Tensor, rate: float = 1.0) -> int:
+    if rate == 0:
+        raise ValueError("what the function itself cannot do")
+    return len(sizes) + rate  # type: ignore[arg-type, return-value]
+
+
+GOOD: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+    ((Tensor([1]),), {}),
+    ((Tensor([1]), 3), {}),
+    ((Tensor([1]), np.int64(3)), {"rate": np.float32(2)}),
+    ((Tensor([1]), [3, np.int8(4)]), {"rate": 3}),
+    ((Tensor([1]), Tensor(3)), {"rate": np.array(2.0)}),
+    ((Tensor([1]), (), Tensor([2]), Tensor([3])), {}),
+]
+BAD: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+    ((1,), {}, "example: x is 1, of type int. Give a Tensor; wrap data in Tensor(..)."),
+    ((Tensor([1]), [1.5]), {}, "example: sizes is [1.5], of type list. "
+                               "Give a whole number or several whole numbers or None."),
+    ((Tensor([1]), 1, Tensor([1]), "b"), {}, "example: others is 'b', of type str. Give a Tensor."),
+    ((Tensor([1]),), {"rate": "b"}, "example: rate is 'b', of type str. Give a number."),
+    ((Tensor([1]), Tensor([1.5, 2.0])), {}, "example: sizes is data of shape (2,), of type Tensor. "
+                                           "Give a whole number or several whole numbers or None."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "named"), GOOD, ids=range(len(GOOD)))
+def test_what_fits_is_not_blamed(args: Any, named: Any) -> None:
+    assert misfit(example, args, named) is None
+
+
+@pytest.mark.parametrize(("args", "named", "message"), BAD, ids=range(len(BAD)))
+def test_the_first_that_does_not_fit_is_named(args: Any, named: Any, message: str) -> None:
+    assert str(misfit(example, args, named)) == message
+
+
+def test_only_failures_are_looked_at() -> None:
+    guarded = with_sentences(example)
+    assert guarded(Tensor([1]), [1, 2]) == 3
+    assert guarded(3, [1, 2]) == 3  # type: ignore[arg-type]  # nothing asked for the Tensor
+    with pytest.raises(DTypeError, match="sizes is 'ab'"):
+        guarded(Tensor([1]), "ab", rate="c")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="itself") as caught:
+        guarded(Tensor([1]), rate=0)
+    assert is_foreign(caught.value)
+    with pytest.raises(TypeError, match="missing"):
+        guarded()  # type: ignore[call-arg]
