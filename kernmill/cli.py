@@ -212,8 +212,8 @@ def show_info(given: argparse.Namespace) -> int:
         for line in _device_lines(name, default):
             print(f"  {line}")
     cpu = host.this_host()
-    print(f"\nCPU {cpu.cpu} ({cpu.arch}), {cpu.threads()} threads; caches {cpu.l1 >> 10} KiB, {cpu.l2 >> 10} KiB, "
-          f"{cpu.l3 >> 10} KiB")  # fmt: skip
+    threads = f"{cpu.threads()} thread{'s' if cpu.threads() > 1 else ''}"
+    print(f"\nCPU {cpu.cpu} ({cpu.arch}), {threads}; caches {cpu.l1 >> 10} KiB, {cpu.l2 >> 10} KiB, {cpu.l3 >> 10} KiB")
     used = [feature[1:] for feature in cpu.features if feature.startswith("+")]
     print(_wrapped("features used: ", used))
     print("\ncache")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kernmill.ir import Kernel, KernmillError
-from kernmill.runtime import Tuned, Worker, collecting_kernels, get_device, tune_kernel
+from kernmill.runtime import Tuned, Worker, collecting_kernels, compile_cache, get_device, tune_kernel
 
 __all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
 
@@ -134,10 +134,24 @@ def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextI
 def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> int:
     """The command; 1 when a schedule gave wrong results, else 0."""
     kernels = collect(program, arguments)
+    if not kernels:
+        print(f"kernmill tune: {program} launches no kernel, so there is nothing to tune", file=sys.stderr)
+        return 0
     print(f"{len(kernels)} kernels in {program}; {seconds:g} s to tune them", file=sys.stderr)
     done = tune_all(kernels, seconds, width, sys.stderr)
     shares = {f.kernel.ast: f.share for f in kernels}
     after = 1 - sum(shares[d.kernel.ast] * (1 - d.time_ns / d.heuristic_ns) for d in done if d.heuristic_ns)
     print(f"{len(done)} of {len(kernels)} kernels searched; all kernels together by these times: {1 / after:.2f}x. "
-          "The schedules are stored and will be used from now on (BEAM=0: not).", file=sys.stderr)  # fmt: skip
+          f"{_kept(done)}", file=sys.stderr)  # fmt: skip
     return 1 if any(d.wrong for d in done) else 0
+
+
+def _kept(done: Sequence[Tuned]) -> str:
+    """Whether later processes will find what was found."""
+    facts = compile_cache.default_cache("schedules").info()
+    if facts["folder"] is None or facts["read_only"] or not facts["usable"]:
+        why = "CACHE=0" if facts["folder"] is None else "CACHE=ro" if facts["read_only"] else "no folder for the cache"
+        return f"No schedule is stored ({why}); DEBUG=3 prints schedules, OVERRIDE uses written ones."
+    if not done:
+        return "No schedule is stored. Give more --seconds."
+    return "The schedules are stored and will be used from now on (BEAM=0: not)."

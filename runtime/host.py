@@ -69,8 +69,7 @@ class Host(NamedTuple):
     def threads(self) -> int:
         """Threads a device should use: what the process may use, or fewer when `THREADS` says so."""
         usable = _usable_lately(int(time.monotonic()))
-        wanted = int(setting("THREADS"))
-        return min(wanted, usable) if wanted else usable
+        return min(int(setting("THREADS")) or usable, usable)
 
 
 def this_host() -> Host:
@@ -170,9 +169,7 @@ def _ask_llvm(arch: str, target: str) -> tuple[str, tuple[str, ...]]:
 @functools.cache
 def request_amx() -> bool:
     """Ask the kernel, once, for the AMX tile state of this process. Threads and forked children inherit it."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return False
-    if "amx_tile" not in _cpuinfo()[1]:
+    if sys.platform != "linux" or platform.machine() != "x86_64" or "amx_tile" not in _cpuinfo()[1]:
         return False
     arch_prctl, req_xcomp_perm, xtiledata = 158, 0x1023, 18
     call = ctypes.CDLL(None).syscall

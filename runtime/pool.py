@@ -36,6 +36,7 @@ __all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool"]
 
 _MOST_CHUNKS = 1 << 20
 _JOIN_S = 0.5
+_NOWHERE = 0xFFFFFFFF  # no CPU: the workers will be tied anew
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP"}
 
 NativeCall = Callable[..., None]
@@ -117,13 +118,19 @@ class _Crew:
         state = (ctypes.c_char * STATE_BYTES).from_buffer(self.memory)
         self.address = ctypes.addressof(state)
         self.threads: list[threading.Thread] = []
-        self.started = threads <= 1
+        self.count, self.cpus, self.started = threads - 1, set[int](), threads <= 1
         self._put(STATE["threads"], threads, 8)
         self._put(STATE["spin"], spin, 8)
-        if hasattr(os, "sched_getaffinity"):
-            cpus = {cpu for cpu in os.sched_getaffinity(0) if cpu < 8 * CPU_BYTES}
-            self._put(STATE["workers"], min(threads - 1, MOST_WORKERS) if len(cpus) > 1 else 0, 4)
-            self._put(STATE["allowed"], sum(1 << cpu for cpu in cpus), CPU_BYTES)
+        self.follow()
+
+    def follow(self) -> None:
+        """Keep the workers on the CPUs that the calling thread may use now; whoever changes that does not tell us."""
+        cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+        if cpus != self.cpus:
+            self.cpus = cpus
+            self._put(STATE["workers"], min(self.count, MOST_WORKERS) if len(cpus) > 1 else 0, 4)
+            self._put(STATE["allowed"], sum(1 << cpu for cpu in cpus if cpu < 8 * CPU_BYTES), CPU_BYTES)
+            self._put(STATE["home"], _NOWHERE, 4)
 
     def _put(self, at: int, value: int, size: int) -> None:
         self.memory[at : at + size] = value.to_bytes(size, "little")
@@ -132,12 +139,12 @@ class _Crew:
         """The calling thread is this worker from now on: it will be kept off the caller's CPU."""
         if worker < MOST_WORKERS:
             self._put(STATE["ids"] + 4 * worker, threading.get_native_id(), 4)
-            self._put(STATE["home"], 0xFFFFFFFF, 4)  # none
+            self._put(STATE["home"], _NOWHERE, 4)
 
-    def start(self, count: int) -> None:
+    def start(self) -> None:
         """Start the workers. Where no thread can be started (at interpreter exit) the caller does all the work."""
         self.started = True
-        for index in range(count):
+        for index in range(self.count):
             thread = threading.Thread(target=_serve, args=(self, index), name=f"kernmill-{index + 1}", daemon=True)
             try:
                 thread.start()
@@ -190,7 +197,7 @@ class Pool:
 
     def _ready(self) -> int:
         if not self._crew.started:
-            self._crew.start(self.threads - 1)
+            self._crew.start()
         return self._crew.address
 
     def run(self, table_address: int, count: int) -> None:
@@ -229,6 +236,7 @@ def default_pool() -> Pool:
     if lately is None or lately[0] != second or lately[1] is not overrides:
         with _making:  # two threads would make two
             _lately = lately = second, overrides, _pool_for(this_host().threads(), int(setting("SPIN")))
+            lately[2]._crew.follow()
     return lately[2]
 
 

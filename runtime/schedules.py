@@ -44,6 +44,8 @@ def written_schedule(kernel: Kernel) -> str | None:
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise SettingError(f"OVERRIDE: {path} cannot be read as text ({error}).") from None
+    if not os.path.isdir(folder):
+        raise SettingError(f"OVERRIDE: there is no folder {folder}. Give one that holds <kernel>.schedule files.")
     return None
 
 

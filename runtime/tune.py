@@ -225,13 +225,8 @@ class _Search:
 
     def meet(self, limit_s: float) -> float:
         """Tell the worker the kernel and the schedule to beat; the time of that. The reference is the heuristic's."""
-        right, best = show_schedule(self.heuristic), show_schedule(self.found.schedule)
-        given = {
-            "kernel": kernel_to_text(self.kernel),
-            "device": self.device.name,
-            "reference": right,
-            "schedule": best,
-        }
+        given = {"kernel": kernel_to_text(self.kernel), "device": self.device.name}
+        given |= {"reference": show_schedule(self.heuristic), "schedule": show_schedule(self.found.schedule)}
         answer = self.worker.ask(given, limit_s)
         if "refused" in answer:
             raise CompileError(f"tune: {self.kernel.name}: {answer['refused']}")

@@ -204,9 +204,8 @@ def main() -> None:
         request = json.loads(line)
         try:
             if "kernel" in request:
-                bench = Bench(
-                    kernel_from_text(request["kernel"], request["device"]), request["reference"], request["schedule"]
-                )
+                kernel = kernel_from_text(request["kernel"], request["device"])
+                bench = Bench(kernel, request["reference"], request["schedule"])
                 _, times = bench.compare(bench.best, bench.best, to_the_end=True)
                 answer: dict[str, Any] = {"time_ns": statistics.median(times)}
             elif bench is None:

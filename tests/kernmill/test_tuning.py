@@ -59,6 +59,27 @@ def test_the_command_stores_what_it_finds(program: str, tmp_path: Path, capsys: 
     assert "The schedules are stored" in text
 
 
+@pytest.mark.parametrize(("cache", "why"), [("0", "CACHE=0"), ("ro", "CACHE=ro")])
+def test_it_does_not_say_stored_where_nothing_is(
+    program: str, capsys: pytest.CaptureFixture[str], cache: str, why: str
+) -> None:
+    """It promised that the schedules "are stored and will be used from now on" with no cache to store them in."""
+    with Context(CACHE=cache):
+        assert main(["tune", "--seconds", "1", program, "0"]) == 0
+    text = capsys.readouterr().err
+    assert f"No schedule is stored ({why})" in text
+    assert "will be used" not in text
+
+
+def test_a_program_without_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of none of them it said that their schedules are stored."""
+    (tmp_path / "idle.py").write_text("print('idle')")
+    assert main(["tune", str(tmp_path / "idle.py")]) == 0
+    assert capsys.readouterr().err == (
+        f"kernmill tune: {tmp_path / 'idle.py'} launches no kernel, so there is nothing to tune\n"
+    )
+
+
 def test_time_that_is_up_ends_it(program: str) -> None:
     assert tune_all(collect(program, ["0"]), 0.0, 2, io.StringIO()) == []
 

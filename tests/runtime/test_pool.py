@@ -291,6 +291,25 @@ def test_woken_workers_are_kept_off_the_callers_cpu() -> None:
     assert set(array) == {40}
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="a system with affinity")
+def test_workers_follow_the_process_to_other_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process moved to as many other CPUs (`taskset -ap`) had its workers tied to those it had before."""
+    cpus = {0, 1}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(cpus))
+    with Context(THREADS=2, SPIN=7):
+        crew = pool.default_pool()
+        if crew.threads < 2:
+            pytest.skip("a limit of one CPU")
+        assert field(crew, "allowed") == 0b11
+        cpus = {2, 3}
+        monkeypatch.setattr(pool, "_lately", None)  # a second later
+        assert pool.default_pool() is crew
+        assert field(crew, "allowed") == 0b1100
+    monkeypatch.undo()
+    crew._crew.follow()
+    assert crew._crew.cpus == os.sched_getaffinity(0)
+
+
 def field(crew: pool.Pool, name: str) -> int:
     """A field of the pool's state."""
     at = pool_ir.STATE[name]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernmill.compiler import parse_schedule, show_schedule
-from kernmill.ir import Context, Kernel
+from kernmill.ir import Context, Kernel, SettingError
 from kernmill.runtime import build, counters, get_device, schedules
 from tests.compiler.kernels import data, kernels, scheduled
 
@@ -59,3 +59,14 @@ def test_without_a_cache_nothing_is_stored(kernel: Kernel) -> None:
     with Context(CACHE="0"):
         schedules.store_schedule(llvm, kernel, show_schedule(FOUND), {})
         assert schedules.stored_schedule(llvm, kernel) is None
+
+
+def test_a_folder_that_is_not_there(kernel: Kernel, tmp_path: Path) -> None:
+    """A misspelt OVERRIDE was passed over without a word: the heuristic's schedules were measured instead."""
+    with Context(OVERRIDE=str(tmp_path / "nowhere")), pytest.raises(SettingError) as caught:
+        schedules.written_schedule(kernel)
+    assert str(caught.value) == (
+        f"OVERRIDE: there is no folder {tmp_path / 'nowhere'}. Give one that holds <kernel>.schedule files."
+    )
+    with Context(OVERRIDE=str(tmp_path)):
+        assert schedules.written_schedule(kernel) is None, "no file for this one"
