@@ -39,6 +39,12 @@ def _cast_cast(x: UOp, u: UOp) -> UOp | None:
     return x.cast(u.dtype) if holds else None
 
 
+def _moved_bits(x: UOp, a: UOp, m: UOp, b: UOp) -> UOp:
+    """Bits taken out at one place and put in at another: moved once, then taken out there."""
+    moved = x >> (a.arg - b.arg) if a.arg > b.arg else x << (b.arg - a.arg)
+    return moved & (m.arg << b.arg & m.dtype.max)
+
+
 GENERIC = RuleSet(
     "generic",
     [
@@ -64,6 +70,8 @@ GENERIC = RuleSet(
         Rule("abs_abs", node(Ops.ABS, node(Ops.ABS, x, name="inner")), lambda inner: inner),
         Rule("shift_zero", node(Ops.SHL, x, 0), x),
         Rule("shift_right_zero", node(Ops.SHR, x, 0), x),
+        Rule("shl_of_masked_shr", node(Ops.SHL, node(Ops.SHR, x, const_var("a")) & const_var("m"), const_var("b")),
+             _moved_bits, when=lambda x, a, b: x.dtype.family == "uint" and max(a.arg, b.arg) < x.dtype.bits),
         Rule("pow_one", node(Ops.POW, x, 1), x),
         Rule("detach_detach", node(Ops.DETACH, node(Ops.DETACH, x, name="inner")), lambda inner: inner),
         # conversions
