@@ -168,7 +168,8 @@ class Entry:
         results = range(len(self.sources), len(self.sources) + len(self.fresh))
         self._moving = sorted({*self._of_arguments, *self._written, *results})  # while the state stays where it is
         self._lent = [*self._of_arguments, *results]
-        self._shows_nothing_given = not self.effects.rebound and all(value.kind != "same" for value in plan.made)
+        is_seen = self.effects.rebound or self.effects.grads or any(value.kind == "same" for value in plan.made)
+        self._lets_go = not is_seen  # of the tensors of a call, before it launches
         self._slot_of = {m: (slot, len(s.members) == 1) for slot, s in enumerate(self.sources) for m in s.members}
         self._set_state(plan.state)
         first = [self.numbers[id(t)] for t in plan.state]
@@ -282,7 +283,7 @@ class Entry:
             old = self._before(now) if self._goes_on else {}
             given, made_at = self._buffers, len(self.sources)
             given[made_at : made_at + len(spares)] = [spare.buffer for spare in spares]
-            if self._shows_nothing_given:  # let go of while caches still have them
+            if self._lets_go:  # while caches still have them
                 now.clear()
             self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
         except BaseException:

@@ -381,7 +381,7 @@ def trace_origins(cls: Class) -> Class:
     return cls
 
 
-_READERS = frozenset({"numpy"})  # realize() says where it was called; to look for that line takes 40 us after a long kernel
+_READERS = frozenset({"numpy"})  # make no nodes but by realize(); to find the line takes 40 us when caches have lost it
 _NAMES = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift neg abs invert lt le gt ge eq ne"
 _OPERATORS = frozenset(
     f"__{prefix}{name}__" for name in [*_NAMES.split(), "getitem", "setitem"] for prefix in ("", "r", "i")
