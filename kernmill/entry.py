@@ -165,8 +165,14 @@ class Entry:
         self._goes_on = [value for value in made if value.kind == "source"]
         self._written = [slot for slot, source in enumerate(self.sources) if source.is_written]
         self._of_arguments = [slot for slot, s in enumerate(self.sources) if min(s.members) < self.count]
+        self._together = [slot for slot in self._of_arguments if len(self.sources[slot].members) > 1]
+        self._alone = [slot for slot in self._of_arguments if len(self.sources[slot].members) == 1]
+        self._alone_members = [self.sources[slot].members[0] for slot in self._alone]
         results = range(len(self.sources), len(self.sources) + len(self.fresh))
         self._moving = sorted({*self._of_arguments, *self._written, *results})  # while the state stays where it is
+        self._lent = [*self._of_arguments, *results]
+        is_seen = self.effects.rebound or self.effects.grads or any(value.kind == "same" for value in plan.made)
+        self._lets_go = not is_seen  # of the tensors of a call, before it launches
         self._slot_of = {m: (slot, len(s.members) == 1) for slot, s in enumerate(self.sources) for m in s.members}
         self._set_state(plan.state)
         first = [self.numbers[id(t)] for t in plan.state]
@@ -175,6 +181,14 @@ class Entry:
         self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
         self.shown, self.lasting = plan.shown, self._find_lasting(plan.shown)
         self._forget()
+
+    @property
+    def reaches(self) -> int:
+        """A replay looks at tensors with numbers below this one only."""
+        slots = {*self._of_arguments, *self._written, *[value.which for value in self._goes_on]}
+        numbers = [member for slot in slots for member in self.sources[slot].members]
+        numbers += [number for number, _ in self.effects.rebound]
+        return 1 + max([*numbers, *[value.which for value in self.made if value.kind == "same"]], default=-1)
 
     @property
     def is_pure(self) -> bool:
@@ -211,12 +225,12 @@ class Entry:
         return now if all(self._resolve(slot, now) for slot in self._of_arguments) else None
 
     def knows(self, state: Sequence[Lazy]) -> bool:
-        """Whether these are the tensors of the last replay, in the same memory."""
+        """Whether these are the tensors of the last replay, in the same memory. Those that are held may be left out."""
         now = changes()
         if not all(map(is_, state, self._state)):
             return False
         if now != self._known_at:
-            if not all(map(is_, map(_uop_of, state), [ref() for ref in self._uops])):
+            if not all(map(is_, map(_uop_of, self._state), [ref() for ref in self._uops])):
                 return False
             self._known_at = now
         return True
@@ -241,20 +255,16 @@ class Entry:
 
     def lies(self, now: Sequence[Lazy], buffers: Sequence[Buffer]) -> bool:
         """Note where the arguments of a call lie; False: a source is in two places."""
-        for slot in self._of_arguments:
-            members = self.sources[slot].members
-            if len(members) == 1:
-                self._buffers[slot] = buffers[members[0]]
-            elif not self._resolve(slot, now):
-                return False
-        return True
+        for slot, member in zip(self._alone, self._alone_members, strict=True):
+            self._buffers[slot] = buffers[member]
+        return all(self._resolve(slot, now) for slot in self._together)
 
     def _forget(self) -> None:
         """Look everything up at the next call."""
         self.is_bound = False
         self._known_at = -1
         self._uops: list[Callable[[], UOp | None]] = [_nothing] * len(self._state)
-        self._buffers: list[Any] = [None] * len(self.sources)
+        self._buffers: list[Any] = [*[None] * (len(self.sources) + len(self.fresh)), *self._private]
         self._nodes: list[weakref.ref[UOp]] = []
         self._counts = _UNKNOWN if self._written else []  # how often these are referred to
         self._owned: list[int] = []
@@ -288,7 +298,10 @@ class Entry:
                 self._claim(now)
             spares = [fresh.take() for fresh in self.fresh]
             old = self._before(now) if self._goes_on else {}
-            given = [*self._buffers, *[spare.buffer for spare in spares], *self._private]
+            given, made_at = self._buffers, len(self.sources)
+            given[made_at : made_at + len(spares)] = [spare.buffer for spare in spares]
+            if self._lets_go:  # while caches still have them
+                now.clear()
             self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
             self.is_bound = True
             result = self._put(holders, now, values, spares, old)
@@ -303,7 +316,7 @@ class Entry:
     def _put(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int],
              spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
         """What was made, to where it belongs."""
-        for slot in self._of_arguments:
+        for slot in self._lent:
             self._buffers[slot] = None  # the caller's: not kept alive from here
         made = [self.part(value, holders, now, values, spares, old) for value in self.made]
         effects = self.effects

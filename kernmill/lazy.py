@@ -388,7 +388,7 @@ def trace_origins(cls: Class) -> Class:
         if base.__module__.partition(".")[0] != "kernmill":
             continue
         for name, member in list(vars(base).items()):
-            if name.startswith("_") and name not in _OPERATORS:
+            if (name.startswith("_") and name not in _OPERATORS) or name in _READERS:
                 continue
             inner = getattr(member, "__func__", member)
             if not callable(inner) or isinstance(inner, type) or hasattr(inner, "is_traced"):
@@ -402,6 +402,7 @@ def trace_origins(cls: Class) -> Class:
     return cls
 
 
+_READERS = frozenset({"numpy"})  # make no nodes but by realize(); to find the line takes 40 us when caches have lost it
 _NAMES = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift neg abs invert lt le gt ge eq ne"
 _OPERATORS = frozenset(
     f"__{prefix}{name}__" for name in [*_NAMES.split(), "getitem", "setitem"] for prefix in ("", "r", "i")

@@ -54,7 +54,7 @@ class _Writer:
         """The guards hold, and tensors that are no arguments are those of the last replay."""
         entry, scope = self.entry, self.reading.scope
         self.lines += [" state = check()", " if state is None: return MISS"]
-        if entry.held:
+        if entry.reaches > entry.count + len(entry.guard.places):  # else each would be looked at for its own sake
             scope["held"] = tuple(entry.held)
             self.lines.append(" state = (*state, *held)")
         if entry.guard.places or entry.held:
@@ -134,11 +134,11 @@ class _Writer:
 
     def run(self) -> None:
         """All that is left, by the entry itself."""
-        count = self.entry.count
-        tensors, buffers = ("".join(f"{letter}{n}, " for n in range(count)) for letter in "tb")
-        state = "*state" if self.entry.guard.places or self.entry.held else ""
+        names = [[f"{letter}{n}" for n in range(self.entry.count)] for letter in "tb"]
+        tensors, buffers = ("".join(f"{name}, " for name in of) for of in names)
         self.lines += [
-            f" now = [{tensors}{state}]",
+            f" now = [{tensors}*state]",
             f" if not entry.lies(now, ({buffers})): return MISS",
+            f" {' = '.join([*names[0], *names[1], 'state'])} = None",  # let go of while caches still have them
             f" return entry.run((), now, {self.reading.values_text()})",
         ]

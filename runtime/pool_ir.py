@@ -154,8 +154,7 @@ body:
   %begin = mul i64 %i, %chunk
   %size = mul i64 %take, %chunk
   %full = add i64 %begin, %size
-  %past = icmp sgt i64 %full, %n
-  %end = select i1 %past, i64 %n, i64 %full
+  %end = call i64 @llvm.smin.i64(i64 %full, i64 %n)
   call void %fn(ptr %args, i64 %begin, i64 %end) nounwind
   %took = trunc i64 %take to i32
   %more = add i32 %count, %took
@@ -204,8 +203,7 @@ rouse:
   %e = atomicrmw add ptr %epoch.p, i32 1 seq_cst, align 4
   %wide = zext i32 %sleepers to i64
   %others = sub i64 %chunks, 1
-  %few = icmp ult i64 %others, %wide
-  %most = select i1 %few, i64 %others, i64 %wide
+  %most = call i64 @llvm.smin.i64(i64 %others, i64 %wide)
   call void @apart(ptr %s)
   call void @wake(ptr %epoch.p, i64 %most)
   br label %go
@@ -373,9 +371,7 @@ loop:
   %n = load i64, ptr %e.n, align 8
   %chunk = load i64, ptr %e.chunk, align 8
   %large = icmp sgt i64 %n, %chunk
-  %valid = icmp sgt i64 %chunk, 0
-  %both = and i1 %large, %valid
-  %shared = and i1 %both, %many
+  %shared = and i1 %large, %many
   br i1 %shared, label %share, label %alone
 alone:
   call void %fn(ptr %args, i64 0, i64 %n) nounwind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -265,3 +266,38 @@ def test_arguments_that_share_memory(step: Callable[[Tensor, Tensor, Tensor], Te
     captured(*one)
     for a, b in zip(kept, two, strict=True):
         np.testing.assert_array_equal(a.numpy(), b.numpy() + 0.5)
+
+
+def test_a_tensor_that_no_place_holds_may_change_between_replays() -> None:
+    hidden = deque([Tensor(np.ones(4, np.float32)).realize()])  # jit does not look into it
+    cache = Tensor(np.zeros((3, 4), np.float32)).realize()
+
+    @jit
+    def step(cache: Tensor, x: Tensor) -> Tensor:
+        cache[0] = x
+        return cache.sum(0) * hidden[0]
+
+    want = np.zeros((3, 4), np.float32)
+    for n in range(6):
+        x = np.full(4, n, np.float32)
+        want[0] = x
+        if n == 4:
+            hidden[0].assign(Tensor(np.full(4, 3, np.float32))).realize()
+        scale = 3 if n >= 4 else 1
+        assert np.array_equal(step(cache, Tensor(x)).numpy(), want.sum(0) * scale), n
+        assert np.array_equal(cache.numpy(), want), n
+    assert step.replays >= 3
+
+
+def test_a_replay_that_gives_an_argument_back_still_has_it() -> None:
+    @jit
+    def step(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x.assign(x + y).realize()
+        return x, y * 2
+
+    x, y = Tensor(np.zeros(4, np.float32)).realize(), Tensor(np.ones(4, np.float32)).realize()
+    for n in range(1, 6):
+        same, double = step(x, y)
+        assert same is x
+        assert x.numpy()[0] == n
+        assert double.numpy()[0] == 2

@@ -18,6 +18,7 @@ from kernmill.ir import ALGEBRA, DType, Op, Ops, Rule, RuleSet, UOp, const, dtyp
 from kernmill.ir import AxisKind as Kind
 
 DRAWS = 120
+UINTS = (dtypes.uint8, dtypes.uint32, dtypes.uint64)
 INTS = (dtypes.int8, dtypes.uint8, dtypes.int32, dtypes.uint32, dtypes.int64, dtypes.uint64)
 FLOATS = (dtypes.float16, dtypes.float32, dtypes.float64)
 EXACT = (*INTS, dtypes.bool, dtypes.index)
@@ -307,6 +308,7 @@ EXAMPLES: dict[str, Draw] = {
     "abs_abs": lambda r: one(r, (*INTS, *FLOATS)).alu(Ops.ABS).alu(Ops.ABS),
     "shift_zero": lambda r: ints(r) << 0,
     "shift_right_zero": lambda r: ints(r) >> 0,
+    "shl_of_masked_shr": lambda r: (one(r, UINTS) >> r.randrange(8) & r.randrange(1, 256)) << r.randrange(8),
     "pow_one": lambda r: one(r, (*INTS, *FLOATS)).alu(Ops.POW, 1),
     "detach_detach": lambda r: node(Ops.DETACH, dtypes.int32, node(Ops.DETACH, dtypes.int32, leaf("x", dtypes.int32))),
     "cast_same": lambda r: node(Ops.CAST, (x := one(r)).dtype, x),
