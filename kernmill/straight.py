@@ -1,8 +1,8 @@
 """The fast path of a captured call, as straight-line code: read the arguments, check, set addresses, launch, return.
 
 `write` makes one function for one entry and calls of the same structure. A call that it was not written for gets MISS
-as an answer, before anything is done; then the slow path, `Entry.matches` and `Entry.run`, finds out what it is. An entry
-that does more than make a result (it writes in place, exchanges tensors, has checks or several devices) gets
+as an answer, before anything is done; then the slow path, `Entry.matches` and `Entry.run`, finds out what it is. An
+entry that does more than make a result (it writes in place, exchanges tensors, has checks or several devices) gets
 straight-line code only for reading its arguments.
 """
 
