@@ -91,7 +91,7 @@ def stages(one: Any) -> str:
 
 def pipeline() -> str:
     passes = list(enumerate(PIPELINE, 1))
-    intro = "From a kernel whose loops are cut to linear UOps, in order. CHECK=1 verifies what each pass leaves.\n"
+    intro = "How a kernel with a schedule becomes linear UOps, in order. CHECK=1 verifies what each pass leaves.\n"
     rows = [(number, code(one.name), stages(one), ", ".join(map(code, one.after)), one.why) for number, one in passes]
     listed = table(("", "pass", "stages", "after", "why there"), rows) if rows else "There are no passes yet.\n"
     return page("The pipeline", "compiler/pipeline.py", intro, listed)
