@@ -1,8 +1,8 @@
-"""Slices as buffers of their own: the kernel of `X[i : i + n] @ w` gets the address of the rows, wherever they begin.
+"""Parts of memory as memory of their own: in `X[i : i + n] @ w` the rows are what a kernel reads, wherever they begin.
 
-So one kernel, and one plan, serve every `i`. That is done for slices that lie in one piece, of a leaf that is read in
-no other way. Slices that overlap, as those of a stencil do, are read together in one kernel, which has to know that
-they are one memory. Tests: tests/runtime/test_views.py.
+Their place is in an address then, not in the kernel: one kernel, and one plan, serve every `i`. That is so for parts
+that lie in one piece, of a leaf that is read in no other way: parts that overlap, as those of a stencil do, are read
+together in one kernel, which has to know that they are one memory. Tests: tests/runtime/test_views.py.
 """
 
 from __future__ import annotations
