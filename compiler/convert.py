@@ -1,9 +1,9 @@
-"""What every reader of a kernel's own memory converts to one float type is converted when it is stored.
+"""Memory of the kernel's own that all readers convert to one float type holds that type: converted once, when stored.
 
-When: before loops are copied out. Why there: each panel is still one STORE and one LOAD. A packed bfloat16 or
-float16 operand is read again by many rows; converted while packing it costs once, and inner loops just read it.
-Guarantees: the same values, since a float that is widened later is the float that is widened now; memory that nobody
-converts, or not everybody in the same way, stays. Tests: tests/compiler/test_convert.py.
+When: before loops are copied out. Why there: each panel is still one STORE and one LOAD. A packed bfloat16 or float16
+operand is read by many rows; converted while it is packed it costs once, and inner loops just read it.
+Guarantees: the same values, since widening is exact; memory that not all readers convert in the same way stays as it
+is. Tests: tests/compiler/test_convert.py.
 """
 
 from __future__ import annotations

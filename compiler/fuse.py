@@ -6,12 +6,12 @@ every other node is listed with its kernel, place and gate (Use), so that buildi
 
 The walk goes from the roots to the data, consumers first, so that when a node is met all places where it is read are
 known:
-- read at one place by one kernel: it melts into that kernel;
+- read at one place by one kernel: it is fused into that kernel;
 - a cheap node read at several places: computed again at each;
 - read over and over by one kernel, which could keep it for as long as it works on a row: it is kept there, in memory of
   the kernel's own (Kept): the exponentials of a softmax, the scores of attention;
 - otherwise it gets memory.
-A reduction melts into a consumer only when that costs no extra evaluation (its loops are the outermost ones of the
+A reduction is fused into a consumer only when that costs no extra evaluation (its loops are the outermost ones of the
 consumer) and leaves enough independent rows. Tests: tests/compiler/test_fuse.py.
 """
 
@@ -33,7 +33,7 @@ _CHEAP = 8  # an elementwise expression up to this cost is computed again rather
 _MOST_PLACES = 6  # read at more places than this it is stored in any case: each place is a copy of the expression
 _MOST_COPIES = 16  # ... but where loops of two are copied out, their copies read the same places: a butterfly
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
-_FEW_ROWS = 8  # a reduction melts into a wider consumer from this many rows on ...
+_FEW_ROWS = 8  # a reduction is fused into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
 _SHORT_SUM = 32  # a sum of so few ints is made inside another sum that needs it once: the blocks of a quantised product
 _UNKNOWN = 1 << 40

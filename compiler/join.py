@@ -1,8 +1,8 @@
-"""Kernels that walk the same loops over the same data become one with several results.
+"""Multi-output fusion: kernels that walk the same loops over the same data become one with several results.
 
-When: last, on kernels in order. Why there: what an assignment overwrites, and when, is settled, and which kernels share
-their loops is known only now. A step of Adam is three assignments; as one kernel it reads the gradient, both means and
-the parameter once, and writes three of them once.
+When: last, on kernels in order. Why there: only now is it known what an assignment overwrites, and which kernels share
+their loops. A step of Adam is three assignments; as one kernel it reads the gradient, both means and the parameter
+once, and writes three of them once.
 
 Two kernels without sums are joined when each iteration touches some place in both, each finds what the other one writes
 only at the place where it is written, and one of them can move to the other past all that runs in between. What the

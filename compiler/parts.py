@@ -1,9 +1,9 @@
-"""Output loops run in parts, between which no gate changes its answer: joined tensors, borders, the last block.
+"""Loops over outputs are split where a gate changes its answer: joined tensors, borders, the last block.
 
-When: before expand. Why there: blocks, copies and lanes of a loop are cut and still ask one question, so that most
-parts hold whole blocks and ask nothing; where an answer changes inside a block, masks stay. Only loops without sums
-and without memory of the kernel's own inside: those would be long twice over. In a part of one iteration values know
-its number; the place that is written keeps the loop, so that one thread runs it.
+When: before expand. Why there: blocks, copies and lanes of a loop are cut and still ask one question. Most parts then
+hold whole blocks and need no gate; where an answer changes inside of a block, masks stay. Loops around sums, or around
+memory of the kernel's own, stay whole: their code would be there twice. In a part of one iteration the loop's number
+is a constant for values; the place that is written keeps the loop, so that one thread runs it.
 Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_parts.py.
 """
 

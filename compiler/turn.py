@@ -1,11 +1,11 @@
-"""Lanes that lie apart are read and written side by side, and turned in registers.
+"""Gathers and scatters become contiguous loads and stores, and shuffles in registers.
 
 When: after vectorize. Why there: gathers and scatters exist, each with one vector of places. Two families are found
-among them. A *block*: places that follow each other from one vector to the next, lanes far apart (a transposed
-operand): the row of a lane is one contiguous access, and log2(n) steps of shuffles make columns of rows. A *weave*:
-lanes a few places apart (every second, the colors of a picture, the four bytes of an int8 dot product): whole vectors
-of the memory between the first and the last place, from which shuffles pick. Guarantees: the same values at the same
-places; a place that nobody asked for is read only where it lies inside of the buffer, and never written. Tests:
+among them. A *block* (a transposed operand): places that follow each other from one vector to the next, lanes far
+apart. The row of a lane is one contiguous access, and log2(n) steps of shuffles transpose the block. An *interleaved
+access*: lanes a few places apart (every second one, the colors of a picture, the four bytes of an int8 dot product).
+All memory between the first and the last place is read as whole vectors, from which shuffles pick. Guarantees: the same
+values at the same places; a place that nobody asked for is read only inside of the buffer, and never written. Tests:
 tests/compiler/test_turn.py.
 """
 

@@ -1,4 +1,4 @@
-"""Faces whose modules are imported when a name of theirs is first asked for (PEP 562)."""
+"""Packages whose modules are imported when one of their names is first used (PEP 562)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""class Entry: one captured call, ready to be replayed: is this its situation, launch, and put what was made in place.
+"""class Entry: one captured call, ready to be replayed: does this call match it, launch, and hand out the results.
 
 capture.py says what there is to do. straight.py writes the common cases of it as code for one entry; what that code
-does not know it leaves to `matches` and `run`, which know all.
+does not know it leaves to `matches` and `run`, which know everything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tensors in nested containers: lists, tuples, dicts and dataclasses taken apart into leaves and put together again.
+"""Tensors in nested containers (pytrees): lists, tuples, dicts and dataclasses, flattened and put together again.
 
 What a container is to jit stands here once, in `KINDS`: a list or tuple, a deque, a dict, a dataclass of the user's.
-Taking a call apart, reading it by straight code (reader.py), building results and writing to arguments all go by this
-table.
+Taking a call apart, reading it by straight-line code (reader.py), building results and writing to arguments all go by
+this table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading the arguments of a captured call: their structure as straight code, made once, and run at each call.
+"""Reading the arguments of a captured call: straight-line code for their structure, made once, run at each call.
 
 `take_apart` (nest.py) says what a call looks like in general. This code answers one question, fast: does this call look
 like that of one capture, and if so, which tensors does it bring, and in which memory do they lie? What it does not

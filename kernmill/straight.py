@@ -1,8 +1,9 @@
-"""A captured call as straight code: read the arguments, check, set the addresses, launch, make the result.
+"""The fast path of a captured call, as straight-line code: read the arguments, check, set addresses, launch, return.
 
-`write` makes one function for one entry and calls of one look. It answers MISS where a call is not what it was written
-for, before anything is done; then `Entry.matches` and `Entry.run` find out what it is. An entry that does more than
-make a result (it writes in place, exchanges tensors, has checks or several devices) gets straight code for reading.
+`write` makes one function for one entry and calls of the same structure. A call that it was not written for gets MISS
+as an answer, before anything is done; then the slow path, `Entry.matches` and `Entry.run`, finds out what it is. An
+entry that does more than make a result (it writes in place, exchanges tensors, has checks or several devices) gets
+straight-line code only for reading its arguments.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Which launches that follow each other run part by part: all of them on a part, then all of them on the next one.
+"""Chains: launches that run part by part, all of them on one part of their data, then all of them on the next.
 
 A kernel says what iteration t of its T touches (compiler/locality.py): the t-th of T equal parts of a buffer, or any
 place. Launches are a chain while what they write, and what is written there, is touched in such parts only, and
 memory that two buffers share is all of both. As many parts are done together as a cache holds of all these buffers, so
-that a launch finds there what the one before it wrote; and threads share the parts once for the whole chain.
-docs/decisions/0052.
+that a launch finds there what the one before it wrote; threads share the parts once for all of it. docs/decisions/0052.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LLVM as a code generator: IR text to object bytes or assembly. No pass pipeline runs here.
 
-Kernels arrive as vector IR that needs no middle-end (anchors: the passes change nothing but the time). llvmlite is
+Kernels arrive as vector IR that needs no middle-end (measured: its passes change nothing but the time). llvmlite is
 imported by the first compilation only: a process that finds all its kernels in the cache never loads it.
 """
 

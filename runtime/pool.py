@@ -6,7 +6,7 @@ pool has more than one thread, each thread claims a share of what is left, some 
 thread does which part must not show in the result, and kernels see to that.
 
 Waiting threads spin for `SPIN` pauses and then sleep: a long spin loses two to five times as soon as another process
-wants the core (anchors, section 5). Workers are daemon threads of Python inside one native call without the GIL. A
+wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL. A
 running call cannot be interrupted: KeyboardInterrupt arrives when the table is done, so callers keep tables short.
 """
 

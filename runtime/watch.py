@@ -1,4 +1,4 @@
-"""Whether somebody wants to know how long each kernel takes: settings, or a block of this process."""
+"""Whether kernels are timed one by one: because settings ask for reports, or because a block of this process does."""
 
 from __future__ import annotations
 

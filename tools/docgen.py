@@ -91,7 +91,7 @@ def stages(one: Any) -> str:
 
 def pipeline() -> str:
     passes = list(enumerate(PIPELINE, 1))
-    intro = "From a kernel whose loops are cut to linear UOps, in order. CHECK=1 verifies what each pass leaves.\n"
+    intro = "How a kernel with a schedule becomes linear UOps, in order. CHECK=1 verifies what each pass leaves.\n"
     rows = [(number, code(one.name), stages(one), ", ".join(map(code, one.after)), one.why) for number, one in passes]
     listed = table(("", "pass", "stages", "after", "why there"), rows) if rows else "There are no passes yet.\n"
     return page("The pipeline", "compiler/pipeline.py", intro, listed)
@@ -138,11 +138,20 @@ def layout() -> str:
     return before + MAP[0] + "\n" + "".join(part for part in parts if "`" in part) + MAP[1] + rest.partition(MAP[1])[2]
 
 
+def decisions() -> str:
+    files = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    titles = [(path.name, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")) for path in files]
+    intro = "Why things are as they are. What was found later stands at the end of the page that it belongs to.\n"
+    listed = "".join(f"- [{title}]({name})\n" for name, title in titles)
+    return page("Decisions", "the first line of each file beside it", intro, listed)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "ops.md": ops,
     "pipeline.md": pipeline,
     "layout.md": layout,
+    "decisions/README.md": decisions,
 }
 
 

@@ -1,13 +1,11 @@
-"""What comes from far memory is asked for by the loops of sums: the next panel, a tile's next rows, and its results;
-rows that are looked up are asked for by their place.
+"""Prefetches in the loops of sums: of the next panel, a tile's next rows, its results, and rows that are looked up.
 
 When: once sums are accumulators. Why there: it is known which loads are left, and what an accumulator waits for has a
-place of its own (AFTER). A panel is copied in a burst: what it asks for ahead (LOAD's arg) comes from memory as fast as
-memory can, while the multipliers wait; asked for by the products of the panel before, it comes meanwhile. Behind a row
-whose place was looked up lies not the next one: that is asked for by its own place. Assumes: the bytes ahead of a copy
-are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than it does keeps its
-prefetches. Figures: docs/decisions/0025-ask-ahead.md and 0042-channels-last.md. Tests:
-tests/compiler/lower/test_ahead.py.
+place of its own (AFTER). A panel is copied in a burst: prefetched by the copy itself (LOAD's arg) it comes as fast as
+memory can, while the multipliers wait; prefetched by the products of the panel before, it comes while they work. What
+lies behind a row whose index was looked up is not the next row, so that one is prefetched by its own index. Assumes:
+the bytes ahead of a copy are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than
+it does keeps its prefetches. Figures: docs/decisions/0025 and 0042. Tests: tests/compiler/lower/test_ahead.py.
 """
 
 from __future__ import annotations

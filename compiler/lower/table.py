@@ -1,4 +1,4 @@
-"""What is made of four bits of one byte by several steps is looked up: sixteen bytes are one register.
+"""Table lookup: what several steps make of four bits of a byte is looked up in sixteen bytes, which are one register.
 
 When: after dot. Why there: what was done to four products is done once to all of them. Assumes: nothing. Guarantees:
 a TABLE gives the byte that the steps gave, for each of the sixteen numbers that its source may be; steps that other

@@ -1,9 +1,9 @@
-"""Parts that shifts put together to a wider number become that number, read as another type: bytes, and halves.
+"""Load combining: a number that shifts put together from parts, bytes or halves, is read at once as the wider type.
 
 When: after turn, before dot. Why there: bytes of neighbouring lanes are picked from vectors that were read whole, and
-picking all of them side by side again is the vector itself. Assumes: the target is little-endian, as all known ones
-are. Guarantees: bytes only where nothing but a plain load is left of them, halves of 64 bits only where each can be
-made in 32; otherwise the shifts stay. Tests: tests/compiler/lower/test_words.py.
+all of them side by side again are that vector. Assumes: a little-endian target, as all known ones are. Guarantees:
+bytes are combined only where nothing but a plain load is left, halves of 64 bits only where each can be made in 32;
+otherwise the shifts stay. Tests: tests/compiler/lower/test_words.py.
 """
 
 from __future__ import annotations

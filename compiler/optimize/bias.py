@@ -1,8 +1,8 @@
-"""Bytes that are multiplied with another sign: b + 128 as unsigned ones, and the sums without what that adds.
+"""Sums of products of bytes with another sign than the target multiplies: b + 128 instead of b, and a correction.
 
 An instruction for unsigned by signed bytes (lower/dot.py) does other pairs as well: sum(a*b) is sum(a*(b + 128)) less
 128 * sum(a). The sums of a change with the loops of a alone and are kept, so that they are taken once; b + 128 is b
-with its highest bit turned, which costs nothing where b is copied anyway. Sums wrap, so every step is exact. Used by
+with its highest bit flipped, which costs nothing where b is copied anyway. Sums wrap, so every step is exact. Used by
 the action `bias`. Tests: tests/compiler/optimize/test_bias.py.
 """
 

@@ -1,4 +1,4 @@
-"""class Alike: layers that are alike are built once: the graph of the first is that of the next one, with its data.
+"""class Alike: layers with the same structure are built once: the first one's graph serves the others, with their data.
 
 Building a layer takes hundreds of calls, and all layers of a model make the same ones. What differs is known by name:
 the result of the layer before, weights, keys and values.
