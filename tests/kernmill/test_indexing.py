@@ -279,7 +279,7 @@ def test_masks_known_on_the_host_are_written_as_they_are_read(index: Any, value:
     """Once a mask was refused unless it was the whole index and one value was given."""
     wanted, found = N.copy(), Tensor(N)
     wanted[index] = value
-    found[index] = value if np.isscalar(value) else Tensor(value)
+    found[index] = Tensor(value) if isinstance(value, np.ndarray) else value
     same(found, wanted)
 
 
