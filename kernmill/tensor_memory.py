@@ -97,6 +97,11 @@ def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
         if id(node.storage) not in new:
             new[id(node.storage)] = buffer_node(node.storage)
         hold(tensor, new[id(node.storage)])
+    for tensor in alive_tensors() if new else []:  # who sees that memory by the old node would not be counted any more
+        node = stored(tensor.uop)
+        is_history = tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf()
+        if node is not None and node in old.get(id(node.storage), ()) and not is_history:
+            hold(tensor, new[id(node.storage)])
     return old
 
 
