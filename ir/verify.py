@@ -381,7 +381,8 @@ _BY_GROUP: Final[dict[Group, Check]] = {
     Group.UNARY: _arithmetic, Group.BINARY: _arithmetic, Group.COMPARE: _comparison, Group.TERNARY: _ternary,
     Group.CONVERT: _conversion, Group.MOVEMENT: _movement, Group.VECTOR: _vector,
 }  # fmt: skip
-_BY_OP: Final[dict[Op, Check]] = dict.fromkeys(_SIMPLE, _simple) | {
+_BY_OP: Final[dict[Op, Check]] = {
+    **dict.fromkeys(_SIMPLE, _simple),
     Ops.CONST: _const,
     Ops.RANGE: _range,
     Ops.REDUCE: _reduce,
