@@ -107,6 +107,29 @@ class LLVMRenderer(Renderer):
         return _Function(name, uops, self.has_tiles).text()
 
 
+# A kernel with memory from the heap: where there is none it says so, and computes nothing.
+_WITH_HEAP = """declare noalias ptr @malloc(i64)
+declare void @free(ptr)
+declare void @km_no_memory(i64)
+declare ptr @llvm.ptrmask.p0.i64(ptr, i64)
+{head}
+entry:
+  %memory = call ptr @malloc(i64 {bytes})
+  %none = icmp eq ptr %memory, null
+  br i1 %none, label %refused, label %given
+refused:
+  call void @km_no_memory(i64 {bytes})
+  ret void
+given:
+  %inside = getelementptr i8, ptr %memory, i64 {line}
+  %heap = call ptr @llvm.ptrmask.p0.i64(ptr %inside, i64 {mask})
+  call void @{name}.inner(ptr %args, i64 %begin, i64 %end, ptr %heap)
+  call void @free(ptr %memory)
+  ret void
+}}
+"""
+
+
 class _Loop:
     """An open loop: its labels, and the accumulators that it changes."""
 
@@ -133,7 +156,7 @@ class _Function:
         self.lines: list[str] = []
         self.values: dict[UOp, str] = {}
         self.allocas: list[str] = []
-        self.heap: list[str] = []
+        self.heap_bytes = 0
         self.declarations: dict[str, None] = {}
         self.loops: list[_Loop] = []
         self.block = "entry"
@@ -168,12 +191,14 @@ class _Function:
                 self._elementwise(u)
         if self.has_streams:
             self._emit(self._call("void", "llvm.x86.sse.sfence"))
-        for memory in self.heap:
-            self._emit(self._call("void", "free", ("ptr", memory)))
         if self.tiles and self.has_tiles:
             self._unit("tilerelease")
         body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
-        head = f"define void @{self.name}(ptr noundef %args, i64 noundef %begin, i64 noundef %end) #0 {{"
+        parameters = "(ptr noundef %args, i64 noundef %begin, i64 noundef %end"
+        head = f"define void @{self.name}{parameters}) #0 {{"
+        if self.heap_bytes:
+            head = _WITH_HEAP.format(head=head, name=self.name, bytes=self.heap_bytes + _LINE, mask=-_LINE, line=_LINE)
+            head += f"define internal void @{self.name}.inner{parameters}, ptr noalias align {_LINE} %heap) #0 {{"
         tail = ['attributes #0 = { nounwind "prefer-vector-width"="512" "no-trapping-math"="true" }', "!0 = !{i32 1}"]
         if self.tiles and self.has_tiles:
             kind = f"[{len(AMX_CONFIG)} x i8]"
@@ -225,14 +250,8 @@ class _Function:
         if size_bytes <= _ON_STACK:
             self.allocas.append(f"  {name} = alloca [{u.arg[1]} x {llvm_type(u.dtype, True)}], align {_LINE}")
         else:
-            own = "noalias ptr @malloc(i64)", "void @free(ptr)", "ptr @llvm.ptrmask.p0.i64(ptr, i64)"
-            self.declarations |= dict.fromkeys(own)
-            self.allocas += [
-                f"  {name}.m = call ptr @malloc(i64 {size_bytes + _LINE})",
-                f"  {name}.n = getelementptr i8, ptr {name}.m, i64 {_LINE}",
-                f"  {name} = call ptr @llvm.ptrmask.p0.i64(ptr {name}.n, i64 {-_LINE})",
-            ]
-            self.heap.append(f"{name}.m")
+            self.allocas.append(f"  {name} = getelementptr i8, ptr %heap, i64 {self.heap_bytes}")
+            self.heap_bytes += -(-size_bytes // _LINE) * _LINE
         self.values[u] = name
 
     def _place(self, u: UOp) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from kernmill.ir import DType, Ops, Target, Unit, dtypes
+from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .chains import find_chains
@@ -73,7 +74,7 @@ class LlvmDevice(Device):
 
     def load(self, name: str, binary: bytes) -> Program:
         """The object in executable memory."""
-        return Program(name, load_object(binary, [name]))
+        return Program(name, load_object(binary, [name], _EXTERNS))
 
     def prepare(self, calls: Sequence[Call]) -> Batch:
         """A native table: repeating it costs one call."""
@@ -113,10 +114,22 @@ class _Table(Batch):
         return partial(slots.__setitem__, np.array([place for _, place in found]))
 
     def run(self, *, is_timed: bool = False) -> list[int]:
+        times = []
         if is_timed:
-            return self.table.run_timed(default_pool())
-        self.short.run(default_pool())
-        return []
+            times = self.table.run_timed(default_pool())
+        else:
+            self.short.run(default_pool())
+        if _refused:
+            raise OutOfMemoryError(
+                f"{self.device.name}: no room for the {_refused.pop():,} bytes that a kernel takes on each thread. "
+                "Free some tensors, or run on fewer THREADS."
+            )
+        return times
+
+
+_refused: set[int] = set()  # bytes, by kernels that computed nothing
+_tell: Any = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_refused.add)
+_EXTERNS = {"km_no_memory": ctypes.cast(_tell, ctypes.c_void_p).value or 0}
 
 
 def compute_dtypes(has_half: bool) -> frozenset[DType]:
