@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection
 from importlib import import_module
 from typing import Any
 
+from .locks import before_forks
+
 __all__ = ["names_of"]
 
 
@@ -22,7 +24,8 @@ def names_of(
     def find(name: str) -> Any:
         is_foreign = name.startswith("_") or (bool(only) and name not in only)
         for module in (name,) if name in modules else () if is_foreign else modules:
-            found = import_module(f".{module}", package)
+            with before_forks():
+                found = import_module(f".{module}", package)
             if module == name:
                 return found
             if name in found.__all__:

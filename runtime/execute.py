@@ -120,6 +120,7 @@ class _Run:
         order = UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort(stop=lambda u: u.storage is not None)
         assigns = [node for node in order if node.op is Ops.ASSIGN and node.storage is None]
         self.roots = list(dict.fromkeys([*roots, *assigns]))
+        self.of_constants = _above_constants(order) if assigns else set[UOp]()
         self.variables = variables
         leaves = [node for node in order if node.storage is not None]
         ops = {node.op for node in order}
@@ -164,6 +165,8 @@ class _Run:
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
         if self.has_numbered_leaves:
             closed = _renumbered(closed)
+        if self.of_constants:
+            closed = rebuilt(closed, lambda old, new: _another(new) if old in self.of_constants else new)
         devices = tuple(storage.device for storage in self.storages)
         default = canonical_name(str(setting("DEVICE")))
         plan = plan_of(closed, devices, self.in_place, default)
@@ -274,6 +277,21 @@ def _renumbered(graph: UOp) -> UOp:
         return node.replace(arg=next(number)) if node.op is Ops.DETACH and node.arg else node
 
     return rebuilt(graph, change)
+
+
+def _above_constants(order: Iterable[UOp]) -> set[UOp]:
+    """Assignments that no leaf is below."""
+    closed: set[UOp] = set()
+    for node in order:
+        if node.storage is None and all(s in closed for s in node.src):
+            closed.add(node)
+    return {node for node in closed if node.op is Ops.ASSIGN}
+
+
+def _another(node: UOp) -> UOp:
+    """The same assignment as another node: a plan that holds its tensor's would keep the memory of it as well, and show
+    what it was with one call's variables to the next call."""
+    return node.replace(src=(UOp(Ops.DETACH, node.dtype, node.src[:1], 0), *node.src[1:]))
 
 
 def _bottom(node: UOp) -> list[UOp]:

@@ -2,10 +2,11 @@
 
 import os
 import threading
+import time
 
 import pytest
 
-from kernmill.ir import process_lock
+from kernmill.ir import before_forks, process_lock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
@@ -47,3 +48,25 @@ def test_a_lock_that_the_forking_thread_holds_stays_held() -> None:
 
     with lock:
         assert result_in_child(release) == 7
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_waits_for_who_imports() -> None:
+    """A child once waited for Python's lock of a module that another thread was importing: that thread is not there."""
+    begun, left = threading.Event(), []
+
+    def late() -> None:
+        with before_forks():
+            begun.set()
+            time.sleep(0.2)
+            left.append(True)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        with before_forks():
+            os._exit(0 if left else 1)
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
 
 from kernmill import Tensor
+from kernmill.runtime import Buffer
 from kernmill.tensor_memory import buffer_of, make_real, own, refresh, stored
 
 
@@ -49,3 +51,18 @@ def test_make_real_takes_a_tensor_twice() -> None:
     tensor = made() + 1
     make_real([tensor, tensor])
     assert stored(tensor.uop) is not None
+
+
+def test_assignments_to_constants_leave_no_memory_behind() -> None:
+    """Such a node is part of a plan, which is kept: it kept the memory as well."""
+
+    def buffers_after(rows: int) -> int:
+        table = Tensor.ones(rows, 10).pad([(1, 0), (0, 0)])
+        table[0] = 5
+        assert (table + 1).sum().item() == rows * 20 + 60
+        del table
+        gc.collect()
+        return sum(isinstance(found, Buffer) for found in gc.get_objects())
+
+    before = buffers_after(500)
+    assert [buffers_after(500 + more) for more in range(1, 4)] == [before] * 3

@@ -464,3 +464,17 @@ def test_state_that_moves_between_replays_is_seen() -> None:
         expected = expected + np.array([1.0, 2.0]) * (1 if turn < 5 else 10 if turn < 7 else 20)
         np.testing.assert_array_equal(step(x).numpy(), expected)
         np.testing.assert_array_equal(total.numpy(), expected)
+
+
+def test_an_assignment_to_constants_is_made_anew_for_each_value() -> None:
+    """Its node is that of a plan and outlives the call: with memory it gave what the first call had made."""
+    n = Variable("n", 2, 7)
+
+    @jit
+    def placed(length: int) -> Tensor:
+        row = Tensor.ones(1).pad([(length - 1, 0)])
+        row[0] = 0
+        return row.pad([(2, 7 - length)])
+
+    for length in (3, 3, 4, 2, 4):
+        assert placed(n.bind(length)).tolist() == [float(place == length + 1) for place in range(9)]
