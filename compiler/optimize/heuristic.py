@@ -120,7 +120,7 @@ def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*shape.loads, *shape.stores]
-        if not any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *shape.stores)):
+        if not (main and not is_output and _is_computed(main)) and not any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *shape.stores)):
             continue
         waste = -(-size // shape.lanes) * shape.lanes / size
         score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (
@@ -131,6 +131,11 @@ def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
             score += 0.25 + _FOLD_COST / nest_iterations(shape, main.loops)  # lanes are folded once per result
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
+
+
+def _is_computed(main: Group) -> bool:
+    """Whether no term of the sum is loaded: any of its loops can become lanes."""
+    return not any(a.moves(name) for a in main.loads for name in main.loops)
 
 
 def _width(shape: Shape, name: str, target: Target) -> int:

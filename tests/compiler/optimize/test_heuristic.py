@@ -67,6 +67,13 @@ def test_a_row_sum_has_lanes_and_groups_of_its_own() -> None:
     assert found.keys().isdisjoint({"unroll", "apart", "prefetch"})
 
 
+def test_sums_of_what_is_computed_have_lanes_too() -> None:
+    """Nothing that is loaded steps with their loops, and so none was chosen: random numbers one by one."""
+    random = elementwise(Ops.SIN, iota(4096).cast(dtypes.float32))
+    assert chosen(total(random, 0))["vectorize"] == [("k0", "16")]
+    assert chosen(total(random + data(0, 1), 0))["vectorize"] == [("k0", "16")]
+
+
 def test_rows_that_are_read_once_are_read_in_streams_far_from_each_other() -> None:
     found = chosen(total(data(0, 512, 4096), 1))
     assert (found["apart"], found["prefetch"]) == ([("i0", "4")], [("2048",)])
