@@ -120,7 +120,8 @@ def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*shape.loads, *shape.stores]
-        if not (main and not is_output and _is_computed(main)) and not any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *shape.stores)):
+        is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *shape.stores))
+        if not is_near and (main is None or is_output or not _is_computed(main)):
             continue
         waste = -(-size // shape.lanes) * shape.lanes / size
         score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (
