@@ -33,7 +33,8 @@ _uop_of = attrgetter("uop")
 class _Spare:
     """Memory with a node for each shape. `counts`: how often these are referred to while nobody else has them.
 
-    The memory itself is counted too: other nodes may stand for it, and NumPy may see it.
+    The memory itself is counted too: other nodes may stand for it, NumPy may see it, and a replay that writes it in
+    place takes it over, into a Buffer of its own.
     """
 
     __slots__ = ("buffer", "counted", "counts", "nodes")
@@ -43,7 +44,7 @@ class _Spare:
         node = buffer_node(self.buffer)
         self.nodes = (node, *[reshape(node, shape) for shape in shapes])
         del node
-        self.counted = (self.buffer, *self.nodes)
+        self.counted = (self.buffer, self.buffer.owner, *self.nodes)
         self.counts = [*map(getrefcount, self.counted)]
 
 
@@ -384,7 +385,8 @@ class Entry:
 
     def _owns(self) -> bool:
         """Whether nobody else sees what is written in place, as nobody did when it was claimed."""
-        return _counted(self._nodes) == self._counts and not any(self._buffers[i].is_exported for i in self._written)
+        memory = [self._buffers[slot] for slot in self._written]  # its makers: other nodes that were found to be the same
+        return _counted(self._nodes) == self._counts and not any(b.makers or b.is_exported for b in memory)
 
     def is_alone(self) -> bool:
         """Whether nobody else sees what is written in place, nor what the last replay put at places."""

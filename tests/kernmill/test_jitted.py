@@ -8,6 +8,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -774,3 +775,41 @@ def test_what_another_capture_was_given_is_not_written_under_it(is_leaf: bool) -
         other(before)
     add(one)
     assert (before.tolist(), total.tolist()) == ([5] * 4, [6] * 4)
+
+
+def test_what_is_the_same_as_what_is_written_is_not_written_under_it() -> None:
+    """contiguous() of memory is that memory, by another node than the one whose references are counted."""
+    total = Tensor(np.zeros(4, np.float32)).realize()
+
+    @jit
+    def add(x: Tensor) -> None:
+        total.assign(total + x)
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(5):
+        add(one)
+    before = total.contiguous().realize()
+    for _ in range(3):
+        add(one)
+    assert (before.tolist(), total.tolist()) == ([5] * 4, [8] * 4)
+
+
+def test_memory_of_a_result_that_was_written_in_place_is_not_used_again() -> None:
+    """By another node than the one that the result had, and in a Buffer of its own since."""
+    place = SimpleNamespace(total=Tensor(np.zeros(4, np.float32)).realize())
+    twice = jit(lambda x: x * 2)
+
+    @jit
+    def add(x: Tensor) -> None:
+        place.total.assign(place.total + x)
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(3):
+        twice(one)
+        add(one)
+    place.total = twice(one).contiguous().realize()
+    for _ in range(3):
+        add(one)
+    for _ in range(6):
+        twice(one)
+    assert place.total.tolist() == [5] * 4
