@@ -13,7 +13,7 @@ from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from kernmill.ir import DType, UOp, reshape
+from kernmill.ir import DType, UOp, are_others_about, reshape
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from .guards import Guard
@@ -385,17 +385,21 @@ class Entry:
 
     def _owns(self) -> bool:
         """Whether nobody else sees what is written in place, as nobody did when it was claimed."""
-        memory = [self._buffers[slot] for slot in self._written]  # its makers: other nodes that were found to be the same
+        memory = [self._buffers[slot] for slot in self._written]  # makers: other nodes that were found to be the same
         return _counted(self._nodes) == self._counts and not any(b.makers or b.is_exported for b in memory)
 
     def is_alone(self) -> bool:
-        """Whether nobody else sees what is written in place, nor what the last replay put at places."""
-        return _counted(self._placed) == self._placed_counts and self._owns()
+        """Whether nobody else sees what is written in place, nor what the last replay put at places.
+
+        Another thread might take what lies at a place between this look and the launch.
+        """
+        is_seen = bool(self._placed) and are_others_about()
+        return not is_seen and _counted(self._placed) == self._placed_counts and self._owns()
 
     def _note_placed(self) -> None:
         """What the tensors at places are, and how often they are referred to while the state is looked at."""
         state = self.guard.check() if self.effects.known else ()
-        if state is None:
+        if state is None or (state and are_others_about()):  # which may have one of them now
             self._placed_counts = _UNKNOWN
             return
         places = [place for place, _ in self.effects.known]
