@@ -206,7 +206,7 @@ def _interrupted(call: Callable[[], object], at: int) -> bool:
 def test_a_replay_that_was_interrupted_leaves_nothing_half_done(function: Callable[..., Any]) -> None:
     """Addresses and variables count as given only when each of their places holds them."""
     step = jit(function)
-    looks: list[Any] = [(real(1, 2), N.bind(1)), (real(3, 4), N.bind(2))]
+    looks: list[Any] = [(real(n, 2).to(W.device).realize(), N.bind(n)) for n in (1, 2)]
     looks = [look[: 1 if function is with_state else 2] for look in looks]
     wanted = [show(function(*look)) for look in looks]
     for _ in range(3):
