@@ -13,7 +13,7 @@ from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from kernmill.ir import DType, UOp, reshape
+from kernmill.ir import DType, UOp, are_others_about, reshape
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from .guards import Guard
@@ -33,7 +33,8 @@ _uop_of = attrgetter("uop")
 class _Spare:
     """Memory with a node for each shape. `counts`: how often these are referred to while nobody else has them.
 
-    The memory itself is counted too: other nodes may stand for it, and NumPy may see it.
+    The memory itself is counted too: other nodes may stand for it, NumPy may see it, and a replay that writes it in
+    place takes it over, into a Buffer of its own.
     """
 
     __slots__ = ("buffer", "counted", "counts", "nodes")
@@ -43,7 +44,7 @@ class _Spare:
         node = buffer_node(self.buffer)
         self.nodes = (node, *[reshape(node, shape) for shape in shapes])
         del node
-        self.counted = (self.buffer, *self.nodes)
+        self.counted = (self.buffer, self.buffer.owner, *self.nodes)
         self.counts = [*map(getrefcount, self.counted)]
 
 
@@ -384,16 +385,21 @@ class Entry:
 
     def _owns(self) -> bool:
         """Whether nobody else sees what is written in place, as nobody did when it was claimed."""
-        return _counted(self._nodes) == self._counts and not any(self._buffers[i].is_exported for i in self._written)
+        memory = [self._buffers[slot] for slot in self._written]  # makers: other nodes that were found to be the same
+        return _counted(self._nodes) == self._counts and not any(b.makers or b.is_exported for b in memory)
 
     def is_alone(self) -> bool:
-        """Whether nobody else sees what is written in place, nor what the last replay put at places."""
-        return _counted(self._placed) == self._placed_counts and self._owns()
+        """Whether nobody else sees what is written in place, nor what the last replay put at places.
+
+        Another thread might take what lies at a place between this look and the launch.
+        """
+        is_seen = bool(self._placed) and are_others_about()
+        return not is_seen and _counted(self._placed) == self._placed_counts and self._owns()
 
     def _note_placed(self) -> None:
         """What the tensors at places are, and how often they are referred to while the state is looked at."""
         state = self.guard.check() if self.effects.known else ()
-        if state is None:
+        if state is None or (state and are_others_about()):  # which may have one of them now
             self._placed_counts = _UNKNOWN
             return
         places = [place for place, _ in self.effects.known]

@@ -169,7 +169,8 @@ class Jit(Generic[P, R]):
                     return result  # type: ignore[no-any-return]
             if not call.values:
                 return self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
-            args, kwargs = opened(args), opened(kwargs)
+            named: Any = {name: opened(value) for name, value in kwargs.items()}
+            args, kwargs = opened(args), named
             with _capturing, with_values(call.values):  # equal nodes of two threads would have two values
                 before = {ref: tensor.uop for ref, tensor in tracked_tensors()}
                 try:

@@ -63,7 +63,9 @@ class CompilerProcess:
         self.waiting: queue.SimpleQueue[queue.SimpleQueue[bytes | None]] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.is_lost = False
-        self.threads = [threading.Thread(target=work, daemon=True) for work in (self._write, self._read)]
+        self.threads = [
+            threading.Thread(target=work, name="kernmill-llvm", daemon=True) for work in (self._write, self._read)
+        ]
         for thread in self.threads:
             thread.start()
         atexit.register(self.close)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -204,7 +206,7 @@ def _interrupted(call: Callable[[], object], at: int) -> bool:
 def test_a_replay_that_was_interrupted_leaves_nothing_half_done(function: Callable[..., Any]) -> None:
     """Addresses and variables count as given only when each of their places holds them."""
     step = jit(function)
-    looks: list[Any] = [(real(1, 2), N.bind(1)), (real(3, 4), N.bind(2))]
+    looks: list[Any] = [(real(n, 2).to(W.device).realize(), N.bind(n)) for n in (1, 2)]
     looks = [look[: 1 if function is with_state else 2] for look in looks]
     wanted = [show(function(*look)) for look in looks]
     for _ in range(3):
@@ -258,7 +260,9 @@ def trained(lr: float = 0.1) -> tuple[Any, list[Tensor], Any]:
     return jit(step_of(*made[0])), made[0][0], partial(step_of(*made[1]))
 
 
-X, Y = real(1, 2, 3, 4, 5, 6).reshape(2, 3), Tensor([1, 3]).realize()
+def batch() -> tuple[Tensor, Tensor]:
+    """Numbers and labels, on the device of the test."""
+    return real(1, 2, 3, 4, 5, 6).reshape(2, 3), Tensor([1, 3]).realize()
 
 
 def addresses(params: list[Tensor]) -> list[int]:
@@ -269,7 +273,7 @@ def test_a_training_step_is_what_plain_execution_is_and_writes_gradients_where_t
     step, params, plain = trained()
     places = []
     for turn in range(8):
-        assert show(step(X, Y)) == pytest.approx(show(plain(X, Y)), rel=1e-4)
+        assert show(step(*batch())) == pytest.approx(show(plain(*batch())), rel=1e-4)
         places.append((addresses(params), [id(p.grad) for p in params]))
         assert turn < 3 or step._recent[0].call is not None
     assert places[4] == places[5] == places[6] == places[7]
@@ -292,17 +296,17 @@ def grad_of(params: list[Tensor]) -> Tensor:
 def test_what_somebody_keeps_of_a_step_stays_as_it_is(look: Callable[[list[Tensor]], Any]) -> None:
     step, params, _ = trained()
     for _ in range(5):
-        step(X, Y)
+        step(*batch())
     kept = look(params)
     shown = show(copied(kept))
     for _ in range(3):
-        step(X, Y)
+        step(*batch())
         assert show(copied(kept)) == shown
     del kept
     gc.collect()
-    step(X, Y)
+    step(*batch())
     place = addresses(params)
-    step(X, Y)
+    step(*batch())
     assert addresses(params) == place  # nobody looks any more
 
 
@@ -313,14 +317,14 @@ def copied(value: Any) -> Any:
 def test_a_gradient_that_was_exchanged_or_taken_away_between_steps() -> None:
     step, params, plain = trained()
     for _ in range(5):
-        step(X, Y), plain(X, Y)
+        step(*batch()), plain(*batch())
     mine = Tensor(np.full((3, 4), 7, np.float32)).realize()
     params[0].grad = mine
-    assert show(step(X, Y)) == pytest.approx(show(plain(X, Y)), rel=1e-4)
+    assert show(step(*batch())) == pytest.approx(show(plain(*batch())), rel=1e-4)
     assert show(mine) == [[7] * 4] * 3
     params[1].grad = None
     for _ in range(3):
-        assert show(step(X, Y)) == pytest.approx(show(plain(X, Y)), rel=1e-4)
+        assert show(step(*batch())) == pytest.approx(show(plain(*batch())), rel=1e-4)
 
 
 def test_a_gradient_that_is_added_to_is_read_first() -> None:
@@ -356,10 +360,10 @@ def test_a_step_that_returns_its_gradient_gives_another_each_time() -> None:
 def test_a_label_out_of_range_is_told_by_a_replay_that_writes_in_place() -> None:
     step, params, _ = trained()
     for _ in range(5):
-        step(X, Y)
+        step(*batch())
     with pytest.raises(IndexRangeError):
-        step(X, Tensor([1, 9]).realize())
-    step(X, Y)
+        step(batch()[0], Tensor([1, 9]).realize())
+    step(*batch())
     assert np.isfinite(params[0].numpy()).all()
 
 
@@ -380,3 +384,24 @@ def test_a_cache_that_is_written_in_place_by_straight_code() -> None:
         assert show(put(real(turn, turn).reshape(1, 2), place.bind(turn % 4))) == wanted.sum()
         assert show(cache) == wanted.tolist()
         assert old is None or show(old) == before
+
+
+def test_gradients_are_not_written_where_another_thread_may_take_them() -> None:
+    """It may do so while a launch is under way; and it may have one already when they are counted."""
+    step, params, _ = trained()
+    for _ in range(5):
+        step(*batch())
+    place, is_done = addresses(params), threading.Event()
+    step(*batch())
+    assert addresses(params) == place
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(is_done.wait)
+        step(*batch())
+        assert addresses(params) != place
+        is_done.set()
+    place = addresses(params)
+    step(*batch())
+    assert addresses(params) != place
+    place = addresses(params)
+    step(*batch())
+    assert addresses(params) == place

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from kernmill import Tensor
+from kernmill import Tensor, jit
 from kernmill.runtime import Buffer
 from kernmill.tensor_memory import buffer_of, make_real, own, refresh, stored
 
@@ -66,3 +68,62 @@ def test_assignments_to_constants_leave_no_memory_behind() -> None:
 
     before = buffers_after(500)
     assert [buffers_after(500 + more) for more in range(1, 4)] == [before] * 3
+
+
+def test_what_is_the_same_as_what_is_written_is_not_written_under_it() -> None:
+    """contiguous() of memory is that memory, by another node than the one whose references are counted."""
+    total = Tensor(np.zeros(4, np.float32)).realize()
+
+    @jit
+    def add(x: Tensor) -> None:
+        total.assign(total + x)
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(5):
+        add(one)
+    before = total.contiguous().realize()
+    for _ in range(3):
+        add(one)
+    assert (before.tolist(), total.tolist()) == ([5] * 4, [8] * 4)
+
+
+def test_memory_of_a_result_that_was_written_in_place_is_not_used_again() -> None:
+    """By another node than the one that the result had, and in a Buffer of its own since."""
+    place = SimpleNamespace(total=Tensor(np.zeros(4, np.float32)).realize())
+    twice = jit(lambda x: x * 2)
+
+    @jit
+    def add(x: Tensor) -> None:
+        place.total.assign(place.total + x)
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(3):
+        twice(one)
+        add(one)
+    place.total = twice(one).contiguous().realize()
+    for _ in range(3):
+        add(one)
+    for _ in range(6):
+        twice(one)
+    assert place.total.tolist() == [5] * 4
+
+
+@pytest.mark.parametrize("is_leaf", [False, True])
+def test_what_another_capture_was_given_is_not_written_under_it(is_leaf: bool) -> None:
+    """Its capture gave the copy a node of its own, so that nobody else seemed to see the memory of the one written."""
+    total = Tensor(np.zeros(4, np.float32), requires_grad=is_leaf).realize()
+
+    @jit
+    def add(x: Tensor) -> None:
+        total.assign(total.detach() + x)
+        total.realize()
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(5):
+        add(one)
+    before = total.detach()
+    other = jit(lambda x: x + 1)
+    for _ in range(3):
+        other(before)
+    add(one)
+    assert (before.tolist(), total.tolist()) == ([5] * 4, [6] * 4)

@@ -478,3 +478,10 @@ def test_an_assignment_to_constants_is_made_anew_for_each_value() -> None:
 
     for length in (3, 3, 4, 2, 4):
         assert placed(n.bind(length)).tolist() == [float(place == length + 1) for place in range(9)]
+
+
+def test_a_variable_by_keyword() -> None:
+    n, x = Variable("n", 0, 5), Tensor(np.ones(3, np.float32)).realize()
+    times = jit(lambda x, n: x * n)
+    assert [times(x, n=n.bind(value)).tolist() for value in (2, 3, 4, 5)] == [[value] * 3 for value in (2, 3, 4, 5)]
+    assert times.cache_info().captures == 1
