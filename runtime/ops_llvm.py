@@ -114,21 +114,21 @@ class _Table(Batch):
         return partial(slots.__setitem__, np.array([place for _, place in found]))
 
     def run(self, *, is_timed: bool = False) -> list[int]:
-        times = []
+        times, before = [], len(_refused)
         if is_timed:
             times = self.table.run_timed(default_pool())
         else:
             self.short.run(default_pool())
-        if _refused:
+        if len(_refused) > before:  # whose kernel it was is not known: every batch that ran meanwhile is told
             raise OutOfMemoryError(
-                f"{self.device.name}: no room for the {_refused.pop():,} bytes that a kernel takes on each thread. "
+                f"{self.device.name}: no room for the {_refused[-1]:,} bytes that a kernel takes on each thread. "
                 "Free some tensors, or run on fewer THREADS."
             )
         return times
 
 
-_refused: set[int] = set()  # bytes, by kernels that computed nothing
-_tell: Any = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_refused.add)
+_refused: list[int] = []  # bytes, by kernels that computed nothing; it only grows
+_tell: Any = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_refused.append)
 _EXTERNS = {"km_no_memory": ctypes.cast(_tell, ctypes.c_void_p).value or 0}
 
 

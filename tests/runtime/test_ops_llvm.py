@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor
+from kernmill import Context, Tensor, jit
 from kernmill.ir import OutOfMemoryError
-from kernmill.runtime import elf, host, plan
+from kernmill.runtime import elf, host, ops_llvm, plan, pool
 
 
 @pytest.mark.skipif(
@@ -29,3 +30,33 @@ def test_a_kernel_without_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
                 (x @ y).realize()
         np.testing.assert_allclose((x[:1000] @ y).numpy(), a[:1000] @ b, rtol=1e-3, atol=1e-3)
     plan.plans.clear()
+
+
+def test_missing_memory_is_told_to_the_batch_that_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever batch looked first was told, and the one that lacked memory gave any values."""
+    launch = pool.LaunchTable.run
+
+    def refused(table: pool.LaunchTable, threads: pool.Pool) -> None:
+        launch(table, threads)
+        ops_llvm._tell(64)
+        with monkeypatch.context() as patch:  # another thread's, on another pool
+            patch.setattr(pool.LaunchTable, "run", launch)
+            with suppress(OutOfMemoryError):
+                other(x).realize()
+
+    with Context(DEVICE="LLVM"):
+        x, other = Tensor([1.0, 2.0]).realize(), jit(lambda x: x * 2 + 1)
+        for _ in range(3):
+            other(x).realize()
+        with monkeypatch.context() as patch:
+            patch.setattr(pool.LaunchTable, "run", refused)
+            with pytest.raises(OutOfMemoryError, match="the 64 bytes"):
+                (x * 3).realize()
+        np.testing.assert_array_equal((x * 5).numpy(), [5.0, 10.0])
+
+
+def test_missing_memory_that_nobody_was_told_of_is_not_told_to_others() -> None:
+    """As after Ctrl-C, between a launch and the look at what it lacked."""
+    ops_llvm._tell(64)
+    with Context(DEVICE="LLVM"):
+        np.testing.assert_array_equal((Tensor([1.0, 2.0]) * 7).numpy(), [7.0, 14.0])
