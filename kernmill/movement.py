@@ -489,7 +489,7 @@ J = TypeVar("J", bound=Joining)
 
 
 @with_sentences
-def cat(tensors: Sequence[J], axis: int = 0) -> J:
+def cat(tensors: Iterable[J], axis: int = 0) -> J:
     """Tensors side by side along an axis.
 
     Raises:
@@ -500,7 +500,7 @@ def cat(tensors: Sequence[J], axis: int = 0) -> J:
 
 
 @with_sentences
-def stack(tensors: Sequence[J], axis: int = 0) -> J:
+def stack(tensors: Iterable[J], axis: int = 0) -> J:
     """Tensors of one shape along a new axis.
 
     Raises:
@@ -510,13 +510,14 @@ def stack(tensors: Sequence[J], axis: int = 0) -> J:
     return first.stack(*others, axis=axis)
 
 
-def _listed(tensors: Sequence[J], call: str) -> Sequence[J]:
+def _listed(tensors: Iterable[J], call: str) -> list[J]:
     """Raises ShapeError where there are none, DTypeError where one tensor stands for a list."""
     if isinstance(tensors, Lazy):
         raise DTypeError(f"{call}: one tensor of shape {show_shape(tensors.uop.shape)}. Give a list of tensors.")
-    if not tensors:
+    found = list(tensors)
+    if not found:
         raise ShapeError(f"{call}: no tensors. Give at least one.")
-    return tensors
+    return found
 
 
 @with_sentences

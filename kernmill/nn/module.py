@@ -37,7 +37,7 @@ class Module:
             return self.forward(*args, **kwargs)
         except Exception as error:
             is_ours = type(self).__module__.startswith(f"{__name__.partition('.')[0]}.nn.")
-            if is_ours and is_foreign(error) and (fault := misfit(self.forward, args, kwargs)):
+            if is_ours and is_foreign(error, self.forward) and (fault := misfit(self.forward, args, kwargs)):
                 raise fault from None
             raise
 
