@@ -18,7 +18,7 @@ from kernmill.ir import DTypeError, KernmillError, UOp
 
 from .size import SymbolicSize
 
-__all__ = ["is_foreign", "misfit", "with_sentences"]
+__all__ = ["is_foreign", "misfit", "refuse", "with_sentences"]
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
@@ -41,6 +41,18 @@ def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
     return package in (function.__module__.partition(".")[0], "numpy") or package in sys.stdlib_module_names
 
 
+def refuse(
+    error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise an error that names an argument, if one can be blamed. No frame keeps it: it would keep the arguments."""
+    fault = misfit(function, args, kwargs) if is_foreign(error, function) else None
+    try:
+        if fault is not None:
+            raise fault from None
+    finally:
+        del fault
+
+
 def with_sentences(function: Call) -> Call:
     """Decorator of a public function: what fails because of an argument's type says so."""
 
@@ -49,8 +61,7 @@ def with_sentences(function: Call) -> Call:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if is_foreign(error, function) and (fault := misfit(function, args, kwargs)):
-                raise fault from None
+            refuse(error, function, args, kwargs)
             raise
 
     return guarded  # type: ignore[return-value]

@@ -46,7 +46,7 @@ from kernmill.ir import (
     setting,
 )
 
-from .arguments import is_foreign, misfit
+from .arguments import refuse
 from .size import SymbolicSize, as_node, shown
 
 if TYPE_CHECKING:
@@ -370,8 +370,7 @@ def _traced(method: Method) -> Method:
         try:
             return method(*args, **kwargs)
         except Exception as error:
-            if is_foreign(error, method) and (fault := misfit(method, args, kwargs)):
-                raise fault from None
+            refuse(error, method, args, kwargs)
             raise
         finally:
             UOp.current_origin = None

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import DTypeError, ShapeError, Tensor, cat, stack
+from kernmill import DTypeError, ShapeError, Tensor, cat, stack, where
 from kernmill.arguments import is_foreign, misfit, with_sentences
+from kernmill.ir import no_collection
+from kernmill.nn import Linear
 from kernmill.nn.optim import clip_grad_norm
 
 
@@ -82,3 +85,21 @@ def test_what_is_used_up_is_not_judged() -> None:
     assert cat(iter([Tensor([1]), Tensor([2])])).shape == stack(Tensor([i]) for i in range(2)).reshape(2).shape == (2,)
     with pytest.raises(ShapeError, match="cat: no tensors"):
         cat(iter([]))
+
+
+FLAG: Any = True
+FAILING: list[Callable[[Any], Any]] = [
+    lambda x: x.gather(0, [0]), lambda x: where(FLAG, x, 1), lambda x: Linear(4, 3)([x])]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", FAILING, ids=range(len(FAILING)))
+def test_a_sentence_keeps_no_arguments(call: Callable[[Any], Any]) -> None:
+    """The frame that raised it held it, and it the frame: tensors stayed until the next collection."""
+    x = Tensor([1.0])
+    still = weakref.ref(x)
+    with no_collection():
+        try:
+            call(x)
+        except DTypeError:
+            del x
+        assert still() is None
