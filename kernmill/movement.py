@@ -42,8 +42,9 @@ Axes = int | Sequence[int] | None
 
 def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     """reshape(2, 3) and reshape((2, 3)) are the same call."""
-    if len(sizes) == 1 and isinstance(sizes[0], Iterable) and not isinstance(sizes[0], (UOp, str, bytes)):
-        sizes = tuple(sizes[0])
+    first = sizes[0] if len(sizes) == 1 else None
+    if isinstance(first, Iterable) and not isinstance(first, (UOp, str, bytes)) and getattr(first, "shape", 0) != ():
+        sizes = tuple(first)
     sizes = tuple(map(as_node, sizes))
     for size in sizes:
         if not isinstance(size, UOp) and not hasattr(size, "__index__"):
