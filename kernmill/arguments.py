@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import reprlib
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from kernmill.ir import DTypeError, KernmillError, UOp
 
 from .size import SymbolicSize
 
-__all__ = ["is_foreign", "misfit", "with_sentences"]
+__all__ = ["is_foreign", "misfit", "refuse", "with_sentences"]
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
@@ -28,9 +29,28 @@ _TENSORS = ("Self", "Tensor", "Lazy", "Movement", "Contraction", "M", "L", "J")
 _SEVERAL = {"int": "several whole numbers", "float": "several numbers", "Self": "several tensors"}
 
 
-def is_foreign(error: BaseException) -> bool:
-    """Whether Python or NumPy raised this, and no part of kernmill with a sentence of its own."""
-    return isinstance(error, _FAILURES) and not isinstance(error, KernmillError)
+def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
+    """Whether Python or NumPy raised this in a function of ours: no sentence of kernmill's, and nothing that a user's
+    own code says, such as a generator that was given, an `__array__` or a layer."""
+    place = error.__traceback__
+    if not isinstance(error, _FAILURES) or isinstance(error, KernmillError) or place is None:
+        return False
+    while place.tb_next is not None:
+        place = place.tb_next
+    package = place.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in (function.__module__.partition(".")[0], "numpy") or package in sys.stdlib_module_names
+
+
+def refuse(
+    error: BaseException, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Raise an error that names an argument, if one can be blamed. No frame keeps it: it would keep the arguments."""
+    fault = misfit(function, args, kwargs) if is_foreign(error, function) else None
+    try:
+        if fault is not None:
+            raise fault from None
+    finally:
+        del fault
 
 
 def with_sentences(function: Call) -> Call:
@@ -41,8 +61,7 @@ def with_sentences(function: Call) -> Call:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            if is_foreign(error) and (fault := misfit(function, args, kwargs)):
-                raise fault from None
+            refuse(error, function, args, kwargs)
             raise
 
     return guarded  # type: ignore[return-value]
@@ -60,8 +79,9 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
         values = value if parameter.kind is parameter.VAR_POSITIONAL else [value]
         bad = next((v for v in values if not _fits(v, kind)), inspect.Parameter.empty)
         if bad is not inspect.Parameter.empty:
+            call = function.__qualname__.removesuffix(".__init__")
             return DTypeError(
-                f"{function.__qualname__}: {name} is {_shown(bad)}, of type {type(bad).__name__}. "
+                f"{call}: {name} is {_shown(bad)}, of type {type(bad).__name__}. "
                 f"Give {' or '.join(dict.fromkeys(_wanted(word) for word in _split(kind)))}{_wrapping(bad, kind)}."
             )
     return None
@@ -107,8 +127,11 @@ def _fits_word(value: Any, word: str) -> bool:
     if name in ("str", "bool"):
         return isinstance(value, str) if name == "str" else isinstance(value, bool) or not isinstance(value, str)
     if name in ("Sequence", "Iterable"):
-        is_several = isinstance(value, Iterable) and not isinstance(value, (str, bytes)) and not is_tensor
-        return is_several and (name == "Iterable" or hasattr(value, "__len__")) and all(_fits(v, inner) for v in value)
+        if not isinstance(value, Iterable) or isinstance(value, (str, bytes)) or is_tensor:
+            return False
+        if not hasattr(value, "__len__"):
+            return name == "Iterable"  # what it gives has been used up
+        return all(_fits(v, inner) for v in value)
     if name in ("os.PathLike", "Mapping"):
         return hasattr(value, "__fspath__") if name == "os.PathLike" else isinstance(value, Mapping)
     if name == "tuple":

@@ -24,6 +24,7 @@ import reprlib
 import sys
 import weakref
 from collections.abc import Callable, Generator, Sequence
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 from kernmill.ir import (
@@ -45,7 +46,7 @@ from kernmill.ir import (
     setting,
 )
 
-from .arguments import is_foreign, misfit
+from .arguments import refuse
 from .size import SymbolicSize, as_node, shown
 
 if TYPE_CHECKING:
@@ -263,8 +264,8 @@ class Lazy:
         Raises:
             DTypeError: a Python number that the dtype does not hold.
         """
-        if self.dtype.is_int and isinstance(value, float):
-            return self._make(checked_const(self.dtype, value, self.dtype))
+        if self.dtype.is_int and isinstance(value, Real) and not isinstance(value, Integral):  # NumPy's too
+            return self._make(checked_const(self.dtype, float(value), self.dtype))
         return self._tensor(value).cast(self.dtype)
 
     def _join(self, *values: Operand) -> list[Self]:
@@ -369,8 +370,7 @@ def _traced(method: Method) -> Method:
         try:
             return method(*args, **kwargs)
         except Exception as error:
-            if is_foreign(error) and (fault := misfit(method, args, kwargs)):
-                raise fault from None
+            refuse(error, method, args, kwargs)
             raise
         finally:
             UOp.current_origin = None

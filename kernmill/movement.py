@@ -42,8 +42,9 @@ Axes = int | Sequence[int] | None
 
 def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     """reshape(2, 3) and reshape((2, 3)) are the same call."""
-    if len(sizes) == 1 and isinstance(sizes[0], Iterable) and not isinstance(sizes[0], (UOp, str, bytes)):
-        sizes = tuple(sizes[0])
+    first = sizes[0] if len(sizes) == 1 else None
+    if isinstance(first, Iterable) and not isinstance(first, (UOp, str, bytes)) and getattr(first, "shape", 0) != ():
+        sizes = tuple(first)
     sizes = tuple(map(as_node, sizes))
     for size in sizes:
         if not isinstance(size, UOp) and not hasattr(size, "__index__"):
@@ -489,7 +490,7 @@ J = TypeVar("J", bound=Joining)
 
 
 @with_sentences
-def cat(tensors: Sequence[J], axis: int = 0) -> J:
+def cat(tensors: Iterable[J], axis: int = 0) -> J:
     """Tensors side by side along an axis.
 
     Raises:
@@ -500,7 +501,7 @@ def cat(tensors: Sequence[J], axis: int = 0) -> J:
 
 
 @with_sentences
-def stack(tensors: Sequence[J], axis: int = 0) -> J:
+def stack(tensors: Iterable[J], axis: int = 0) -> J:
     """Tensors of one shape along a new axis.
 
     Raises:
@@ -510,13 +511,14 @@ def stack(tensors: Sequence[J], axis: int = 0) -> J:
     return first.stack(*others, axis=axis)
 
 
-def _listed(tensors: Sequence[J], call: str) -> Sequence[J]:
+def _listed(tensors: Iterable[J], call: str) -> list[J]:
     """Raises ShapeError where there are none, DTypeError where one tensor stands for a list."""
     if isinstance(tensors, Lazy):
         raise DTypeError(f"{call}: one tensor of shape {show_shape(tensors.uop.shape)}. Give a list of tensors.")
-    if not tensors:
+    found = list(tensors)
+    if not found:
         raise ShapeError(f"{call}: no tensors. Give at least one.")
-    return tensors
+    return found
 
 
 @with_sentences

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes, promote, show_shape
@@ -46,10 +47,15 @@ def _filled(shape: Sequence[int], value: float, dtype: DType, *, is_parameter: b
     return Tensor(np.full(tuple(shape), value, np.float32), dtype, requires_grad=is_parameter)
 
 
+def _is_size(value: object) -> bool:
+    """Whether this is 1 or more, also as NumPy counts: np.prod(shape) is no int."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
 def _sizes(layer: str, **sizes: int) -> None:
-    """Refuse sizes that are not positive ints."""
+    """Refuse sizes that are not positive whole numbers."""
     for name, size in sizes.items():
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not _is_size(size):
             raise ShapeError(f"{layer}: {name}={size!r}. Give a whole number, 1 or more.")
 
 
@@ -134,8 +140,8 @@ class ConvTranspose2d(Module):
 
 
 def _kernel(layer: str, size: Each, rank: int) -> tuple[int, ...]:
-    kernel = tuple(size) if isinstance(size, Sequence) else (size,) * rank
-    if len(kernel) != rank or any(not isinstance(k, int) or k < 1 for k in kernel):
+    kernel = tuple(size) if isinstance(size, Iterable) else (size,) * rank
+    if len(kernel) != rank or not all(map(_is_size, kernel)):
         raise ShapeError(f"{layer}: kernel_size={size!r}. Give one size, or {rank}, each 1 or more.")
     return kernel
 
@@ -149,7 +155,7 @@ class BatchNorm(Module):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
                  track_running_stats: bool = True, *, dtype: DType = dtypes.default_float) -> None:  # fmt: skip
         _sizes("BatchNorm", num_features=num_features)
-        if not isinstance(momentum, (int, float)) or not 0 <= momentum <= 1:
+        if not isinstance(momentum, (int, float, Real)) or not 0 <= momentum <= 1:
             raise SettingError(f"BatchNorm: momentum={momentum!r}. Give a number from 0 to 1.")
         self.eps, self.momentum, self.num_features = eps, momentum, num_features
         shape = (num_features,)
@@ -240,8 +246,8 @@ _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "floa
 
 
 def _last_axes(layer: str, sizes: Each) -> tuple[int, ...]:
-    shape = tuple(sizes) if isinstance(sizes, Sequence) else (sizes,)
-    if not shape or any(not isinstance(size, int) or size < 1 for size in shape):
+    shape = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    if not shape or not all(map(_is_size, shape)):
         raise ShapeError(f"{layer}: normalized_shape={sizes!r}. Give the sizes of the last axes, each 1 or more.")
     return shape
 

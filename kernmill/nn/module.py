@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from kernmill.ir import FormatError, show_shape
 
-from ..arguments import is_foreign, misfit, with_sentences
+from ..arguments import refuse, with_sentences
 from ..lazy import is_training
 from ..tensor import Tensor
 
@@ -36,9 +36,8 @@ class Module:
         try:
             return self.forward(*args, **kwargs)
         except Exception as error:
-            is_ours = type(self).__module__.startswith(f"{__name__.partition('.')[0]}.nn.")
-            if is_ours and is_foreign(error) and (fault := misfit(self.forward, args, kwargs)):
-                raise fault from None
+            if type(self).__module__.startswith(f"{__name__.partition('.')[0]}.nn."):
+                refuse(error, self.forward, args, kwargs)
             raise
 
     # --- what is inside

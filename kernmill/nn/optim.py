@@ -7,7 +7,8 @@ a step computes parameters and state in one realize. A captured step therefore a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from numbers import Real
 
 from kernmill.ir import DType, GradientError, SettingError, dtypes
 
@@ -132,8 +133,8 @@ class Adam(Optimizer):
         super().__init__(parameters, lr)
         name = type(self).__name__
         _at_least_zero(name, eps=eps, weight_decay=weight_decay)
-        is_pair = isinstance(betas, Sequence) and len(betas) == 2
-        if not is_pair or not all(isinstance(beta, (int, float)) and 0 <= beta < 1 for beta in betas):
+        is_pair = isinstance(betas, Collection) and len(betas) == 2
+        if not is_pair or not all(isinstance(beta, (int, float, Real)) and 0 <= beta < 1 for beta in betas):
             raise SettingError(f"{name}: betas={betas!r}. Give two numbers from 0 to below 1, such as (0.9, 0.999).")
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
         self.mean, self.square = self._zeros(), self._zeros()
@@ -242,5 +243,5 @@ def _checked(name: str, parameters: Iterable[Tensor]) -> list[Tensor]:
 
 def _at_least_zero(name: str, **values: float) -> None:
     for word, value in values.items():
-        if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        if not isinstance(value, (int, float, Real)) or not 0 <= value < math.inf:
             raise SettingError(f"{name}: {word}={value!r}. Give a number, 0 or more.")

@@ -68,6 +68,7 @@ CASES: dict[str, Case] = {
              "manual_seed: seed is 'a', of type str. Give a whole number."),
     "layer": (lambda: NN.Linear(4, 3)(3), DTypeError,
               "Linear.forward: x is 3, of type int. Give a Tensor; wrap data in Tensor(..)."),
+    "constructor": (lambda: NN.Dropout("a"), DTypeError, "Dropout: p is 'a', of type str. Give a number."),
     "state": (lambda: NN.Linear(4, 3).load_state_dict(3), DTypeError,
               "Module.load_state_dict: state is 3, of type int. Give a dict."),
     "path": (lambda: NN.state.save(3, {}), DTypeError, "save: path is 3, of type int. Give a text or a path."),
@@ -86,6 +87,9 @@ CASES: dict[str, Case] = {
     "nan_written": (lambda: i().__setitem__(0, math.nan), DTypeError,
                     "nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
                     "Cast the tensor to a float dtype first."),
+    "numpys_nan": (lambda: i().masked_fill(i() > 0, np.float32("nan")), DTypeError,
+                   "nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
+                   "Cast the tensor to a float dtype first."),
     "full_of_nan": (lambda: ANY.full((2,), math.nan, dtype="int8"), DTypeError,
                     "nan does not fit int8 (-128 to 127). Cast the tensor to a float dtype first."),
     "huge": (lambda: x() + 10**400, DTypeError,
@@ -150,6 +154,17 @@ CASES: dict[str, Case] = {
     "betas": (lambda: NN.optim.Adam([Tensor([1.0], requires_grad=True)], betas=3), SettingError,
               "Adam: betas=3. Give two numbers from 0 to below 1, such as (0.9, 0.999)."),
 }  # fmt: skip
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """np.prod(shape) as in_features was refused as no whole number, and so were np.float32 as momentum and betas."""
+    assert NN.Linear(np.prod((2, 2)), np.int64(3)).weight.shape == (3, 4)
+    assert NN.Conv2d(2, 3, (np.int64(3), 3)).weight.shape == NN.Conv2d(2, 3, np.int32(3)).weight.shape == (3, 2, 3, 3)
+    assert NN.LayerNorm(np.int64(3)).weight.shape == NN.RMSNorm([np.int64(3)]).weight.shape == (3,)
+    assert NN.LayerNorm(np.array([2, 3])).weight.shape == (2, 3)
+    assert NN.BatchNorm(np.int64(2), momentum=np.float32(0.5)).momentum == 0.5
+    parameter = Tensor([1.0], requires_grad=True)
+    assert len(NN.optim.Adam([parameter], np.float32(0.5), np.array([0.5, 0.75])).betas) == 2
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -23,6 +23,23 @@ def test_the_collector_is_left_as_it_was(is_on: bool) -> None:
         (gc.enable if was_on else gc.disable)()
 
 
+def test_an_interrupt_while_it_grows_old_leaves_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at the end of a plan left the collector off for good."""
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    was_on = gc.isenabled()
+    gc.enable()
+    try:
+        monkeypatch.setattr(gc, "get_freeze_count", interrupted)
+        with pytest.raises(KeyboardInterrupt), no_collection():
+            pass
+        assert gc.isenabled()
+    finally:
+        (gc.enable if was_on else gc.disable)()
+
+
 def test_what_was_made_without_the_collector_is_old() -> None:
     """Looking through the nodes of a plan right behind it took 15 of the 340 ms of CPU of a block's first call."""
     gc.collect()

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import DTypeError, Tensor
+from kernmill import DTypeError, ShapeError, Tensor, cat, stack, where
 from kernmill.arguments import is_foreign, misfit, with_sentences
+from kernmill.ir import no_collection
+from kernmill.nn import Linear
+from kernmill.nn.optim import clip_grad_norm
 
 
 def example(x: Tensor, sizes: int | Sequence[int] | None = None, *others: Tensor, rate: float = 1.0) -> int:
@@ -53,6 +57,49 @@ def test_only_failures_are_looked_at() -> None:
         guarded(Tensor([1]), "ab", rate="c")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="itself") as caught:
         guarded(Tensor([1]), rate=0)
-    assert is_foreign(caught.value)
+    assert is_foreign(caught.value, example)
     with pytest.raises(TypeError, match="missing"):
         guarded()  # type: ignore[call-arg]
+
+
+def test_what_a_users_code_raises_is_passed_on() -> None:
+    """A generator's own ValueError became `tensors is <generator object>`, without a word of where it came from."""
+
+    def given() -> Iterator[Tensor]:
+        yield Tensor([1])
+        raise ValueError("what the user's code says")
+
+    class Place:
+        def __index__(self) -> int:
+            raise ValueError("what the user's code says")
+
+    place: Any = Place()
+    calls: list[Callable[[], Any]] = [
+        lambda: cat(given()), lambda: clip_grad_norm(given(), 1.0), lambda: Tensor([1]).sum(place)]  # fmt: skip
+    for call in calls:
+        with pytest.raises(ValueError, match="what the user's code says"):
+            call()
+
+
+def test_what_is_used_up_is_not_judged() -> None:
+    assert cat(iter([Tensor([1]), Tensor([2])])).shape == stack(Tensor([i]) for i in range(2)).reshape(2).shape == (2,)
+    with pytest.raises(ShapeError, match="cat: no tensors"):
+        cat(iter([]))
+
+
+FLAG: Any = True
+FAILING: list[Callable[[Any], Any]] = [
+    lambda x: x.gather(0, [0]), lambda x: where(FLAG, x, 1), lambda x: Linear(4, 3)([x])]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", FAILING, ids=range(len(FAILING)))
+def test_a_sentence_keeps_no_arguments(call: Callable[[Any], Any]) -> None:
+    """The frame that raised it held it, and it the frame: tensors stayed until the next collection."""
+    x = Tensor([1.0])
+    still = weakref.ref(x)
+    with no_collection():
+        try:
+            call(x)
+        except DTypeError:
+            del x
+        assert still() is None

@@ -186,3 +186,11 @@ def test_numpys_ints_are_axes_and_sizes() -> None:
     assert Tensor.ones(1, 1, 4, 4).conv2d(Tensor.ones(1, 1, 2, 2), stride=two, padding=one).shape == (1, 1, 3, 3)
     with pytest.raises(ShapeError, match=r"1.5 as a size or an axis: a float is none. Give whole numbers."):
         t.sum(1.5)  # type: ignore[arg-type]
+
+
+def test_a_number_in_a_tensor_or_an_array_is_a_size() -> None:
+    """They were gone over: `iter(tensor): a 0-d tensor has nothing to go over`."""
+    numbers: list[Any] = [Tensor(4), np.array(4)]
+    for number in numbers:
+        assert Tensor.ones(2, 2).reshape(number).shape == Tensor.rand(number).shape == (4,)
+        assert Tensor.ones(2, 4).sum(number - 3).shape == (2,)
