@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 
 from kernmill.ir import DType, dtypes
-from kernmill.runtime import Buffer, allocate_buffer
-from kernmill.runtime.allocator import ALIGNMENT_BYTES, Block
+from kernmill.runtime import Buffer, allocate_buffer, allocator
 
 __all__ = ["Room"]
 
@@ -29,13 +28,13 @@ class Room:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._parts: list[tuple[Buffer, Block]] = []
+        self._parts: list[tuple[Buffer, allocator.Block]] = []
         self._filled: list[int] = []
         self._is_open = _ORDINARY >= 0
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
-        size = -(-count * dtype.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        size = -(-count * dtype.size_bytes // allocator.ALIGNMENT_BYTES) * allocator.ALIGNMENT_BYTES
         if self._is_open and (not self._parts or self._filled[-1] + size > self._parts[-1][0].numel):
             whole = allocate_buffer(self.device, dtypes.uint8, max(size, _WHOLE_BYTES))
             self._is_open = whole.owner.block.advise(_ORDINARY)
@@ -49,9 +48,9 @@ class Room:
         return Buffer(self.device, dtype, count, whole, whole.address + at)
 
     def settle(self) -> Iterator[None]:
-        """Make large pages of what is there, at most one at each step and not faster than `_SHARE` allows: one is 0.6 ms
-        of copying, or 7 where memory must be got first. It ends where the system refuses, and in a forked child, which
-        shares the pages with its parent.
+        """Make large pages of what is there, at most one at each step and not faster than `_SHARE` allows: one is 0.6
+        ms of copying, or 7 where memory must be got first. It ends where the system refuses, and in a forked child,
+        which shares the pages with its parent.
         """
         process, begin, spent = os.getpid(), time.perf_counter(), 0.0
         for (_, block), filled in zip(self._parts, self._filled, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -41,8 +42,8 @@ def in_new_memory(dtype: DType, shape: Sequence[int], device: str | None = None,
     """A realized tensor with whatever values its memory had: for who assigns all of them, part by part. In `room`, if
     it is one of that device."""
     place = device_name(device)
-    own = room is None or room.device != place
-    buffer = allocate_buffer(place, dtype, prod(shape)) if own else room.buffer(dtype, prod(shape))
+    made = partial(allocate_buffer, place) if room is None or room.device != place else room.buffer
+    buffer = made(dtype, prod(shape))
     buffer.is_borrowed = current_recording() is not None  # each replay needs memory of its own: this is not written
     return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), place)
 
