@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,6 +12,7 @@ from kernmill.ir import DType, dtypes, reshape
 from kernmill.runtime import allocate_buffer, buffer_node, current_recording, upload
 
 from .lazy import device_name
+from .room import Room
 from .tensor import Tensor
 
 __all__ = ["bytes_of", "in_new_memory", "tensor_over"]
@@ -36,10 +38,12 @@ def tensor_over(
     return Tensor._make(reshape(upload(array, dtype, place, borrow=borrow), tuple(shape)), place)
 
 
-def in_new_memory(dtype: DType, shape: Sequence[int], device: str | None = None) -> Tensor:
-    """A realized tensor with whatever values its memory had: for who assigns all of them, part by part."""
+def in_new_memory(dtype: DType, shape: Sequence[int], device: str | None = None, room: Room | None = None) -> Tensor:
+    """A realized tensor with whatever values its memory had: for who assigns all of them, part by part. In `room`, if
+    it is one of that device."""
     place = device_name(device)
-    buffer = allocate_buffer(place, dtype, prod(shape))
+    made = partial(allocate_buffer, place) if room is None or room.device != place else room.buffer
+    buffer = made(dtype, prod(shape))
     buffer.is_borrowed = current_recording() is not None  # each replay needs memory of its own: this is not written
     return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), place)
 

@@ -47,6 +47,15 @@ class Block:
     def release(self) -> None:
         """Nothing holds it any more: the system's memory goes with the object."""
 
+    def advise(self, advice: int, start: int = 0, size: int | None = None) -> bool:
+        """Tell the system how these pages are used; False where it does not listen."""
+        memory: Any = self._memory
+        try:
+            memory.madvise(advice, start, len(memory) - start if size is None else size)
+        except (AttributeError, OSError):  # other memory than the system's; an older system
+            return False
+        return True
+
     def view(self) -> memoryview:
         """The bytes, writable. The view keeps the memory mapped, but after `free` another block may use it."""
         return memoryview(self._memory)[self._offset : self._offset + self.nbytes]

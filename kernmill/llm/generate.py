@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from kernmill.runtime import get_device, launched_ns
 from ..formats import gguf
 from ..jitted import Jit
 from ..quant import QuantizedTensor, load_tensor
+from ..room import Room
 from .alike import Alike
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
@@ -30,6 +31,7 @@ Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
 Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
+_SHORT = 16  # tokens after which it pays to lay the weights better, a little after each
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -89,6 +91,7 @@ class Model:
         self._single = [Variable(f"token{n}", 0, self.architecture.vocabulary - 1) for n in range(sequences)]
         self.computed_tokens = 0  # by all calls so far
         self.builds = self.build_ns = 0  # calls that were no replay, and what they took besides running kernels
+        self._settling: Iterator[None] = iter(())
         self._last = Jit(self._last_logits, runs_first=False)
         self._all = Jit(self._all_states, runs_first=False)
 
@@ -113,16 +116,17 @@ class Model:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         """
         file = source if isinstance(source, gguf.File) else gguf.read(source)
-        used = set[str]()
+        used, room = set[str](), Room(get_device().name)
 
         def weight(name: str) -> Weight | None:
             used.add(name)
-            return _loaded(file, name) if name in file.entries else None
+            return _loaded(file, name, room) if name in file.entries else None
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels are to come, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside):
             model = cls.of(file.metadata, weight, **options)
             _check_all_used(file, used, model.config.name)
+            model._settling = room.settle()
             return model
 
     # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
@@ -200,6 +204,8 @@ class Model:
                 if self.replays == replays:  # a graph was built, its kernels found or compiled, and captured
                     self.builds += 1
                     self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
+            if size == 1 and self.replays > _SHORT:
+                next(self._settling, None)
             self._seen = then
             self.computed_tokens += sum(part.stop - part.start for part in new)
             yield new[: len(texts)], result
@@ -362,12 +368,12 @@ def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
         )
 
 
-def _loaded(file: gguf.File, name: str) -> Weight:
+def _loaded(file: gguf.File, name: str, room: Room) -> Weight:
     """A tensor of a file. Matrices are copied: blocks in the order in which products read them fastest, plain values
     for the large pages that memory of our own has."""
     is_matrix = len(file.entries[name].shape) == 2
     found = load_tensor(file, name, copied=is_matrix)
     if is_matrix:
-        found = found.interleaved() if isinstance(found, QuantizedTensor) else found
+        found = found.interleaved(room) if isinstance(found, QuantizedTensor) else found
         file.release(name)
     return found

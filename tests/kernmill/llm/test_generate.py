@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import gc
 import re
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from kernmill.llm.arch import Config
 from kernmill.llm.generate import Model
 from kernmill.llm.sampling import Sampler
 from kernmill.quant import QuantizedTensor
+from kernmill.tensor_memory import buffer_of
 
 Array = np.ndarray[Any, Any]
 STORIES = "stories260K/stories260Ktok512.gguf"
@@ -348,6 +351,38 @@ def test_a_file_is_a_model(kind: str | None, made: Callable[..., Path]) -> None:
     }
     stored = sum((entry.stop - entry.start) * filled[name] for name, entry in entries.items())
     assert model.memory()[:2] == (stored, 2 * 64 * 32 * 4)
+
+
+def test_weights_are_laid_into_large_pages_after_some_tokens(made: Callable[..., Path], monkeypatch: Any) -> None:
+    """One piece after each token, not for a short text; what is made does not change."""
+    steps: list[int] = []
+
+    def settle(room: Any) -> Iterator[None]:
+        for n in range(3):
+            steps.append(n)
+            yield
+
+    monkeypatch.setattr("kernmill.room.Room.settle", settle)
+    model = Model.from_gguf(made("Q4_0"), block=4)
+    plain = Model.from_gguf(made("Q4_0"), block=4)
+    plain._settling = iter(())
+    ids = [1 + n % 50 for n in range(24)]
+    for end in range(1, len(ids) + 1):
+        np.testing.assert_array_equal(model.next_logits(ids[:end]), plain.next_logits(ids[:end]))
+        if end <= 16:
+            assert not steps
+    assert steps == [0, 1, 2]
+
+
+def test_weights_of_blocks_lie_side_by_side_and_go_with_the_model(made: Callable[..., Path]) -> None:
+    model = Model.from_gguf(made("Q4_0"), block=4)
+    matrices = [m for layer in model.architecture.matrices for m in layer.values() if isinstance(m, QuantizedTensor)]
+    wholes = {weakref.ref(buffer_of(m.data).owner) for m in matrices}  # type: ignore[union-attr]
+    assert len(matrices) > len(wholes) == 1
+    model.next_logits([1, 2, 3])
+    del model, matrices
+    gc.collect()
+    assert all(whole() is None for whole in wholes)
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(0, 0), (1, 2)])

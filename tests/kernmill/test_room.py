@@ -1,0 +1,127 @@
+import mmap
+import weakref
+from typing import Any
+
+import pytest
+
+from kernmill import room as module
+from kernmill.ir import dtypes
+from kernmill.room import Room
+
+needs_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="a system without large pages")
+MB = 1 << 20
+
+
+def _fill(buffer: Any, value: int) -> None:
+    buffer.host_array()[:] = value
+
+
+@needs_pages
+def test_buffers_lie_side_by_side_and_aligned() -> None:
+    room = Room("LLVM")
+    a, b, c = (room.buffer(dtypes.uint8, n) for n in (1000, 64, 5))
+    assert (b.address - a.address, c.address - b.address) == (1024, 64)
+    assert a.address % 64 == 0
+    assert (a.nbytes, b.nbytes, c.nbytes) == (1000, 64, 5)
+
+
+@needs_pages
+def test_what_is_larger_than_a_mapping_has_one_of_its_own() -> None:
+    room = Room("LLVM")
+    small, large, after = (room.buffer(dtypes.float32, n) for n in (100, 20 * MB, 100))
+    _fill(large, 3)
+    _fill(small, 1)
+    _fill(after, 2)
+    assert (small.host_array() == 1).all()
+    assert (large.host_array() == 3).all()
+
+
+@needs_pages
+def test_settling_keeps_values_and_is_done_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SHARE", 1e9)
+    room = Room("LLVM")
+    buffers = [room.buffer(dtypes.uint8, 3 * MB) for _ in range(4)]
+    for n, buffer in enumerate(buffers):
+        _fill(buffer, n + 1)
+    steps = sum(1 for _ in room.settle())
+    assert steps <= 6  # of 12 MB, none where the system refuses
+    for n, buffer in enumerate(buffers):
+        assert (buffer.host_array() == n + 1).all()
+    assert list(room.settle()) == [None] * steps  # once more is nothing new
+
+
+@needs_pages
+def test_settling_takes_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that took 7 s is followed by another one 56 s after the begin."""
+    made: list[int] = []
+    clock = [0.0]
+
+    def advise(block: Any, advice: int, start: int = 0, size: int | None = None) -> bool:
+        if advice == module._COLLAPSE:
+            made.append(start)
+            clock[0] += 7
+        return True
+
+    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    room = Room("LLVM")
+    room.buffer(dtypes.uint8, 9 * MB)
+    settling = room.settle()
+    for _ in range(70):
+        next(settling, None)
+        clock[0] += 0.5
+    assert len(made) == 1
+    for _ in range(40):
+        next(settling, None)
+        clock[0] += 0.5
+    assert len(made) == 2
+
+
+@needs_pages
+def test_a_system_that_refuses_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room("LLVM")
+    room.buffer(dtypes.uint8, 9 * MB)
+    monkeypatch.setattr(module, "_COLLAPSE", 9999)
+    assert list(room.settle()) == []
+
+
+@needs_pages
+def test_a_forked_child_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room("LLVM")
+    _fill(room.buffer(dtypes.uint8, 9 * MB), 1)
+    monkeypatch.setattr(module, "_SHARE", 1e9)
+    settling = room.settle()
+    next(settling, None)
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert list(settling) == []
+
+
+@needs_pages
+def test_memory_goes_back_with_the_room_and_its_last_buffer() -> None:
+    room = Room("LLVM")
+    buffers = [room.buffer(dtypes.uint8, 40 * MB) for _ in range(3)]
+    wholes = [weakref.ref(buffer.owner) for buffer in buffers]
+    assert len({id(whole()) for whole in wholes}) == 3
+    del room
+    assert all(whole() is not None for whole in wholes)
+    buffers.pop()
+    assert [whole() is None for whole in wholes] == [False, False, True]
+    buffers.clear()
+    assert all(whole() is None for whole in wholes)
+
+
+def test_a_system_without_such_pages_gives_plain_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ORDINARY", -1)
+    room = Room("LLVM")
+    buffer = room.buffer(dtypes.float32, 10)
+    assert buffer.nbytes == 40
+    assert hasattr(buffer.owner, "block")  # a block of its own
+    assert list(room.settle()) == []
+
+
+def test_a_device_with_other_memory_gives_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", lambda *_: False)
+    room = Room("LLVM")
+    buffers = [room.buffer(dtypes.float32, 10) for _ in range(2)]
+    assert all(hasattr(buffer.owner, "block") for buffer in buffers)
+    assert list(room.settle()) == []
