@@ -112,6 +112,7 @@ def _fits(value: Any, kind: str) -> bool:
 
 
 def _fits_word(value: Any, word: str) -> bool:
+    given: Any = value  # what the checks leave of its type is not enough
     name, _, inner = word.partition("[")
     inner = inner[:-1]
     is_tensor = isinstance(getattr(value, "uop", None), UOp) and not isinstance(value, SymbolicSize)
@@ -121,7 +122,7 @@ def _fits_word(value: Any, word: str) -> bool:
         return value is None
     if name == "int":
         is_whole = isinstance(value, (Integral, UOp, SymbolicSize)) or not getattr(value, "shape", True)
-        return is_whole and (not is_tensor or value.dtype.is_int)
+        return is_whole and (not is_tensor or given.dtype.is_int)
     if name == "float":
         return isinstance(value, (Real, UOp, SymbolicSize)) or not getattr(value, "shape", True)
     if name in ("str", "bool"):
@@ -137,7 +138,7 @@ def _fits_word(value: Any, word: str) -> bool:
     if name == "tuple":
         kinds = [k.strip() for k in inner.split(",")]
         is_same = isinstance(value, (tuple, list)) and len(value) == len(kinds)
-        return is_same and all(map(_fits, value, kinds))
+        return is_same and all(map(_fits, given, kinds))
     return True
 
 

@@ -152,26 +152,25 @@ class Creation(Lazy):
         requires_grad: bool = False,
     ) -> Self:
         """start, start + step, ... below stop; int64 for ints, float32 otherwise. With one number: from 0 to it."""
-        if stop is None:
-            start, stop = 0, start
-        start, stop, step = map(_whole_or_not, (start, stop, step))
-        if not all(isinstance(v, (Integral, SymbolicSize)) or math.isfinite(v) for v in (start, stop, step)):
-            raise ShapeError(f"arange: from {start} to {stop} by {step} is no finite number of steps. Give numbers.")
+        given = (0, start, step) if stop is None else (start, stop, step)
+        start, end, step = map(_whole_or_not, given)
+        if not all(isinstance(v, (Integral, SymbolicSize)) or math.isfinite(v) for v in (start, end, step)):
+            raise ShapeError(f"arange: from {start} to {end} by {step} is no finite number of steps. Give numbers.")
         if step == 0:
-            raise ShapeError(f"arange: from {start} to {stop} by step 0 never ends. Give another step.")
-        whole = all(isinstance(v, (Integral, SymbolicSize)) for v in (start, stop, step))
+            raise ShapeError(f"arange: from {start} to {end} by step 0 never ends. Give another step.")
+        whole = all(isinstance(v, (Integral, SymbolicSize)) for v in (start, end, step))
         if dtype is None:
             dtype = dtypes.default_int if whole else dtypes.default_float
         dtype = as_dtype(dtype)
-        length = -((start - stop) // step) if whole else math.ceil((stop - start) / step)
+        length = -((start - end) // step) if whole else math.ceil((end - start) / step)
         if isinstance(length, SymbolicSize):
             if length.bounds[0] < 0:
-                raise ShapeError(f"arange: from {start} to {stop} by {step}: {length} is negative for some values.")
+                raise ShapeError(f"arange: from {start} to {end} by {step}: {length} is negative for some values.")
         else:
             length = max(0, int(length))
         ends = (start, start + step * (length - 1)) if isinstance(length, SymbolicSize) or length else (0,)
-        for end in ends:
-            for bound in end.bounds if isinstance(end, SymbolicSize) else (end,):
+        for place in ends:
+            for bound in place.bounds if isinstance(place, SymbolicSize) else (place,):
                 checked_const(dtype, bound, dtype)
         node = iota(as_node(length))
         work = promote(dtype, dtypes.float32) if dtype.is_float else node.dtype
