@@ -52,7 +52,7 @@ def test_settling_keeps_values_and_is_done_in_small_steps(monkeypatch: pytest.Mo
 
 @needs_pages
 def test_settling_takes_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that took 7 s is followed by another one 56 s after the begin."""
+    """A page that took 7 s is followed by another one 224 s after the begin."""
     made: list[int] = []
     clock = [0.0]
 
@@ -67,14 +67,35 @@ def test_settling_takes_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> 
     room = Room("LLVM")
     room.buffer(dtypes.uint8, 9 * MB)
     settling = room.settle()
-    for _ in range(70):
+    for _ in range(400):
         next(settling, None)
         clock[0] += 0.5
     assert len(made) == 1
-    for _ in range(40):
+    for _ in range(100):
         next(settling, None)
         clock[0] += 0.5
     assert len(made) == 2
+
+
+@needs_pages
+@pytest.mark.parametrize(("seconds", "tried"), [(2e-4, 100), (7e-3, 4)])
+def test_large_pages_are_tried_until_one_is_slow(seconds: float, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, pages = [0.0], list[int]()
+
+    def tick() -> float:
+        clock[0] += seconds
+        return clock[0]
+
+    def advise(block: Any, advice: int, start: int = 0, size: int | None = None) -> bool:
+        pages.extend([start] if size else [])
+        return True
+
+    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
+    monkeypatch.setattr("time.perf_counter", tick)
+    room = Room("LLVM")
+    for _ in range(200):
+        room.buffer(dtypes.uint8, MB)
+    assert abs(len(pages) - tried) <= 4  # pieces at the ends of mappings are none
 
 
 @needs_pages
