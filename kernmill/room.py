@@ -1,16 +1,13 @@
-"""class Room: memory for what is written once and read again and again: side by side, and in large pages in time.
+"""class Room: memory for what is written once and read again and again: side by side, in large pages if they are quick.
 
 What is read from beginning to end lies best in large pages, but fresh ones may be slow to get (a virtual machine's host
-gives memory when it is touched). So they are tried until one was slow; then most are ordinary ones at first, and
-`settle` makes large ones of them.
+gives memory when it is touched): one that was slow is followed by ordinary ones.
 """
 
 from __future__ import annotations
 
 import mmap
-import os
 import time
-from collections.abc import Iterator
 
 from kernmill.ir import DType, dtypes
 from kernmill.runtime import Buffer, allocate_buffer, allocator
@@ -20,10 +17,8 @@ __all__ = ["Room"]
 _WHOLE_BYTES = 64 << 20  # of one mapping: what is not used of it costs no memory
 _LARGE_PAGE = 2 << 20
 _ORDINARY, _LARGE = (getattr(mmap, f"MADV_{name}HUGEPAGE", -1) for name in ("NO", ""))
-_COLLAPSE = 25  # Linux 6.1: make a large page of these now
 _SLOW_S = 1e-3  # to touch a large page; 0.1 to 0.3 ms where the memory is there
 _PATIENCE = 32  # pages that are ordinary ones after a slow one
-_SHARE = 1 / 32  # of the time since the first step: more would be seen while text is made
 
 
 class Room:
@@ -31,29 +26,32 @@ class Room:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._parts: list[tuple[Buffer, allocator.Block]] = []
-        self._filled: list[int] = []  # bytes of each
-        self._wait = 0
+        self._whole: Buffer | None = None  # the mapping that is being filled
+        self._filled = 0  # bytes of it
+        self._wait = 0  # pieces of the size of a large page
         self._is_open = _ORDINARY >= 0
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
         size = -(-count * dtype.size_bytes // allocator.ALIGNMENT_BYTES) * allocator.ALIGNMENT_BYTES
-        if self._is_open and (not self._parts or self._filled[-1] + size > self._parts[-1][0].numel):
-            whole = allocate_buffer(self.device, dtypes.uint8, max(size, _WHOLE_BYTES))
-            self._is_open = whole.owner.block.advise(_ORDINARY)
-            if self._is_open:
-                self._parts.append((whole, whole.owner.block))
-                self._filled.append(0)
-        if not self._is_open:
+        if self._is_open and (self._whole is None or self._filled + size > self._whole.numel):
+            self.close()
+            self._whole, self._filled = allocate_buffer(self.device, dtypes.uint8, max(size, _WHOLE_BYTES)), 0
+            self._is_open = self._whole.owner.block.advise(_ORDINARY)
+        if not self._is_open or self._whole is None:
             return allocate_buffer(self.device, dtype, count)
-        whole, block = self._parts[-1]
-        at = self._filled[-1]
-        self._filled[-1] += size
-        for start in range(at + -(block.address + at) % _LARGE_PAGE, at + size, _LARGE_PAGE):
+        whole, at = self._whole, self._filled
+        self._filled += size
+        for start in range(at + -(whole.address + at) % _LARGE_PAGE, at + size, _LARGE_PAGE):
             if start + _LARGE_PAGE <= whole.numel:
-                self._touch(block, start)
+                self._touch(whole.owner.block, start)
         return Buffer(self.device, dtype, count, whole, whole.address + at)
+
+    def close(self) -> None:
+        """All that lies there is written: from now on the system may make large pages of the others."""
+        if self._whole is not None:
+            self._whole.owner.block.advise(_LARGE)
+            self._whole = None
 
     def _touch(self, block: allocator.Block, start: int) -> None:
         """Get a large page for the piece that begins there, or leave it to ordinary ones for now."""
@@ -65,19 +63,3 @@ class Room:
         block.view()[start] = 0
         if time.perf_counter() - before > _SLOW_S:
             self._wait = _PATIENCE
-
-    def settle(self) -> Iterator[None]:
-        """Make large pages of what is there, at most one at each step and not faster than `_SHARE` allows: one is 0.6
-        ms of copying, or 7 where memory must be got first. It ends where the system refuses, and in a forked child,
-        which shares the pages with its parent.
-        """
-        process, begin, spent = os.getpid(), time.perf_counter(), 0.0
-        for (_, block), filled in zip(self._parts, self._filled, strict=True):
-            block.advise(_LARGE)
-            for start in range(-block.address % _LARGE_PAGE, filled - _LARGE_PAGE + 1, _LARGE_PAGE):
-                while spent > _SHARE * ((now := time.perf_counter()) - begin):
-                    yield
-                if os.getpid() != process or not block.advise(_COLLAPSE, start, _LARGE_PAGE):
-                    return
-                spent += time.perf_counter() - now
-                yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
 from typing import Any, NamedTuple
@@ -31,7 +31,6 @@ Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
 Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
-_SHORT = 16  # tokens after which it pays to lay the weights better, a little after each
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
 
@@ -91,7 +90,6 @@ class Model:
         self._single = [Variable(f"token{n}", 0, self.architecture.vocabulary - 1) for n in range(sequences)]
         self.computed_tokens = 0  # by all calls so far
         self.builds = self.build_ns = 0  # calls that were no replay, and what they took besides running kernels
-        self._settling: Iterator[None] = iter(())
         self._last = Jit(self._last_logits, runs_first=False)
         self._all = Jit(self._all_states, runs_first=False)
 
@@ -125,8 +123,8 @@ class Model:
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels are to come, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside):
             model = cls.of(file.metadata, weight, **options)
+            room.close()
             _check_all_used(file, used, model.config.name)
-            model._settling = room.settle()
             return model
 
     # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
@@ -204,8 +202,6 @@ class Model:
                 if self.replays == replays:  # a graph was built, its kernels found or compiled, and captured
                     self.builds += 1
                     self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
-            if size == 1 and self.replays > _SHORT:
-                next(self._settling, None)
             self._seen = then
             self.computed_tokens += sum(part.stop - part.start for part in new)
             yield new[: len(texts)], result

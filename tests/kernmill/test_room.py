@@ -37,47 +37,6 @@ def test_what_is_larger_than_a_mapping_has_one_of_its_own() -> None:
 
 
 @needs_pages
-def test_settling_keeps_values_and_is_done_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SHARE", 1e9)
-    room = Room("LLVM")
-    buffers = [room.buffer(dtypes.uint8, 3 * MB) for _ in range(4)]
-    for n, buffer in enumerate(buffers):
-        _fill(buffer, n + 1)
-    steps = sum(1 for _ in room.settle())
-    assert steps <= 6  # of 12 MB, none where the system refuses
-    for n, buffer in enumerate(buffers):
-        assert (buffer.host_array() == n + 1).all()
-    assert list(room.settle()) == [None] * steps  # once more is nothing new
-
-
-@needs_pages
-def test_settling_takes_a_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that took 7 s is followed by another one 224 s after the begin."""
-    made: list[int] = []
-    clock = [0.0]
-
-    def advise(block: Any, advice: int, start: int = 0, size: int | None = None) -> bool:
-        if advice == module._COLLAPSE:
-            made.append(start)
-            clock[0] += 7
-        return True
-
-    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
-    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
-    room = Room("LLVM")
-    room.buffer(dtypes.uint8, 9 * MB)
-    settling = room.settle()
-    for _ in range(400):
-        next(settling, None)
-        clock[0] += 0.5
-    assert len(made) == 1
-    for _ in range(100):
-        next(settling, None)
-        clock[0] += 0.5
-    assert len(made) == 2
-
-
-@needs_pages
 @pytest.mark.parametrize(("seconds", "tried"), [(2e-4, 100), (7e-3, 4)])
 def test_large_pages_are_tried_until_one_is_slow(seconds: float, tried: int, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, pages = [0.0], list[int]()
@@ -96,25 +55,6 @@ def test_large_pages_are_tried_until_one_is_slow(seconds: float, tried: int, mon
     for _ in range(200):
         room.buffer(dtypes.uint8, MB)
     assert abs(len(pages) - tried) <= 4  # pieces at the ends of mappings are none
-
-
-@needs_pages
-def test_a_system_that_refuses_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room("LLVM")
-    room.buffer(dtypes.uint8, 9 * MB)
-    monkeypatch.setattr(module, "_COLLAPSE", 9999)
-    assert list(room.settle()) == []
-
-
-@needs_pages
-def test_a_forked_child_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room("LLVM")
-    _fill(room.buffer(dtypes.uint8, 9 * MB), 1)
-    monkeypatch.setattr(module, "_SHARE", 1e9)
-    settling = room.settle()
-    next(settling, None)
-    monkeypatch.setattr("os.getpid", lambda: -1)
-    assert list(settling) == []
 
 
 @needs_pages
@@ -137,7 +77,6 @@ def test_a_system_without_such_pages_gives_plain_memory(monkeypatch: pytest.Monk
     buffer = room.buffer(dtypes.float32, 10)
     assert buffer.nbytes == 40
     assert hasattr(buffer.owner, "block")  # a block of its own
-    assert list(room.settle()) == []
 
 
 def test_a_device_with_other_memory_gives_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,4 +84,19 @@ def test_a_device_with_other_memory_gives_its_own(monkeypatch: pytest.MonkeyPatc
     room = Room("LLVM")
     buffers = [room.buffer(dtypes.float32, 10) for _ in range(2)]
     assert all(hasattr(buffer.owner, "block") for buffer in buffers)
-    assert list(room.settle()) == []
+
+
+@needs_pages
+def test_what_is_full_or_closed_may_become_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    advised: list[int] = []
+    monkeypatch.setattr(
+        "kernmill.runtime.allocator.Block.advise", lambda _, advice, *__: advised.append(advice) or True
+    )
+    room = Room("LLVM")
+    room.buffer(dtypes.uint8, 1000)
+    room.buffer(dtypes.uint8, 80 * MB)
+    assert advised.count(module._ORDINARY) == 2
+    before = advised.count(module._LARGE)
+    room.close()
+    room.close()
+    assert advised.count(module._LARGE) == before + 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -351,27 +351,6 @@ def test_a_file_is_a_model(kind: str | None, made: Callable[..., Path]) -> None:
     }
     stored = sum((entry.stop - entry.start) * filled[name] for name, entry in entries.items())
     assert model.memory()[:2] == (stored, 2 * 64 * 32 * 4)
-
-
-def test_weights_are_laid_into_large_pages_after_some_tokens(made: Callable[..., Path], monkeypatch: Any) -> None:
-    """One piece after each token, not for a short text; what is made does not change."""
-    steps: list[int] = []
-
-    def settle(room: Any) -> Iterator[None]:
-        for n in range(3):
-            steps.append(n)
-            yield
-
-    monkeypatch.setattr("kernmill.room.Room.settle", settle)
-    model = Model.from_gguf(made("Q4_0"), block=4)
-    plain = Model.from_gguf(made("Q4_0"), block=4)
-    plain._settling = iter(())
-    ids = [1 + n % 50 for n in range(24)]
-    for end in range(1, len(ids) + 1):
-        np.testing.assert_array_equal(model.next_logits(ids[:end]), plain.next_logits(ids[:end]))
-        if end <= 16:
-            assert not steps
-    assert steps == [0, 1, 2]
 
 
 def test_weights_of_blocks_lie_side_by_side_and_go_with_the_model(made: Callable[..., Path]) -> None:
