@@ -50,7 +50,7 @@ def weight(name: str, size: Size, data: Any) -> Any:
     """The blocks as they lie in memory."""
     from kernmill.quant import QuantizedTensor
 
-    return QuantizedTensor(data, name, (data.shape[0] * 16, size[1]), beside=16)
+    return QuantizedTensor(data, name, (data.shape[0] * 16, size[1]), interleave=16)
 
 
 def reference(name: str, size: Size, x: Array, data: Array) -> Array:

@@ -6,14 +6,14 @@ if __name__ != "kernmill.compiler":
 
 from .estimate import *
 from .groups import *
-from .join import *
 from .kernel import *
 from .linearize import *
 from .locality import *
 from .memory_plan import *
+from .merge_kernels import *
 from .merge_loops import *
 from .optimize import *
-from .parts import *
+from .partition import *
 from .pipeline import *
 from .reduce_loops import *
 from .schedule import *

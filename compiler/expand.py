@@ -1,8 +1,8 @@
-"""UNROLL and GROUP loops become copies of what they contain.
+"""UNROLL and RFACTOR loops become copies of what they contain.
 
 When: after the optimizer, before vectors. Why there: copies share what does not change with the loop, because equal
 nodes are one node; a register tile of a matrix product needs nothing else. Assumes: these loops have constant sizes.
-Guarantees: no UNROLL or GROUP range is left. Tests: tests/compiler/test_expand.py.
+Guarantees: no UNROLL or RFACTOR range is left. Tests: tests/compiler/test_expand.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["expand_loops"]
 
 
 def expand_loops(ast: UOp) -> UOp:
-    """The kernel without UNROLL and GROUP loops."""
+    """The kernel without UNROLL and RFACTOR loops."""
     root = rebuilt(ast, lambda _, new: _close(new) if closed_ranges(new) else new)
     stores = stored(copy for store in root.src for copy in _copies(store, _tile(store)))
     return separate_loops(simplify(root.replace(src=stores)))
@@ -74,7 +74,7 @@ def _is_sum(u: UOp, loops: list[UOp]) -> bool:
 
 
 def _close(node: UOp) -> UOp:
-    """A REDUCE or AFTER: its own UNROLL loops repeat its values, GROUP loops repeat the whole reduction."""
+    """A REDUCE or AFTER: its own UNROLL loops repeat its values, RFACTOR loops repeat the whole reduction."""
     closed = closed_ranges(node)
     repeated = _kind(closed, AxisKind.UNROLL)
     rest = tuple(r for r in closed if r not in repeated)
@@ -83,7 +83,7 @@ def _close(node: UOp) -> UOp:
         effects = [copy for effect in head[1:] for copy in _copies(effect, repeated)]
         return node.replace(src=(head[0], *effects, *rest), arg=len(effects))
     values = [copy for value in head for copy in _copies(value, repeated)]
-    groups = _kind(rest, AxisKind.GROUP)
+    groups = _kind(rest, AxisKind.RFACTOR)
     loops = tuple(r for r in rest if r not in groups)
     op = node.arg[0]
     several = zip(*(_copies(value, groups) for value in values), strict=True)

@@ -78,7 +78,7 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
 
 def walked(loops: Iterable[UOp]) -> list[UOp]:
     """Those that are walked: copies and lanes, before they are made, are none."""
-    return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP)]
+    return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.RFACTOR)]
 
 
 def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:

@@ -15,23 +15,23 @@ from .convert import convert_packed
 from .expand import expand_loops
 from .groups import place_barriers, share_work
 from .linearize import linearize, loop_depths
-from .lower.ahead import ask_ahead
+from .lower.combine_loads import combine_loads
 from .lower.decompose import decompose
 from .lower.dot import find_dots
-from .lower.entries import read_entries
 from .lower.index import lower_index
+from .lower.prefetch import insert_prefetches
 from .lower.reduce import lower_reduces
+from .lower.scalarize import scalarize_gathers
 from .lower.table import find_tables
 from .lower.tile import find_tiles
-from .lower.words import find_words
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
-from .parts import part_loops
+from .partition import partition_loops
+from .shuffle import shuffle_lanes
 from .trim import peel_loops, trim_loops
-from .turn import turn
 from .vectorize import vectorize
 
-__all__ = ["PIPELINE", "Pass", "cut", "lower"]
+__all__ = ["PIPELINE", "Pass", "lower", "optimize_loops"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +57,25 @@ PIPELINE: tuple[Pass, ...] = (
          "the loops of a group's items become digits of one number, while they still have names and steps"),
     Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile",),
          "a panel is still one store and one load; one for a matrix unit keeps its type"),
-    Pass("part", lambda ast, target: part_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile", "share"),
+    Pass("partition", lambda ast, target: partition_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile", "share"),
          "tiles in memory have found their readers; copies and lanes still share one condition"),
-    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("convert", "part"),
+    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("convert", "partition"),
          "copies before vectors: each copy has indices of its own, from which lanes read off their step"),
     Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
          "with loops copied out, a value changes with at most one vector loop"),
-    Pass("turn", turn, Stage.VECTORIZED, Stage.VECTORIZED, ("vectorize",),
+    Pass("shuffle", shuffle_lanes, Stage.VECTORIZED, Stage.VECTORIZED, ("vectorize",),
          "gathers and scatters exist, and addresses are still sums of loops whose steps can be read"),
-    Pass("words", find_words, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
+    Pass("combine_loads", combine_loads, Stage.VECTORIZED, Stage.VECTORIZED, ("shuffle",),
          "bytes that belong together are picked from one vector"),
-    Pass("entries", read_entries, Stage.VECTORIZED, Stage.VECTORIZED, ("words",),
+    Pass("scalarize", scalarize_gathers, Stage.VECTORIZED, Stage.VECTORIZED, ("combine_loads",),
          "a number of several bytes is one load, of which a lane is a part"),
-    Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("turn",),
+    Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("shuffle",),
          "four products of bytes are values of one sum, and what was packed for them is one load"),
     Pass("table", find_tables, Stage.VECTORIZED, Stage.VECTORIZED, ("dot",),
          "the steps that unpack codes stand side by side, once for four products"),
     Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize", "dot"),
          "an accumulator needs its final dtype, lanes included"),
-    Pass("ahead", lambda ast, target: ask_ahead(ast), Stage.LOWERED, Stage.LOWERED, ("reduce",),
+    Pass("prefetch", lambda ast, target: insert_prefetches(ast), Stage.LOWERED, Stage.LOWERED, ("reduce",),
          "what else an accumulator's loop does has a place in its AFTER; addresses are still sums of loops"),
     Pass("decompose", decompose, Stage.LOWERED, Stage.LOWERED, ("reduce",),
          "after accumulators, so that a combining op which the target lacks is decomposed as well"),
@@ -86,7 +86,7 @@ PIPELINE: tuple[Pass, ...] = (
 )  # fmt: skip
 
 
-def cut(ast: UOp, target: Target, actions: Sequence[Action] | None = None) -> UOp:
+def optimize_loops(ast: UOp, target: Target, actions: Sequence[Action] | None = None) -> UOp:
     """The kernel optimized by `actions` (None: by the heuristic)."""
     ast = merge_loops(ast)
     return choose(ast, target).ast if actions is None else apply_actions(ast, actions)
@@ -101,7 +101,7 @@ def lower(
     With `is_checked` every stage is verified; an InternalError names the pass that left something illegal behind.
     """
     arguments = [node for node in ast.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
-    ast = cut(ast, target, actions) if optimized is None else optimized
+    ast = optimize_loops(ast, target, actions) if optimized is None else optimized
     if is_checked:
         verify(ast, Stage.OPTIMIZED, "optimize")
     for step in PIPELINE:

@@ -30,8 +30,8 @@ from kernmill.ir import (
 )
 
 from .fuse import Fusion, Kept, fuse, region_gate
-from .join import join_kernels
 from .kernel import KernelInfo, numbered
+from .merge_kernels import merge_kernels
 from .rangeify import TRUE, Use
 from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces
@@ -55,7 +55,7 @@ def make_schedule(
         schedule = builder.run()
         clash = builder.clashes()
         if not clash:
-            schedule.items = join_kernels(schedule)
+            schedule.items = merge_kernels(schedule)
             return schedule
         refused |= clash
 

@@ -11,10 +11,10 @@ from .digest import *
 from .dtype import *
 from .errors import *
 from .evaluate import *
-from .face import *
 from .fold import *
 from .garbage import *
 from .graph import *
+from .lazy_exports import *
 from .locks import *
 from .ops import *
 from .pattern import *

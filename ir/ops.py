@@ -48,7 +48,7 @@ class AxisKind(StrEnum):
     REDUCE = "reduce"  # a loop that feeds an accumulator
     UNROLL = "unroll"  # copied out: a register tile, or a longer loop body
     VECTOR = "vector"  # the lanes of a vector value
-    GROUP = "group"  # a reduce loop copied out into accumulators of its own
+    RFACTOR = "rfactor"  # a reduce loop copied out into accumulators of its own
     GLOBAL = "global"  # a GPU's grid
     LOCAL = "local"  # the work-items of a group: each runs one iteration
 
@@ -295,7 +295,7 @@ class Ops:
     # --- memory, in kernels
     INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): the place i; touched only where the bool gate holds")
     LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, or (how many bytes ahead to prefetch, into which cache)", 1)
-    STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None, 'nt' (write around the caches) or 'claim' (ask for its line while its sum is made)", 2)
+    STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None, 'nt' (write around the caches) or 'prefetchw' (ask for its line while its sum is made)", 2)
     PREFETCH = Op(Group.MEMORY, "what lies arg bytes behind src[0]=INDEX is asked for; no result, and no fault; arg None: it will be written", 1)
     LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel), or (name, numel, 'shared'): one for all work-items of "
                                 "a group; src: the ranges it is made anew for")

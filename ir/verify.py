@@ -55,7 +55,7 @@ LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     Stage.LINEAR: (_LOWERED | {Ops.END, Ops.BARRIER}) - {Ops.SINK},
 }
 
-_COPIED_OUT: Final = frozenset({AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.GROUP})
+_COPIED_OUT: Final = frozenset({AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.RFACTOR})
 LEGAL_KINDS: Final[dict[Stage, frozenset[AxisKind]]] = {
     Stage.TENSOR: frozenset(),
     Stage.KERNEL: frozenset({AxisKind.LOOP, AxisKind.REDUCE}),

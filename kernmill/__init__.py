@@ -28,7 +28,7 @@ try:
         dtypes,
     )
     from kernmill.ir import grow_old as _grow_old
-    from kernmill.ir import names_of as _names_of
+    from kernmill.ir import lazy_exports as _lazy_exports
 
     from . import tensor_bytes as tensor_bytes  # pickling
     from .contraction import einsum
@@ -78,4 +78,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    __getattr__, __dir__ = _names_of(__name__, "jitted", "nn", only=__all__)
+    __getattr__, __dir__ = _lazy_exports(__name__, "jitted", "nn", only=__all__)

@@ -19,7 +19,7 @@ from kernmill.runtime import Buffer, Recording, Replay, allocate_buffer, take_ov
 from .entry import Effects, Entry, Fresh, Plan, Refill, Source, Value
 from .guards import Guard, Walk
 from .lazy import Lazy
-from .nest import Kind, contents, kind_of, rebuild
+from .pytree import Kind, contents, kind_of, rebuild
 from .size import SymbolicSize
 from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored
 

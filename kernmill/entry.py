@@ -1,6 +1,6 @@
 """class Entry: one captured call, ready to be replayed: does this call match it, launch, and hand out the results.
 
-capture.py says what there is to do. straight.py writes the common cases of it as code for one entry; what that code
+capture.py says what there is to do. fast_path.py writes the common cases of it as code for one entry; what that code
 does not know it leaves to `matches` and `run`, which know everything.
 """
 
@@ -18,7 +18,7 @@ from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from .guards import Guard
 from .lazy import Lazy, changes
-from .nest import Kind, contents
+from .pytree import Kind, contents
 from .tensor import Tensor
 from .tensor_memory import buffer_of, chain, hold, make_real, own, stored
 
@@ -157,7 +157,7 @@ class Entry:
         self.shows_holders = any(value.kind == "holder" for value in plan.made)
         self.is_bound = False  # the addresses of the state stand in the replay
         self._known_at = -1  # how many changes of tensors there were when the state was as it had been
-        self.call: Callable[[Any, Any], Any] | None = None  # see straight.py
+        self.call: Callable[[Any, Any], Any] | None = None  # see fast_path.py
         self.count = len(plan.arguments)
         self.held, self._private = plan.held, plan.private
         self._shapes = [(t.uop.shape, t.dtype) for t in plan.state]

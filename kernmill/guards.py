@@ -21,7 +21,7 @@ from typing import Any
 from kernmill.ir import ShapeError
 
 from .lazy import OURS, Lazy
-from .nest import contents, kind_of
+from .pytree import contents, kind_of
 from .size import SymbolicSize
 
 __all__ = ["Guard", "Walk"]

@@ -27,13 +27,13 @@ from kernmill.runtime import current_recording, recording, rehearsal
 
 from .capture import Capture
 from .entry import Entry
+from .fast_path import write_fast_path
 from .guards import Guard, Walk
 from .lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
-from .nest import Parts, opened, rebuild, take_apart
+from .pytree import Parts, opened, rebuild, tree_flatten
 from .random import _generators  # pyright: ignore[reportPrivateUsage]
 from .reader import MISS, settings_now
 from .size import SymbolicSize
-from .straight import write
 from .tensor import Tensor
 from .tensor_memory import (
     Holders,
@@ -259,9 +259,9 @@ class Jit(Generic[P, R]):
         return found.tensors
 
     def _remember(self, entry: Entry, args: Any, kwargs: Any) -> None:
-        """The entry is tried first from now on, if there is straight code for it."""
+        """The entry is tried first from now on, if there is straight-line code for it."""
         if entry.call is None:
-            entry.call = write(entry, args, kwargs)
+            entry.call = write_fast_path(entry, args, kwargs)
         if entry.call is not None:
             self._recent = [entry, *(e for e in self._recent if e is not entry)][:MOST_RECENT]
 
@@ -390,7 +390,7 @@ def _has_pending() -> bool:
 
 def _parts(value: Any) -> Parts:
     found = Parts()
-    take_apart(value, found)
+    tree_flatten(value, found)
     return found
 
 
@@ -413,7 +413,7 @@ def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     """Arguments taken apart, their tensors realized, and the key of what they look like."""
     parts = Parts()
     named = [(name, kwargs[name]) for name in sorted(kwargs)]
-    structure = take_apart((args, tuple(named)), parts)
+    structure = tree_flatten((args, tuple(named)), parts)
     tensors = parts.tensors[:]
     for tensor in parts.tensors:
         if tensor.requires_grad:

@@ -1,9 +1,9 @@
 """Reading the arguments of a captured call: straight-line code for their structure, made once, run at each call.
 
-`take_apart` (nest.py) says what a call looks like in general. This code answers one question, fast: does this call look
-like that of one capture, and if so, which tensors does it bring, and in which memory do they lie? What it does not
-know (a tensor that is not computed yet, memory that two arguments share, gradients) it leaves to `take_apart`.
-straight.py goes on from here.
+`tree_flatten` (pytree.py) says what a call looks like in general. This code answers one question, fast: does this call
+look like that of one capture, and if so, which tensors does it bring, and in which memory do they lie? What it does not
+know (a tensor that is not computed yet, memory that two arguments share, gradients) it leaves to `tree_flatten`.
+fast_path.py goes on from here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernmill.ir import SETTINGS, Ops, active_overrides, setting
 from kernmill.runtime import is_quiet
 
 from .lazy import Lazy, grad_state, training_state
-from .nest import Kind, kind_of
+from .pytree import Kind, kind_of
 from .tensor import _stored  # pyright: ignore[reportPrivateUsage]
 from .variable import Bound
 

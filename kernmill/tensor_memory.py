@@ -10,7 +10,7 @@ from kernmill.ir import KernmillError, Ops, UOp, reshape
 from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_node, copy_between, take_over
 
 from .lazy import Lazy, tracked_tensors
-from .nest import Kind, Parts, contents, kind_of
+from .pytree import Kind, Parts, contents, kind_of
 from .tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
 
 __all__ = [

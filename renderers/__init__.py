@@ -5,7 +5,7 @@ if __name__ != "kernmill.renderers":
 
 from typing import TYPE_CHECKING
 
-from kernmill.ir import names_of
+from kernmill.ir import lazy_exports
 
 if TYPE_CHECKING:
     from .amx import *
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from .opencl_values import *
     from .python import *
 
-__getattr__, __dir__ = names_of(__name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl")
+__getattr__, __dir__ = lazy_exports(__name__, "base", "amx", "llvmir", "python", "opencl_values", "mma", "opencl")

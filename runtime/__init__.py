@@ -5,7 +5,7 @@ if __name__ != "kernmill.runtime":
 
 from typing import TYPE_CHECKING
 
-from kernmill.ir import names_of
+from kernmill.ir import lazy_exports
 
 from . import allocator as allocator
 from . import compile_cache as compile_cache
@@ -44,4 +44,4 @@ if TYPE_CHECKING:  # loaded by name when first used; announced here for type che
     from .profile import *
     from .tune import *
 
-__getattr__, __dir__ = names_of(__name__, "compiling", "planning", "profile", "tune")
+__getattr__, __dir__ = lazy_exports(__name__, "compiling", "planning", "profile", "tune")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from kernmill.compiler import Action, cut, estimate, locality, lower, parse_schedule, show_schedule
+from kernmill.compiler import Action, estimate, locality, lower, optimize_loops, parse_schedule, show_schedule
 from kernmill.ir import AxisKind, CompileError, InternalError, Kernel, Ops, Target, UOp, print_uops, setting
 from kernmill.renderers import signature
 
@@ -21,7 +21,7 @@ __all__ = ["Rendered", "Unfinished", "compile_with", "heuristic_schedule", "rend
 
 def heuristic_schedule(device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
     """What the heuristic chooses; for another target than the device's where one is given."""
-    return parse_schedule("\n".join(cut(kernel.ast, target or device.target).arg.actions))
+    return parse_schedule("\n".join(optimize_loops(kernel.ast, target or device.target).arg.actions))
 
 
 class Rendered(NamedTuple):
@@ -114,7 +114,7 @@ def render(
         given = given_schedule(device, kernel)
         actions, is_chosen = None if given is None else parse_schedule(given), given is None
     try:
-        ast = cut(kernel.ast, target, actions)
+        ast = optimize_loops(kernel.ast, target, actions)
         uops = lower(kernel.ast, target, is_checked=bool(setting("CHECK")), optimized=ast)
     except CompileError as error:
         if not is_chosen or setting("CHECK"):

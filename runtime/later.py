@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernmill.ir import names_of
+from kernmill.ir import lazy_exports
 
 if TYPE_CHECKING:
     from . import check as check
@@ -17,4 +17,4 @@ if TYPE_CHECKING:
     from . import profile as profile
     from . import tune as tune
 
-__getattr__ = names_of(__name__.rpartition(".")[0], "check", "compiling", "planning", "profile", "tune")[0]
+__getattr__ = lazy_exports(__name__.rpartition(".")[0], "check", "compiling", "planning", "profile", "tune")[0]

@@ -58,7 +58,7 @@ class _Check(NamedTuple):
     message: str
 
 
-_MOST_PLACES = 4  # of one buffer, that straight code writes one by one
+_MOST_PLACES = 4  # of one buffer, that straight-line code writes one by one
 _UNBOUND = -1  # in place of an address: while its places are written, which Ctrl-C may cut short
 
 Step: TypeAlias = "_Kernels | _Copy | _Check"

@@ -1,9 +1,9 @@
 """Sums of four int8 products become the dot product instruction of the target.
 
-When: between turn and reduce. Why there: the four copies of an unrolled reduce loop are values of one REDUCE, and what
-`stage` packed four by four is one load from which turn picks; putting the four side by side undoes the picking, so
-that nothing is left of it (`shuffle` in turn.py). Assumes: nothing; other sums stay as they are. Guarantees: a REDUCE
-gets DOT values only for pairs of types in target.dots, of lanes that fill a register or part of it. Tests:
+When: between shuffle and reduce. Why there: the four copies of an unrolled reduce loop are values of one REDUCE, and
+what `stage` packed four by four is one load from which shuffle picks; putting the four side by side undoes the picking,
+so that nothing is left of it (`shuffle` in shuffle.py). Assumes: nothing; other sums stay as they are. Guarantees: a
+REDUCE gets DOT values only for pairs of types in target.dots, of lanes that fill a register or part of it. Tests:
 tests/compiler/lower/test_dot.py.
 
 An instruction for unsigned by signed bytes also does other pairs: a + 128 is a with its highest bit turned, and
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from kernmill.ir import Ops, Target, UOp, closed_ranges, const, dtypes, rebuilt
 
 from ..reduce_loops import separate_loops
-from ..turn import side_by_side
+from ..shuffle import side_by_side
 from .reduce import without_mask
 
 __all__ = ["BYTES", "GROUP", "find_dots", "moved"]

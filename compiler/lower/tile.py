@@ -1,8 +1,8 @@
 """Sums of products that fill a matrix unit become its instruction.
 
 When: before loops are copied out. Why there: the results of one step are memory that two loops fill (the action
-`tile`), its operands are loads from packed memory, and each is still one node. Assumes: nothing; what does not lie as
-the unit wants it stays a loop. Guarantees: the operands of a TILE are loads of whole blocks.
+`tensorize`), its operands are loads from packed memory, and each is still one node. Assumes: nothing; what does not lie
+as the unit wants it stays a loop. Guarantees: the operands of a TILE are loads of whole blocks.
 Tests: tests/compiler/lower/test_tile.py.
 """
 

@@ -2,10 +2,10 @@
 
 from . import proposals as proposals
 from .actions import *
+from .analysis import *
 from .blocks import *
 from .dots import *
 from .heuristic import *
-from .look import *
 from .packing import in_blocks as in_blocks
 from .plan import *
 from .products import *

@@ -2,9 +2,9 @@
 
     split i1 64        i1 becomes an outer loop over blocks of 64 and the loop i1.s inside
     unroll i0 8        the inner 8 iterations are copied out: a register tile (of a reduce loop: a longer body)
-    apart i0 4         4 parts of the loop go side by side, copied out: as many streams of what each part reads
+    interleave i0 4    4 parts of the loop go side by side, copied out: as many streams of what each part reads
     vectorize i1 16    the inner 16 iterations become the lanes of vectors (of a reduce loop: 16 partial results)
-    group k0 4         the inner 4 iterations of a reduce loop get accumulators of their own
+    rfactor k0 4       the inner 4 iterations of a reduce loop get accumulators of their own
     thread i0          the loop is cut into chunks for the threads of the device
     grid i0 i1         the loops are spread over the groups of work-items of a GPU; without groups over its work-items
     local i1 16        the inner 16 iterations are for the work-items of a group (of a kept row: they fill it together)
@@ -13,15 +13,15 @@
     inner k0           of the loops of a sum k0 is the innermost
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
                        so do further loops and counts: k1 64 ..
-    tile i0.s i1.s     what a sum gives over these loops is computed together and kept in memory: for a matrix unit
-    weave t0_0         each lane of the row that t0_0 fills holds words of neighbours, as a matrix unit reads them
+    tensorize i0 i1    what a sum gives over these loops is computed together and kept in memory: for a matrix unit
+    vnni t0_0          each lane of the row that t0_0 fills holds words of neighbours, as a matrix unit reads them
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
                        which the work-items of a group share if one of the loops is theirs
     bias 2 i0          bytes of buffer 2 are multiplied with the other sign, as 128 more or less than they are; what
                        that adds to a sum depends on i0, is kept over it, and taken off
     inplace t0_0       the row that t0_0 fills lies in the output, not in memory of the kernel's own
     stream             the stores of the kernel go around the caches
-    claim              lines of results are asked for by the loops of the sums that go there
+    prefetchw          lines of results are asked for by the loops of the sums that go there
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
     prefetch 4096 k1 L2   ... only by the loads inside that loop (one of several passes), into that cache and no nearer
 
@@ -168,10 +168,11 @@ def find_loop(ast: UOp, name: str) -> UOp:
     return loop
 
 
-_KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "group": AxisKind.GROUP,
-                 "local": AxisKind.LOCAL, "share": AxisKind.LOCAL, "apart": AxisKind.UNROLL}  # fmt: skip
-_ONLY: Final = {"group": AxisKind.REDUCE, "share": AxisKind.REDUCE, "apart": AxisKind.LOOP}
-_INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "group": "g", "local": "l", "share": "l", "apart": "a"}
+_KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "rfactor": AxisKind.RFACTOR,
+                 "local": AxisKind.LOCAL, "share": AxisKind.LOCAL, "interleave": AxisKind.UNROLL}  # fmt: skip
+_ONLY: Final = {"rfactor": AxisKind.REDUCE, "share": AxisKind.REDUCE, "interleave": AxisKind.LOOP}
+_INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "rfactor": "g",
+                 "local": "l", "share": "l", "interleave": "i"}  # fmt: skip
 
 
 def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
@@ -190,7 +191,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
             ast = _read_back(ast, loop)
         elif verb == "local" and (is_reduce or loop.arg[1] == AxisKind.THREAD):
             raise ValueError(f"{name} adds up or is shared among threads; a sum is spread over work-items by `share`")
-        if verb in ("group", "share") and fills:
+        if verb in ("rfactor", "share") and fills:
             raise ValueError(f"{name} fills memory of the kernel's own and adds nothing up")
         if amount < 2:
             raise ValueError("the amount must be 2 or more")
@@ -203,7 +204,7 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
         while inner_name in taken:
             inner_name += _INNER[verb]
         inner = make_range(inner_name, amount, kind)
-        return _cut_loop(ast, loop, inner, amount, is_apart=verb == "apart"), {name: inner_name}
+        return _cut_loop(ast, loop, inner, amount, is_interleaved=verb == "interleave"), {name: inner_name}
 
     return act
 
@@ -232,7 +233,7 @@ def _check_changes_output(ast: UOp, loop: UOp) -> None:
         raise ValueError(f"the output accumulates over {loop.arg[0]}")
 
 
-def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int, *, is_apart: bool = False) -> UOp:
+def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int, *, is_interleaved: bool = False) -> UOp:
     size = loop.src[0]
     order = list(order_of(ast))
     name = str(loop.arg[0])
@@ -248,7 +249,7 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int, *, is_apart: bool = 
             order.remove(name)
     else:
         outer = make_range(name, blocks, loop.arg[1])
-        index, loops = simplify(inner * blocks + outer if is_apart else outer * amount + inner), (outer, inner)
+        index, loops = simplify(inner * blocks + outer if is_interleaved else outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
     ast = _replace_loop(ast, loop, index, loops, valid)
     return in_order(ast, order)
@@ -439,7 +440,7 @@ def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
     return simplify(substitute(ast, {sums[0]: total})), made
 
 
-def _weave(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _vnni(ast: UOp, args: tuple[str, ...]) -> UOp:
     loop = find_loop(ast, args[0])
     row = next((n for n in ast.toposort() if n.op is Ops.AFTER and loop in closed_ranges(n)), None)
     count = _WORD // row.dtype.size_bytes if row is not None and row.src[0].op is Ops.LOCAL else 0
@@ -460,7 +461,7 @@ def _weave(ast: UOp, args: tuple[str, ...]) -> UOp:
     return simplify(rebuilt(ast, moved))
 
 
-def _tile(ast: UOp, args: tuple[str, ...]) -> Acted:
+def _tensorize(ast: UOp, args: tuple[str, ...]) -> Acted:
     loops = [find_loop(ast, name) for name in args]
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE and closed_ranges(node)]
     sums = [node for node in sums if all(loop in node.ranges for loop in loops)]
@@ -516,15 +517,15 @@ def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
 
 
 def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
-    if any(store.arg == "claim" for store in ast.src):
-        raise ValueError("the stores are claimed, to be written through the caches")
+    if any(store.arg == "prefetchw" for store in ast.src):
+        raise ValueError("the stores have `prefetchw`, to be written through the caches")
     return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src))
 
 
-def _claim(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _prefetchw(ast: UOp, args: tuple[str, ...]) -> UOp:
     if any(store.arg is not None for store in ast.src):
-        raise ValueError("the stores go around the caches, or are claimed already")
-    return ast.replace(src=tuple(store.replace(arg="claim") for store in ast.src))
+        raise ValueError("the stores go around the caches, or have `prefetchw` already")
+    return ast.replace(src=tuple(store.replace(arg="prefetchw") for store in ast.src))
 
 
 _WORD = 4  # bytes
@@ -565,21 +566,21 @@ class Verb:
 VERBS: Final[dict[str, Verb]] = {
     "split": Verb(_cut("split"), propose.splits),
     "unroll": Verb(_cut("unroll"), propose.unrolls),
-    "apart": Verb(_cut("apart"), propose.parts),
+    "interleave": Verb(_cut("interleave"), propose.parts),
     "vectorize": Verb(_cut("vectorize"), propose.vectors),
-    "group": Verb(_cut("group"), propose.groups),
+    "rfactor": Verb(_cut("rfactor"), propose.rfactors),
     "local": Verb(_cut("local"), propose.items),
     "share": Verb(_share, propose.items),
     "inplace": Verb(_keeps_loops(lambda ast, args: in_output(ast, find_loop(ast, args[0]))), propose.rows, -1),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
     "inner": Verb(_keeps_loops(_inner), propose.inner),
     "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
-    "tile": Verb(_tile, propose.tiles, 2),
-    "weave": Verb(_keeps_loops(_weave), propose.rows, 2),
+    "tensorize": Verb(_tensorize, propose.tiles, 2),
+    "vnni": Verb(_keeps_loops(_vnni), propose.rows, 2),
     "bias": Verb(_bias, propose.biases, -1),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_keeps_loops(_stream), propose.streams, 4),
-    "claim": Verb(_keeps_loops(_claim), propose.streams, 4),
+    "prefetchw": Verb(_keeps_loops(_prefetchw), propose.streams, 4),
     "prefetch": Verb(_keeps_loops(_prefetch), propose.prefetches, 4),
     "grid": Verb(_keeps_loops(_grid), propose.grids, 5, propose.fit_grid),
     "thread": Verb(_keeps_loops(_thread), propose.threads, 5, propose.fit_thread),

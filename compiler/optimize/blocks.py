@@ -12,7 +12,7 @@ from math import gcd
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
 
-from .look import Access, Shape, even_part, look, nest_iterations
+from .analysis import Access, Facts, analyze, even_part, nest_iterations
 from .plan import Plan
 from .staging import unpacked
 
@@ -34,16 +34,16 @@ def is_nested(total: UOp) -> bool:
     return any(n.op is Ops.REDUCE and not loops.isdisjoint(n.ranges) for n in total.src[0].toposort())
 
 
-def block_plan(shape: Shape, target: Target) -> Plan | None:
+def block_plan(facts: Facts, target: Target) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
-    nested, short = _sums(shape.ast)
-    if not target.dots or len(shape.stores) != 1 or not nested or len(nested) != len(short) or shape.symbolic:
+    nested, short = _sums(facts.ast)
+    if not target.dots or len(facts.stores) != 1 or not nested or len(nested) != len(short) or facts.symbolic:
         return None
     lanes = target.vector_bytes // _WORD
-    for column in (name for name in shape.sizes if name in shape.outputs and shape.sizes[name] % lanes == 0):
-        plan = Plan(shape.ast)
+    for column in (name for name in facts.sizes if name in facts.outputs and facts.sizes[name] % lanes == 0):
+        plan = Plan(facts.ast)
         (own,) = plan.cut("vectorize", column, lanes)
-        wide = look(plan.ast, target)  # what lies side by side may be a digit of a loop
+        wide = analyze(plan.ast, target)  # what lies side by side may be a digit of a loop
         matrices = [m for total in _sums(plan.ast)[1] if (m := _matrix(total, wide, own)) is not None]
         if wide.stores[0].step(own) == 1 and len(matrices) == len(short):
             _tiled(plan, wide, matrices, own, target)
@@ -58,16 +58,16 @@ def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
     return nested, [total for total in sums if total not in nested]
 
 
-def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Target) -> None:
-    sizes, (nested, short) = shape.sizes, _sums(plan.ast)
+def _tiled(plan: Plan, facts: Facts, matrices: list[UOp], lanes: str, target: Target) -> None:
+    sizes, (nested, short) = facts.sizes, _sums(plan.ast)
     left = [name for name in plan.loops if sizes[name] > 1 and name != lanes]
     beside = [name for name in left if any(name in _names(m) for m in matrices)]
     rows = [name for name in left if name not in beside]
     copied = dict.fromkeys(str(r.arg[0]) for total in short for r in closed_ranges(total))
     if len(matrices) == 1 and beside and rows and sizes[rows[-1]] > _TILE and target.vector_registers >= 32:
-        _many_rows(plan, shape, matrices[0], (beside, rows, [*copied]), lanes, target)
+        _many_rows(plan, facts, matrices[0], (beside, rows, [*copied]), lanes, target)
         return
-    body = max(nest_iterations(shape, [str(r.arg[0]) for r in closed_ranges(total)]) for total in short) // _WORD
+    body = max(nest_iterations(facts, [str(r.arg[0]) for r in closed_ranges(total)]) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(str(r.arg[0]) for total in nested for r in closed_ranges(total)[1:])
     for name in sorted(around, key=lambda n: sum(n in _names(place) for place in places)):  # most shared first
@@ -82,21 +82,21 @@ def _tiled(plan: Plan, shape: Shape, matrices: list[UOp], lanes: str, target: Ta
         return
     most = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
     for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
-        plan.cut("apart", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # two threads: two parts
+        plan.cut("interleave", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # for 2 threads
     plan.add("prefetch", _AHEAD)  # it leaves alone what is small
 
 
 def _many_rows(
-    plan: Plan, shape: Shape, matrix: UOp, loops: tuple[list[str], list[str], list[str]], lanes: str, target: Target
+    plan: Plan, facts: Facts, matrix: UOp, loops: tuple[list[str], list[str], list[str]], lanes: str, target: Target
 ) -> None:
     """One block's short sums of a tile of rows at a time; where enough tiles read them again, the codes of all blocks
     are unpacked once, and so are their scales: what is made of the matrix alone is staged."""
-    (beside, rows, words), sizes = loops, shape.sizes
+    (beside, rows, words), sizes = loops, facts.sizes
     blocks = [str(r.arg[0]) for r in closed_ranges(_sums(plan.ast)[0][0])]
     order = set(matrix.toposort())
-    reads = [a for a in shape.loads if a.node in order and not _looks_up(a)]
+    reads = [a for a in facts.loads if a.node in order and not _looks_up(a)]
     slot, places = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
-    panel = nest_iterations(shape, [*blocks, *words]) * (target.vector_bytes // _WORD)
+    panel = nest_iterations(facts, [*blocks, *words]) * (target.vector_bytes // _WORD)
     room = target.l2_bytes // 2 // panel
     wide = even_part(sizes[beside[-1]], max(1, min(_WIDE, room)))
     tile = even_part(sizes[rows[-1]], _SUMS // wide)
@@ -104,7 +104,7 @@ def _many_rows(
     side = plan.cut("unroll", beside[-1], wide)
     plan.cut("unroll", rows[-1], tile)
     plan.order((*beside, *rows))
-    if nest_iterations(shape, rows) < _LEAST_TILES * tile or not room:
+    if nest_iterations(facts, rows) < _LEAST_TILES * tile or not room:
         return
     codes = [name for name in blocks if name in _names(matrix)]
     copies = plan.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
@@ -121,7 +121,7 @@ def _many_rows(
         plan.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[name])  # the next panel
 
 
-def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:
+def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
     """The operand that lies word by word along the lanes while the other is the same in all of them, if there is one
     in a sum of products of bytes."""
     value = total.src[0]
@@ -131,7 +131,7 @@ def _matrix(total: UOp, shape: Shape, lanes: str) -> UOp | None:
         return None
     for matrix, other in (value.src, value.src[::-1]):
         order = set(matrix.toposort())
-        steps = [a.step(lanes) for a in shape.loads if a.node in order and lanes in a.steps and not _looks_up(a)]
+        steps = [a.step(lanes) for a in facts.loads if a.node in order and lanes in a.steps and not _looks_up(a)]
         is_plain = all(len(n.src[0].src) == 2 for n in order if n.op is Ops.LOAD)
         if is_plain and steps and lanes not in _names(other) and all(step in (1, _WORD) for step in steps):
             return matrix

@@ -11,7 +11,7 @@ from __future__ import annotations
 from kernmill.ir import Target, dtypes
 
 from ..lower.dot import BYTES, GROUP
-from .look import Shape, divisors, even_part
+from .analysis import Facts, divisors, even_part
 from .plan import Plan
 from .products import Product, find_product
 
@@ -23,17 +23,17 @@ _LEAST_BLOCKS = 4  # of panels, which threads share
 _PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
 
 
-def dot_plan(shape: Shape, target: Target) -> Plan | None:
+def dot_plan(facts: Facts, target: Target) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
-    product = find_product(shape) if target.dots else None
+    product = find_product(facts) if target.dots else None
     if product is None or product.dtype is not dtypes.int32:
         return None
     inner, operands = product.inner, (product.left, product.right)
-    if any(a.node.dtype not in BYTES for a in operands) or shape.sizes[inner] < 2 * GROUP:
+    if any(a.node.dtype not in BYTES for a in operands) or facts.sizes[inner] < 2 * GROUP:
         return None
-    plan = Plan(shape.ast)
+    plan = Plan(facts.ast)
     if product.rows:
-        _tiled(plan, shape, product, target)
+        _tiled(plan, facts, product, target)
         return plan
     if any(a.step(inner) != 1 for a in operands):
         return None
@@ -42,8 +42,8 @@ def dot_plan(shape: Shape, target: Target) -> Plan | None:
     return plan
 
 
-def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
-    sizes, rows, columns, inner = shape.sizes, product.rows, product.columns, product.inner
+def _tiled(plan: Plan, facts: Facts, product: Product, target: Target) -> None:
+    sizes, rows, columns, inner = facts.sizes, product.rows, product.columns, product.inner
     left, right = product.left, product.right
     lanes = target.vector_bytes // 4
     while lanes > 4 and lanes >= 2 * sizes[columns]:
@@ -71,7 +71,7 @@ def _tiled(plan: Plan, shape: Shape, product: Product, target: Target) -> None:
     if is_packed:
         outer = [name for name in plan.loops if name not in (columns, rows, *side)]
         plan.order((*outer, columns, rows, *side))
-        plan.tries("claim")
+        plan.tries("prefetchw")
 
 
 def _beside(count: int, size_bytes: int, target: Target) -> int:

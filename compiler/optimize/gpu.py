@@ -18,7 +18,7 @@ from typing import Final
 
 from kernmill.ir import Ops, Target
 
-from .look import Access, Group, Shape, main_group, nest_iterations
+from .analysis import Access, Facts, Group, main_group, nest_iterations
 from .plan import Plan
 from .tiles import find_unit
 
@@ -39,47 +39,47 @@ _ROWS: Final = 8  # rows that an item keeps when a matrix is read once
 class _Plan(Plan):
     """A plan with what it is made from: only what fits is taken."""
 
-    def __init__(self, shape: Shape, target: Target) -> None:
-        super().__init__(shape.ast)
-        self.shape, self.target = shape, target
+    def __init__(self, facts: Facts, target: Target) -> None:
+        super().__init__(facts.ast)
+        self.facts, self.target = facts, target
 
     def lanes(self, loop: str, accesses: list[Access]) -> int:
         """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
-        width = self.shape.lanes
+        width = self.facts.lanes
         along = [a for a in accesses if a.step(loop) not in (0, None)]
-        is_whole = loop not in self.shape.symbolic and self.shape.sizes[loop] % width == 0
+        is_whole = loop not in self.facts.symbolic and self.facts.sizes[loop] % width == 0
         fits = width > 1 and is_whole and along and all(a.step(loop) == 1 for a in along)
         return width if fits and all(a.step(loop) is not None for a in accesses) else 1
 
 
-def gpu_plan(shape: Shape, target: Target) -> Plan:
+def gpu_plan(facts: Facts, target: Target) -> Plan:
     """A schedule for the kernel."""
-    plan = _Plan(shape, target)
-    main = main_group(shape)
-    spread = [name for name in shape.outputs if all(name in g.around for g in shape.groups)
-              and name not in shape.symbolic and (not shape.keeping or name in shape.kept)]  # fmt: skip
-    if main is None and not shape.keeping:
+    plan = _Plan(facts, target)
+    main = main_group(facts)
+    spread = [name for name in facts.outputs if all(name in g.around for g in facts.groups)
+              and name not in facts.symbolic and (not facts.keeping or name in facts.kept)]  # fmt: skip
+    if main is None and not facts.keeping:
         _elementwise(plan)
     elif _unit(plan):
         pass
-    elif main is None or len(shape.groups) > 1 or shape.keeping or not _product(plan, main):
+    elif main is None or len(facts.groups) > 1 or facts.keeping or not _product(plan, main):
         _sums(plan, main, spread)
-    grid = [name for name in plan.loops if name in spread and all(name in a.steps for a in shape.stores)]
+    grid = [name for name in plan.loops if name in spread and all(name in a.steps for a in facts.stores)]
     if grid:
         plan.tries("grid", *grid)
     return plan
 
 
 def _elementwise(plan: _Plan) -> None:
-    shape = plan.shape
-    touched = [*shape.stores, *shape.loads]
-    nearest = next((n for n in reversed(shape.outputs) if shape.stores[0].step(n) == 1), None)
+    facts = plan.facts
+    touched = [*facts.stores, *facts.loads]
+    nearest = next((n for n in reversed(facts.outputs) if facts.stores[0].step(n) == 1), None)
     if nearest is None:
         return
     side, items = _TURNED
-    across = next((n for n in shape.outputs if n != nearest and any(a.step(n) == 1 for a in shape.loads)), None)
-    crossed = [a for a in shape.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
-    large = across is not None and min(shape.sizes[nearest], shape.sizes[across]) >= side
+    across = next((n for n in facts.outputs if n != nearest and any(a.step(n) == 1 for a in facts.loads)), None)
+    crossed = [a for a in facts.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
+    large = across is not None and min(facts.sizes[nearest], facts.sizes[across]) >= side
     if crossed and large and plan.target.group_items >= side * items:
         plan.tries("local", nearest, side)
         plan.tries("unroll", across, side // items)
@@ -93,18 +93,18 @@ def _elementwise(plan: _Plan) -> None:
 # --- products ---------------------------------------------------------------------------------------------------------
 def _unit(plan: _Plan) -> bool:
     """A product for a matrix unit: the items of a step, of which a group has several, keep a block of results."""
-    shape, found = plan.shape, find_unit(plan.shape, plan.target)
+    facts, found = plan.facts, find_unit(plan.facts, plan.target)
     if found is None or not found[1].items:
         return False
     product, unit = found
-    row, column, sizes = product.rows, product.columns, shape.sizes
+    row, column, sizes = product.rows, product.columns, facts.sizes
     (rows, _), (columns, lanes) = unit.items
     fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= plan.target.group_items
             and sizes[row] > t[1] * unit.m and sizes[column] > t[3] * unit.n]  # fmt: skip
     if not fits:
         return False
     tiles = [(t[0] * t[1] * unit.m, t[2] * t[3] * unit.n) for t in fits]
-    others = nest_iterations(shape, [n for n in shape.outputs if n not in (row, column)])
+    others = nest_iterations(facts, [n for n in facts.outputs if n not in (row, column)])
     groups = [others * -(-sizes[row] // high) * -(-sizes[column] // wide) for high, wide in tiles]
     chosen = next((n for n, count in enumerate(groups) if count >= _GROUPS), -1)
     down, tall, across, broad = fits[chosen]
@@ -115,7 +115,7 @@ def _unit(plan: _Plan) -> bool:
         [*plan.cut("unroll", name, results), *plan.cut("local", name, items)][::-1]
         for name, results, items in ((row, tall, down), (column, broad, across))
     )
-    copied = plan.add("tile", i, j)
+    copied = plan.add("tensorize", i, j)
     no_lanes = not plan.target.vector_bytes or sizes[column] % tiles[chosen][1]  # or a mask for each two of them
     plan.cut("unroll" if no_lanes else "vectorize", j, lanes)
     own = [*plan.cut("local", i, rows), *plan.cut("local", j, columns)]
@@ -128,32 +128,32 @@ def _unit(plan: _Plan) -> bool:
 
 def _product(plan: _Plan, main: Group) -> bool:
     """A tile of results for a group; False where there is no pair of loops that reuse what is loaded."""
-    shape, target = plan.shape, plan.target
+    facts, target = plan.facts, plan.target
     loops = [
         n
-        for n in shape.outputs
-        if n in main.around and n not in shape.symbolic and shape.sizes[n] >= _TILES[-1][0] * _TILES[-1][1]
+        for n in facts.outputs
+        if n in main.around and n not in facts.symbolic and facts.sizes[n] >= _TILES[-1][0] * _TILES[-1][1]
     ]
     pair = next(((row, column) for column in reversed(loops) for row in loops if row != column
                  and main.operand(row, column) and main.operand(column, row)), None)  # fmt: skip
     if pair is None:
         return False
     row, column = pair
-    others = nest_iterations(shape, [n for n in shape.outputs if n not in pair])
-    least = min(shape.sizes[row], shape.sizes[column])
+    others = nest_iterations(facts, [n for n in facts.outputs if n not in pair])
+    least = min(facts.sizes[row], facts.sizes[column])
 
     def groups(tile: tuple[int, int]) -> int:
-        return others * prod(-(-shape.sizes[n] // prod(tile)) for n in (row, column))
+        return others * prod(-(-facts.sizes[n] // prod(tile)) for n in (row, column))
 
     tiles = [t for t in _TILES if t[0] ** 2 <= target.group_items and prod(t) <= least]
     if not tiles:
         return False
     items, results = next((t for t in tiles if groups(t) >= _GROUPS), tiles[min(len(tiles) - 1, 1)])
-    terms = max(main.loops, key=lambda n: shape.sizes[n])  # of a window: the channels, cut into blocks of whole windows
+    terms = max(main.loops, key=lambda n: facts.sizes[n])  # of a window: the channels, cut into blocks of whole windows
     window = [n for n in main.loops if n != terms]
-    block = _block(plan, main, terms, items * results * nest_iterations(shape, window))
+    block = _block(plan, main, terms, items * results * nest_iterations(facts, window))
     right = [a for a in main.operand(column, row) if a.step(column) != 0]
-    width = plan.lanes(column, right) if results % max(1, shape.lanes) == 0 else 1
+    width = plan.lanes(column, right) if results % max(1, facts.lanes) == 0 else 1
     if width > 1:
         plan.tries("vectorize", column, width)
     plan.tries("local", column, items)
@@ -162,7 +162,7 @@ def _product(plan: _Plan, main: Group) -> bool:
     plan.tries("local", row, items)
     if not block:
         return True
-    inside = f"{terms}.s" if shape.sizes[terms] > block and plan.tries("split", terms, block) else terms
+    inside = f"{terms}.s" if facts.sizes[terms] > block and plan.tries("split", terms, block) else terms
     parts = {row: [f"{row}.l", f"{row}.u"], column: [f"{column}.u", f"{column}.l", f"{column}.v"]}
     if width == 1:
         parts[column] = [f"{column}.u", f"{column}.l"]
@@ -176,9 +176,9 @@ def _product(plan: _Plan, main: Group) -> bool:
 
 def _block(plan: _Plan, main: Group, terms: str, side: int) -> int:
     """How many terms a group holds of both operands at a time; 0: their places are not plain, or there is no room."""
-    if any(n in plan.shape.symbolic or a.step(n) is None for n in main.loops for a in main.loads):
+    if any(n in plan.facts.symbolic or a.step(n) is None for n in main.loops for a in main.loads):
         return 0
-    size = plan.shape.sizes[terms]
+    size = plan.facts.sizes[terms]
     bytes_each = 2 * side * max(a.size_bytes for a in main.loads) + 2 * _SPACE
     room = [n for n in (*_TERMS, size) if n * bytes_each <= plan.target.local_bytes and n <= size]
     return next((n for n in room if size % n == 0 and n <= max(_TERMS)), room[0] if room else 0)
@@ -186,18 +186,18 @@ def _block(plan: _Plan, main: Group, terms: str, side: int) -> int:
 
 # --- sums -------------------------------------------------------------------------------------------------------------
 def _sums(plan: _Plan, main: Group | None, spread: list[str]) -> None:
-    shape, items = plan.shape, plan.target.group_items
-    if main is not None and len(shape.groups) == 1 and not shape.keeping:
-        terms = max(main.loops, key=lambda n: shape.sizes[n])
-        largest = max(main.loads, key=lambda a: nest_iterations(shape, list(a.steps)), default=None)
+    facts, items = plan.facts, plan.target.group_items
+    if main is not None and len(facts.groups) == 1 and not facts.keeping:
+        terms = max(main.loops, key=lambda n: facts.sizes[n])
+        largest = max(main.loads, key=lambda a: nest_iterations(facts, list(a.steps)), default=None)
         nearest = next((n for n in reversed(spread) if largest and largest.step(n) == 1), None)
-        if nest_iterations(shape, main.loops) <= _SHORT:
+        if nest_iterations(facts, main.loops) <= _SHORT:
             return  # an item adds up all by itself
         if nearest is not None:
             rows = [n for n in spread if n != nearest and any(n not in a.steps for a in main.loads)]
             if rows:
-                plan.tries("unroll", rows[-1], min(_ROWS, shape.sizes[rows[-1]]))
-            if nest_iterations(shape, [n for n in spread if n not in rows[-1:]]) < _MANY:
+                plan.tries("unroll", rows[-1], min(_ROWS, facts.sizes[rows[-1]]))
+            if nest_iterations(facts, [n for n in spread if n not in rows[-1:]]) < _MANY:
                 plan.tries("local", nearest, min(_SIDE, items))
                 plan.tries("share", terms, max(1, items // _SIDE))
             return
@@ -206,21 +206,21 @@ def _sums(plan: _Plan, main: Group | None, spread: list[str]) -> None:
 
 def _together(plan: _Plan, spread: list[str]) -> None:
     """A group for each row: its items share the sums over it, fill what is kept of it, and write its results."""
-    shape, items = plan.shape, plan.target.group_items
+    facts, items = plan.facts, plan.target.group_items
     kept = sum(n.arg[1] * n.dtype.size_bytes for n in plan.ast.toposort() if n.op is Ops.LOCAL)
     if kept > plan.target.local_bytes // 2:
         return  # each item keeps rows of its own, in memory that is not shared
-    longest = max([nest_iterations(shape, g.loops) for g in shape.groups], default=1)
-    while items > _SHORT and items * shape.lanes > longest:
+    longest = max([nest_iterations(facts, g.loops) for g in facts.groups], default=1)
+    while items > _SHORT and items * facts.lanes > longest:
         items //= 2
-    for group in shape.groups:
-        name = max(group.loops, key=lambda n: shape.sizes[n])
-        if group.around <= set(spread) and shape.sizes[name] > 1:
+    for group in facts.groups:
+        name = max(group.loops, key=lambda n: facts.sizes[n])
+        if group.around <= set(spread) and facts.sizes[name] > 1:
             plan.tries("vectorize", name, plan.lanes(name, group.loads))
             plan.tries("share", name, items)
-    for name in shape.filling:
+    for name in facts.filling:
         plan.tries("local", name, items)
         plan.tries("share", f"{name}.r", items)
-    inner = [n for n in shape.outputs if n not in spread and shape.sizes[n] > 1]
+    inner = [n for n in facts.outputs if n not in spread and facts.sizes[n] > 1]
     if inner:
         plan.tries("local", inner[-1], items)

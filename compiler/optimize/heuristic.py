@@ -15,10 +15,10 @@ from math import gcd, prod
 from kernmill.ir import Ops, Target, UOp
 
 from .actions import Action, fits
+from .analysis import Access, Facts, Group, analyze, is_gated, is_streamed, main_group, nest_iterations
 from .blocks import block_plan
 from .dots import dot_plan
 from .gpu import gpu_plan
-from .look import Access, Group, Shape, is_gated, is_streamed, look, main_group, nest_iterations
 from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .plan import Plan
 from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
@@ -57,38 +57,38 @@ def choose_actions(ast: UOp, target: Target) -> list[Action]:
 
 def choose(ast: UOp, target: Target) -> Plan:
     """The same with the kernel that it makes."""
-    shape = look(ast, target)
+    facts = analyze(ast, target)
     if target.group_items:
-        return gpu_plan(shape, target)
-    has_lanes = bool(target.vector_bytes) and shape.lanes > 1 and bool(shape.sizes)
-    plan, shared = tile_plan(shape, target), shape.outputs
-    if plan is None and has_lanes and shape.kept:
-        plan = row_tiles(shape, target) or rows_as_lanes(shape)
-        shared = shared if plan is None else shape.kept
+        return gpu_plan(facts, target)
+    has_lanes = bool(target.vector_bytes) and facts.lanes > 1 and bool(facts.sizes)
+    plan, shared = tile_plan(facts, target), facts.outputs
+    if plan is None and has_lanes and facts.kept:
+        plan = row_tiles(facts, target) or rows_as_lanes(facts)
+        shared = shared if plan is None else facts.kept
     if plan is None and has_lanes:
-        plan = dot_plan(shape, target) or block_plan(shape, target) or window_plan(shape, target)
+        plan = dot_plan(facts, target) or block_plan(facts, target) or window_plan(facts, target)
     if plan is None:
         plan = Plan(ast)
         if has_lanes:
-            _any_kernel(plan, shape, target)
+            _any_kernel(plan, facts, target)
     if target.has_threads and plan.loops and plan.loops[0] in shared:
         plan.add("thread", plan.loops[0])
     return plan
 
 
-def _any_kernel(plan: Plan, shape: Shape, target: Target) -> None:
-    main = main_group(shape)
-    lane_loop = _lane_loop(shape, main, target)
-    if main is None or not (_running(plan, shape, main, target) or _few_rows(plan, shape, main, lane_loop, target)):
-        if shape.filling and _outgrows_caches(shape, target) and not target.has_fast_streams:
+def _any_kernel(plan: Plan, facts: Facts, target: Target) -> None:
+    main = main_group(facts)
+    lane_loop = _lane_loop(facts, main, target)
+    if main is None or not (_running(plan, facts, main, target) or _few_rows(plan, facts, main, lane_loop, target)):
+        if facts.filling and _outgrows_caches(facts, target) and not target.has_fast_streams:
             # fetched while there is something to compute
-            plan.tries("inplace", shape.filling[-1])
-        passes_along_rows(plan, shape)
+            plan.tries("inplace", facts.filling[-1])
+        passes_along_rows(plan, facts)
         if main is None:
-            _stream(plan, shape, lane_loop, target)
+            _stream(plan, facts, lane_loop, target)
         else:
-            _reduction(plan, shape, main, lane_loop, target)
-    ask_for_next_row(plan, shape, target)
+            _reduction(plan, facts, main, lane_loop, target)
+    ask_for_next_row(plan, facts, target)
 
 
 # --- choosing
@@ -98,38 +98,38 @@ def _cost(accesses: list[Access], loop: str) -> float:
     return sum(near.get(-1 if (step := a.step(loop)) is None else step, 1.0) for a in accesses)
 
 
-def _packed_cost(shape: Shape, main: Group, loop: str) -> float:
+def _packed_cost(facts: Facts, main: Group, loop: str) -> float:
     """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
     total = 0.0
     for a in main.loads:
-        again = nest_iterations(shape, [name for name in shape.outputs if name != loop and name not in a.steps])
-        is_panel = len(main.loops) == 1 and loop in shape.outputs and not is_gated(a)
+        again = nest_iterations(facts, [name for name in facts.outputs if name != loop and name not in a.steps])
+        is_panel = len(main.loops) == 1 and loop in facts.outputs and not is_gated(a)
         total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
     return total
 
 
-def _lane_loop(shape: Shape, main: Group | None, target: Target) -> str | None:
+def _lane_loop(facts: Facts, main: Group | None, target: Target) -> str | None:
     """The loop whose iterations lie side by side in the most places that matter."""
     scores: dict[str, float] = {}
-    candidates = [*shape.outputs, *(main.loops if main else [])]
+    candidates = [*facts.outputs, *(main.loops if main else [])]
     for place, name in enumerate(candidates):
-        size = shape.sizes[name]
-        is_output = name in shape.outputs
-        if size < 2 or name in shape.keeping or (not target.has_masks and size < shape.lanes):
+        size = facts.sizes[name]
+        is_output = name in facts.outputs
+        if size < 2 or name in facts.keeping or (not target.has_masks and size < facts.lanes):
             continue
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
-        touched = main.loads if main else [*shape.loads, *shape.stores]
-        is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *shape.stores))
+        touched = main.loads if main else [*facts.loads, *facts.stores]
+        is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *facts.stores))
         if not is_near and (main is None or is_output or not _is_computed(main)):
             continue
-        waste = -(-size // shape.lanes) * shape.lanes / size
-        score = 4.0 * (_packed_cost(shape, main, name) if main else _cost(touched, name)) + (
-            2.0 * _cost(shape.stores, name) if is_output and main else 0.0
+        waste = -(-size // facts.lanes) * facts.lanes / size
+        score = 4.0 * (_packed_cost(facts, main, name) if main else _cost(touched, name)) + (
+            2.0 * _cost(facts.stores, name) if is_output and main else 0.0
         )
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
-            score += 0.25 + _FOLD_COST / nest_iterations(shape, main.loops)  # lanes are folded once per result
+            score += 0.25 + _FOLD_COST / nest_iterations(facts, main.loops)  # lanes are folded once per result
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
 
@@ -139,13 +139,13 @@ def _is_computed(main: Group) -> bool:
     return not any(a.moves(name) for a in main.loads for name in main.loops)
 
 
-def _width(shape: Shape, name: str, target: Target) -> int:
+def _width(facts: Facts, name: str, target: Target) -> int:
     """Lanes for a loop: the register's, or fewer for a short loop."""
-    width = shape.lanes
-    while width > 2 and width >= 2 * shape.sizes[name]:
+    width = facts.lanes
+    while width > 2 and width >= 2 * facts.sizes[name]:
         width //= 2
     if not target.has_masks:
-        while width > 1 and shape.sizes[name] % width:
+        while width > 1 and facts.sizes[name] % width:
             width //= 2
     return width
 
@@ -157,76 +157,76 @@ def _tile(size: int, most: int) -> int:
     return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
 
 
-def _stream(plan: Plan, shape: Shape, lane_loop: str | None, target: Target) -> None:
+def _stream(plan: Plan, facts: Facts, lane_loop: str | None, target: Target) -> None:
     """Elementwise work: lanes, and a few vectors per iteration."""
-    pairs = [name for name in shape.outputs if name != lane_loop and _is_crossed(shape, name)]
+    pairs = [name for name in facts.outputs if name != lane_loop and _is_crossed(facts, name)]
     for name in pairs:
         plan.cut("unroll", name, 2)
-    if lane_loop is None or _width(shape, lane_loop, target) < 2:
+    if lane_loop is None or _width(facts, lane_loop, target) < 2:
         return
-    lane_loop, across = (lane_loop, None) if pairs else _across(shape, lane_loop, target)
-    width, size = _width(shape, lane_loop, target), shape.sizes[lane_loop]
+    lane_loop, across = (lane_loop, None) if pairs else _across(facts, lane_loop, target)
+    width, size = _width(facts, lane_loop, target), facts.sizes[lane_loop]
     if not pairs and across is None and 4 < width < size and size % width and not size % (width // 2):
         width //= 2  # masked stores hold up the loads behind them
     plan.cut("vectorize", lane_loop, width)
     if pairs:
         return
     if across is not None:
-        _turn(plan, shape, lane_loop, across, width)
-    elif width == size < shape.lanes and shape.work <= _LIGHT and [lane_loop] == shape.outputs[-1:] != shape.outputs:
-        rows = shape.outputs[-2]  # short ones, of which some make a body
-        plan.cut("unroll", rows, 1 if rows in shape.symbolic else gcd(shape.sizes[rows], _SHORT_ROWS))
+        _turn(plan, facts, lane_loop, across, width)
+    elif width == size < facts.lanes and facts.work <= _LIGHT and [lane_loop] == facts.outputs[-1:] != facts.outputs:
+        rows = facts.outputs[-2]  # short ones, of which some make a body
+        plan.cut("unroll", rows, 1 if rows in facts.symbolic else gcd(facts.sizes[rows], _SHORT_ROWS))
     else:
-        plan.cut("unroll", lane_loop, min(_STREAM_TILE if shape.work <= _LIGHT else 2, -(-size // width)))
-    _around_caches(plan, shape, lane_loop, target)
+        plan.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _LIGHT else 2, -(-size // width)))
+    _around_caches(plan, facts, lane_loop, target)
 
 
-def _is_crossed(shape: Shape, name: str) -> bool:
+def _is_crossed(facts: Facts, name: str) -> bool:
     """Whether both iterations of a loop of two read the same places, each in its own order."""
-    steps = {a.step(name) or 0 for a in shape.loads}
-    return shape.sizes[name] == 2 and any(step and -step in steps for step in steps)
+    steps = {a.step(name) or 0 for a in facts.loads}
+    return facts.sizes[name] == 2 and any(step and -step in steps for step in steps)
 
 
-def _across(shape: Shape, lane_loop: str, target: Target) -> tuple[str, str | None]:
+def _across(facts: Facts, lane_loop: str, target: Target) -> tuple[str, str | None]:
     """The loop of the lanes, and one that is copied out since over it lies side by side what those would gather or
     scatter: short rows, a transpose. Either can be the lanes, which may end with a mask; copies with masks do not turn.
     """
-    for name in reversed(shape.outputs):
-        steps = {a.step(lane_loop) for a in (*shape.loads, *shape.stores) if a.step(name) == 1}
-        if name != lane_loop and shape.sizes[name] > 1 and not steps <= {None, 0, 1}:
-            is_better = 2 * _copies_across(shape, lane_loop)[0] < _copies_across(shape, name)[0]
-            return (name, lane_loop) if is_better and _width(shape, name, target) > 1 else (lane_loop, name)
+    for name in reversed(facts.outputs):
+        steps = {a.step(lane_loop) for a in (*facts.loads, *facts.stores) if a.step(name) == 1}
+        if name != lane_loop and facts.sizes[name] > 1 and not steps <= {None, 0, 1}:
+            is_better = 2 * _copies_across(facts, lane_loop)[0] < _copies_across(facts, name)[0]
+            return (name, lane_loop) if is_better and _width(facts, name, target) > 1 else (lane_loop, name)
     return lane_loop, None
 
 
-def _copies_across(shape: Shape, name: str) -> tuple[float, int]:
+def _copies_across(facts: Facts, name: str) -> tuple[float, int]:
     """Accesses of a lane for an iteration of the loop, a fraction where blocks turn; the copies that make them few."""
-    size, lanes = shape.sizes[name], shape.lanes
-    count = size if size <= _MOST_ACROSS and name not in shape.symbolic else lanes
+    size, lanes = facts.sizes[name], facts.lanes
+    count = size if size <= _MOST_ACROSS and name not in facts.symbolic else lanes
     return (0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count), count
 
 
-def _turn(plan: Plan, shape: Shape, lane_loop: str, across: str, width: int) -> None:
+def _turn(plan: Plan, facts: Facts, lane_loop: str, across: str, width: int) -> None:
     """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
-    plan.cut("unroll", across, _copies_across(shape, across)[1])
-    if shape.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
+    plan.cut("unroll", across, _copies_across(facts, across)[1])
+    if facts.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
         inside = plan.cut("split", lane_loop, _BLOCKS_ACROSS)
-        outer = [name for name in shape.outputs if name not in (lane_loop, across)]
+        outer = [name for name in facts.outputs if name not in (lane_loop, across)]
         plan.order((*outer, lane_loop, across, *inside))
 
 
-def _outgrows_caches(shape: Shape, target: Target) -> bool:
-    return shape.stores[0].memory_bytes > 8 * target.l2_bytes
+def _outgrows_caches(facts: Facts, target: Target) -> bool:
+    return facts.stores[0].memory_bytes > 8 * target.l2_bytes
 
 
-def _around_caches(plan: Plan, shape: Shape, lane_loop: str, target: Target) -> None:
+def _around_caches(plan: Plan, facts: Facts, lane_loop: str, target: Target) -> None:
     """Results far larger than the caches are written around them. Where that is slow not by a kernel of several passes:
     the last one would wait for all of that writing, while other stores go on during the next passes. Results of long
-    sums of their own are claimed, or go on block by block (packing.py)."""
-    terms = sum(nest_iterations(shape, group.loops) for group in shape.groups)
-    is_one_pass = not shape.filling and terms <= _BRIEF
-    is_last_pass = not any(lane_loop in group.around for group in shape.groups)
-    if shape.stores[0].step(lane_loop) != 1 or not _outgrows_caches(shape, target):
+    sums of their own are prefetched, or go on block by block (packing.py)."""
+    terms = sum(nest_iterations(facts, group.loops) for group in facts.groups)
+    is_one_pass = not facts.filling and terms <= _BRIEF
+    is_last_pass = not any(lane_loop in group.around for group in facts.groups)
+    if facts.stores[0].step(lane_loop) != 1 or not _outgrows_caches(facts, target):
         return
     if is_one_pass or (is_last_pass and target.has_fast_streams):
         plan.add("stream")
@@ -234,60 +234,60 @@ def _around_caches(plan: Plan, shape: Shape, lane_loop: str, target: Target) -> 
         plan.add("prefetch", _AHEAD)
 
 
-def _reduction(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> None:
-    width = _width(shape, lane_loop, target) if lane_loop is not None else 1
+def _reduction(plan: Plan, facts: Facts, main: Group, lane_loop: str | None, target: Target) -> None:
+    width = _width(facts, lane_loop, target) if lane_loop is not None else 1
     lanes = lane_loop if width > 1 else None
     if lanes is not None:
         plan.cut("vectorize", lanes, width)
-    if lanes is not None and overlapping(plan, shape, main, lanes, target):
-        _around_caches(plan, shape, lanes, target)
+    if lanes is not None and overlapping(plan, facts, main, lanes, target):
+        _around_caches(plan, facts, lanes, target)
         return
-    streams = _streams(shape, main, lane_loop, target)
-    tiles = streams or _register_tile(shape, main, lanes, width, target)
+    streams = _streams(facts, main, lane_loop, target)
+    tiles = streams or _register_tile(facts, main, lanes, width, target)
     for name, amount in tiles.items():
-        plan.cut("apart" if streams else "unroll", name, amount)
-    _reduce_loops(plan, shape, main, lane_loop, width, prod(tiles.values()))
-    for group in shape.groups:  # lanes inside lanes there are none
-        is_around = any(group.loops[-1] in other.around for other in shape.groups)
+        plan.cut("interleave" if streams else "unroll", name, amount)
+    _reduce_loops(plan, facts, main, lane_loop, width, prod(tiles.values()))
+    for group in facts.groups:  # lanes inside lanes there are none
+        is_around = any(group.loops[-1] in other.around for other in facts.groups)
         if group is not main and not is_around and lanes not in group.around:
-            _other_group(plan, shape, group, target)
-    outer = [name for name in shape.outputs if all(name not in g.around for g in shape.groups)]
+            _other_group(plan, facts, group, target)
+    outer = [name for name in facts.outputs if all(name not in g.around for g in facts.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own
-        if lanes not in shape.outputs:
-            inner = replace(shape, outputs=outer, loads=[a for a in shape.loads if a not in main.loads])
+        if lanes not in facts.outputs:
+            inner = replace(facts, outputs=outer, loads=[a for a in facts.loads if a not in main.loads])
             _stream(plan, inner, _lane_loop(inner, None, target), target)
         return
     if lanes is not None:
-        pack(plan, shape, main, lanes, width, target)
-        ask_by_tiles(plan, shape, main, lanes, target)
-        _around_caches(plan, shape, lanes, target)
-    if lane_loop in main.loops and len(shape.groups) == 1:
-        _large_outside(plan, shape, main, tiles, width, target)
-        if _is_read_once(shape, main, tiles, target):
+        pack(plan, facts, main, lanes, width, target)
+        ask_by_tiles(plan, facts, main, lanes, target)
+        _around_caches(plan, facts, lanes, target)
+    if lane_loop in main.loops and len(facts.groups) == 1:
+        _large_outside(plan, facts, main, tiles, width, target)
+        if _is_read_once(facts, main, tiles, target):
             plan.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
 
 
-def _running(plan: Plan, shape: Shape, main: Group, target: Target) -> bool:
+def _running(plan: Plan, facts: Facts, main: Group, target: Target) -> bool:
     """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side: the lanes
     are the rows, which turn in registers. Whether the kernel is one."""
-    (terms, *others), store, size = main.loops, shape.stores[0], shape.sizes[main.loops[0]]
-    place, rows = (next((n for n in shape.outputs if store.step(n) == step), "") for step in (1, size))
+    (terms, *others), store, size = main.loops, facts.stores[0], facts.sizes[main.loops[0]]
+    place, rows = (next((n for n in facts.outputs if store.step(n) == step), "") for step in (1, size))
     steps = {(a.step(place), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
-    if others or len(shape.groups) > 1 or place not in main.around or steps != {(0, 1, size)}:
+    if others or len(facts.groups) > 1 or place not in main.around or steps != {(0, 1, size)}:
         return False
-    is_whole = shape.sizes[place] == size <= min(_BRIEF, 2 * shape.lanes) and rows not in shape.symbolic
-    choices = ({str(r.arg[0]) for r in n.src[0].ranges} for n in shape.ast.toposort() if n.op is Ops.WHERE)
-    if not is_whole or {place, terms} not in choices or shape.sizes[rows] % shape.lanes:
+    is_whole = facts.sizes[place] == size <= min(_BRIEF, 2 * facts.lanes) and rows not in facts.symbolic
+    choices = ({str(r.arg[0]) for r in n.src[0].ranges} for n in facts.ast.toposort() if n.op is Ops.WHERE)
+    if not is_whole or {place, terms} not in choices or facts.sizes[rows] % facts.lanes:
         return False
-    if not plan.tries("vectorize", rows, shape.lanes):
+    if not plan.tries("vectorize", rows, facts.lanes):
         return False
     plan.cut("unroll", place, size)
     plan.cut("unroll", terms, size)
-    _around_caches(plan, shape, place, target)
+    _around_caches(plan, facts, place, target)
     return True
 
 
-def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
+def _large_outside(plan: Plan, facts: Facts, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
     """Of two operands that no cache holds together the large one is read once, and the other, in blocks, from L2."""
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
     if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or len(main.loops) != 1:
@@ -297,68 +297,68 @@ def _large_outside(plan: Plan, shape: Shape, main: Group, tiles: dict[str, int],
     if size[large] <= target.l2_bytes:
         return
     (terms,), blocks = main.loops, -(-4 * size[small] // target.l2_bytes)
-    each = -(-shape.sizes[terms] // width // blocks)
+    each = -(-facts.sizes[terms] // width // blocks)
     is_cut = size[small] > target.l2_bytes // 2 and plan.tries("accumulate", terms, each)
-    outer = [name for name in shape.outputs if name not in loads]
+    outer = [name for name in facts.outputs if name not in loads]
     plan.order((*outer, large, *([terms] if is_cut else []), small))
 
 
-def _is_read_once(shape: Shape, main: Group, tiles: dict[str, int], target: Target) -> bool:
+def _is_read_once(facts: Facts, main: Group, tiles: dict[str, int], target: Target) -> bool:
     """Whether a sum goes once over more than L1 holds (L2 holds what others read meanwhile): over what changes with
     every loop that no tile holds all of."""
-    moving = {name for name in shape.outputs if tiles.get(name) != shape.sizes[name]}
+    moving = {name for name in facts.outputs if tiles.get(name) != facts.sizes[name]}
     sizes = {a.memory: a.memory_bytes for a in main.loads if moving <= a.steps.keys()}
     return sum(sizes.values()) > target.l1_bytes
 
 
-def _streams(shape: Shape, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
+def _streams(facts: Facts, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
     """Rows that are read once come faster from memory in a few streams, each through a part of them: what is asked for
     ahead at the end of a row is the begin of the stream's next one."""
-    reused = {n for n in shape.outputs if shape.sizes[n] > 1 and any(n not in a.steps for a in main.loads)}
-    names = [n for n in shape.outputs if n not in shape.symbolic]
-    name = max(names, key=lambda n: (n in reused, shape.sizes[n]), default="")
-    is_alone = lane_loop in main.loops and len(shape.groups) == 1 and (shape.work <= _LIGHT or name in reused)
-    if not name or not is_alone or not _is_read_once(shape, main, {}, target):
+    reused = {n for n in facts.outputs if facts.sizes[n] > 1 and any(n not in a.steps for a in main.loads)}
+    names = [n for n in facts.outputs if n not in facts.symbolic]
+    name = max(names, key=lambda n: (n in reused, facts.sizes[n]), default="")
+    is_alone = lane_loop in main.loops and len(facts.groups) == 1 and (facts.work <= _LIGHT or name in reused)
+    if not name or not is_alone or not _is_read_once(facts, main, {}, target):
         return {}
     read = {a.memory for a in main.loads if name in a.steps}
     count = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(read)
-    if nest_iterations(shape, shape.outputs) == shape.sizes[name] and name not in reused:
-        count = min(count, -(-shape.sizes[name] // 2))  # two threads find something
-    return {name: _tile(shape.sizes[name], count) if count > 1 else 1}
+    if nest_iterations(facts, facts.outputs) == facts.sizes[name] and name not in reused:
+        count = min(count, -(-facts.sizes[name] // 2))  # two threads find something
+    return {name: _tile(facts.sizes[name], count) if count > 1 else 1}
 
 
-def _few_rows(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, target: Target) -> bool:
+def _few_rows(plan: Plan, facts: Facts, main: Group, lane_loop: str | None, target: Target) -> bool:
     """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
     Whether the kernel is one.
 
     Blocks of its rows are the outer loop, and the sums go on in the output, of which L2 holds a page's width; what is
     needed in the next block is asked for in this one.
     """
-    rows = [name for name in shape.outputs if name != lane_loop]
+    rows = [name for name in facts.outputs if name != lane_loop]
     matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not is_gated(a)), None)
-    if lane_loop not in shape.outputs or matrix is None or len(main.loops) != 1 or len(shape.groups) != 1:
+    if lane_loop not in facts.outputs or matrix is None or len(main.loops) != 1 or len(facts.groups) != 1:
         return False
     (terms,) = main.loops
     step = matrix.step(terms) or 0
-    width = _width(shape, lane_loop, target)
-    vectors = shape.sizes[lane_loop] // max(1, width)
-    count = nest_iterations(shape, rows)
+    width = _width(facts, lane_loop, target)
+    vectors = facts.sizes[lane_loop] // max(1, width)
+    count = nest_iterations(facts, rows)
     if not is_streamed(matrix.memory_bytes, target) or count * _PAGE > target.l2_bytes // 2 or step <= 0:
         return False
-    if count > _FEW_ROWS or shape.work > _EACH_BLOCK or any(name in matrix.steps for name in rows):
+    if count > _FEW_ROWS or facts.work > _EACH_BLOCK or any(name in matrix.steps for name in rows):
         return False
     is_one = count <= _IN_REGISTERS
-    columns, block, size = 2 if rows and is_one else 4, 8 if is_one else 16, shape.sizes[terms]
+    columns, block, size = 2 if rows and is_one else 4, 8 if is_one else 16, facts.sizes[terms]
     is_whole = count == _IN_REGISTERS and size % 2 == 0 and size >= 16 * block  # as much work as reading
     together = 2 if is_whole or count >= _SHORT_BLOCK else 1
     inside = min(_PAGE // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
     is_long = size >= 8 * block * together and not size % together
-    if inside < 2 or width < 2 or not is_long or not fits(shape.ast, Action("accumulate", (terms, str(block)))):
+    if inside < 2 or width < 2 or not is_long or not fits(facts.ast, Action("accumulate", (terms, str(block)))):
         return False
     plan.cut("vectorize", lane_loop, width)
     plan.cut("unroll", lane_loop, columns)
     if rows:
-        plan.cut("unroll", rows[-1], _tile(shape.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
+        plan.cut("unroll", rows[-1], _tile(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
     plan.cut("unroll", terms, together)
     walked = plan.add("accumulate", terms, block)[terms]
     pages = plan.cut("split", lane_loop, inside)
@@ -383,34 +383,34 @@ def _stage_few(plan: Plan, main: Group, lane_loop: str, rows: list[str], walked:
         plan.add("stage", right.slot, *block, *plan.copies(lane_loop))
 
 
-def _register_tile(shape: Shape, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
+def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
     many = target.vector_registers >= 32
     reusing = [
-        name for name in reversed(shape.outputs)
-        if name != lane_loop and name in main.around and shape.sizes[name] > 1
+        name for name in reversed(facts.outputs)
+        if name != lane_loop and name in main.around and facts.sizes[name] > 1
         and any(a.step(name) == 0 and name not in a.steps for a in main.loads)
     ]  # fmt: skip
-    reusing = _best_pair(shape, main, reusing, lane_loop)
-    if lane_loop is None or lane_loop not in shape.outputs:
-        return {name: _tile(shape.sizes[name], 4 if many else 2) for name in reusing[:2]}
-    blocks = -(-shape.sizes[lane_loop] // width)
+    reusing = _best_pair(facts, main, reusing, lane_loop)
+    if lane_loop is None or lane_loop not in facts.outputs:
+        return {name: _tile(facts.sizes[name], 4 if many else 2) for name in reusing[:2]}
+    blocks = -(-facts.sizes[lane_loop] // width)
     if not reusing:
         whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
         return {lane_loop: _tile(blocks, 8) if whole == 1 and many else whole}
-    columns, rows = _best_block(blocks, shape.sizes[reusing[0]], many)
+    columns, rows = _best_block(blocks, facts.sizes[reusing[0]], many)
     tiles = {lane_loop: columns, reusing[0]: rows}
     left = (16 if many else 8) // (columns * rows)
     if len(reusing) > 1 and left > 1:
-        tiles[reusing[1]] = _tile(shape.sizes[reusing[1]], left)
+        tiles[reusing[1]] = _tile(facts.sizes[reusing[1]], left)
     return tiles
 
 
 def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
     """Vectors and rows of a register tile: the shape that keeps the most multipliers busy, given the sizes."""
 
-    def worth(shape: tuple[int, int]) -> float:
-        columns, most = shape
+    def worth(block: tuple[int, int]) -> float:
+        columns, most = block
         tile = _tile(rows, most)
         used = blocks / (-(-blocks // columns) * columns) * rows / (-(-rows // tile) * tile)
         return used * columns * tile / (columns * tile + _LOAD_COST * (columns + tile) + _TILE_COST)
@@ -419,7 +419,7 @@ def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
     return columns, _tile(rows, most)
 
 
-def _best_pair(shape: Shape, main: Group, names: list[str], lane_loop: str | None) -> list[str]:
+def _best_pair(facts: Facts, main: Group, names: list[str], lane_loop: str | None) -> list[str]:
     """First the loop over which the widest load is reused, then the one that adds the most reuse of other loads."""
 
     def reused(name: str) -> set[int]:
@@ -428,7 +428,7 @@ def _best_pair(shape: Shape, main: Group, names: list[str], lane_loop: str | Non
     def worth(name: str, without: set[int]) -> tuple[int, int, int]:
         new = reused(name) - without
         wide = sum(main.loads[n].steps.get(lane_loop or "") == 1 for n in new)
-        return wide, len(new), min(shape.sizes[name], 4)
+        return wide, len(new), min(facts.sizes[name], 4)
 
     if len(names) < 2:
         return names
@@ -437,11 +437,11 @@ def _best_pair(shape: Shape, main: Group, names: list[str], lane_loop: str | Non
     return [first, second]
 
 
-def _reduce_loops(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, width: int, accumulators: int) -> None:
+def _reduce_loops(plan: Plan, facts: Facts, main: Group, lane_loop: str | None, width: int, accumulators: int) -> None:
     """Short reduce loops are copied out; long ones get a longer body, and more accumulators where there are few."""
     body = accumulators
     for name in reversed(main.loops):
-        size = shape.sizes[name]
+        size = facts.sizes[name]
         blocks = -(-size // width) if name == lane_loop else size
         if name != lane_loop and 1 < blocks <= SMALL_REDUCE and body * blocks <= _MAX_BODY:
             plan.cut("unroll", name, blocks)
@@ -449,7 +449,7 @@ def _reduce_loops(plan: Plan, shape: Shape, main: Group, lane_loop: str | None, 
             continue
         groups = _groups(blocks, accumulators)
         if groups > 1:
-            plan.cut("group", name, groups)
+            plan.cut("rfactor", name, groups)
         elif accumulators >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
             plan.cut("unroll", name, 2)
         break
@@ -461,11 +461,11 @@ def _groups(blocks: int, accumulators: int = 1) -> int:
     return next((g for g in fitting if blocks % g == 0 or blocks > 8 * g), 1)
 
 
-def _other_group(plan: Plan, shape: Shape, group: Group, target: Target) -> None:
+def _other_group(plan: Plan, facts: Facts, group: Group, target: Target) -> None:
     """A further reduction of the kernel, over loops of its own."""
     name = group.loops[-1]
-    width = _width(shape, name, target)
+    width = _width(facts, name, target)
     is_side_by_side = any(a.step(name) == 1 for a in group.loads) and not _cost(group.loads, name)
-    if is_side_by_side and shape.sizes[name] > 1 and width > 1:
+    if is_side_by_side and facts.sizes[name] > 1 and width > 1:
         plan.cut("vectorize", name, width)
-        plan.cut("group", name, _groups(-(-shape.sizes[name] // width)))
+        plan.cut("rfactor", name, _groups(-(-facts.sizes[name] // width)))

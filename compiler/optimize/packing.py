@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kernmill.ir import Ops, Target
 
 from .actions import Action, fits
-from .look import Access, Group, Shape, is_gated
+from .analysis import Access, Facts, Group, is_gated
 from .plan import Plan
 from .staging import SAME_PLACE, walked_together
 
@@ -49,59 +49,59 @@ class _Packing:
     left: Access | None
 
 
-def pack(plan: Plan, shape: Shape, main: Group, lanes: str, width: int, target: Target) -> None:
+def pack(plan: Plan, facts: Facts, main: Group, lanes: str, width: int, target: Target) -> None:
     """The order of the loops of a register tile with these lanes, and what is staged; nothing where operands are best
     read as they lie."""
-    if lanes not in shape.outputs or len(main.loops) != 1:
+    if lanes not in facts.outputs or len(main.loops) != 1:
         return
     (terms,) = main.loops
-    others = [name for name in shape.outputs if name != lanes and plan.together(name) > 1]
+    others = [name for name in facts.outputs if name != lanes and plan.together(name) > 1]
     if len(others) != 1:
         return
     (rows,) = others
     panel = main.operand(lanes, rows)
-    is_written = shape.stores[0].memory_bytes > target.l2_bytes  # rather than read: line by line, as the loops stand
-    is_short = shape.sizes[terms] <= 2 * SMALL_REDUCE or (is_written and shape.sizes[terms] < _SHORT)
+    is_written = facts.stores[0].memory_bytes > target.l2_bytes  # rather than read: line by line, as the loops stand
+    is_short = facts.sizes[terms] <= 2 * SMALL_REDUCE or (is_written and facts.sizes[terms] < _SHORT)
     if len(panel) != 1 or is_gated(panel[0]) or (is_short and panel[0].step(lanes) == 1):
         return
-    is_small = panel[0].memory_bytes <= target.l1_bytes and shape.sizes[lanes] % width == 0  # stays in L1
+    is_small = panel[0].memory_bytes <= target.l1_bytes and facts.sizes[lanes] % width == 0  # stays in L1
     is_dear = not (_is_side_by_side(panel[0], lanes) and is_small)
-    left = None if is_short else _dear_rows(plan, shape, main, lanes, rows)
+    left = None if is_short else _dear_rows(plan, facts, main, lanes, rows)
     packing = _Packing(lanes, rows, terms, width, panel[0], left)
-    if not is_small and not is_short and _as_it_lies(plan, shape, packing, target):
+    if not is_small and not is_short and _as_it_lies(plan, facts, packing, target):
         return
-    size_bytes = shape.sizes[lanes] * shape.sizes[terms] * panel[0].size_bytes
-    enough = _tiles(plan, shape, rows) >= _readers(panel[0], lanes, terms, size_bytes / target.l2_bytes)
+    size_bytes = facts.sizes[lanes] * facts.sizes[terms] * panel[0].size_bytes
+    enough = _tiles(plan, facts, rows) >= _readers(panel[0], lanes, terms, size_bytes / target.l2_bytes)
     if is_dear and not enough and left is None:
-        plan.order([*(name for name in shape.outputs if name not in (rows, lanes)), lanes, rows])
+        plan.order([*(name for name in facts.outputs if name not in (rows, lanes)), lanes, rows])
     elif is_dear or left is not None:
-        _blocked(plan, shape, packing if is_dear and enough else replace(packing, panel=None), target)
+        _blocked(plan, facts, packing if is_dear and enough else replace(packing, panel=None), target)
 
 
-def ask_by_tiles(plan: Plan, shape: Shape, main: Group, lanes: str, target: Target) -> None:
+def ask_by_tiles(plan: Plan, facts: Facts, main: Group, lanes: str, target: Target) -> None:
     """While a register tile is computed: the lines that it will store to, and the rows of the next one if they are read
-    once, as they lie, from memory that no cache holds (lower/ahead.py)."""
+    once, as they lie, from memory that no cache holds (lower/prefetch.py)."""
     rows = next((name for name in reversed(plan.loops) if name != lanes and plan.together(name) > 1), None)
-    if rows is None or len(main.loops) != 1 or len(shape.groups) != 1 or shape.sizes[main.loops[0]] < _SHORT:
+    if rows is None or len(main.loops) != 1 or len(facts.groups) != 1 or facts.sizes[main.loops[0]] < _SHORT:
         return
-    (terms,), (store, *others) = main.loops, shape.stores
+    (terms,), (store, *others) = main.loops, facts.stores
     far = _FAR * target.l2_bytes
     if (
         not others
         and store.step(lanes) == 1
         and 4 * store.memory_bytes > target.l2_bytes
-        and shape.sizes[terms] <= _LONG
+        and facts.sizes[terms] <= _LONG
     ):
-        plan.tries("claim")
+        plan.tries("prefetchw")
     for left in (a for a in main.operand(rows, lanes) if not is_gated(a)):
         is_once = lanes not in plan.loops and plan.loops[-1] == rows and left.memory_bytes > far
         if is_once and left.step(terms) == 1 and (left.step(rows) or 0) > 0:
             plan.tries("prefetch", plan.together(rows) * (left.step(rows) or 0) * left.size_bytes, terms)
 
 
-def _tiles(plan: Plan, shape: Shape, loop: str) -> int:
+def _tiles(plan: Plan, facts: Facts, loop: str) -> int:
     """How many tiles there are along an output loop."""
-    return -(-shape.sizes[loop] // plan.together(loop))
+    return -(-facts.sizes[loop] // plan.together(loop))
 
 
 def _readers(panel: Access, lanes: str, terms: str, of_l2: float) -> float:
@@ -121,7 +121,7 @@ def _is_converted(a: Access) -> bool:
     return a.node.dtype.is_float and a.size_bytes < _VALUE_BYTES
 
 
-def _dear_rows(plan: Plan, shape: Shape, main: Group, lanes: str, rows: str) -> Access | None:
+def _dear_rows(plan: Plan, facts: Facts, main: Group, lanes: str, rows: str) -> Access | None:
     """The operand of the rows, if reading it as it lies is dear and enough panels read it again."""
     found = main.operand(rows, lanes)
     if len(found) != 1 or is_gated(found[0]) or found[0].memory.op is not Ops.PARAM:
@@ -130,43 +130,43 @@ def _dear_rows(plan: Plan, shape: Shape, main: Group, lanes: str, rows: str) -> 
     if left.step(rows) is None or left.step(terms) is None or walked_together(left.node, (rows, terms)):
         return None
     is_dear = left.step(terms) != 1 or _is_converted(left)
-    is_dear |= _is_for_all(shape, left, lanes, rows) and (left.step(rows) or 0) * left.size_bytes % SAME_PLACE == 0
-    return left if is_dear and min(_tiles(plan, shape, name) for name in (rows, lanes)) >= _LEAST_TILES else None
+    is_dear |= _is_for_all(facts, left, lanes, rows) and (left.step(rows) or 0) * left.size_bytes % SAME_PLACE == 0
+    return left if is_dear and min(_tiles(plan, facts, name) for name in (rows, lanes)) >= _LEAST_TILES else None
 
 
-def _is_for_all(shape: Shape, left: Access, lanes: str, rows: str) -> bool:
+def _is_for_all(facts: Facts, left: Access, lanes: str, rows: str) -> bool:
     """Whether other output loops use the same rows again: packed once, they serve all products of a batch."""
-    batch = [name for name in shape.outputs if name not in (lanes, rows) and shape.sizes[name] > 1]
+    batch = [name for name in facts.outputs if name not in (lanes, rows) and facts.sizes[name] > 1]
     return bool(batch) and not any(name in left.steps for name in batch)
 
 
-def _as_it_lies(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> bool:
+def _as_it_lies(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> bool:
     """Whether tiles read the operand of the lanes from L2 as fast as copied panels: half of L2 holds it, it lies in
     whole lines, and the rows of a tile are enough work for each line. Then it is asked for some rows ahead, the larger
     operand is read once, and dear rows are packed tile by tile."""
     panel, left, lanes, rows, terms = packing.panel, packing.left, packing.lanes, packing.rows, packing.terms
     pitch = 0 if panel is None or not _is_side_by_side(panel, lanes) else (panel.step(terms) or 0) * panel.size_bytes
-    is_in_l2 = 2 * _VALUE_BYTES * shape.sizes[lanes] * shape.sizes[terms] <= target.l2_bytes
-    is_for_all = left is not None and _is_for_all(shape, left, lanes, rows)
+    is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[terms] <= target.l2_bytes
+    is_for_all = left is not None and _is_for_all(facts, left, lanes, rows)
     if not pitch or pitch % _LINE or not is_in_l2 or plan.together(rows) < _ENOUGH_ROWS or is_for_all:
         return False
-    inner = (rows, lanes) if left is not None or shape.sizes[rows] > shape.sizes[lanes] else (lanes, rows)
-    plan.order((*(name for name in shape.outputs if name not in inner), *inner))
+    inner = (rows, lanes) if left is not None or facts.sizes[rows] > facts.sizes[lanes] else (lanes, rows)
+    plan.order((*(name for name in facts.outputs if name not in inner), *inner))
     plan.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
-    _stage_rows(plan, packing, [terms] if plan.together(terms) < shape.sizes[terms] else [], [], target)
+    _stage_rows(plan, packing, [terms] if plan.together(terms) < facts.sizes[terms] else [], [], target)
     return True
 
 
-def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> None:
+def _blocked(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> None:
     """Blocks of panels, and of rows if they are packed; terms in blocks if a panel of all would fill the cache."""
     lanes, rows, terms = packing.lanes, packing.rows, packing.terms
-    count, panels = _terms(plan, shape, packing, target), _tiles(plan, shape, lanes)
-    wide, high, deep = 1, 1, count or shape.sizes[terms]
-    if packing.left is not None and not _is_for_all(shape, packing.left, lanes, rows):
-        size_bytes = shape.sizes[rows] * deep * _VALUE_BYTES
-        wide, high = blocks(shape.sizes[lanes], panels, shape.sizes[rows], size_bytes, target)
-    outer, inside = in_blocks(plan, shape, {lanes: (panels, wide), rows: (_tiles(plan, shape, rows), high)})
-    inner, walked = [*inside[lanes], *inside[rows]], [terms] if plan.together(terms) < shape.sizes[terms] else []
+    count, panels = _terms(plan, facts, packing, target), _tiles(plan, facts, lanes)
+    wide, high, deep = 1, 1, count or facts.sizes[terms]
+    if packing.left is not None and not _is_for_all(facts, packing.left, lanes, rows):
+        size_bytes = facts.sizes[rows] * deep * _VALUE_BYTES
+        wide, high = blocks(facts.sizes[lanes], panels, facts.sizes[rows], size_bytes, target)
+    outer, inside = in_blocks(plan, facts, {lanes: (panels, wide), rows: (_tiles(plan, facts, rows), high)})
+    inner, walked = [*inside[lanes], *inside[rows]], [terms] if plan.together(terms) < facts.sizes[terms] else []
     if count:
         walked = [plan.add("accumulate", terms, count // plan.together(terms))[terms]]
         inner.insert(0 if lanes in outer or rows in outer else 1, terms)  # threads share the outermost loop
@@ -175,25 +175,25 @@ def _blocked(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> Non
     _stage_rows(plan, packing, walked, inside[rows], target)
 
 
-def _terms(plan: Plan, shape: Shape, packing: _Packing, target: Target) -> int:
+def _terms(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> int:
     """Terms of a block of the sum; 0 for all of them at once."""
-    size, count = shape.sizes[packing.terms], target.l2_bytes // 2 // (plan.together(packing.lanes) * _VALUE_BYTES)
+    size, count = facts.sizes[packing.terms], target.l2_bytes // 2 // (plan.together(packing.lanes) * _VALUE_BYTES)
     if size <= count:
         return 0
     together = plan.together(packing.terms)
     each = -(-size // -(-size // count) // together)
-    is_possible = each > 1 and fits(shape.ast, Action("accumulate", (packing.terms, str(each))))
+    is_possible = each > 1 and fits(facts.ast, Action("accumulate", (packing.terms, str(each))))
     return each * together if is_possible else 0
 
 
 def in_blocks(
-    plan: Plan, shape: Shape, walked: Mapping[str, tuple[int, int]]
+    plan: Plan, facts: Facts, walked: Mapping[str, tuple[int, int]]
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Panels and tiles of rows are walked in blocks: the output loops around a block, and what each loop is inside.
 
     `walked`: of each loop how many panels or tiles it has, and how many blocks of them there are.
     """
-    outer, inside = [name for name in shape.outputs if name not in walked], dict[str, list[str]]()
+    outer, inside = [name for name in facts.outputs if name not in walked], dict[str, list[str]]()
     for name, (count, number) in walked.items():
         each = -(-count // number)
         is_cut = 1 < each < count
@@ -217,7 +217,7 @@ def blocks(columns: int, panels: int, rows: int, size_bytes: int, target: Target
 def _stage_panel(plan: Plan, packing: _Packing, walked: Sequence[str], deep: int, target: Target) -> None:
     """The operand of the lanes; where it is transposed, in blocks that turn in registers.
 
-    In memory that no cache holds what lies behind a panel is asked for while that panel is used (lower/ahead.py).
+    In memory that no cache holds what lies behind a panel is asked for while that panel is used (lower/prefetch.py).
     """
     panel, lanes, terms = packing.panel, packing.lanes, packing.terms
     if panel is None:

@@ -16,7 +16,7 @@ from .actions import Action, apply_action
 
 __all__ = ["Plan"]
 
-_COPIED = ("unroll", "apart", "group", "vectorize")  # lanes are named last: they lie side by side in a copy
+_COPIED = ("unroll", "interleave", "rfactor", "vectorize")  # lanes are named last: they lie side by side in a copy
 
 
 class Plan:

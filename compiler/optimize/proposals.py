@@ -23,7 +23,7 @@ _PARTS: Final = (64, 128, 256, 512, 1024)
 _GROUPS: Final = (2, 3, 4, 8)
 _AHEAD: Final = (1024, 2048, 4096, 8192, 16384)  # bytes
 _ORDERED: Final = 6  # more output loops than that are not moved about
-_COPIED: Final = {AxisKind.REDUCE: 0, AxisKind.GROUP: 1, AxisKind.UNROLL: 1, AxisKind.VECTOR: 2}
+_COPIED: Final = {AxisKind.REDUCE: 0, AxisKind.RFACTOR: 1, AxisKind.UNROLL: 1, AxisKind.VECTOR: 2}
 
 
 def _loops(ast: UOp, *kinds: AxisKind) -> list[UOp]:
@@ -55,7 +55,7 @@ def parts(ast: UOp, target: Target) -> Iterable[Args]:
     return _amounts(ast, (2, 4), AxisKind.LOOP)
 
 
-def groups(ast: UOp, target: Target) -> Iterable[Args]:
+def rfactors(ast: UOp, target: Target) -> Iterable[Args]:
     """More accumulators."""
     return _amounts(ast, _GROUPS, AxisKind.REDUCE)
 

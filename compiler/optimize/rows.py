@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, Target, UOp, closed_ranges
 
-from .look import Access, Shape
+from .analysis import Access, Facts
 from .plan import Plan
 
 __all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_as_lanes"]
@@ -43,12 +43,12 @@ class _Pass:
         return any(changing) and not all(changing)
 
 
-def passes_along_rows(plan: Plan, shape: Shape) -> None:
+def passes_along_rows(plan: Plan, facts: Facts) -> None:
     """Lanes for the loops that fill the rows; the reductions and the output get theirs as in any kernel."""
-    passes, lanes = _passes(shape), shape.lanes
+    passes, lanes = _passes(facts), facts.lanes
     for one in passes:
         name = one.loops[-1]
-        size = shape.sizes[name]
+        size = facts.sizes[name]
         if one.node.op is not Ops.AFTER or size < lanes or any(a.step(name) not in (0, 1) for a in one.loads):
             continue
         if any(name in r.around for r in passes):
@@ -58,45 +58,45 @@ def passes_along_rows(plan: Plan, shape: Shape) -> None:
             plan.cut("unroll", name, _SPREAD)
 
 
-def ask_for_next_row(plan: Plan, shape: Shape, target: Target) -> None:
+def ask_for_next_row(plan: Plan, facts: Facts, target: Target) -> None:
     """Where several passes read a row, the first waits for memory: the last one asks for the next row meanwhile."""
-    order = shape.ast.toposort()
+    order = facts.ast.toposort()
     place = {str(loop.arg[0]): number for number, node in enumerate(order) for loop in closed_ranges(node)}
     passes: dict[UOp, dict[str, Access]] = {}
-    for a in shape.loads:
+    for a in facts.loads:
         if a.memory.op is Ops.PARAM:
             passes.setdefault(a.memory, {}).update({name: a for name in a.steps if a.step(name) == 1})
-    held = [max(shape.sizes[name] for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
+    held = [max(facts.sizes[name] for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
     held += [node.arg[1] * node.dtype.size_bytes for node in order if node.op is Ops.LOCAL]
     for memory, loads in passes.items():
         if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * target.l2_bytes:
             continue
         last = max(loads, key=lambda name: place.get(name, len(order)))
         a = loads[last]
-        rows = [name for name in shape.outputs if a.moves(name) and name != last]
+        rows = [name for name in facts.outputs if a.moves(name) and name != last]
         ahead = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes
-        length = shape.sizes[last] * a.size_bytes
+        length = facts.sizes[last] * a.size_bytes
         if _LONG_ROW * target.vector_bytes <= length <= ahead <= target.l2_bytes // 4:
             plan.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > target.l1_bytes else ()))
             return
 
 
-def products_across(shape: Shape, lanes: int) -> tuple[str, list[_Pass], list[tuple[_Pass, str]]]:
+def products_across(facts: Facts, lanes: int) -> tuple[str, list[_Pass], list[tuple[_Pass, str]]]:
     """Of a kernel whose rows can be lanes: the loop over them, all passes, and those that are products, with the loop
     over results that share what is loaded for a row. No products where it is something else."""
-    passes, fixed = _passes(shape) if lanes > 1 else [], shape.kept
-    rows = next((name for name in reversed(fixed) if shape.sizes[name] >= lanes), "")
+    passes, fixed = _passes(facts) if lanes > 1 else [], facts.kept
+    rows = next((name for name in reversed(fixed) if facts.sizes[name] >= lanes), "")
     products = [(one, loop) for one in passes if (loop := _product_loop(one, fixed)) is not None]
     shares = rows and all(any(not a.moves(rows) for a in one.loads) for one, _ in products)
     return rows, passes, products if shares else []
 
 
-def rows_as_lanes(shape: Shape) -> Plan | None:
+def rows_as_lanes(facts: Facts) -> Plan | None:
     """The schedule across rows; None where it does not fit."""
-    rows, passes, products = products_across(shape, shape.lanes)
+    rows, passes, products = products_across(facts, facts.lanes)
     if not products:
         return None
-    plan, sizes, lanes = Plan(shape.ast), shape.sizes, shape.lanes
+    plan, sizes, lanes = Plan(facts.ast), facts.sizes, facts.lanes
     plan.cut("vectorize", rows, lanes)
     plan.cut("unroll", rows, _ROW_VECTORS if sizes[rows] >= _ROW_VECTORS * lanes else 1)
     tiled = {loop for _, loop in products}
@@ -107,13 +107,13 @@ def rows_as_lanes(shape: Shape) -> Plan | None:
     longer = {name: plan.cut("unroll", name, _TERMS) for name in rounds}
     for name in dict.fromkeys(one.loops[-1] for one in passes if all(one is not product for product, _ in products)):
         if name not in tiled and sizes[name] >= 2 * _SPREAD:
-            plan.cut("unroll" if name in shape.filling else "group", name, _SPREAD)
+            plan.cut("unroll" if name in facts.filling else "rfactor", name, _SPREAD)
     stages: dict[tuple[str, ...], None] = {}
     for one, tile in products:
         copies = [inner for name in one.loops for inner in longer.get(name, [])]
         blocks = [tile] if sizes[tile] > _TILE else []
         stages |= dict.fromkeys(_transposed(one, rows, tile, [*copies, *plan.copies(rows)]))
-        stages |= dict.fromkeys(_widened(one, rows, tile, shape.kept, [*copies, *blocks, *plan.copies(tile)]))
+        stages |= dict.fromkeys(_widened(one, rows, tile, facts.kept, [*copies, *blocks, *plan.copies(tile)]))
     for stage in stages:
         plan.add("stage", *stage)
     return plan
@@ -132,14 +132,14 @@ def _widened(one: _Pass, rows: str, tile: str, fixed: list[str], copied: list[st
     return [(a.slot, *sorted(n for n in a.steps if a.moves(n) and n not in (*fixed, tile)), *copied) for a in narrow]
 
 
-def _passes(shape: Shape) -> list[_Pass]:
-    return [_pass(shape, node, loops) for node in shape.ast.toposort() if (loops := closed_ranges(node))]
+def _passes(facts: Facts) -> list[_Pass]:
+    return [_pass(facts, node, loops) for node in facts.ast.toposort() if (loops := closed_ranges(node))]
 
 
-def _pass(shape: Shape, node: UOp, closed: tuple[UOp, ...]) -> _Pass:
+def _pass(facts: Facts, node: UOp, closed: tuple[UOp, ...]) -> _Pass:
     own, loops = (node, *node.src), [str(r.arg[0]) for r in closed]
     inside = set(node.toposort(stop=lambda u: u not in own and bool(closed_ranges(u))))
-    loads = [a for a in shape.loads if a.node in inside and any(a.moves(name) for name in loops)]
+    loads = [a for a in facts.loads if a.node in inside and any(a.moves(name) for name in loops)]
     return _Pass(node, loops, {str(r.arg[0]) for r in node.ranges}, loads)
 
 

@@ -39,7 +39,7 @@ def body_size(ast: UOp, target: Target) -> tuple[int, int]:
             continue
         total += _copies(node.ranges, target.lanes(value.dtype))
         if node.op is Ops.REDUCE:
-            kept = [loop for loop in closed_ranges(node) if loop.arg[1] in (AxisKind.GROUP, AxisKind.VECTOR)]
+            kept = [loop for loop in closed_ranges(node) if loop.arg[1] in (AxisKind.RFACTOR, AxisKind.VECTOR)]
             accumulators = max(accumulators, _copies(node.ranges.union(kept), target.lanes(value.dtype)))
     return total, accumulators
 
@@ -48,7 +48,7 @@ def _copies(loops: Iterable[UOp], lanes: int) -> int:
     """Registers of `lanes` lanes for the values of these loops."""
     copies = 1
     for loop in loops:
-        if loop.arg[1] in (AxisKind.UNROLL, AxisKind.GROUP):
+        if loop.arg[1] in (AxisKind.UNROLL, AxisKind.RFACTOR):
             copies *= int(loop.src[0].arg)
         elif loop.arg[1] == AxisKind.VECTOR:
             copies *= -(-int(loop.src[0].arg) // lanes)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges
 
-from .look import Shape, is_streamed
+from .analysis import Facts, is_streamed
 from .packing import blocks, in_blocks
 from .plan import Plan
 from .products import Product, find_product, operands
@@ -26,30 +26,30 @@ _READ = 4  # rows of results that are read together
 _SIDE = 2  # blocks of results side by side, and one below the other
 
 
-def find_unit(shape: Shape, target: Target) -> tuple[Product, Unit] | None:
+def find_unit(facts: Facts, target: Target) -> tuple[Product, Unit] | None:
     """The product that a kernel is and what of the target does it; None without either, or where little is gained."""
-    product = find_product(shape) if target.tiles else None
+    product = find_product(facts) if target.tiles else None
     if product is None or not product.rows:
         return None
-    unit, right = _unit_of(shape, product, target), product.right
+    unit, right = _unit_of(facts, product, target), product.right
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
-    if unit is None or any(2 * shape.sizes[name] < extent for name, extent in extents.items()):
+    if unit is None or any(2 * facts.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
-    size_bytes = shape.sizes[product.inner] * shape.sizes[product.columns] * right.size_bytes
+    size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
     is_in_order = is_streamed(size_bytes, target) and right.step(product.columns) == 1
-    if is_in_order and shape.sizes[product.rows] <= _FEW_ROWS:
+    if is_in_order and facts.sizes[product.rows] <= _FEW_ROWS:
         return None  # it is read in the order in which it lies, not by panels
     return product, unit
 
 
-def tile_plan(shape: Shape, target: Target) -> Plan | None:
+def tile_plan(facts: Facts, target: Target) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
-    found = find_unit(shape, target)
-    return None if found is None else _tiled(shape, *found, target)
+    found = find_unit(facts, target)
+    return None if found is None else _tiled(facts, *found, target)
 
 
-def _tiled(shape: Shape, product: Product, unit: Unit, target: Target) -> Plan:
-    plan, sizes = Plan(shape.ast), shape.sizes
+def _tiled(facts: Facts, product: Product, unit: Unit, target: Target) -> Plan:
+    plan, sizes = Plan(facts.ast), facts.sizes
     rows, columns, inner = product.rows, product.columns, product.inner
     high, wide = -(-sizes[rows] // unit.m), -(-sizes[columns] // unit.n)
     column = plan.add("split", columns, unit.n)[columns]
@@ -58,7 +58,7 @@ def _tiled(shape: Shape, product: Product, unit: Unit, target: Target) -> Plan:
     panels, tiles = -(-wide // _SIDE), -(-high // _SIDE)
     size_bytes = sizes[rows] * sizes[inner] * unit.a.size_bytes
     across, down = blocks(sizes[columns], panels, sizes[rows], size_bytes, target)
-    outer, inside = in_blocks(plan, shape, {columns: (panels, across), rows: (tiles, down)})
+    outer, inside = in_blocks(plan, facts, {columns: (panels, across), rows: (tiles, down)})
     plan.cut("vectorize", column, min(unit.n, target.lanes(unit.c)))
     plan.order((*outer, *inside[columns], *inside[rows], row, column))
     terms = [inner] if sizes[inner] > unit.k else []
@@ -77,21 +77,21 @@ def _steps(plan: Plan, product: Product, unit: Unit, column: str, high: int) -> 
     row, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
     near = plan.add("split", deep, unit.group)[deep]
     plan.cut("unroll", product.rows, min(_SIDE, high))
-    return row, deep, near, plan.add("tile", row, column)
+    return row, deep, near, plan.add("tensorize", row, column)
 
 
 # --- products between passes over kept rows
-def row_tiles(shape: Shape, target: Target) -> Plan | None:
+def row_tiles(facts: Facts, target: Target) -> Plan | None:
     """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
     else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
     lies, if its neighbours are woven."""
-    rows, _, products = products_across(shape, shape.lanes if target.tiles and not shape.symbolic else 0)
-    found = [_of_rows(shape, one.node, (loop, rows), target) for one, loop in products]
+    rows, _, products = products_across(facts, facts.lanes if target.tiles and not facts.symbolic else 0)
+    found = [_of_rows(facts, one.node, (loop, rows), target) for one, loop in products]
     if not found or None in found:
         return None
-    plan, sizes = Plan(shape.ast), shape.sizes
-    (lanes,) = plan.cut("vectorize", rows, shape.lanes)
-    plan.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // shape.lanes)))
+    plan, sizes = Plan(facts.ast), facts.sizes
+    (lanes,) = plan.cut("vectorize", rows, facts.lanes)
+    plan.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // facts.lanes)))
     for product, unit in filter(None, found):
         high, inner = sizes[product.rows] // unit.m, product.inner
         row, deep, near, results = _steps(plan, product, unit, lanes, high)
@@ -102,7 +102,7 @@ def row_tiles(shape: Shape, target: Target) -> Plan | None:
         _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
         if product.right.memory.op is Ops.LOCAL:
             kept = str(closed_ranges(product.right.node.src[0].src[0])[-1].arg[0])
-            plan.add("weave", kept)
+            plan.add("vnni", kept)
             plan.cut("unroll", kept, unit.group)
             continue
         right = plan.add("stage", product.right.slot, inner, *plan.copies(rows)[:-1], deep, results[lanes], near)
@@ -110,19 +110,19 @@ def row_tiles(shape: Shape, target: Target) -> Plan | None:
     return plan
 
 
-def _of_rows(shape: Shape, total: UOp, loops: tuple[str, str], target: Target) -> tuple[Product, Unit] | None:
+def _of_rows(facts: Facts, total: UOp, loops: tuple[str, str], target: Target) -> tuple[Product, Unit] | None:
     """A product over whole blocks of results and of more terms than one step has: its operands would be held in tiles
     for all results."""
-    found = sorted(operands(shape, total), key=lambda a: loops[0] not in a.steps)
+    found = sorted(operands(facts, total), key=lambda a: loops[0] not in a.steps)
     if not found or loops[0] in found[1].steps or found[0].memory.op is not Ops.PARAM:
         return None
     product = Product(total.dtype, found[0], found[1], str(closed_ranges(total)[0].arg[0]), *loops)
-    unit, terms = _unit_of(shape, product, target), shape.sizes[product.inner]
-    is_whole = unit is not None and shape.sizes[loops[0]] % unit.m == terms % unit.k == 0 and terms > unit.k
-    return (product, unit) if unit is not None and is_whole and unit.n == shape.lanes else None
+    unit, terms = _unit_of(facts, product, target), facts.sizes[product.inner]
+    is_whole = unit is not None and facts.sizes[loops[0]] % unit.m == terms % unit.k == 0 and terms > unit.k
+    return (product, unit) if unit is not None and is_whole and unit.n == facts.lanes else None
 
 
-def _unit_of(shape: Shape, product: Product, target: Target) -> Unit | None:
+def _unit_of(facts: Facts, product: Product, target: Target) -> Unit | None:
     """What of the target multiplies such types, if copies of both operands would lie as it wants them."""
     pairs = ((product.rows, product.left), (product.columns, product.right))
     if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):

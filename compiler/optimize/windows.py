@@ -20,7 +20,7 @@ from itertools import chain, product
 
 from kernmill.ir import Ops, Target
 
-from .look import Access, Group, Shape, divisors, is_gated, look, nest_iterations
+from .analysis import Access, Facts, Group, analyze, divisors, is_gated, nest_iterations
 from .plan import Plan
 from .staging import walked_together
 
@@ -44,7 +44,7 @@ _OVERLAP = 0.75  # of the places are read where windows that overlap are compute
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The loops of such a sum, by the part they play; sizes of loops are in the Shape."""
+    """The loops of such a sum, by the part they play; sizes of loops are in the Facts."""
 
     moving: Access  # what the window slides over
     panel: Access
@@ -80,48 +80,48 @@ class _Tile:
     speed: float  # useful multiply-adds of vectors a cycle
 
 
-def window_plan(shape: Shape, target: Target) -> Plan | None:
+def window_plan(facts: Facts, target: Target) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else, or better done with other lanes."""
-    window = _find(shape) if target.has_masks and not target.group_items else None
+    window = _find(facts) if target.has_masks and not target.group_items else None
     if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
-    plan = Plan(shape.ast)
-    near = _nearest(shape, window)
+    plan = Plan(facts.ast)
+    near = _nearest(facts, window)
     is_moved = near is not None and plan.tries("inner", near)  # what lies side by side is read from one line
-    blocks, shared = _in_blocks(plan, shape, window, target)
+    blocks, shared = _in_blocks(plan, facts, window, target)
     if blocks or is_moved:
-        shape = look(plan.ast, target)
-        window = _find(shape, window.lanes)
+        facts = analyze(plan.ast, target)
+        window = _find(facts, window.lanes)
     if not blocks and not (window is not None and window.is_copied):
         return None
-    return plan if window is not None and _tiled(plan, shape, window, (blocks, shared), target) else None
+    return plan if window is not None and _tiled(plan, facts, window, (blocks, shared), target) else None
 
 
-def _tiled(plan: Plan, shape: Shape, window: _Window, given: tuple[list[str], list[str]], target: Target) -> bool:
+def _tiled(plan: Plan, facts: Facts, window: _Window, given: tuple[list[str], list[str]], target: Target) -> bool:
     """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
     stand outside of them. Whether it is worth that."""
-    rows = _rows_of_a_copy(shape, window, target) if window.is_copied else 1
-    lanes, width, sizes, (blocks, shared) = window.lanes, shape.lanes, shape.sizes, given
+    rows = _rows_of_a_copy(facts, window, target) if window.is_copied else 1
+    lanes, width, sizes, (blocks, shared) = window.lanes, facts.lanes, facts.sizes, given
     vectors = -(-sizes[lanes] // width)
-    panel = nest_iterations(shape, window.terms) * width * window.panel.size_bytes
-    tile = max(_tiles(shape, window, rows, target), key=lambda tile: tile.speed, default=None)
+    panel = nest_iterations(facts, window.terms) * width * window.panel.size_bytes
+    tile = max(_tiles(facts, window, rows, target), key=lambda tile: tile.speed, default=None)
     if tile is None or panel * tile.vectors > target.l2_bytes // 2:
         return False
-    if window.is_copied and tile.speed <= _speed_along(shape, window):
+    if window.is_copied and tile.speed <= _speed_along(facts, window):
         return False
     fits_panel = panel * vectors <= target.l2_bytes // 2
     down = [] if window.down is None or rows < 2 else [window.down]
     inside = plan.cut("split", down[0], rows) if down and rows < sizes[down[0]] else down
     if window.is_copied:
-        _stage_rows(plan, shape, window, inside)
+        _stage_rows(plan, facts, window, inside)
     plan.cut("vectorize", lanes, width)
     plan.cut("unroll", lanes, tile.vectors)
     plan.cut("unroll", window.along, tile.along)
     for name in inside:
         plan.cut("unroll", name, tile.rows)
-    _stage_panel(plan, shape, window, is_whole=fits_panel and vectors > tile.vectors)
+    _stage_panel(plan, facts, window, is_whole=fits_panel and vectors > tile.vectors)
     near = [*inside, window.along]
-    others = [name for name in shape.outputs if name not in (*near, *blocks, lanes)]
+    others = [name for name in facts.outputs if name not in (*near, *blocks, lanes)]
     inner = [lanes, *near] if window.is_copied else [*near, lanes]
     apart = [name for name in others if name in shared]
     order = [*apart, *blocks, *(name for name in others if name not in apart), *inner]
@@ -132,44 +132,44 @@ def _tiled(plan: Plan, shape: Shape, window: _Window, given: tuple[list[str], li
     return True
 
 
-def _in_blocks(plan: Plan, shape: Shape, window: _Window, target: Target) -> tuple[list[str], list[str]]:
+def _in_blocks(plan: Plan, facts: Facts, window: _Window, target: Target) -> tuple[list[str], list[str]]:
     """A sum whose panel no cache holds goes on in the output, block by block of its terms: the loops over them.
 
     Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
     """
-    vectors = -(-shape.sizes[window.lanes] // shape.lanes)
+    vectors = -(-facts.sizes[window.lanes] // facts.lanes)
     together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
-    term = shape.lanes * window.panel.size_bytes
-    if nest_iterations(shape, window.terms) * term * min(vectors, _MOST_VECTORS) <= target.l2_bytes // 2:
+    term = facts.lanes * window.panel.size_bytes
+    if nest_iterations(facts, window.terms) * term * min(vectors, _MOST_VECTORS) <= target.l2_bytes // 2:
         return [], []
     cuts: dict[str, int] = {}
     room = target.l2_bytes // 4 // (term * together)
     for name in reversed(window.terms):
-        size = shape.sizes[name]
+        size = facts.sizes[name]
         each = max(divisors(size, max(1, room)))
         room = room // each if each == size else 0
         if each < size:
             cuts = {name: each, **cuts}
     if not plan.tries("accumulate", *chain(*cuts.items())):
         return [], []
-    rest = [name for name in shape.outputs if name != window.lanes]
+    rest = [name for name in facts.outputs if name != window.lanes]
     if together == vectors and rest:
-        widest = max(rest, key=lambda name: shape.sizes[name])
-        enough = nest_iterations(shape, rest) // _OUTPUTS  # each part packs anew
-        parts = max(divisors(shape.sizes[widest], max(1, min(_PARTS, enough))))
+        widest = max(rest, key=lambda name: facts.sizes[name])
+        enough = nest_iterations(facts, rest) // _OUTPUTS  # each part packs anew
+        parts = max(divisors(facts.sizes[widest], max(1, min(_PARTS, enough))))
         if parts > 1:
-            plan.cut("split", widest, shape.sizes[widest] // parts)
+            plan.cut("split", widest, facts.sizes[widest] // parts)
             return list(cuts), [widest]
     return list(cuts), []
 
 
-def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
-    order = shape.ast.toposort()
-    if len(shape.groups) != 1 or len(shape.stores) != 1 or shape.kept or shape.keeping:
+def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
+    order = facts.ast.toposort()
+    if len(facts.groups) != 1 or len(facts.stores) != 1 or facts.kept or facts.keeping:
         return None
     if any(node.op is Ops.RANGE and not node.src[0].is_const for node in order):
         return None
-    (group,) = shape.groups
+    (group,) = facts.groups
     sums = [node for node in order if node.op is Ops.REDUCE]
     if len(sums) != 1 or sums[0].arg != (Ops.ADD, 1) or len(group.loads) != 2:
         return None
@@ -182,75 +182,75 @@ def _find(shape: Shape, wanted: str | None = None) -> _Window | None:
             continue
         if moving.memory is panel.memory:
             continue
-        lane = max(lanes, key=lambda name: shape.sizes[name])
-        lines = _lines(shape, moving, {name for name in shape.outputs if name in panel.steps})
+        lane = max(lanes, key=lambda name: facts.sizes[name])
+        lines = _lines(facts, moving, {name for name in facts.outputs if name in panel.steps})
         if lines and lines[0][0] in group.around:
             return _Window(moving, panel, lane, lines, list(group.loops))
-        rows = [name for name in shape.outputs if name in moving.steps and name not in panel.steps]
+        rows = [name for name in facts.outputs if name in moving.steps and name not in panel.steps]
         if rows and moving.step(group.loops[-1]) == 1 and not is_gated(moving):
-            row = max(rows, key=lambda name: shape.sizes[name])
+            row = max(rows, key=lambda name: facts.sizes[name])
             found.append(_Window(moving, panel, lane, [(row, group.loops[-1])], list(group.loops), is_copied=False))
-    return min(found, key=lambda window: shape.sizes[window.lanes], default=None)
+    return min(found, key=lambda window: facts.sizes[window.lanes], default=None)
 
 
-def _lines(shape: Shape, moving: Access, without: Collection[str] = ()) -> list[tuple[str, str]]:
+def _lines(facts: Facts, moving: Access, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Output loops and the reduce loop on the same line of the operand that moves, the one that steps least first."""
     loops = sorted(str(r.arg[0]) for r in moving.node.ranges)
     lines: list[tuple[str, str]] = []
     for names in walked_together(moving.node, [name for name in loops if name not in without]):
-        outputs = [name for name in names if name in shape.outputs]
+        outputs = [name for name in names if name in facts.outputs]
         if len(names) == 2 and len(outputs) == 1:
             lines.append((outputs[0], next(name for name in names if name not in outputs)))
     return sorted(lines, key=lambda line: abs(moving.step(line[0]) or 0))
 
 
-def _places(shape: Shape, moving: Access, line: tuple[str, str], count: int) -> int:
+def _places(facts: Facts, moving: Access, line: tuple[str, str], count: int) -> int:
     """Places on a line that `count` iterations of its output loop go over."""
     step, tap = (abs(moving.step(name) or 1) for name in line)
     unit = math.gcd(step, tap)
-    return 1 + (step * (count - 1) + tap * (shape.sizes[line[1]] - 1)) // unit
+    return 1 + (step * (count - 1) + tap * (facts.sizes[line[1]] - 1)) // unit
 
 
-def _rows_of_a_copy(shape: Shape, window: _Window, target: Target) -> int:
+def _rows_of_a_copy(facts: Facts, window: _Window, target: Target) -> int:
     """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
     own = [name for name in window.terms if name in window.moving.steps and name not in dict(window.lines[:2]).values()]
-    row = nest_iterations(shape, own) * window.moving.size_bytes
-    row *= _places(shape, window.moving, window.lines[0], shape.sizes[window.along])
+    row = nest_iterations(facts, own) * window.moving.size_bytes
+    row *= _places(facts, window.moving, window.lines[0], facts.sizes[window.along])
     if window.down is None:
         return int(row <= target.l2_bytes // 2)
-    size = shape.sizes[window.down]
+    size = facts.sizes[window.down]
     for count in range(min(size, _MOST_ROWS), 0, -1):
         bound = target.l2_bytes // (5 if count > 1 else 2)
-        if size % count == 0 and row * _places(shape, window.moving, window.lines[1], count) <= bound:
+        if size % count == 0 and row * _places(facts, window.moving, window.lines[1], count) <= bound:
             return count
     return 0
 
 
-def _nearest(shape: Shape, window: _Window) -> str | None:
+def _nearest(facts: Facts, window: _Window) -> str | None:
     """The reduce loop beside the window over whose iterations its places lie side by side, as with channels last."""
     beside = [name for name in window.terms if name not in chain(*window.lines) and window.is_copied]
-    return next((n for n in beside if window.moving.step(n) == 1 and 2 * shape.sizes[n] >= shape.lanes), None)
+    return next((n for n in beside if window.moving.step(n) == 1 and 2 * facts.sizes[n] >= facts.lanes), None)
 
 
-def _stage_rows(plan: Plan, shape: Shape, window: _Window, inside: Sequence[str]) -> None:
+def _stage_rows(plan: Plan, facts: Facts, window: _Window, inside: Sequence[str]) -> None:
     """The rows that a block of the output needs, without gates and side by side."""
-    line, near = dict(window.lines[:2]), _nearest(shape, window)
+    line, near = dict(window.lines[:2]), _nearest(facts, window)
     first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
     down = [] if window.down is None else [*inside, line[window.down]]
     last = [near] if near is not None else []
     first = [name for name in first if name != near]
     copies = plan.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
     if near is not None or min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
-        plan.cut("vectorize", copies[near or window.along], shape.lanes)
+        plan.cut("vectorize", copies[near or window.along], facts.lanes)
 
 
-def _stage_panel(plan: Plan, shape: Shape, window: _Window, *, is_whole: bool) -> None:
+def _stage_panel(plan: Plan, facts: Facts, window: _Window, *, is_whole: bool) -> None:
     """The operand of the lanes, for one tile or for all; where its terms are neighbours, in blocks that turn."""
     lanes, last = window.lanes, window.terms[-1]
     whole = [lanes] if is_whole else []
     copies = plan.add("stage", window.panel.slot, *whole, *window.terms, *plan.copies(lanes))
-    if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and shape.sizes[last] > _LONGEST:
-        turned = max(divisors(shape.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
+    if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and facts.sizes[last] > _LONGEST:
+        turned = max(divisors(facts.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
         plan.cut("unroll", copies[last], turned)
 
 
@@ -261,13 +261,13 @@ def _ask_ahead(plan: Plan, window: _Window, rows: int, target: Target) -> None:
         plan.add("prefetch", rows * step * window.moving.size_bytes)
 
 
-def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:
+def _tiles(facts: Facts, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:
     """Tiles that the registers hold and that leave nothing over, with how fast they are."""
-    size, window_size, lanes = (shape.sizes[name] for name in (window.along, window.taps, window.lanes))
-    blocks = -(-lanes // shape.lanes)
+    size, window_size, lanes = (facts.sizes[name] for name in (window.along, window.taps, window.lanes))
+    blocks = -(-lanes // facts.lanes)
     step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
-    used = lanes / (blocks * shape.lanes)
-    steps = nest_iterations(shape, window.terms)
+    used = lanes / (blocks * facts.lanes)
+    steps = nest_iterations(facts, window.terms)
     several = divisors(blocks, _MOST_VECTORS)[0 if window.is_copied else -1 :]  # read from memory: best read once
     for vectors, along, down in product(several, divisors(size, 16), divisors(rows, 4)):
         for taps in {1, window_size} if window_size <= _LONGEST else divisors(window_size, 4):
@@ -277,36 +277,36 @@ def _tiles(shape: Shape, window: _Window, rows: int, target: Target) -> Iterator
             products = sums * taps
             loads = vectors * taps + down * len({step * n + tap * k for n in range(along) for k in range(taps)})
             cycles = max(products / 2, 4.0 * taps, loads / 2, (products + loads + 5) / _ISSUED)
-            turned = 0 if shape.stores[0].step(window.along) != 1 else along - along % 4
+            turned = 0 if facts.stores[0].step(window.along) != 1 else along - along % 4
             store = vectors * down * (turned * _TURN + (along - turned) * _SCATTER)
-            if shape.stores[0].step(window.lanes) == 1:
+            if facts.stores[0].step(window.lanes) == 1:
                 store = sums
             speed = used * sums * steps / (steps / taps * cycles + store + _AROUND)
             yield _Tile(vectors, along, down, taps, speed)
 
 
-def overlapping(plan: Plan, shape: Shape, main: Group, lanes: str, target: Target) -> bool:
+def overlapping(plan: Plan, facts: Facts, main: Group, lanes: str, target: Target) -> bool:
     """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
     places whose windows overlap most. Whether the kernel is one; its lanes are cut already."""
-    moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(shape, a)) == len(main.loops)), None)
-    if moving is None or shape.symbolic or len(shape.groups) > 1 or not main.around.issuperset(shape.outputs):
+    moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(facts, a)) == len(main.loops)), None)
+    if moving is None or facts.symbolic or len(facts.groups) > 1 or not main.around.issuperset(facts.outputs):
         return False
-    lines, most = _lines(shape, moving), target.vector_registers // 2
-    while nest_iterations(shape, [tap for _, tap in lines]) > _MOST_TAPS:
+    lines, most = _lines(facts, moving), target.vector_registers // 2
+    while nest_iterations(facts, [tap for _, tap in lines]) > _MOST_TAPS:
         lines.pop()
 
     def reads(tile: Sequence[int]) -> float:
         """Places that are read for each result."""
-        found = zip(lines, tile, [shape.sizes[name] for name, _ in lines], strict=True)
-        return math.prod(_places(shape, moving, line, n) * -(-size // n) / size for line, n, size in found)
+        found = zip(lines, tile, [facts.sizes[name] for name, _ in lines], strict=True)
+        return math.prod(_places(facts, moving, line, n) * -(-size // n) / size for line, n, size in found)
 
     best = min((t for t in product(range(1, most + 1), repeat=len(lines)) if math.prod(t) <= most), key=reads)
     if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
         return False
     for (name, _), count in zip(lines, best, strict=True):
-        plan.cut("unroll", name, min(count, shape.sizes[name]))
+        plan.cut("unroll", name, min(count, facts.sizes[name]))
     for _, tap in lines:
-        plan.cut("unroll", tap, shape.sizes[tap])
+        plan.cut("unroll", tap, facts.sizes[tap])
     inner = [name for tap in main.loops for name in plan.copies(tap) or [tap]]
     for panel in main.loads:
         if panel.step(lanes) not in (0, 1) and not is_gated(panel) and panel.memory_bytes <= target.l2_bytes // 4:
@@ -314,13 +314,13 @@ def overlapping(plan: Plan, shape: Shape, main: Group, lanes: str, target: Targe
     return True
 
 
-def _speed_along(shape: Shape, window: _Window) -> float:
+def _speed_along(facts: Facts, window: _Window) -> float:
     """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
-    size = shape.sizes[window.along]
-    blocks = -(-size // shape.lanes)
-    vectors, rows = min(4, blocks), min(6, shape.sizes[window.lanes])
+    size = facts.sizes[window.along]
+    blocks = -(-size // facts.lanes)
+    vectors, rows = min(4, blocks), min(6, facts.sizes[window.lanes])
     step = abs(window.moving.step(window.along) or 0)
     load = _GATED if is_gated(window.moving) else 2.0
-    load *= 1.0 if step == 1 else shape.lanes / 2
+    load *= 1.0 if step == 1 else facts.lanes / 2
     cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
-    return vectors * rows / cycles * size / (blocks * shape.lanes)
+    return vectors * rows / cycles * size / (blocks * facts.lanes)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kernmill.ir import names_of
+from kernmill.ir import lazy_exports
 
 from .chat import ChatTemplate
 from .generate import Model
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 __all__ = ["ChatTemplate", "Learner", "Model", "Sampler", "Tokenizer", "Vocabulary", "llama_metadata", "stories"]
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    __getattr__, __dir__ = names_of(__name__, "train", only=__all__)
+    __getattr__, __dir__ = lazy_exports(__name__, "train", only=__all__)

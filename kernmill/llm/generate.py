@@ -19,9 +19,9 @@ from ..formats import gguf
 from ..jitted import Jit
 from ..quant import QuantizedTensor, load_tensor
 from ..room import Room
-from .alike import Alike
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
+from .layer_templates import LayerTemplates
 from .sampling import Sampler
 from .tokenizer import WITHOUT, Tokenizer
 
@@ -139,7 +139,7 @@ class Model:
     def _all_states(self, tokens: Tokens, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
         table = tokens if isinstance(tokens, Tensor) else cat([Tensor(token).reshape(1, 1) for token in tokens])
-        return self.architecture.forward(table, places, cache, Alike().layer)
+        return self.architecture.forward(table, places, cache, LayerTemplates().layer)
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:

@@ -70,9 +70,9 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor | QuantizedT
 def _stored(name: str, tensor: Tensor | QuantizedTensor) -> tuple[TensorType, tuple[int, ...], gguf_write.Values]:
     if isinstance(tensor, QuantizedTensor):
         data = tensor.data
-        if tensor.beside > 1:
-            raise FormatError(f"save: tensor {name!r} has {tensor.beside} rows interleaved, which no file holds. Give "
-                              "the tensor that interleaved() was called on.")  # fmt: skip
+        if tensor.interleave > 1:
+            raise FormatError(f"save: tensor {name!r} has {tensor.interleave} rows interleaved, which no file holds. "
+                              "Give the tensor that interleaved() was called on.")  # fmt: skip
         return tensor.type.type, tensor.shape, lambda: [bytes_of(data)]
     if tensor.dtype not in _PLAIN:
         raise DTypeError(f"save: tensor {name!r} is {tensor.dtype.name}, which GGUF does not have. Cast it to one of "

@@ -19,7 +19,7 @@ from .registry import block_type
 
 __all__ = ["QuantizedTensor"]
 
-_BESIDE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
+_INTERLEAVE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
 _WORD = 4  # bytes that are copied together
 
 
@@ -27,34 +27,34 @@ class QuantizedTensor:
     """Values kept as blocks of few bits. What computes with them asks for `dequantize()`, an expression like any other.
 
     Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block]; where
-    rows are interleaved, [groups of rows, blocks, beside * bytes of a block], the last group filled up.
+    rows are interleaved, [groups of rows, blocks, interleave * bytes of a block], the last group filled up.
     Dtypes: `data` is uint8; the values are float32.
     """
 
     data: Tensor
     type: BlockType
     shape: tuple[int, ...]
-    beside: int
+    interleave: int
 
-    def __init__(self, data: Tensor, type: str | BlockType, shape: Sequence[int], *, beside: int = 1) -> None:
+    def __init__(self, data: Tensor, type: str | BlockType, shape: Sequence[int], *, interleave: int = 1) -> None:
         """Take bytes of any shape as the blocks of a tensor; of one with so many rows interleaved.
 
         Raises:
-            ShapeError: rows that are no whole blocks, or not `beside` by `beside`; another number of bytes.
+            ShapeError: rows that are no whole blocks, or not `interleave` by `interleave`; another number of bytes.
             DTypeError: the data is not uint8.
         """
         self.type = block_type(type) if isinstance(type, str) else type
-        self.shape, self.beside = tuple(shape), beside
+        self.shape, self.interleave = tuple(shape), interleave
         if data.dtype is not dtypes.uint8:
             raise DTypeError(f"QuantizedTensor: {self.type.name} blocks of {data.dtype.name}. Give bytes, as uint8.")
-        if beside > 1 and self.ndim != 2:
+        if interleave > 1 and self.ndim != 2:
             raise ShapeError(
-                f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {beside} rows interleaved: "
-                "that takes two axes. Give beside=1."
+                f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {interleave} rows "
+                "interleaved: that takes two axes. Give interleave=1."
             )
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.type.size_bytes)
-        if beside > 1:
-            wanted = (-(-self.shape[0] // beside), wanted[1], beside * wanted[2])
+        if interleave > 1:
+            wanted = (-(-self.shape[0] // interleave), wanted[1], interleave * wanted[2])
         if data.uop.shape != wanted:
             if data.numel() != prod(wanted):
                 raise ShapeError(
@@ -95,28 +95,28 @@ class QuantizedTensor:
         as memory gives it. Made now, in as much memory again, in a room if one is given (the last rows are filled up to
         16); itself where they lie so, and where there is no matrix with values.
         """
-        if self.beside > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
+        if self.interleave > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
             return self
-        groups = -(-self.shape[0] // _BESIDE)
-        shape = (groups, self.data.shape[1], _BESIDE * self.type.size_bytes // _WORD, _WORD)
+        groups = -(-self.shape[0] // _INTERLEAVE)
+        shape = (groups, self.data.shape[1], _INTERLEAVE * self.type.size_bytes // _WORD, _WORD)
         laid = in_new_memory(dtypes.uint8, shape, self.device, room)
         _laying(self.type)(self.data, laid)
-        return type(self)(laid.flatten(-2), self.type, self.shape, beside=_BESIDE)
+        return type(self)(laid.flatten(-2), self.type, self.shape, interleave=_INTERLEAVE)
 
     @property
     def _form(self) -> BlockType:
         """The type as the blocks lie."""
-        return self.type.laid[0] if self.beside > 1 and self.type.laid else self.type
+        return self.type.laid[0] if self.interleave > 1 and self.type.laid else self.type
 
     def _codes(self, index: Tensor | None = None) -> Codes:
         """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""
-        if self.beside == 1:
+        if self.interleave == 1:
             return self.type.codes(self.data if index is None else self.data[index])
         kind = self._form
         sizes = kind.layout
-        parts = self.data.split([size * self.beside for size in sizes.values()], axis=-1)
+        parts = self.data.split([size * self.interleave for size in sizes.values()], axis=-1)
         rows = [
-            part.unflatten(-1, (size // word, self.beside, word)).permute(0, 3, 1, 2, 4).flatten(-2)
+            part.unflatten(-1, (size // word, self.interleave, word)).permute(0, 3, 1, 2, 4).flatten(-2)
             for part, size, word in zip(parts, sizes.values(), kind.words().values(), strict=True)
         ]
         if index is not None:
@@ -126,7 +126,7 @@ class QuantizedTensor:
     def dequantize(self) -> Tensor:
         """The values, float32 of `shape`."""
         values = self._codes().values()
-        return (values if self.beside == 1 else values.flatten(0, 1)[: self.shape[0]]).reshape(self.shape)
+        return (values if self.interleave == 1 else values.flatten(0, 1)[: self.shape[0]]).reshape(self.shape)
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x @ values.T + bias, the sums taken block by block, in float32 (float64 for a float64 x).
@@ -186,7 +186,7 @@ class QuantizedTensor:
 
     def to(self, device: str) -> Self:
         """The same blocks on another device."""
-        return type(self)(self.data.to(device), self.type, self.shape, beside=self.beside)
+        return type(self)(self.data.to(device), self.type, self.shape, interleave=self.interleave)
 
     def realize(self) -> Self:
         """Compute the blocks now."""
@@ -207,12 +207,12 @@ def _laying(kind: BlockType) -> Jit[[Tensor, Tensor], None]:
 def _lay(kind: BlockType, data: Tensor, laid: Tensor) -> None:
     """Each part of the blocks by itself, four bytes at a time. Whole groups of rows come first."""
     other, arranged = kind.laid or (kind, dict)
-    whole = data.shape[0] // _BESIDE
-    for rows, first in ((data[: whole * _BESIDE], 0), (data[whole * _BESIDE :], whole)):
+    whole = data.shape[0] // _INTERLEAVE
+    for rows, first in ((data[: whole * _INTERLEAVE], 0), (data[whole * _INTERLEAVE :], whole)):
         if not rows.shape[0]:
             continue
-        rows = rows.pad([(0, -rows.shape[0] % _BESIDE), (0, 0), (0, 0)])
-        parts = arranged(**kind.parts(rows.unflatten(0, (-1, _BESIDE))))
+        rows = rows.pad([(0, -rows.shape[0] % _INTERLEAVE), (0, 0), (0, 0)])
+        parts = arranged(**kind.parts(rows.unflatten(0, (-1, _INTERLEAVE))))
         at = 0
         for name, word in other.words().items():
             words = parts[name].unflatten(-1, (-1, word)).permute(0, 2, 3, 1, 4).flatten(2)

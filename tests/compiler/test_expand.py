@@ -1,4 +1,4 @@
-"""UNROLL and GROUP loops become copies."""
+"""UNROLL and RFACTOR loops become copies."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ KERNELS = small_kernels()
 SCHEDULES = ["unroll i0 2", "unroll i0 4", "unroll i0 32", "split i0 3; unroll i0.s 3"]
 REDUCED = [
     "unroll k0 3",
-    "group k0 2",
-    "group k0 3",
-    "group k0 4; unroll k0 2",
-    "unroll i0 2; group k0 5",
-    "group k0 32",
-    "group k0 7",
+    "rfactor k0 2",
+    "rfactor k0 3",
+    "rfactor k0 4; unroll k0 2",
+    "unroll i0 2; rfactor k0 5",
+    "rfactor k0 32",
+    "rfactor k0 7",
 ]
 
 
@@ -38,7 +38,7 @@ def test_copies_mean_the_same(name: str, schedule: str) -> None:
         expanded = after("expand", ast, schedule)
     except CompileError:
         pytest.skip("there is no such loop, or it is used up")
-    assert not kinds(expanded) & {AxisKind.UNROLL, AxisKind.GROUP}
+    assert not kinds(expanded) & {AxisKind.UNROLL, AxisKind.RFACTOR}
     close(run_ast(expanded, arrays), run_ast(ast, arrays))
 
 
@@ -57,7 +57,7 @@ def test_unrolled_reductions_keep_one_accumulator() -> None:
 
 
 def test_groups_have_accumulators_of_their_own() -> None:
-    ast = after("expand", only(total(data(0, 4, 12), 1)), "group k0 3")
+    ast = after("expand", only(total(data(0, 4, 12), 1)), "rfactor k0 3")
     assert count(ast, Ops.REDUCE) == 3
 
 
@@ -65,6 +65,6 @@ def test_copies_behind_the_end_are_left_out() -> None:
     """A group larger than its loop once left sums of nothing over the other loops, which no loop could hold."""
     ast = only(total(data(0, 4, 3, 5), 1, 2))
     arrays = inputs(ast)
-    expanded = after("expand", ast, "group k0 4")
+    expanded = after("expand", ast, "rfactor k0 4")
     close(run_ast(expanded, arrays), run_ast(ast, arrays))
-    after("index", only(total(data(0, 6, 19), 0)), "split k0 5; group k0 4")
+    after("index", only(total(data(0, 6, 19), 0)), "split k0 5; rfactor k0 4")

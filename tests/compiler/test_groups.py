@@ -47,7 +47,7 @@ def run(ast: UOp, uops: list[UOp], seed: int = 1) -> None:
 
 
 SCHEDULES = {
-    "row_sum": ["share k0 16; grid i0", "local i0 4; share k0 8; grid i0", "share k0 64", "group k0 2; share k0 4"],
+    "row_sum": ["share k0 16; grid i0", "local i0 4; share k0 8; grid i0", "share k0 64", "rfactor k0 2; share k0 4"],
     "column_sum": ["local i0 8; share k0 4; grid i0", "unroll i0 4; share k0 2", "local i0 32; share k0 2"],
     "all": ["share k0 32", "split k0 8; share k0 4", "share k0 4; unroll k0 2"],
     "row_max": ["share k0 8; unroll i0 2; grid i0"],

@@ -3,7 +3,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from kernmill.compiler import cut, locality, lower, parse_schedule
+from kernmill.compiler import locality, lower, optimize_loops, parse_schedule
 from kernmill.ir import Ops, UOp, dtypes, elementwise, permute, reshape, scalar
 from kernmill.renderers import signature
 from kernmill.runtime import get_device
@@ -14,7 +14,7 @@ X = data(0, 8, 32)
 
 
 def letters(*roots: UOp, schedule: str | None = None) -> str:
-    return locality(cut(only(*roots), VECTORS, None if schedule is None else parse_schedule(schedule)))
+    return locality(optimize_loops(only(*roots), VECTORS, None if schedule is None else parse_schedule(schedule)))
 
 
 def test_rows() -> None:
@@ -58,7 +58,7 @@ def test_a_gather_inside_rows() -> None:
     inside = elementwise(Ops.MIN, elementwise(Ops.MAX, data(1, 6, 19, dtype=dtypes.int64), scalar(dtypes.int64, 0)),
                          scalar(dtypes.int64, 18))  # fmt: skip
     place = elementwise(Ops.ADD, inside, elementwise(Ops.MUL, rows, scalar(dtypes.int64, 19)))
-    assert locality(cut(only(_taken(data(0, 114), place)), VECTORS, parse_schedule("thread i0"))) == "wrr"
+    assert locality(optimize_loops(only(_taken(data(0, 114), place)), VECTORS, parse_schedule("thread i0"))) == "wrr"
 
 
 def _taken(x: UOp, place: UOp) -> UOp:
@@ -69,7 +69,7 @@ def _taken(x: UOp, place: UOp) -> UOp:
 def test_an_iteration_touches_what_it_owns(name: str) -> None:
     """One iteration, once on all data and once with other numbers in all parts that it should not look at."""
     device, whole = get_device("LLVM"), small_kernels()[name]
-    ast = cut(whole, device.target)
+    ast = optimize_loops(whole, device.target)
     found, slots = locality(ast), params(whole)
     if not found:
         return

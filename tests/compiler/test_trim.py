@@ -36,7 +36,7 @@ def ends(ast: UOp) -> dict[str, UOp]:
 
 
 SCHEDULES = [
-    "", "unroll i0 4", "vectorize i0 16", "vectorize k0 16", "group k0 4; unroll i0 2", "unroll k0 3", "split i0 8",
+    "", "unroll i0 4", "vectorize i0 16", "vectorize k0 16", "rfactor k0 4; unroll i0 2", "unroll k0 3", "split i0 8",
 ]  # fmt: skip
 
 

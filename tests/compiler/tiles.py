@@ -14,7 +14,7 @@ BF16, F16, I8, U8 = dtypes.bfloat16, dtypes.float16, dtypes.int8, dtypes.uint8
 
 CUT = (
     "split i0 16; split i1 16; split k0 32; split k0.s 2; unroll i0 2; unroll i1 2; "
-    "tile i0.s i1.s; order i1 i0 i0.s i1.s"
+    "tensorize i0.s i1.s; order i1 i0 i0.s i1.s"
 )
 RIGHT = "stage 2 k0 i1.u k0.s i1.s' k0.s.s"
 LEFT = "stage 1 i0 k0 i0.u i0.s' k0.s k0.s.s"

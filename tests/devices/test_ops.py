@@ -272,7 +272,7 @@ OTHERS: dict[Op, str] = {
     **dict.fromkeys(OF_KERNELS, "what kernels are made of: tests/compiler/"),
     Ops.BARRIER: "work-items wait for each other: tests/compiler/test_groups.py",
     Ops.TILE: "tests/devices/test_tiles.py",
-    Ops.PREFETCH: "changes nothing: tests/compiler/lower/test_ahead.py",
+    Ops.PREFETCH: "changes nothing: tests/compiler/lower/test_prefetch.py",
 }  # fmt: skip
 
 

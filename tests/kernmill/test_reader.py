@@ -1,4 +1,4 @@
-"""Arguments read by straight code: what looks different is noticed, and what is known quickly means the same."""
+"""Arguments read by straight-line code: what looks different is noticed, and what is known quickly means the same."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ N = Variable("n", 0, 9)
     ],
 )  # fmt: skip
 def test_what_looks_the_same(first: tuple[Any, ...], second: tuple[Any, ...], is_same: bool) -> None:
-    """Never more than what is the same; what cannot be read by straight code is taken apart."""
+    """Never more than what is the same; what cannot be read by straight-line code is taken apart."""
     for args, kwargs, others, named in ((first, {}, second, {}), ((), {"x": first}, (), {"x": second})):
         read = make_reader(args, kwargs)
         assert (read is not None and read(others, named) is not None) == is_same

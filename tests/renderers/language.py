@@ -13,7 +13,7 @@ X = data(0, 6, 32)
 
 GOLDEN: dict[str, tuple[UOp, str]] = {
     "add": (elementwise(Ops.ADD, data(0, 4096), data(1, 4096)), "vectorize i0 16; unroll i0 2; thread i0"),
-    "row_sum": (total(data(0, 8, 256), 1), "vectorize k0 16; group k0 2; thread i0"),
+    "row_sum": (total(data(0, 8, 256), 1), "vectorize k0 16; rfactor k0 2; thread i0"),
     "matmul_tile": (matmul(data(0, 16, 32), data(1, 32, 64)), "vectorize i1 16; unroll i0 2; thread i0"),
     "masked_tail": (data(0, 37) * 2.0, "vectorize i0 16"),
     "softmax_row": (softmax(data(0, 4, 64)), "vectorize k0 16; vectorize k1 16; vectorize i1 16; thread i0"),

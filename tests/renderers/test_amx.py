@@ -64,7 +64,7 @@ def test_the_configuration_is_what_the_manual_says() -> None:
 
 
 def test_too_many_tiles_are_refused() -> None:
-    schedule = "split i0 16; split i1 16; split k0 32; split k0.s 2; unroll i0 3; unroll i1 3; tile i0.s i1.s; " \
+    schedule = "split i0 16; split i1 16; split k0 32; split k0.s 2; unroll i0 3; unroll i1 3; tensorize i0.s i1.s; " \
         "order i0.s i1.s; stage 2 k0 i1.u k0.s i1.s' k0.s.s; stage 1 k0 i0.u i0.s' k0.s k0.s.s"  # fmt: skip
     uops = lower(product((48, 64, 48)), TILES, parse_schedule(schedule))
     with pytest.raises(CompileError, match="more than 8 tiles"):

@@ -64,7 +64,7 @@ def test_memory_of_results_keeps_its_type() -> None:
         PACKED.replace("k0.s i1.s' k0.s.s", "k0.s k0.s.s i1.s'"),  # not woven
         PACKED.replace("split k0.s 2", "split k0.s 4"),
         PACKED.replace("split i1 16", "split i1 8"),
-        PACKED.replace("tile i0.s i1.s", "tile i1.s i0.s"),
+        PACKED.replace("tensorize i0.s i1.s", "tensorize i1.s i0.s"),
     ],
 )
 def test_what_does_not_fit_stays_a_loop(schedule: str) -> None:
@@ -87,7 +87,7 @@ def test_tails_are_zeros_while_packing(sizes: tuple[int, int, int]) -> None:
 
 # --- a unit of several work-items -------------------------------------------------------------------------------------
 ITEMS = (
-    "split i0 16; split i1 8; split k0 16; split k0.s 2; local i0 2; local i1 2; tile i0.s i1.s; unroll i1.s 2; "
+    "split i0 16; split i1 8; split k0 16; split k0.s 2; local i0 2; local i1 2; tensorize i0.s i1.s; unroll i1.s 2; "
     "local i1.s 4; local i0.s 8; unroll i0.s 2; order i0 i1 i0.l i1.l i0.s.l i1.s.l; "
     "stage 2 i1.l k0.s i1.s' k0.s.s; stage 1 i0.l i0.s' k0.s k0.s.s; grid i0 i1"
 )

@@ -41,8 +41,8 @@ from tests.compiler.kernels import (
 KERNELS = {**small_kernels(), "causal": causal_kernel()}
 SEEDS = 8
 VERBS = [
-    *("split", "unroll", "vectorize") * 2, "group", "thread", "order", "stage", "stream", "accumulate", "inplace",
-    "apart",
+    *("split", "unroll", "vectorize") * 2, "rfactor", "thread", "order", "stage", "stream", "accumulate", "inplace",
+    "interleave",
 ]  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def copies(ast: UOp | None) -> int:
         return 1 << 30
     count = 1
     for loop in loops(ast).values():
-        if loop.arg[1] in (AxisKind.UNROLL, AxisKind.GROUP):
+        if loop.arg[1] in (AxisKind.UNROLL, AxisKind.RFACTOR):
             count *= int(loop.src[0].arg)
     return count
 
@@ -141,7 +141,7 @@ def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
     "text",
     [
         "vectorize i0 16\nunroll i0 4\nthread i0",
-        "split k0 8; group k0.s 4; order i1 i0",
+        "split k0 8; rfactor k0.s 4; order i1 i0",
         "stage 1 k0 i1.u i1.v",
         "inplace t0_0\nstream",
         "prefetch 4096\nprefetch 16384 k0 L2",
@@ -159,18 +159,18 @@ def test_comments_and_blank_lines_are_no_actions() -> None:
 
 
 def test_the_actions_applied_are_kept() -> None:
-    ast = apply_actions(KERNELS["row_sum"], parse_schedule("vectorize k0 4; group k0 2; thread i0"))
-    assert ast.arg.actions == ("vectorize k0 4", "group k0 2", "thread i0")
+    ast = apply_actions(KERNELS["row_sum"], parse_schedule("vectorize k0 4; rfactor k0 2; thread i0"))
+    assert ast.arg.actions == ("vectorize k0 4", "rfactor k0 2", "thread i0")
 
 
 @pytest.mark.parametrize("rows", [8, 7])
 def test_parts_that_go_side_by_side_are_far_from_each_other(rows: int) -> None:
-    ast = apply_actions(merge_loops(only(total(data(0, rows, 16), 1))), parse_schedule("apart i0 4; thread i0"))
-    assert {name: int(loop.src[0].arg) for name, loop in loops(ast).items()} == {"i0": 2, "i0.a": 4, "k0": 16}
+    ast = apply_actions(merge_loops(only(total(data(0, rows, 16), 1))), parse_schedule("interleave i0 4; thread i0"))
+    assert {name: int(loop.src[0].arg) for name, loop in loops(ast).items()} == {"i0": 2, "i0.i": 4, "k0": 16}
     (load,) = (node for node in ast.toposort() if node.op is Ops.LOAD)
-    table = {loop: loop.like(value) for name, loop in loops(ast).items() for value in (0,) if name != "i0.a"}
+    table = {loop: loop.like(value) for name, loop in loops(ast).items() for value in (0,) if name != "i0.i"}
     place = simplify(substitute(load.src[0].src[1], table))
-    at = [simplify(substitute(place, {loops(ast)["i0.a"]: loops(ast)["i0.a"].like(n)})).arg for n in range(4)]
+    at = [simplify(substitute(place, {loops(ast)["i0.i"]: loops(ast)["i0.i"].like(n)})).arg for n in range(4)]
     assert at == [0, 32, 64, 96]
     arrays = inputs(ast, 1)
     close(run_ast(ast, arrays), run_ast(only(total(data(0, rows, 16), 1)), arrays))
@@ -182,8 +182,8 @@ WRONG = {
     "split i0": "split i0: a loop or an amount is missing",
     "split i0 two": "split i0 two does not fit",
     "unroll i0 1": "the amount must be 2 or more",
-    "group i0 2": "i0 is a loop of kind loop",
-    "apart k0 2": "k0 is a loop of kind reduce",
+    "rfactor i0 2": "i0 is a loop of kind loop",
+    "interleave k0 2": "k0 is a loop of kind reduce",
     "unroll i0 2; unroll i0.u 2": "i0.u is a loop of kind unroll",
     "thread k0": "k0 is no output loop",
     "order i1 i0": "the output loops are i0",
@@ -230,7 +230,7 @@ def test_a_prefetch_may_be_into_the_second_cache() -> None:
 
 def test_a_loop_that_fills_a_kept_row_has_no_groups() -> None:
     with pytest.raises(CompileError, match="fills memory of the kernel's own"):
-        apply_actions(merge_loops(KERNELS["attention"]), parse_schedule("group t0_0 4"))
+        apply_actions(merge_loops(KERNELS["attention"]), parse_schedule("rfactor t0_0 4"))
 
 
 @pytest.mark.parametrize("text", WRONG)
@@ -254,7 +254,7 @@ def test_an_amount_that_does_not_divide_is_masked() -> None:
         "unroll i0 4",
         "vectorize i0 4",
         "split k0 5",
-        "group k0 8",
+        "rfactor k0 8",
         "vectorize k0 16",
         "unroll k0 32",
     ):
@@ -295,14 +295,14 @@ def test_a_woven_row_gives_the_same() -> None:
     q, k, v = (data(slot, 32, 8, dtype=dtypes.bfloat16) for slot in range(3))
     ast = merge_loops(only(attention(q, k, v)))
     arrays = inputs(ast)
-    for schedule in ("vectorize i0 16; weave t0_0", "vectorize i0 16; unroll i0 2; weave t0_0; unroll t0_0 4"):
+    for schedule in ("vectorize i0 16; vnni t0_0", "vectorize i0 16; unroll i0 2; vnni t0_0; unroll t0_0 4"):
         found = apply_actions(ast, parse_schedule(schedule))
         close(run_ast(found, arrays), run_ast(ast, arrays))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("weave i0", "fills no row"), ("weave t1_0", "narrow values"), ("weave t0_0", "no lanes yet")],
+    [("vnni i0", "fills no row"), ("vnni t1_0", "narrow values"), ("vnni t0_0", "no lanes yet")],
 )
 def test_rows_that_are_not_woven(text: str, message: str) -> None:
     q, k, v = (data(slot, 32, 8, dtype=dtypes.bfloat16) for slot in range(3))

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import (
+    analyze,
     apply_actions,
     block_plan,
     choose_actions,
     is_nested,
-    look,
     lower,
     merge_loops,
     show_schedule,
@@ -42,7 +42,7 @@ def gated(groups: int, *shape: int) -> UOp:
 
 
 def schedule(root: UOp) -> list[str]:
-    plan = block_plan(look(merge_loops(only(root)), VNNI), VNNI)
+    plan = block_plan(analyze(merge_loops(only(root)), VNNI), VNNI)
     return [] if plan is None else show_schedule(plan.actions).splitlines()
 
 
@@ -55,10 +55,10 @@ def test_one_row() -> None:
     """Lanes are rows of the weights, of which four parts, or two, are read side by side where they are equally long."""
     found = schedule(product(groups=8))
     assert found[0].split()[::2] == ["vectorize", "16"]
-    assert "apart i0 4" in found
-    assert "apart i0 2" in schedule(product(groups=6))
-    assert "apart i0 2" in schedule(product(groups=4))  # two threads find something
-    assert not any(line.startswith("apart") for line in schedule(product(groups=3)))
+    assert "interleave i0 4" in found
+    assert "interleave i0 2" in schedule(product(groups=6))
+    assert "interleave i0 2" in schedule(product(groups=4))  # two threads find something
+    assert not any(line.startswith("interleave") for line in schedule(product(groups=3)))
 
 
 def test_many_rows() -> None:
@@ -109,8 +109,8 @@ def random_bytes(ast: UOp) -> list[Array]:
 
 
 def test_other_kernels() -> None:
-    assert block_plan(look(merge_loops(only(matmul(data(0, 8, 8), data(1, 8, 16)))), VNNI), VNNI) is None
-    assert block_plan(look(merge_loops(only(product())), VECTORS), VECTORS) is None
+    assert block_plan(analyze(merge_loops(only(matmul(data(0, 8, 8), data(1, 8, 16)))), VNNI), VNNI) is None
+    assert block_plan(analyze(merge_loops(only(product())), VECTORS), VECTORS) is None
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import Action, dot_plan, look, lower, merge_loops, show_schedule
+from kernmill.compiler import Action, analyze, dot_plan, lower, merge_loops, show_schedule
 from kernmill.ir import DType, Ops, Target, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
 
@@ -23,7 +23,7 @@ def product(rows: int, inner: int, columns: int, pair: tuple[DType, DType] = (I8
 
 
 def dot_actions(ast: UOp, target: Target) -> list[Action] | None:
-    plan = dot_plan(look(ast, target), target)
+    plan = dot_plan(analyze(ast, target), target)
     return None if plan is None else plan.actions
 
 
@@ -36,7 +36,7 @@ def schedule(ast: UOp) -> str:
 def test_panels_are_woven() -> None:
     assert schedule(product(512, 512, 512, (U8, I8))) == (
         "split i1 64; unroll k0 4; stage 2 k0 i1.s k0.u; vectorize i1.s' 64; vectorize i1.s 16; unroll i1.s 4; "
-        "unroll i0 6; order i1 i0; claim"
+        "unroll i0 6; order i1 i0; prefetchw"
     )
 
 

@@ -74,8 +74,8 @@ UNIT = replace(GPU, tiles=MMA_UNITS)
 @pytest.mark.parametrize(
     ("size", "blocks", "in_turn"),
     [
-        (2048, "unroll i0 2; local i0 4; unroll i1 8; local i1 2; tile i0.s i1.s; vectorize i1.s 2", True),
-        (250, "local i0 2; local i1 2; tile i0.s i1.s; unroll i1.s 2", False),
+        (2048, "unroll i0 2; local i0 4; unroll i1 8; local i1 2; tensorize i0.s i1.s; vectorize i1.s 2", True),
+        (250, "local i0 2; local i1 2; tensorize i0.s i1.s; unroll i1.s 2", False),
     ],
 )
 def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> None:

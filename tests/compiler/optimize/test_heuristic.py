@@ -63,8 +63,8 @@ def test_a_product_is_a_register_tile() -> None:
 def test_a_row_sum_has_lanes_and_groups_of_its_own() -> None:
     found = chosen(total(data(0, 2, 4096), 1))  # L1 may hold them
     assert found["vectorize"] == [("k0", "16")]
-    assert found["group"] == [("k0", "4")]
-    assert found.keys().isdisjoint({"unroll", "apart", "prefetch"})
+    assert found["rfactor"] == [("k0", "4")]
+    assert found.keys().isdisjoint({"unroll", "interleave", "prefetch"})
 
 
 def test_sums_of_what_is_computed_have_lanes_too() -> None:
@@ -76,16 +76,16 @@ def test_sums_of_what_is_computed_have_lanes_too() -> None:
 
 def test_rows_that_are_read_once_are_read_in_streams_far_from_each_other() -> None:
     found = chosen(total(data(0, 512, 4096), 1))
-    assert (found["apart"], found["prefetch"]) == ([("i0", "4")], [("2048",)])
+    assert (found["interleave"], found["prefetch"]) == ([("i0", "4")], [("2048",)])
     assert "unroll" not in found
-    assert chosen(total(data(0, 511, 4096), 1))["apart"] == [("i0", "4")]  # of the last part a row is masked
-    assert chosen(total(data(0, 5, 1 << 15), 1))["apart"] == [("i0", "3")]
-    few = [chosen(total(data(0, rows, 1 << 15), 1)).get("apart") for rows in (2, 3, 4)]
+    assert chosen(total(data(0, 511, 4096), 1))["interleave"] == [("i0", "4")]  # of the last part a row is masked
+    assert chosen(total(data(0, 5, 1 << 15), 1))["interleave"] == [("i0", "3")]
+    few = [chosen(total(data(0, rows, 1 << 15), 1)).get("interleave") for rows in (2, 3, 4)]
     assert few == [None, [("i0", "2")], [("i0", "2")]]  # two threads find something
     both = chosen(total(data(0, 512, 4096) * data(1, 512, 4096), 1))
-    assert both["apart"] == [("i0", "2")]  # as many streams in all
+    assert both["interleave"] == [("i0", "2")]  # as many streams in all
     three = chosen(total(data(0, 512, 4096) * data(1, 512, 4096) * data(2, 512, 4096), 1))
-    assert ("apart" in three, three["prefetch"]) == (False, [("2048",)])
+    assert ("interleave" in three, three["prefetch"]) == (False, [("2048",)])
     three_columns = chosen(matmul(data(0, 512, 4096), permute(data(1, 3, 4096), (1, 0))))
     assert [distance for (distance,) in three_columns["prefetch"]] == ["4096"]
 
@@ -94,10 +94,10 @@ def test_what_is_computed_of_each_value_does_not_end_the_streams() -> None:
     x = data(0, 512, 4096)
     for _ in range(6):
         x = x * 1.5 + 0.5
-    assert chosen(total(x, 1))["apart"] == [("i0", "4")]
+    assert chosen(total(x, 1))["interleave"] == [("i0", "4")]
     for _ in range(7):
         x = x * 1.5 + 0.5
-    assert "apart" not in chosen(total(x, 1))  # enough to do
+    assert "interleave" not in chosen(total(x, 1))  # enough to do
 
 
 def test_a_view_is_as_large_as_what_is_read_of_it() -> None:
@@ -164,7 +164,7 @@ def test_where_streams_are_fast_several_passes_write_around_the_caches() -> None
     assert "stream" not in chosen(softmax(data(0, 64, 64)), target)
 
 
-@pytest.mark.parametrize(("terms", "verb"), [(128, "claim"), (4096, "accumulate")])
+@pytest.mark.parametrize(("terms", "verb"), [(128, "prefetchw"), (4096, "accumulate")])
 def test_where_streams_are_fast_long_sums_go_through_the_caches(terms: int, verb: str) -> None:
     """`stream` did not fit where lines are claimed: 4200 x 128 by 4200 ran as it was written, 50 times as long."""
     target = replace(VECTORS, has_fast_streams=True)
@@ -306,16 +306,17 @@ def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -
 
 
 @pytest.mark.parametrize(("rows", "terms", "verb"), [
-    (4864, 896, "apart"), (4863, 896, "apart"), (4864, 900, "apart"), (65536, 64, "apart"), (512, 4096, "apart"),
-    (400, 896, "apart"),  # L2 could hold it, but does not
+    (4864, 896, "interleave"), (4863, 896, "interleave"), (4864, 900, "interleave"),
+    (65536, 64, "interleave"), (512, 4096, "interleave"),
+    (400, 896, "interleave"),  # L2 could hold it, but does not
     (8, 896, "unroll"),  # L1 may
 ])  # fmt: skip
 def test_one_row_by_a_transposed_matrix(rows: int, terms: int, verb: str) -> None:
     found = chosen(matmul(data(0, 1, terms), permute(data(1, rows, terms), (1, 0))))
-    other = "unroll" if verb == "apart" else "apart"
+    other = "unroll" if verb == "interleave" else "interleave"
     assert (found["vectorize"], found[verb]) == ([("k0", "16")], [("i0", "4")])
     assert other not in found
-    assert found.get("prefetch", []) == ([("2048",)] if verb == "apart" else [])
+    assert found.get("prefetch", []) == ([("2048",)] if verb == "interleave" else [])
 
 
 @pytest.mark.parametrize(("rows", "parts"), [(4, 64), (64, 4)])
@@ -325,7 +326,7 @@ def test_streams_are_rows_that_share_the_other_operand(rows: int, parts: int) ->
         reshape(data(slot, count, parts * 4096), (count, parts, 4096)) for slot, count in ((0, 1), (1, rows))
     )
     found = chosen(total(broadcast_to(left, (rows, parts, 4096)) * right, 2))
-    assert (found["apart"], found["prefetch"]) == ([("i0", "4")], [("2048",)])
+    assert (found["interleave"], found["prefetch"]) == ([("i0", "4")], [("2048",)])
     assert found["thread"] == [("i0",) if rows > 4 else ("i1",)]
 
 

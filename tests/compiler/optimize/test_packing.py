@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import Plan, choose_actions, in_blocks, look, lower, merge_loops, show_schedule
+from kernmill.compiler import Plan, analyze, choose_actions, in_blocks, lower, merge_loops, show_schedule
 from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reshape, window
 from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on, total
 
@@ -32,17 +32,18 @@ def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, c
     """A small operand stays in a cache, and behind a panel of many terms there is no room for another."""
     root = matmul(data(0, 256, inner), data(1, inner, columns))
     found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
-    assert found.count("prefetch 256 k0'") == found.count("prefetch") == asked
+    assert found.count("prefetch 256 k0'") == found.count("prefetch ") == asked
 
 
 @pytest.mark.parametrize(("rows", "inner", "columns", "asked"), [
-    (50176, 256, 64, "claim; prefetch 6144 k0"), (50176, 1024, 64, "prefetch 24576 k0"), (50176, 256, 120, "claim"),
-    (512, 256, 64, ""), (1024, 512, 1024, "claim"), (1024, 1024, 1024, ""),
+    (50176, 256, 64, "prefetchw; prefetch 6144 k0"), (50176, 1024, 64, "prefetch 24576 k0"),
+    (50176, 256, 120, "prefetchw"),
+    (512, 256, 64, ""), (1024, 512, 1024, "prefetchw"), (1024, 1024, 1024, ""),
 ])  # fmt: skip
 def test_tiles_ask_for_what_comes_from_far(rows: int, inner: int, columns: int, asked: str) -> None:
     """Rows that are read once from memory, and results that leave L2; a long sum hides its stores by itself."""
     found = choose_actions(merge_loops(only(matmul(data(0, rows, inner), data(1, inner, columns)))), VECTORS)
-    assert "; ".join(str(action) for action in found if action.verb in ("claim", "prefetch")) == asked
+    assert "; ".join(str(action) for action in found if action.verb in ("prefetchw", "prefetch")) == asked
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_packed_operands_give_the_same_product(
 
 @pytest.mark.parametrize(("rows", "inner", "columns"), [(513, 512, 511), (40, 66, 8), (54, 66, 24)])
 def test_panels_name_only_loops_that_are_there(rows: int, inner: int, columns: int) -> None:
-    """Named regression: lanes that a target without masks cannot have, and a sum cut by `group`, not by `unroll`."""
+    """Named regression: lanes that a target without masks cannot have, and a sum cut by `rfactor`, not by `unroll`."""
     narrow = replace(VECTORS, vector_bytes=32, vector_registers=16, has_masks=False)
     for right in (data(1, inner, columns), permute(data(1, columns, inner), (1, 0))):
         lower(only(matmul(data(0, rows, inner), right)), narrow, is_checked=True)
@@ -169,7 +170,7 @@ def test_rows_that_are_windows_are_read_as_they_lie(stride: int, target: Target)
 
 def test_blocks_of_a_walk() -> None:
     ast = merge_loops(only(matmul(data(0, 64, 8), data(1, 8, 64))))
-    shape, plan = look(ast, VECTORS), Plan(ast)
-    assert in_blocks(plan, shape, {"i1": (8, 2), "i0": (6, 1)}) == (["i1"], {"i1": ["i1.s"], "i0": ["i0"]})
+    facts, plan = analyze(ast, VECTORS), Plan(ast)
+    assert in_blocks(plan, facts, {"i1": (8, 2), "i0": (6, 1)}) == (["i1"], {"i1": ["i1.s"], "i0": ["i0"]})
     assert show_schedule(plan.actions) == "split i1 4"
-    assert in_blocks(Plan(ast), shape, {"i1": (4, 4)}) == (["i0"], {"i1": ["i1"]})
+    assert in_blocks(Plan(ast), facts, {"i1": (4, 4)}) == (["i0"], {"i1": ["i1"]})

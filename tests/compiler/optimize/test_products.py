@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from kernmill.compiler import Product, find_product, look
+from kernmill.compiler import Product, analyze, find_product
 from kernmill.ir import UOp, dtypes
 from tests.compiler.kernels import VECTORS, data, matmul, only, softmax, total
 from tests.compiler.tiles import BF16, I8, U8, product
 
 
 def found_in(ast: UOp) -> Product | None:
-    return find_product(look(ast, VECTORS))
+    return find_product(analyze(ast, VECTORS))
 
 
 def test_rows_columns_and_operands() -> None:
     ast = product((8, 16, 24), (U8, I8))
     found = found_in(ast)
     assert found is not None
-    sizes = look(ast, VECTORS).sizes
+    sizes = analyze(ast, VECTORS).sizes
     assert [sizes[name] for name in (found.rows, found.inner, found.columns)] == [8, 16, 24]
     assert [operand.node.dtype for operand in (found.left, found.right)] == [U8, I8]
     assert [operand.steps for operand in (found.left, found.right)] == [{"i0": 16, "k0": 1}, {"k0": 24, "i1": 1}]

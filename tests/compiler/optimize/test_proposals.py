@@ -25,7 +25,7 @@ def test_cuts_are_at_most_as_large_as_the_loop() -> None:
     assert not [
         args for args in proposals.splits(ast, VECTORS) if int(args[1]) >= {"i0": 64, "i1": 48, "k0": 96}[args[0]]
     ]
-    assert {args[0] for args in proposals.groups(ast, VECTORS)} == {"k0"}
+    assert {args[0] for args in proposals.rfactors(ast, VECTORS)} == {"k0"}
     assert {args[0] for args in proposals.unrolls(ast, VECTORS)} == {"i0", "i1", "k0"}
     assert set(proposals.parts(ast, VECTORS)) == {("i0", "2"), ("i0", "4"), ("i1", "2"), ("i1", "4")}
 
@@ -67,8 +67,8 @@ def test_results_go_around_the_caches_once() -> None:
 
 def test_claimed_results_do_not_go_around_the_caches() -> None:
     ast = merge_loops(only(matmul(data(0, 8, 16), data(1, 16, 32))))
-    with pytest.raises(CompileError, match="claimed, to be written through the caches"):
-        apply_actions(ast, parse_schedule("claim; stream"))
+    with pytest.raises(CompileError, match="have `prefetchw`, to be written through the caches"):
+        apply_actions(ast, parse_schedule("prefetchw; stream"))
 
 
 def test_every_loop_of_a_sum_but_the_last_may_become_the_innermost() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import choose_actions, look, merge_loops, rows_as_lanes
+from kernmill.compiler import analyze, choose_actions, merge_loops, rows_as_lanes
 from kernmill.ir import UOp
 from tests.compiler.kernels import (
     VECTORS,
@@ -33,7 +33,7 @@ CASES = {
 def test_a_kernel_that_keeps_rows_is_right(name: str) -> None:
     ast = merge_loops(only(CASES[name]))
     arrays = inputs(ast)
-    assert look(ast, VECTORS).kept
+    assert analyze(ast, VECTORS).kept
     close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
     close(run_on("PYTHON", ast, arrays), run_ast(ast, arrays))
 
@@ -75,9 +75,9 @@ def test_rows_of_attention_are_lanes() -> None:
 
 def test_few_rows_are_no_lanes() -> None:
     ast = merge_loops(only(attention(data(0, 9, 2), data(1, 64, 2), data(2, 64, 2))))
-    assert look(ast, VECTORS).kept == ["i0"]
-    assert rows_as_lanes(look(ast, VECTORS)) is None
+    assert analyze(ast, VECTORS).kept == ["i0"]
+    assert rows_as_lanes(analyze(ast, VECTORS)) is None
 
 
 def test_a_kernel_without_rows_has_none() -> None:
-    assert look(merge_loops(only(matmul(data(0, 32, 32), data(1, 32, 32)))), VECTORS).kept == []
+    assert analyze(merge_loops(only(matmul(data(0, 32, 32), data(1, 32, 32)))), VECTORS).kept == []

@@ -47,7 +47,7 @@ def test_the_meaning_stays(text: str) -> None:
         "",
         "unroll i0 4",
         "vectorize i0 8; thread i0",
-        "vectorize t0_0 16; unroll t0_0 2; vectorize i1 16; vectorize k1 16; group k1 2; thread i0",
+        "vectorize t0_0 16; unroll t0_0 2; vectorize i1 16; vectorize k1 16; rfactor k1 2; thread i0",
         "vectorize i1 8; unroll i0 2; unroll t0_0 3; stream",
     ],
 )

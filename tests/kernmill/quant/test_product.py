@@ -90,12 +90,12 @@ def test_few_rows_of_points(name: str, count: int, device: str) -> None:
 def test_interleaved_rows_are_the_same_values(name: str) -> None:
     mine = weight(name)
     other = mine.interleaved()
-    assert (other.beside, other.data.shape) == (16, (2, mine.data.shape[1], 16 * mine.type.size_bytes))
+    assert (other.interleave, other.data.shape) == (16, (2, mine.data.shape[1], 16 * mine.type.size_bytes))
     assert (other.nbytes, other.shape, other.interleaved()) == (mine.nbytes, mine.shape, other)
     np.testing.assert_array_equal(other.dequantize().numpy(), mine.dequantize().numpy())
     index = Tensor([[5, 31], [0, 16]])
     np.testing.assert_array_equal(other.rows(index).numpy(), mine.rows(index).numpy())
-    again = QuantizedTensor(other.data, name, other.shape, beside=16)
+    again = QuantizedTensor(other.data, name, other.shape, interleave=16)
     np.testing.assert_array_equal(again.dequantize().numpy(), mine.dequantize().numpy())
 
 
@@ -105,7 +105,7 @@ def test_rows_that_are_no_multiple_of_16_are_filled_up(name: str, count: int, de
     """What fills the last rows up is seen nowhere: not in values, nor in products, nor behind a negative index."""
     mine = weight(name, 256 // block_type(name).values, count)
     other = mine.interleaved()
-    assert (other.beside, other.shape, other.interleaved()) == (16, (count, 256), other)
+    assert (other.interleave, other.shape, other.interleaved()) == (16, (count, 256), other)
     np.testing.assert_array_equal(other.dequantize().numpy(), mine.dequantize().numpy())
     index = Tensor([count - 1, 0, -1, -count])
     np.testing.assert_array_equal(other.rows(index).numpy(), mine.rows(index).numpy())
@@ -150,10 +150,10 @@ def test_quantized_rows() -> None:
     assert (np.abs(codes * scale - x.reshape(3, 3, 32)) <= scale * 0.5001).all()
 
 
-@pytest.mark.parametrize("beside", [1, 16])
-def test_zeros_infinities_and_no_numbers(beside: int) -> None:
+@pytest.mark.parametrize("interleave", [1, 16])
+def test_zeros_infinities_and_no_numbers(interleave: int) -> None:
     """They stay in their own row; zeros give zeros, whatever the sizes of the values around them."""
-    mine = weight("Q4_0") if beside == 1 else weight("Q4_0").interleaved()
+    mine = weight("Q4_0") if interleave == 1 else weight("Q4_0").interleaved()
     x = np.random.default_rng(3).standard_normal((6, 64)).astype(np.float32)
     x[0] = 0
     x[1, 5] = np.nan
@@ -204,9 +204,9 @@ def test_mistakes() -> None:
     with pytest.raises(ShapeError, match="the last axis of x is to be that of the weight"):
         weight("Q8_0").linear(Tensor.ones(2, 32))
     with pytest.raises(ShapeError, match=r"Q8_0 of shape \(1, 17, 32\) with 16 rows interleaved: that takes two"):
-        QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (1, 17, 32), beside=16)
+        QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (1, 17, 32), interleave=16)
     with pytest.raises(ShapeError, match=r"578 bytes for Q8_0 of shape \(17, 32\), which takes 1088"):
-        QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (17, 32), beside=16)
+        QuantizedTensor(Tensor.zeros(17 * 34, dtype=dtypes.uint8), "Q8_0", (17, 32), interleave=16)
     with pytest.raises(SettingError, match="QUANT_ACT"), Context(QUANT_ACT="int4"):
         pass
 

@@ -29,7 +29,7 @@ def count(ast: UOp, op: object) -> int:
 
 @pytest.mark.parametrize("dtype", [dtypes.uint16, dtypes.uint32])
 def test_nothing_but_a_load_is_left(dtype: DType) -> None:
-    ast = after("words", only(words(dtype, 2)), "vectorize i0 16", VECTORS)
+    ast = after("combine_loads", only(words(dtype, 2)), "vectorize i0 16", VECTORS)
     (load,) = [node for node in ast.toposort() if node.op is Ops.LOAD]
     assert load.dtype is dtypes.uint8.vec(16 * dtype.size_bytes)
     (whole,) = [node for node in ast.toposort() if node.op is Ops.BITCAST]
@@ -54,7 +54,7 @@ def test_other_sums_of_bits_stay() -> None:
     low, high = (reshape(shrink(x, ((0, 64), (n, n + 1))), (64,)).cast(dtypes.uint16) for n in (0, 1))
     by = expand(reshape(const(dtypes.uint16, 8), (1,)), (64,))
     for value in (high.alu(Ops.OR, low.alu(Ops.SHL, by)), low.alu(Ops.OR, high)):
-        assert count(after("words", only(value), "vectorize i0 16", VECTORS), Ops.OR) == 1
+        assert count(after("combine_loads", only(value), "vectorize i0 16", VECTORS), Ops.OR) == 1
 
 
 def filled(dtype: DType, value: int, size: int = 64) -> UOp:
@@ -69,7 +69,7 @@ def keys(dtype: DType = dtypes.int64, of: DType = dtypes.int32, size: int = 64) 
 
 @pytest.mark.parametrize("of", [dtypes.int32, dtypes.uint32, dtypes.int8])
 def test_halves_are_woven(of: DType) -> None:
-    ast = after("words", only(keys(of=of)), "vectorize i0 16", VECTORS)
+    ast = after("combine_loads", only(keys(of=of)), "vectorize i0 16", VECTORS)
     (weave,) = [node for node in ast.toposort() if node.op is Ops.SHUFFLE]
     assert weave.dtype is dtypes.int32.vec(32)
     assert weave.arg == tuple(lane + half for lane in range(16) for half in (0, 16))
@@ -100,4 +100,4 @@ def test_halves_of_which_more_is_needed_stay() -> None:
         (wide, low, 31),
     ):
         value = above.alu(Ops.SHL, filled(dtypes.int64, by)).alu(Ops.OR, below)
-        assert count(after("words", only(value), "vectorize i0 16", VECTORS), Ops.OR) == 1
+        assert count(after("combine_loads", only(value), "vectorize i0 16", VECTORS), Ops.OR) == 1

@@ -16,7 +16,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     folder = tmp_path / "lately"
     folder.mkdir()
     (folder / "__init__.py").write_text(
-        'from kernmill.ir import names_of\n__getattr__, __dir__ = names_of(__name__, "one", "two")\n'
+        'from kernmill.ir import lazy_exports\n__getattr__, __dir__ = lazy_exports(__name__, "one", "two")\n'
     )
     (folder / "one.py").write_text('__all__ = ["first"]\nfirst, hidden = 1, 2\n')
     (folder / "two.py").write_text('__all__ = ["first", "second"]\nfirst, second = 3, 4\n')
@@ -38,7 +38,7 @@ def test_names_are_found_in_order(package: str) -> None:
 
 def test_late_names_are_listed_without_their_import(package: str) -> None:
     face = importlib.import_module(package)
-    assert {"one", "two", "names_of"} <= set(dir(face))
+    assert {"one", "two", "lazy_exports"} <= set(dir(face))
     assert "one" not in vars(face)
 
 

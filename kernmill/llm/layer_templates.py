@@ -1,4 +1,5 @@
-"""class Alike: layers with the same structure are built once: the first one's graph serves the others, with their data.
+"""class LayerTemplates: layers with the same structure are built once: the first one's graph serves the others, with
+their data.
 
 Building a layer takes hundreds of calls, and all layers of a model make the same ones. What differs is known by name:
 the result of the layer before, weights, keys and values.
@@ -16,7 +17,7 @@ from ..quant import QuantizedTensor
 from ..tensor_memory import stored
 from .arch import Weight
 
-__all__ = ["Alike"]
+__all__ = ["LayerTemplates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class _First:
     made: UOp
 
 
-class Alike:
+class LayerTemplates:
     """The layers of one pass."""
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ def _look(weights: Sequence[Weight]) -> tuple[Hashable, list[UOp]]:
         form: Hashable = None
         tensor = weight
         if isinstance(weight, QuantizedTensor):
-            form, tensor = (weight.type.name, weight.shape, weight.beside), weight.data
+            form, tensor = (weight.type.name, weight.shape, weight.interleave), weight.data
         if not isinstance(tensor, Tensor) or tensor.requires_grad or (node := stored(tensor.uop)) is None:
             return None, []
         if not (tensor.uop is node or (tensor.uop.op is Ops.RESHAPE and tensor.uop.src[0] is node)):

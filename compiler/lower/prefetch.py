@@ -5,7 +5,7 @@ place of its own (AFTER). A panel is copied in a burst: prefetched by the copy i
 memory can, while the multipliers wait; prefetched by the products of the panel before, it comes while they work. What
 lies behind a row whose index was looked up is not the next row, so that one is prefetched by its own index. Assumes:
 the bytes ahead of a copy are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than
-it does keeps its prefetches. Figures: docs/decisions/0025 and 0042. Tests: tests/compiler/lower/test_ahead.py.
+it does keeps its prefetches. Figures: docs/decisions/0025 and 0042. Tests: tests/compiler/lower/test_prefetch.py.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kernmill.ir import Ops, UOp, closed_ranges, dtypes, from_linear, linear, si
 from ..kernel import iterations
 from ..linearize import loop_depths
 
-__all__ = ["ask_ahead"]
+__all__ = ["insert_prefetches"]
 
 _LINE = 64  # bytes that come together
 # what lines have in common: the sum whose loop asks, memory, the place that they are numbered from, PREFETCH's arg
 _Lines: TypeAlias = tuple[UOp, UOp, UOp, "int | None"]
 
 
-def ask_ahead(ast: UOp) -> UOp:
+def insert_prefetches(ast: UOp) -> UOp:
     """The kernel with its prefetches where there is work to hide them."""
     return _ask_for_tiles(_ask_by_place(_ask_for_panels(ast)))
 
@@ -135,13 +135,13 @@ def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
 
 
 def _ask_for_tiles(ast: UOp) -> UOp:
-    """Results that are claimed, and single values that a sum reads and wants from further on: the loop of the sum asks
-    for their lines, a few in each iteration."""
+    """Results that are asked for to be written, and single values that a sum reads and wants from further on: the loop
+    of the sum asks for their lines, a few in each iteration."""
     sums: dict[tuple[UOp, ...], UOp] = {}  # the first of those with the same loops
     wanted: dict[_Lines, set[int]] = {}
     silent: dict[UOp, UOp] = {}
     for node in ast.toposort():
-        if node.op is Ops.STORE and node.arg == "claim":
+        if node.op is Ops.STORE and node.arg == "prefetchw":
             silent[node] = node.replace(arg=None)
             found = [n for n in node.src[1].toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.REG]
             found = [n for n in found if node.src[0].ranges <= n.ranges]  # others serve several tiles

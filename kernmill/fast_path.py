@@ -1,9 +1,9 @@
 """The fast path of a captured call, as straight-line code: read the arguments, check, set addresses, launch, return.
 
-`write` makes one function for one entry and calls of the same structure. A call that it was not written for gets MISS
-as an answer, before anything is done; then the slow path, `Entry.matches` and `Entry.run`, finds out what it is. An
-entry that does more than make a result (it writes in place, exchanges tensors, has checks or several devices) gets
-straight-line code only for reading its arguments.
+`write_fast_path` makes one function for one entry and calls of the same structure. A call that it was not written for
+gets MISS as an answer, before anything is done; then the slow path, `Entry.matches` and `Entry.run`, finds out what it
+is. An entry that does more than make a result (it writes in place, exchanges tensors, has checks or several devices)
+gets straight-line code only for reading its arguments.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .entry import Entry, Value
 from .reader import Reading, read_call
 from .tensor import Tensor
 
-__all__ = ["write"]
+__all__ = ["write_fast_path"]
 
 
-def write(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any, Any], Any] | None:
+def write_fast_path(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any, Any], Any] | None:
     """The function of an entry for calls like this one; None where there is none."""
     reading = None if entry.effects.change_arguments or entry.shows_holders else read_call(args, kwargs)
     if reading is None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, no_grad
-from kernmill.llm.alike import Alike
+from kernmill.llm.layer_templates import LayerTemplates
 from kernmill.quant import QuantizedTensor
 
 
@@ -19,7 +19,7 @@ def matrix(seed: int, shape: tuple[int, ...] = (32, 32)) -> Tensor:
 
 def chain(weights: list[Any], states: list[Tensor], x: Tensor) -> tuple[Tensor, int]:
     """Layers that use a weight and add to a state; the result, and how many were built."""
-    alike, built = Alike(), 0
+    alike, built = LayerTemplates(), 0
 
     def layer(x: Tensor, weight: Any, state: Tensor) -> Tensor:
         nonlocal built
@@ -53,7 +53,7 @@ def test_the_first_layer_stands_for_those_like_it(packed: bool) -> None:
 
 def test_what_is_reached_in_another_way_is_built() -> None:
     """An x that is the reshape of something may be forgotten by what reshapes it; one memory may be two things."""
-    alike, built = Alike(), 0
+    alike, built = LayerTemplates(), 0
 
     def layer(x: Tensor, weight: Tensor) -> Tensor:
         nonlocal built

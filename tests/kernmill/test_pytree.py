@@ -10,7 +10,7 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.lazy import Lazy
-from kernmill.nest import Parts, contents, kind_of, rebuild, take_apart
+from kernmill.pytree import Parts, contents, kind_of, rebuild, tree_flatten
 
 
 @dataclass
@@ -24,7 +24,7 @@ Point = namedtuple("Point", "x y")
 
 def apart(value: Any) -> tuple[Any, list[Lazy]]:
     parts = Parts()
-    return take_apart(value, parts), parts.tensors
+    return tree_flatten(value, parts), parts.tensors
 
 
 def test_structure_is_hashable_and_tells_apart() -> None:

@@ -1,6 +1,6 @@
 """What the heuristic knows of a kernel: its loops, and how far each load and store steps with each of them.
 
-Tests: tests/compiler/optimize/test_look.py.
+Tests: tests/compiler/optimize/test_analysis.py.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ..kernel import iterations, loops_of, order_of
 
 __all__ = [
     "Access",
+    "Facts",
     "Group",
-    "Shape",
+    "analyze",
     "divisors",
     "even_part",
     "is_gated",
     "is_streamed",
-    "look",
     "main_group",
     "nest_iterations",
 ]
@@ -73,7 +73,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Shape:
+class Facts:
     """What the heuristic knows of a kernel."""
 
     ast: UOp
@@ -90,30 +90,30 @@ class Shape:
     symbolic: set[str] = field(default_factory=set[str])  # loops whose sizes, here the greatest, are known at launch
 
 
-def look(ast: UOp, target: Target) -> Shape:
+def analyze(ast: UOp, target: Target) -> Facts:
     """Read it all off a kernel."""
     order = ast.toposort()
     loops = loops_of(ast)
     sizes = {name: iterations(loop) for name, loop in loops.items()}
     loads = {node: _access(node.src[0], node, sizes) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store, sizes) for store in ast.src]
-    shape = Shape(ast, sizes, [name for name in order_of(ast) if name in sizes], stores, list(loads.values()))
+    facts = Facts(ast, sizes, [name for name in order_of(ast) if name in sizes], stores, list(loads.values()))
     memories = [{str(r.arg[0]) for r in node.src} for node in order if node.op is Ops.LOCAL]
-    shape.kept = [name for name in shape.outputs if memories and all(name in loops for loops in memories)]
-    shape.keeping = set[str]().union(*memories)
-    shape.symbolic = {name for name, loop in loops.items() if not loop.src[0].is_const}
+    facts.kept = [name for name in facts.outputs if memories and all(name in loops for loops in memories)]
+    facts.keeping = set[str]().union(*memories)
+    facts.symbolic = {name for name, loop in loops.items() if not loop.src[0].is_const}
     filling = {r for node in order if node.op is Ops.AFTER for r in closed_ranges(node)}
     for node in order:
         if node.op is Ops.AFTER:
-            shape.filling.append(str(closed_ranges(node)[-1].arg[0]))
+            facts.filling.append(str(closed_ranges(node)[-1].arg[0]))
         if node.op is Ops.REDUCE and filling.isdisjoint(closed_ranges(node)):
-            _add_group(shape, node, loads)
+            _add_group(facts, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
-            shape.work += _DEAR if node.op.cost > _DEAR else 1
-    widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*shape.loads, *shape.stores)]
+            facts.work += _DEAR if node.op.cost > _DEAR else 1
+    widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*facts.loads, *facts.stores)]
     widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
-    shape.lanes = target.vector_bytes // widest if target.vector_bytes else 1
-    return shape
+    facts.lanes = target.vector_bytes // widest if target.vector_bytes else 1
+    return facts
 
 
 def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
@@ -135,26 +135,26 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
     return Access(node, steps, size_bytes, count * size_bytes, is_plain)
 
 
-def _add_group(shape: Shape, node: UOp, loads: dict[UOp, Access]) -> None:
+def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:
     names = [str(r.arg[0]) for r in closed_ranges(node)]
     mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(str(r.arg[0]) in names for r in n.ranges)]
     around = {str(r.arg[0]) for r in node.ranges}
-    for group in shape.groups:
+    for group in facts.groups:
         if group.loops == names:
             group.loads += [load for load in mine if load not in group.loads]
             group.around |= around
             return
-    shape.groups.append(Group(names, mine, around))
+    facts.groups.append(Group(names, mine, around))
 
 
-def main_group(shape: Shape) -> Group | None:
+def main_group(facts: Facts) -> Group | None:
     """The reductions that take the most time."""
-    return max(shape.groups, key=lambda g: nest_iterations(shape, g.loops) * len(g.loads), default=None)
+    return max(facts.groups, key=lambda g: nest_iterations(facts, g.loops) * len(g.loads), default=None)
 
 
-def nest_iterations(shape: Shape, loops: list[str]) -> int:
+def nest_iterations(facts: Facts, loops: list[str]) -> int:
     """Of loops inside each other; a size that is known only at launch counts as the greatest."""
-    return prod(max(1, shape.sizes[name]) for name in loops)
+    return prod(max(1, facts.sizes[name]) for name in loops)
 
 
 def even_part(count: int, most: int) -> int:

@@ -6,7 +6,7 @@ apart. The row of a lane is one contiguous access, and log2(n) steps of shuffles
 access*: lanes a few places apart (every second one, the colors of a picture, the four bytes of an int8 dot product).
 All memory between the first and the last place is read as whole vectors, from which shuffles pick. Guarantees: the same
 values at the same places; a place that nobody asked for is read only inside of the buffer, and never written. Tests:
-tests/compiler/test_turn.py.
+tests/compiler/test_shuffle.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, lin
 
 from .vectorize import spread
 
-__all__ = ["merged", "shuffle", "side_by_side", "turn"]
+__all__ = ["merged", "shuffle", "shuffle_lanes", "side_by_side"]
 
 _MOST_VECTORS = 4  # of contiguous memory that one gather is picked from
 _LEAST_ROWS = 4  # a block of fewer rows costs as much as gathers
@@ -52,7 +52,7 @@ class _Access:
         return self.node.src[0].dtype.scalar
 
 
-def turn(ast: UOp, target: Target) -> UOp:
+def shuffle_lanes(ast: UOp, target: Target) -> UOp:
     """The kernel with contiguous accesses and shuffles in place of gathers and scatters, where they pay."""
     order = ast.toposort()
     if not any(node.op is Ops.INDEX and node.src[1].dtype.lanes > 1 for node in order):
@@ -203,7 +203,7 @@ def _touched(family: list[_Access]) -> dict[int, list[int]]:
 
 
 def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
-    """A weave read as whole vectors, from which each gather picks its lanes."""
+    """An interleaved access read as whole vectors, from which each gather picks its lanes."""
     one, touched = family[0], _touched(family)
     is_masked = one.gate is not None and one.gate.dtype.lanes > 1
     if is_masked and max(map(len, touched.values())) > _MOST_READERS:
@@ -273,7 +273,7 @@ def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     if len(touched) < len(family) * len(one.steps):  # some place is written twice: the order matters
         return {}
     if not _is_block(family):
-        return {old: new for part in _stretches(family) for old, new in _woven(part, target).items()}
+        return {old: new for part in _stretches(family) for old, new in _interleaved(part, target).items()}
     turned: dict[UOp, list[UOp]] = {}
     for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
         rows = _rows([by_start[start].node.src[1] for start in run], target)
@@ -285,7 +285,7 @@ def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     return turned
 
 
-def _woven(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
+def _interleaved(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     """Scatters that fill a stretch of memory without a gap, as stores of whole vectors."""
     one = family[0]
     values = {p: (access.node.src[1], lane) for access in family for lane, p in enumerate(access.places())}
@@ -313,7 +313,7 @@ def _row_of(lanes: list[tuple[UOp, int]]) -> UOp:
 def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UOp]:
     """The stretch as whole vectors woven into each other; none if it is something else.
 
-    Machines weave inside of each block of 16 bytes; such blocks are then moved as they are.
+    Machines interleave inside of each block of 16 bytes; such blocks are then moved as they are.
     """
     count = len(values) // width
     vectors = [values[low + n][0] for n in range(count)]
@@ -321,19 +321,19 @@ def _zipped(values: dict[int, tuple[UOp, int]], low: int, width: int) -> list[UO
     is_whole = count & (count - 1) == 0 and count <= block and all(v.dtype.lanes == width for v in vectors)
     if not is_whole or any(values[low + n] != (vectors[n % count], n // count) for n in range(len(values))):
         return []
-    parts, blocks = _weave(vectors, min(block, width)), max(1, width // block)
+    parts, blocks = _interleave(vectors, min(block, width)), max(1, width // block)
     if blocks == count:
         return _sorted_blocks(parts, width, block)
     order = [(parts[n % count], n // count * block + lane) for n in range(count * blocks) for lane in range(block)]
     return [merged(order[start : start + width]) for start in range(0, len(order), width)]
 
 
-def _weave(vectors: list[UOp], block: int) -> list[UOp]:
+def _interleave(vectors: list[UOp], block: int) -> list[UOp]:
     """Of each block of lanes the first of every vector, then the second, ..; their count is a power of two."""
     if len(vectors) == 1:
         return vectors
     width = vectors[0].dtype.lanes
-    pairs = zip(_weave(vectors[::2], block), _weave(vectors[1::2], block), strict=True)
+    pairs = zip(_interleave(vectors[::2], block), _interleave(vectors[1::2], block), strict=True)
     picks = [
         tuple(n // block * block + half + n % block // 2 + n % 2 * width for n in range(width))
         for half in (0, block // 2)
@@ -491,7 +491,7 @@ def _transposed(rows: Sequence[UOp]) -> list[UOp]:
     side = min(count, lanes)
     vectors = [merged([(row, lane) for row in rows[n::side] for lane in range(lanes)]) for n in range(side)]  # squares
     block = min(side, _BLOCK_BYTES // rows[0].dtype.scalar.size_bytes)
-    woven = [_weave(vectors[n : n + block], block) for n in range(0, side, block)]
+    woven = [_interleave(vectors[n : n + block], block) for n in range(0, side, block)]
     columns = [_sorted_blocks(list(parts), side, block) for parts in zip(*woven, strict=True)]
     vectors = [vector for group in zip(*columns, strict=True) for vector in group]
     if lanes <= count:

@@ -4,7 +4,7 @@ When: before expand. Why there: blocks, copies and lanes of a loop are cut and s
 hold whole blocks and need no gate; where an answer changes inside of a block, masks stay. Loops around sums, or around
 memory of the kernel's own, stay whole: their code would be there twice. In a part of one iteration the loop's number
 is a constant for values; the place that is written keeps the loop, so that one thread runs it.
-Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_parts.py.
+Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_partition.py.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify
 from .kernel import in_order, iterations, order_of, output_loops, stored
 from .trim import asked
 
-__all__ = ["part_loops"]
+__all__ = ["partition_loops"]
 
 _MOST_NODES = 4000  # of all parts, copies included
 
 
-def part_loops(ast: UOp) -> UOp:
+def partition_loops(ast: UOp) -> UOp:
     """The kernel with output loops cut in parts."""
     order, outputs = ast.toposort(), output_loops(ast)
     if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):

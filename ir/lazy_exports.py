@@ -8,10 +8,10 @@ from typing import Any
 
 from .locks import before_forks
 
-__all__ = ["names_of"]
+__all__ = ["lazy_exports"]
 
 
-def names_of(
+def lazy_exports(
     package: str, *modules: str, only: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package. A name is that of one of these modules, or in `__all__` of one; the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import Plan, apply_actions, loop_paths, merge_loops, parse_schedule, part_loops
+from kernmill.compiler import Plan, apply_actions, loop_paths, merge_loops, parse_schedule, partition_loops
 from kernmill.ir import AxisKind, Ops, UOp, elementwise, iota, pad, permute, reshape, scalar, shrink
 from tests.compiler.kernels import F32, close, data, inputs, matmul, only, run_ast, run_on, softmax
 
@@ -29,7 +29,7 @@ def triangle(rows: int, columns: int) -> UOp:
 
 
 def parted(root: UOp, schedule: str = "") -> UOp:
-    return part_loops(apply_actions(merge_loops(only(root)), parse_schedule(schedule)))
+    return partition_loops(apply_actions(merge_loops(only(root)), parse_schedule(schedule)))
 
 
 def gates(ast: UOp) -> list[UOp]:
@@ -97,7 +97,7 @@ def test_what_would_be_stored_nowhere_is_gone() -> None:
 ])  # fmt: skip
 def test_what_is_left_alone(root: UOp) -> None:
     ast = apply_actions(merge_loops(only(root)), parse_schedule("unroll i0 2"))
-    assert part_loops(ast) is ast
+    assert partition_loops(ast) is ast
 
 
 def test_only_the_loops_inside_a_sum_are_cut() -> None:
@@ -114,4 +114,4 @@ def test_not_too_many_parts() -> None:
     for row in range(40):
         x = elementwise(Ops.WHERE, elementwise(Ops.LT, rows, scalar(rows.dtype, row)), scalar(rows.dtype, row * row), x)
     ast = merge_loops(only(elementwise(Ops.ADD, data(0, 40), x.cast(F32))))
-    assert part_loops(ast) is ast
+    assert partition_loops(ast) is ast

@@ -21,7 +21,7 @@ from .lazy import Lazy
 from .size import SymbolicSize
 from .variable import Bound
 
-__all__ = ["Kind", "Parts", "contents", "key_mark", "kind_of", "opened", "rebuild", "take_apart"]
+__all__ = ["Kind", "Parts", "contents", "key_mark", "kind_of", "opened", "rebuild", "tree_flatten"]
 
 
 class Kind:
@@ -237,7 +237,7 @@ def key_mark(key: Any) -> Any:
     return type(key), key.hex() if isinstance(key, float) else key
 
 
-def take_apart(value: Any, parts: Parts) -> Any:
+def tree_flatten(value: Any, parts: Parts) -> Any:
     """What a value looks like without its tensors, hashable; what it is made of goes to `parts`."""
     if isinstance(value, Lazy):
         parts.tensors.append(value)
@@ -261,7 +261,7 @@ def take_apart(value: Any, parts: Parts) -> Any:
             parts.add_holder(value)
         return (
             kind.mark(value),
-            *[(key_mark(key), take_apart(kind.part(value, key), parts)) for key in kind.keys(value)],
+            *[(key_mark(key), tree_flatten(kind.part(value, key), parts)) for key in kind.keys(value)],
         )
     if of_type.__module__ == "numpy" and hasattr(value, "__array_interface__") and of_type.__name__ == "ndarray":
         raise KernmillError(
@@ -307,7 +307,7 @@ def opened(value: Any) -> Any:
         return value
     if kind.can_change(value):
         found = Parts()
-        take_apart(value, found)
+        tree_flatten(value, found)
         if not found.bounds:
             return value
         raise KernmillError(

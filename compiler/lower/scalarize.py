@@ -1,22 +1,22 @@
 """Where gathers are slow, a gather by indices that come from plain loads becomes one scalar load per lane.
 
-When: after words, before dot. Why there: numbers of several bytes are one load of which a lane is a part. A gather
-takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16 entries where sixteen loads take
-8, on one with the fix for Downfall (`Target.has_gathers`). An index in memory goes to an address by itself. Assumes:
-nothing. Guarantees: the same entries; indices that are gathered themselves, or have gates, stay in a vector.
-Figures: docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_entries.py.
+When: after combine_loads, before dot. Why there: numbers of several bytes are one load of which a lane is a part. A
+gather takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16 entries where sixteen
+loads take 8, on one with the fix for Downfall (`Target.has_gathers`). An index in memory goes to an address by itself.
+Assumes: nothing. Guarantees: the same entries; indices that are gathered themselves, or have gates, stay in a vector.
+Figures: docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_scalarize.py.
 """
 
 from __future__ import annotations
 
 from kernmill.ir import Ops, Target, UOp, const, rebuilt, simplify
 
-__all__ = ["read_entries"]
+__all__ = ["scalarize_gathers"]
 
 _MOST_STEPS = 4  # from numbers in memory to a place: each is an instruction for every lane
 
 
-def read_entries(ast: UOp, target: Target) -> UOp:
+def scalarize_gathers(ast: UOp, target: Target) -> UOp:
     """The kernel with scalar loads in place of such gathers."""
     if not target.vector_bytes or target.has_gathers:
         return ast

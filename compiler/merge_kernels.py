@@ -7,7 +7,7 @@ once, and writes three of them once.
 Two kernels without sums are joined when each iteration touches some place in both, each finds what the other one writes
 only at the place where it is written, and one of them can move to the other past all that runs in between. What the
 first one writes is handed over in a register; where nobody else reads it, it is not written at all. Guarantees: the
-same results, and never more bytes alive at once. Tests: tests/compiler/test_join.py.
+same results, and never more bytes alive at once. Tests: tests/compiler/test_merge_kernels.py.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kernmill.ir import Item, Kernel, Ops, Schedule, UOp, simplify, substitute
 from .kernel import loops_of, numbered, order_of
 from .memory_plan import Alive, buffers_of, outputs_of
 
-__all__ = ["join_kernels"]
+__all__ = ["merge_kernels"]
 
 _MOST_BUFFERS = 12  # of a kernel: each is a stream of its own through the caches
 
 
-def join_kernels(schedule: Schedule) -> list[Item]:
+def merge_kernels(schedule: Schedule) -> list[Item]:
     """The items of the schedule, fewer where kernels could be joined."""
     items: list[Item | None] = [*schedule.items]  # a kernel that went into another one leaves None behind
     alive = Alive(schedule.items, schedule.buffers)

@@ -1,23 +1,23 @@
 """Load combining: a number that shifts put together from parts, bytes or halves, is read at once as the wider type.
 
-When: after turn, before dot. Why there: bytes of neighbouring lanes are picked from vectors that were read whole, and
-all of them side by side again are that vector. Assumes: a little-endian target, as all known ones are. Guarantees:
+When: after shuffle, before dot. Why there: bytes of neighbouring lanes are picked from vectors that were read whole,
+and all of them side by side again are that vector. Assumes: a little-endian target, as all known ones are. Guarantees:
 bytes are combined only where nothing but a plain load is left, halves of 64 bits only where each can be made in 32;
-otherwise the shifts stay. Tests: tests/compiler/lower/test_words.py.
+otherwise the shifts stay. Tests: tests/compiler/lower/test_combine_loads.py.
 """
 
 from __future__ import annotations
 
 from kernmill.ir import Ops, Target, UOp, dtypes, rebuilt, simplify
 
-from ..turn import merged, side_by_side
+from ..shuffle import merged, side_by_side
 
-__all__ = ["find_words"]
+__all__ = ["combine_loads"]
 
 _FROM_BELOW = (Ops.BROADCAST, Ops.ADD, Ops.SUB, Ops.MUL, Ops.AND, Ops.OR, Ops.XOR)  # low bits need no others
 
 
-def find_words(ast: UOp, target: Target) -> UOp:
+def combine_loads(ast: UOp, target: Target) -> UOp:
     """The kernel with wide loads where numbers were read byte by byte, and halves of numbers woven into each other."""
     if not target.vector_bytes:
         return ast

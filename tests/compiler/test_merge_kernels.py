@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill.compiler import join_kernels, plan_memory
+from kernmill.compiler import merge_kernels, plan_memory
 from kernmill.ir import Kernel, Ops, Schedule, UOp, assign, dtypes, elementwise, permute, shrink, strided, take
 from tests.compiler.kernels import Array, close, data, kernels, run_on, run_schedule, scheduled, softmax, total
 
@@ -167,11 +167,11 @@ def test_no_more_bytes_are_alive() -> None:
 
 def before_joining(*roots: UOp) -> Schedule:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernmill.compiler.schedule.join_kernels", lambda schedule: schedule.items)
+        patch.setattr("kernmill.compiler.schedule.merge_kernels", lambda schedule: schedule.items)
         return scheduled(*roots)
 
 
 def test_joined_again_nothing_changes() -> None:
     schedule = scheduled(*adam(), total(P, 1), in_place=(1, 2))
-    assert join_kernels(schedule) == schedule.items
+    assert merge_kernels(schedule) == schedule.items
     assert all(isinstance(item, Kernel) for item in schedule.items)
