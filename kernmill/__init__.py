@@ -31,11 +31,11 @@ try:
     from kernmill.ir import lazy_exports as _lazy_exports
 
     from . import tensor_bytes as tensor_bytes  # pickling
-    from .contraction import einsum
-    from .elementwise import where
     from .lazy import no_grad, train
-    from .movement import cat, meshgrid, stack
-    from .random import manual_seed
+    from .methods.contraction import einsum
+    from .methods.elementwise import where
+    from .methods.movement import cat, meshgrid, stack
+    from .methods.random import manual_seed
     from .tensor import Tensor
     from .variable import Variable
 
@@ -46,7 +46,7 @@ finally:
 
 if TYPE_CHECKING:
     from . import nn as nn
-    from .jitted import jit
+    from .captures import jit
 
 __all__ = [
     "CompileError",
@@ -78,4 +78,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    __getattr__, __dir__ = _lazy_exports(__name__, "jitted", "nn", only=__all__)
+    __getattr__, __dir__ = _lazy_exports(__name__, "captures", "nn", only=__all__)

@@ -4,7 +4,7 @@ import gc
 import signal
 import sys
 
-from . import cli
+from .commands import cli
 
 __all__ = ["main"]
 

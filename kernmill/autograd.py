@@ -34,8 +34,8 @@ from kernmill.ir import (
 )
 
 from .lazy import KNOWN
-from .segments import added, is_long
-from .sorting import Sortable
+from .methods.segments import added, is_long
+from .methods.sorting import Sortable
 
 __all__ = ["gradient"]
 

@@ -30,10 +30,10 @@ from kernmill.runtime import buffer_node, download, realize
 
 from .autograd import filled
 from .autograd import gradient as gradient_of
-from .casting import Casting
-from .creation import host_array
 from .lazy import Lazy, expressions, fits, keep_track, trace_origins
-from .movement import expand_whole
+from .methods.casting import Casting
+from .methods.creation import host_array
+from .methods.movement import expand_whole
 from .size import as_node, shown
 from .variable import given_values
 

@@ -19,10 +19,20 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "runtime": ("ir", "compiler", "renderers"),
     "kernmill": INNER,
 }
+USES: dict[str, tuple[str, ...]] = {  # inside kernmill/, from the bottom up; what has no row uses anything but commands
+    "size": (),
+    "variable": (),
+    "arguments": ("size",),
+    "lazy": ("arguments", "size"),
+    "methods": ("arguments", "lazy", "size"),
+    "autograd": ("lazy", "methods"),
+    "tensor": ("autograd", "lazy", "methods", "size", "variable"),
+    "captures": ("lazy", "methods", "size", "tensor", "variable"),
+}
 OUTSIDE = ("tests", "tools", "bench")  # anything, but through the faces
 FACES = ("kernmill", "kernmill.llm", "kernmill.quantize")  # what the how-to pages tell users to import
 BY_ACCIDENT = ("tests", "docs", "examples", "tools", "kernmill")  # below kernmill in a checkout only
-COMMAND_LINE = ("kernmill/__main__.py", "kernmill/cli.py")  # a subcommand is imported when it is called
+COMMAND_LINE = ("kernmill/__main__.py", "kernmill/commands/cli.py")  # a subcommand is imported when it is called
 LAZY_THIRD_PARTY = {("ir/evaluate.py", "numpy")}  # inside functions only
 
 
@@ -123,6 +133,18 @@ def arrows(found: Import, file: str) -> Iterator[str]:
         yield "kernmill/llm/arch/ may import kernmill only: an architecture is written with what every user has"
 
 
+def inside_the_front(found: Import, file: str) -> Iterator[str]:
+    """Which parts of kernmill/, files and folders, may use which; `from kernmill import ..` is all of it."""
+    here = file.split("/")[1].removesuffix(".py")
+    parts = found.parts[1:2] or (found.names if found.is_relative else [""])
+    for part in (part for part in parts if part not in (here, *INNER) and found.lazy != "TYPE_CHECKING"):
+        if part not in USES.get(here, (part,)):
+            allowed = ", ".join(f"kernmill.{name}" for name in USES[here]) or "nothing else of kernmill/"
+            yield f"{full_name(here)} may not import {f'kernmill.{part}'.rstrip('.')} (allowed: {allowed})"
+        if part == "commands" and here != "__main__":
+            yield "kernmill.commands is for kernmill/__main__.py only: nothing stands on the command line"
+
+
 def not_lazily(found: Import, file: str) -> Iterator[str]:
     """No import hidden in a function, or between folders under TYPE_CHECKING: it would hide a cycle.
 
@@ -157,6 +179,8 @@ def violations(found: Import, file: str) -> Iterator[str]:
         yield from through_the_face(found)
     elif found.is_ours:
         yield from arrows(found, file)
+        if here == "kernmill":
+            yield from inside_the_front(found, file)
         yield from not_lazily(found, file)
     elif found.parts[0] not in INNER:
         yield from third_party(found, file)
@@ -260,6 +284,27 @@ PLANTED = [
         "from kernmill.ir import UOp",
         "kernmill/llm/arch/ may import kernmill only: an architecture is written with what every user has",
     ),
+    (
+        "kernmill/methods/a.py",
+        "from ..tensor import Tensor",
+        "kernmill.methods may not import kernmill.tensor (allowed: kernmill.arguments, kernmill.lazy, kernmill.size)",
+    ),
+    (
+        "kernmill/captures/a.py",
+        "from kernmill import Tensor",
+        "kernmill.captures may not import kernmill (allowed: kernmill.lazy, kernmill.methods, kernmill.size, "
+        "kernmill.tensor, kernmill.variable)",
+    ),
+    (
+        "kernmill/variable.py",
+        "from . import captures",
+        "kernmill.variable may not import kernmill.captures (allowed: nothing else of kernmill/)",
+    ),
+    (
+        "kernmill/llm/a.py",
+        "from ..commands.cli import main",
+        "kernmill.commands is for kernmill/__main__.py only: nothing stands on the command line",
+    ),
     ("examples/a.py", "from kernmill.ir import UOp", "an example imports kernmill only: it shows what a user has"),
     ("examples/a.py", "from kernmill import ir", "an example imports kernmill only: it shows what a user has"),
 ]
@@ -292,12 +337,15 @@ LEGAL = [
     ),
     ("runtime/a.py", "def f():\n import llvmlite"),
     ("kernmill/__init__.py", "from .tensor import Tensor"),
-    ("kernmill/cli.py", "def f():\n from .llm import chat"),
+    ("kernmill/commands/cli.py", "def f():\n from .llm import chat"),
     ("kernmill/nn/a.py", "from kernmill import Tensor\nfrom ..tensor import Tensor\nfrom kernmill.ir import UOp"),
     (
         "kernmill/llm/arch/a.py",
         "from kernmill import Tensor, nn\nfrom ...quant import BLOCKS\nfrom .shared import rope",
     ),
+    ("kernmill/methods/a.py", "from kernmill.ir import UOp\nfrom ..lazy import Lazy\nfrom .b import c"),
+    ("kernmill/captures/a.py", "from .. import tensor\nfrom ..methods.b import c"),
+    ("kernmill/__main__.py", "from .commands import cli"),
     ("tests/ir/test_a.py", "from kernmill.ir import UOp\ndef f():\n from kernmill.compiler import lower"),
     ("tests/runtime/test_a.py", "from kernmill.runtime import ops_x"),
     ("examples/a.py", "import numpy\nimport kernmill\nfrom kernmill import Tensor, nn\nfrom kernmill.llm import Model"),

@@ -15,8 +15,8 @@ from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor
 from kernmill.ir import setting
 from kernmill.runtime import get_device, launched_ns
 
+from ..captures import Jit
 from ..formats import gguf
-from ..jitted import Jit
 from ..quant import QuantizedTensor, load_tensor
 from ..room import Room
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight

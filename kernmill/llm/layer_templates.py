@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kernmill import Tensor
 from kernmill.ir import Ops, UOp, dtypes, substitute
 
+from ..captures.tensor_memory import stored
 from ..quant import QuantizedTensor
-from ..tensor_memory import stored
 from .arch import Weight
 
 __all__ = ["LayerTemplates"]

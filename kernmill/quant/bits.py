@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import DType, dtypes
 
-from ..elementwise import where
+from ..methods.elementwise import where
 from ..tensor import Tensor
 
 __all__ = ["half", "half_bytes", "lookup", "pack", "unpack", "words"]

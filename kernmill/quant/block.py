@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kernmill.ir import DTypeError, FormatError, ShapeError, dtypes, show_shape
 
 from ..formats.gguf_types import TensorType, tensor_type
-from ..movement import cat
+from ..methods.movement import cat
 from ..tensor import Tensor
 
 __all__ = ["BlockType", "Codes"]

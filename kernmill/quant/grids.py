@@ -14,8 +14,8 @@ from typing import Any
 
 from kernmill.ir import FormatError, dtypes, take
 
-from ..elementwise import where
-from ..movement import cat
+from ..methods.elementwise import where
+from ..methods.movement import cat
 from ..tensor import Tensor
 from .bits import half, unpack, words
 from .block import BlockType, Codes

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import dtypes
 
-from ..elementwise import where
+from ..methods.elementwise import where
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
 from .block import BlockType, Codes

@@ -13,7 +13,7 @@ from math import prod
 
 from kernmill.ir import dtypes
 
-from ..elementwise import where
+from ..methods.elementwise import where
 from ..tensor import Tensor
 from .block import BlockType, Codes
 

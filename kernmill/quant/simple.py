@@ -12,7 +12,7 @@ from functools import partial
 
 from kernmill.ir import dtypes
 
-from ..elementwise import where
+from ..methods.elementwise import where
 from ..tensor import Tensor
 from .bits import half, half_bytes, pack, unpack
 from .block import BlockType, Codes

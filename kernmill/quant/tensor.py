@@ -9,7 +9,7 @@ from typing import Self
 
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 
-from ..jitted import Jit
+from ..captures import Jit
 from ..room import Room
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory

@@ -11,8 +11,8 @@ from functools import partial
 
 from kernmill.ir import dtypes
 
-from ..elementwise import where
-from ..movement import cat
+from ..methods.elementwise import where
+from ..methods.movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
 from .block import BlockType, Codes

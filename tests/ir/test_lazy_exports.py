@@ -55,7 +55,7 @@ print(any(name in sys.modules for name in ("kernmill.nn", "kernmill.llm.train"))
 def test_the_front_offers_late_names() -> None:
     code = """
 import kernmill
-print(any(name in sys.modules for name in ("kernmill.nn", "kernmill.jitted", "kernmill.compiler")))
+print(any(name in sys.modules for name in ("kernmill.nn", "kernmill.captures.jitted", "kernmill.compiler")))
 print(kernmill.nn.Linear.__name__, kernmill.jit.__name__, hasattr(kernmill, "nothing"))
 from kernmill import *
 print(nn is kernmill.nn, jit is kernmill.jit)

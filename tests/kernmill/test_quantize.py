@@ -187,7 +187,8 @@ def test_a_signal_that_ends_the_command_leaves_no_part_of_a_file(tmp_path: Path,
     (tmp_path / "out").write_bytes(b"old")
     code = f"""
 import os, signal, sys
-from kernmill import cli, quantize
+from kernmill import quantize
+from kernmill.commands import cli
 signal.signal(signal.{name}, signal.SIG_DFL)
 def stop(file, entry, *rest):
     os.kill(os.getpid(), signal.{name})
@@ -214,8 +215,10 @@ def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files there")
 def test_the_command_on_a_full_disk(tmp_path: Path) -> None:
     model(tmp_path / "in")
-    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import kernmill.cli"
-    code = f"{limit}; sys.exit(kernmill.cli.main(['quantize', *sys.argv[1:]]))"
+    limit = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000)); import kernmill.commands.cli"
+    )
+    code = f"{limit}; sys.exit(kernmill.commands.cli.main(['quantize', *sys.argv[1:]]))"
     command = [sys.executable, "-c", code, str(tmp_path / "in"), str(tmp_path / "out"), "Q4_0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2

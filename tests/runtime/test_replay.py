@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor
+from kernmill.captures.tensor_memory import buffer_of
 from kernmill.ir import IndexRangeError, KernmillError, dtypes
 from kernmill.runtime import Buffer, Recording, Replay, allocate_buffer, copy_between, current_recording, recording
-from kernmill.tensor_memory import buffer_of
 
 
 def real(*values: float) -> Tensor:

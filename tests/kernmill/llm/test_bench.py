@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernmill.cli import main
+from kernmill.commands.cli import main
 from kernmill.formats import gguf
 from kernmill.llm import Model
 from kernmill.llm.bench import measure

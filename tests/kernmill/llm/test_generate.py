@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, dtypes, quant
+from kernmill.captures.tensor_memory import buffer_of
 from kernmill.formats import gguf as gguf_format
 from kernmill.ir import setting
 from kernmill.llm.arch import Config
 from kernmill.llm.generate import Model
 from kernmill.llm.sampling import Sampler
 from kernmill.quant import QuantizedTensor
-from kernmill.tensor_memory import buffer_of
 
 Array = np.ndarray[Any, Any]
 STORIES = "stories260K/stories260Ktok512.gguf"

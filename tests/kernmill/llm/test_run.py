@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernmill import SettingError
-from kernmill.cli import main
+from kernmill.commands.cli import main
 from kernmill.llm import ChatTemplate, Model, Sampler
 from kernmill.llm.run import Options, run
 

@@ -1,0 +1,243 @@
+"""class Capture: a recording sorted out: where a replay finds its buffers, what it makes, and what it changes.
+
+Each buffer that a recording touches is one of these:
+
+- a source: it was there before, the memory of an argument, of a tensor at a guarded place, or of another one (`held`);
+- fresh: the recording wrote it, and the result or an effect shows it;
+- private: the recording wrote it, and a tensor that jit does not look into shows it: replays write to other memory;
+- what is left: an intermediate or a constant of this capture, which the replay keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kernmill.ir import UOp, reshape
+from kernmill.runtime import Buffer, Recording, Replay, allocate_buffer, take_over
+
+from ..lazy import Lazy
+from ..size import SymbolicSize
+from .entry import Effects, Entry, Fresh, Plan, Refill, Source, Value
+from .guards import Guard, Walk
+from .pytree import Kind, contents, kind_of, rebuild
+from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored
+
+__all__ = ["Capture"]
+
+
+class Capture:
+    """One recording, and what was there before it: `known` tensors, `holders`, the walk of `guard`; `after`: since."""
+
+    def __init__(self, recorded: Recording, known: Tensors, guard: Guard, after: Walk, holders: Holders) -> None:
+        self._recorded, self._known, self._holders = recorded, known, holders
+        self._guard, self._after = guard, after
+        self._written = recorded.written()
+        self._touched = {id(buffer): buffer for buffer in recorded.buffers()}
+        self._tensors = [*known.arguments, *known.places]  # by number
+        self._held = self._others()
+        self._tensors += self._held
+        self._number: dict[int, int] = {}
+        for number, tensor in enumerate(self._tensors):
+            self._number.setdefault(id(tensor), number)
+        self._owners = self._members()
+        self._sources: dict[int, Buffer] = {}
+        self._fresh: dict[int, tuple[int, Buffer, Fresh]] = {}
+        self._made: list[Value] = []
+        self._made_number: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that none of these ids becomes another's
+        self._effects = Effects()
+        for key, buffer in self._touched.items():
+            if key in self._owners:
+                self._sources[key] = buffer
+            elif key not in self._written:
+                buffer.is_borrowed = True  # a constant of this capture: nobody may change it any more
+
+    # --- sorting buffers
+    def _others(self) -> list[Lazy]:
+        """Tensors in no argument and at no place whose memory the recording touched, or which hold what it wrote."""
+        known = self._known
+        mine = {id(known.buffers.get(id(tensor))) for tensor in self._tensors}
+        found = []
+        for tensor in known.others:
+            node, before = stored(tensor.uop), known.buffers.get(id(tensor))
+            is_written = node is not None and node.storage is not before and id(node.storage) in self._written
+            if is_written or (id(before) in self._touched and id(before) not in mine):
+                found.append(tensor)
+        return found
+
+    def _members(self) -> dict[int, list[int]]:
+        """By buffer that was there before: the tensors that held it."""
+        found: dict[int, list[int]] = {}
+        reachable = len(self._tensors) - len(self._held)
+        mine = {id(self._known.buffers.get(id(tensor))) for tensor in self._tensors[:reachable]}
+        for number, tensor in enumerate(self._tensors):
+            buffer = self._known.buffers.get(id(tensor))
+            if buffer is not None and (number < reachable or (id(buffer) in self._touched and id(buffer) not in mine)):
+                found.setdefault(id(buffer), []).append(number)
+        return found
+
+    def _source(self, buffer: Buffer) -> int:
+        self._sources.setdefault(id(buffer), buffer)
+        return list(self._sources).index(id(buffer))
+
+    def _value(self, tensor: Lazy) -> Value:
+        """How the memory of a tensor is found again in a replay."""
+        node = stored(tensor.uop)
+        shape = tensor.uop.shape
+        is_leaf = tensor.requires_grad
+        if node is None:  # made of constants
+            return Value("constant", 0, shape, tensor.uop, is_leaf)
+        buffer = node.storage
+        if id(buffer) in self._owners:
+            return Value("source", self._source(buffer), shape, None, is_leaf)
+        if id(buffer) in self._written:
+            number, _, fresh = self._fresh.setdefault(id(buffer), (len(self._fresh), buffer, Fresh(buffer)))
+            return Value("fresh", number, fresh.shape(shape), None, is_leaf)
+        buffer.is_borrowed = True
+        return Value("constant", 0, shape, reshape(node, shape), is_leaf)
+
+    # --- what is made
+    def _make(self, part: Any) -> int | None:
+        """The number of a part of a result among those that a replay makes; None: a container that is made anew."""
+        if id(part) not in self._made_number:
+            value = self._part(part)
+            if value is None:
+                return None
+            self._made_number[id(part)] = len(self._made)
+            self._made.append(value)
+            self._kept.append(part)
+        return self._made_number[id(part)]
+
+    def _part(self, part: Any) -> Value | None:
+        if isinstance(part, SymbolicSize):
+            return Value("size", shape=part)
+        if isinstance(part, Lazy):
+            same = self._number.get(id(part))
+            return self._value(part) if same is None else Value("same", same)
+        holder = self._holders.parts.number_of(part)
+        return None if holder is None else Value("holder", holder)
+
+    def entry(self, result: Any, renewed: dict[int, list[UOp]]) -> Entry:
+        """What replays this. `renewed`: the nodes of buffers before the capture."""
+        known = self._known
+        of_result = rebuild(result, self._make)
+        shown = len(self._made)
+        self._note_arguments()
+        self._note_places()
+        for number, tensor in enumerate(self._tensors):
+            before = known.buffers.get(id(tensor))
+            if before is None:  # a constant, or not known before
+                is_changed = id(tensor) in known.constants and tensor.uop is not known.constants[id(tensor)]
+            else:
+                is_changed = buffer_of(tensor) is not before
+            if is_changed and self._number[id(tensor)] == number:
+                self._effects.rebound.append((number, self._value(tensor)))
+        replaced = self._replaced()
+        fresh = [buffer for _, buffer, _ in self._fresh.values()]
+        replay = Replay(self._recorded, [*self._sources.values(), *fresh, *replaced])
+        for key in self._sources.keys() & self._written:
+            for node in renewed.get(key, ()):
+                take_over(node)
+        count = len(known.arguments)
+        state = self._tensors[count:]
+        plan = Plan(
+            arguments=self._tensors[:count],
+            state=state,
+            held=self._held,
+            constants={n: known.constants[id(t)] for n, t in enumerate(state) if id(t) in known.constants},
+            sources=[self._found_again(key, buffer) for key, buffer in self._sources.items()],
+            fresh=[fresh for _, _, fresh in self._fresh.values()],
+            private=[allocate_buffer(b.device, b.dtype, b.numel) for b in replaced],
+            made=self._made,
+            shown=shown,
+            result=of_result,
+            is_tensor=isinstance(result, Lazy),
+            effects=self._effects,
+        )
+        return Entry(plan, self._guard, replay)
+
+    def _found_again(self, key: int, buffer: Buffer) -> Source:
+        """A source; of tensors that share one which is written, those first that hold what is written."""
+        others = {number for number, _ in self._effects.rebound}
+        members = sorted(self._owners[key], key=lambda member: self._number[id(self._tensors[member])] in others)
+        staying = [m for m in members if self._number[id(self._tensors[m])] not in others]
+        return Source(members, staying if key in self._written else [], key in self._written, buffer.device)
+
+    # --- what is changed
+    def _note_arguments(self) -> None:
+        """Containers of arguments that hold other parts, and gradients of arguments."""
+        for number, kind, before, after in self._holders.changed():
+            self._refill(number, kind, before, after)
+        for number, (tensor, grad) in enumerate(zip(self._known.arguments, self._known.grads, strict=True)):
+            if tensor.grad is not grad:
+                self._effects.grads.append((number, rebuild(tensor.grad, self._make)))
+
+    def _refill(self, number: int, kind: Kind, before: dict[Any, Any], after: dict[Any, Any]) -> None:
+        old = {id(part): key for key, part in before.items()}
+        parts: dict[Any, tuple[Any, Callable[[Any], Any] | None]] = {
+            key: (old[id(part)], None) if id(part) in old else (None, rebuild(part, self._make))
+            for key, part in after.items()
+        }
+        self._effects.refills.append(Refill(number, kind, parts))
+
+    def _note_places(self) -> None:
+        """Places that hold another tensor than before, or one where there was none; containers of other keys."""
+        before, after = self._guard.walk, self._after
+        owners = before.owners | after.owners
+        changed, whole = self._note_containers(owners)
+        for place in dict.fromkeys((*before.tensors, *after.tensors)):
+            is_other = before.tensors.get(place) is not after.tensors.get(place)
+            if is_other and not any(place.startswith(f"{container}[") for container in whole):
+                changed.setdefault(owners.get(place, place), None)
+        lines = []
+        for place in changed:
+            try:
+                value = self._guard.value(place)
+            except (LookupError, AttributeError, ValueError):
+                lines.append(f" del {place}\n")
+                continue
+            lines.append(f" {place} = parts[{len(self._effects.parts)}](made)\n")
+            self._effects.parts.append(rebuild(value, self._make))
+            if isinstance(value, Lazy) and place in self._guard.places:
+                self._effects.known.append((self._guard.places.index(place), self._made_number[id(value)]))
+        self._effects.are_known = len(lines) == len(self._effects.known)
+        if lines:
+            self._effects.places = self._compiled("put", "made, parts", "".join(lines))
+
+    def _note_containers(self, owners: dict[str, str]) -> tuple[dict[str, None], list[str]]:
+        """Containers at places: those that are others now, and all whose parts need no look of their own."""
+        changed: dict[str, None] = {}
+        whole: list[str] = []
+        places: list[str] = []
+        for place, (container, parts) in self._guard.walk.containers.items():
+            if any(place.startswith(f"{outer}[") for outer in whole):
+                continue
+            try:
+                now = self._guard.value(place)
+            except (LookupError, AttributeError, ValueError):
+                continue
+            kind = kind_of(now)
+            if now is not container:
+                whole.append(place)
+                changed[owners.get(place, place)] = None
+            elif kind is not None and list(contents(now, kind)) != list(parts):
+                whole.append(place)
+                self._refill(len(self._holders.parts.holders) + len(places), kind, parts, contents(now, kind))
+                places.append(place)
+        if places:
+            self._effects.find = self._compiled("find", "", f" return [{', '.join(places)}]\n")
+        return changed, whole
+
+    def _compiled(self, name: str, arguments: str, body: str) -> Callable[..., Any]:
+        """A function over the names of the walk."""
+        scope = dict(self._guard.walk.scope)
+        exec(compile(f"def {name}({arguments}):\n{body}", "<places of a captured function>", "exec"), scope)
+        found: Callable[..., Any] = scope[name]
+        return found
+
+    def _replaced(self) -> list[Buffer]:
+        """Buffers of the recording that tensors unknown to it hold: replays write elsewhere."""
+        held = {id(node.storage) for t in alive_tensors() for node in (stored(t.uop),) if node is not None}
+        moving = self._sources.keys() | self._fresh.keys()
+        return [b for key, b in self._touched.items() if key in self._written and key in held and key not in moving]

@@ -1,0 +1,455 @@
+"""class Entry: one captured call, ready to be replayed: does this call match it, launch, and hand out the results.
+
+capture.py says what there is to do. fast_path.py writes the common cases of it as code for one entry; what that code
+does not know it leaves to `matches` and `run`, which know everything.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter, is_
+from sys import getrefcount
+from typing import Any, NamedTuple
+
+from kernmill.ir import DType, UOp, are_others_about, reshape
+from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
+
+from ..lazy import Lazy, changes
+from ..tensor import Tensor
+from .guards import Guard
+from .pytree import Kind, contents
+from .tensor_memory import buffer_of, chain, hold, make_real, own, stored
+
+__all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
+
+_SPARE = 2  # buffers that a result may use again when its tensor is gone
+_SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
+_UNKNOWN = [-1]  # counts that nothing has
+_uop_of = attrgetter("uop")
+
+
+class _Spare:
+    """Memory with a node for each shape. `counts`: how often these are referred to while nobody else has them.
+
+    The memory itself is counted too: other nodes may stand for it, NumPy may see it, and a replay that writes it in
+    place takes it over, into a Buffer of its own.
+    """
+
+    __slots__ = ("buffer", "counted", "counts", "nodes")
+
+    def __init__(self, device: str, dtype: DType, numel: int, shapes: Sequence[Any]) -> None:
+        self.buffer = allocate_buffer(device, dtype, numel)
+        node = buffer_node(self.buffer)
+        self.nodes = (node, *[reshape(node, shape) for shape in shapes])
+        del node
+        self.counted = (self.buffer, self.buffer.owner, *self.nodes)
+        self.counts = [*map(getrefcount, self.counted)]
+
+
+class Fresh:
+    """Memory for one result, new each time, or used again when nothing can see what was in it."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self.device, self.dtype, self.numel = buffer.device, buffer.dtype, buffer.numel
+        self.shapes: list[Any] = []
+        self._spares: list[_Spare] = []
+
+    def shape(self, shape: Any) -> int:
+        """The number of this shape among the nodes of what `take` gives."""
+        if shape not in self.shapes:
+            self.shapes.append(shape)
+        return self.shapes.index(shape) + 1
+
+    def take(self) -> _Spare:
+        """Memory, with a node for each shape."""
+        spares = self._spares  # by turns: the last result often lives until the next one is there
+        for place, spare in enumerate(spares):
+            is_unused = [*map(getrefcount, spare.counted)] == spare.counts
+            if is_unused and spare.nodes[0].storage is spare.buffer:  # else a replay took its memory over
+                spares.append(spares.pop(place))
+                return spare
+        spare = _Spare(self.device, self.dtype, self.numel, self.shapes)
+        spares.append(spare)
+        del spares[: -_SPARE if spare.buffer.nbytes > _SMALL_BYTES else -_SMALL_SPARE]
+        return spare
+
+
+class Source(NamedTuple):
+    """A buffer of the recording that was there before; `members`: the tensors that held it, by number; `staying`: those
+    of them that still hold it when it is written in place. They come first."""
+
+    members: list[int]
+    staying: list[int]
+    is_written: bool
+    device: str
+
+
+class Value(NamedTuple):
+    """What a replay makes: a tensor (over a fresh buffer, a source as it was before, a constant; or the same one as
+    before), a container of the arguments, or the number that a size is."""
+
+    kind: str  # fresh, source, constant, same, holder, size
+    which: int = 0
+    shape: Any = None
+    uop: UOp | None = None
+    is_leaf: bool = False
+
+
+class Refill(NamedTuple):
+    """A container that other parts are put into. `parts`: by key, the old key, or what makes one."""
+
+    holder: int  # of the arguments, then those that `Effects.find` gives
+    kind: Kind
+    parts: Mapping[Any, tuple[Any, Callable[[Any], Any] | None]]
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a replay does to tensors and places, besides its result."""
+
+    rebound: list[tuple[int, Value]] = field(default_factory=list)
+    grads: list[tuple[int, Callable[[Any], Any]]] = field(default_factory=list)  # argument, value
+    refills: list[Refill] = field(default_factory=list)
+    find: Callable[[], list[Any]] = list  # the containers at places that other parts are put into
+    places: Callable[[Any, Any], None] | None = None
+    parts: list[Callable[[Any], Any]] = field(default_factory=list)
+    known: list[tuple[int, int]] = field(default_factory=list)  # tensor at a guarded place, tensor made
+    are_known: bool = True  # nothing is put anywhere else
+
+    @property
+    def change_arguments(self) -> bool:
+        """Whether containers become others, or gradients of arguments."""
+        return bool(self.refills or self.grads)
+
+
+class Plan(NamedTuple):
+    """What a capture found. Tensors have numbers: the arguments, then the state.
+
+    `state`: tensors at guarded places, then others that the recording touched (`held`). `constants`: what those without
+    memory were made of, by place in the state. `private`: what takes the place of buffers that a user's tensor kept.
+    The replay's moving buffers are those of sources, fresh ones, private ones.
+    """
+
+    arguments: list[Lazy]
+    state: list[Lazy]
+    held: list[Lazy]
+    constants: dict[int, UOp]
+    sources: list[Source]
+    fresh: list[Fresh]
+    private: list[Buffer]
+    made: list[Value]
+    shown: int  # the first of them: all that the result shows
+    result: Callable[[Any], Any]
+    is_tensor: bool  # the result, and nothing else
+    effects: Effects
+
+
+class Entry:
+    """One captured call."""
+
+    def __init__(self, plan: Plan, guard: Guard, replay: Replay) -> None:
+        self.guard, self.replay = guard, replay
+        self.sources, self.fresh, self.made, self.result = plan.sources, plan.fresh, plan.made, plan.result
+        self.effects = plan.effects
+        self.is_tensor = plan.is_tensor
+        self.shows_holders = any(value.kind == "holder" for value in plan.made)
+        self.is_bound = False  # the addresses of the state stand in the replay
+        self._known_at = -1  # how many changes of tensors there were when the state was as it had been
+        self.call: Callable[[Any, Any], Any] | None = None  # see fast_path.py
+        self.count = len(plan.arguments)
+        self.held, self._private = plan.held, plan.private
+        self._shapes = [(t.uop.shape, t.dtype) for t in plan.state]
+        self._constants = plan.constants
+        made = [*plan.made, *(value for _, value in plan.effects.rebound)]
+        self._goes_on = [value for value in made if value.kind == "source"]
+        self._written = [slot for slot, source in enumerate(self.sources) if source.is_written]
+        self._of_arguments = [slot for slot, s in enumerate(self.sources) if min(s.members) < self.count]
+        self._together = [slot for slot in self._of_arguments if len(self.sources[slot].members) > 1]
+        self._alone = [slot for slot in self._of_arguments if len(self.sources[slot].members) == 1]
+        self._alone_members = [self.sources[slot].members[0] for slot in self._alone]
+        results = range(len(self.sources), len(self.sources) + len(self.fresh))
+        self._moving = sorted({*self._of_arguments, *self._written, *results})  # while the state stays where it is
+        self._lent = [*self._of_arguments, *results]
+        is_seen = self.effects.rebound or self.effects.grads or any(value.kind == "same" for value in plan.made)
+        self._lets_go = not is_seen  # of the tensors of a call, before it launches
+        self._slot_of = {m: (slot, len(s.members) == 1) for slot, s in enumerate(self.sources) for m in s.members}
+        self._set_state(plan.state)
+        first = [self.numbers[id(t)] for t in plan.state]
+        self._twins = [(place, other) for place, other in enumerate(first) if place != other]
+        self._distinct = len(self.numbers)
+        self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
+        self.shown, self.lasting = plan.shown, self._find_lasting(plan.shown)
+        self._forget()
+
+    @property
+    def reaches(self) -> int:
+        """A replay looks at tensors with numbers below this one only."""
+        slots = {*self._of_arguments, *self._written, *[value.which for value in self._goes_on]}
+        numbers = [member for slot in slots for member in self.sources[slot].members]
+        numbers += [number for number, _ in self.effects.rebound]
+        return 1 + max([*numbers, *[value.which for value in self.made if value.kind == "same"]], default=-1)
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether a replay makes a result and changes nothing."""
+        effects = self.effects
+        return not (
+            self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.places is not None
+        )
+
+    def _find_lasting(self, shown: int) -> set[int] | None:
+        """Fresh memory that a replay may write where the last one put it, at guarded places, as long as nobody else has
+        seen it (`is_alone`). None: replays write to arguments, or do more than to write and to put."""
+        effects = self.effects
+        put = [(self.made[number], place + self.count) for place, number in effects.known]
+        found = {value.which for value, _ in put}
+        does_more = self._goes_on or effects.rebound or effects.change_arguments or not effects.are_known
+        is_shown = any(value.kind == "fresh" and value.which in found for value in self.made[:shown])
+        is_read = any(value.kind != "fresh" or place in self._slot_of for value, place in put)
+        of_arguments = any(min(self.sources[slot].members) < self.count for slot in self._written)
+        return None if does_more or is_shown or is_read or of_arguments else found
+
+    # --- is this the captured situation?
+    def matches(self, arguments: Sequence[Lazy]) -> list[Lazy] | None:
+        """The tensors of this call by number, or None when something the capture depended on is different."""
+        places = self.guard.check()
+        if places is None:
+            return None
+        state = [*places, *self.held] if self.held else places
+        if not self.knows(state) and not self._look_again(state):
+            return None
+        if [self.numbers.get(id(t), -1) for t in arguments] != self.same:
+            return None
+        now = [*arguments, *state]
+        return now if all(self._resolve(slot, now) for slot in self._of_arguments) else None
+
+    def knows(self, state: Sequence[Lazy]) -> bool:
+        """Whether these are the tensors of the last replay, in the same memory. Those that are held may be left out."""
+        now = changes()
+        if not all(map(is_, state, self._state)):
+            return False
+        if now != self._known_at:
+            if not all(map(is_, map(_uop_of, self._state), [ref() for ref in self._uops])):
+                return False
+            self._known_at = now
+        return True
+
+    def _set_state(self, state: Sequence[Lazy]) -> None:
+        self._state: list[Lazy] = list(state)
+        self.numbers = {id(tensor): number for number, tensor in reversed(list(enumerate(state)))}
+
+    def _are_twins(self) -> bool:
+        """Whether the same places of the state as in the capture hold the same tensor, and no others."""
+        state = self._state
+        return len(self.numbers) == self._distinct and all(state[place] is state[other] for place, other in self._twins)
+
+    def _resolve(self, slot: int, now: Sequence[Lazy]) -> bool:
+        """Find the memory of a source. False: its tensors no longer share it, or it went to another device."""
+        members = self.sources[slot].members
+        buffer = buffer_of(now[members[0]])
+        if buffer is None or buffer.device != self.sources[slot].device:
+            return False
+        self._buffers[slot] = buffer
+        return all(buffer_of(now[member]) is buffer for member in members[1:])
+
+    def lies(self, now: Sequence[Lazy], buffers: Sequence[Buffer]) -> bool:
+        """Note where the arguments of a call lie; False: a source is in two places."""
+        for slot, member in zip(self._alone, self._alone_members, strict=True):
+            self._buffers[slot] = buffers[member]
+        return all(self._resolve(slot, now) for slot in self._together)
+
+    def _forget(self) -> None:
+        """Look everything up at the next call."""
+        self.is_bound = False
+        self._known_at = -1
+        self._uops: list[Callable[[], UOp | None]] = [_nothing] * len(self._state)
+        self._buffers: list[Any] = [*[None] * (len(self.sources) + len(self.fresh)), *self._private]
+        self._nodes: list[weakref.ref[UOp]] = []
+        self._counts = _UNKNOWN if self._written else []  # how often these are referred to
+        self._owned: list[int] = []
+        self._placed: list[weakref.ref[Any]] = []  # tensors at places, their nodes and memory
+        self._placed_counts = _UNKNOWN
+
+    def _look_again(self, state: Sequence[Lazy]) -> bool:
+        """Tensors of the state were exchanged or have other memory: fitting ones are taken over."""
+        for tensor, (shape, dtype) in zip(state, self._shapes, strict=True):
+            if tensor.uop.shape != shape or tensor.dtype is not dtype:
+                return False
+        if any(state[place].uop is not uop for place, uop in self._constants.items()):
+            return False
+        needed = {m - self.count for s in self.sources for m in s.members if m >= self.count}
+        make_real([state[i] for i in needed])
+        self._forget()
+        self._set_state(state)
+        now: list[Any] = [*[None] * self.count, *state]
+        of_state = [slot for slot, source in enumerate(self.sources) if min(source.members) >= self.count]
+        if not self._are_twins() or not all(self._resolve(slot, now) for slot in of_state):
+            return False
+        self._nodes, self._counts = [], _UNKNOWN if self._written else []
+        self._uops = [weakref.ref(t.uop) for t in state]  # from here on it is known
+        return True
+
+    # --- the replay
+    def run(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int]) -> Any:
+        """Launch, and leave everything as plain execution would. `now`: what `matches` gave."""
+        try:
+            if self._written:
+                self._claim(now)
+            spares = [fresh.take() for fresh in self.fresh]
+            old = self._before(now) if self._goes_on else {}
+            given, made_at = self._buffers, len(self.sources)
+            given[made_at : made_at + len(spares)] = [spare.buffer for spare in spares]
+            if self._lets_go:  # while caches still have them
+                now.clear()
+            self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
+            self.is_bound = True
+            result = self._put(holders, now, values, spares, old)
+            del given, spares, old  # they would be counted
+            if self.lasting is not None:
+                self._note_placed()
+            return result
+        except BaseException:
+            self._forget()
+            raise
+
+    def _put(self, holders: Sequence[Any], now: list[Lazy], values: Mapping[str, int],
+             spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
+        """What was made, to where it belongs."""
+        for slot in self._lent:
+            self._buffers[slot] = None  # the caller's: not kept alive from here
+        made = [self.part(value, holders, now, values, spares, old) for value in self.made]
+        effects = self.effects
+        if effects.rebound:
+            self._rebind(now, spares, old)
+        for number, part in effects.grads:
+            now[number].grad = part(made)
+        if effects.refills:
+            _refill(effects.refills, [*holders, *effects.find()], made)
+        if effects.places is not None:
+            effects.places(made, effects.parts)
+            self._learn(made)
+        return self.result(made)
+
+    def part(self, value: Value, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
+              spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
+        """One of the things that a replay makes."""
+        if value.kind == "same":
+            return now[value.which]
+        if value.kind == "holder":
+            return holders[value.which]
+        if value.kind == "size":
+            return value.shape.number(values)
+        uop = self._node(value, spares, old)
+        node = stored(uop)
+        new = Tensor._make(uop, None if node is None else node.storage.device)
+        return new.requires_grad_() if value.is_leaf else new
+
+    def _node(self, value: Value, spares: Sequence[_Spare], old: dict[int, UOp]) -> UOp:
+        if value.kind == "fresh":
+            return spares[value.which].nodes[int(value.shape)]
+        if value.kind == "source":
+            return reshape(old[value.which], value.shape)
+        assert value.uop is not None
+        return value.uop
+
+    def _before(self, now: Sequence[Lazy]) -> dict[int, UOp]:
+        """The nodes of sources as they are before, for tensors that go on seeing them."""
+        found: dict[int, UOp] = {}
+        for value in self._goes_on:
+            node = stored(now[self.sources[value.which].members[0]].uop)
+            assert node is not None
+            found[value.which] = node
+        return found
+
+    def _claim(self, now: Sequence[Lazy]) -> None:
+        """What the recording writes in place must be seen by its own tensor only."""
+        written = self._written
+        if self._owns() and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned:
+            return
+        mine, is_shared = [now[self.sources[slot].members[0]] for slot in written], False
+        for slot, tensor in zip(written, mine, strict=True):
+            self._buffers[slot] = own(tensor)
+            for other in (now[member] for member in self.sources[slot].staying):
+                if other is not tensor:  # it was assigned the same
+                    hold(other, buffer_node(self._buffers[slot]))
+                    is_shared = True
+        for slot in written:
+            for member in self.sources[slot].members:
+                if member >= self.count:
+                    self._uops[member - self.count] = weakref.ref(now[member].uop)
+        self._owned = [id(tensor.uop) for tensor in mine]
+        self._nodes = [] if is_shared else [weakref.ref(node) for tensor in mine for node in chain(tensor.uop)]
+        self._counts = _UNKNOWN if is_shared else _counted(self._nodes)
+
+    def _owns(self) -> bool:
+        """Whether nobody else sees what is written in place, as nobody did when it was claimed."""
+        memory = [self._buffers[slot] for slot in self._written]  # makers: other nodes that were found to be the same
+        return _counted(self._nodes) == self._counts and not any(b.makers or b.is_exported for b in memory)
+
+    def is_alone(self) -> bool:
+        """Whether nobody else sees what is written in place, nor what the last replay put at places.
+
+        Another thread might take what lies at a place between this look and the launch.
+        """
+        is_seen = bool(self._placed) and are_others_about()
+        return not is_seen and _counted(self._placed) == self._placed_counts and self._owns()
+
+    def _note_placed(self) -> None:
+        """What the tensors at places are, and how often they are referred to while the state is looked at."""
+        state = self.guard.check() if self.effects.known else ()
+        if state is None or (state and are_others_about()):  # which may have one of them now
+            self._placed_counts = _UNKNOWN
+            return
+        places = [place for place, _ in self.effects.known]
+        seen = {id(x): x for place in places for x in (state[place], *chain(state[place].uop), buffer_of(state[place]))}
+        self._placed = [*map(weakref.ref, seen.values())]
+        del seen
+        self._placed_counts = _counted(self._placed)
+        self.is_bound = True
+
+    def _rebind(self, now: Sequence[Lazy], spares: Sequence[_Spare], old: dict[int, UOp]) -> None:
+        for number, value in self.effects.rebound:
+            node = stored(self._node(value, spares, old))
+            assert node is not None
+            hold(now[number], node)
+        changed = {id(now[number]) for number, _ in self.effects.rebound}
+        for place, tensor in enumerate(self._state):
+            if id(tensor) in changed:
+                self._uops[place] = _nothing  # its memory is another: look again
+
+    def _learn(self, made: Sequence[Lazy]) -> None:
+        """Guarded places hold other tensors now, and we know which."""
+        self._known_at, self.is_bound = -1, False
+        for place, number in self.effects.known:
+            tensor = self._state[place] = made[number]
+            self._uops[place] = weakref.ref(tensor.uop)
+            slot, is_alone = self._slot_of.get(place + self.count, (None, False))
+            buffer = buffer_of(tensor) if is_alone else None
+            if slot is not None and buffer is not None:
+                self._buffers[slot] = buffer
+            elif slot is not None or place in self._constants:
+                self._uops[place] = _nothing  # one of several that share memory, or not realized: look again
+        self._set_state(self._state)
+        if not self._are_twins():
+            self._forget()
+
+
+def _refill(refills: Sequence[Refill], holders: Sequence[Any], made: Sequence[Any]) -> None:
+    """Put parts into containers of the arguments; all are read before any is written."""
+    new = []
+    for refill in refills:
+        old = contents(holders[refill.holder], refill.kind)
+        new.append([old[key] if part is None else part(made) for key, part in refill.parts.values()])
+    for refill, parts in zip(refills, new, strict=True):
+        refill.kind.fill(holders[refill.holder], list(refill.parts), parts)
+
+
+def _counted(refs: Sequence[weakref.ref[Any]]) -> list[int]:
+    """How often each is referred to."""
+    return [*map(getrefcount, [ref() for ref in refs])]
+
+
+def _nothing() -> None:
+    return None

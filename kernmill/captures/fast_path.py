@@ -1,0 +1,145 @@
+"""The fast path of a captured call, as straight-line code: read the arguments, check, set addresses, launch, return.
+
+`write_fast_path` makes one function for one entry and calls of the same structure. A call that it was not written for
+gets MISS as an answer, before anything is done; then the slow path, `Entry.matches` and `Entry.run`, finds out what it
+is. An entry that does more than make a result (it writes in place, exchanges tensors, has checks or several devices)
+gets straight-line code only for reading its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from kernmill.runtime import is_watched
+
+from ..tensor import Tensor
+from .entry import Entry, Value
+from .reader import Reading, read_call
+
+__all__ = ["write_fast_path"]
+
+
+def write_fast_path(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any, Any], Any] | None:
+    """The function of an entry for calls like this one; None where there is none."""
+    reading = None if entry.effects.change_arguments or entry.shows_holders else read_call(args, kwargs)
+    if reading is None:
+        return None
+    writer = _Writer(entry, reading)
+    is_launched = entry.replay.is_bound_only and writer.has_plain_sources()
+    if is_launched and entry.is_pure:
+        writer.state("not entry.is_bound or not knows(state)")
+        writer.launch("")
+    else:
+        writer.state("not knows(state)")
+        if is_launched and entry.lasting is not None:
+            reading.scope["is_alone"] = entry.is_alone
+            writer.lines.append(" if entry.is_bound and is_alone():")
+            writer.launch(" ")
+        writer.run()
+    return reading.function(writer.lines)
+
+
+class _Writer:
+    """The code after reading. Names: t0 and b0 are the first argument and its memory, f0 the first fresh memory, m0 the
+    first thing made; `at` the addresses of the replay's moving buffers."""
+
+    def __init__(self, entry: Entry, reading: Reading) -> None:
+        self.entry, self.reading = entry, reading
+        self.lines: list[str] = []
+        scope = reading.scope
+        scope |= {"check": entry.guard.check, "entry": entry, "at": entry.replay.addresses, "bind": entry.replay.bind}
+
+    def state(self, is_other: str) -> None:
+        """The guards hold, and tensors that are no arguments are those of the last replay."""
+        entry, scope = self.entry, self.reading.scope
+        self.lines += [" state = check()", " if state is None: return MISS"]
+        if entry.reaches > entry.count + len(entry.guard.places):  # else each would be looked at for its own sake
+            scope["held"] = tuple(entry.held)
+            self.lines.append(" state = (*state, *held)")
+        if entry.guard.places or entry.held:
+            scope["knows"] = entry.knows
+            same = ", ".join(f"number(id(t{n}), -1)" for n in range(entry.count))
+            self.lines += [
+                f" if {is_other}: return MISS",
+                " number = entry.numbers.get",
+                f" if [{same}] != {entry.same}: return MISS",
+            ]
+
+    def has_plain_sources(self) -> bool:
+        """Whether each source is one argument, or of the state alone."""
+        count = self.entry.count
+        return all(len(s.members) == 1 or min(s.members) >= count for s in self.entry.sources)
+
+    def launch(self, indent: str) -> None:
+        """Fresh memory, addresses and variables that are others than before, the native call, and its result."""
+        before, entry = len(self.lines), self.entry
+        for number, fresh in enumerate(entry.fresh):
+            if number not in (entry.lasting or ()):
+                self.reading.scope[f"take{number}"] = fresh.take
+                self.lines.append(f" f{number} = take{number}()")
+        for slot, source in enumerate(entry.sources):
+            if source.members[0] < entry.count:
+                self.address(slot, f"b{source.members[0]}")
+        for number in range(len(entry.fresh)):
+            if number not in (entry.lasting or ()):
+                self.address(len(entry.sources) + number, f"f{number}.buffer")
+        self.call()
+        self.result()
+        self.lines[before:] = [indent + line for line in self.lines[before:]]
+
+    def call(self) -> None:
+        """The native call."""
+        scope, replay = self.reading.scope, self.entry.replay
+        if self.reading.values:
+            scope["set_variables"] = replay.set_variables
+            self.lines.append(f" set_variables({self.reading.values_text()})")
+        scope |= {"is_watched": is_watched, "launch": replay.launch}
+        scope["run"] = partial(replay.launch, (), is_timed=False) if replay.batch is None else replay.batch.run
+        self.lines += [" if quiet[0] and not is_watched(): run()", " else: launch(())"]
+
+    def address(self, slot: int, buffer: str) -> None:
+        """One moving buffer: its address goes straight into the native table, if the device has one."""
+        places = self.entry.replay.places(slot)
+        self.lines.append(f" a = {buffer}.address")
+        if places is None:
+            self.lines.append(f" if a != at[{slot}]: bind({slot}, {buffer})")
+            return
+        self.lines += [f" if a != at[{slot}]:", f"  at[{slot}] = -1"]  # unbound while they are written, as in `bind`
+        self.lines += [f"  {self.reading.name(array)}[{place}] = a" for array, place in places]
+        self.lines.append(f"  at[{slot}] = a")
+
+    def result(self) -> None:
+        """What the replay made, in the form that the function returned it."""
+        entry, scope = self.entry, self.reading.scope
+        scope |= {"made": Tensor._make, "result": entry.result}
+        names = [self.part(value) for value in entry.made[: entry.shown]]
+        if entry.is_tensor:
+            self.lines.append(f" return {names[0]}")
+        else:
+            self.lines.append(f" return result([{', '.join(names)}])")
+
+    def part(self, value: Value) -> str:
+        """Python for one of the things made."""
+        entry = self.entry
+        if value.kind == "same":
+            is_argument = value.which < entry.count
+            return f"t{value.which}" if is_argument else f"state[{value.which - entry.count}]"
+        if value.kind == "fresh":
+            device = entry.fresh[value.which].device
+            leaf = ".requires_grad_()" if value.is_leaf else ""
+            return f"made(f{value.which}.nodes[{value.shape}], {device!r}){leaf}"
+        part = self.reading.name(value)
+        return f"entry.part({part}, (), (), {self.reading.values_text()}, (), {{}})"
+
+    def run(self) -> None:
+        """All that is left, by the entry itself."""
+        names = [[f"{letter}{n}" for n in range(self.entry.count)] for letter in "tb"]
+        tensors, buffers = ("".join(f"{name}, " for name in of) for of in names)
+        self.lines += [
+            f" now = [{tensors}*state]",
+            f" if not entry.lies(now, ({buffers})): return MISS",
+            f" {' = '.join([*names[0], *names[1], 'state'])} = None",  # let go of while caches still have them
+            f" return entry.run((), now, {self.reading.values_text()})",
+        ]

@@ -1,0 +1,447 @@
+"""jit: capture what a function launches, then replay it in one native call.
+
+The first call runs the function plainly, so that state which is made when first needed comes into being. Then each new
+combination of argument structure, shapes, dtypes, devices, plain argument values and settings is captured once and
+replayed from then on. Python code does not run in a replay; what it depended on is checked (`guards.py`), and a change
+captures anew.
+
+How a replay keeps the meaning of plain execution:
+
+- A buffer of the recording that was there before is a *source*, looked up each time through the tensor that held it.
+- What results, gradients and other new tensors are put into is *fresh*: memory that nobody else sees, each time.
+- A tensor that was given new values gets them again: in place where the recording wrote in place and no other tensor
+  and no NumPy view sees that memory (else it moves to a copy first), otherwise by taking over a fresh buffer.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial, update_wrapper
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
+
+from kernmill.ir import GradientError, ShapeError, UOp, process_lock, show_shape
+from kernmill.runtime import current_recording, recording, rehearsal
+
+from ..lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
+from ..methods.random import _generators  # pyright: ignore[reportPrivateUsage]
+from ..size import SymbolicSize
+from ..tensor import Tensor
+from ..variable import given_values, values_of, variables_below, with_values
+from .capture import Capture
+from .entry import Entry
+from .fast_path import write_fast_path
+from .guards import Guard, Walk
+from .pytree import Parts, opened, rebuild, tree_flatten
+from .reader import MISS, settings_now
+from .tensor_memory import (
+    Holders,
+    Tensors,
+    alive_tensors,
+    assigned_tensors,
+    is_free,
+    make_real,
+    refresh,
+    stored,
+)
+
+__all__ = ["CacheInfo", "Jit", "Memory", "jit"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_KEYS = 16
+MOST_RECENT = 4
+MOST_VARIANTS = 4  # of one key: they differ in what the guards see
+PATIENCE = 3  # captures of one key before a warning
+_capturing = process_lock()
+
+
+class CacheInfo(NamedTuple):
+    """What a captured function has done. `kernels`: of the last capture; `entries`: kept now."""
+
+    captures: int
+    replays: int
+    kernels: int
+    entries: int
+
+
+class Memory(NamedTuple):
+    """Bytes that captures keep for intermediates and constants, and the least that their longest-lived moment needs."""
+
+    kept_bytes: int
+    least_bytes: int
+
+
+class _Call(NamedTuple):
+    """The arguments of one call. `tensors`: theirs, then the gradients that those have."""
+
+    tensors: list[Lazy]
+    parts: Parts
+    key: Any
+    values: dict[str, int]  # of variables
+
+
+class Jit(Generic[P, R]):
+    """A function that is captured and replayed. Calls from several threads take turns.
+
+    `runs_first`: whether the first call runs plainly, for state that is made when it is first needed. Without such
+    state the first call can be captured as well. `replays`: how many there were so far.
+    """
+
+    def __init__(self, function: Callable[P, R], *, runs_first: bool = True) -> None:
+        self.__kernmill_captured__ = function
+        self._runs_first = runs_first
+        self._name = getattr(function, "__qualname__", type(function).__qualname__)
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self._owner: weakref.ref[Any] | None = None
+        self._lock = process_lock()
+        self.reset()
+        update_wrapper(self, function, updated=())
+
+    def reset(self) -> None:
+        """Forget all captures, and that there was a first call."""
+        with self._lock:
+            self._ran = not self._runs_first
+            self._entries: OrderedDict[Any, list[Entry]] = OrderedDict()
+            self._recent: list[Entry] = []  # that are tried before the arguments are taken apart
+            self._captured: dict[Any, int] = {}
+            self._captures = self.replays = self._kernels = 0
+            self._warned: set[str] = set()
+
+    def cache_info(self) -> CacheInfo:
+        """Captures and replays so far, kernels of the last capture, entries kept."""
+        return CacheInfo(self._captures, self.replays, self._kernels, sum(map(len, self._entries.values())))
+
+    def memory(self) -> Memory:
+        """Bytes that the captures keep. Units: bytes."""
+        kept = [entry.replay for entries in self._entries.values() for entry in entries]
+        return Memory(sum(r.kept_bytes for r in kept), sum(r.least_bytes for r in kept))
+
+    # --- as a method: one captured function for each object
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._attribute = f"_jit_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        attribute = getattr(self, "_attribute", f"_jit_{self._name}")
+        bound = vars(instance).get(attribute)
+        if not isinstance(bound, Jit) or bound._owner is None or bound._owner() is not instance:  # a copied object
+            bound = Jit(self.__kernmill_captured__.__get__(instance, owner), runs_first=self._runs_first)
+            bound._owner = weakref.ref(instance)
+            vars(instance)[attribute] = bound
+        return bound
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Jit, runs_first=self._runs_first), (self.__kernmill_captured__,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jit[P, R]:
+        return Jit(self.__kernmill_captured__, runs_first=self._runs_first)
+
+    # --- calls
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The function's result. Results lead to no gradient outside of it.
+
+        Raises:
+            KernmillError: an argument is a NumPy array; in a capture: the function reads values.
+            GradientError: an argument has a history that backward() would have to go through.
+            IndexRangeError: an index in a tensor is out of range, also in a replay.
+        """
+        if current_recording() is not None or given_values():  # inside of another captured function
+            return self.__kernmill_captured__(*args, **kwargs)
+        with self._lock:
+            if not _has_pending():
+                for entry in self._recent:
+                    found = MISS if entry.call is None else entry.call(args, kwargs)
+                    if found is not MISS:
+                        self.replays += 1
+                        return found  # type: ignore[no-any-return]
+            call = _take(args, kwargs)
+            for entry in self._entries.get(call.key, ()) if self._ran else ():
+                now = entry.matches(call.tensors)
+                if now is not None:
+                    self.replays += 1
+                    result = entry.run(call.parts.holders, now, call.values)
+                    self._remember(entry, args, kwargs)
+                    return result  # type: ignore[no-any-return]
+            if not call.values:
+                return self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
+            named: Any = {name: opened(value) for name, value in kwargs.items()}
+            args, kwargs = opened(args), named
+            with _capturing, with_values(call.values):  # equal nodes of two threads would have two values
+                before = {ref: tensor.uop for ref, tensor in tracked_tensors()}
+                try:
+                    result = self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
+                    self._refuse_what_depends(before)
+                except BaseException:  # nor may what a call that failed has assigned
+                    _put_back(before)
+                    raise
+            return result
+
+    def _refuse_what_depends(self, before: dict[weakref.ref[Lazy], UOp]) -> None:
+        """Nothing that outlives a call may depend on the values that its variables had in it.
+
+        Raises:
+            ShapeError: a tensor that this call made or assigned is not computed yet and names a variable.
+        """
+        for names, tensor, _ in _dependent(before):
+            self.reset()
+            raise ShapeError(
+                f"jit: {self._name} leaves a tensor of shape {show_shape(tensor.uop.shape)} that is not computed "
+                f"and depends on {', '.join(names)}, which only this call has a value for. Realize or return it."
+            )
+
+    def _walk(self, objects: Iterable[Any], earlier: Walk | None = None) -> Walk:
+        walk = Walk(None if earlier is None else earlier.scope)
+        for value in (self.__kernmill_captured__, *objects):
+            walk.visit(walk.name(value), value, getattr(value, "__name__", type(value).__name__))
+        walk.visit(walk.name(_generators), _generators, "the random numbers")
+        for generator in _generators.values():
+            walk.visit(f"{walk.name(generator)}.state", generator.state, "the random numbers")
+        return walk
+
+    def _first(self, args: Any, kwargs: Any, call: _Call) -> R:
+        """Run plainly; afterwards nothing that the function made is lazy."""
+        plain: Callable[..., R] = self.__kernmill_captured__
+        with rehearsal():
+            result = plain(*args, **kwargs)
+            found, held = _parts(result), self._held(call)
+            places = self._walk(call.parts.objects).tensors.values()
+            given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
+            make_real([*found.tensors, *(t for t in places if not is_free(t)), *given])
+        for tensor in found.tensors:
+            _without_history(tensor)
+        self._ran = True
+        return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
+
+    def _capture(self, args: Any, kwargs: Any, call: _Call) -> R:
+        with _capturing:
+            before = self._walk(call.parts.objects)
+            make_real([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
+            everything = alive_tensors()
+            known = Tensors(call.tensors, before.tensors.values(), everything)
+            holders = Holders(call.parts)
+            renewed = refresh(known.reachable())
+            with recording() as recorded:
+                plain: Callable[..., R] = self.__kernmill_captured__
+                states = _random_states(before)
+                result = plain(*args, **kwargs)
+                self._warn_of_constants(before, states)
+                found = _parts(result)
+                after = self._walk(call.parts.objects, before)
+                made = [*found.tensors, *self._held(call), *known.gradients()]
+                made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
+                make_real([*made, *known.changed(recorded)], always=True)
+            ids = {id(tensor) for tensor in (*everything, *made, *after.tensors.values())}
+            new = [tensor for tensor in alive_tensors() if id(tensor) not in ids]
+            self._warn_of_escapes(known.coming_from(new, recorded))
+            for tensor in made:
+                _without_history(tensor)
+            entry = Capture(recorded, known, Guard(before), after, holders).entry(result, renewed)
+            self._keep(call.key, entry, after)
+            return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
+
+    def _held(self, call: _Call) -> list[Lazy]:
+        """The tensors in containers of the arguments.
+
+        Raises:
+            ShapeError: a size that only this call has was put there.
+        """
+        found = _parts(call.parts.holders)
+        if found.sizes:
+            raise ShapeError(
+                f"jit: {self._name} puts the size {found.sizes[0]!r} into a container of its arguments, and it is "
+                "another number in each call. Return it."
+            )
+        return found.tensors
+
+    def _remember(self, entry: Entry, args: Any, kwargs: Any) -> None:
+        """The entry is tried first from now on, if there is straight-line code for it."""
+        if entry.call is None:
+            entry.call = write_fast_path(entry, args, kwargs)
+        if entry.call is not None:
+            self._recent = [entry, *(e for e in self._recent if e is not entry)][:MOST_RECENT]
+
+    def _keep(self, key: Any, entry: Entry, after: Walk) -> None:
+        self._captures += 1
+        self._kernels = entry.replay.kernel_count
+        times = self._captured[key] = self._captured.get(key, 0) + 1
+        variants = self._entries.setdefault(key, [])
+        if times > PATIENCE:
+            changed = next((label for old in variants if (label := old.guard.explain())), "a tensor it works on")
+            self._warn(
+                "values",
+                f"was captured {times} times for the same arguments, since {changed!r} changes. Make it a Tensor; "
+                "each capture costs as much as many replays.",
+            )
+        variants.insert(0, entry)
+        self._forget_entries(variants[MOST_VARIANTS:])
+        del variants[MOST_VARIANTS:]
+        self._entries.move_to_end(key)
+        if len(self._entries) > MOST_KEYS:
+            self._forget_entries(self._entries.popitem(last=False)[1])
+            self._warn(
+                "keys",
+                f"was called with more than {MOST_KEYS} combinations of shapes and plain values. "
+                "Use fewer: pad the shapes, or make the values tensors; each capture costs as much as many replays.",
+            )
+
+    def _forget_entries(self, entries: list[Entry]) -> None:
+        self._recent = [entry for entry in self._recent if entry not in entries]
+
+    def _warn_of_constants(self, walk: Walk, states: dict[str, bytes]) -> None:
+        """What stays in the replays as it is in this capture, although it may change."""
+        for label, reason in walk.unwatched.items():
+            self._warn(
+                f"unwatched {label}",
+                f"reads {label!r} ({reason}): changes of it are not noticed. Make it a Tensor argument.",
+            )
+        now = _random_states(walk)
+        drawn = [label for label, state in states.items() if now.get(label) != state]
+        if drawn:
+            self._warn(
+                "random",
+                f"drew random numbers from {', '.join(drawn)} while it was captured: they are constants of the replay. "
+                "Use Tensor.rand and its like, or draw them outside and make them a Tensor argument.",
+            )
+
+    def _warn_of_escapes(self, new: Sequence[Lazy]) -> None:
+        """Tensors made in the capture that are alive, and that no place holds which a replay fills."""
+        if new:
+            self._warn(
+                "escape",
+                f"keeps a tensor of shape {show_shape(new[0].uop.shape)} where jit does not look into: replays "
+                "leave it as it is. Return it, or keep it in a list, a dict, or an attribute of a class of yours.",
+            )
+
+    def _warn(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            import logging  # takes a few milliseconds, and most programs are not warned
+
+            self._warned.add(kind)
+            logging.getLogger("kernmill").warning(f"jit: {self._name} {text}")
+
+
+@overload
+def jit(function: Callable[P, R]) -> Jit[P, R]: ...
+@overload
+def jit() -> Callable[[Callable[P, R]], Jit[P, R]]: ...
+def jit(function: Callable[..., Any] | None = None) -> Any:
+    """Capture what a function of tensors launches, and replay it: `@jit`, or `fast = jit(function)`; also for methods.
+
+    The first call runs plainly, the next captures, later ones replay without running any Python of the function. Other
+    shapes, dtypes, devices or plain arguments capture anew, and so does a change of a Python value that it reads from
+    its closure, its globals, or the attributes of objects it reaches from there. What it does besides computing
+    tensors, such as printing, happens in captures only.
+
+    Changes in place are noticed in NumPy arrays of up to 1 MB and in lists, tuples and dicts of up to 4096 entries. A
+    larger one is taken as it was in the capture, which a warning of the logger "kernmill" says, once for each value:
+    make it a Tensor argument. Numbers from `random` or `numpy.random` are constants of the replay, with a warning as
+    well; those of `Tensor.rand` and its like are new each time.
+    """
+    return jit if function is None else Jit(function)
+
+
+def _random_states(walk: Walk) -> dict[str, bytes]:
+    """The states of Python's and NumPy's random generators: the global ones, and those that the walk met."""
+    import pickle
+
+    found: dict[str, bytes] = {}
+    python, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
+    if python is not None:
+        found["random"] = pickle.dumps(python.getstate())
+    if numpy is not None:
+        found["numpy.random"] = pickle.dumps(numpy.get_state(legacy=False))
+    for label, generator in walk.generators.items():
+        try:
+            found[repr(label)] = pickle.dumps(generator)
+        except Exception:  # it has no state of its own, as random.SystemRandom
+            continue
+    return found
+
+
+def _without_history(tensor: Lazy) -> None:
+    if tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf():
+        tensor.requires_grad = False
+        refresh([tensor])
+
+
+def _dependent(before: Mapping[weakref.ref[Lazy], UOp]) -> Iterator[tuple[list[str], Lazy, UOp | None]]:
+    """Tensors with another node than before, or new ones, that name variables: which, and the node they had."""
+    for ref, tensor in tracked_tensors():
+        old = before.get(ref)
+        if tensor.uop is not old and (names := variables_below(tensor.uop)):
+            yield names, tensor, old
+
+
+def _put_back(before: Mapping[weakref.ref[Lazy], UOp]) -> None:
+    for _, tensor, old in _dependent(before):
+        if old is not None:
+            tensor._put(old)
+
+
+def _has_pending() -> bool:
+    """Whether the state of some random numbers is behind."""
+    return bool(_generators) and any(generator.pending for generator in _generators.values())
+
+
+def _parts(value: Any) -> Parts:
+    found = Parts()
+    tree_flatten(value, found)
+    return found
+
+
+def _with_numbers(result: Any, found: Parts, values: Mapping[str, int]) -> Any:
+    """A result with the numbers of this call in place of sizes."""
+    if not found.sizes:
+        return result
+    made: list[Any] = []
+
+    def number_of(part: Any) -> int | None:
+        if not isinstance(part, (Lazy, SymbolicSize)):
+            return None
+        made.append(part.number(values) if isinstance(part, SymbolicSize) else part)
+        return len(made) - 1
+
+    return rebuild(result, number_of)(made)
+
+
+def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
+    """Arguments taken apart, their tensors realized, and the key of what they look like."""
+    parts = Parts()
+    named = [(name, kwargs[name]) for name in sorted(kwargs)]
+    structure = tree_flatten((args, tuple(named)), parts)
+    tensors = parts.tensors[:]
+    for tensor in parts.tensors:
+        if tensor.requires_grad:
+            _check_history(tensor)
+            if tensor.grad is not None:
+                tensors.append(tensor.grad)
+    lazy = [tensor for tensor in tensors if stored(tensor.uop) is None]
+    if lazy or _has_pending():
+        make_real(lazy, always=True)
+    tokens: list[Any] = []
+    buffers = []
+    for tensor in tensors:
+        node = stored(tensor.uop)
+        assert node is not None
+        buffers.append(id(node.storage))
+        uop = tensor.uop
+        tokens.append((uop.shape, uop.dtype, node.storage.device, tensor.requires_grad, tensor.grad is None))
+    if len(set(buffers)) < len(buffers):  # which share memory, and which are the same tensor
+        places = [id(tensor) for tensor in tensors]
+        tokens.append((*map(buffers.index, buffers), *map(places.index, places)))
+    mode = (is_grad_enabled(), is_training(), *settings_now())
+    key = (structure, *tokens, mode)
+    return _Call(tensors, parts, key, values_of(parts.bounds))
+
+
+def _check_history(tensor: Lazy) -> None:
+    if is_grad_enabled() and isinstance(tensor, Tensor) and not tensor._is_leaf():
+        raise GradientError(
+            f"jit: an argument of shape {tensor.shape} was computed from tensors with requires_grad, and a replay "
+            "cannot go back through what was computed outside. Give it as .detach(), or compute it inside the function."
+        )

@@ -1,0 +1,200 @@
+"""Tensors and their memory as captures see them: what is there before one, what is realized, shared, moved, owned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import is_
+from typing import Any
+
+from kernmill.ir import KernmillError, Ops, UOp, reshape
+from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_node, copy_between, take_over
+
+from ..lazy import Lazy, tracked_tensors
+from ..tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
+from .pytree import Kind, Parts, contents, kind_of
+
+__all__ = [
+    "Holders",
+    "Tensors",
+    "alive_tensors",
+    "assigned_tensors",
+    "buffer_of",
+    "chain",
+    "hold",
+    "is_free",
+    "make_real",
+    "own",
+    "refresh",
+    "stored",
+]
+
+stored = _stored
+
+
+def alive_tensors() -> list[Lazy]:
+    """Every tensor there is."""
+    return [tensor for _, tensor in tracked_tensors()]
+
+
+def assigned_tensors() -> list[Lazy]:
+    """Tensors, known or not, with an assignment that is still to be done: a replay must find it done."""
+    return [tensor for tensor in alive_tensors() if tensor.uop.op is Ops.ASSIGN]
+
+
+def make_real(tensors: Sequence[Lazy], *, always: bool = False) -> None:
+    """Realize these together; with `always` the state of the random numbers even if nothing else is lazy."""
+    lazy = [t for t in {id(t): t for t in tensors}.values() if stored(t.uop) is None]
+    if not lazy and always:
+        lazy = [t for t in Tensor._states() if stored(t.uop) is None]
+    if lazy:
+        first: Any = lazy[0]
+        first.realize(*lazy[1:])
+
+
+def is_free(tensor: Lazy) -> bool:
+    """Made of constants only: it needs no memory."""
+    return all(node.storage is None for node in tensor.uop.toposort(stop=lambda u: u.storage is not None))
+
+
+def buffer_of(tensor: Lazy) -> Buffer | None:
+    """The memory of a realized tensor.
+
+    Raises:
+        KernmillError: an assignment to another tensor took it over.
+    """
+    node = stored(tensor.uop)
+    if node is None:
+        return None
+    if node.storage is STALE:
+        raise KernmillError(
+            "jit: a tensor lost its memory to an assignment. Realize it before assigning, or keep a .clone()."
+        )
+    found: Buffer = node.storage
+    return found
+
+
+def hold(tensor: Lazy, node: UOp) -> None:
+    """Give a tensor the memory behind a BUFFER node; a leaf stays a leaf."""
+    is_leaf = tensor.requires_grad and isinstance(tensor, Tensor) and tensor._is_leaf()
+    shape = tensor.uop.shape
+    tensor._put(reshape(node, shape))
+    tensor._device = node.storage.device
+    if is_leaf:
+        tensor._put(UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), 0))
+        _register(tensor)  # type: ignore[arg-type]
+
+
+def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
+    """New nodes over the same memory: no expression of an earlier call counts as computed. The old nodes by buffer."""
+    old: dict[int, list[UOp]] = {}
+    new: dict[int, UOp] = {}
+    for tensor in {id(t): t for t in tensors}.values():
+        node = stored(tensor.uop)
+        is_history = tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf()
+        if node is None or node.storage is STALE or is_history:
+            continue
+        old.setdefault(id(node.storage), []).append(node)
+        if id(node.storage) not in new:
+            new[id(node.storage)] = buffer_node(node.storage)
+        hold(tensor, new[id(node.storage)])
+    for tensor in alive_tensors() if new else []:  # who sees that memory by the old node would not be counted any more
+        node = stored(tensor.uop)
+        is_history = tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf()
+        if node is not None and node in old.get(id(node.storage), ()) and not is_history:
+            hold(tensor, new[id(node.storage)])
+    return old
+
+
+def own(tensor: Lazy) -> Buffer:
+    """Memory that no other tensor, expression or NumPy view sees: what the tensor has, or a copy of it."""
+    buffer, node = buffer_of(tensor), stored(tensor.uop)
+    assert buffer is not None
+    assert node is not None
+    if not buffer.is_ours or any(t is not tensor and _reaches(t.uop, buffer) for t in alive_tensors()):
+        new = allocate_buffer(buffer.device, buffer.dtype, buffer.numel)
+        copy_between(new, buffer)
+    else:
+        take_over(node)
+        new = Buffer(buffer.device, buffer.dtype, buffer.numel, buffer.owner, buffer.address)
+    hold(tensor, buffer_node(new))
+    return new
+
+
+def _reaches(uop: UOp, buffer: Buffer) -> bool:
+    node = stored(uop)
+    if node is not None:
+        return node.storage is buffer
+    return any(node.storage is buffer for node in uop.toposort(stop=lambda u: u.storage is not None))
+
+
+def chain(uop: UOp) -> list[UOp]:
+    """The nodes from a realized tensor's down to its BUFFER."""
+    found = [uop]
+    while found[-1].src:
+        found.append(found[-1].src[0])
+    return found
+
+
+class Tensors:
+    """The tensors that there are before a capture: arguments, those at places the walk found, all others alive."""
+
+    def __init__(self, arguments: Sequence[Lazy], places: Iterable[Lazy], everything: Sequence[Lazy]) -> None:
+        self.arguments = list(arguments)
+        self.grads = [tensor.grad for tensor in arguments]
+        self.places = list(places)
+        known = {id(t) for t in (*self.arguments, *self.places)}
+        self.others = [t for t in everything if id(t) not in known]
+        self.buffers = {id(t): buffer_of(t) for t in (*self.arguments, *self.places) if stored(t.uop) is not None}
+        for tensor in self.others:
+            node = stored(tensor.uop)
+            if node is not None and node.storage is not STALE:
+                self.buffers[id(tensor)] = node.storage
+        self.nodes = {id(t): t.uop for t in self.others}
+        self.constants = {id(t): t.uop for t in self.places if id(t) not in self.buffers}  # they have no memory
+
+    def reachable(self) -> list[Lazy]:
+        """Arguments and tensors at places."""
+        return [*self.arguments, *self.places]
+
+    def gradients(self) -> list[Lazy]:
+        """Gradients that arguments were given since."""
+        return [t.grad for t in self.arguments if t.grad is not None]
+
+    def changed(self, recorded: Recording) -> list[Lazy]:
+        """Tensors that were assigned since: arguments, those at places, and others whose values come from ours."""
+        lazy = [t for t in self.others if t.uop is not self.nodes[id(t)] and stored(t.uop) is None]
+        return [
+            *[t for t in self.reachable() if stored(t.uop) is None and t.uop is not self.constants.get(id(t))],
+            *self.coming_from(lazy, recorded),
+        ]
+
+    def coming_from(self, tensors: Iterable[Lazy], recorded: Recording) -> list[Lazy]:
+        """Those of the tensors whose values come from ours or from the recording, and not from another thread."""
+        ours = {id(b) for t in self.reachable() if (b := self.buffers.get(id(t))) is not None}
+        ours |= set(map(id, recorded.buffers()))
+        return [
+            t
+            for t in tensors
+            if any(id(node.storage) in ours for node in t.uop.toposort(stop=lambda u: u.storage is not None))
+        ]
+
+
+class Holders:
+    """The containers of arguments that can change, and what they held before a capture."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.before = [contents(holder, _kind(holder)) for holder in parts.holders]
+
+    def changed(self) -> Iterator[tuple[int, Kind, dict[Any, Any], dict[Any, Any]]]:
+        """Number, kind, and parts before and after, of each that holds others."""
+        for number, (holder, before) in enumerate(zip(self.parts.holders, self.before, strict=True)):
+            after = contents(holder, _kind(holder))
+            if list(before) != list(after) or not all(map(is_, before.values(), after.values())):
+                yield number, _kind(holder), before, after
+
+
+def _kind(holder: Any) -> Kind:
+    kind = kind_of(holder)
+    assert kind is not None
+    return kind

@@ -1,0 +1,399 @@
+"""The command line: `kernmill info | demo | run | quantize | cache | tune | bench | conformance`."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
+from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
+
+__all__ = ["main"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # the folder kernmill/
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0, 1 for a finding, 2 for a mistake, 130 for Ctrl-C."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # `kernmill run .. >&-`: closed, which is as good as empty
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    given = _given(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = _run(given)
+        sys.stdout.flush()
+        return status
+    except KernmillError as error:
+        if _is_debugging():
+            raise
+        print(f"kernmill: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nkernmill: stopped.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
+        if error.errno == errno.EPIPE:  # `kernmill info | head`
+            return 141
+        print(f"kernmill: the output cannot be written: {error.strerror}. Send it elsewhere.", file=sys.stderr)
+        return 2
+
+
+def _run(given: argparse.Namespace) -> int:
+    """The command, on its device."""
+    check_environment()
+    command: Callable[[argparse.Namespace], int] = given.command
+    device = getattr(given, "device", None)
+    if device is None:
+        return command(given)
+    with Context(DEVICE=canonical_name(device)):
+        get_device()
+        return command(given)
+
+
+def _given(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command and its arguments; those of `bench` are read later, and argparse keeps no options for that."""
+    if arguments[:1] == ["bench"]:
+        return argparse.Namespace(command=run_bench, rest=list(arguments[1:]))
+    return _parser().parse_args(arguments)
+
+
+def _is_debugging() -> bool:
+    """DEBUG=1 and more show the traceback; DEBUG itself may be what is wrong."""
+    try:
+        return int(setting("DEBUG")) >= 1
+    except KernmillError:
+        return False
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kernmill", description="A tensor compiler.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
+    info.set_defaults(command=show_info)
+    demo = commands.add_parser("demo", help="train a tiny language model, let it tell stories, and show what it costs")
+    demo.add_argument("--steps", type=_at_least_one, default=240, help="training steps (default %(default)s)")
+    demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
+    demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
+    demo.set_defaults(command=run_demo)
+    _add_run(commands.add_parser("run", help="write text with a language model from a GGUF file"))
+    quantize = commands.add_parser("quantize", help="write a GGUF file with its weights in fewer bits")
+    quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
+    quantize.add_argument("target", metavar="OUT", help="the file to write; it may replace IN")
+    quantize.add_argument("mix", metavar="MIX", help="such as Q4_K_M, Q8_0 or Q4_0")
+    quantize.add_argument("--requantize", action="store_true", help="also weights that are quantised already")
+    quantize.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
+    quantize.set_defaults(command=run_quantize)
+    cache = commands.add_parser("cache", help="the kernels and plans on disk")
+    cache.add_argument("action", choices=("info", "verify", "clear"))
+    cache.set_defaults(command=run_cache)
+    tuning = commands.add_parser("tune", help="search for faster schedules of a program's kernels and store them")
+    tuning.add_argument(
+        "--seconds", type=_at_least_one, default=60, help="for all kernels together (default %(default)s)"
+    )
+    tuning.add_argument("--beam", type=_at_least_one, default=4, help="schedules kept at a time (default %(default)s)")
+    tuning.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
+    tuning.add_argument("program", help="a script, or the name of a module; it is run first, to see its kernels")
+    tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
+    tuning.set_defaults(command=run_tune)
+    commands.add_parser(
+        "bench", help="tokens per second of a GGUF file; without one kernmill against its peers", add_help=False
+    )
+    conformance = commands.add_parser("conformance", help="run every op on a device and compare with the evaluator")
+    conformance.add_argument("--device", required=True, help="such as LLVM, or the device that you are writing")
+    conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show so many failures (default 20)")
+    conformance.set_defaults(command=run_conformance)
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="a GGUF file, or the first part of a split one")
+    parser.add_argument("-p", "--prompt", help="the text to go on with; with --chat the first message")
+    parser.add_argument("--chat", action="store_true", help="a conversation: messages come from stdin, a line each")
+    parser.add_argument("--system", default="", metavar="TEXT", help="with --chat: what the model is told before")
+    parser.add_argument("-n", "--n-predict", type=_limit, metavar="N", help="tokens at most; -1: no limit (default)")
+    parser.add_argument(
+        "-c", "--ctx-size", type=_at_least_one, metavar="N", help="tokens of context (default: as needed)"
+    )
+    parser.add_argument(
+        "--cache-type", default="f32", metavar="TYPE", help="of keys and values: f32, f16, bf16, q8_0, .. (default f32)"
+    )
+    parser.add_argument("--no-display-prompt", action="store_true", help="only what the model adds")
+    parser.add_argument(
+        "--temperature", "--temp", type=float, default=0.8, help="0: the best token (default %(default)s)"
+    )
+    parser.add_argument("--top-k", type=int, default=40, help="only the k best; 0: all (default %(default)s)")
+    parser.add_argument("--top-p", type=float, default=0.95, help="only the best of this sum (default %(default)s)")
+    parser.add_argument("--min-p", type=float, default=0.05, help="only this part of the best (default %(default)s)")
+    parser.add_argument("--repeat-penalty", type=float, default=1.0, help="1: none (default %(default)s)")
+    parser.add_argument("--repeat-last-n", type=int, default=64, help="tokens that it looks at (default %(default)s)")
+    parser.add_argument("-s", "--seed", type=int, help="for the same text again (default: another each time)")
+    _add_machine(parser)
+    parser.set_defaults(command=run_model)
+
+
+def _bench_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kernmill bench", description="Tokens per second of a model.")
+    parser.add_argument("model", help="a GGUF file, or the first part of a split one")
+    parser.add_argument("-p", "--n-prompt", type=_counts, default=[512], metavar="N,N", help="of prompts (default 512)")
+    parser.add_argument("-n", "--n-gen", type=_counts, default=[128], metavar="N,N", help="to make (default 128)")
+    parser.add_argument("-r", "--repetitions", type=_at_least_one, default=5, help="samples (default %(default)s)")
+    parser.add_argument(
+        "-b", "--batch-size", type=_at_least_one, default=64, help="tokens of a prompt computed together"
+    )
+    parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
+    _add_machine(parser)
+    return parser
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-t", "--threads", type=_at_least_one, help="default: the setting THREADS")
+    parser.add_argument("--device", help="such as LLVM or CL; default: the setting DEVICE")
+
+
+def _counts(text: str) -> list[int]:
+    values = [int(part) for part in text.split(",")]
+    if min(values) < 0:
+        raise argparse.ArgumentTypeError(f"{text} has numbers below 0")
+    return values
+
+
+def _at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def _limit(text: str) -> int | None:
+    """A number of tokens; None, written -1, is no limit."""
+    value = int(text)
+    if value < -1:
+        raise argparse.ArgumentTypeError(f"{text} is neither a number of tokens nor -1 (no limit)")
+    return None if value < 0 else value
+
+
+for _type, _words in ((_counts, "list of numbers"), (_at_least_one, "whole number"), (_limit, "number of tokens")):
+    _type.__name__ = _words  # what argparse calls it where int() refuses a text
+
+
+class _Version(argparse.Action):
+    """--version: looked up only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Say it, and exit."""
+        print(f"kernmill {_version()}")
+        parser.exit()
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # takes longer than reading the arguments
+
+    try:
+        return version("kernmill")
+    except PackageNotFoundError:  # a checkout that was not installed
+        return "0 (not installed)"
+
+
+# --- info ------------------------------------------------------------------------------------------------------------
+def show_info(given: argparse.Namespace) -> int:
+    """What is here and how it is set."""
+    print(f"kernmill {_version()}, Python {sys.version.split()[0]}, {_PACKAGE}")
+    print("\ndevices")
+    default = canonical_name(str(setting("DEVICE")))
+    get_device(default)  # an unknown DEVICE is a mistake, not a line of the table
+    for name in device_names():
+        for line in _device_lines(name, default):
+            print(f"  {line}")
+    cpu = host.this_host()
+    threads = f"{cpu.threads()} thread{'s' if cpu.threads() > 1 else ''}"
+    print(f"\nCPU {cpu.cpu} ({cpu.arch}), {threads}; caches {cpu.l1 >> 10} KiB, {cpu.l2 >> 10} KiB, {cpu.l3 >> 10} KiB")
+    used = [feature[1:] for feature in cpu.features if feature.startswith("+")]
+    print(_wrapped("features used: ", used))
+    print("\ncache")
+    _show_cache()
+    changed = {name: setting(name) for name, row in SETTINGS.items() if setting(name) != row.default}
+    print("\nsettings that differ from the default")
+    for name, value in changed.items() or {"none": ""}.items():
+        print(f"  {name}={value}" if value != "" else f"  {name}")
+    return 0
+
+
+def _device_lines(base: str, default: str) -> list[str]:
+    """The devices of a kind: what each is, target, memory and details; or why it cannot be used."""
+    try:
+        indices = device_indices(base)
+    except Exception as error:  # a kind that cannot be listed must not hide the others
+        return [f"{base:10} cannot be used: {error}"]
+    lines: list[str] = []
+    for index in indices:
+        name = f"{base}:{index}" if index else base
+        try:
+            device = get_device(name)
+            props, target = device.props(), device.target
+        except Exception as error:  # nor a device that cannot be opened
+            lines.append(f"{name:10} cannot be used: {error}")
+            continue
+        memory = f"{props.total_bytes / 2**30:.1f} GiB" if props.total_bytes else "host memory"
+        memory = f"{props.free_bytes / 2**30:.1f} of {memory} free" if props.free_bytes else memory
+        mark = "  (default)" if name == default else ""
+        lines.append(f"{name:10} {device.kind:6} {device.description}; {target.name}; {memory}{mark}")
+        for detail in device.details():
+            lines += [f"{'':10} {part}" for part in _wrapped("", detail.split()).splitlines()]
+    return lines
+
+
+def _wrapped(head: str, words: Sequence[str], width: int = 100) -> str:
+    lines = [head]
+    for word in words:
+        if len(lines[-1]) + len(word) > width:
+            lines.append("  ")
+        lines[-1] += f"{word} "
+    return "\n".join(line.rstrip() for line in lines)
+
+
+# --- demo, run, quantize, cache, tune, bench, conformance ------------------------------------------------------------
+def run_demo(given: argparse.Namespace) -> int:
+    """Train a tiny language model."""
+    from .demo import run
+
+    run(given.steps, given.seed)
+    return 0
+
+
+def run_quantize(given: argparse.Namespace) -> int:
+    """Write a GGUF file in fewer bits."""
+    from ..quantize import run
+
+    with _unwound():
+        run(given.source, given.target, given.mix, requantize=given.requantize)
+    return 0
+
+
+@contextmanager
+def _unwound() -> Generator[None]:
+    """SIGTERM and a closed terminal leave the block as Ctrl-C does: what is half written is removed on the way."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    taken = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]  # not what `nohup` ignores
+    try:
+        for number in taken:
+            signal.signal(number, leave)
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _show_cache() -> dict[str, object]:
+    facts = compile_cache.default_cache().info()
+    if facts["folder"] is None:
+        print("  off (CACHE=0)")
+        return facts
+    state = "" if facts["usable"] else "; cannot be used" if not facts["read_only"] else "; read only, nothing there"
+    print(f"  {facts['folder']}{state}")
+    print(f"  {facts['entries']} entries (kernels, plans, schedules), {int(str(facts['size_bytes'])) / 2**20:.1f} of "
+          f"{int(str(facts['max_bytes'])) >> 20} MiB")  # fmt: skip
+    return facts
+
+
+def run_cache(given: argparse.Namespace) -> int:
+    """Show, check or empty the kernel cache; 1 when entries were damaged."""
+    cache = compile_cache.default_cache()
+    if given.action == "info":
+        _show_cache()
+        return 0
+    if given.action == "clear":
+        print(f"{cache.clear()} entries deleted from {cache.folder or 'no folder (CACHE=0)'}")
+        return 0
+    whole, older, damaged = cache.verify()
+    if older:
+        print(f"{older} entries were of an older version and are deleted")
+    print(f"{whole} entries are whole, {damaged} were damaged{' and are deleted' if damaged else ''}")
+    return 1 if damaged else 0
+
+
+def run_tune(given: argparse.Namespace) -> int:
+    """Search for schedules; 1 when one gave wrong results."""
+    from .tuning import run
+
+    return run(given.program, given.arguments, given.seconds, given.beam)
+
+
+def run_model(given: argparse.Namespace) -> int:
+    """Text from a language model."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's: nothing here uses them, and they spin as they start
+    from ..llm.run import Options, run
+    from ..llm.sampling import Sampler
+
+    if given.prompt is None and not given.chat:
+        raise SettingError("run: no prompt. Give one with -p TEXT, or talk with the model: --chat.")
+    if given.seed is not None and given.seed < 0:
+        raise SettingError(f"run: --seed {given.seed} is below 0. Leave it out for another text each time.")
+    options = Options(
+        given.prompt, given.chat, given.system, given.n_predict, given.ctx_size,
+        given.cache_type, not given.no_display_prompt,
+    )  # fmt: skip
+    sampler = Sampler(
+        given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n, given.seed
+    )
+    with _threads(given.threads):
+        return run(given.model, options, sampler)
+
+
+def _threads(count: int | None) -> AbstractContextManager[object]:
+    return nullcontext() if count is None else Context(THREADS=count)
+
+
+def run_bench(given: argparse.Namespace) -> int:
+    """A model's tokens per second if a GGUF file is among the arguments, else the benchmarks of a checkout."""
+    if not any(word.lower().endswith(".gguf") for word in given.rest):
+        return _run_own_bench(given)
+    from ..llm.bench import run
+
+    asked = _bench_parser().parse_args(given.rest)
+    if not any((*asked.n_prompt, *asked.n_gen)):
+        raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give a number of tokens to one of them.")
+    device = setting("DEVICE") if asked.device is None else canonical_name(asked.device)
+    with Context(DEVICE=device), _threads(asked.threads):
+        get_device()
+        run(asked.model, asked.n_prompt, asked.n_gen, repeats=asked.repetitions, block=asked.batch_size,
+            output=asked.output)  # fmt: skip
+    return 0
+
+
+def _run_own_bench(given: argparse.Namespace) -> int:
+    """The benchmarks of a checkout: they are not part of the installed package."""
+    root = os.path.dirname(_PACKAGE)
+    if not os.path.isfile(os.path.join(root, "bench", "__main__.py")):
+        print(
+            "kernmill bench: the benchmarks are not installed; they are the folder bench/ of a checkout of kernmill. "
+            "There, run: python -m bench. To time a model, give its GGUF file.",
+            file=sys.stderr,
+        )
+        return 2
+    import subprocess  # nothing else here needs it
+
+    try:
+        return subprocess.run([sys.executable, "-m", "bench", *given.rest], cwd=root, check=False).returncode
+    except OSError as error:
+        print(f"kernmill bench: {error}", file=sys.stderr)
+        return 2
+
+
+def run_conformance(given: argparse.Namespace) -> int:
+    """The op table on a device; 1 when something differs."""
+    from .conformance import run
+
+    return 0 if run(canonical_name(given.device), given.failures) else 1

@@ -1,0 +1,68 @@
+"""`kernmill demo`: train a tiny language model on made-up stories, let its file tell some, and show what it cost."""
+
+from __future__ import annotations
+
+import tempfile
+import textwrap
+import time
+from itertools import takewhile
+from pathlib import Path
+
+from kernmill.runtime import profile, watch
+
+from ..lazy import device_name
+from ..llm import Learner, Model, Sampler, Vocabulary, llama_metadata, stories
+from ..llm.stories import END
+from ..quantize import run as quantize
+
+__all__ = ["run"]
+
+WIDTH, LAYERS, CONTEXT, BATCH = 64, 2, 112, 12
+STORIES, MIX, TOLD = 2000, "Q8_0", 2
+
+
+def run(steps: int = 240, seed: int = 1) -> float:
+    """Train, write a file, tell stories from it, print the most expensive kernels; the last loss."""
+    start = time.perf_counter()
+    texts = stories(STORIES, seed)
+    vocabulary = Vocabulary(texts)
+    print(f"A llama of {LAYERS} layers learns to tell stories on {device_name(None)}.")
+    profile.totals.clear()
+    watch.collecting, before = True, watch.collecting
+    try:
+        metadata = llama_metadata(WIDTH, LAYERS, CONTEXT) | vocabulary.metadata()
+        learner = Learner(metadata, len(vocabulary), CONTEXT, seed)
+        whole = [vocabulary.encode(text, is_whole=True) for text in texts]
+        loss = learner.fit(whole, steps, batch=BATCH, seed=seed)
+        with tempfile.TemporaryDirectory() as folder:
+            tell(learner, vocabulary, Path(folder), seed)
+    finally:
+        watch.collecting = before
+    show_costs(time.perf_counter() - start)
+    return loss
+
+
+def tell(learner: Learner, vocabulary: Vocabulary, folder: Path, seed: int) -> None:
+    """Write the model as a GGUF file, quantise that, and print what the second file tells."""
+    learner.save(folder / "stories.gguf")
+    small = folder / f"stories-{MIX.lower()}.gguf"
+    quantize(folder / "stories.gguf", small, MIX, report=lambda line: None)
+    print(f"\nWhat {small.name} ({small.stat().st_size / 2**10:.0f} KiB) tells now:\n")
+    model = Model.from_gguf(small, tokenizer=None, capacity=CONTEXT)  # the package `tokenizers` may not be installed
+    for n in range(TOLD):
+        ids = model.generate(vocabulary.encode(""), Sampler(temperature=0.7, seed=seed + n))
+        text = vocabulary.decode(takewhile(lambda token: token != END, ids))  # without a tokenizer nothing ends it
+        print(textwrap.fill(text, 100, initial_indent="  | ", subsequent_indent="  | "), end="\n\n")
+
+
+def show_costs(seconds: float) -> None:
+    """The five most expensive kernels, their share, and where they ran."""
+    totals = sorted(profile.totals.items(), key=lambda item: -item[1].time_ns)
+    whole = sum(total.time_ns for _, total in totals)
+    print(f"The most expensive of {len(totals)} kernels, {whole / 1e9:.1f} s of {seconds:.1f} s:\n")
+    print("  share  calls      each  GFLOP/s  kernel")
+    for _, total in totals[:5]:
+        each, rate = total.time_ns / max(1, total.calls), total.flops / max(1, total.time_ns)
+        print(f"  {total.time_ns / max(1, whole):5.1%} {total.calls:6} {each / 1e3:6.0f} us {rate:8.1f}  {total.name}")
+    devices = sorted({name.partition(" ")[0] for name, _ in totals})
+    print(f"\n{seconds:.1f} s in all, on {', '.join(devices) or 'no device'}.")

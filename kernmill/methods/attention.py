@@ -1,0 +1,120 @@
+"""Tensor methods: attention and dropout."""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+from kernmill.ir import DType, Ops, SettingError, ShapeError, show_shape
+
+from ..lazy import accumulator, is_training
+from .elementwise import choose
+from .random import Random
+
+__all__ = ["Attention"]
+
+_LEAST, _TINY = -3e38, 1e-30  # below every score that counts, and below every sum of weights
+
+
+class Attention(Random):
+    """Attention and dropout."""
+
+    def dropout(self, p: float = 0.5, training: bool | None = None) -> Self:
+        """In training: each element 0 with probability p, the others divided by 1 - p. Otherwise self.
+
+        `training` None asks whether this is inside `with train():`.
+
+        Raises:
+            SettingError: p outside 0..1.
+        """
+        if not 0 <= p <= 1:
+            raise SettingError(f"dropout: p={p} is no probability. Give a number from 0 to 1.")
+        if not (is_training() if training is None else training) or p == 0:
+            return self
+        x = self._floating()
+        if p == 1:
+            return x.mul(0)
+        kept = self.rand(self.node_shape, device=self._device).ge(p)
+        return choose(kept, x.div(1 - p), x._filled(0))
+
+    def scaled_dot_product_attention(
+        self,
+        key: Self,
+        value: Self,
+        attn_mask: Self | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Self:
+        """softmax(self @ key.T * scale + mask) @ value, over the last two axes; scale 1 / sqrt(size) by default.
+
+        A bool mask says what may be seen; a float mask is added. Where key and value have fewer heads (axis -3), each
+        of them serves a group of query heads, with PyTorch's `enable_gqa` or without. A row that sees nothing is 0, as
+        in PyTorch.
+
+        Raises:
+            ShapeError: query heads that are no multiple of the key heads.
+        """
+        query, key, value = (t._floating() for t in (self, key, value))
+        if min(t.ndim for t in (query, key, value)) < 2:
+            shapes = ", ".join(show_shape(t.uop.shape) for t in (query, key, value))
+            raise ShapeError(
+                f"scaled_dot_product_attention: query, key and value of shapes {shapes}: the last two axes are places "
+                "and entries. Unsqueeze the vectors."
+            )
+        if query.ndim > 2 and key.ndim > 2 and 1 != key.node_shape[-3] != query.node_shape[-3]:
+            return self._grouped(key, value, attn_mask, dropout_p, is_causal, scale)
+        wide = accumulator(query.dtype)
+        factor = 1 / math.sqrt(query.node_shape[-1]) if scale is None else scale
+        scores = query.cast(wide).matmul(key.cast(wide).mT).mul(factor)
+        if attn_mask is not None and not attn_mask.dtype.is_bool:
+            scores = scores.add(attn_mask)
+        seen = scores._below(0) if is_causal else None
+        if attn_mask is not None and attn_mask.dtype.is_bool:
+            below = attn_mask.uop.toposort(stop=lambda u: u.storage is not None)
+            if any(node.storage is not None or node.op is Ops.BUFFER for node in below):  # no loop can end with it
+                scores = choose(attn_mask, scores, scores._filled(-math.inf))
+            else:
+                seen = attn_mask if seen is None else attn_mask.logical_and(seen)
+        hides_rows = attn_mask is not None
+        return scores._attended(seen, value.cast(wide), query.dtype, dropout_p, hides_rows=hides_rows).cast(query.dtype)
+
+    def _attended(self, seen: Self | None, value: Self, kind: DType, dropout_p: float, *, hides_rows: bool) -> Self:
+        """softmax(self) @ value where what is not seen does not count, divided once for each result; 0 for a row that
+        sees nothing, where there can be one. Weights are rounded to `kind` before they are multiplied, as PyTorch's.
+
+        Each sum says for itself what it leaves out, so that its loop can stop there.
+        """
+
+        def visible(x: Self, seen: Self | None, otherwise: float) -> Self:
+            return x if seen is None else choose(seen, x, x._filled(otherwise))
+
+        scores = visible(self, seen, -math.inf)
+        top = visible(scores, seen, -math.inf).max(-1, keepdim=True).detach()
+        weights = scores.sub(top.maximum(_LEAST) if hides_rows else top).exp().cast(kind).cast(scores.dtype)
+        total = visible(weights, seen, 0).sum(-1, keepdim=True)
+        if hides_rows:
+            total = total.maximum(_TINY)  # of a row that sees something it is 1 or more
+        weights = weights.dropout(dropout_p, training=dropout_p > 0)
+        if seen is None:
+            return weights.matmul(value).div(total)
+        terms = weights.unsqueeze(-1).mul(value.unsqueeze(-3))
+        return visible(terms, seen.unsqueeze(-1), 0).sum(-2).div(total)
+
+    def _grouped(
+        self, key: Self, value: Self, mask: Self | None, dropout_p: float, is_causal: bool, scale: float | None
+    ) -> Self:
+        heads, own = self.node_shape[-3], key.node_shape[-3]
+        if own == 0 or heads % own:
+            raise ShapeError(
+                f"scaled_dot_product_attention: query {show_shape(self.uop.shape)}, key {show_shape(key.uop.shape)}: "
+                f"{heads} query heads do not share {own} key heads evenly. Make one a multiple of the other."
+            )
+        query = self.unflatten(-3, (own, heads // own))
+        if mask is not None and mask.ndim > 2:
+            mask = mask.unsqueeze(-3) if mask.node_shape[-3] == 1 else mask.unflatten(-3, (own, heads // own))
+        result = query.scaled_dot_product_attention(
+            key.unsqueeze(-3), value.unsqueeze(-3), mask, dropout_p, is_causal, scale
+        )
+        return result.reshape((*result.node_shape[:-4], heads, *result.node_shape[-2:]))

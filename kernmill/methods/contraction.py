@@ -1,0 +1,165 @@
+"""Tensor methods: products summed over shared axes: matmul, einsum, linear.
+
+Half types are multiplied and added in float32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from kernmill.ir import DTypeError, Ops, ShapeError, promote, show_shape
+
+from ..arguments import with_sentences
+from ..lazy import Lazy, accumulator
+from .indexing import Indexing
+
+if TYPE_CHECKING:
+    from ..lazy import Operand
+
+__all__ = ["Contraction", "einsum"]
+
+
+class Contraction(Indexing):
+    """Matrix products."""
+
+    def _contract(self, other: Self, axes: tuple[int, ...]) -> Self:
+        """The product with `other`, broadcast, summed over axes; ints wrap in their own dtype."""
+        dtype = promote(self.dtype, other.dtype)
+        wide = accumulator(dtype)
+        product = self.cast(dtype).cast(wide)._apply(Ops.MUL, other.cast(dtype).cast(wide))
+        return product._reduce(Ops.ADD, axes, False, "matmul").cast(dtype)
+
+    def matmul(self, other: Self) -> Self:
+        """The matrix product over the last axis of self and the last but one of `other`; leading axes broadcast.
+
+        Raises:
+            ShapeError: a 0-d operand, or inner sizes that differ.
+        """
+        if not isinstance(other, Lazy):
+            other = self._tensor(other)
+        shown = f"matmul: {show_shape(self.uop.shape)} @ {show_shape(other.uop.shape)}"
+        if not self.ndim or not other.ndim:
+            raise ShapeError(f"{shown}: a 0-d tensor has no axis to sum over. Use * instead.")
+        left = self if self.ndim > 1 else self.unsqueeze(0)
+        right = other if other.ndim > 1 else other.unsqueeze(1)
+        inner, own = left.node_shape[-1], right.node_shape[-2]
+        if inner is not own and inner != own:
+            raise ShapeError(
+                f"{shown}: inner sizes differ ({inner} and {own}). "
+                f"Transpose one side, or reshape the left to (..., {own})."
+            )
+        result = left.unsqueeze(-2)._contract(right.mT.unsqueeze(-3), (-1,))
+        if self.ndim == 1:
+            result = result.squeeze(-2)
+        return result.squeeze(-1) if other.ndim == 1 else result
+
+    dot = mm = bmm = matmul
+
+    def __matmul__(self, other: Self) -> Self:
+        return self.matmul(other)
+
+    def __rmatmul__(self, other: Operand) -> Self:
+        return self._tensor(other).matmul(self)
+
+    def linear(self, weight: Self, bias: Self | None = None) -> Self:
+        """self @ weight.T + bias, weight of shape (out, in), as in PyTorch."""
+        result = self.matmul(weight.mT if weight.ndim > 1 else weight)
+        return result if bias is None else result.add(bias)
+
+    def outer(self, other: Self) -> Self:
+        """The product of each entry of one vector with each of another."""
+        if self.ndim != 1 or other.ndim != 1:
+            raise ShapeError(
+                f"outer: shapes {show_shape(self.uop.shape)} and {show_shape(other.uop.shape)}: both are vectors. "
+                "Flatten them."
+            )
+        return self.unsqueeze(1).mul(other.unsqueeze(0))
+
+    def einsum(self, *others: Self, formula: str = "") -> Self:
+        """Einstein's sum over this tensor and others; kernmill.einsum takes the formula first."""
+        Contraction._are_tensors((self, *others), "einsum", 'einsum("ij,jk->ik", a, b)')
+        if not formula:
+            raise ShapeError('einsum: no formula. Write kernmill.einsum("ij,jk->ik", a, b).')
+        inputs, output = parse_formula(formula, [t.ndim for t in (self, *others)])
+        result, letters = self._lettered(inputs[0])
+        for n, (tensor, names) in enumerate(zip(others, inputs[1:], strict=True)):
+            right, own = tensor._lettered(names)
+            later = set(output).union(*inputs[n + 2 :])
+            result, letters = result._paired(letters, right, own, later)
+        gone = tuple(a for a, name in enumerate(letters) if name not in output)
+        if gone:
+            result = result._contract(result._make(result._tensor(1).uop), gone)
+            letters = "".join(name for name in letters if name in output)
+        return result.permute([letters.index(name) for name in output]) if output else result
+
+    def _lettered(self, names: str) -> tuple[Self, str]:
+        """One axis a letter: an axis named twice becomes its diagonal."""
+        result = self
+        while len(set(names)) < len(names):
+            name = next(n for n in names if names.count(n) > 1)
+            first, second = names.index(name), names.index(name, names.index(name) + 1)
+            if result.node_shape[first] != result.node_shape[second]:
+                raise ShapeError(
+                    f"einsum: {name!r} names axes of sizes {result.node_shape[first]} and {result.node_shape[second]}."
+                )
+            result = result.diagonal(0, first, second)
+            names = names[:first] + names[first + 1 : second] + names[second + 1 :] + name
+        return result, names
+
+    def _paired(self, letters: str, right: Self, own: str, later: set[str]) -> tuple[Self, str]:
+        """The product of two, summed over the letters that nobody needs later."""
+        both = letters + "".join(n for n in own if n not in letters)
+        sizes = dict(zip(own, right.node_shape, strict=True))
+        for name, size in zip(letters, self.node_shape, strict=True):
+            if name in sizes and size not in (1, sizes[name]) and sizes[name] != 1:
+                raise ShapeError(f"einsum: {name!r} has sizes {size} and {sizes[name]}. Each letter has one size.")
+        left = self.reshape((*self.node_shape, *(1 for _ in both[len(letters) :])))
+        order = [n for n in both if n in own]
+        turned = right.permute([own.index(n) for n in order])
+        turned = turned.reshape([sizes.get(n, 1) for n in both])
+        gone = tuple(a for a, n in enumerate(both) if n not in later)
+        if not gone:
+            return left.mul(turned), both
+        return left._contract(turned, gone), "".join(n for n in both if n in later)
+
+
+def parse_formula(formula: str, ranks: list[int]) -> tuple[list[str], str]:
+    """The letters of each input and of the output; `...` becomes capital Greek letters.
+
+    Raises:
+        ShapeError: the formula and the operands do not fit together.
+    """
+    text = formula.replace(" ", "")
+    left, arrow, output = text.partition("->")
+    inputs = left.split(",")
+    if len(inputs) != len(ranks):
+        raise ShapeError(f"einsum {formula!r}: {len(inputs)} terms for {len(ranks)} tensors. Give one term for each.")
+    spread = [rank - len(names.replace("...", "")) for names, rank in zip(inputs, ranks, strict=True) if "..." in names]
+    dots = "".join(chr(0x391 + i) for i in range(max(spread, default=0)))
+    named = []
+    for names, rank in zip(inputs, ranks, strict=True):
+        extra = rank - len(names.replace("...", ""))
+        full = names.replace("...", dots[len(dots) - extra :] if extra > 0 else "")
+        if len(full) != rank:
+            raise ShapeError(f"einsum {formula!r}: {names!r} names {len(full)} axes of a tensor with {rank}.")
+        named.append(full)
+    if not arrow:
+        seen = "".join(named)
+        output = dots + "".join(sorted(n for n in set(seen) if seen.count(n) == 1 and n not in dots))
+    output = output.replace("...", dots)
+    unknown = sorted(set(output) - set("".join(named)))
+    if unknown or len(set(output)) < len(output):
+        raise ShapeError(f"einsum {formula!r}: the output names each letter of the inputs at most once.")
+    return named, output
+
+
+@with_sentences
+def einsum(formula: str, *tensors: Contraction) -> Contraction:
+    """Einstein's sum, `einsum("ij,jk->ik", a, b)`.
+
+    Raises:
+        DTypeError: no tensors.
+    """
+    if not tensors:
+        raise DTypeError("einsum: no tensors. Give one for each term of the formula.")
+    return tensors[0].einsum(*tensors[1:], formula=formula)

@@ -1,0 +1,307 @@
+"""Tensor methods: convolutions and pooling over any number of spatial axes, by one WINDOW a spatial axis.
+
+x has shape (batch, channels, *spatial). `stride`, `padding`, `dilation` are one number for all spatial axes, or one
+each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Self, TypeVar
+
+from kernmill.ir import (
+    Ops,
+    SettingError,
+    ShapeError,
+    UOp,
+    permute,
+    promote,
+    reduce_axes,
+    reshape,
+    show_shape,
+    shrink,
+    unwindow,
+    window,
+)
+
+from ..lazy import accumulator
+from ..size import as_node
+from .contraction import Contraction
+
+__all__ = ["Convolution"]
+
+Each = int | Sequence[int]
+C = TypeVar("C", bound=Contraction)
+
+
+def each(value: Each, count: int, name: str) -> tuple[int, ...]:
+    """One number per spatial axis.
+
+    Raises:
+        ShapeError: another number of numbers, or one that is too small.
+    """
+    value = as_node(value)
+    values = (value,) * count if isinstance(value, int) else tuple(map(as_node, value))
+    if len(values) != count:
+        raise ShapeError(f"{name}={values} for {count} spatial axes. Give one number, or one for each axis.")
+    least = 0 if name.endswith("padding") else 1
+    if any(isinstance(number, int) and number < least for number in values):
+        raise ShapeError(f"{name}={value}: give at least {least} for each axis.")
+    return values
+
+
+class Convolution(Contraction):
+    """Convolutions, pooling, resizing."""
+
+    def _windows(self, sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Self:
+        """The last axes as window positions, and one new last axis per window."""
+        node = self.uop
+        first = self.ndim - len(sizes)
+        for i, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
+            axis = first + i
+            length = node.shape[axis]
+            if isinstance(length, int) and size == stride and dilation == 1 and length and length % size == 0:
+                node = _blocks(node, axis, size)
+            else:
+                node = window(node, axis, size, stride, dilation)
+        return self._result(node)
+
+    def conv2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        stride: Each = 1,
+        padding: Each | str = 0,
+        dilation: Each = 1,
+        groups: int = 1,
+    ) -> Self:
+        """The convolution (cross-correlation) with weight of shape (out, in / groups, *kernel): 1-d, 2-d, 3-d, ...
+
+        `padding` is also "valid" (none) or "same" (stride 1, output as large as the input).
+
+        Raises:
+            ShapeError: ranks, channels or groups that do not fit together.
+        """
+        rank = weight.ndim - 2
+        shown = f"conv: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}, groups {groups}"
+        if rank < 1 or self.ndim not in (rank + 1, rank + 2):
+            raise ShapeError(f"{shown}: the weight needs 2 axes and one per spatial axis, the input as many.")
+        if self.ndim == rank + 1:
+            return self.unsqueeze(0).conv2d(weight, bias, stride, padding, dilation, groups).squeeze(0)
+        channels, out = self.node_shape[1], weight.shape[0]
+        if groups < 1 or channels != weight.shape[1] * groups or out % groups:
+            raise ShapeError(
+                f"{shown}: {channels} input channels are not {groups} x {weight.shape[1]}, or {out} output channels "
+                "do not divide into the groups. Change the groups or the weight."
+            )
+        kernel = weight.shape[2:]
+        steps, gaps = each(stride, rank, "stride"), each(dilation, rank, "dilation")
+        x = self.pad(spatial_padding(padding, kernel, gaps, rank, self.ndim))
+        spans = [g * (k - 1) + 1 for k, g in zip(kernel, gaps, strict=True)]
+        if any(isinstance(s, int) and span > s for s, span in zip(x.shape[2:], spans, strict=True)):
+            raise ShapeError(f"{shown}: the kernel spans {tuple(spans)}, the padded input {x.shape[2:]}. Pad more.")
+        seen = x._windows(kernel, steps, gaps)
+        places = seen.shape[2 : 2 + rank]
+        seen = seen.reshape((x.shape[0], groups, 1, channels // groups, *places, *kernel))
+        wide = weight.reshape((1, groups, out // groups, channels // groups, *(1,) * rank, *kernel))
+        result = seen._contract(wide, (3, *range(4 + rank, 4 + 2 * rank))).reshape((x.shape[0], out, *places))
+        return result if bias is None else result.add(_for_channels(bias, out, rank, shown))
+
+    conv1d = conv3d = conv2d
+
+    def conv_transpose2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        stride: Each = 1,
+        padding: Each = 0,
+        output_padding: Each = 0,
+        groups: int = 1,
+        dilation: Each = 1,
+    ) -> Self:
+        """The adjoint of conv2d, weight of shape (in, out / groups, *kernel).
+
+        Raises:
+            ShapeError: ranks, channels or groups that do not fit together, or a padding that leaves nothing.
+        """
+        rank = weight.ndim - 2
+        if rank >= 1 and self.ndim == rank + 1:
+            whole = self.unsqueeze(0).conv_transpose2d(weight, bias, stride, padding, output_padding, groups, dilation)
+            return whole.squeeze(0)
+        channels = weight.shape[0]
+        if rank < 1 or self.ndim != rank + 2 or self.node_shape[1] != channels or groups < 1 or channels % groups:
+            raise ShapeError(
+                f"conv_transpose: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}, groups "
+                f"{groups}: the input is (batch, in, one axis or more), the weight (in, out / groups, as many), and "
+                "in a multiple of the groups. Change the groups or the weight."
+            )
+        kernel, dtype, own = weight.shape[2:], promote(self.dtype, weight.dtype), channels // groups
+        x = self.reshape((self.node_shape[0], groups, own, 1, *self.node_shape[2:], *(1,) * rank))
+        wide = weight.reshape((1, groups, own, weight.shape[1], *(1,) * rank, *kernel))
+        parts = x.cast(accumulator(dtype))._contract(wide.cast(accumulator(dtype)), (2,))
+        first = parts.ndim - 2 * rank
+        node = parts.uop
+        rows = zip(each(stride, rank, "stride"), each(dilation, rank, "dilation"), each(padding, rank, "padding"),
+                   each(output_padding, rank, "output_padding"), strict=True)  # fmt: skip
+        for axis, (step, gap, pad, extra) in reversed(list(enumerate(rows, first))):
+            length = (node.shape[axis] - 1) * step + gap * (node.shape[-1] - 1) + 1 + extra
+            if isinstance(length, int) and length <= 2 * pad:
+                raise ShapeError(f"conv_transpose: padding {pad} on both sides leaves nothing of {length} places. "
+                                 "Give a smaller one.")  # fmt: skip
+            placed = reduce_axes(unwindow(node, axis, length, step, gap), Ops.ADD, [len(node.shape) - 1])
+            node = reshape(placed, placed.shape[:-1])
+            node = shrink(node, [(pad, length - pad) if a == axis else (0, s) for a, s in enumerate(node.shape)])
+        result = parts._result(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:]))).cast(dtype)
+        shown = f"conv_transpose: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}"
+        out = groups * weight.shape[1]
+        return result if bias is None else result.add(_for_channels(bias, out, rank, shown))
+
+    conv_transpose1d = conv_transpose3d = conv_transpose2d
+
+    # --- pooling
+    def max_pool2d(
+        self,
+        kernel_size: Each = 2,
+        stride: Each | None = None,
+        padding: Each = 0,
+        dilation: Each = 1,
+        ceil_mode: bool = False,
+    ) -> Self:
+        """The largest value of each window; with one number, windows over the last two axes."""
+        pool = Pool(self.node_shape, kernel_size, stride, padding, dilation, ceil_mode)
+        low = -math.inf if self.dtype.is_float else int(self.dtype.min)
+        seen = self.pad(pool.around(pool.pads, pool.rests), value=low)._windows(pool.kernel, pool.steps, pool.gaps)
+        return seen.max(tuple(range(-pool.rank, 0)))
+
+    def avg_pool2d(
+        self,
+        kernel_size: Each = 2,
+        stride: Each | None = None,
+        padding: Each = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+    ) -> Self:
+        """The mean of each window; padding counts as zeros, unless `count_include_pad` is False."""
+        pool = Pool(self.node_shape, kernel_size, stride, padding, 1, ceil_mode)
+        axes = tuple(range(-pool.rank, 0))
+        seen = self.pad(pool.around(pool.pads, pool.rests))._windows(pool.kernel, pool.steps, pool.gaps)
+        if count_include_pad and not any(pool.rests):
+            return seen.mean(axes)
+        zeros = (0,) * pool.rank
+        ones = self.detach()._filled(1).pad(pool.around(pool.pads, zeros), value=1 if count_include_pad else 0)
+        ones = ones.pad(pool.around(zeros, pool.rests))
+        return seen.sum(axes).div(ones._windows(pool.kernel, pool.steps, pool.gaps).sum(axes))
+
+    def adaptive_avg_pool2d(self, output_size: Each) -> Self:
+        """The mean of equal blocks, so many of them that the last two axes become `output_size`.
+
+        Raises:
+            ShapeError: a size that is no multiple of the wanted one.
+        """
+        wanted = each(output_size, 2, "output_size")
+        sizes = self.node_shape[-2:]
+        if len(sizes) < 2:
+            raise ShapeError(f"adaptive_avg_pool2d: shape {show_shape(self.uop.shape)} has no two axes. Unsqueeze it.")
+        if any(s % w for s, w in zip(sizes, wanted, strict=True)):
+            raise ShapeError(
+                f"adaptive_avg_pool2d: {sizes} is no multiple of {wanted}. Pad the input, or use avg_pool2d."
+            )
+        return self.avg_pool2d([s // w for s, w in zip(sizes, wanted, strict=True)])
+
+    def interpolate(self, size: Each | None = None, scale_factor: Each | None = None, mode: str = "nearest") -> Self:
+        """The spatial axes at another size, each output taking the entry floor(i * in / out).
+
+        Raises:
+            SettingError: a mode other than nearest, or neither or both of size and scale_factor.
+        """
+        if mode != "nearest" or (size is None) == (scale_factor is None):
+            raise SettingError("interpolate: mode is 'nearest', and exactly one of size and scale_factor is given.")
+        rank, old = self.ndim - 2, self.node_shape[2:]
+        if rank < 1 or any(isinstance(s, int) and not s for s in old):
+            raise ShapeError(
+                f"interpolate: shape {show_shape(self.uop.shape)} has no spatial entries. Give (batch, channels, "
+                "*spatial), none of them empty."
+            )
+        factors = each(1 if scale_factor is None else scale_factor, rank, "scale_factor")
+        new = tuple(s * f for s, f in zip(old, factors, strict=True)) if size is None else each(size, rank, "size")
+        result = self
+        for i, (before, after) in enumerate(zip(old, new, strict=True)):
+            if after % before == 0:
+                result = result.repeat_interleave(after // before, 2 + i)
+            else:
+                result = result.index_select(2 + i, [place * before // after for place in range(after)])
+        return result
+
+
+def _for_channels(bias: C, out: int, rank: int, shown: str) -> C:
+    if bias.uop.shape != (out,):
+        raise ShapeError(f"{shown}: a bias of shape {show_shape(bias.uop.shape)}. Give one of ({out},), or None.")
+    return bias.reshape((1, out, *(1,) * rank))
+
+
+def _blocks(x: UOp, axis: int, size: int) -> UOp:
+    """Windows that lie side by side: a reshape, whose gradient adds nothing up."""
+    length = x.shape[axis]
+    assert isinstance(length, int)
+    split = reshape(x, (*x.shape[:axis], length // size, size, *x.shape[axis + 1 :]))
+    order = [a for a in range(len(split.shape)) if a != axis + 1]
+    return permute(split, (*order, axis + 1))
+
+
+def spatial_padding(
+    padding: Each | str, kernel: Sequence[int], gaps: Sequence[int], rank: int, axes: int
+) -> list[tuple[int, int]]:
+    """(before, after) per axis of the input."""
+    if isinstance(padding, str):
+        if padding not in ("same", "valid"):
+            raise ShapeError(f"conv: padding={padding!r}. Give numbers, 'same' or 'valid'.")
+        spare = [g * (k - 1) if padding == "same" else 0 for k, g in zip(kernel, gaps, strict=True)]
+        around = [(s // 2, s - s // 2) for s in spare]
+    else:
+        around = [(p, p) for p in each(padding, rank, "padding")]
+    return [(0, 0)] * (axes - rank) + around
+
+
+class Pool:
+    """The numbers of a pooling call, one per pooled axis."""
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        kernel_size: Each,
+        stride: Each | None,
+        padding: Each,
+        dilation: Each,
+        ceil_mode: bool,
+    ) -> None:
+        kernel_size = as_node(kernel_size)
+        self.rank = 2 if isinstance(kernel_size, int) else len(kernel_size)
+        self.others = len(shape) - self.rank
+        if self.others < 0:
+            raise ShapeError(f"pooling: {self.rank} pooled axes of shape {tuple(shape)}. Unsqueeze it first.")
+        self.kernel = each(kernel_size, self.rank, "kernel_size")
+        self.steps = self.kernel if stride is None else each(stride, self.rank, "stride")
+        self.gaps = each(dilation, self.rank, "dilation")
+        self.pads = each(padding, self.rank, "padding")
+        if any(2 * p > k for p, k in zip(self.pads, self.kernel, strict=True)):
+            raise ShapeError(
+                f"pooling: padding {self.pads} is more than half the kernel {self.kernel}. Pad the input first."
+            )
+        spans = [g * (k - 1) + 1 for k, g in zip(self.kernel, self.gaps, strict=True)]
+        self.rests = tuple(
+            missing_for_ceil(size + 2 * p, span, step, size + p) if ceil_mode else 0
+            for size, p, span, step in zip(shape[self.others :], self.pads, spans, self.steps, strict=True)
+        )
+
+    def around(self, pads: Sequence[int], rests: Sequence[int]) -> list[tuple[int, int]]:
+        """(before, after) per axis: pads on both sides, and rests at the end."""
+        return [(0, 0)] * self.others + [(p, p + rest) for p, rest in zip(pads, rests, strict=True)]
+
+
+def missing_for_ceil(padded: int, span: int, step: int, inside: int) -> int:
+    """Places to add at the end so that the last window, which starts inside, is whole."""
+    count = -(-(padded - span) // step) + 1
+    if (count - 1) * step >= inside:
+        count -= 1
+    return max(0, (count - 1) * step + span - padded)

@@ -1,0 +1,568 @@
+"""Tensor methods: t[..], t[..] = v, gather and scatter. NumPy's rules, advanced indexing included.
+
+Indices that are known (ints, lists, arrays) are checked at the call. Indices that are computed are checked when the
+result is realized: a CHECK node goes with them. There are no scattered writes (segments.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from kernmill.ir import (
+    DTypeError,
+    IndexRangeError,
+    Ops,
+    SettingError,
+    ShapeError,
+    Size,
+    UOp,
+    as_size,
+    assign,
+    broadcast_shapes,
+    dtypes,
+    expand,
+    flatten_axes,
+    iota,
+    numel,
+    permute,
+    reduce_axes,
+    reshape,
+    show_shape,
+    shrink,
+    strided,
+    take,
+)
+
+from ..lazy import Lazy
+from ..size import SymbolicSize, as_node
+from .elementwise import choose
+from .movement import expand_whole
+from .segments import added, last_named, looked_up
+from .sorting import Sortable
+
+if TYPE_CHECKING:
+    from ..lazy import Operand
+
+    Index: TypeAlias = "int | slice | EllipsisType | Lazy | Sequence[Any] | Any | None"
+
+__all__ = ["Indexing"]
+
+
+class Indexing(Sortable):
+    """Indexing."""
+
+    # --- reading
+    def __getitem__(self, index: Index) -> Self:
+        """NumPy's indexing: ints, slices, None, `...`, int tensors and lists, and masks known on the host.
+
+        Every result is a tensor of its own.
+        """
+        source, known = self._unmasked(index)
+        items, region, kept = source._parse(known)
+        basic = source._region(region)
+        return basic._arranged(items, kept)
+
+    def _unmasked(self, index: Index) -> tuple[Self, Index]:
+        """Masks known on the host as the int arrays of their places; True and False index an axis of their own."""
+        import numpy as np
+
+        given = list(index) if isinstance(index, tuple) else [index]
+        masks = [_known_mask(i) if _is_known_mask(i) else None for i in given]
+        if all(mask is None for mask in masks):
+            return self, index
+        uses = [
+            0 if i is None or i is Ellipsis else 1 if m is None else m.ndim for i, m in zip(given, masks, strict=True)
+        ]
+        shape, axis = list(self.uop.shape), 0  # of the source, with the axes of True and False
+        items: list[Any] = []
+        for item, mask, use in zip(given, masks, uses, strict=True):
+            if mask is None:
+                items.append(item)
+                axis += max(0, self.ndim - sum(uses)) if item is Ellipsis else use
+                if item is Ellipsis:  # in full: an axis of True and False counts, too
+                    items[-1:] = [slice(None)] * max(0, self.ndim - sum(uses))
+                continue
+            if not mask.ndim:
+                shape.insert(axis, 1)
+                mask = mask.reshape(1)
+                use = 1
+            sizes = tuple(shape[axis : axis + use])
+            if len(sizes) != use or any(isinstance(s, int) and s != m for s, m in zip(sizes, mask.shape, strict=True)):
+                raise IndexRangeError(
+                    f"t[mask]: a mask of shape {show_shape(mask.shape)} for axes of shape {show_shape(sizes)} of a "
+                    f"tensor of shape {show_shape(self.uop.shape)}. Give a mask of their sizes."
+                )
+            items.extend(np.nonzero(mask))
+            axis += use
+        return self._result(reshape(self.uop, shape)), tuple(items)
+
+    def _parse(self, index: Index) -> tuple[list[Any], list[tuple[Size, Size, int]], list[int]]:
+        """An index in three: items without `...`; (start, stop, step) per axis; the axes that advanced items index."""
+        given = list(index) if isinstance(index, tuple) else [index]
+        for i in given:
+            _refuse_mask(i, self.uop.shape)
+        taken = sum(1 for i in given if i is not None and i is not Ellipsis)
+        ellipses = sum(1 for i in given if i is Ellipsis)
+        if ellipses > 1:
+            raise IndexRangeError("t[..]: more than one `...`. Use one, and `:` for the other axes.")
+        if taken > self.ndim:
+            raise IndexRangeError(
+                f"t[..]: {taken} indices for shape {show_shape(self.uop.shape)}. Give at most {self.ndim}."
+            )
+        place = next((n for n, i in enumerate(given) if i is Ellipsis), len(given))
+        fill = [slice(None)] * (self.ndim - taken)
+        items = [*given[:place], *fill, *given[place + (1 if ellipses else 0) :]]
+        region: list[tuple[Size, Size, int]] = []
+        kept: list[int] = []
+        for item in items:
+            if item is None:
+                continue
+            axis = len(region)
+            size = self.uop.shape[axis]
+            if isinstance(item, slice):
+                region.append(_slice(item, size))
+            elif _is_int(item):
+                at = _checked(item, axis, size)
+                region.append((at, at + 1, 1))
+            else:
+                region.append((0, size, 1))
+                kept.append(axis)
+        return items, region, kept
+
+    def _region(self, region: Sequence[tuple[Size, Size, int]]) -> Self:
+        """The part of each axis; a negative step starts at the end of it."""
+        node = shrink(self.uop, [(start, stop) for start, stop, _ in region])
+        return self._result(strided(node, [step for _, _, step in region]))
+
+    def _arranged(self, items: list[Any], kept: list[int]) -> Self:
+        """Int axes dropped, new axes put in, advanced items applied."""
+        shape: list[Size] = []
+        advanced: list[tuple[int, Any]] = []  # axis of the arranged tensor, index
+        places: list[int] = []  # where among the items an advanced one or an int stands
+        axis = 0
+        for n, item in enumerate(items):
+            if item is None:
+                shape.append(1)
+                continue
+            if isinstance(item, slice):
+                shape.append(self.uop.shape[axis])
+            elif _is_int(item):
+                places.append(n)
+            else:
+                places.append(n)
+                advanced.append((len(shape), item))
+                shape.append(self.uop.shape[axis])
+            axis += 1
+        result = self._result(reshape(self.uop, shape))
+        if not advanced:
+            return result
+        apart = any(b - a > 1 for a, b in itertools.pairwise(places))
+        front = 0 if apart else sum(1 for i in items[: places[0]] if not _is_int(i))
+        return result._advanced([a for a, _ in advanced], [i for _, i in advanced], front)
+
+    def _advanced(self, axes: list[int], items: list[Any], front: int) -> Self:
+        """Axes indexed by int tensors that broadcast; the result's axes go to `front`, NumPy's rule."""
+        index = self._joint(axes, items)
+        rest = [a for a in range(self.ndim) if a not in axes]
+        before, after = rest[:front], rest[front:]
+        node = permute(self.uop, [*before, *axes, *after])
+        if len(axes) > 1:
+            node = flatten_axes(node, front, front + len(axes) - 1)
+        return self._result(take(node, index.uop, front), index)
+
+    def _joint(self, axes: list[int], items: list[Any]) -> Self:
+        """Several indices as one into the merged axes, checked and not negative."""
+        sizes = [self.uop.shape[a] for a in axes]
+        parts = [self._index(item, axis, size) for item, axis, size in zip(items, axes, sizes, strict=True)]
+        shape = broadcast_shapes("t[..]", *(p.uop.shape for p in parts))
+        joint = parts[0]
+        for part, size in zip(parts[1:], sizes[1:], strict=True):
+            joint = joint.mul(size).add(part)
+        return joint._result(expand_whole(joint.uop, shape))
+
+    def _index(self, item: Any, axis: int, size: Size) -> Self:
+        """An index as an int64 tensor with every entry in 0..size-1.
+
+        Raises:
+            IndexRangeError: a known index is outside the axis.
+            DTypeError: the index is no int.
+        """
+        if isinstance(item, Lazy):
+            if not item.dtype.is_int:
+                raise DTypeError(f"t[..]: an index of dtype {item.dtype.name}. Indices are ints; cast it with .long().")
+            return self._computed_index(item.cast(dtypes.int64), axis, size)
+        import numpy as np
+
+        try:
+            array = np.asarray(item)
+        except ValueError:
+            raise ShapeError("t[..]: the inner lists of an index differ in length. Give lists of one length.") from None
+        if array.size == 0 and not hasattr(item, "dtype"):
+            array = array.astype(np.int64)
+        if array.dtype.kind not in "iu":
+            raise DTypeError(
+                f"t[..]: an index of dtype {array.dtype}. Indices are ints, slices, None, `...` or int tensors."
+            )
+        if isinstance(size, int):
+            bad = array[(array < -size) | (array >= size)]
+            if bad.size:
+                raise _out_of_range(int(bad.reshape(-1)[0]), axis, size)
+            array = np.where(array < 0, array + size, array)
+        index = self._upload(array.astype(np.int64), None, self._device)
+        if self._device is None:
+            index._device = index._device or None
+        return index
+
+    def _computed_index(self, index: Lazy, axis: int, size: Size) -> Self:
+        own = self._make(index.uop, index._device)
+        if isinstance(size, int) and own.uop.op is Ops.CONST and not -size <= own.uop.arg < size:
+            raise _out_of_range(own.uop.arg, axis, size)
+        least, most = own.uop.bounds
+        if isinstance(size, int) and least >= 0 and most < size:
+            return own
+        length = own._tensor(size)
+        bad = own.lt(length.neg()).logical_or(own.ge(length))
+        flag = reshape(reduce_axes(bad.uop, Ops.OR, range(bad.ndim)), ())
+        shown = show_shape((size,))[1:-2]
+        message = (
+            f"t[..]: a computed index lies outside axis {axis} of size {shown}. Clamp it, or mask what it selects."
+        )
+        checked = own._result(UOp(Ops.CHECK, own.dtype, (own.uop, flag), message))
+        return choose(checked.lt(0), checked.add(length), checked)
+
+    # --- writing
+    def __setitem__(self, index: Index, value: Operand) -> None:
+        """Replace the part that an index names; the value is broadcast and cast. Other tensors keep the old values."""
+        new = self._own(value)
+        given = _mask_of(index)
+        if given is not None:
+            mask = self._tensor(given) if isinstance(given, Lazy) else self._from_host(_known_mask(given))
+            if mask is given or new.ndim + mask.ndim <= self.ndim:
+                return self._write_masked(mask, new)
+        source, known = self._unmasked(index)
+        if source.node_shape != self.node_shape:
+            raise ShapeError("t[..] = v: True or False among other indices. Use where(mask, values, t).")
+        items, region, kept = self._parse(known)
+        if kept:
+            return self._write_advanced(items, region, kept, new)
+        inner = [i for i in items if i is not None]
+        sizes = [_length(r) for r in region]
+        shown = [1 if i is None else sizes[inner_at] for i, inner_at in _with_axes(items) if not _is_int(i)]
+        wide = expand_value(new.uop, shown)
+        if any(isinstance(size, int) and size == 0 for size in sizes):
+            return None
+        whole = strided(reshape(wide, sizes), [-1 if step < 0 else 1 for _, _, step in region])
+        assert len(inner) == self.ndim
+        node = assign(self.uop, whole, tuple(_forward(r) for r in region))
+        self._become(self._result(node, new))
+        return None
+
+    def _become(self, other: Lazy) -> None:
+        raise NotImplementedError
+
+    def _write_masked(self, mask: Self, value: Self) -> None:
+        shape = mask.uop.shape
+        if shape != self.uop.shape[: mask.ndim]:
+            raise IndexRangeError(
+                f"t[mask] = v: a mask of shape {show_shape(shape)} on a tensor of shape {show_shape(self.uop.shape)}. "
+                "The mask's axes are the first axes of the tensor."
+            )
+        trailing = self.uop.shape[mask.ndim :]
+        if value.ndim > len(trailing):
+            raise ShapeError(
+                "t[mask] = v: how many values are needed is known only when the mask is computed. "
+                "Give one value for all places, or use where(mask, values, t)."
+            )
+        wide = mask._result(reshape(mask.uop, (*shape, *(1 for _ in trailing))))
+        self._become(choose(wide, value, self))
+
+    def _write_advanced(
+        self, items: list[Any], region: list[tuple[Size, Size, int]], kept: list[int], value: Self
+    ) -> None:
+        """Advanced items: for every place the last index position that names it, then its value."""
+        if len(items) == self.ndim and all(
+            a in kept or item == slice(None) for a, item in enumerate(items)
+        ):  # whole rows
+            return self._write_rows(kept, [items[axis] for axis in kept], value)
+        places = self._make(reshape(iota(numel(self.uop.shape)), self.uop.shape))
+        target = places._region(region)._arranged(items, kept)
+        wide = value._result(expand_value(value.uop, target.uop.shape)).flatten()
+        written = self.flatten().unsqueeze(-1)._replaced(target.flatten(), wide.unsqueeze(-1))
+        self._become(written.reshape(self.node_shape))
+
+    def _write_rows(self, axes: list[int], items: list[Any], value: Self) -> None:
+        """Advanced items on some axes, all of the others."""
+        index = self._joint(axes, items)
+        rest = [a for a in range(self.ndim) if a not in axes]
+        front = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+        order = [*axes, *rest]
+        sizes, others = ([self.uop.shape[a] for a in some] for some in (order, rest))
+        wide = expand_value(value.uop, [*others[:front], *index.uop.shape, *others[front:]])
+        after = front + index.ndim
+        first = permute(wide, [*range(front, after), *range(front), *range(after, len(wide.shape))])
+        count, depth = numel(index.uop.shape), numel(tuple(others))
+        rows = value._result(reshape(first, (count, depth)))
+        own = self._result(reshape(permute(self.uop, order), (numel(tuple(sizes[: len(axes)])), depth)))
+        node = reshape(own._replaced(index.flatten(), rows).uop, sizes)
+        written = permute(node, [order.index(a) for a in range(self.ndim)])
+        self._become(self._result(written, value))
+
+    def _replaced(self, index: Self, rows: Self) -> Self:
+        """2-D: self with rows `index` replaced; where an index comes twice the last one counts."""
+        count = index.node_shape[0]
+        if isinstance(count, int) and count == 0:
+            return self
+        found, values = last_named(rows.unsqueeze(0), index.unsqueeze(0), self.node_shape[0])
+        return choose(found.squeeze(0).unsqueeze(-1), values.squeeze(0), self)
+
+    # --- by axis
+    def index_select(self, axis: int, index: Self | Sequence[int]) -> Self:
+        """Entries `index` (1-D) of an axis."""
+        axis = self._axis(axis, "index_select")
+        return self._advanced([axis], [index], axis)
+
+    def gather(self, axis: int, index: Self) -> Self:
+        """out[i][j][k] = self[i][index[i][j][k]][k] for axis 1; the other axes of `index` may be shorter."""
+        axis = self._axis(axis, "gather")
+        self._check_axes("gather", axis, index)
+        if not self.ndim:
+            return self.reshape((1,)).gather(0, index.reshape((1,))).reshape(())
+        shape = index.uop.shape
+        x = self.shrink([None if a == axis else (0, s) for a, s in enumerate(shape)])  # type: ignore[misc]
+        places = self._index(index, axis, self.uop.shape[axis])
+        rows = looked_up(x._as_rows(axis).unsqueeze(-1), places._as_rows(axis))
+        return rows.squeeze(-1)._from_rows(axis, shape)
+
+    def _check_axes(self, call: str, axis: int, index: Self) -> None:
+        """Ensure that only along this axis `index` is longer than self."""
+        own, shape = self.uop.shape, index.uop.shape
+        pairs = [pair for a, pair in enumerate(zip(own, shape, strict=False)) if a != axis]
+        if len(own) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n < m for n, m in pairs):
+            raise ShapeError(
+                f"{call}: an index of shape {show_shape(shape)} for shape {show_shape(own)}. "
+                f"Both need the same number of axes, and only axis {axis} of the index may be the longer one."
+            )
+
+    def _check_source(self, call: str, index: Self, source: Self) -> None:
+        """Ensure that there is a value for every entry of the index."""
+        shape, own = index.uop.shape, source.uop.shape
+        pairs = zip(own, shape, strict=False)
+        if len(own) != len(shape) or any(isinstance(n, int) and isinstance(m, int) and n < m for n, m in pairs):
+            raise ShapeError(
+                f"{call}: values of shape {show_shape(own)} for an index of shape {show_shape(shape)}. "
+                "Give a value for each entry of the index, or one number."
+            )
+
+    def _as_rows(self, axis: int) -> Self:
+        """(rows, entries of the axis)."""
+        node = self.movedim(axis, -1).uop
+        return self._result(reshape(node, (numel(node.shape[:-1]), node.shape[-1])))
+
+    def _from_rows(self, axis: int, shape: Sequence[Size]) -> Self:
+        """Such rows in a shape, its size of the axis apart."""
+        others = [size for a, size in enumerate(shape) if a != axis]
+        return self._result(reshape(self.uop, (*others, self.node_shape[1]))).movedim(-1, axis)
+
+    def _positions(self, axis: int) -> Self:
+        return self._make(iota(self.uop.shape[axis]))
+
+    def take_along_dim(self, index: Self, axis: int | None = None) -> Self:
+        """As gather, with the other axes of self and `index` broadcast; without an axis in the flat tensor."""
+        if axis is None:
+            return self.flatten().gather(0, index.flatten())
+        axis = self._axis(axis, "take_along_dim")
+        shapes = [[1 if a == axis else s for a, s in enumerate(t.uop.shape)] for t in (self, index)]
+        common = broadcast_shapes("take_along_dim", *(tuple(s) for s in shapes))
+        wide = [
+            t._result(expand(t.uop, [t.uop.shape[a] if a == axis else s for a, s in enumerate(common)]))
+            for t in (self, index)
+        ]
+        return wide[0].gather(axis, wide[1])
+
+    def scatter(self, axis: int, index: Self, value: Operand, reduce: str | None = None) -> Self:
+        """self with self[i][index[i][j]] = value[i][j] (axis 1); an index that comes twice: the last counts.
+
+        `reduce` is None, "add" or "multiply": what is there and every value are combined.
+        """
+        axis = self._axis(axis, "scatter")
+        self._check_axes("scatter", axis, index)
+        if not self.ndim:
+            values = self._tensor(value).reshape((1,))
+            return self.reshape((1,)).scatter(0, index.reshape((1,)), values, reduce).reshape(())
+        source = self._own(value)
+        if source.ndim:
+            self._check_source("scatter", index, source)
+        source = source._result(expand_value(source.uop, index.uop.shape) if not source.ndim else
+                                shrink(source.uop, [(0, s) for s in index.uop.shape]))  # fmt: skip
+        places = self._index(index, axis, self.uop.shape[axis])
+        shape, size = index.uop.shape, self.node_shape[axis]
+        rows, named = source._as_rows(axis).unsqueeze(-1), places._as_rows(axis)
+        if reduce in ("add", "multiply"):
+            op, unit = (Ops.ADD, 0) if reduce == "add" else (Ops.MUL, 1)
+            total = added(rows, named, size, op).squeeze(-1)._from_rows(axis, shape)
+            total = total.pad(self._missing(total), value=unit)
+            return self.add(total) if op is Ops.ADD else self.mul(total)
+        if reduce is not None:
+            raise SettingError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
+        if any(isinstance(length, int) and length == 0 for length in shape):
+            return self
+        found, values = last_named(rows, named, size)
+        found, last = found._from_rows(axis, shape), values.squeeze(-1)._from_rows(axis, shape)
+        missing = self._missing(last)
+        return choose(found.pad(missing), last.pad(missing), self)
+
+    def _missing(self, part: Self) -> list[tuple[int, int]]:
+        return [(0, whole - own) for whole, own in zip(self.node_shape, part.node_shape, strict=True)]
+
+    def scatter_add(self, axis: int, index: Self, value: Self) -> Self:
+        """As scatter, adding to what is there."""
+        return self.scatter(axis, index, value, reduce="add")
+
+    def masked_select(self, mask: Self) -> Self:
+        """Refused: how many values a mask selects is not known before it is computed."""
+        raise _data_dependent("masked_select")
+
+    def nonzero(self) -> Self:
+        """Refused: how many values are not zero is not known before they are computed."""
+        raise _data_dependent("nonzero")
+
+
+def _data_dependent(call: str) -> ShapeError:
+    return ShapeError(
+        f"{call}: the shape of the result depends on the data, and shapes are fixed before anything is computed. "
+        "Use where(mask, t, 0), or NumPy: t.numpy()[mask.numpy()]."
+    )
+
+
+def _is_int(item: object) -> bool:
+    return (
+        isinstance(item, (int, UOp, SymbolicSize))
+        or (hasattr(item, "__index__") and not isinstance(item, Lazy) and not _ndim(item))
+    ) and not isinstance(item, bool)
+
+
+def _ndim(item: object) -> int:
+    return int(getattr(item, "ndim", 0))
+
+
+def _mask_of(index: Any) -> Any:
+    """The bool mask that is the whole index, if it is one."""
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    return index if _is_mask(index) and not isinstance(index, tuple) else None  # each of a tuple is for axes of its own
+
+
+def _is_mask(item: Any) -> bool:
+    if isinstance(item, Lazy):
+        return item.dtype.is_bool
+    if isinstance(item, (list, tuple)):
+        return len(item) > 0 and all(_is_mask(i) for i in item)
+    return isinstance(item, bool) or getattr(getattr(item, "dtype", None), "kind", "") == "b"
+
+
+def _is_known_mask(item: Any) -> bool:
+    """A mask of bools or NumPy bools, no tensor among them."""
+    if isinstance(item, (list, tuple)):
+        return len(item) > 0 and all(_is_known_mask(i) for i in item)
+    return not isinstance(item, Lazy) and _is_mask(item)
+
+
+def _known_mask(item: Any) -> Any:
+    import numpy as np
+
+    try:
+        return np.asarray(item)
+    except ValueError:
+        raise ShapeError("t[mask]: the mask's rows differ in length. Give rows of one length.") from None
+
+
+def _refuse_mask(item: Any, shape: Sequence[Size]) -> None:
+    if _is_mask(item):
+        raise _data_dependent(f"t[mask] of shape {show_shape(tuple(shape))}")
+
+
+def _out_of_range(index: int, axis: int, size: int) -> IndexRangeError:
+    allowed = f"Valid are {-size} to {size - 1}." if size else "The axis is empty."
+    return IndexRangeError(f"t[..]: index {index} is outside axis {axis} of size {size}. {allowed}")
+
+
+def _checked(item: Any, axis: int, size: Size) -> Size:
+    item = as_node(item)
+    if isinstance(item, UOp):
+        return _from_end(item, size)
+    at = int(item.__index__())
+    if isinstance(size, int):
+        if not -size <= at < size:
+            raise _out_of_range(at, axis, size)
+        return at % size
+    return size + at if at < 0 else at
+
+
+def _slice(item: slice, size: Size) -> tuple[Size, Size, int]:
+    """(start, stop, step): the elements start..stop, of which every |step|-th is taken, from the end if step < 0."""
+    if item.step is not None and not hasattr(item.step, "__index__"):
+        raise DTypeError(f"t[..]: {item.step!r} as the step of a slice. Steps are whole numbers or None.")
+    step = 1 if item.step is None else int(item.step.__index__())
+    if step == 0:
+        raise IndexRangeError("t[::0]: a step of 0 never ends. Give another step.")
+    start, stop = as_node(item.start), as_node(item.stop)
+    for end in (start, stop):
+        if end is not None and not isinstance(end, UOp) and not hasattr(end, "__index__"):
+            raise DTypeError(f"t[..]: {end!r} as an end of a slice. Ends are whole numbers or None.")
+    if isinstance(size, UOp) or isinstance(start, UOp) or isinstance(stop, UOp):
+        return _symbolic_slice(slice(start, stop), size, step)
+    start, stop, step = item.indices(size)
+    count = len(range(start, stop, step))
+    if not count:
+        return 0, 0, 1
+    last = start + (count - 1) * step
+    return (start, last + 1, step) if step > 0 else (last, start + 1, step)
+
+
+def _symbolic_slice(item: slice, size: Size, step: int) -> tuple[Size, Size, int]:
+    start: Size = 0 if item.start is None else _from_end(item.start, size)
+    stop: Size = size if item.stop is None else _from_end(item.stop, size)
+    return start, stop, step
+
+
+def _from_end(place: Size, size: Size) -> Size:
+    """A place counted from the front: one that is negative for all values of its variables counts from the end."""
+    greatest = place if isinstance(place, int) else place.bounds[1]
+    return size + place if greatest < 0 else place
+
+
+def _length(part: tuple[Size, Size, int]) -> Size:
+    start, stop, step = part
+    if step in (1, -1):
+        return as_size(stop - start)
+    return as_size((stop - start + abs(step) - 1) // abs(step))
+
+
+def _forward(part: tuple[Size, Size, int]) -> tuple[Size, Size, int]:
+    """The same places with a positive step, in ascending order."""
+    start, stop, step = part
+    return start, stop, abs(step)
+
+
+def _with_axes(items: Sequence[Any]) -> list[tuple[Any, int]]:
+    """Each item with the number of axes before it."""
+    result, axis = [], 0
+    for item in items:
+        result.append((item, axis))
+        axis += item is not None
+    return result
+
+
+def expand_value(value: UOp, shape: Sequence[Size]) -> UOp:
+    """A value broadcast to the place it is written to; leading axes of size 1 drop, as in NumPy."""
+    while len(value.shape) > len(shape) and value.shape[0] == 1:
+        value = reshape(value, value.shape[1:])
+    if len(value.shape) > len(shape) or broadcast_shapes("t[..] = v", value.shape, tuple(shape)) != tuple(shape):
+        raise ShapeError(
+            f"t[..] = v: a value of shape {show_shape(value.shape)} into a place of shape {show_shape(tuple(shape))}. "
+            "Reshape or expand the value."
+        )
+    return expand_whole(value, shape)

@@ -1,0 +1,310 @@
+"""Random numbers: Threefry-2x32 with 20 rounds, a counter-based generator, written in uint32 ops.
+
+The number at place i of the n-th call is a function of (seed, n, i) alone: equal on every device and for any number of
+threads. Seed and n stand in a small buffer that the kernels read. Each call adds its place to n in the graph; what has
+been used up is written back by the next realize(), whatever it realizes, as an ASSIGN among its roots. A captured graph
+therefore holds that ASSIGN and goes on to new numbers each time it is replayed.
+
+Source: Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Sequence
+from math import prod
+from typing import Self
+
+from kernmill.ir import (
+    DTypeError,
+    DTypeLike,
+    ShapeError,
+    UOp,
+    as_dtype,
+    assign,
+    dtypes,
+    expand,
+    iota,
+    process_lock,
+    reshape,
+    setting,
+    show_shape,
+    shrink,
+)
+from kernmill.runtime import upload
+
+from ..arguments import with_sentences
+from ..lazy import device_name
+from .convolution import Convolution
+from .movement import flat_sizes
+from .scan import Scan
+
+__all__ = ["Random", "manual_seed", "threefry"]
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+_WORD = 0xFFFFFFFF
+_ODD = 0x9E3779B1  # scatters the seeds of children
+
+
+def threefry(key: tuple[UOp, UOp], counter: tuple[UOp, UOp]) -> tuple[UOp, UOp]:
+    """Two random uint32 words for a counter of two words under a key of two words."""
+    keys = (*key, key[0] ^ key[1] ^ _PARITY)
+    x, y = counter[0] + keys[0], counter[1] + keys[1]
+    for step in range(5):
+        for turn in _ROTATIONS[step % 2]:
+            x = x + y
+            y = ((y << turn) | (y >> (32 - turn))) ^ x
+        x = x + keys[(step + 1) % 3]
+        y = y + keys[(step + 2) % 3] + (step + 1)
+    return x, y
+
+
+class _Generator:
+    """The state on one device: the words (seed, number of the next call), and how many calls are not yet in it."""
+
+    def __init__(self, state: Random) -> None:
+        self.state = state
+        self.pending = 0
+
+    def words(self, shape: Sequence[int]) -> tuple[UOp, UOp]:
+        """Two uint32 words for each place of a shape; counts as one call."""
+        count = prod(shape)
+        seed, call = (shrink(self.state.uop, [(i, i + 1)]) for i in (0, 1))
+        place = iota(count)
+        low, high = place.cast(dtypes.uint32), (place >> 32).cast(dtypes.uint32)
+        x, y = threefry((expand(seed, (count,)), high), (low, expand(call + self.pending, (count,))))
+        self.pending += 1
+        return reshape(x, shape), reshape(y, shape)
+
+    def advance(self) -> Random:
+        """The state with the calls made so far written into it."""
+        if self.pending:
+            old = self.state.uop
+            self.state._put(assign(old, old + iota(2).cast(dtypes.uint32) * self.pending))
+            self.pending = 0
+        return self.state
+
+
+_generators: dict[str, _Generator] = {}
+_lock = process_lock()
+_seed: int | None = None
+_forks = 0  # children so far
+
+
+@with_sentences
+def manual_seed(seed: int) -> None:
+    """Start the random numbers of every device anew from a seed (its low 32 bits). Forked children get others."""
+    global _seed, _forks
+    with _lock:
+        _seed, _forks = int(seed), 0
+        _generators.clear()
+
+
+def _seed_now() -> int:
+    return int(setting("SEED")) if _seed is None else _seed
+
+
+def _before_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+def _after_fork() -> None:
+    """A forked child draws numbers of its own: its seed is made of its parent's, and of which child it is."""
+    manual_seed((_seed_now() * _ODD + _forks) * _ODD & _WORD)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+
+
+class Random(Convolution, Scan):
+    """Random tensors."""
+
+    @classmethod
+    def _words(cls, shape: tuple[int | Sequence[int], ...], device: str | None) -> tuple[Self, Self]:
+        sizes = flat_sizes(shape)
+        if any(isinstance(s, UOp) or s < 0 for s in sizes):
+            raise ShapeError(
+                f"random tensor of shape {show_shape(sizes)}: sizes are whole numbers, 0 or more, none symbolic."
+            )
+        place = device_name(device)
+        with _lock:
+            if place not in _generators:
+                import numpy as np
+
+                node = upload(np.array([_seed_now() & _WORD, 0], np.uint32), dtypes.uint32, place)
+                _generators[place] = _Generator(cls._make(node, place))
+            x, y = _generators[place].words(sizes)
+            return cls._make(x, place), cls._make(y, place)
+
+    @classmethod
+    def _states(cls) -> list[Random]:
+        """What every realize() brings up to date: how many calls were made on each device."""
+        with _lock:
+            return [generator.advance() for generator in _generators.values()]
+
+    # --- distributions
+    @classmethod
+    def _unit(cls, words: tuple[Self, Self], dtype: DTypeLike, *, above_zero: bool = False) -> Self:
+        """Words as floats in [0, 1), or in (0, 1]: as many bits as the dtype holds, so that nothing rounds up to 1."""
+        dtype = as_dtype(dtype)
+        if not dtype.is_float:
+            raise DTypeError(f"random numbers between 0 and 1 in {dtype.name}: use a float dtype, or randint.")
+        if dtype is dtypes.float64:
+            high, low = (w.cast(dtypes.uint64) for w in words)
+            bits, digits = high.mul(1 << 21).bitwise_xor(low.bitwise_right_shift(11)), 53
+        else:
+            digits = {dtypes.float16: 11, dtypes.bfloat16: 8}.get(dtype, 24)
+            bits = words[0].bitwise_right_shift(32 - digits)
+        number = bits.cast(dtypes.float64 if digits > 24 else dtypes.float32)
+        return (number.add(1.0) if above_zero else number).mul(2.0**-digits).cast(dtype)
+
+    @classmethod
+    def rand(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DTypeLike = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Even numbers in [0, 1)."""
+        return cls._unit(cls._words(shape, device), dtype)._as_leaf(requires_grad)
+
+    def _as_leaf(self, requires_grad: bool) -> Self:
+        return self.requires_grad_() if requires_grad else self
+
+    @classmethod
+    def randn(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DTypeLike = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Normal numbers of mean 0 and deviation 1, by Box and Muller; half types from float32."""
+        if not as_dtype(dtype).is_float:
+            raise DTypeError(f"normal numbers in {as_dtype(dtype).name}: use a float dtype, or randint.")
+        x, y = cls._words(shape, device)
+        wide = dtypes.float64 if as_dtype(dtype) is dtypes.float64 else dtypes.float32
+        radius = cls._unit((x, y), wide, above_zero=True).log().mul(-2.0).sqrt()
+        angle = cls._unit((y, x), wide).mul(2.0 * math.pi).cos()
+        return radius.mul(angle).cast(dtype)._as_leaf(requires_grad)
+
+    @classmethod
+    def randint(
+        cls,
+        low: int,
+        high: int | None,
+        shape: Sequence[int],
+        *,
+        dtype: DTypeLike = dtypes.default_int,
+        device: str | None = None,
+    ) -> Self:
+        """Whole numbers from low to high - 1, even to one part in 2^32; high None: 0 to low - 1."""
+        if high is None:
+            low, high = 0, low
+        dtype = as_dtype(dtype)
+        if not dtype.is_int or low < dtype.min or high - 1 > dtype.max:
+            raise DTypeError(f"randint: {low} to {high} does not fit {dtype.name}. Use a wider int dtype.")
+        if not 0 < high - low <= 2**32:
+            raise ShapeError(f"randint: from {low} to {high}: give high > low, at most 2^32 apart.")
+        words = cls._words((tuple(shape),), device)[0].cast(dtypes.uint64)
+        return words.mul(high - low).bitwise_right_shift(32).cast(dtypes.int64).add(low).cast(dtype)
+
+    @classmethod
+    def uniform(
+        cls,
+        *shape: int | Sequence[int],
+        low: float = 0.0,
+        high: float = 1.0,
+        dtype: DTypeLike = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Even numbers from low to high."""
+        return cls.rand(*shape, dtype=dtype, device=device).mul(high - low).add(low)._as_leaf(requires_grad)
+
+    @classmethod
+    def normal(
+        cls,
+        *shape: int | Sequence[int],
+        mean: float = 0.0,
+        std: float = 1.0,
+        dtype: DTypeLike = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Normal numbers of this mean and deviation."""
+        return cls.randn(*shape, dtype=dtype, device=device).mul(std).add(mean)._as_leaf(requires_grad)
+
+    @classmethod
+    def randperm(cls, n: int, *, device: str | None = None) -> Self:
+        """The numbers 0 to n-1 in random order, by sorting random keys (n * n comparisons)."""
+        high, low = cls._words((n,), device)
+        keys = high.cast(dtypes.uint64).mul(2**32).bitwise_or(low.cast(dtypes.uint64))
+        return keys.argsort()
+
+    @classmethod
+    def kaiming_uniform(
+        cls,
+        *shape: int | Sequence[int],
+        a: float = 0.0,
+        dtype: DTypeLike = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """He's initialization for weights of shape (out, in, *kernel) before a leaky ReLU of slope a."""
+        sizes = flat_sizes(shape)
+        bound = math.sqrt(6.0 / ((1 + a * a) * max(1, prod(sizes[1:]))))
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    @classmethod
+    def glorot_uniform(
+        cls,
+        *shape: int | Sequence[int],
+        dtype: DTypeLike = dtypes.default_float,
+        device: str | None = None,
+        requires_grad: bool = False,
+    ) -> Self:
+        """Glorot's initialization for weights of shape (out, in, *kernel)."""
+        sizes = flat_sizes(shape)
+        if not sizes:
+            raise ShapeError("glorot_uniform: no sizes. Give those of the weights, (out, in, *kernel).")
+        bound = math.sqrt(6.0 / max(1, sizes[0] * prod(sizes[2:]) + prod(sizes[1:])))
+        return cls.uniform(*shape, low=-bound, high=bound, dtype=dtype, device=device, requires_grad=requires_grad)
+
+    def rand_like(self, *, dtype: DTypeLike | None = None) -> Self:
+        """Even numbers in [0, 1) in this tensor's shape, dtype and on its device."""
+        return self.rand(self.node_shape, dtype=dtype or self.dtype, device=self._device)
+
+    def randn_like(self, *, dtype: DTypeLike | None = None) -> Self:
+        """Normal numbers in this tensor's shape, dtype and on its device."""
+        return self.randn(self.node_shape, dtype=dtype or self.dtype, device=self._device)
+
+    def bernoulli(self) -> Self:
+        """1 with the probability that each entry says, else 0."""
+        wide = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
+        return self.rand(self.node_shape, dtype=wide, device=self._device).lt(self.detach()).cast(self.dtype)
+
+    def multinomial(self, num_samples: int, replacement: bool = False) -> Self:
+        """Numbers of classes drawn with the weights in the last axis; without replacement by an exponential race."""
+        weights, num_samples = self.detach()._float_wide(), operator.index(num_samples)
+        if replacement:
+            bounds = weights.cumsum(-1)
+            total = bounds.shrink(
+                [*(None for _ in self.node_shape[:-1]), (self.node_shape[-1] - 1, self.node_shape[-1])]
+            )
+            drawn = self.rand((*self.node_shape[:-1], num_samples), device=self._device).mul(total)
+            below = bounds.unsqueeze(-2).le(drawn.unsqueeze(-1)).sum(-1)
+            return below.clamp(max=self.node_shape[-1] - 1)
+        x, y = self._words((self.node_shape,), self._device)
+        race = self._unit((x, y), dtypes.float32, above_zero=True).log().neg().div(weights)
+        return race.topk(num_samples, largest=False)[1]
+
+    def _float_wide(self) -> Self:
+        """Half types and ints as float32."""
+        return self if self.dtype in (dtypes.float32, dtypes.float64) else self.cast(dtypes.float32)

@@ -1,0 +1,168 @@
+"""Tensor methods: running sums and sorting.
+
+Running values over more than 16 entries are made of blocks: what each adds up to, what stands before it, both joined.
+
+Sorting orders int64 keys, the value above its place, so that no two are equal and the order is stable; values of 64
+bits are sorted by their lower halves, then by their upper ones.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+from kernmill.ir import Op, Ops, ShapeError, dtypes, iota
+
+from ..lazy import accumulator
+from ..size import SymbolicSize
+from .elementwise import choose
+from .indexing import Indexing
+
+__all__ = ["Scan"]
+
+_BLOCK = 16
+
+
+class _Kind(NamedTuple):
+    """What running values are made of."""
+
+    unit: float  # what changes nothing
+    fold: Callable[[Any], Any]  # all along the last axis to one
+    join: Callable[[Any, Any], Any]  # two to one
+
+
+class Scan(Indexing):
+    """Running sums and sorting."""
+
+    # --- running values
+    def cumsum(self, axis: int = 0) -> Self:
+        """Running sums along an axis; ints in int64, half types added in float32."""
+        return self._running(Ops.ADD, axis, "cumsum")
+
+    def cumprod(self, axis: int = 0) -> Self:
+        """Running products along an axis; ints in int64, half types multiplied in float32."""
+        return self._running(Ops.MUL, axis, "cumprod")
+
+    def _running(self, op: Op, axis: int, call: str) -> Self:
+        kind = _kind(op, 0 if op is Ops.ADD else 1)
+        if self.dtype.is_float:
+            return self.cast(accumulator(self.dtype))._scan(kind, axis, call).cast(self.dtype)
+        wide = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int64
+        return self.cast(wide)._scan(kind, axis, call)
+
+    def cummax(self, axis: int = 0) -> Self:
+        """The largest value so far along an axis; nan from the first nan on. Values only."""
+        return self._scan(self._extreme(Ops.MAX), axis, "cummax")
+
+    def cummin(self, axis: int = 0) -> Self:
+        """The smallest value so far along an axis; nan from the first nan on. Values only."""
+        return self._scan(self._extreme(Ops.MIN), axis, "cummin")
+
+    def logcumsumexp(self, axis: int = 0) -> Self:
+        """log(cumsum(exp(x))) along an axis, without overflow; half types added in float32."""
+        x = self._floating()
+        wide = x.cast(accumulator(x.dtype))
+        return wide._scan(_LOG_SUM, axis, "logcumsumexp").cast(x.dtype)
+
+    def _scan(self, kind: _Kind, axis: int, call: str) -> Self:
+        axis = self._axis(axis, call)
+        if not self.ndim or (isinstance(self.node_shape[axis], int) and self.node_shape[axis] == 0):
+            return self
+        return self.movedim(axis, -1)._scan_last(kind).movedim(-1, axis)
+
+    def _extreme(self, op: Op) -> _Kind:
+        limit = self.dtype.min if op is Ops.MAX else self.dtype.max
+        return _kind(op, limit if self.dtype.is_float else int(limit))
+
+    def _lower(self) -> Self:
+        """True where column <= row, as many of both as the last axis has entries, for every row of the tensor.
+
+        Places are repeated before they are compared: what is compared at full size is computed where it is used.
+        """
+        size = self.node_shape[-1]
+        shape = (*self.node_shape, size)
+        place = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
+        return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
+
+    def _scan_last(self, kind: _Kind) -> Self:
+        """Blocks folded, what stands before each block, and every place in its block joined with that."""
+        size = self.node_shape[-1]
+        if size <= _BLOCK:
+            wide = self.unsqueeze(-2)
+            short: Self = kind.fold(choose(self._lower(), wide, wide._filled(kind.unit)))
+            return short
+        rows = -(-size // _BLOCK)
+        padded = self.pad([*((0, 0) for _ in self.node_shape[:-1]), (0, rows * _BLOCK - size)], value=kind.unit)
+        blocks = padded.reshape((*self.node_shape[:-1], rows, _BLOCK))
+        last = kind.fold(blocks)
+        before = last.pad([*((0, 0) for _ in last.node_shape[:-1]), (1, 0)], value=kind.unit)
+        before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(kind)
+        joined: Self = kind.join(blocks._scan_last(kind), before.unsqueeze(-1)).reshape(padded.node_shape)
+        if padded.node_shape != self.node_shape:
+            joined = joined._stored()  # whole blocks: a loop over a part of them would add up each place by itself
+        return joined.shrink([*(None for _ in self.node_shape[:-1]), (0, size)])
+
+    # --- sorting
+    def _order(self, axis: int, descending: bool, count: int | None, call: str) -> Self:
+        """The places of the first `count` elements in sorted order."""
+        axis = self._axis(axis, call)
+        x = self.detach().movedim(axis, -1) if self.ndim else self.detach().reshape(1)
+        order = x._sorted_places(descending, count)
+        return order.movedim(-1, axis) if self.ndim else order.reshape(())
+
+    def _sorted_places(self, descending: bool, count: int | None) -> Self:
+        ordered = self._ordered()
+        if descending:
+            ordered = ordered.bitwise_not()
+        if self.dtype.bits < 64:
+            return ordered._sorted_by_part(count)
+        by_low = ordered.bitwise_and(0xFFFFFFFF).sub(1 << 31)._sorted_by_part(None)
+        by_high = ordered.bitwise_right_shift(32).gather(-1, by_low)._sorted_by_part(count)
+        return by_low.gather(-1, by_high)
+
+    def argsort(self, axis: int = -1, descending: bool = False) -> Self:
+        """The places of the elements in sorted order, int64. Stable; nan counts as the largest."""
+        return self._order(axis, descending, None, "argsort")
+
+    def _picked(self, order: Self, axis: int) -> Self:
+        return self.gather(axis, order) if self.ndim else self
+
+    def sort(self, axis: int = -1, descending: bool = False) -> tuple[Self, Self]:
+        """The elements in order, and the places they had. Stable; nan counts as the largest, so it comes last."""
+        order = self._order(axis, descending, None, "sort")
+        return self._picked(order, axis), order
+
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Self]:
+        """The k largest (or smallest) elements in order, and their places; the first of equal ones first.
+
+        Raises:
+            ShapeError: fewer than k elements.
+        """
+        size = self.node_shape[self._axis(axis, "topk")] if self.ndim else 1
+        k = k if isinstance(k, SymbolicSize) else operator.index(k)
+        if isinstance(size, int) and not 0 <= k <= size:
+            raise ShapeError(f"topk: {k} of {size} elements. Ask for 0 to {size}.")
+        order = self._order(axis, largest, k, "topk")
+        return self._picked(order, axis), order
+
+    def median(self, axis: int | None = None) -> Self:
+        """The middle value, the lower one of two as in PyTorch; nan if there is one."""
+        if axis is None:
+            return self.flatten().median(0)
+        axis = self._axis(axis, "median")
+        values, _ = self.sort(axis)
+        size = self.node_shape[axis]
+        if not size:
+            raise ShapeError("median: nothing has no median. Check the size first.")
+        middle = values.index_select(axis, [(size - 1) // 2]).squeeze(axis)
+        last = values.index_select(axis, [size - 1]).squeeze(axis)
+        return choose(last.isnan(), last, middle)
+
+
+def _kind(op: Op, unit: float) -> _Kind:
+    return _Kind(unit, lambda t: t._reduce(op, -1, False, "scan"), lambda a, b: a._apply(op, b))
+
+
+_LOG_SUM = _Kind(-math.inf, lambda t: t.logsumexp(-1), lambda a, b: a.logaddexp(b))

@@ -1,0 +1,211 @@
+"""Rows looked up by computed places, rows added up at computed places, and the last row for each place.
+
+Looking up and adding up are each other's gradient. There are no scattered writes. Which entries name a place is found
+
+- by comparing every place with every entry, in the kernel that adds them up: where few entries are compared;
+- by sorting the entries with their places. Then those of a place stand side by side, and a search finds their first. A
+  tree holds what 2, 4, 8, .. of them add up to; a run of entries is made of at most two nodes of each level. So no sum
+  holds what belongs to another place, none is longer than it must be, and its order is that of the entries.
+
+What is computed by sorting says itself what its gradient is: the rules of its nodes would sort once for each of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from kernmill.ir import DType, Op, Ops, Size, UOp, dtypes, iota, numel, reshape, take
+
+from ..lazy import KNOWN, accumulator
+from .elementwise import choose
+from .sorting import Sortable
+
+__all__ = ["added", "is_long", "last_named", "looked_up"]
+
+_FEW = 8  # entries that are compared with every place while its sum is written
+_SEARCH = 64  # comparisons in the time of a search
+_SHORT = 1 << 24  # comparisons in the time of the kernels of a sort
+_SORT = 1  # times log2(count) squared: comparisons in the time in which an entry is sorted
+_NODES = 24  # comparisons in the time in which an entry is added to the tree
+
+Rows = TypeVar("Rows", bound=Sortable)
+
+
+def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
+    """Whether so many entries, each compared with so many places in this depth, are better sorted; of each row."""
+    if not (isinstance(count, int) and isinstance(places, int) and isinstance(depth, int) and isinstance(rows, int)):
+        return False  # known at launch only
+    if count <= _FEW or count * depth <= _SEARCH or rows * count * places * depth <= _SHORT:
+        return False
+    return places * depth > _SORT * count.bit_length() ** 2 + _NODES * depth
+
+
+def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) -> None:
+    """Remember the gradient of a node. What is reshaped counts: a reshape of a reshape leaves the first one out."""
+    while source.op is Ops.RESHAPE:
+        source = source.src[0]
+    shape = source.shape
+    KNOWN[node] = source, lambda grad: reshape(adjoint(Sortable._make(grad)).uop, shape)
+
+
+def looked_up(x: Rows, index: Rows) -> Rows:
+    """out[b, n] = x[b, index[b, n]].
+
+    Shapes: (rows, places, ..), (rows, count) -> (rows, count, ..).
+    """
+    rows, places = x.node_shape[:2]
+    flat = index.add(_starts(index, rows, places)) if rows != 1 else index
+    merged = reshape(x.uop, (numel((rows, places)), *x.node_shape[2:]))
+    result = x._result(take(merged, flat.uop, 0), flat)
+    if x.dtype.is_float:
+        own = index.uop  # no tensor: what is remembered keeps none alive
+        _is_linear(result.uop, x.uop, lambda grad: added(grad, Sortable._make(own), places))
+    return result
+
+
+def added(x: Rows, index: Rows, places: Size, op: Op = Ops.ADD) -> Rows:
+    """out[b, p] = the sum of x[b, n] where index[b, n] = p, 0 where there is none; half types added in float32.
+
+    MUL multiplies them, 1 where there is none: no sum, so it always compares.
+    Shapes: (rows, count, depth), (rows, count) -> (rows, places, depth).
+    """
+    wide = x.cast(accumulator(x.dtype))
+    rows, count, depth = x.node_shape
+    if op is not Ops.ADD or not is_long(count, places, depth, rows):
+        hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1)).unsqueeze(-1)
+        near = wide.unsqueeze(1)
+        return choose(hit, near, near._filled(0 if op is Ops.ADD else 1))._reduce(op, 2, False, "scatter").cast(x.dtype)
+    result = _added_sorted(x, _sorted(index, places), places).cast(x.dtype)
+    if x.dtype.is_float:
+        own = index.uop
+        _is_linear(result.uop, x.uop, lambda grad: looked_up(grad, Sortable._make(own)))
+    return result
+
+
+def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
+    """For each place: whether index names it, and x at the last entry that does.
+
+    Shapes: (rows, count, depth), (rows, count) -> (rows, places), (rows, places, depth).
+    """
+    rows, count = index.node_shape
+    entry = _numbers(index, count, index.dtype)
+    if is_long(count, places, 1, rows):
+        runs = _sorted(index, places)
+        end = index._make(runs.end(places).uop)
+        found = end.gt(index._make(runs.first(places).uop))
+        entries = index._make(runs.entry.uop)
+        last = _at(entries, end.sub(1).maximum(0)).cast(index.dtype).sub(_starts(index, rows, count))
+    else:
+        hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1))
+        last = choose(hit, entry, entry._filled(-1))._reduce(Ops.MAX, -1, False, "scatter")
+        found = last.ge(0)
+    last = choose(found, last, last._filled(0))
+    values = looked_up(x, last)
+    if x.dtype.is_float:
+        nodes = index.uop, last.uop
+
+        def to_winners(grad: Sortable) -> Sortable:
+            named, winner = (Sortable._make(node) for node in nodes)
+            wins = looked_up(winner, named).eq(Sortable._make(entry_node)).unsqueeze(-1)
+            part = looked_up(grad, named)
+            return choose(wins, part, part._filled(0))
+
+        entry_node = entry.uop
+        _is_linear(values.uop, x.uop, to_winners)
+    return found, values
+
+
+# --- by sorting ------------------------------------------------------------------------------------------------------
+class _Runs(NamedTuple):
+    """Entries in the order of their places. Rows are padded to a power of two."""
+
+    entry: Sortable  # of each sorted one: its number, counted through all rows
+    place: Sortable  # and its place, counted through all rows of `start`
+    start: Sortable  # (rows, places + 1): where the entries of each place start, counted through all rows
+
+    def first(self, places: Size) -> Sortable:
+        return self.start.shrink([None, (0, places)])  # type: ignore[list-item]
+
+    def end(self, places: Size) -> Sortable:
+        return self.start.shrink([None, (1, places + 1)])  # type: ignore[list-item]
+
+
+def _sorted(index: Sortable, places: Size) -> _Runs:
+    rows, count = index.shape
+    assert isinstance(places, int)
+    bits = (count - 1).bit_length()
+    width = 1 << bits
+    dtype = _holding((places + 1) << bits)
+    padded = index.cast(dtype).pad([(0, 0), (0, width - count)], value=places)
+    keys = padded.bitwise_left_shift(bits).bitwise_or(_numbers(index, width, dtype))._merged(width)._stored()
+    small = _holding(rows * max(width, places + 1) + 1)
+    entry = keys.bitwise_and(width - 1).cast(small).minimum(count - 1).add(_starts(keys, rows, count, small))
+    place = keys.bitwise_right_shift(bits).cast(small).minimum(places - 1).add(_starts(keys, rows, places + 1, small))
+    flat = keys.flatten()
+    wanted = _numbers(index, places + 1, dtype).bitwise_left_shift(bits)
+    start = _starts(index, rows, width, small).expand((rows, places + 1))
+    for step in [*(width >> bit for bit in range(1, bits + 1)), 1]:
+        start = choose(_at(flat, start.add(step - 1)).lt(wanted), start.add(step), start)
+    return _Runs(entry.flatten(), place.flatten(), start._stored())
+
+
+def _added_sorted(x: Rows, runs: _Runs, places: Size) -> Rows:
+    rows, count, depth = x.shape
+    assert isinstance(places, int)
+    first, end = runs.first(places), runs.end(places)
+    if places <= count:
+        return _folded(x, runs, (first.flatten(), end.flatten())).reshape((rows, places, depth))
+    here = _numbers(first, runs.entry.shape[0], first.dtype)  # of a run the first has the sum, no other has any
+    start = runs.start.flatten()
+    stop = choose(here.eq(_at(start, runs.place)), _at(start, runs.place.add(1)), here)
+    sums = _folded(x, runs, (here, stop._stored()))._stored()
+    found = first.lt(end).unsqueeze(-1)
+    values = _at(sums, first.minimum(here.shape[0] - 1))
+    return choose(found, values, values._filled(0))
+
+
+def _folded(x: Rows, runs: _Runs, bounds: tuple[Sortable, Sortable]) -> Rows:
+    """What the sorted entries from one place up to another add up to.
+
+    Of a level the run takes its first node where that is the right half of its parent, and its last one where that is
+    a left half: what is left are whole parents.
+    """
+    rows, count, depth = x.shape
+    nodes = _at(x.reshape((rows * count, depth)), runs.entry).cast(accumulator(x.dtype))
+    first, end = bounds
+    parts: list[Rows] = []
+    while True:
+        some, last = first.lt(end), end.sub(1)
+        ends = [
+            (some.logical_and(first.bitwise_and(1).eq(1)), first),
+            (some.logical_and(last.bitwise_and(1).eq(0)), last),
+        ]
+        is_root = nodes.shape[0] == rows
+        for is_taken, place in [(some, first)] if is_root else ends:
+            part = _at(nodes, place.maximum(0).minimum(nodes.shape[0] - 1))
+            parts.append(choose(is_taken.unsqueeze(-1), part, part._filled(0)))
+        if is_root:
+            return functools.reduce(lambda a, b: a._apply(Ops.ADD, b), parts)
+        first, end = first.add(1).bitwise_right_shift(1), end.bitwise_right_shift(1)
+        nodes = nodes.reshape((nodes.shape[0] // 2, 2, depth))._reduce(Ops.ADD, 1, False, "scatter")._stored()
+
+
+# --- small words -----------------------------------------------------------------------------------------------------
+def _at(x: Rows, index: Sortable) -> Rows:
+    return x._result(take(x.uop, index.uop, 0), index)
+
+
+def _numbers(like: Rows, count: Size, dtype: DType) -> Rows:
+    return like._make(iota(count, dtype))
+
+
+def _starts(like: Rows, rows: Size, step: Size, dtype: DType = dtypes.int64) -> Rows:
+    """(rows, 1): where each row starts, of so many entries each."""
+    return like._make(reshape(iota(rows, dtype), (rows, 1))).mul(like._make(iota(1, dtype))._tensor(step))
+
+
+def _holding(count: int) -> DType:
+    """The ints that count so far."""
+    return dtypes.int32 if count <= 1 << 31 else dtypes.int64

@@ -1,0 +1,407 @@
+"""Straight code for whole calls: it launches only what it was written for, and is what plain execution is."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Context, IndexRangeError, Tensor, Variable, jit, nn
+from kernmill.captures.reader import MISS
+from kernmill.captures.tensor_memory import buffer_of, own
+from kernmill.runtime import collecting_kernels
+
+
+def real(*values: float) -> Tensor:
+    return Tensor(np.array(values, np.float32)).realize()
+
+
+W = real(5, 7)
+N = Variable("n", 1, 2)
+
+
+def with_state(x: Tensor) -> Tensor:
+    return x * W + 1
+
+
+def nested(x: Tensor, y: Tensor) -> Any:
+    return [x + y, (x, {"y": y * 2, "one": 1})], W, Tensor([3.0]), (x - y).reshape(2, 1)
+
+
+def sized(x: Tensor, n: Any) -> Any:
+    return x[:n].sum(), n, x * n
+
+
+@pytest.mark.parametrize(
+    ("function", "looks"),
+    [
+        (with_state, [(real(1, 2),), (real(3, 4),), (real(1, 2).reshape(2),)]),
+        (nested, [(real(1, 2), real(3, 4)), (real(5, 6), real(7, 8))]),
+        (sized, [(real(1, 2), N.bind(1)), (real(1, 2), N.bind(2)), (real(4, 5), N.bind(1))]),
+        (lambda x: x.exp(), [(real(1, 2),)]), (lambda x: None, [(real(1, 2),)]), (lambda: W * 2, [()]),
+        (lambda x: x, [(real(1, 2),), (real(3, 4),)]), (lambda x: x[1:], [(real(1, 2),), (real(3, 4),)]),
+    ],
+)  # fmt: skip
+def test_it_is_what_plain_execution_is(function: Callable[..., Any], looks: list[Any]) -> None:
+    step = jit(function)
+    kept = []
+    for turn in range(6):
+        for look in looks:
+            found = step(*look)
+            kept.append((found, show(found)))
+            assert show(found) == show(function(*look))
+            if turn > 2:
+                assert step._recent
+                (entry,) = (e for e in step._recent[:1])
+                assert entry.call is not None
+                again = entry.call(look, {})
+                assert again is not MISS
+                assert show(again) == show(found)
+    for found, shown in kept:  # nothing was written where an older result lies
+        assert show(found) == shown
+
+
+def show(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.numpy().tolist()
+    if isinstance(value, (list, tuple)):
+        return [show(item) for item in value]
+    return [show(item) for item in value.items()] if isinstance(value, dict) else value
+
+
+def test_state_that_moved() -> None:
+    """A tensor of the state in other memory, then back: the addresses are those of now."""
+    weight = real(1, 2)
+    step = jit(lambda x: x * weight)
+    x = real(3, 4)
+    for _ in range(4):
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+    for value in range(4):
+        weight.assign(weight + value).realize()
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+        weight.replace(real(value, 1))
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+
+
+def test_reports_are_made_when_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    step = jit(lambda x: x * 3)
+    x = real(1, 2)
+    for _ in range(4):
+        step(x)
+    with collecting_kernels() as found:
+        step(x)
+    assert len(found) == 1
+    capsys.readouterr()
+    with Context(DEBUG=2):
+        step(x)
+    assert capsys.readouterr().err
+    step(x)
+    assert not capsys.readouterr().err
+
+
+def test_results_outlive_many_calls() -> None:
+    """More results alive than memory is kept for; some with views, some seen by NumPy."""
+    step = jit(lambda x: (x * 2, (x + 1).reshape(2, 1)))
+    alive: list[Any] = []
+    for value in range(20):
+        a, b = step(real(value, value))
+        alive.append((value, a if value % 3 else a.numpy(), b[1] if value % 2 else b))
+        if value % 5 == 4:
+            del alive[::2]
+        for v, first, second in alive:
+            np.testing.assert_array_equal(first if isinstance(first, np.ndarray) else first.numpy(), [2 * v, 2 * v])
+            assert set(second.numpy().ravel()) == {v + 1}
+
+
+def test_a_launch_that_fails_leaves_no_trace() -> None:
+    table = real(1, 2, 3)
+    step = jit(lambda i: table[i] * 2)
+    for at in ([0, 1], [2, 2], [1, 0]):
+        np.testing.assert_array_equal(step(Tensor(at).realize()).numpy(), 2 * table.numpy()[at])
+    with pytest.raises(IndexError):
+        step(Tensor([0, 7]).realize())
+    np.testing.assert_array_equal(step(Tensor([2, 0]).realize()).numpy(), [6, 2])
+
+
+def test_a_step_in_another_context() -> None:
+    """Code that ended in the entry itself had a variable of the name of what asks for the settings, and failed."""
+    total = real(0, 0)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        total.assign(total + x)
+        return total * 2
+
+    for number in range(4):
+        assert step(real(1, 2)).tolist() == [2.0 * (number + 1), 4.0 * (number + 1)]
+    with Context(THREADS=1):
+        assert step(real(1, 2)).tolist() == [10.0, 20.0]
+    for threads in (1, 2, 1, 1, 2):
+        with Context(THREADS=threads):
+            step(real(1, 2))
+    assert step(real(1, 2)).tolist() == [22.0, 44.0]
+
+
+def test_tensors_that_are_written_are_looked_for_elsewhere_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code's own variables counted as somebody who sees the last argument: each call walked over all tensors."""
+    walks: list[Any] = []
+
+    def counted(tensor: Any) -> Any:
+        walks.append(tensor)
+        return own(tensor)
+
+    monkeypatch.setattr("kernmill.captures.entry.own", counted)
+    first, second = Tensor([1.0, 2.0, 3.0, 4.0]), Tensor([1.0, 2.0])
+
+    @jit
+    def step(parts: list[Tensor]) -> None:
+        for part in parts:
+            part[:1] = part[:1] + 1.0
+
+    for _ in range(6):
+        step([first, second])
+    assert len(walks) == 2
+    kept = second + 0.0  # somebody sees it now
+    step([first, second])
+    assert len(walks) == 4
+    assert kept.tolist() == [7.0, 2.0]
+    assert (first.tolist(), second.tolist()) == ([8.0, 2.0, 3.0, 4.0], [8.0, 2.0])
+
+
+def _interrupted(call: Callable[[], object], at: int) -> bool:
+    """Whether Ctrl-C came: at the bytecode of this number in the code that replays."""
+    left = at
+
+    def trace(frame: Any, event: str, _: object) -> Any:
+        nonlocal left
+        place = frame.f_code.co_filename
+        if "captured function" not in place and not place.endswith(("runtime/replay.py", "kernmill/captures/entry.py")):
+            return None
+        frame.f_trace_opcodes = True
+        left -= event == "opcode"
+        if left < 0:
+            raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("function", [with_state, sized])
+def test_a_replay_that_was_interrupted_leaves_nothing_half_done(function: Callable[..., Any]) -> None:
+    """Addresses and variables count as given only when each of their places holds them."""
+    step = jit(function)
+    looks: list[Any] = [(real(n, 2).to(W.device).realize(), N.bind(n)) for n in (1, 2)]
+    looks = [look[: 1 if function is with_state else 2] for look in looks]
+    wanted = [show(function(*look)) for look in looks]
+    for _ in range(3):
+        assert [show(step(*look)) for look in looks] == wanted
+    count = 0
+    while _interrupted(lambda: step(*looks[1]), count):
+        assert [show(step(*looks[number])) for number in (1, 0)] == wanted[::-1], count
+        count += 1
+    assert count > 100
+
+
+def test_state_that_is_taken_over_is_known_when_all_of_it_is() -> None:
+    """Ctrl-C while other weights are looked up: they were taken for known, with the addresses of those before."""
+    weights: list[Tensor] = []
+    step = jit(lambda x: x * weights[0] + weights[1])
+    x, looks = real(5, 6), [(real(1, 2), real(3, 4)), (real(7, 8), real(9, 10))]
+
+    def call(number: int) -> Any:
+        weights[:] = looks[number]
+        return show(step(x))
+
+    wanted = [[8, 16], [44, 58]]
+    for _ in range(3):
+        assert [call(0), call(1)] == wanted
+    count = 0
+    while _interrupted(lambda: call(1), count):
+        assert [call(1), call(0)] == wanted[::-1], count
+        count += 1
+    assert count > 1000
+
+
+def trained(lr: float = 0.1) -> tuple[Any, list[Tensor], Any]:
+    """A captured step over two parameters with Adam, and the same step without jit over others."""
+    made = []
+    for _ in range(2):
+        params = [Tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), requires_grad=True),
+                  Tensor(np.linspace(0, 1, 4, dtype=np.float32), requires_grad=True)]  # fmt: skip
+        optimizer = nn.optim.Adam(params, lr)
+        made.append((params, optimizer))
+
+    def step_of(params: list[Tensor], optimizer: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            optimizer.zero_grad()
+            loss = (x @ params[0] + params[1]).relu().cross_entropy(y)
+            loss.backward()
+            optimizer.step(loss)
+            return loss
+
+        return step
+
+    return jit(step_of(*made[0])), made[0][0], partial(step_of(*made[1]))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    """Numbers and labels, on the device of the test."""
+    return real(1, 2, 3, 4, 5, 6).reshape(2, 3), Tensor([1, 3]).realize()
+
+
+def addresses(params: list[Tensor]) -> list[int]:
+    return [buffer_of(p.grad).address for p in params]  # type: ignore[union-attr,arg-type]
+
+
+def test_a_training_step_is_what_plain_execution_is_and_writes_gradients_where_they_are() -> None:
+    step, params, plain = trained()
+    places = []
+    for turn in range(8):
+        assert show(step(*batch())) == pytest.approx(show(plain(*batch())), rel=1e-4)
+        places.append((addresses(params), [id(p.grad) for p in params]))
+        assert turn < 3 or step._recent[0].call is not None
+    assert places[4] == places[5] == places[6] == places[7]
+
+
+def grad_of(params: list[Tensor]) -> Tensor:
+    assert params[0].grad is not None
+    return params[0].grad
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        grad_of, lambda params: grad_of(params).numpy(), lambda params: grad_of(params).detach(),
+        lambda params: grad_of(params) * 2, lambda params: [grad_of(params).reshape(12)],
+        lambda params: (grad_of(params) + 1).realize(), lambda params: params[0].detach(),
+        lambda params: params[0].numpy(), lambda params: params[0] * 2, lambda params: {"x": grad_of(params)[1:]},
+    ],
+)  # fmt: skip
+def test_what_somebody_keeps_of_a_step_stays_as_it_is(look: Callable[[list[Tensor]], Any]) -> None:
+    step, params, _ = trained()
+    for _ in range(5):
+        step(*batch())
+    kept = look(params)
+    shown = show(copied(kept))
+    for _ in range(3):
+        step(*batch())
+        assert show(copied(kept)) == shown
+    del kept
+    gc.collect()
+    step(*batch())
+    place = addresses(params)
+    step(*batch())
+    assert addresses(params) == place  # nobody looks any more
+
+
+def copied(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def test_a_gradient_that_was_exchanged_or_taken_away_between_steps() -> None:
+    step, params, plain = trained()
+    for _ in range(5):
+        step(*batch()), plain(*batch())
+    mine = Tensor(np.full((3, 4), 7, np.float32)).realize()
+    params[0].grad = mine
+    assert show(step(*batch())) == pytest.approx(show(plain(*batch())), rel=1e-4)
+    assert show(mine) == [[7] * 4] * 3
+    params[1].grad = None
+    for _ in range(3):
+        assert show(step(*batch())) == pytest.approx(show(plain(*batch())), rel=1e-4)
+
+
+def test_a_gradient_that_is_added_to_is_read_first() -> None:
+    """Once it was zeroed by hand; then each step adds to what is there, which no replay may write over."""
+    w = Tensor(np.ones((2, 2), np.float32), requires_grad=True)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        loss = (x @ w).sum()
+        loss.backward()
+        w.grad.realize(loss)  # type: ignore[union-attr]
+        return loss
+
+    for turn in range(6):
+        step(real(1, 2).reshape(1, 2))
+        assert show(w.grad) == [[turn + 1] * 2, [2 * turn + 2] * 2]
+
+
+def test_a_step_that_returns_its_gradient_gives_another_each_time() -> None:
+    w = Tensor(np.ones(2, np.float32), requires_grad=True)
+
+    @jit
+    def step(x: Tensor) -> Any:
+        w.grad = None
+        (w * x).sum().backward()
+        w.grad.realize()  # type: ignore[attr-defined]
+        return w.grad
+
+    kept = [step(real(turn, 2)) for turn in range(6)]
+    assert show(kept) == [[turn, 2] for turn in range(6)]
+
+
+def test_a_label_out_of_range_is_told_by_a_replay_that_writes_in_place() -> None:
+    step, params, _ = trained()
+    for _ in range(5):
+        step(*batch())
+    with pytest.raises(IndexRangeError):
+        step(batch()[0], Tensor([1, 9]).realize())
+    step(*batch())
+    assert np.isfinite(params[0].numpy()).all()
+
+
+def test_a_cache_that_is_written_in_place_by_straight_code() -> None:
+    cache = Tensor(np.zeros((4, 2), np.float32)).realize()
+    place = Variable("p", 0, 3)
+
+    @jit
+    def put(x: Tensor, p: Any) -> Tensor:
+        cache[p : p + 1] = x
+        return cache.sum().realize(cache)
+
+    wanted = np.zeros((4, 2), np.float32)
+    for turn in range(12):
+        wanted[turn % 4] = turn
+        old = cache.detach() if turn == 7 else None
+        before = show(old) if old is not None else None
+        assert show(put(real(turn, turn).reshape(1, 2), place.bind(turn % 4))) == wanted.sum()
+        assert show(cache) == wanted.tolist()
+        assert old is None or show(old) == before
+
+
+def test_gradients_are_not_written_where_another_thread_may_take_them() -> None:
+    """It may do so while a launch is under way; and it may have one already when they are counted."""
+    step, params, _ = trained()
+    for _ in range(5):
+        step(*batch())
+    place, is_done = addresses(params), threading.Event()
+    step(*batch())
+    assert addresses(params) == place
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(is_done.wait)
+        step(*batch())
+        assert addresses(params) != place
+        is_done.set()
+    place = addresses(params)
+    step(*batch())
+    assert addresses(params) != place
+    place = addresses(params)
+    step(*batch())
+    assert addresses(params) == place

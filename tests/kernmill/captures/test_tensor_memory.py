@@ -1,0 +1,129 @@
+"""Tensors and their memory: what is owned, shared, renewed and realized."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Tensor, jit
+from kernmill.captures.tensor_memory import buffer_of, make_real, own, refresh, stored
+from kernmill.runtime import Buffer
+
+
+def made(requires_grad: bool = False) -> Tensor:
+    return Tensor(np.ones((2, 3), np.float32), requires_grad=requires_grad).realize()
+
+
+def test_own_memory_stays_where_it_is() -> None:
+    tensor = made()
+    before = buffer_of(tensor)
+    assert before is not None
+    assert own(tensor).address == before.address
+
+
+def test_shared_memory_is_copied() -> None:
+    tensor = made()
+    for share in (tensor.clone, lambda: tensor * 2, tensor.numpy):
+        other: Any = share()
+        before = buffer_of(tensor)
+        assert before is not None
+        assert own(tensor).address != before.address
+        np.testing.assert_array_equal(tensor.numpy(), np.ones((2, 3)))
+        assert other.shape == (2, 3)
+
+
+def test_new_nodes_over_the_same_memory() -> None:
+    tensor, leaf = made(), made(requires_grad=True)
+    loss = (leaf * 3).sum()
+    before = [(t.uop, buffer_of(t)) for t in (tensor, leaf)]
+    refresh([tensor, leaf, tensor.clone()])
+    for t, (uop, buffer) in zip((tensor, leaf), before, strict=True):
+        assert t.uop is not uop
+        assert buffer_of(t) is buffer
+    loss.backward()  # what was computed from the leaf before still leads to it
+    assert leaf.grad is not None
+    np.testing.assert_array_equal(leaf.grad.numpy(), np.full((2, 3), 3))
+
+
+def test_make_real_takes_a_tensor_twice() -> None:
+    tensor = made() + 1
+    make_real([tensor, tensor])
+    assert stored(tensor.uop) is not None
+
+
+def test_assignments_to_constants_leave_no_memory_behind() -> None:
+    """Such a node is part of a plan, which is kept: it kept the memory as well."""
+
+    def buffers_after(rows: int) -> int:
+        table = Tensor.ones(rows, 10).pad([(1, 0), (0, 0)])
+        table[0] = 5
+        assert (table + 1).sum().item() == rows * 20 + 60
+        del table
+        gc.collect()
+        return sum(isinstance(found, Buffer) for found in gc.get_objects())
+
+    before = buffers_after(500)
+    assert [buffers_after(500 + more) for more in range(1, 4)] == [before] * 3
+
+
+def test_what_is_the_same_as_what_is_written_is_not_written_under_it() -> None:
+    """contiguous() of memory is that memory, by another node than the one whose references are counted."""
+    total = Tensor(np.zeros(4, np.float32)).realize()
+
+    @jit
+    def add(x: Tensor) -> None:
+        total.assign(total + x)
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(5):
+        add(one)
+    before = total.contiguous().realize()
+    for _ in range(3):
+        add(one)
+    assert (before.tolist(), total.tolist()) == ([5] * 4, [8] * 4)
+
+
+def test_memory_of_a_result_that_was_written_in_place_is_not_used_again() -> None:
+    """By another node than the one that the result had, and in a Buffer of its own since."""
+    place = SimpleNamespace(total=Tensor(np.zeros(4, np.float32)).realize())
+    twice = jit(lambda x: x * 2)
+
+    @jit
+    def add(x: Tensor) -> None:
+        place.total.assign(place.total + x)
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(3):
+        twice(one)
+        add(one)
+    place.total = twice(one).contiguous().realize()
+    for _ in range(3):
+        add(one)
+    for _ in range(6):
+        twice(one)
+    assert place.total.tolist() == [5] * 4
+
+
+@pytest.mark.parametrize("is_leaf", [False, True])
+def test_what_another_capture_was_given_is_not_written_under_it(is_leaf: bool) -> None:
+    """Its capture gave the copy a node of its own, so that nobody else seemed to see the memory of the one written."""
+    total = Tensor(np.zeros(4, np.float32), requires_grad=is_leaf).realize()
+
+    @jit
+    def add(x: Tensor) -> None:
+        total.assign(total.detach() + x)
+        total.realize()
+
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(5):
+        add(one)
+    before = total.detach()
+    other = jit(lambda x: x + 1)
+    for _ in range(3):
+        other(before)
+    add(one)
+    assert (before.tolist(), total.tolist()) == ([5] * 4, [6] * 4)

@@ -1,0 +1,103 @@
+"""`kernmill tune`: the program's kernels, the time's shares, what is printed, what a later process finds."""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+
+import pytest
+
+from kernmill.commands.cli import main
+from kernmill.commands.tuning import ProgressLine, collect, tune_all
+from kernmill.compiler import parse_schedule
+from kernmill.ir import Context, KernmillError
+from kernmill.runtime import Tuned, get_device, schedules
+
+PROGRAM = """
+import sys
+from kernmill import Tensor
+if __name__ == "__main__":
+    x = Tensor([[1.0, 2.0], [3.0, 4.5]])
+    print((x @ x).sum().item(), sys.argv[1:])
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> None:
+    """The commands choose their device themselves."""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def test_the_kernels_of_a_program(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = collect(program, ["3", "b"])
+    assert "['3', 'b']" in capsys.readouterr().out
+    assert found
+    assert found == sorted(found, key=lambda f: -f.share)
+    assert sum(f.share for f in found) == pytest.approx(1)
+
+
+def test_no_such_program() -> None:
+    with pytest.raises(KernmillError, match="there is no file 'nowhere' and no module of that name"):
+        collect("nowhere", [])
+
+
+def test_the_command_stores_what_it_finds(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Context(CACHE_DIR=str(tmp_path / "cache")):
+        assert main(["tune", "--seconds", "2", program, "0"]) == 0
+        kernels = collect(program, ["0"])
+        assert any(schedules.stored_schedule(get_device(f.device), f.kernel) for f in kernels)
+    text = capsys.readouterr().err
+    assert "[1/" in text
+    assert "The schedules are stored" in text
+
+
+@pytest.mark.parametrize(("cache", "why"), [("0", "CACHE=0"), ("ro", "CACHE=ro")])
+def test_it_does_not_say_stored_where_nothing_is(
+    program: str, capsys: pytest.CaptureFixture[str], cache: str, why: str
+) -> None:
+    """It promised that the schedules "are stored and will be used from now on" with no cache to store them in."""
+    with Context(CACHE=cache):
+        assert main(["tune", "--seconds", "1", program, "0"]) == 0
+    text = capsys.readouterr().err
+    assert f"No schedule is stored ({why})" in text
+    assert "will be used" not in text
+
+
+def test_a_program_without_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of none of them it said that their schedules are stored."""
+    (tmp_path / "idle.py").write_text("print('idle')")
+    assert main(["tune", str(tmp_path / "idle.py")]) == 0
+    assert capsys.readouterr().err == (
+        f"kernmill tune: {tmp_path / 'idle.py'} launches no kernel, so there is nothing to tune\n"
+    )
+
+
+def test_time_that_is_up_ends_it(program: str) -> None:
+    assert tune_all(collect(program, ["0"]), 0.0, 2, io.StringIO()) == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_line_that_changes_on_a_terminal_only(program: str) -> None:
+    kernel = collect(program, ["0"])[0].kernel
+    found = Tuned(kernel, parse_schedule(""), 1500.0, 3000.0, 7, lost=1)
+    shown, plain = Terminal(), io.StringIO()
+    for stream in (shown, plain):
+        line = ProgressLine(stream, 3, time.monotonic() + 9)
+        line.number = 2
+        line.changing(found)
+        line.done(found)
+    assert plain.getvalue() == f"[2/3] {kernel.name}: 3.0 us -> 1.5 us (2.00x), 7 tried, 1 lost\n"
+    assert shown.getvalue().startswith("\r")
+    assert "s left" in shown.getvalue()
