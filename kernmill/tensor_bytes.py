@@ -12,8 +12,8 @@ from kernmill.ir import DType, dtypes, reshape
 from kernmill.runtime import allocate_buffer, buffer_node, current_recording, upload
 
 from .lazy import device_name
-from .room import Room
 from .tensor import Tensor
+from .weight_arena import WeightArena
 
 __all__ = ["bytes_of", "in_new_memory", "tensor_over"]
 
@@ -38,11 +38,13 @@ def tensor_over(
     return Tensor._make(reshape(upload(array, dtype, place, borrow=borrow), tuple(shape)), place)
 
 
-def in_new_memory(dtype: DType, shape: Sequence[int], device: str | None = None, room: Room | None = None) -> Tensor:
-    """A realized tensor with whatever values its memory had: for who assigns all of them, part by part. In `room`, if
+def in_new_memory(
+    dtype: DType, shape: Sequence[int], device: str | None = None, arena: WeightArena | None = None
+) -> Tensor:
+    """A realized tensor with whatever values its memory had: for who assigns all of them, part by part. In `arena`, if
     it is one of that device."""
     place = device_name(device)
-    made = partial(allocate_buffer, place) if room is None or room.device != place else room.buffer
+    made = partial(allocate_buffer, place) if arena is None or arena.device != place else arena.buffer
     buffer = made(dtype, prod(shape))
     buffer.is_borrowed = current_recording() is not None  # each replay needs memory of its own: this is not written
     return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), place)

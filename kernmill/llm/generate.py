@@ -18,7 +18,7 @@ from kernmill.runtime import get_device, launched_ns
 from ..captures import Jit
 from ..formats import gguf
 from ..quant import QuantizedTensor, load_tensor
-from ..room import Room
+from ..weight_arena import WeightArena
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .layer_templates import LayerTemplates
@@ -114,16 +114,16 @@ class Model:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         """
         file = source if isinstance(source, gguf.File) else gguf.read(source)
-        used, room = set[str](), Room(get_device().name)
+        used, arena = set[str](), WeightArena(get_device().name)
 
         def weight(name: str) -> Weight | None:
             used.add(name)
-            return _loaded(file, name, room) if name in file.entries else None
+            return _loaded(file, name, arena) if name in file.entries else None
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels are to come, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside):
             model = cls.of(file.metadata, weight, **options)
-            room.close()
+            arena.close()
             _check_all_used(file, used, model.config.name)
             return model
 
@@ -364,12 +364,12 @@ def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
         )
 
 
-def _loaded(file: gguf.File, name: str, room: Room) -> Weight:
+def _loaded(file: gguf.File, name: str, arena: WeightArena) -> Weight:
     """A tensor of a file. Matrices are copied: blocks in the order in which products read them fastest, plain values
     for the large pages that memory of our own has."""
     is_matrix = len(file.entries[name].shape) == 2
     found = load_tensor(file, name, copied=is_matrix)
     if is_matrix:
-        found = found.interleaved(room) if isinstance(found, QuantizedTensor) else found
+        found = found.interleaved(arena) if isinstance(found, QuantizedTensor) else found
         file.release(name)
     return found

@@ -10,9 +10,9 @@ from typing import Self
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 
 from ..captures import Jit
-from ..room import Room
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
+from ..weight_arena import WeightArena
 from .block import BlockType, Codes
 from .product import product
 from .registry import block_type
@@ -90,16 +90,16 @@ class QuantizedTensor:
         blocks = x.unflatten(-1, (x.shape[-1] // kind.values, kind.values))
         return cls(kind.encode(blocks), kind, x.shape)
 
-    def interleaved(self, room: Room | None = None) -> Self:
+    def interleaved(self, arena: WeightArena | None = None) -> Self:
         """The same values with 16 rows side by side: word n of all of them, then word n + 1. Products read that as fast
-        as memory gives it. Made now, in as much memory again, in a room if one is given (the last rows are filled up to
-        16); itself where they lie so, and where there is no matrix with values.
+        as memory gives it. Made now, in as much memory again, in an arena if one is given (the last rows are filled up
+        to 16); itself where they lie so, and where there is no matrix with values.
         """
         if self.interleave > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
             return self
         groups = -(-self.shape[0] // _INTERLEAVE)
         shape = (groups, self.data.shape[1], _INTERLEAVE * self.type.size_bytes // _WORD, _WORD)
-        laid = in_new_memory(dtypes.uint8, shape, self.device, room)
+        laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
         _laying(self.type)(self.data, laid)
         return type(self)(laid.flatten(-2), self.type, self.shape, interleave=_INTERLEAVE)
 

@@ -1,4 +1,4 @@
-"""class Room: memory for what is written once and read again and again: side by side, in large pages if they are quick.
+"""class WeightArena: memory for what is written once and read often: side by side, in large pages if they are quick.
 
 What is read from beginning to end lies best in large pages, but fresh ones may be slow to get (a virtual machine's host
 gives memory when it is touched): one that was slow is followed by ordinary ones.
@@ -12,7 +12,7 @@ import time
 from kernmill.ir import DType, dtypes
 from kernmill.runtime import Buffer, allocate_buffer, allocator
 
-__all__ = ["Room"]
+__all__ = ["WeightArena"]
 
 _WHOLE_BYTES = 64 << 20  # of one mapping: what is not used of it costs no memory
 _LARGE_PAGE = 2 << 20
@@ -21,8 +21,8 @@ _SLOW_S = 1e-3  # to touch a large page; 0.1 to 0.3 ms where the memory is there
 _PATIENCE = 32  # pages that are ordinary ones after a slow one
 
 
-class Room:
-    """Buffers side by side. Their memory goes back when all that lie in one mapping, and the room, are gone."""
+class WeightArena:
+    """Buffers side by side. Their memory goes back when all that lie in one mapping, and the arena, are gone."""
 
     def __init__(self, device: str) -> None:
         self.device = device

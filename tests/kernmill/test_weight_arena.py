@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kernmill import room as module
+from kernmill import weight_arena as module
 from kernmill.ir import dtypes
-from kernmill.room import Room
+from kernmill.weight_arena import WeightArena
 
 needs_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="a system without large pages")
 MB = 1 << 20
@@ -18,8 +18,8 @@ def _fill(buffer: Any, value: int) -> None:
 
 @needs_pages
 def test_buffers_lie_side_by_side_and_aligned() -> None:
-    room = Room("LLVM")
-    a, b, c = (room.buffer(dtypes.uint8, n) for n in (1000, 64, 5))
+    arena = WeightArena("LLVM")
+    a, b, c = (arena.buffer(dtypes.uint8, n) for n in (1000, 64, 5))
     assert (b.address - a.address, c.address - b.address) == (1024, 64)
     assert a.address % 64 == 0
     assert (a.nbytes, b.nbytes, c.nbytes) == (1000, 64, 5)
@@ -27,8 +27,8 @@ def test_buffers_lie_side_by_side_and_aligned() -> None:
 
 @needs_pages
 def test_what_is_larger_than_a_mapping_has_one_of_its_own() -> None:
-    room = Room("LLVM")
-    small, large, after = (room.buffer(dtypes.float32, n) for n in (100, 20 * MB, 100))
+    arena = WeightArena("LLVM")
+    small, large, after = (arena.buffer(dtypes.float32, n) for n in (100, 20 * MB, 100))
     _fill(large, 3)
     _fill(small, 1)
     _fill(after, 2)
@@ -51,19 +51,19 @@ def test_large_pages_are_tried_until_one_is_slow(seconds: float, tried: int, mon
 
     monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
     monkeypatch.setattr("time.perf_counter", tick)
-    room = Room("LLVM")
+    arena = WeightArena("LLVM")
     for _ in range(200):
-        room.buffer(dtypes.uint8, MB)
+        arena.buffer(dtypes.uint8, MB)
     assert abs(len(pages) - tried) <= 4  # pieces at the ends of mappings are none
 
 
 @needs_pages
 def test_memory_goes_back_with_the_room_and_its_last_buffer() -> None:
-    room = Room("LLVM")
-    buffers = [room.buffer(dtypes.uint8, 40 * MB) for _ in range(3)]
+    arena = WeightArena("LLVM")
+    buffers = [arena.buffer(dtypes.uint8, 40 * MB) for _ in range(3)]
     wholes = [weakref.ref(buffer.owner) for buffer in buffers]
     assert len({id(whole()) for whole in wholes}) == 3
-    del room
+    del arena
     assert all(whole() is not None for whole in wholes)
     buffers.pop()
     assert [whole() is None for whole in wholes] == [False, False, True]
@@ -73,30 +73,33 @@ def test_memory_goes_back_with_the_room_and_its_last_buffer() -> None:
 
 def test_a_system_without_such_pages_gives_plain_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ORDINARY", -1)
-    room = Room("LLVM")
-    buffer = room.buffer(dtypes.float32, 10)
+    arena = WeightArena("LLVM")
+    buffer = arena.buffer(dtypes.float32, 10)
     assert buffer.nbytes == 40
     assert hasattr(buffer.owner, "block")  # a block of its own
 
 
 def test_a_device_with_other_memory_gives_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", lambda *_: False)
-    room = Room("LLVM")
-    buffers = [room.buffer(dtypes.float32, 10) for _ in range(2)]
+    arena = WeightArena("LLVM")
+    buffers = [arena.buffer(dtypes.float32, 10) for _ in range(2)]
     assert all(hasattr(buffer.owner, "block") for buffer in buffers)
 
 
 @needs_pages
 def test_what_is_full_or_closed_may_become_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     advised: list[int] = []
-    monkeypatch.setattr(
-        "kernmill.runtime.allocator.Block.advise", lambda _, advice, *__: advised.append(advice) or True
-    )
-    room = Room("LLVM")
-    room.buffer(dtypes.uint8, 1000)
-    room.buffer(dtypes.uint8, 80 * MB)
+
+    def advise(block: Any, advice: int, *_: int) -> bool:
+        advised.append(advice)
+        return True
+
+    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
+    arena = WeightArena("LLVM")
+    arena.buffer(dtypes.uint8, 1000)
+    arena.buffer(dtypes.uint8, 80 * MB)
     assert advised.count(module._ORDINARY) == 2
     before = advised.count(module._LARGE)
-    room.close()
-    room.close()
+    arena.close()
+    arena.close()
     assert advised.count(module._LARGE) == before + 1
