@@ -9,11 +9,10 @@ from math import prod
 from typing import Any
 
 from kernmill.ir import DType, dtypes, reshape
-from kernmill.runtime import allocate_buffer, buffer_node, current_recording, upload
+from kernmill.runtime import WeightArena, allocate_buffer, buffer_node, current_recording, upload
 
 from .lazy import device_name
 from .tensor import Tensor
-from .weight_arena import WeightArena
 
 __all__ = ["bytes_of", "in_new_memory", "tensor_over"]
 

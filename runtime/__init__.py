@@ -19,12 +19,14 @@ from . import pool as pool
 from . import pool_ir as pool_ir
 from . import schedules as schedules
 from . import watch as watch
+from . import weight_arena as weight_arena
 from .buffer import *
 from .build import *
 from .device import *
 from .execute import *
 from .replay import *
 from .watch import *
+from .weight_arena import *
 
 if TYPE_CHECKING:  # loaded by name when first used; announced here for type checkers
     from . import chains as chains

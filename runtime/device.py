@@ -103,9 +103,14 @@ class Batch:
         The memory is that of whoever runs the batch: only its address is kept here.
         """
         standing, found = self.calls[entry].buffers[slot], self.place(entry, slot)
-        if found is None:
-            return lambda buffer: setattr(standing, "address", buffer.address)
-        return lambda buffer: found[0].__setitem__(found[1], buffer.address)
+
+        def bind(buffer: Buffer) -> None:
+            if found is None:
+                standing.address = buffer.address
+            else:
+                found[0][found[1]] = buffer.address
+
+        return bind
 
     def place(self, entry: int, slot: int) -> tuple[Any, int] | None:
         """(default: None) What `binder` writes to, where that is an address in an array: the array and the place."""

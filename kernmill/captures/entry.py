@@ -287,7 +287,6 @@ class Entry:
         of_state = [slot for slot, source in enumerate(self.sources) if min(source.members) >= self.count]
         if not self._are_twins() or not all(self._resolve(slot, now) for slot in of_state):
             return False
-        self._nodes, self._counts = [], _UNKNOWN if self._written else []
         self._uops = [weakref.ref(t.uop) for t in state]  # from here on it is known
         return True
 
@@ -306,7 +305,7 @@ class Entry:
             self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
             self.is_bound = True
             result = self._put(holders, now, values, spares, old)
-            del given, spares, old  # they would be counted
+            del spares  # it would be counted
             if self.lasting is not None:
                 self._note_placed()
             return result

@@ -2,8 +2,9 @@
 
 `write_fast_path` makes one function for one entry and calls of the same structure. A call that it was not written for
 gets MISS as an answer, before anything is done; then the slow path, `Entry.matches` and `Entry.run`, finds out what it
-is. An entry that does more than make a result (it writes in place, exchanges tensors, has checks or several devices)
-gets straight-line code only for reading its arguments.
+is. An entry that writes in place, or puts tensors at places, is straight-line code to the end as long as nobody else
+sees those (`Entry.is_alone`). One that does more, such as to exchange tensors or to copy between devices, only reads
+its arguments so.
 """
 
 from __future__ import annotations

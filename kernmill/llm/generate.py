@@ -13,12 +13,11 @@ import numpy as np
 
 from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
 from kernmill.ir import setting
-from kernmill.runtime import get_device, launched_ns
+from kernmill.runtime import WeightArena, get_device, launched_ns
 
 from ..captures import Jit
 from ..formats import gguf
 from ..quant import QuantizedTensor, load_tensor
-from ..weight_arena import WeightArena
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .layer_templates import LayerTemplates

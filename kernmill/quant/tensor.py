@@ -8,11 +8,11 @@ from math import prod
 from typing import Self
 
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
+from kernmill.runtime import WeightArena
 
 from ..captures import Jit
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
-from ..weight_arena import WeightArena
 from .block import BlockType, Codes
 from .product import product
 from .registry import block_type

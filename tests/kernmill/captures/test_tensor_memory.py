@@ -58,16 +58,14 @@ def test_make_real_takes_a_tensor_twice() -> None:
 def test_assignments_to_constants_leave_no_memory_behind() -> None:
     """Such a node is part of a plan, which is kept: it kept the memory as well."""
 
-    def buffers_after(rows: int) -> int:
+    for rows in range(5021, 5024):  # as no other test has them, which are in this process too
         table = Tensor.ones(rows, 10).pad([(1, 0), (0, 0)])
         table[0] = 5
         assert (table + 1).sum().item() == rows * 20 + 60
         del table
-        gc.collect()
-        return sum(isinstance(found, Buffer) for found in gc.get_objects())
-
-    before = buffers_after(500)
-    assert [buffers_after(500 + more) for more in range(1, 4)] == [before] * 3
+    gc.collect()
+    left = [x for x in gc.get_objects() if type(x) is Buffer and x.numel in range(50_220, 50_250)]
+    assert not left
 
 
 def test_what_is_the_same_as_what_is_written_is_not_written_under_it() -> None:

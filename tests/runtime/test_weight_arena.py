@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kernmill import weight_arena as module
 from kernmill.ir import dtypes
-from kernmill.weight_arena import WeightArena
+from kernmill.runtime import WeightArena
+from kernmill.runtime import weight_arena as module
 
 needs_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="a system without large pages")
 MB = 1 << 20

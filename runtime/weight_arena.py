@@ -10,7 +10,10 @@ import mmap
 import time
 
 from kernmill.ir import DType, dtypes
-from kernmill.runtime import Buffer, allocate_buffer, allocator
+
+from .allocator import ALIGNMENT_BYTES, Block
+from .buffer import Buffer
+from .execute import allocate_buffer
 
 __all__ = ["WeightArena"]
 
@@ -33,12 +36,13 @@ class WeightArena:
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
-        size = -(-count * dtype.size_bytes // allocator.ALIGNMENT_BYTES) * allocator.ALIGNMENT_BYTES
+        size = -(-count * dtype.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         if self._is_open and (self._whole is None or self._filled + size > self._whole.numel):
             self.close()
             self._whole, self._filled = allocate_buffer(self.device, dtypes.uint8, max(size, _WHOLE_BYTES)), 0
             self._is_open = self._whole.owner.block.advise(_ORDINARY)
         if not self._is_open or self._whole is None:
+            self._whole = None
             return allocate_buffer(self.device, dtype, count)
         whole, at = self._whole, self._filled
         self._filled += size
@@ -53,7 +57,7 @@ class WeightArena:
             self._whole.owner.block.advise(_LARGE)
             self._whole = None
 
-    def _touch(self, block: allocator.Block, start: int) -> None:
+    def _touch(self, block: Block, start: int) -> None:
         """Get a large page for the piece that begins there, or leave it to ordinary ones for now."""
         self._wait -= 1
         if self._wait > 0:
