@@ -430,7 +430,7 @@ def test_a_tuned_row_and_its_table(tmp_path: Path) -> None:
 
     (row,) = chosen_rows(["rms_norm"])
     with Context(CACHE_DIR=str(tmp_path)):
-        lines = lines_of(row, 0.2, 2, tiny=True)
+        lines = list(lines_of(row, 0.2, 2, tiny=True))
     assert [line.row for line in lines] == ["rms_norm"]
     assert lines[0].ratio >= 1
     slow = Line("a", "b", 2e-3, 1e-3, 5, 1, "thread i0")

@@ -580,7 +580,7 @@ VERBS: Final[dict[str, Verb]] = {
     "bias": Verb(_bias, propose.biases, -1),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_keeps_loops(_stream), propose.streams, 4),
-    "prefetchw": Verb(_keeps_loops(_prefetchw), propose.streams, 4),
+    "prefetchw": Verb(_keeps_loops(_prefetchw), propose.once, 4),
     "prefetch": Verb(_keeps_loops(_prefetch), propose.prefetches, 4),
     "grid": Verb(_keeps_loops(_grid), propose.grids, 5, propose.fit_grid),
     "thread": Verb(_keeps_loops(_thread), propose.threads, 5, propose.fit_thread),

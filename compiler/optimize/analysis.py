@@ -23,6 +23,7 @@ __all__ = [
     "is_streamed",
     "main_group",
     "nest_iterations",
+    "outgrows_caches",
 ]
 
 
@@ -170,6 +171,11 @@ def divisors(size: int, most: int) -> list[int]:
 def is_streamed(size_bytes: int, target: Target) -> bool:
     """Whether no cache holds an operand, so that few rows read it once, in the order in which it lies."""
     return size_bytes > _STREAMED * target.l2_bytes
+
+
+def outgrows_caches(size_bytes: int, target: Target) -> bool:
+    """Whether a result is so large that whoever reads it next finds little of it in the caches."""
+    return size_bytes > 8 * target.l2_bytes
 
 
 def is_gated(a: Access) -> bool:

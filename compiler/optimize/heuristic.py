@@ -15,7 +15,7 @@ from math import gcd, prod
 from kernmill.ir import Ops, Target, UOp
 
 from .actions import Action, fits
-from .analysis import Access, Facts, Group, analyze, is_gated, is_streamed, main_group, nest_iterations
+from .analysis import Access, Facts, Group, analyze, is_gated, is_streamed, main_group, nest_iterations, outgrows_caches
 from .blocks import block_plan
 from .dots import dot_plan
 from .gpu import gpu_plan
@@ -80,7 +80,7 @@ def _any_kernel(plan: Plan, facts: Facts, target: Target) -> None:
     main = main_group(facts)
     lane_loop = _lane_loop(facts, main, target)
     if main is None or not (_running(plan, facts, main, target) or _few_rows(plan, facts, main, lane_loop, target)):
-        if facts.filling and _outgrows_caches(facts, target) and not target.has_fast_streams:
+        if facts.filling and outgrows_caches(facts.stores[0].memory_bytes, target) and not target.has_fast_streams:
             # fetched while there is something to compute
             plan.tries("inplace", facts.filling[-1])
         passes_along_rows(plan, facts)
@@ -215,10 +215,6 @@ def _turn(plan: Plan, facts: Facts, lane_loop: str, across: str, width: int) -> 
         plan.order((*outer, lane_loop, across, *inside))
 
 
-def _outgrows_caches(facts: Facts, target: Target) -> bool:
-    return facts.stores[0].memory_bytes > 8 * target.l2_bytes
-
-
 def _around_caches(plan: Plan, facts: Facts, lane_loop: str, target: Target) -> None:
     """Results far larger than the caches are written around them. Where that is slow not by a kernel of several passes:
     the last one would wait for all of that writing, while other stores go on during the next passes. Results of long
@@ -226,7 +222,7 @@ def _around_caches(plan: Plan, facts: Facts, lane_loop: str, target: Target) -> 
     terms = sum(nest_iterations(facts, group.loops) for group in facts.groups)
     is_one_pass = not facts.filling and terms <= _BRIEF
     is_last_pass = not any(lane_loop in group.around for group in facts.groups)
-    if facts.stores[0].step(lane_loop) != 1 or not _outgrows_caches(facts, target):
+    if facts.stores[0].step(lane_loop) != 1 or not outgrows_caches(facts.stores[0].memory_bytes, target):
         return
     if is_one_pass or (is_last_pass and target.has_fast_streams):
         plan.add("stream")

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges
+from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges, memory_of
 
 from ..kernel import loops_of, order_of
 from ..lower.dot import BYTES
+from .analysis import outgrows_caches
 
 Args: TypeAlias = "tuple[str, ...]"
 
@@ -148,9 +149,17 @@ def biases(ast: UOp, target: Target) -> Iterable[Args]:
     return [(str(n.src[0].src[0].arg[0]), str(r.arg[0])) for n in loads for r in loops if r not in n.ranges]
 
 
-def streams(ast: UOp, target: Target) -> Iterable[Args]:
-    """Once."""
+def once(ast: UOp, target: Target) -> Iterable[Args]:
+    """Once for all stores."""
     return [()] if any(store.arg is None for store in ast.src) else []
+
+
+def streams(ast: UOp, target: Target) -> Iterable[Args]:
+    """Once, for results that no cache holds. A search times a kernel alone: that the next kernel has to fetch from
+    memory what could have been in a cache is not in its figures."""
+    places = [store.src[0] for store in ast.src]
+    largest = max(int(memory_of(place).arg[1]) * place.dtype.scalar.size_bytes for place in places)
+    return once(ast, target) if outgrows_caches(largest, target) else []
 
 
 def prefetches(ast: UOp, target: Target) -> Iterable[Args]:
