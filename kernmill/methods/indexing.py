@@ -283,9 +283,8 @@ class Indexing(Sortable):
         self, items: list[Any], region: list[tuple[Size, Size, int]], kept: list[int], value: Self
     ) -> None:
         """Advanced items: for every place the last index position that names it, then its value."""
-        if len(items) == self.ndim and all(
-            a in kept or item == slice(None) for a, item in enumerate(items)
-        ):  # whole rows
+        are_rows = len(items) == self.ndim and all(a in kept or i == slice(None) for a, i in enumerate(items))
+        if are_rows:
             return self._write_rows(kept, [items[axis] for axis in kept], value)
         places = self._make(reshape(iota(numel(self.uop.shape)), self.uop.shape))
         target = places._region(region)._arranged(items, kept)

@@ -11,6 +11,7 @@ from kernmill.ir import DType, SettingError, ShapeError, dtypes, promote, show_s
 
 from ..arguments import with_sentences
 from ..lazy import accumulator
+from ..methods.convolution import Each
 from ..tensor import Tensor
 from .module import Module
 
@@ -30,8 +31,6 @@ __all__ = [
     "RMSNorm",
     "Sequential",
 ]
-
-Each = int | Sequence[int]
 
 
 def _even(shape: Sequence[int], fan_in: int, dtype: DType) -> Tensor:
@@ -155,7 +154,7 @@ class BatchNorm(Module):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
                  track_running_stats: bool = True, *, dtype: DType = dtypes.default_float) -> None:  # fmt: skip
         _sizes("BatchNorm", num_features=num_features)
-        if not isinstance(momentum, (int, float, Real)) or not 0 <= momentum <= 1:
+        if not isinstance(momentum, Real) or not 0 <= momentum <= 1:
             raise SettingError(f"BatchNorm: momentum={momentum!r}. Give a number from 0 to 1.")
         self.eps, self.momentum, self.num_features = eps, momentum, num_features
         shape = (num_features,)
