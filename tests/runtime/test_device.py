@@ -6,7 +6,7 @@ import importlib.metadata
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,7 @@ class AbacusDevice(Device):
 
 
 @pytest.fixture
-def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[AbacusDevice]]:
+def outside(monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> type[AbacusDevice]:
     """An installed package that announces the device."""
     module = types.ModuleType("beads")
     module.AbacusDevice = AbacusDevice  # type: ignore[attr-defined]
@@ -84,10 +84,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[AbacusDevice]]:
             importlib.metadata.EntryPoints([entry]) if given.get("group") == "kernmill.devices" else real(**given)
         ),
     )
-    yield AbacusDevice
-    from_device = sys.modules["kernmill.runtime.device"]
-    for key in [key for key in from_device._open if key.startswith("ABACUS")]:
-        del from_device._open[key]
+    return AbacusDevice
 
 
 def test_a_device_from_outside_runs_kernels(outside: type[AbacusDevice]) -> None:
