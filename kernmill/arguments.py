@@ -140,7 +140,8 @@ def _wanted(kind: Any) -> str:
     if get_origin(kind) in (Sequence, Iterable):
         kinds = _kinds(*get_args(kind))
         return _SEVERAL.get(kinds[0], "a pair of whole numbers for each axis")
-    return _WORDS.get(get_origin(kind) or kind) or getattr(kind, "__name__", str(kind))
+    kind = get_origin(kind) or kind
+    return str(_WORDS.get(kind, getattr(kind, "__name__", kind)))
 
 
 def _shown(value: Any) -> str:

@@ -22,8 +22,8 @@ class Comparison(Lazy):
     """Elementwise comparisons and choices; the result of a comparison is bool."""
 
     def _compare(self, op: Op, other: Operand, reverse: bool = False) -> Self:
-        is_beyond = isinstance(other, int) and not fits(self.dtype, other) and fits(dtypes.float64, other)
-        if is_beyond:  # exact, where arithmetic would refuse
+        if isinstance(other, int) and not fits(self.dtype, other) and fits(dtypes.float64, other):
+            # exact, where arithmetic would refuse
             wide = dtypes.int64 if fits(dtypes.int64, other) and self.dtype is not dtypes.uint64 else dtypes.float64
             return self.cast(wide)._compare(op, float(other) if wide.is_float else other, reverse)
         return self._binary(op, other, reverse)

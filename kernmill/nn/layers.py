@@ -154,7 +154,7 @@ class BatchNorm(Module):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True,
                  track_running_stats: bool = True, *, dtype: DType = dtypes.default_float) -> None:  # fmt: skip
         _sizes("BatchNorm", num_features=num_features)
-        if not isinstance(momentum, Real) or not 0 <= momentum <= 1:
+        if not isinstance(momentum, (int, float, Real)) or not 0 <= momentum <= 1:
             raise SettingError(f"BatchNorm: momentum={momentum!r}. Give a number from 0 to 1.")
         self.eps, self.momentum, self.num_features = eps, momentum, num_features
         shape = (num_features,)
