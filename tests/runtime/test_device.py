@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import struct
 import sys
+import textwrap
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from kernmill.runtime import (
     upload,
 )  # fmt: skip
 
-ROOT = Path(__file__).resolve().parents[2]
+PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/add-a-device.md").read_text(encoding="utf-8")
 
 
 class AbacusDevice(Device):
@@ -69,30 +70,38 @@ class AbacusDevice(Device):
         return [0, 1]
 
 
+def announce(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """As if a package with this entry point were installed."""
+    entry = importlib.metadata.EntryPoint(name, value, "kernmill.devices")
+    real: Callable[..., Any] = importlib.metadata.entry_points
+
+    def found(**given: Any) -> Any:
+        is_ours = given.get("group") == "kernmill.devices"
+        return importlib.metadata.EntryPoints([entry]) if is_ours else real(**given)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", found)
+
+
 @pytest.fixture
 def outside(monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> type[AbacusDevice]:
     """An installed package that announces the device."""
     module = types.ModuleType("beads")
     module.AbacusDevice = AbacusDevice  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "beads", module)
-    entry = importlib.metadata.EntryPoint("ABACUS", "beads:AbacusDevice", "kernmill.devices")
-    real: Callable[..., Any] = importlib.metadata.entry_points
-    monkeypatch.setattr(
-        importlib.metadata,
-        "entry_points",
-        lambda **given: (
-            importlib.metadata.EntryPoints([entry]) if given.get("group") == "kernmill.devices" else real(**given)
-        ),
-    )
+    announce(monkeypatch, "ABACUS", "beads:AbacusDevice")
     return AbacusDevice
+
+
+def sums_of_squares(device: str) -> None:
+    x = reshape(upload(np.arange(12, dtype=np.float32), dtypes.float32, device), (3, 4))
+    root = reduce_axes(elementwise(Ops.MUL, x, x) + 1.0, Ops.ADD, (1,))
+    realize([root])
+    np.testing.assert_array_equal(download(root), (np.arange(12).reshape(3, 4) ** 2 + 1.0).sum(1))
 
 
 def test_a_device_from_outside_runs_kernels(outside: type[AbacusDevice]) -> None:
     assert "ABACUS" in device_names()
-    x = reshape(upload(np.arange(12, dtype=np.float32), dtypes.float32, "ABACUS"), (3, 4))
-    root = reduce_axes(elementwise(Ops.MUL, x, x) + 1.0, Ops.ADD, (1,))
-    realize([root])
-    np.testing.assert_array_equal(download(root), (np.arange(12).reshape(3, 4) ** 2 + 1.0).sum(1))
+    sums_of_squares("ABACUS")
     machine = get_device("abacus")
     assert isinstance(machine, outside)
     assert machine.calls == 1
@@ -138,15 +147,13 @@ def test_names_are_no_paths(name: str) -> None:
 
 def test_a_package_without_such_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "empty", types.ModuleType("empty"))
-    entry = importlib.metadata.EntryPoint("HOLLOW", "empty:Hollow", "kernmill.devices")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints([entry]))
+    announce(monkeypatch, "HOLLOW", "empty:Hollow")
     with pytest.raises(DeviceError, match="empty has no class Hollow that is a Device"):
         get_device("HOLLOW")
 
 
 def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("GONE", "no_such_module_here:Gone", "kernmill.devices")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints([entry]))
+    announce(monkeypatch, "GONE", "no_such_module_here:Gone")
     with pytest.raises(DeviceError, match="no_such_module_here"):
         get_device("GONE")
 
@@ -167,9 +174,17 @@ def test_the_defaults_of_the_contract(device: str) -> None:
 
 def test_the_page_for_authors_names_the_whole_contract() -> None:
     """It left out what compiles many kernels at once, and `class Device` had seven names that nothing asked for."""
-    page = (ROOT / "docs" / "how-to" / "add-a-device.md").read_text(encoding="utf-8")
     names = [name for name in (*vars(Device), *Properties._fields) if not name.startswith("_")]
-    assert [name for name in names if f"`{name}" not in page] == []
+    assert [name for name in names if f"`{name}" not in PAGE] == []
+
+
+def test_the_device_of_the_page_works(monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> None:
+    module = types.ModuleType("copper")
+    _, text, rest = PAGE.partition('    """COPPER')
+    exec(textwrap.dedent(text + rest.partition("\nand in its")[0]), module.__dict__)
+    monkeypatch.setitem(sys.modules, "copper", module)
+    announce(monkeypatch, "COPPER", "copper:CopperDevice")
+    sums_of_squares("COPPER")
 
 
 def test_chunks_of_a_call() -> None:
