@@ -31,7 +31,6 @@ _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
 _MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
 
-
 _contexts: dict[Any, Any] = {}
 _sessions: dict[int, tuple[Any, Any]] = {}
 
