@@ -1,4 +1,4 @@
-"""Mistakes with GGUF files and quantised tensors: the class of the error, and the whole message."""
+"""Mistakes with GGUF files and quantized tensors: the class of the error, and the whole message."""
 
 from __future__ import annotations
 
