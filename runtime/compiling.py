@@ -19,9 +19,9 @@ from .schedules import given_schedule, symbol
 __all__ = ["Rendered", "Unfinished", "compile_with", "heuristic_schedule", "render", "schedule_of"]
 
 
-def heuristic_schedule(device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
-    """What the heuristic chooses; for another target than the device's where one is given."""
-    return parse_schedule("\n".join(optimize_loops(kernel.ast, target or device.target).arg.actions))
+def heuristic_schedule(device: Device, kernel: Kernel) -> list[Action]:
+    """What the heuristic chooses."""
+    return parse_schedule("\n".join(optimize_loops(kernel.ast, device.target).arg.actions))
 
 
 class Rendered(NamedTuple):

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from kernmill.ir import CompileError, DeviceError, Target, debug, process_lock, setting
 from kernmill.renderers import Renderer
@@ -118,8 +118,8 @@ class Batch:
 class Device(ABC):
     """One device. `must`: renderer, compile, load, run. Everything else has a default that is right for host memory."""
 
-    kind: ClassVar[str] = "cpu"  # cpu, gpu, igpu or accel
-    description: ClassVar[str] = ""
+    kind: str = "cpu"  # cpu, gpu, igpu or accel
+    description: str = ""
 
     def __init__(self, name: str, index: int = 0) -> None:
         self.name = name

@@ -59,6 +59,7 @@ class ClDevice(Device):
         self.cl = open_binding()
         self.handle = found_devices()[index]
         self.facts = facts_of(self.handle)
+        self.kind, self.description = self.facts.kind, f"{self.facts.name}, {self.facts.version.partition(';')[0]}"
         refuse_unusable(self.handle, self.facts, name)
         try:
             self.context, self.queue = _session(self.cl, self.facts, index)
@@ -83,16 +84,6 @@ class ClDevice(Device):
                 return index
         there = "; ".join(f"CL:{index} is {name}" for index, name in enumerate(names))
         raise DeviceError(f"CL:{text}: no OpenCL device has this in its name. Here are: {there}. Use such a number.")
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """cpu, gpu, igpu or accel, as the driver says."""
-        return self.facts.kind
-
-    @property
-    def description(self) -> str:  # type: ignore[override]
-        """The device's own name and its driver."""
-        return f"{self.facts.name}, {self.facts.version.partition(';')[0]}"
 
     def details(self) -> list[str]:
         """Limits and extensions."""
