@@ -46,7 +46,7 @@ from kernmill.ir import (
     setting,
 )
 
-from .arguments import refuse
+from .arguments import AnyTensor, refuse
 from .size import SymbolicSize, as_node, shown
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ _changes = 0
 _putting = process_lock()  # what a collection deletes may put something, too
 
 
-class Lazy:
+class Lazy(AnyTensor):
     """A box around one UOp. The box can be given another node; a node never changes."""
 
     uop: UOp

@@ -18,7 +18,9 @@ from typing import Any
 
 from kernmill.ir import InternalError, OutOfMemoryError
 
-__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator"]
+__all__ = [
+    "ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator", "available_memory", "total_memory",
+]  # fmt: skip
 
 ALIGNMENT_BYTES = 64
 PADDING_BYTES = 64
@@ -68,7 +70,7 @@ class HostAllocator:
     most_bytes = 1 << 62  # of a block
 
     def __init__(self, cache_limit_bytes: int | None = None, *, device: str = "LLVM") -> None:
-        self.cache_limit_bytes = _total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
+        self.cache_limit_bytes = total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
         self._device = device
         self._lock = threading.Lock()
         self._returned: collections.deque[Block] = collections.deque()
@@ -192,7 +194,7 @@ class HostAllocator:
 
     def free_bytes(self) -> int:
         """What the system still has."""
-        return _available_memory()
+        return available_memory()
 
 
 def _after_fork() -> None:
@@ -204,14 +206,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _total_memory() -> int:
+def total_memory() -> int:
+    """Bytes that the machine has; 4 GiB where the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return 4 << 30
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
+    """Bytes that the system can give now: free pages, and those of files that it would take back."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
@@ -219,7 +223,7 @@ def _available_memory() -> int:
                     return int(line.split()[1]) << 10
     except (OSError, ValueError):
         pass
-    return _total_memory()
+    return total_memory()
 
 
 def _human(nbytes: int) -> str:

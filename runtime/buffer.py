@@ -78,13 +78,10 @@ class Buffer:
         if export is None:
             export = _Export(self, {
                 "version": 3, "shape": (self.numel,), "data": (address or self.address, False),
-                "typestr": np.dtype(_NUMPY.get(self.dtype.name, self.dtype.name)).str,
+                "typestr": np.dtype(self.dtype.stored_as).str,
             })  # fmt: skip
             self._export = weakref.ref(export)
         return np.asarray(export)
-
-
-_NUMPY = {"bfloat16": "uint16"}
 
 
 def buffer_node(buffer: Buffer) -> UOp:

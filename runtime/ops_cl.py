@@ -31,7 +31,6 @@ _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
 _MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
 
-
 _contexts: dict[Any, Any] = {}
 _sessions: dict[int, tuple[Any, Any]] = {}
 
@@ -60,6 +59,7 @@ class ClDevice(Device):
         self.cl = open_binding()
         self.handle = found_devices()[index]
         self.facts = facts_of(self.handle)
+        self.kind, self.description = self.facts.kind, f"{self.facts.name}, {self.facts.version.partition(';')[0]}"
         refuse_unusable(self.handle, self.facts, name)
         try:
             self.context, self.queue = _session(self.cl, self.facts, index)
@@ -85,16 +85,6 @@ class ClDevice(Device):
         there = "; ".join(f"CL:{index} is {name}" for index, name in enumerate(names))
         raise DeviceError(f"CL:{text}: no OpenCL device has this in its name. Here are: {there}. Use such a number.")
 
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """cpu, gpu, igpu or accel, as the driver says."""
-        return self.facts.kind
-
-    @property
-    def description(self) -> str:  # type: ignore[override]
-        """The device's own name and its driver."""
-        return f"{self.facts.name}, {self.facts.version.partition(';')[0]}"
-
     def details(self) -> list[str]:
         """Limits and extensions."""
         return [self.facts.limits(), *filter(None, [self.unit[1]]), " ".join(self.facts.extensions)]
@@ -103,8 +93,7 @@ class ClDevice(Device):
         """The driver's figures."""
         facts = self.facts
         return Properties(
-            facts.total_bytes, 0, facts.max_alloc_bytes, facts.total_bytes, is_async=not facts.is_host_memory,
-            is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_unified,
+            facts.total_bytes, 0, facts.max_alloc_bytes, facts.is_host_memory, wraps_host_memory=facts.is_unified,
             max_buffers=facts.parameter_bytes // 16,  # each comes with an offset
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
+from .allocator import available_memory, total_memory
 from .chains import find_chains
 from .device import Batch, Call, Device, Program, Properties
 from .host import Host, this_host
@@ -45,10 +46,7 @@ class LlvmDevice(Device):
 
     def props(self) -> Properties:
         """The machine's memory."""
-        import os
-
-        page = os.sysconf("SC_PAGE_SIZE")
-        return Properties(os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page)
+        return Properties(total_memory(), available_memory())
 
     def cache_tag(self) -> str:
         """The CPU's name, caches and features, and LLVM's version."""

@@ -139,10 +139,8 @@ class Functions(Rounding):
         """Inverse tangent: Cephes' reduction and polynomial. Within 3 units."""
         x = self._floating()
         size = x.abs()
-        is_large, is_middle = (
-            size.gt(math.tan(3 * math.pi / 8)),
-            size.gt(0.66 if x.dtype is dtypes.float64 else math.tan(math.pi / 8)),
-        )
+        is_large = size.gt(math.tan(3 * math.pi / 8))
+        is_middle = size.gt(0.66 if x.dtype is dtypes.float64 else math.tan(math.pi / 8))
         top = choose(is_large, x._filled(-1.0), choose(is_middle, size.sub(1.0), size))
         bottom = choose(is_large, size, choose(is_middle, size.add(1.0), x._filled(1.0)))
         offset = choose(is_large, x._filled(math.pi / 2), choose(is_middle, x._filled(math.pi / 4), x._filled(0.0)))

@@ -61,9 +61,9 @@ class Indexing(Sortable):
         Every result is a tensor of its own.
         """
         source, known = self._unmasked(index)
-        items, region, kept = source._parse(known)
+        items, region, _ = source._parse(known)
         basic = source._region(region)
-        return basic._arranged(items, kept)
+        return basic._arranged(items)
 
     def _unmasked(self, index: Index) -> tuple[Self, Index]:
         """Masks known on the host as the int arrays of their places; True and False index an axis of their own."""
@@ -137,7 +137,7 @@ class Indexing(Sortable):
         node = shrink(self.uop, [(start, stop) for start, stop, _ in region])
         return self._result(strided(node, [step for _, _, step in region]))
 
-    def _arranged(self, items: list[Any], kept: list[int]) -> Self:
+    def _arranged(self, items: list[Any]) -> Self:
         """Int axes dropped, new axes put in, advanced items applied."""
         shape: list[Size] = []
         advanced: list[tuple[int, Any]] = []  # axis of the arranged tensor, index
@@ -283,12 +283,11 @@ class Indexing(Sortable):
         self, items: list[Any], region: list[tuple[Size, Size, int]], kept: list[int], value: Self
     ) -> None:
         """Advanced items: for every place the last index position that names it, then its value."""
-        if len(items) == self.ndim and all(
-            a in kept or item == slice(None) for a, item in enumerate(items)
-        ):  # whole rows
+        are_rows = len(items) == self.ndim and all(a in kept or i == slice(None) for a, i in enumerate(items))
+        if are_rows:
             return self._write_rows(kept, [items[axis] for axis in kept], value)
         places = self._make(reshape(iota(numel(self.uop.shape)), self.uop.shape))
-        target = places._region(region)._arranged(items, kept)
+        target = places._region(region)._arranged(items)
         wide = value._result(expand_value(value.uop, target.uop.shape)).flatten()
         written = self.flatten().unsqueeze(-1)._replaced(target.flatten(), wide.unsqueeze(-1))
         self._become(written.reshape(self.node_shape))

@@ -31,11 +31,9 @@ from kernmill.ir import (
 from ..lazy import accumulator
 from .activations import Activations
 from .elementwise import choose
-from .movement import Joining
+from .movement import Axes, Joining
 
 __all__ = ["Reduce"]
-
-Axes = int | Sequence[int] | None
 
 
 class Reduce(Activations, Joining):
@@ -166,9 +164,8 @@ class Reduce(Activations, Joining):
             return self.cast(dtypes.float64).mean(axis, keepdim).cast(dtypes.default_float)
         if not self.dtype.is_float:
             return self.sum(axis, keepdim)._floating()._divided(self._count(axis, "mean"))
-        x = self
-        wide = x.cast(accumulator(x.dtype))
-        return wide.sum(axis, keepdim)._divided(self._count(axis, "mean")).cast(x.dtype)
+        wide = self.cast(accumulator(self.dtype))
+        return wide.sum(axis, keepdim)._divided(self._count(axis, "mean")).cast(self.dtype)
 
     def _divided(self, count: int | UOp) -> Self:
         if isinstance(count, UOp):

@@ -1,4 +1,4 @@
-"""Quantised tensors: block types as data and two Tensor expressions, and the GGUF files that hold them."""
+"""Quantized tensors: block types as data and two Tensor expressions, and the GGUF files that hold them."""
 
 from .block import BlockType, Codes
 from .files import load, load_tensor, save

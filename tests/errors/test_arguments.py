@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 import kernmill
-from kernmill import DTypeError, KernmillError, SettingError, ShapeError, Tensor, nn
+from kernmill import DTypeError, SettingError, ShapeError, Tensor, nn
+from tests.errors.mistakes import Case, each_message
 
 ANY: Any = Tensor  # the class without its types: what is tried here is wrong
 PLAIN: Any = kernmill
@@ -34,8 +33,6 @@ def image() -> Any:
 
 
 KERNEL: Any = np.ones((1, 2, 3, 3), np.float32)
-Case = tuple[Callable[[], Any], type[KernmillError], str]
-
 CASES: dict[str, Case] = {
     # types
     "float_shift": (lambda: x().roll(1.5, 0), DTypeError,
@@ -167,9 +164,4 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert len(NN.optim.Adam([parameter], np.float32(0.5), np.array([0.5, 0.75])).betas) == 2
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_message_is_this(name: str) -> None:
-    call, kind, message = CASES[name]
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == message
+test_the_message_is_this = each_message(CASES)

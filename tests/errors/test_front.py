@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from kernmill import (
     DeviceError,
     DTypeError,
     GradientError,
     IndexRangeError,
-    KernmillError,
     SettingError,
     ShapeError,
     Tensor,
@@ -23,6 +20,7 @@ from kernmill import (
     stack,
     where,
 )
+from tests.errors.mistakes import Case, each_message
 
 
 def ones(*shape: int, **options: Any) -> Tensor:
@@ -34,8 +32,6 @@ ANY_3: Any = 3  # where a list is asked for
 ANY_PAIR: Any = (0, 1)
 ANY_TEXT: Any = "a"
 CLASS: Any = Tensor  # methods called on it, with other things than tensors
-Case = tuple[Callable[[], Any], type[KernmillError], str]
-
 CASES: dict[str, Case] = {
     # shapes
     "add": (lambda: ones(2, 3) + ones(2, 4), ShapeError,
@@ -218,9 +214,4 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_message_is_this(name: str) -> None:
-    call, kind, message = CASES[name]
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == message
+test_the_message_is_this = each_message(CASES)

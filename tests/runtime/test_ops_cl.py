@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ import pytest
 from kernmill import Context, Tensor, jit
 from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes
 from kernmill.renderers import MMA_UNITS, OpenCLRenderer
-from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
+from kernmill.runtime import Buffer, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.compiler.kernels import data, matmul, softmax
 from tests.renderers.language import has, lacks, render_with
 from tests.renderers.mma_stand_in import put_in
@@ -29,18 +27,6 @@ F32 = np.float32
 
 def opened(name: str) -> Any:
     return get_device(name)
-
-
-@pytest.fixture
-def closed_devices() -> Iterator[None]:
-    """Devices are opened anew in the test, and forgotten after it."""
-    table: dict[str, Device] = sys.modules["kernmill.runtime.device"]._open
-    kept = dict(table)
-    for key in [key for key in table if key.startswith("CL")]:
-        del table[key]
-    yield
-    table.clear()
-    table.update(kept)
 
 
 @pytest.fixture(params=["cpu", "gpu", "igpu"])

@@ -309,7 +309,7 @@ def test_tensors_of_other_threads_are_no_escape(caplog: pytest.LogCaptureFixture
     assert (len(kept), caplog.text) == (2, "")
 
 
-def test_the_setting_of_quantised_products_is_noticed() -> None:
+def test_the_setting_of_quantized_products_is_noticed() -> None:
     """Named regression: QUANT_ACT=int8 was answered with the capture of QUANT_ACT=float."""
     values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     weight = QuantizedTensor.quantize(Tensor(values), "Q8_0")
