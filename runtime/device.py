@@ -14,17 +14,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from math import prod
 from typing import Any, NamedTuple
 
-from kernmill.ir import CompileError, DeviceError, Target, debug, process_lock, setting
+from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, process_lock, setting
 from kernmill.renderers import Renderer
 
 from .allocator import Block, HostAllocator
 from .buffer import Buffer
 
 __all__ = [
-    "Batch", "Call", "Device", "GroupTooLarge", "Program", "Properties", "canonical_name", "device_indices",
-    "device_names", "get_device",
+    "Batch", "BufferType", "Call", "Device", "Event", "GroupTooLarge", "Program", "Properties", "canonical_name",
+    "device_indices", "device_names", "get_device",
 ]  # fmt: skip
 
 
@@ -34,9 +35,25 @@ class Properties(NamedTuple):
     total_bytes: int = 0
     free_bytes: int = 0
     max_alloc_bytes: int = 1 << 62  # one buffer
+    max_mapped_bytes: int = 1 << 62  # all buffers together
+    alignment: int = 64
+    is_async: bool = False
+    has_events: bool = False
     is_host_visible: bool = True  # the host can address its memory
     wraps_host_memory: bool = True  # a kernel may work on memory that the host allocated
     max_buffers: int = 1 << 30  # that a kernel may work on
+
+
+class BufferType(NamedTuple):
+    """One way a device keeps tensors. That the host can see the memory and that its layout is plain are two facts."""
+
+    name: str = "plain"
+    is_host_visible: bool = True
+    is_plain_layout: bool = True  # row-major, as every kernel expects that was not told otherwise
+
+    def size_bytes(self, dtype: DType, shape: Sequence[int]) -> int:
+        """(default: the plain layout's) Bytes that a tensor takes in this type."""
+        return prod(shape) * dtype.size_bytes
 
 
 class GroupTooLarge(CompileError):
@@ -115,6 +132,20 @@ class Batch:
         return self.device.run(self.calls, is_timed=is_timed)
 
 
+class Event:
+    """A point in a device's work. The default has none and waits for everything."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def record(self) -> None:
+        """(default: nothing) Mark what was submitted so far."""
+
+    def wait(self) -> None:
+        """(default: synchronize) Return when everything before the mark is done."""
+        self.device.synchronize()
+
+
 class Device(ABC):
     """One device. `must`: renderer, compile, load, run. Everything else has a default that is right for host memory."""
 
@@ -176,6 +207,10 @@ class Device(ABC):
         """Whether the host can read and write this device's memory in place."""
         return self.props().is_host_visible
 
+    def buffer_types(self) -> tuple[BufferType, ...]:
+        """(default: the plain one) How tensors may lie in this device's memory; the first is what it prefers."""
+        return (BufferType(is_host_visible=self.is_host_visible),)
+
     def allocate(self, size_bytes: int) -> Block:
         """(default: host memory) A block. Raises OutOfMemoryError."""
         return _host_allocator().alloc(size_bytes)
@@ -205,7 +240,7 @@ class Device(ABC):
             raise DeviceError(f"{self.name}: its memory is not the host's, and it gives no copy_out. Write one.")
         import numpy as np
 
-        out = np.empty(buffer.numel, buffer.dtype.stored_as)
+        out = np.empty(buffer.numel, {"bfloat16": "uint16"}.get(buffer.dtype.name, buffer.dtype.name))
         if buffer.numel:
             self.copy_out(out.data.cast("B"), buffer)
         return out
@@ -231,12 +266,24 @@ class Device(ABC):
         """(default: `compile`, when called for) Begin a compilation, and return what waits for it."""
         return lambda: self.compile(name, source)
 
+    def supports(self, op: Op, node: UOp) -> bool:
+        """(default: what the target can express) Whether this node may be placed here."""
+        return True
+
+    def wants(self, node: UOp) -> bool:
+        """(default: no) Whether this node is wanted here although its data live elsewhere."""
+        return False
+
     def cache_tag(self) -> str:
         """(default: the target's name) What a stored binary depends on besides its source."""
         return self.target.name
 
     def synchronize(self) -> None:  # noqa: B027 - a default that does nothing, not a forgotten method
         """(default: nothing is pending) Return when all work is done."""
+
+    def event(self) -> Event:
+        """(default: an event that synchronizes fully) A new event."""
+        return Event(self)
 
 
 _lock = process_lock()

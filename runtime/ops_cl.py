@@ -93,7 +93,8 @@ class ClDevice(Device):
         """The driver's figures."""
         facts = self.facts
         return Properties(
-            facts.total_bytes, 0, facts.max_alloc_bytes, facts.is_host_memory, wraps_host_memory=facts.is_unified,
+            facts.total_bytes, 0, facts.max_alloc_bytes, facts.total_bytes, is_async=not facts.is_host_memory,
+            is_host_visible=facts.is_host_memory, wraps_host_memory=facts.is_unified,
             max_buffers=facts.parameter_bytes // 16,  # each comes with an offset
         )  # fmt: skip
 

@@ -167,9 +167,16 @@ def test_one_name_is_one_device() -> None:
 def test_the_defaults_of_the_contract(device: str) -> None:
     machine = get_device(device)
     props = machine.props()
+    assert props.alignment >= 16
     assert props.is_host_visible
     assert machine.cache_tag()
     assert machine.target is machine.renderer.target
+    event = machine.event()
+    event.record()
+    event.wait()
+    node = upload(np.zeros(3, np.float32), dtypes.float32, device)
+    assert machine.supports(Ops.ADD, node)
+    assert not machine.wants(node)
 
 
 def test_the_page_for_authors_names_the_whole_contract() -> None:
@@ -185,6 +192,13 @@ def test_the_device_of_the_page_works(monkeypatch: pytest.MonkeyPatch, closed_de
     monkeypatch.setitem(sys.modules, "copper", module)
     announce(monkeypatch, "COPPER", "copper:CopperDevice")
     sums_of_squares("COPPER")
+
+
+def test_every_device_has_a_plain_buffer_type(device: str) -> None:
+    (plain,) = get_device(device).buffer_types()
+    assert plain.name == "plain"
+    assert plain.is_plain_layout
+    assert plain.size_bytes(dtypes.float16, (3, 5)) == 30
 
 
 def test_chunks_of_a_call() -> None:
