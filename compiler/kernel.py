@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 
 from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["KernelInfo", "in_order", "iterations", "loops_of", "numbered", "order_of", "output_loops", "stored"]
+__all__ = [
+    "KernelInfo",
+    "in_order",
+    "iterations",
+    "loops_of",
+    "names_of",
+    "numbered",
+    "order_of",
+    "output_loops",
+    "stored",
+]
 
 
 def iterations(loop: UOp) -> int:
@@ -18,6 +28,11 @@ def iterations(loop: UOp) -> int:
 def loops_of(ast: UOp) -> dict[str, UOp]:
     """The loops of a kernel by name."""
     return {str(node.arg[0]): node for node in ast.toposort() if node.op is Ops.RANGE}
+
+
+def names_of(loops: Iterable[UOp]) -> list[str]:
+    """The names of these loops."""
+    return [str(loop.arg[0]) for loop in loops]
 
 
 def order_of(ast: UOp) -> tuple[str, ...]:

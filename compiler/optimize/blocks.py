@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from math import gcd
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
+from kernmill.ir import Ops, UOp, closed_ranges, dtypes
 
-from .analysis import Access, Facts, analyze, even_part, nest_iterations
+from ..kernel import names_of
+from .analysis import Access, Facts, analyze, even_part
 from .plan import Plan
 from .staging import unpacked
 
@@ -34,19 +35,19 @@ def is_nested(total: UOp) -> bool:
     return any(n.op is Ops.REDUCE and not loops.isdisjoint(n.ranges) for n in total.src[0].toposort())
 
 
-def block_plan(facts: Facts, target: Target) -> Plan | None:
+def block_plan(facts: Facts) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
     nested, short = _sums(facts.ast)
-    if not target.dots or len(facts.stores) != 1 or not nested or len(nested) != len(short) or facts.symbolic:
+    if not facts.target.dots or len(facts.stores) != 1 or not nested or len(nested) != len(short) or facts.symbolic:
         return None
-    lanes = target.vector_bytes // _WORD
+    lanes = facts.target.vector_bytes // _WORD
     for column in (name for name in facts.sizes if name in facts.outputs and facts.sizes[name] % lanes == 0):
         plan = Plan(facts.ast)
         (own,) = plan.cut("vectorize", column, lanes)
-        wide = analyze(plan.ast, target)  # what lies side by side may be a digit of a loop
+        wide = analyze(plan.ast, facts.target)  # what lies side by side may be a digit of a loop
         matrices = [m for total in _sums(plan.ast)[1] if (m := _matrix(total, wide, own)) is not None]
         if wide.stores[0].step(own) == 1 and len(matrices) == len(short):
-            _tiled(plan, wide, matrices, own, target)
+            _tiled(plan, wide, matrices, own)
             return plan
     return None
 
@@ -58,19 +59,19 @@ def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
     return nested, [total for total in sums if total not in nested]
 
 
-def _tiled(plan: Plan, facts: Facts, matrices: list[UOp], lanes: str, target: Target) -> None:
+def _tiled(plan: Plan, facts: Facts, matrices: list[UOp], lanes: str) -> None:
     sizes, (nested, short) = facts.sizes, _sums(plan.ast)
     left = [name for name in plan.loops if sizes[name] > 1 and name != lanes]
-    beside = [name for name in left if any(name in _names(m) for m in matrices)]
+    beside = [name for name in left if any(name in names_of(m.ranges) for m in matrices)]
     rows = [name for name in left if name not in beside]
-    copied = dict.fromkeys(str(r.arg[0]) for total in short for r in closed_ranges(total))
-    if len(matrices) == 1 and beside and rows and sizes[rows[-1]] > _TILE and target.vector_registers >= 32:
-        _many_rows(plan, facts, matrices[0], (beside, rows, [*copied]), lanes, target)
+    copied = dict.fromkeys(name for total in short for name in names_of(closed_ranges(total)))
+    if len(matrices) == 1 and beside and rows and sizes[rows[-1]] > _TILE and facts.target.vector_registers >= 32:
+        _many_rows(plan, facts, matrices[0], (beside, rows, [*copied]), lanes)
         return
-    body = max(nest_iterations(facts, [str(r.arg[0]) for r in closed_ranges(total)]) for total in short) // _WORD
+    body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
-    around = dict.fromkeys(str(r.arg[0]) for total in nested for r in closed_ranges(total)[1:])
-    for name in sorted(around, key=lambda n: sum(n in _names(place) for place in places)):  # most shared first
+    around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
+    for name in sorted(around, key=lambda n: sum(n in names_of(place.ranges) for place in places)):  # most shared first
         if body * sizes[name] <= _DOTS:
             copied[name] = None
             body *= sizes[name]
@@ -80,39 +81,39 @@ def _tiled(plan: Plan, facts: Facts, matrices: list[UOp], lanes: str, target: Ta
         plan.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
         plan.order((*beside, *rows))
         return
-    most = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
+    most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
     for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
         plan.cut("interleave", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # for 2 threads
     plan.add("prefetch", _AHEAD)  # it leaves alone what is small
 
 
 def _many_rows(
-    plan: Plan, facts: Facts, matrix: UOp, loops: tuple[list[str], list[str], list[str]], lanes: str, target: Target
+    plan: Plan, facts: Facts, matrix: UOp, loops: tuple[list[str], list[str], list[str]], lanes: str
 ) -> None:
     """One block's short sums of a tile of rows at a time; where enough tiles read them again, the codes of all blocks
     are unpacked once, and so are their scales: what is made of the matrix alone is staged."""
     (beside, rows, words), sizes = loops, facts.sizes
-    blocks = [str(r.arg[0]) for r in closed_ranges(_sums(plan.ast)[0][0])]
+    blocks = names_of(closed_ranges(_sums(plan.ast)[0][0]))
     order = set(matrix.toposort())
     reads = [a for a in facts.loads if a.node in order and not _looks_up(a)]
     slot, places = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
-    panel = nest_iterations(facts, [*blocks, *words]) * (target.vector_bytes // _WORD)
-    room = target.l2_bytes // 2 // panel
+    panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // _WORD)
+    room = facts.target.l2_bytes // 2 // panel
     wide = even_part(sizes[beside[-1]], max(1, min(_WIDE, room)))
     tile = even_part(sizes[rows[-1]], _SUMS // wide)
     inner = [copy for name in words for copy in plan.cut("unroll", name, sizes[name])]
     side = plan.cut("unroll", beside[-1], wide)
     plan.cut("unroll", rows[-1], tile)
     plan.order((*beside, *rows))
-    if nest_iterations(facts, rows) < _LEAST_TILES * tile or not room:
+    if facts.iterations(rows) < _LEAST_TILES * tile or not room:
         return
-    codes = [name for name in blocks if name in _names(matrix)]
+    codes = [name for name in blocks if name in names_of(matrix.ranges)]
     copies = plan.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
-    walked = [name for name in codes if all(name in _names(place) for place in places)]
+    walked = [name for name in codes if all(name in names_of(place.ranges) for place in places)]
     for name in [n for n in codes if n not in walked]:  # a byte is read once for all its codes
         plan.cut("unroll", copies[name], sizes[name])
     loads = [n for n in plan.ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]
-    scales = [_names(u) for u in unpacked(plan.ast, [n for n in loads if n.src[0].src[0].arg[0] == slot])]
+    scales = [names_of(u.ranges) for u in unpacked(plan.ast, [n for n in loads if n.src[0].src[0].arg[0] == slot])]
     own = dict.fromkeys(tuple(n for n in blocks if n in names) for names in scales)
     for found in own:
         if found:
@@ -133,7 +134,7 @@ def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
         order = set(matrix.toposort())
         steps = [a.step(lanes) for a in facts.loads if a.node in order and lanes in a.steps and not _looks_up(a)]
         is_plain = all(len(n.src[0].src) == 2 for n in order if n.op is Ops.LOAD)
-        if is_plain and steps and lanes not in _names(other) and all(step in (1, _WORD) for step in steps):
+        if is_plain and steps and lanes not in names_of(other.ranges) and all(step in (1, _WORD) for step in steps):
             return matrix
     return None
 
@@ -141,7 +142,3 @@ def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
 def _looks_up(a: Access) -> bool:
     """Whether a load's place was loaded itself: an entry of a table."""
     return any(n.op is Ops.LOAD for n in a.node.src[0].src[1].toposort())
-
-
-def _names(u: UOp) -> set[str]:
-    return {str(r.arg[0]) for r in u.ranges}

@@ -11,9 +11,8 @@ from __future__ import annotations
 from kernmill.ir import Target, dtypes
 
 from ..lower.dot import BYTES, GROUP
-from .analysis import Facts, divisors, even_part
+from .analysis import Facts, Product, divisors, even_part
 from .plan import Plan
-from .products import Product, find_product
 
 __all__ = ["dot_plan"]
 
@@ -23,9 +22,9 @@ _LEAST_BLOCKS = 4  # of panels, which threads share
 _PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
 
 
-def dot_plan(facts: Facts, target: Target) -> Plan | None:
+def dot_plan(facts: Facts) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
-    product = find_product(facts) if target.dots else None
+    product = facts.product if facts.target.dots else None
     if product is None or product.dtype is not dtypes.int32:
         return None
     inner, operands = product.inner, (product.left, product.right)
@@ -33,22 +32,22 @@ def dot_plan(facts: Facts, target: Target) -> Plan | None:
         return None
     plan = Plan(facts.ast)
     if product.rows:
-        _tiled(plan, facts, product, target)
+        _tiled(plan, facts, product)
         return plan
     if any(a.step(inner) != 1 for a in operands):
         return None
     plan.cut("unroll", inner, GROUP)
-    plan.cut("vectorize", inner, target.vector_bytes // 4)
+    plan.cut("vectorize", inner, facts.target.vector_bytes // 4)
     return plan
 
 
-def _tiled(plan: Plan, facts: Facts, product: Product, target: Target) -> None:
+def _tiled(plan: Plan, facts: Facts, product: Product) -> None:
     sizes, rows, columns, inner = facts.sizes, product.rows, product.columns, product.inner
     left, right = product.left, product.right
-    lanes = target.vector_bytes // 4
+    lanes = facts.target.vector_bytes // 4
     while lanes > 4 and lanes >= 2 * sizes[columns]:
         lanes //= 2
-    vectors, most = _BLOCK if target.vector_registers >= 32 else _SMALL_BLOCK
+    vectors, most = _BLOCK if facts.target.vector_registers >= 32 else _SMALL_BLOCK
     vectors = min(vectors, -(-sizes[columns] // lanes))
     tile = even_part(sizes[rows], most)
     wide, panel, is_packed = lanes * vectors, columns, sizes[rows] >= _PACKED_ROWS * tile
@@ -59,7 +58,7 @@ def _tiled(plan: Plan, facts: Facts, product: Product, target: Target) -> None:
     side: list[str] = []
     if is_packed and sizes[columns] > wide:
         (panel,) = plan.cut("split", columns, wide)
-        side = plan.cut("split", columns, _beside(-(-sizes[columns] // wide), sizes[inner] * wide, target))
+        side = plan.cut("split", columns, _beside(-(-sizes[columns] // wide), sizes[inner] * wide, facts.target))
     plan.cut("unroll", inner, GROUP)
     if is_packed:
         copies = plan.add("stage", right.slot, *side, inner, panel, *plan.copies(inner))

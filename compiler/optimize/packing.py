@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from kernmill.ir import Ops, Target
 
 from .actions import Action, fits
-from .analysis import Access, Facts, Group, is_gated
+from .analysis import Access, Facts, Group
 from .plan import Plan
 from .staging import SAME_PLACE, walked_together
 
@@ -49,51 +49,49 @@ class _Packing:
     left: Access | None
 
 
-def pack(plan: Plan, facts: Facts, main: Group, lanes: str, width: int, target: Target) -> None:
+def pack(plan: Plan, facts: Facts, main: Group, lanes: str, width: int) -> None:
     """The order of the loops of a register tile with these lanes, and what is staged; nothing where operands are best
     read as they lie."""
-    if lanes not in facts.outputs or len(main.loops) != 1:
-        return
-    (terms,) = main.loops
     others = [name for name in facts.outputs if name != lanes and plan.together(name) > 1]
-    if len(others) != 1:
+    if lanes not in facts.outputs or not main.terms or len(others) != 1:
         return
-    (rows,) = others
+    (rows,), terms = others, main.terms
     panel = main.operand(lanes, rows)
-    is_written = facts.stores[0].memory_bytes > target.l2_bytes  # rather than read: line by line, as the loops stand
+    store, l2_bytes = facts.stores[0], facts.target.l2_bytes
+    is_written = store.memory_bytes > l2_bytes  # rather than read: line by line, as the loops stand
     is_short = facts.sizes[terms] <= 2 * SMALL_REDUCE or (is_written and facts.sizes[terms] < _SHORT)
-    if len(panel) != 1 or is_gated(panel[0]) or (is_short and panel[0].step(lanes) == 1):
+    if len(panel) != 1 or panel[0].is_gated or (is_short and panel[0].step(lanes) == 1):
         return
-    is_small = panel[0].memory_bytes <= target.l1_bytes and facts.sizes[lanes] % width == 0  # stays in L1
+    is_small = panel[0].memory_bytes <= facts.target.l1_bytes and facts.sizes[lanes] % width == 0  # stays in L1
     is_dear = not (_is_side_by_side(panel[0], lanes) and is_small)
     left = None if is_short else _dear_rows(plan, facts, main, lanes, rows)
     packing = _Packing(lanes, rows, terms, width, panel[0], left)
-    if not is_small and not is_short and _as_it_lies(plan, facts, packing, target):
+    if not is_small and not is_short and _as_it_lies(plan, facts, packing):
         return
     size_bytes = facts.sizes[lanes] * facts.sizes[terms] * panel[0].size_bytes
-    enough = _tiles(plan, facts, rows) >= _readers(panel[0], lanes, terms, size_bytes / target.l2_bytes)
+    enough = _tiles(plan, facts, rows) >= _readers(panel[0], lanes, terms, size_bytes / l2_bytes)
     if is_dear and not enough and left is None:
         plan.order([*(name for name in facts.outputs if name not in (rows, lanes)), lanes, rows])
     elif is_dear or left is not None:
-        _blocked(plan, facts, packing if is_dear and enough else replace(packing, panel=None), target)
+        _blocked(plan, facts, packing if is_dear and enough else replace(packing, panel=None))
 
 
-def ask_by_tiles(plan: Plan, facts: Facts, main: Group, lanes: str, target: Target) -> None:
+def ask_by_tiles(plan: Plan, facts: Facts, main: Group, lanes: str) -> None:
     """While a register tile is computed: the lines that it will store to, and the rows of the next one if they are read
     once, as they lie, from memory that no cache holds (lower/prefetch.py)."""
     rows = next((name for name in reversed(plan.loops) if name != lanes and plan.together(name) > 1), None)
-    if rows is None or len(main.loops) != 1 or len(facts.groups) != 1 or facts.sizes[main.loops[0]] < _SHORT:
+    (store, *others), terms = facts.stores, main.terms
+    if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < _SHORT:
         return
-    (terms,), (store, *others) = main.loops, facts.stores
-    far = _FAR * target.l2_bytes
+    far = _FAR * facts.target.l2_bytes
     if (
         not others
         and store.step(lanes) == 1
-        and 4 * store.memory_bytes > target.l2_bytes
+        and 4 * store.memory_bytes > facts.target.l2_bytes
         and facts.sizes[terms] <= _LONG
     ):
         plan.tries("prefetchw")
-    for left in (a for a in main.operand(rows, lanes) if not is_gated(a)):
+    for left in (a for a in main.operand(rows, lanes) if not a.is_gated):
         is_once = lanes not in plan.loops and plan.loops[-1] == rows and left.memory_bytes > far
         if is_once and left.step(terms) == 1 and (left.step(rows) or 0) > 0:
             plan.tries("prefetch", plan.together(rows) * (left.step(rows) or 0) * left.size_bytes, terms)
@@ -124,9 +122,9 @@ def _is_converted(a: Access) -> bool:
 def _dear_rows(plan: Plan, facts: Facts, main: Group, lanes: str, rows: str) -> Access | None:
     """The operand of the rows, if reading it as it lies is dear and enough panels read it again."""
     found = main.operand(rows, lanes)
-    if len(found) != 1 or is_gated(found[0]) or found[0].memory.op is not Ops.PARAM:
+    if len(found) != 1 or found[0].is_gated or found[0].memory.op is not Ops.PARAM:
         return None
-    (left,), (terms,) = found, main.loops
+    (left,), terms = found, main.terms
     if left.step(rows) is None or left.step(terms) is None or walked_together(left.node, (rows, terms)):
         return None
     is_dear = left.step(terms) != 1 or _is_converted(left)
@@ -140,47 +138,47 @@ def _is_for_all(facts: Facts, left: Access, lanes: str, rows: str) -> bool:
     return bool(batch) and not any(name in left.steps for name in batch)
 
 
-def _as_it_lies(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> bool:
+def _as_it_lies(plan: Plan, facts: Facts, packing: _Packing) -> bool:
     """Whether tiles read the operand of the lanes from L2 as fast as copied panels: half of L2 holds it, it lies in
     whole lines, and the rows of a tile are enough work for each line. Then it is asked for some rows ahead, the larger
     operand is read once, and dear rows are packed tile by tile."""
     panel, left, lanes, rows, terms = packing.panel, packing.left, packing.lanes, packing.rows, packing.terms
     pitch = 0 if panel is None or not _is_side_by_side(panel, lanes) else (panel.step(terms) or 0) * panel.size_bytes
-    is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[terms] <= target.l2_bytes
+    is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[terms] <= facts.target.l2_bytes
     is_for_all = left is not None and _is_for_all(facts, left, lanes, rows)
     if not pitch or pitch % _LINE or not is_in_l2 or plan.together(rows) < _ENOUGH_ROWS or is_for_all:
         return False
     inner = (rows, lanes) if left is not None or facts.sizes[rows] > facts.sizes[lanes] else (lanes, rows)
     plan.order((*(name for name in facts.outputs if name not in inner), *inner))
     plan.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
-    _stage_rows(plan, packing, [terms] if plan.together(terms) < facts.sizes[terms] else [], [], target)
+    _stage_rows(plan, packing, [terms] if plan.together(terms) < facts.sizes[terms] else [], [], facts.target)
     return True
 
 
-def _blocked(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> None:
+def _blocked(plan: Plan, facts: Facts, packing: _Packing) -> None:
     """Blocks of panels, and of rows if they are packed; terms in blocks if a panel of all would fill the cache."""
     lanes, rows, terms = packing.lanes, packing.rows, packing.terms
-    count, panels = _terms(plan, facts, packing, target), _tiles(plan, facts, lanes)
+    count, panels = _terms(plan, facts, packing), _tiles(plan, facts, lanes)
     wide, high, deep = 1, 1, count or facts.sizes[terms]
     if packing.left is not None and not _is_for_all(facts, packing.left, lanes, rows):
         size_bytes = facts.sizes[rows] * deep * _VALUE_BYTES
-        wide, high = blocks(facts.sizes[lanes], panels, facts.sizes[rows], size_bytes, target)
+        wide, high = blocks(facts.sizes[lanes], panels, facts.sizes[rows], size_bytes, facts.target)
     outer, inside = in_blocks(plan, facts, {lanes: (panels, wide), rows: (_tiles(plan, facts, rows), high)})
     inner, walked = [*inside[lanes], *inside[rows]], [terms] if plan.together(terms) < facts.sizes[terms] else []
     if count:
         walked = [plan.add("accumulate", terms, count // plan.together(terms))[terms]]
         inner.insert(0 if lanes in outer or rows in outer else 1, terms)  # threads share the outermost loop
     plan.order((*outer, *inner))
-    _stage_panel(plan, packing, walked, deep, target)
-    _stage_rows(plan, packing, walked, inside[rows], target)
+    _stage_panel(plan, packing, walked, deep, facts.target)
+    _stage_rows(plan, packing, walked, inside[rows], facts.target)
 
 
-def _terms(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> int:
+def _terms(plan: Plan, facts: Facts, packing: _Packing) -> int:
     """Terms of a block of the sum; 0 for all of them at once."""
-    size, count = facts.sizes[packing.terms], target.l2_bytes // 2 // (plan.together(packing.lanes) * _VALUE_BYTES)
+    size, together = facts.sizes[packing.terms], plan.together(packing.terms)
+    count = facts.target.l2_bytes // 2 // (plan.together(packing.lanes) * _VALUE_BYTES)
     if size <= count:
         return 0
-    together = plan.together(packing.terms)
     each = -(-size // -(-size // count) // together)
     is_possible = each > 1 and fits(facts.ast, Action("accumulate", (packing.terms, str(each))))
     return each * together if is_possible else 0

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges
+from kernmill.ir import Ops, UOp, closed_ranges
 
+from ..kernel import names_of
 from .analysis import Access, Facts
 from .plan import Plan
 
@@ -58,10 +59,10 @@ def passes_along_rows(plan: Plan, facts: Facts) -> None:
             plan.cut("unroll", name, _SPREAD)
 
 
-def ask_for_next_row(plan: Plan, facts: Facts, target: Target) -> None:
+def ask_for_next_row(plan: Plan, facts: Facts) -> None:
     """Where several passes read a row, the first waits for memory: the last one asks for the next row meanwhile."""
     order = facts.ast.toposort()
-    place = {str(loop.arg[0]): number for number, node in enumerate(order) for loop in closed_ranges(node)}
+    place = {name: number for number, node in enumerate(order) for name in names_of(closed_ranges(node))}
     passes: dict[UOp, dict[str, Access]] = {}
     for a in facts.loads:
         if a.memory.op is Ops.PARAM:
@@ -69,15 +70,15 @@ def ask_for_next_row(plan: Plan, facts: Facts, target: Target) -> None:
     held = [max(facts.sizes[name] for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
     held += [node.arg[1] * node.dtype.size_bytes for node in order if node.op is Ops.LOCAL]
     for memory, loads in passes.items():
-        if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * target.l2_bytes:
+        if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * facts.target.l2_bytes:
             continue
         last = max(loads, key=lambda name: place.get(name, len(order)))
         a = loads[last]
         rows = [name for name in facts.outputs if a.moves(name) and name != last]
         ahead = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes
         length = facts.sizes[last] * a.size_bytes
-        if _LONG_ROW * target.vector_bytes <= length <= ahead <= target.l2_bytes // 4:
-            plan.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > target.l1_bytes else ()))
+        if _LONG_ROW * facts.target.vector_bytes <= length <= ahead <= facts.target.l2_bytes // 4:
+            plan.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > facts.target.l1_bytes else ()))
             return
 
 
@@ -137,10 +138,10 @@ def _passes(facts: Facts) -> list[_Pass]:
 
 
 def _pass(facts: Facts, node: UOp, closed: tuple[UOp, ...]) -> _Pass:
-    own, loops = (node, *node.src), [str(r.arg[0]) for r in closed]
+    own, loops = (node, *node.src), names_of(closed)
     inside = set(node.toposort(stop=lambda u: u not in own and bool(closed_ranges(u))))
     loads = [a for a in facts.loads if a.node in inside and any(a.moves(name) for name in loops)]
-    return _Pass(node, loops, {str(r.arg[0]) for r in node.ranges}, loads)
+    return _Pass(node, loops, set(names_of(node.ranges)), loads)
 
 
 def _product_loop(one: _Pass, fixed: list[str]) -> str | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges
+from kernmill.ir import Ops, Unit, UOp, closed_ranges
 
-from .analysis import Facts, is_streamed
+from ..kernel import names_of
+from .analysis import Facts, Product
 from .packing import blocks, in_blocks
 from .plan import Plan
-from .products import Product, find_product, operands
 from .rows import products_across
 from .staging import walked_together
 
@@ -26,29 +26,29 @@ _READ = 4  # rows of results that are read together
 _SIDE = 2  # blocks of results side by side, and one below the other
 
 
-def find_unit(facts: Facts, target: Target) -> tuple[Product, Unit] | None:
+def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     """The product that a kernel is and what of the target does it; None without either, or where little is gained."""
-    product = find_product(facts) if target.tiles else None
+    product = facts.product if facts.target.tiles else None
     if product is None or not product.rows:
         return None
-    unit, right = _unit_of(facts, product, target), product.right
+    unit, right = _unit_of(facts, product), product.right
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
     if unit is None or any(2 * facts.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
     size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
-    is_in_order = is_streamed(size_bytes, target) and right.step(product.columns) == 1
+    is_in_order = facts.is_streamed(size_bytes) and right.step(product.columns) == 1
     if is_in_order and facts.sizes[product.rows] <= _FEW_ROWS:
         return None  # it is read in the order in which it lies, not by panels
     return product, unit
 
 
-def tile_plan(facts: Facts, target: Target) -> Plan | None:
+def tile_plan(facts: Facts) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
-    found = find_unit(facts, target)
-    return None if found is None else _tiled(facts, *found, target)
+    found = find_unit(facts)
+    return None if found is None else _tiled(facts, *found)
 
 
-def _tiled(facts: Facts, product: Product, unit: Unit, target: Target) -> Plan:
+def _tiled(facts: Facts, product: Product, unit: Unit) -> Plan:
     plan, sizes = Plan(facts.ast), facts.sizes
     rows, columns, inner = product.rows, product.columns, product.inner
     high, wide = -(-sizes[rows] // unit.m), -(-sizes[columns] // unit.n)
@@ -57,15 +57,15 @@ def _tiled(facts: Facts, product: Product, unit: Unit, target: Target) -> Plan:
     row, deep, near, results = _steps(plan, product, unit, column, high)
     panels, tiles = -(-wide // _SIDE), -(-high // _SIDE)
     size_bytes = sizes[rows] * sizes[inner] * unit.a.size_bytes
-    across, down = blocks(sizes[columns], panels, sizes[rows], size_bytes, target)
+    across, down = blocks(sizes[columns], panels, sizes[rows], size_bytes, facts.target)
     outer, inside = in_blocks(plan, facts, {columns: (panels, across), rows: (tiles, down)})
-    plan.cut("vectorize", column, min(unit.n, target.lanes(unit.c)))
+    plan.cut("vectorize", column, min(unit.n, facts.target.lanes(unit.c)))
     plan.order((*outer, *inside[columns], *inside[rows], row, column))
     terms = [inner] if sizes[inner] > unit.k else []
     held = [name for name in inside[rows] if name in plan.loops]
     right = plan.add("stage", product.right.slot, *terms, *plan.copies(columns), deep, results[column], near)
     left = plan.add("stage", product.left.slot, *held, *terms, *plan.copies(rows), results[row], deep, near)
-    if target.vector_bytes:
+    if facts.target.vector_bytes:
         _copy(plan, product.right.step(inner) == 1, (right[deep], right[near], right[results[column]]), unit)
         _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
     return plan
@@ -81,12 +81,12 @@ def _steps(plan: Plan, product: Product, unit: Unit, column: str, high: int) -> 
 
 
 # --- products between passes over kept rows
-def row_tiles(facts: Facts, target: Target) -> Plan | None:
+def row_tiles(facts: Facts) -> Plan | None:
     """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
     else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
     lies, if its neighbours are woven."""
-    rows, _, products = products_across(facts, facts.lanes if target.tiles and not facts.symbolic else 0)
-    found = [_of_rows(facts, one.node, (loop, rows), target) for one, loop in products]
+    rows, _, products = products_across(facts, facts.lanes if facts.target.tiles and not facts.symbolic else 0)
+    found = [_of_rows(facts, one.node, (loop, rows)) for one, loop in products]
     if not found or None in found:
         return None
     plan, sizes = Plan(facts.ast), facts.sizes
@@ -101,7 +101,7 @@ def row_tiles(facts: Facts, target: Target) -> Plan | None:
         left = plan.add("stage", product.left.slot, *held, results[row], deep, near)
         _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
         if product.right.memory.op is Ops.LOCAL:
-            kept = str(closed_ranges(product.right.node.src[0].src[0])[-1].arg[0])
+            kept = names_of(closed_ranges(product.right.node.src[0].src[0]))[-1]
             plan.add("vnni", kept)
             plan.cut("unroll", kept, unit.group)
             continue
@@ -110,25 +110,25 @@ def row_tiles(facts: Facts, target: Target) -> Plan | None:
     return plan
 
 
-def _of_rows(facts: Facts, total: UOp, loops: tuple[str, str], target: Target) -> tuple[Product, Unit] | None:
+def _of_rows(facts: Facts, total: UOp, loops: tuple[str, str]) -> tuple[Product, Unit] | None:
     """A product over whole blocks of results and of more terms than one step has: its operands would be held in tiles
     for all results."""
-    found = sorted(operands(facts, total), key=lambda a: loops[0] not in a.steps)
+    found = sorted(facts.operands(total), key=lambda a: loops[0] not in a.steps)
     if not found or loops[0] in found[1].steps or found[0].memory.op is not Ops.PARAM:
         return None
-    product = Product(total.dtype, found[0], found[1], str(closed_ranges(total)[0].arg[0]), *loops)
-    unit, terms = _unit_of(facts, product, target), facts.sizes[product.inner]
+    product = Product(total.dtype, found[0], found[1], names_of(closed_ranges(total))[0], *loops)
+    unit, terms = _unit_of(facts, product), facts.sizes[product.inner]
     is_whole = unit is not None and facts.sizes[loops[0]] % unit.m == terms % unit.k == 0 and terms > unit.k
     return (product, unit) if unit is not None and is_whole and unit.n == facts.lanes else None
 
 
-def _unit_of(facts: Facts, product: Product, target: Target) -> Unit | None:
+def _unit_of(facts: Facts, product: Product) -> Unit | None:
     """What of the target multiplies such types, if copies of both operands would lie as it wants them."""
     pairs = ((product.rows, product.left), (product.columns, product.right))
     if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):
         return None
     kinds = (product.left.node.dtype, product.right.node.dtype, product.dtype)
-    return next((unit for unit in target.tiles if (unit.a, unit.b, unit.c) == kinds), None)
+    return next((unit for unit in facts.target.tiles if (unit.a, unit.b, unit.c) == kinds), None)
 
 
 def _copy(plan: Plan, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False) -> None:

@@ -20,7 +20,8 @@ from itertools import chain, product
 
 from kernmill.ir import Ops, Target
 
-from .analysis import Access, Facts, Group, analyze, divisors, is_gated, nest_iterations
+from ..kernel import names_of
+from .analysis import Access, Facts, Group, analyze, divisors
 from .plan import Plan
 from .staging import walked_together
 
@@ -80,36 +81,36 @@ class _Tile:
     speed: float  # useful multiply-adds of vectors a cycle
 
 
-def window_plan(facts: Facts, target: Target) -> Plan | None:
+def window_plan(facts: Facts) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else, or better done with other lanes."""
-    window = _find(facts) if target.has_masks and not target.group_items else None
+    window = _find(facts) if facts.target.has_masks and not facts.target.group_items else None
     if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
     plan = Plan(facts.ast)
     near = _nearest(facts, window)
     is_moved = near is not None and plan.tries("inner", near)  # what lies side by side is read from one line
-    blocks, shared = _in_blocks(plan, facts, window, target)
+    blocks, shared = _in_blocks(plan, facts, window)
     if blocks or is_moved:
-        facts = analyze(plan.ast, target)
+        facts = analyze(plan.ast, facts.target)
         window = _find(facts, window.lanes)
     if not blocks and not (window is not None and window.is_copied):
         return None
-    return plan if window is not None and _tiled(plan, facts, window, (blocks, shared), target) else None
+    return plan if window is not None and _tiled(plan, facts, window, (blocks, shared)) else None
 
 
-def _tiled(plan: Plan, facts: Facts, window: _Window, given: tuple[list[str], list[str]], target: Target) -> bool:
+def _tiled(plan: Plan, facts: Facts, window: _Window, given: tuple[list[str], list[str]]) -> bool:
     """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
     stand outside of them. Whether it is worth that."""
-    rows = _rows_of_a_copy(facts, window, target) if window.is_copied else 1
+    rows = _rows_of_a_copy(facts, window) if window.is_copied else 1
     lanes, width, sizes, (blocks, shared) = window.lanes, facts.lanes, facts.sizes, given
     vectors = -(-sizes[lanes] // width)
-    panel = nest_iterations(facts, window.terms) * width * window.panel.size_bytes
-    tile = max(_tiles(facts, window, rows, target), key=lambda tile: tile.speed, default=None)
-    if tile is None or panel * tile.vectors > target.l2_bytes // 2:
+    panel = facts.iterations(window.terms) * width * window.panel.size_bytes
+    tile = max(_tiles(facts, window, rows), key=lambda tile: tile.speed, default=None)
+    if tile is None or panel * tile.vectors > facts.target.l2_bytes // 2:
         return False
     if window.is_copied and tile.speed <= _speed_along(facts, window):
         return False
-    fits_panel = panel * vectors <= target.l2_bytes // 2
+    fits_panel = panel * vectors <= facts.target.l2_bytes // 2
     down = [] if window.down is None or rows < 2 else [window.down]
     inside = plan.cut("split", down[0], rows) if down and rows < sizes[down[0]] else down
     if window.is_copied:
@@ -128,11 +129,11 @@ def _tiled(plan: Plan, facts: Facts, window: _Window, given: tuple[list[str], li
     plan.order(order if fits_panel else [lanes, *blocks, *others, *near])
     plan.cut("unroll", window.taps, tile.taps)
     if not blocks:
-        _ask_ahead(plan, window, rows, target)
+        _ask_ahead(plan, window, rows, facts.target)
     return True
 
 
-def _in_blocks(plan: Plan, facts: Facts, window: _Window, target: Target) -> tuple[list[str], list[str]]:
+def _in_blocks(plan: Plan, facts: Facts, window: _Window) -> tuple[list[str], list[str]]:
     """A sum whose panel no cache holds goes on in the output, block by block of its terms: the loops over them.
 
     Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
@@ -140,10 +141,10 @@ def _in_blocks(plan: Plan, facts: Facts, window: _Window, target: Target) -> tup
     vectors = -(-facts.sizes[window.lanes] // facts.lanes)
     together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
     term = facts.lanes * window.panel.size_bytes
-    if nest_iterations(facts, window.terms) * term * min(vectors, _MOST_VECTORS) <= target.l2_bytes // 2:
+    if facts.iterations(window.terms) * term * min(vectors, _MOST_VECTORS) <= facts.target.l2_bytes // 2:
         return [], []
     cuts: dict[str, int] = {}
-    room = target.l2_bytes // 4 // (term * together)
+    room = facts.target.l2_bytes // 4 // (term * together)
     for name in reversed(window.terms):
         size = facts.sizes[name]
         each = max(divisors(size, max(1, room)))
@@ -155,7 +156,7 @@ def _in_blocks(plan: Plan, facts: Facts, window: _Window, target: Target) -> tup
     rest = [name for name in facts.outputs if name != window.lanes]
     if together == vectors and rest:
         widest = max(rest, key=lambda name: facts.sizes[name])
-        enough = nest_iterations(facts, rest) // _OUTPUTS  # each part packs anew
+        enough = facts.iterations(rest) // _OUTPUTS  # each part packs anew
         parts = max(divisors(facts.sizes[widest], max(1, min(_PARTS, enough))))
         if parts > 1:
             plan.cut("split", widest, facts.sizes[widest] // parts)
@@ -164,20 +165,14 @@ def _in_blocks(plan: Plan, facts: Facts, window: _Window, target: Target) -> tup
 
 
 def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
-    order = facts.ast.toposort()
-    if len(facts.groups) != 1 or len(facts.stores) != 1 or facts.kept or facts.keeping:
-        return None
-    if any(node.op is Ops.RANGE and not node.src[0].is_const for node in order):
-        return None
-    (group,) = facts.groups
-    sums = [node for node in order if node.op is Ops.REDUCE]
-    if len(sums) != 1 or sums[0].arg != (Ops.ADD, 1) or len(group.loads) != 2:
+    group = facts.main
+    if group is None or facts.sum is None or facts.keeping or len(group.loads) != 2:
         return None
     found: list[_Window] = []
     for moving, panel in (group.loads, group.loads[::-1]):
         lanes = [name for name in group.around if name in panel.steps and name not in moving.steps]
         lanes = [name for name in lanes if wanted in (None, name)]
-        is_plain = not is_gated(panel) and None not in panel.steps.values() and None not in moving.steps.values()
+        is_plain = not panel.is_gated and None not in panel.steps.values() and None not in moving.steps.values()
         if not is_plain or not lanes or any(a.memory.op is not Ops.PARAM for a in (moving, panel)):
             continue
         if moving.memory is panel.memory:
@@ -187,7 +182,7 @@ def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
         if lines and lines[0][0] in group.around:
             return _Window(moving, panel, lane, lines, list(group.loops))
         rows = [name for name in facts.outputs if name in moving.steps and name not in panel.steps]
-        if rows and moving.step(group.loops[-1]) == 1 and not is_gated(moving):
+        if rows and moving.step(group.loops[-1]) == 1 and not moving.is_gated:
             row = max(rows, key=lambda name: facts.sizes[name])
             found.append(_Window(moving, panel, lane, [(row, group.loops[-1])], list(group.loops), is_copied=False))
     return min(found, key=lambda window: facts.sizes[window.lanes], default=None)
@@ -195,7 +190,7 @@ def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
 
 def _lines(facts: Facts, moving: Access, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Output loops and the reduce loop on the same line of the operand that moves, the one that steps least first."""
-    loops = sorted(str(r.arg[0]) for r in moving.node.ranges)
+    loops = sorted(names_of(moving.node.ranges))
     lines: list[tuple[str, str]] = []
     for names in walked_together(moving.node, [name for name in loops if name not in without]):
         outputs = [name for name in names if name in facts.outputs]
@@ -211,16 +206,16 @@ def _places(facts: Facts, moving: Access, line: tuple[str, str], count: int) -> 
     return 1 + (step * (count - 1) + tap * (facts.sizes[line[1]] - 1)) // unit
 
 
-def _rows_of_a_copy(facts: Facts, window: _Window, target: Target) -> int:
+def _rows_of_a_copy(facts: Facts, window: _Window) -> int:
     """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
     own = [name for name in window.terms if name in window.moving.steps and name not in dict(window.lines[:2]).values()]
-    row = nest_iterations(facts, own) * window.moving.size_bytes
+    row = facts.iterations(own) * window.moving.size_bytes
     row *= _places(facts, window.moving, window.lines[0], facts.sizes[window.along])
     if window.down is None:
-        return int(row <= target.l2_bytes // 2)
+        return int(row <= facts.target.l2_bytes // 2)
     size = facts.sizes[window.down]
     for count in range(min(size, _MOST_ROWS), 0, -1):
-        bound = target.l2_bytes // (5 if count > 1 else 2)
+        bound = facts.target.l2_bytes // (5 if count > 1 else 2)
         if size % count == 0 and row * _places(facts, window.moving, window.lines[1], count) <= bound:
             return count
     return 0
@@ -261,18 +256,18 @@ def _ask_ahead(plan: Plan, window: _Window, rows: int, target: Target) -> None:
         plan.add("prefetch", rows * step * window.moving.size_bytes)
 
 
-def _tiles(facts: Facts, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:
+def _tiles(facts: Facts, window: _Window, rows: int) -> Iterator[_Tile]:
     """Tiles that the registers hold and that leave nothing over, with how fast they are."""
     size, window_size, lanes = (facts.sizes[name] for name in (window.along, window.taps, window.lanes))
     blocks = -(-lanes // facts.lanes)
     step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
     used = lanes / (blocks * facts.lanes)
-    steps = nest_iterations(facts, window.terms)
+    steps = facts.iterations(window.terms)
     several = divisors(blocks, _MOST_VECTORS)[0 if window.is_copied else -1 :]  # read from memory: best read once
     for vectors, along, down in product(several, divisors(size, 16), divisors(rows, 4)):
         for taps in {1, window_size} if window_size <= _LONGEST else divisors(window_size, 4):
             sums = vectors * along * down
-            if sums + vectors * taps + taps > target.vector_registers:
+            if sums + vectors * taps + taps > facts.target.vector_registers:
                 continue
             products = sums * taps
             loads = vectors * taps + down * len({step * n + tap * k for n in range(along) for k in range(taps)})
@@ -285,14 +280,14 @@ def _tiles(facts: Facts, window: _Window, rows: int, target: Target) -> Iterator
             yield _Tile(vectors, along, down, taps, speed)
 
 
-def overlapping(plan: Plan, facts: Facts, main: Group, lanes: str, target: Target) -> bool:
+def overlapping(plan: Plan, facts: Facts, main: Group, lanes: str) -> bool:
     """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
     places whose windows overlap most. Whether the kernel is one; its lanes are cut already."""
     moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(facts, a)) == len(main.loops)), None)
     if moving is None or facts.symbolic or len(facts.groups) > 1 or not main.around.issuperset(facts.outputs):
         return False
-    lines, most = _lines(facts, moving), target.vector_registers // 2
-    while nest_iterations(facts, [tap for _, tap in lines]) > _MOST_TAPS:
+    lines, most = _lines(facts, moving), facts.target.vector_registers // 2
+    while facts.iterations([tap for _, tap in lines]) > _MOST_TAPS:
         lines.pop()
 
     def reads(tile: Sequence[int]) -> float:
@@ -309,7 +304,7 @@ def overlapping(plan: Plan, facts: Facts, main: Group, lanes: str, target: Targe
         plan.cut("unroll", tap, facts.sizes[tap])
     inner = [name for tap in main.loops for name in plan.copies(tap) or [tap]]
     for panel in main.loads:
-        if panel.step(lanes) not in (0, 1) and not is_gated(panel) and panel.memory_bytes <= target.l2_bytes // 4:
+        if panel.step(lanes) not in (0, 1) and not panel.is_gated and panel.memory_bytes <= facts.target.l2_bytes // 4:
             plan.tries("stage", panel.slot, *([lanes] if lanes in plan.loops else []), *inner, *plan.copies(lanes))
     return True
 
@@ -320,7 +315,7 @@ def _speed_along(facts: Facts, window: _Window) -> float:
     blocks = -(-size // facts.lanes)
     vectors, rows = min(4, blocks), min(6, facts.sizes[window.lanes])
     step = abs(window.moving.step(window.along) or 0)
-    load = _GATED if is_gated(window.moving) else 2.0
+    load = _GATED if window.moving.is_gated else 2.0
     load *= 1.0 if step == 1 else facts.lanes / 2
     cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
     return vectors * rows / cycles * size / (blocks * facts.lanes)

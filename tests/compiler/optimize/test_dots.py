@@ -23,7 +23,7 @@ def product(rows: int, inner: int, columns: int, pair: tuple[DType, DType] = (I8
 
 
 def dot_actions(ast: UOp, target: Target) -> list[Action] | None:
-    plan = dot_plan(analyze(ast, target), target)
+    plan = dot_plan(analyze(ast, target))
     return None if plan is None else plan.actions
 
 
