@@ -42,7 +42,7 @@ _KERNEL: Final = _ELEMENTWISE | {
     Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL,
     Ops.AFTER, Ops.SINK,
 }  # fmt: skip
-_OPTIMIZED: Final = _KERNEL | {Ops.TILE}
+_OPTIMIZED: Final = _KERNEL | {Ops.MMA}
 _LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET, Ops.PREFETCH}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
@@ -327,8 +327,8 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
             is_legal &= node.dtype.scalar in (dtypes.int8, dtypes.uint8)
         case Ops.DOT:
             return _dot(node)
-        case Ops.TILE:
-            return _tile(node)
+        case Ops.MMA:
+            return _mma(node)
         case _:
             return None
     if node.op is not Ops.TABLE and any(s.dtype.scalar is not node.dtype.scalar for s in node.src):
@@ -343,11 +343,11 @@ def _dot(node: UOp) -> Complaint:
     return None if is_legal else f"DOT gives {node.dtype.name} from {_names(node.src)}"
 
 
-def _tile(node: UOp) -> Complaint:
+def _mma(node: UOp) -> Complaint:
     m, n, k, group = node.arg
     lanes = [s.dtype.lanes for s in node.src]
     is_legal = lanes == [m * k, k * n, m * n] and node.src[2].dtype is node.dtype and k % group == 0
-    return None if is_legal else f"TILE {node.arg} gives {node.dtype.name} from {_names(node.src)}"
+    return None if is_legal else f"MMA {node.arg} gives {node.dtype.name} from {_names(node.src)}"
 
 
 _Row: TypeAlias = tuple[Callable[[UOp], bool], Callable[[UOp], str]]

@@ -507,9 +507,9 @@ class _Function:
     def _tile(self, u: UOp) -> None:
         """A value that is a tile of a matrix unit (amx.py says which one): a sum stays where it is."""
         self.values[u] = ""
-        if u.op is Ops.REG or (u.op is Ops.TILE and u.src[2].is_const):
+        if u.op is Ops.REG or (u.op is Ops.MMA and u.src[2].is_const):
             self._unit("tilezero", self.tiles[u])
-        if u.op is Ops.TILE:
+        if u.op is Ops.MMA:
             self._unit(amx_instruction(u), *(self.tiles[s] for s in (u, *u.src[:2])))
         elif u.op is Ops.LOAD:
             self._unit("tileloadd64", self.tiles[u], f"ptr {self.values[u.src[0]]}", f"i64 {_LINE}")

@@ -53,7 +53,7 @@ class _Body(Values):
             Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.LOCAL: self.local,
             Ops.INDEX: lambda u: None, Ops.PREFETCH: lambda u: None, Ops.LOAD: self.load, Ops.STORE: self.store,
             Ops.RANGE: self.open, Ops.END: self.close, Ops.REG: self.copy, Ops.CARRY: self.copy, Ops.SET: self.set,
-            Ops.AFTER: self.after, Ops.BARRIER: self.barrier, Ops.TILE: self.tile,
+            Ops.AFTER: self.after, Ops.BARRIER: self.barrier, Ops.MMA: self.mma,
         }  # fmt: skip
 
     def text(self) -> str:
@@ -185,8 +185,8 @@ class _Body(Values):
         self.emit("barrier(CLK_LOCAL_MEM_FENCE);")
 
     # --- a matrix unit
-    def tile(self, u: UOp) -> None:
-        """TILE: its function."""
+    def mma(self, u: UOp) -> None:
+        """MMA: its function."""
         name, text = mma_function(u)
         self.helpers[text] = None
         self.define(u, f"{name}({', '.join(self.values[s] for s in u.src)})")

@@ -485,7 +485,7 @@ def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> 
         has_threads=is_cpu,
         group_items=items,
         local_bytes=facts.local_bytes,
-        tiles=units,
+        units=units,
         has_masks=True,
         l2_bytes=1 << 20,
     )

@@ -21,7 +21,7 @@ x, y, z = var("x"), var("y"), var("z")
 
 
 def _max(op: Op, u: UOp) -> UOp | None:
-    """max or min that keeps a nan of either side: a if a is nan or a > b, else b. Of places: see lower/index.py."""
+    """max or min that keeps a nan of either side: a if a is nan or a > b, else b. Of places: see lower_index.py."""
     a, b = u.src
     if u.dtype.kind is Kind.INDEX:
         return None

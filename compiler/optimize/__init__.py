@@ -8,6 +8,6 @@ from .choose import *
 from .dots import *
 from .packing import in_blocks as in_blocks
 from .plan import *
-from .rows import rows_as_lanes as rows_as_lanes
+from .rows import rows_plan as rows_plan
 from .search import *
-from .tiles import *
+from .units import *

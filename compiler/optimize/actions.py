@@ -56,8 +56,8 @@ from kernmill.ir import (
 )
 
 from ..kernel import in_order, loops_of, order_of
-from ..lower.dot import BYTES
-from ..lower.reduce import without_mask
+from ..lower.find_dots import BYTES
+from ..lower.lower_reduces import without_mask
 from ..split_reduce import neutral_element
 from . import proposals as propose
 from .bias import biased

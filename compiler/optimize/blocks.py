@@ -1,9 +1,9 @@
 """The schedule of sums over blocks: short sums of products of bytes, scaled and added up, as quantised weights ask for.
 
 Lanes are outputs whose words lie side by side in one operand, so that no sum goes across lanes. The short sum is copied
-out whole and becomes a chain of dot products (lower/dot.py); of the loops over blocks those stay that a body has no
-room for. The other operand is the same in all lanes; the outputs that it steps with are a register tile.
-Figures: docs/decisions/0019-quantised-products.md. Tests: tests/compiler/optimize/test_blocks.py.
+out whole and becomes a chain of dot products (lower/find_dots.py); of the loops over blocks those stay that a body has
+no room for. The other operand is the same in all lanes; the outputs that it steps with are a register tile. Figures:
+docs/decisions/0019-quantised-products.md. Tests: tests/compiler/optimize/test_blocks.py.
 """
 
 from __future__ import annotations

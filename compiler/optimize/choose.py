@@ -18,8 +18,8 @@ from .dots import dot_plan
 from .gpu import gpu_plan
 from .heuristic import few_rows_plan, loops_plan, running_plan
 from .plan import Plan
-from .rows import rows_as_lanes
-from .tiles import row_tiles, tile_plan
+from .rows import rows_plan
+from .units import unit_plan, unit_rows_plan
 from .windows import window_plan
 
 __all__ = ["STRATEGIES", "Strategy", "choose", "choose_actions"]
@@ -51,10 +51,10 @@ def scalar_plan(facts: Facts) -> Plan:
 STRATEGIES: tuple[Strategy, ...] = (
     Strategy(gpu_plan, lambda facts: facts.target.group_items > 0,
              "groups of work-items share memory, and nothing below knows of them"),
-    Strategy(tile_plan, lambda facts: bool(facts.target.tiles),
+    Strategy(unit_plan, lambda facts: bool(facts.target.units),
              "a product for a matrix unit, which does it several times as fast as vectors"),
-    Strategy(row_tiles, _keeps_rows, "attention: products for a unit between passes over kept rows", by_rows=True),
-    Strategy(rows_as_lanes, _keeps_rows, "the same without one: rows are lanes, and no sum is folded", by_rows=True),
+    Strategy(unit_rows_plan, _keeps_rows, "attention: products for a unit between passes over kept rows", by_rows=True),
+    Strategy(rows_plan, _keeps_rows, "the same without one: rows are lanes, and no sum is folded", by_rows=True),
     Strategy(dot_plan, _has_lanes, "a product of bytes, four terms an instruction"),
     Strategy(block_plan, _has_lanes, "sums of such products over blocks with scales: quantised weights"),
     Strategy(window_plan, _has_lanes, "one operand is read through a sliding window: a convolution"),

@@ -1,8 +1,8 @@
 """The schedule of a sum of products of bytes, for a target with a dot product instruction.
 
-Four terms of the sum become one instruction (lower/dot.py), which asks for them side by side: the reduce loop is copied
-out by four, and innermost where an operand is packed. Nothing here asks what a kernel computes beyond that one sum.
-Figures: docs/decisions/0010-dot-and-tiles.md and 0044-bytes-of-the-other-sign.md. Tests:
+Four terms of the sum become one instruction (lower/find_dots.py), which asks for them side by side: the reduce loop is
+copied out by four, and innermost where an operand is packed. Nothing here asks what a kernel computes beyond that one
+sum. Figures: docs/decisions/0010-dot-and-tiles.md and 0044-bytes-of-the-other-sign.md. Tests:
 tests/compiler/optimize/test_dots.py.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from kernmill.ir import Target, dtypes
 
-from ..lower.dot import BYTES, GROUP
+from ..lower.find_dots import BYTES, GROUP
 from .analysis import Facts, Product, divisors, even_part
 from .plan import Plan
 

@@ -20,7 +20,7 @@ from kernmill.ir import Ops
 
 from .analysis import Access, Facts, Group
 from .plan import Plan
-from .tiles import find_unit
+from .units import find_unit
 
 __all__ = ["gpu_plan"]
 

@@ -78,7 +78,7 @@ def pack(plan: Plan, facts: Facts, main: Group, lanes: str, width: int) -> None:
 
 def ask_by_tiles(plan: Plan, facts: Facts, main: Group, lanes: str) -> None:
     """While a register tile is computed: the lines that it will store to, and the rows of the next one if they are read
-    once, as they lie, from memory that no cache holds (lower/prefetch.py)."""
+    once, as they lie, from memory that no cache holds (lower/insert_prefetches.py)."""
     rows = next((name for name in reversed(plan.loops) if name != lanes and plan.together(name) > 1), None)
     (store, *others), terms = facts.stores, main.terms
     if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < _SHORT:
@@ -215,7 +215,8 @@ def blocks(columns: int, panels: int, rows: int, size_bytes: int, target: Target
 def _stage_panel(plan: Plan, packing: _Packing, walked: Sequence[str], deep: int, target: Target) -> None:
     """The operand of the lanes; where it is transposed, in blocks that turn in registers.
 
-    In memory that no cache holds what lies behind a panel is asked for while that panel is used (lower/prefetch.py).
+    In memory that no cache holds what lies behind a panel is asked for while that panel is used
+    (lower/insert_prefetches.py).
     """
     panel, lanes, terms = packing.panel, packing.lanes, packing.terms
     if panel is None:

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges
 
 from ..kernel import loops_of, order_of
-from ..lower.dot import BYTES
+from ..lower.find_dots import BYTES
 
 Args: TypeAlias = "tuple[str, ...]"
 
@@ -102,7 +102,7 @@ def orders(ast: UOp, target: Target) -> Iterable[Args]:
 def tiles(ast: UOp, target: Target) -> Iterable[Args]:
     """Two output loops of the sizes that a matrix unit has."""
     loops = _loops(ast, AxisKind.LOOP)
-    for unit in target.tiles:
+    for unit in target.units:
         rows, columns = ([str(r.arg[0]) for r in loops if r.src[0].arg == size] for size in (unit.m, unit.n))
         yield from ((a, b) for a in rows for b in columns if a != b)
 

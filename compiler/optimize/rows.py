@@ -3,7 +3,7 @@
 Such a kernel works on one row after another, in several passes. Two shapes of it are known:
 - along the row: each pass takes its lanes from its own loop, as if it stood alone (`passes_along_rows`);
 - across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is
-  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_as_lanes`).
+  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_plan`).
 
 Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
 """
@@ -18,7 +18,7 @@ from ..kernel import names_of
 from .analysis import Access, Facts
 from .plan import Plan
 
-__all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_as_lanes"]
+__all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_plan"]
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
@@ -92,7 +92,7 @@ def products_across(facts: Facts, lanes: int) -> tuple[str, list[_Pass], list[tu
     return rows, passes, products if shares else []
 
 
-def rows_as_lanes(facts: Facts) -> Plan | None:
+def rows_plan(facts: Facts) -> Plan | None:
     """The schedule across rows; None where it does not fit."""
     rows, passes, products = products_across(facts, facts.lanes)
     if not products:
@@ -127,7 +127,7 @@ def _transposed(one: _Pass, rows: str, tile: str, lanes: list[str]) -> list[tupl
 
 
 def _widened(one: _Pass, rows: str, tile: str, fixed: list[str], copied: list[str]) -> list[tuple[str, ...]]:
-    """Narrow floats that all rows share are copied once, so that they are converted once (compiler/convert.py)."""
+    """Narrow floats that all rows share are copied once, so that they are converted once (convert_packed.py)."""
     shared = [a for a in one.loads if not a.moves(rows) and a.moves(tile) and a.memory.op is Ops.PARAM]
     narrow = [a for a in shared if a.node.dtype.is_float and a.size_bytes < 4]
     return [(a.slot, *sorted(n for n in a.steps if a.moves(n) and n not in (*fixed, tile)), *copied) for a in narrow]

@@ -677,7 +677,7 @@ def test_a_driver_that_refuses_the_instruction_gets_plain_kernels(
     real = cl_driver.facts_of
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **NVIDIAS))
     device = opened("CL")
-    assert device.target.tiles == ()
+    assert device.target.units == ()
     said = next(line for line in device.details() if "matrix unit" in line)
     assert said.startswith("matrix unit: not used, the driver refuses its instruction: kernel check: the driver of")
     a = np.arange(32 * 32, dtype=F32).reshape(32, 32) % 7
@@ -691,7 +691,7 @@ def test_a_unit_that_works_is_used(opencl: str, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), name="another", **NVIDIAS))
     monkeypatch.setattr(ops_cl.ClDevice, "unit_fault", lambda *_: "")
     device = opened("CL")
-    assert device.target.tiles == MMA_UNITS
+    assert device.target.units == MMA_UNITS
     assert "-mma-" in device.target.name
     assert "matrix unit: float16, bfloat16" in device.details()
     assert "subgroups of 32" in device.details()[0]

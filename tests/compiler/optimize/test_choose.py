@@ -27,8 +27,8 @@ def strategy_of(ast: UOp, target: Target) -> str:
     ("ast", "target", "name"),
     [
         (PRODUCT, GROUPS, "gpu_plan"),
-        (BYTES, TILES, "tile_plan"),
-        (ATTENTION, VECTORS, "rows_as_lanes"),
+        (BYTES, TILES, "unit_plan"),
+        (ATTENTION, VECTORS, "rows_plan"),
         (BYTES, VNNI, "dot_plan"),
         (merge_loops(only(matmul(data(0, 4, 4096), data(1, 4096, 4096)))), VECTORS, "few_rows_plan"),
         (PRODUCT, VECTORS, "loops_plan"),

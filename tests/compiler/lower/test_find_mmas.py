@@ -16,8 +16,8 @@ from tests.compiler.tiles import BF16, CUT, F16, I8, LEFT, RIGHT, TILES, U8, pro
 PACKED = "; ".join((CUT, RIGHT, LEFT))
 
 
-def tiles(ast: UOp, schedule: str = PACKED, passed: str = "reduce") -> list[UOp]:
-    return [node for node in after(passed, ast, schedule, TILES).toposort() if node.op is Ops.TILE]
+def tiles(ast: UOp, schedule: str = PACKED, passed: str = "lower_reduces") -> list[UOp]:
+    return [node for node in after(passed, ast, schedule, TILES).toposort() if node.op is Ops.MMA]
 
 
 def test_blocks_are_one_load_each() -> None:
@@ -50,9 +50,9 @@ def test_memory_of_results_keeps_its_type() -> None:
     half = UOp(Ops.PARAM, BF16, (), store.src[0].src[0].arg)
     place = UOp(Ops.INDEX, BF16, (half, *store.src[0].src[1:]))
     rounded = ast.replace(src=(UOp(Ops.STORE, dtypes.void, (place, store.src[1].cast(BF16))),))
-    nodes = after("index", rounded, PACKED, TILES).toposort()
+    nodes = after("lower_index", rounded, PACKED, TILES).toposort()
     assert {n.dtype for n in nodes if n.op is Ops.LOCAL and str(n.arg[0]).startswith("tile")} == {dtypes.float32}
-    assert sum(n.op is Ops.TILE for n in nodes) == 4
+    assert sum(n.op is Ops.MMA for n in nodes) == 4
 
 
 @pytest.mark.parametrize(
@@ -69,15 +69,15 @@ def test_memory_of_results_keeps_its_type() -> None:
 )
 def test_what_does_not_fit_stays_a_loop(schedule: str) -> None:
     ast = product((64, 64, 96))
-    assert not tiles(ast, schedule, "tile")
+    assert not tiles(ast, schedule, "find_mmas")
     arrays = inputs(ast)
-    close(run_ast(after("tile", ast, schedule, TILES), arrays), run_ast(ast, arrays))
+    close(run_ast(after("find_mmas", ast, schedule, TILES), arrays), run_ast(ast, arrays))
 
 
 def test_other_targets_and_types_keep_their_loops() -> None:
-    assert not tiles(product(pair=(BF16, F16)), passed="tile")
-    only_bytes = replace(TILES, tiles=tuple(unit for unit in TILES.tiles if unit.a.is_int))
-    assert all(node.op is not Ops.TILE for node in after("tile", product(), PACKED, only_bytes).toposort())
+    assert not tiles(product(pair=(BF16, F16)), passed="find_mmas")
+    only_bytes = replace(TILES, units=tuple(unit for unit in TILES.units if unit.a.is_int))
+    assert all(node.op is not Ops.MMA for node in after("find_mmas", product(), PACKED, only_bytes).toposort())
 
 
 @pytest.mark.parametrize("sizes", [(33, 70, 50), (100, 100, 100)])
@@ -91,12 +91,12 @@ ITEMS = (
     "local i1.s 4; local i0.s 8; unroll i0.s 2; order i0 i1 i0.l i1.l i0.s.l i1.s.l; "
     "stage 2 i1.l k0.s i1.s' k0.s.s; stage 1 i0.l i0.s' k0.s k0.s.s; grid i0 i1"
 )
-WARP = replace(SCALARS, name="warp", group_items=128, tiles=MMA_UNITS)
+WARP = replace(SCALARS, name="warp", group_items=128, units=MMA_UNITS)
 
 
 def test_items_of_a_step_do_it_together() -> None:
     ast = product((64, 32, 32), (F16, F16))
-    nodes = [node for node in after("reduce", ast, ITEMS, WARP).toposort() if node.op is Ops.TILE]
+    nodes = [node for node in after("lower_reduces", ast, ITEMS, WARP).toposort() if node.op is Ops.MMA]
     assert [(node.arg, node.dtype) for node in nodes] == [((16, 8, 16, 2), dtypes.float32.vec(128))]
     with Context(TARGET="mma"):
         close(run_on("PYTHON", ast, inputs(ast), parse_schedule(ITEMS)), run_ast(ast, inputs(ast)))
@@ -116,5 +116,5 @@ def test_items_that_hold_something_else_stay_loops(old: str, new: str) -> None:
     """Each of them computes all results then."""
     ast, schedule = product((64, 32, 32), (F16, F16)), ITEMS.replace(old, new)
     assert schedule != ITEMS
-    found = [node for node in after("reduce", ast, schedule, WARP).toposort() if node.op is Ops.TILE]
+    found = [node for node in after("lower_reduces", ast, schedule, WARP).toposort() if node.op is Ops.MMA]
     assert found == []

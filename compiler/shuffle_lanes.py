@@ -6,7 +6,7 @@ apart. The row of a lane is one contiguous access, and log2(n) steps of shuffles
 access*: lanes a few places apart (every second one, the colors of a picture, the four bytes of an int8 dot product).
 All memory between the first and the last place is read as whole vectors, from which shuffles pick. Guarantees: the same
 values at the same places; a place that nobody asked for is read only inside of the buffer, and never written. Tests:
-tests/compiler/test_shuffle.py.
+tests/compiler/test_shuffle_lanes.py.
 """
 
 from __future__ import annotations

@@ -39,7 +39,9 @@ def same(ast: UOp, schedule: str) -> None:
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("rows", [4, 8, 16])
 def test_a_transposed_block_is_loaded_by_rows(lanes: int, rows: int) -> None:
-    ast = after("shuffle", only(permute(data(0, 64, 64), (1, 0)) + 1.0), f"vectorize i1 {lanes}; unroll i0 {rows}")
+    ast = after(
+        "shuffle_lanes", only(permute(data(0, 64, 64), (1, 0)) + 1.0), f"vectorize i1 {lanes}; unroll i0 {rows}"
+    )
     assert not apart(ast)
     side = min(lanes, rows)
     loads = nodes(ast, Ops.LOAD)
@@ -51,7 +53,7 @@ def test_bools_are_turned_as_bytes() -> None:
     seen = permute(data(0, 48, 64, dtype=dtypes.bool), (1, 0))
     ast = only(elementwise(Ops.WHERE, seen, data(1, 64, 48), const(dtypes.float32, -1.0)))
     schedule = "vectorize i0 16; unroll i1 8"
-    assert all(load.src[0].src[1].dtype.lanes == 1 for load in nodes(after("shuffle", ast, schedule), Ops.LOAD))
+    assert all(load.src[0].src[1].dtype.lanes == 1 for load in nodes(after("shuffle_lanes", ast, schedule), Ops.LOAD))
     arrays = inputs(ast)
     arrays[1] = np.random.default_rng(0).random(arrays[1].size) < 0.5
     np.testing.assert_array_equal(run_on("LLVM", ast, arrays, parse_schedule(schedule)), run_ast(ast, arrays))
@@ -62,29 +64,29 @@ def test_bools_are_turned_as_bytes() -> None:
 def test_no_vector_is_wider_than_the_language_has_them(dtype: DType, schedule: str) -> None:
     narrow = replace(VECTORS, most_lanes=16)
     kernel = only(elementwise(Ops.MAX, permute(data(0, 64, 64, dtype=dtype), (1, 0)), const(dtype, 1)))
-    ast = after("shuffle", kernel, schedule, narrow)
+    ast = after("shuffle_lanes", kernel, schedule, narrow)
     assert not apart(ast)
     assert max(node.dtype.lanes for node in ast.toposort()) == 16
 
 
 def test_a_square_takes_log_n_steps() -> None:
-    ast = after("shuffle", only(permute(data(0, 64, 64), (1, 0)) + 1.0), "vectorize i1 16; unroll i0 16")
+    ast = after("shuffle_lanes", only(permute(data(0, 64, 64), (1, 0)) + 1.0), "vectorize i1 16; unroll i0 16")
     assert len(nodes(ast, Ops.SHUFFLE)) == 4 * 16
 
 
 def test_a_scattered_block_is_stored_by_rows() -> None:
-    ast = after("shuffle", only(permute(data(0, 64, 64), (1, 0)) + 1.0), "vectorize i0 16; unroll i1 8")
+    ast = after("shuffle_lanes", only(permute(data(0, 64, 64), (1, 0)) + 1.0), "vectorize i0 16; unroll i1 8")
     assert not apart(ast)
     assert {store.src[1].dtype.lanes for store in nodes(ast, Ops.STORE)} == {8}
 
 
 def test_few_rows_stay_gathers() -> None:
-    ast = after("shuffle", only(permute(data(0, 64, 64), (1, 0)) + 1.0), "vectorize i1 16; unroll i0 2")
+    ast = after("shuffle_lanes", only(permute(data(0, 64, 64), (1, 0)) + 1.0), "vectorize i1 16; unroll i0 2")
     assert apart(ast) == 2
 
 
 def test_every_second_is_picked_from_two_loads() -> None:
-    ast = after("shuffle", only(strided(data(0, 6, 32), (1, 2)) + 1.0), "vectorize i0 16")
+    ast = after("shuffle_lanes", only(strided(data(0, 6, 32), (1, 2)) + 1.0), "vectorize i0 16")
     assert [load.dtype.lanes for load in nodes(ast, Ops.LOAD)] == [16, 16]
     (shuffle,) = nodes(ast, Ops.SHUFFLE)
     assert shuffle.arg == tuple(range(0, 32, 2))
@@ -92,15 +94,15 @@ def test_every_second_is_picked_from_two_loads() -> None:
 
 def test_taps_of_a_window_share_loads() -> None:
     """Three taps, two places apart, on lanes two places apart: one stretch of memory for all."""
-    ast = after("shuffle", only(total(window(data(0, 4, 259), 1, 5, 2), 2)), "vectorize i1 16; unroll k0 5")
+    ast = after("shuffle_lanes", only(total(window(data(0, 4, 259), 1, 5, 2), 2)), "vectorize i1 16; unroll k0 5")
     assert not apart(ast)
     assert len(nodes(ast, Ops.LOAD)) == 3
 
 
 def test_what_may_lie_behind_the_end_is_masked() -> None:
-    ast = after("shuffle", only(strided(data(0, 1, 31), (1, 2)) + 1.0), "vectorize i0 16")
+    ast = after("shuffle_lanes", only(strided(data(0, 1, 31), (1, 2)) + 1.0), "vectorize i0 16")
     assert any(len(node.src) > 2 for node in nodes(ast, Ops.INDEX))
-    inside = after("shuffle", only(strided(data(0, 1, 32), (1, 2)) + 1.0), "vectorize i0 16")
+    inside = after("shuffle_lanes", only(strided(data(0, 1, 32), (1, 2)) + 1.0), "vectorize i0 16")
     assert all(len(node.src) == 2 for node in nodes(inside, Ops.INDEX))
 
 
@@ -148,7 +150,7 @@ def test_packing_four_by_four_is_undone_by_one_shuffle() -> None:
         data(0, 32, 64, dtype=dtypes.int8).cast(dtypes.int32), data(1, 64, 64, dtype=dtypes.int8).cast(dtypes.int32)
     )
     schedule = "vectorize i1 16; unroll i0 2; unroll k0 4; order i1 i0; stage 2 k0 i1.v k0.u"
-    ast = after("shuffle", only(product), schedule)
+    ast = after("shuffle_lanes", only(product), schedule)
     assert not apart(ast)
     assert sorted(load.dtype.lanes for load in nodes(ast, Ops.LOAD) if load.dtype.lanes > 1) == [16, 16, 16, 16, 64]
     same(only(product), schedule)
@@ -159,7 +161,7 @@ def test_bytes_of_words_are_changed_where_they_lie() -> None:
     codes = elementwise(Ops.XOR, data(0, 16, 16, 4, dtype=dtypes.uint8), const(dtypes.uint8, 128))
     ast = only(codes)
     schedule = "unroll i0 4; vectorize i0 16"
-    (store,) = nodes(after("shuffle", ast, schedule, VECTORS), Ops.STORE)
+    (store,) = nodes(after("shuffle_lanes", ast, schedule, VECTORS), Ops.STORE)
     assert store.src[1].op is Ops.XOR
     assert store.src[1].src[0].op is Ops.LOAD
     same(ast, schedule)

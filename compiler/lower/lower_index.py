@@ -3,7 +3,7 @@
 When: last before linearize. Why there: after this the laws of whole numbers no longer hold (a machine int wraps), so
 no simplification may follow. Guarantees: no dtype index is left; an address is (outer loops) + (inner loops) +
 constant, so that everything but the last steps is computed outside the inner loop. Tests:
-tests/compiler/lower/test_index.py.
+tests/compiler/lower/test_lower_index.py.
 """
 
 from __future__ import annotations

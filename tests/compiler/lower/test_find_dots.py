@@ -42,22 +42,22 @@ def same(ast: UOp, schedule: str) -> None:
 
 def test_packing_leaves_nothing_in_the_loop() -> None:
     """What is woven into the panel, picked out and woven again is one load."""
-    ast = after("dot", product(pair=(U8, I8)), PACKED, VNNI)
+    ast = after("find_dots", product(pair=(U8, I8)), PACKED, VNNI)
     dots = [node for node in ast.toposort() if node.op is Ops.DOT]
     assert len(dots) == 4
     assert {node.src[1].op for node in dots} == {Ops.LOAD}
     assert {node.src[0].src[0].dtype for node in dots} == {U8.vec(4)}
-    assert count(ast, Ops.MUL) == count(after("dot", product(pair=(U8, I8)), PACKED, VNNI), Ops.MUL)
+    assert count(ast, Ops.MUL) == count(after("find_dots", product(pair=(U8, I8)), PACKED, VNNI), Ops.MUL)
 
 
 def test_a_sum_of_dots_is_a_chain() -> None:
-    ast = after("reduce", product(pair=(U8, I8)), PACKED, VNNI)
+    ast = after("lower_reduces", product(pair=(U8, I8)), PACKED, VNNI)
     assert all(node.src[2].op is Ops.CARRY for node in ast.toposort() if node.op is Ops.DOT)
 
 
 def test_signed_pairs_share_the_correction() -> None:
     """Sums of 128*b do not change with the rows: one for each vector of columns, in loops of their own."""
-    ast = after("dot", product(), PACKED, VNNI)
+    ast = after("find_dots", product(), PACKED, VNNI)
     sums = [node for node in ast.toposort() if node.op is Ops.REDUCE]
     corrections = [node for node in sums if not any(r.arg[0] == "i0" for r in node.ranges)]
     assert len(sums) == 2 * 2 + 2
@@ -66,9 +66,9 @@ def test_signed_pairs_share_the_correction() -> None:
 
 
 def test_a_target_without_it_gets_the_plain_loop() -> None:
-    assert count(after("dot", product(), PACKED), Ops.DOT) == 0
+    assert count(after("find_dots", product(), PACKED), Ops.DOT) == 0
     narrow = replace(VNNI, vector_bytes=32)
-    assert count(after("dot", product(), PACKED, narrow), Ops.DOT) == 0
+    assert count(after("find_dots", product(), PACKED, narrow), Ops.DOT) == 0
 
 
 def test_other_sums_stay() -> None:
@@ -77,20 +77,20 @@ def test_other_sums_stay() -> None:
     )
     floats = only(matmul(data(0, 8, 64), data(1, 64, 64)))
     for ast in (wide, floats):
-        assert count(after("dot", ast, PACKED, VNNI), Ops.DOT) == 0
+        assert count(after("find_dots", ast, PACKED, VNNI), Ops.DOT) == 0
 
 
 def test_terms_that_are_no_multiple_of_four() -> None:
     """Named regression: the copy has no gate, so that no product of a last four was taken for 0 outside."""
-    ast = after("dot", product(inner=62), PACKED, VNNI)
+    ast = after("find_dots", product(inner=62), PACKED, VNNI)
     assert count(ast, Ops.DOT) > 0
     same(product(inner=62), PACKED)
 
 
 def test_what_is_left_over_is_multiplied() -> None:
-    ast = after("dot", product(pair=(U8, I8)), "vectorize i1 16; unroll k0 2", VNNI)
+    ast = after("find_dots", product(pair=(U8, I8)), "vectorize i1 16; unroll k0 2", VNNI)
     assert count(ast, Ops.DOT) == 0
-    ast = after("dot", product(inner=36, pair=(U8, I8)), "vectorize i1 16; unroll k0 6", VNNI)
+    ast = after("find_dots", product(inner=36, pair=(U8, I8)), "vectorize i1 16; unroll k0 6", VNNI)
     (node,) = [n for n in ast.toposort() if n.op is Ops.REDUCE]
     assert [s.op for s in node.src[:3]] == [Ops.DOT, Ops.ADD, Ops.ADD] or node.src[0].op is Ops.DOT
 
@@ -136,10 +136,10 @@ def byte_sums(dtype: DType, inner: int = 256) -> UOp:
 def test_bytes_alone_are_added_by_fours(dtype: DType) -> None:
     """Once the sums of rows that int8 products want took 16 bytes a step; each part of a kernel makes them anew, so
     that two threads were slower than torch's."""
-    ast = after("dot", byte_sums(dtype), "unroll k0 4; vectorize k0 16", VNNI)
+    ast = after("find_dots", byte_sums(dtype), "unroll k0 4; vectorize k0 16", VNNI)
     (dot,) = [node for node in ast.toposort() if node.op is Ops.DOT]
     assert sum(s.op is Ops.LOAD for s in dot.src) == 1
-    assert count(after("dot", byte_sums(dtype), "vectorize k0 16; unroll k0 4", VNNI), Ops.DOT) == 0  # far apart
+    assert count(after("find_dots", byte_sums(dtype), "vectorize k0 16; unroll k0 4", VNNI), Ops.DOT) == 0  # far apart
     for inner in (256, 250, 61):
         same(byte_sums(dtype, inner), "unroll k0 4; vectorize k0 16")
         same(byte_sums(dtype, inner), "vectorize k0 16; unroll k0 4")
@@ -149,4 +149,4 @@ def test_the_host_uses_it() -> None:
     target = get_device("LLVM").target
     if not target.dots:
         pytest.skip("this CPU has no dot product instruction")
-    assert count(after("dot", product(), PACKED, target), Ops.DOT) > 0
+    assert count(after("find_dots", product(), PACKED, target), Ops.DOT) > 0

@@ -2,8 +2,8 @@
 
 When: before loops are copied out. Why there: the results of one step are memory that two loops fill (the action
 `tensorize`), its operands are loads from packed memory, and each is still one node. Assumes: nothing; what does not lie
-as the unit wants it stays a loop. Guarantees: the operands of a TILE are loads of whole blocks.
-Tests: tests/compiler/lower/test_tile.py.
+as the unit wants it stays a loop. Guarantees: the operands of a MMA are loads of whole blocks.
+Tests: tests/compiler/lower/test_find_mmas.py.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from math import prod
 
 from kernmill.ir import Ops, Target, Unit, UOp, closed_ranges, dtypes, linear, rebuilt, simplify, substitute
 
-from ..groups import is_local
+from ..share_work import is_local
 
-__all__ = ["find_tiles"]
+__all__ = ["find_mmas"]
 
 
-def find_tiles(ast: UOp, target: Target) -> UOp:
-    """The kernel with TILE where sums of products allow it."""
-    if not target.tiles:
+def find_mmas(ast: UOp, target: Target) -> UOp:
+    """The kernel with MMA where sums of products allow it."""
+    if not target.units:
         return ast
     order = ast.toposort()
 
     def tiled(node: UOp, new: UOp) -> UOp:
-        tiles = (tile for unit in target.tiles if (tile := _tile(new, unit)) and _is_dealt(node, unit, order))
+        tiles = (tile for unit in target.units if (tile := _tile(new, unit)) and _is_dealt(node, unit, order))
         return next(tiles, new)
 
     return rebuilt(ast, tiled)
@@ -67,7 +67,7 @@ def _tile(node: UOp, unit: Unit) -> UOp | None:
         if a is None or b is None or c is None:
             continue
         loads = (UOp(Ops.LOAD, block.dtype, (block,)) for block in (a, b))
-        value = UOp(Ops.TILE, c.dtype, (*loads, c.like(0)), (unit.m, unit.n, unit.k, unit.group))
+        value = UOp(Ops.MMA, c.dtype, (*loads, c.like(0)), (unit.m, unit.n, unit.k, unit.group))
         rest = [loop for loop in closed_ranges(total) if loop not in sizes]
         if rest:
             value = UOp(Ops.REDUCE, c.dtype, (value, *rest), total.arg)

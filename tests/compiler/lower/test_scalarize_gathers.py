@@ -33,7 +33,7 @@ def gathers(ast: UOp) -> int:
 def test_a_number_in_memory_goes_to_an_address(step: int) -> None:
     kernel = only(take(TABLE, numbers(1, 64, step), 0))
     assert gathers(after("combine_loads", kernel, "vectorize i0 16", VECTORS)) == 1
-    ast = after("scalarize", kernel, "vectorize i0 16", VECTORS)
+    ast = after("scalarize_gathers", kernel, "vectorize i0 16", VECTORS)
     assert gathers(ast) == 0
     (lanes,) = [n for n in ast.toposort() if n.op is Ops.LANES]
     assert [n.op for n in lanes.src] == [Ops.LOAD] * 16
@@ -44,7 +44,7 @@ def test_a_number_of_several_bytes_is_a_part_of_one_load() -> None:
     low, high = (reshape(shrink(x, ((0, 64), (n, n + 1))), (64,)).cast(dtypes.uint16) for n in (0, 1))
     whole = elementwise(Ops.OR, low, elementwise(Ops.SHL, high, same(high, 8)))
     table = data(0, 65536, dtype=dtypes.uint32)
-    ast = after("scalarize", only(take(table, whole.cast(dtypes.int32), 0)), "vectorize i0 16", VECTORS)
+    ast = after("scalarize_gathers", only(take(table, whole.cast(dtypes.int32), 0)), "vectorize i0 16", VECTORS)
     assert gathers(ast) == 0
     assert {n.src[0].dtype.lanes for n in ast.toposort() if n.op is Ops.BITCAST} == {2}
 
@@ -54,13 +54,15 @@ def test_numbers_that_take_many_steps_are_gathered() -> None:
     for value in (3, 5, 7):
         index = elementwise(Ops.XOR, index, same(index, value))
         index = elementwise(Ops.MOD, elementwise(Ops.MUL, index, same(index, value)), same(index, 256))
-    assert gathers(after("scalarize", only(take(TABLE, index, 0)), "vectorize i0 16", VECTORS)) == 1
+    assert gathers(after("scalarize_gathers", only(take(TABLE, index, 0)), "vectorize i0 16", VECTORS)) == 1
 
 
 def test_places_that_are_no_numbers_in_memory_stay() -> None:
     x = shrink(reshape(data(0, 64 * 256), (64, 256)), ((0, 64), (3, 4)))
     kernel = only(elementwise(Ops.NEG, x))
-    assert [gathers(after(name, kernel, "vectorize i0 16", VECTORS)) for name in ("combine_loads", "scalarize")] == [
+    assert [
+        gathers(after(name, kernel, "vectorize i0 16", VECTORS)) for name in ("combine_loads", "scalarize_gathers")
+    ] == [
         1,
         1,
     ]
@@ -70,18 +72,18 @@ def test_places_that_are_no_numbers_in_memory_stay() -> None:
 def test_numbers_that_are_gathered_themselves_stay_in_a_vector(step: int) -> None:
     """They were read by a vector of places as if it were one: what came out did not compile."""
     kernel = only(take(TABLE, numbers(1, 64, step), 0))
-    assert gathers(after("scalarize", kernel, "vectorize i0 16", VECTORS)) == 2
+    assert gathers(after("scalarize_gathers", kernel, "vectorize i0 16", VECTORS)) == 2
 
 
 def test_gathers_stay_where_they_are_fast() -> None:
     kernel = only(take(TABLE, numbers(1, 64), 0))
-    assert gathers(after("scalarize", kernel, "vectorize i0 16", replace(VECTORS, has_gathers=True))) == 1
+    assert gathers(after("scalarize_gathers", kernel, "vectorize i0 16", replace(VECTORS, has_gathers=True))) == 1
 
 
 def test_what_has_a_gate_or_no_vectors_stays() -> None:
     kernel = only(take(TABLE, numbers(1, 60), 0))
-    assert gathers(after("scalarize", kernel, "vectorize i0 16", VECTORS)) == 1
-    assert after("scalarize", kernel, "", replace(VECTORS, vector_bytes=0))
+    assert gathers(after("scalarize_gathers", kernel, "vectorize i0 16", VECTORS)) == 1
+    assert after("scalarize_gathers", kernel, "", replace(VECTORS, vector_bytes=0))
 
 
 @pytest.mark.parametrize("schedule", ["vectorize i0 16", "vectorize i0 8", "unroll i0 2", ""])

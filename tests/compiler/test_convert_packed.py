@@ -25,7 +25,7 @@ def panels(ast: UOp) -> list[DType]:
 
 @pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float16, dtypes.int8])
 def test_a_panel_is_converted_when_it_is_packed(dtype: DType) -> None:
-    ast = after("convert", product(dtype), PACKED)
+    ast = after("convert_packed", product(dtype), PACKED)
     assert panels(ast) == [dtypes.float32]
     (store,) = [node for node in ast.toposort() if node.op is Ops.STORE and node.src[0].dtype is dtypes.float32][:1]
     assert store.src[1].op is Ops.CAST
@@ -33,13 +33,13 @@ def test_a_panel_is_converted_when_it_is_packed(dtype: DType) -> None:
 
 def test_a_panel_of_the_right_type_stays() -> None:
     ast = product(dtypes.float32)
-    assert panels(after("convert", ast, PACKED)) == [dtypes.float32]
+    assert panels(after("convert_packed", ast, PACKED)) == [dtypes.float32]
 
 
 def test_bytes_of_whole_sums_stay() -> None:
     left, right = data(0, 8, 32, dtype=dtypes.int8), data(1, 32, 48, dtype=dtypes.int8)
     ast = only(matmul(left.cast(dtypes.int32), right.cast(dtypes.int32)))
-    assert panels(after("convert", ast, PACKED)) == [dtypes.int8]
+    assert panels(after("convert_packed", ast, PACKED)) == [dtypes.int8]
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.int8])

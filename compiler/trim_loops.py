@@ -2,26 +2,24 @@
 
 When: first of the list, once loops have been cut. Why there: a tile ends where its last row does, so its rows must be
 known. A sum over where(g, value, neutral) needs no iteration in which g is false for all its rows; a row that a kernel
-keeps needs no element that nobody reads. And the first part of a loop, in which the gate is known to hold, is a loop
-without it (`peel_loops`). Guarantees: the same results; a loop may depend on the loops around it.
-Tests: tests/compiler/test_trim.py.
+keeps needs no element that nobody reads. Guarantees: the same results; a loop may depend on the loops around it. Tests:
+tests/compiler/test_trim_loops.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
-from itertools import count
 from math import prod
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, make_range, simplify, substitute
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
 
-from .groups import fills_shared
 from .kernel import iterations
-from .linearize import loop_paths, walked
+from .linearize import loop_paths
+from .share_work import fills_shared
 from .split_reduce import neutral_element
 
-__all__ = ["asked", "peel_loops", "trim_loops"]
+__all__ = ["asked", "conjuncts", "gate_of", "greatest", "trim_loops"]
 
 _LEAST = 16  # iterations, each of its copies one; a shorter loop is not worth a test of its end
 
@@ -29,7 +27,7 @@ _LEAST = 16  # iterations, each of its copies one; a shorter loop is not worth a
 def trim_loops(ast: UOp) -> UOp:
     """The kernel with loops that stop early."""
     order = ast.toposort()
-    if not any(node.op is Ops.REDUCE and _gate(node) is not None for node in order):
+    if not any(node.op is Ops.REDUCE and gate_of(node) is not None for node in order):
         return ast
     paths = loop_paths(ast)
     together = {r for node in order if fills_shared(node) for r in (*node.ranges, *closed_ranges(node))}
@@ -66,7 +64,7 @@ def _copies(node: UOp) -> int:
     return prod(iterations(r) for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL)
 
 
-def _gate(node: UOp) -> UOp | None:
+def gate_of(node: UOp) -> UOp | None:
     """The condition outside which a REDUCE folds nothing but neutral elements."""
     value = node.src[0]
     if node.arg[1] != 1 or value.op is not Ops.WHERE:
@@ -77,13 +75,13 @@ def _gate(node: UOp) -> UOp | None:
 
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     """How many iterations can still have an open gate, seen from the loops around."""
-    gate = _gate(node) if node.op is Ops.REDUCE else None
+    gate = gate_of(node) if node.op is Ops.REDUCE else None
     least: UOp | None = None
-    for part in _conjuncts(gate):
+    for part in conjuncts(gate):
         step, atoms, offset = asked(part, loop)
         if step <= 0:
             continue
-        rest = _greatest({atom: -k for atom, k in atoms.items()}, -offset, around, {})
+        rest = greatest({atom: -k for atom, k in atoms.items()}, -offset, around, {})
         if rest is not None:  # step * loop < rest
             limit = simplify((rest + (step - 1)) // step)
             least = limit if least is None else least.alu(Ops.MIN, limit)
@@ -103,7 +101,7 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
         if not any(atom in limits for atom in terms):
             return None
         terms = {atom: k for atom, k in terms.items() if filled.get(atom) != k}  # copies and lanes, the same for both
-        most = _greatest(terms, offset, around, limits)
+        most = greatest(terms, offset, around, limits)
         if most is None:
             return None
         last = most if last is None or most is last else last.alu(Ops.MAX, most)
@@ -111,13 +109,13 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
     return simplify(last // step + 1)
 
 
-def _greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
+def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
     """The most that a sum can be, as an expression in the loops around."""
     total = index_const(offset)
     for atom, factor in terms.items():
         if atom.op is Ops.MIN and atom.src[1].is_const:  # past its end an output loop is clamped
             sign, (inner, shift) = (1 if factor > 0 else -1), linear(atom.src[0])
-            most = _greatest({a: sign * k for a, k in inner.items()}, sign * shift, around, limits)
+            most = greatest({a: sign * k for a, k in inner.items()}, sign * shift, around, limits)
             if most is None:
                 return None
             end = index_const(sign * atom.src[1].arg)
@@ -144,69 +142,8 @@ def asked(part: UOp, loop: UOp) -> tuple[int, dict[UOp, int], int]:
     return terms.get(loop, 0), {atom: k for atom, k in terms.items() if atom is not loop}, offset - (part.op is Ops.LE)
 
 
-def _conjuncts(gate: UOp | None) -> list[UOp]:
+def conjuncts(gate: UOp | None) -> list[UOp]:
+    """The conditions of which a gate is made: all must hold."""
     if gate is None:
         return []
-    return [p for s in gate.src for p in _conjuncts(s)] if gate.op is Ops.AND else [gate]
-
-
-# --- in two parts
-def peel_loops(ast: UOp) -> UOp:
-    """The kernel with loops that depend on others cut in two where their gates begin to matter."""
-    closers: dict[UOp, list[UOp]] = {}
-    for node in ast.toposort():
-        for loop in walked(closed_ranges(node)):
-            if loop.arg[1] == AxisKind.REDUCE and loop.src[0].ranges:
-                closers.setdefault(loop, []).append(node)
-    paths, fresh = loop_paths(ast) if closers else {}, count()
-    for loop in sorted(closers, key=lambda loop: -len(paths[loop])):  # inner ones first: the rest is copied with them
-        gates = [part for node in closers[loop] if node.op is Ops.REDUCE for part in _conjuncts(_gate(node))]
-        sure = {part: known for part in gates if (known := _known(part, loop, set(paths[loop][:-1]))) is not None}
-        if sure and all(walked(closed_ranges(node)) == [loop] for node in closers[loop]):
-            ast = _in_two(ast, loop, sure, fresh)
-    return simplify(ast) if closers else ast
-
-
-def _known(part: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
-    """In how many iterations, from the first on, the comparison holds for all that is inside; None: in none."""
-    step, rest, offset = asked(part, loop)
-    most = _greatest(rest, offset, around, {}) if step > 0 else None
-    return None if most is None or most.bounds[0] >= 0 else (step - 1 - most) // step  # step * loop + most < 0
-
-
-def _in_two(ast: UOp, loop: UOp, sure: dict[UOp, UOp], fresh: Iterator[int]) -> UOp:
-    known = simplify(reduce(lambda a, b: a.alu(Ops.MIN, b), sure.values(), loop.src[0]).alu(Ops.MAX, index_const(0)))
-    size = simplify(loop.src[0] - known)
-    first, rest = loop.replace(src=(known,)), make_range(f"{loop.arg[0]}.p{next(fresh)}", size, AxisKind.REDUCE)
-    before = {part: part | True for part in sure} | {loop: first}
-    last = index_const(int(loop.bounds[1]))  # never less than the sum, which no one can read off its parts
-    behind: dict[UOp, UOp] = {loop: (rest + known).alu(Ops.MIN, last)}
-    done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
-        new = done[node] = node.replace(src=tuple(done[s] for s in node.src))
-        closed = closed_ranges(new)
-        if loop not in closed:
-            continue
-        inside = new.src[: -len(closed)]
-        _own_loops(inside, loop, rest, behind, fresh)
-        one, other = (
-            (*(substitute(s, table) for s in inside), *(own if r is loop else r for r in new.src[-len(closed) :]))
-            for table, own in ((before, first), (behind, rest))
-        )
-        done[node] = new.replace(src=one)
-        if size.bounds != (0, 0):  # else the answer was known to the end
-            is_sum = new.op is Ops.REDUCE
-            more = new.replace(src=other if is_sum else (done[node], *other[1:]))
-            done[node] = done[node].alu(new.arg[0], more) if is_sum else more
-    return done[ast]
-
-
-def _own_loops(inside: Iterable[UOp], loop: UOp, rest: UOp, table: dict[UOp, UOp], fresh: Iterator[int]) -> None:
-    """Loops and memory inside the loop get others of their own in its second part."""
-    changing = [u for one in inside for u in one.toposort() if loop in u.ranges or loop in u.src]
-    for r in (r for node in changing for r in closed_ranges(node)):
-        if r not in table:
-            table[r] = make_range(f"{r.arg[0]}.p{next(fresh)}", substitute(r.src[0], table), AxisKind(r.arg[1]))
-    for node in changing:
-        if node.op is Ops.LOCAL and node not in table:
-            table[node] = node.replace(src=tuple(rest if s is loop else table.get(s, s) for s in node.src))
+    return [p for s in gate.src for p in conjuncts(s)] if gate.op is Ops.AND else [gate]

@@ -6,7 +6,7 @@ LOCAL loops becomes an array that the items fill together. What stands outside o
 alike; only item 0 stores it.
 
 `place_barriers`, when: the list is written. Why there: only the list says what really runs between a store and the load
-that reads it. A loop whose every iteration fills an array again waits twice. Tests: tests/compiler/test_groups.py.
+that reads it. A loop whose every iteration fills an array again waits twice. Tests: tests/compiler/test_share_work.py.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 When: between shuffle and reduce. Why there: the four copies of an unrolled reduce loop are values of one REDUCE, and
 what `stage` packed four by four is one load from which shuffle picks; putting the four side by side undoes the picking,
-so that nothing is left of it (`shuffle` in shuffle.py). Assumes: nothing; other sums stay as they are. Guarantees: a
-REDUCE gets DOT values only for pairs of types in target.dots, of lanes that fill a register or part of it. Tests:
-tests/compiler/lower/test_dot.py.
+so that nothing is left of it (`shuffle` in shuffle_lanes.py). Assumes: nothing; other sums stay as they are.
+Guarantees: a REDUCE gets DOT values only for pairs of types in target.dots, of lanes that fill a register or part of
+it. Tests: tests/compiler/lower/test_find_dots.py.
 
 An instruction for unsigned by signed bytes also does other pairs: a + 128 is a with its highest bit turned, and
 sum(a*b) = sum((a + 128)*b) - sum(128*b). The second sum does not change with the rows that share b, so it stands
@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from kernmill.ir import Ops, Target, UOp, closed_ranges, const, dtypes, rebuilt
 
 from ..reduce_loops import separate_loops
-from ..shuffle import side_by_side
-from .reduce import without_mask
+from ..shuffle_lanes import side_by_side
+from .lower_reduces import without_mask
 
 __all__ = ["BYTES", "GROUP", "find_dots", "moved"]
 

@@ -13,12 +13,12 @@ KERNELS = small_kernels()
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_symbolic_width_is_left(name: str) -> None:
-    for target_ast in (after("index", KERNELS[name]), after("index", KERNELS[name], "", SCALARS)):
+    for target_ast in (after("lower_index", KERNELS[name]), after("lower_index", KERNELS[name], "", SCALARS)):
         assert not [node for node in target_ast.toposort() if node.dtype.kind is Kind.INDEX]
 
 
 def test_sums_are_ordered_from_outer_to_inner_loops() -> None:
-    ast = after("index", only(matmul(data(0, 6, 9), data(1, 9, 8))), "", SCALARS)
+    ast = after("lower_index", only(matmul(data(0, 6, 9), data(1, 9, 8))), "", SCALARS)
     depth = {"i0": 1, "i1": 2, "k0": 3}
 
     def deepest(u: UOp) -> int:
@@ -30,14 +30,14 @@ def test_sums_are_ordered_from_outer_to_inner_loops() -> None:
 
 
 def test_a_mask_of_lanes_is_compared_in_32_bits() -> None:
-    ast = after("index", only(total(data(0, 3, 1000), 1)), "vectorize k0 16")
+    ast = after("lower_index", only(total(data(0, 3, 1000), 1)), "vectorize k0 16")
     masks = [n for n in ast.toposort() if n.op is Ops.LT and n.dtype.lanes == 16]
     assert masks
     assert {n.src[0].dtype.name for n in masks} == {"int32x16"}
 
 
 def test_constants_come_last() -> None:
-    ast = after("index", only(data(0, 6, 9) + 1.0), "unroll i0 3", SCALARS)
+    ast = after("lower_index", only(data(0, 6, 9) + 1.0), "unroll i0 3", SCALARS)
     for node in ast.toposort():
         if node.op is Ops.ADD and node.dtype is dtypes.int64:
             assert node.src[0].op is not Ops.CONST

@@ -4,7 +4,7 @@ When: before expand. Why there: blocks, copies and lanes of a loop are cut and s
 hold whole blocks and need no gate; where an answer changes inside of a block, masks stay. Loops around sums, or around
 memory of the kernel's own, stay whole: their code would be there twice. In a part of one iteration the loop's number
 is a constant for values; the place that is written keeps the loop, so that one thread runs it.
-Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_partition.py.
+Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_partition_loops.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import prod
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, substitute
 
 from .kernel import in_order, iterations, order_of, output_loops, stored
-from .trim import asked
+from .trim_loops import asked
 
 __all__ = ["partition_loops"]
 

@@ -38,7 +38,7 @@ def lines(place: UOp, loops: list[UOp]) -> list[int]:
 @pytest.mark.parametrize("rows", TILES)
 def test_every_line_of_a_panel_is_asked_for(rows: int) -> None:
     schedule = f"{STAGED}; prefetch {AHEAD}".replace("i1.s i0;", "i1.s;" if rows == 4 else "i1.s i0;")
-    plain, moved = (after(name, product(rows), schedule, VECTORS) for name in ("reduce", "prefetch"))
+    plain, moved = (after(name, product(rows), schedule, VECTORS) for name in ("lower_reduces", "insert_prefetches"))
     (panel,) = [n for n in plain.toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.LOCAL and closed_ranges(n)]
     loads = [n for n in panel.toposort() if n.op is Ops.LOAD and n.arg is not None]
     (matrix,) = {load.src[0].src[0] for load in loads}
@@ -65,13 +65,13 @@ def test_results_stay(rows: int, columns: int) -> None:
 
 def test_a_copy_that_is_read_by_another_step_keeps_its_prefetches() -> None:
     schedule = f"{STAGED}; unroll k0.s' 4; prefetch {AHEAD}"
-    moved = after("prefetch", product(8), schedule, VECTORS)
+    moved = after("insert_prefetches", product(8), schedule, VECTORS)
     assert not asks(moved)
     assert any(node.arg == (AHEAD, 1) for node in moved.toposort() if node.op is Ops.LOAD)
 
 
 def test_loads_outside_of_copies_keep_theirs() -> None:
-    moved = after("prefetch", product(8), "vectorize i1 16; prefetch 4096", VECTORS)
+    moved = after("insert_prefetches", product(8), "vectorize i1 16; prefetch 4096", VECTORS)
     assert not asks(moved)
     assert any(node.arg == (4096, 1) for node in moved.toposort() if node.op is Ops.LOAD)
 
@@ -80,7 +80,7 @@ def test_loads_outside_of_copies_keep_theirs() -> None:
 def test_rows_that_are_looked_up_are_asked_for_by_a_later_place(ahead: int, rows: int) -> None:
     """And not by what lies behind a row; past the last row it is the last one that is asked for."""
     ast = only(take(data(0, 4096, 96), data(1, 40, dtype=dtypes.int64), 0))
-    moved = after("prefetch", ast, f"vectorize i1 16; unroll i1 2; prefetch {ahead}", VECTORS)
+    moved = after("insert_prefetches", ast, f"vectorize i1 16; unroll i1 2; prefetch {ahead}", VECTORS)
     assert all(node.arg is None for node in moved.toposort() if node.op is Ops.LOAD)
     found = asks(moved)
     assert len(found) == 2
@@ -116,7 +116,7 @@ def long_product(rows: int, terms: int = 64, columns: int = 64) -> UOp:
 @pytest.mark.parametrize(("terms", "together"), [(64, 1), (80, 1), (128, 4)])
 def test_the_rows_of_the_next_tile_are_asked_for_by_this_one(terms: int, together: int) -> None:
     schedule = f"{TILES_OF_ROWS}; unroll k0 {together}; prefetch {24 * terms} k0".replace("unroll k0 1; ", "")
-    moved = after("prefetch", long_product(6000, terms), schedule, VECTORS)
+    moved = after("insert_prefetches", long_product(6000, terms), schedule, VECTORS)
     found = asks(moved)
     assert found
     asked: set[int] = set()
@@ -129,7 +129,7 @@ def test_the_rows_of_the_next_tile_are_asked_for_by_this_one(terms: int, togethe
 
 
 def test_the_lines_of_results_are_asked_for_by_their_sums() -> None:
-    moved = after("prefetch", long_product(60), f"{TILES_OF_ROWS}; prefetchw", VECTORS)
+    moved = after("insert_prefetches", long_product(60), f"{TILES_OF_ROWS}; prefetchw", VECTORS)
     (ask,) = asks(moved)
     assert ask.arg is None
     place = ask.src[0].src[1]
@@ -140,7 +140,7 @@ def test_the_lines_of_results_are_asked_for_by_their_sums() -> None:
 
 
 def test_results_in_uneven_lines_are_not_asked_for() -> None:
-    assert not asks(after("prefetch", long_product(60, columns=56), f"{TILES_OF_ROWS}; prefetchw", VECTORS))
+    assert not asks(after("insert_prefetches", long_product(60, columns=56), f"{TILES_OF_ROWS}; prefetchw", VECTORS))
 
 
 @pytest.mark.parametrize(("rows", "terms", "columns"), [(4099, 64, 64), (6, 80, 32), (4501, 67, 50), (5, 67, 50)])
@@ -154,7 +154,7 @@ def test_what_tiles_ask_for_changes_no_result(rows: int, terms: int, columns: in
 
 def test_results_that_lie_apart_are_not_claimed() -> None:
     ast = merge_loops(only(matmul(data(0, 37, 70), data(1, 70, 45))))
-    moved = after("prefetch", ast, "vectorize i0 8; prefetchw", VECTORS)
+    moved = after("insert_prefetches", ast, "vectorize i0 8; prefetchw", VECTORS)
     assert not asks(moved)
     arrays = inputs(ast)
     close(run_on("LLVM", ast, arrays, parse_schedule("vectorize i0 8; prefetchw")), run_ast(ast, arrays))

@@ -35,7 +35,7 @@ def test_copies_mean_the_same(name: str, schedule: str) -> None:
     ast = KERNELS[name]
     arrays = inputs(ast)
     try:
-        expanded = after("expand", ast, schedule)
+        expanded = after("expand_loops", ast, schedule)
     except CompileError:
         pytest.skip("there is no such loop, or it is used up")
     assert not kinds(expanded) & {AxisKind.UNROLL, AxisKind.RFACTOR}
@@ -44,20 +44,20 @@ def test_copies_mean_the_same(name: str, schedule: str) -> None:
 
 def test_copies_share_what_does_not_change() -> None:
     """A 3 x 4 tile of a product loads 3 + 4 values, not 24."""
-    tile = after("expand", only(matmul(data(0, 6, 9), data(1, 9, 8))), "unroll i0 3; unroll i1 4")
+    tile = after("expand_loops", only(matmul(data(0, 6, 9), data(1, 9, 8))), "unroll i0 3; unroll i1 4")
     assert count(tile, Ops.LOAD) == 7
     assert count(tile, Ops.STORE) == 12
     assert count(tile, Ops.REDUCE) == 12
 
 
 def test_unrolled_reductions_keep_one_accumulator() -> None:
-    ast = after("expand", only(total(data(0, 4, 12), 1)), "unroll k0 3")
+    ast = after("expand_loops", only(total(data(0, 4, 12), 1)), "unroll k0 3")
     (reduce,) = [n for n in ast.toposort() if n.op is Ops.REDUCE]
     assert reduce.arg == (Ops.ADD, 3)
 
 
 def test_groups_have_accumulators_of_their_own() -> None:
-    ast = after("expand", only(total(data(0, 4, 12), 1)), "rfactor k0 3")
+    ast = after("expand_loops", only(total(data(0, 4, 12), 1)), "rfactor k0 3")
     assert count(ast, Ops.REDUCE) == 3
 
 
@@ -65,6 +65,6 @@ def test_copies_behind_the_end_are_left_out() -> None:
     """A group larger than its loop once left sums of nothing over the other loops, which no loop could hold."""
     ast = only(total(data(0, 4, 3, 5), 1, 2))
     arrays = inputs(ast)
-    expanded = after("expand", ast, "rfactor k0 4")
+    expanded = after("expand_loops", ast, "rfactor k0 4")
     close(run_ast(expanded, arrays), run_ast(ast, arrays))
-    after("index", only(total(data(0, 6, 19), 0)), "split k0 5; rfactor k0 4")
+    after("lower_index", only(total(data(0, 6, 19), 0)), "split k0 5; rfactor k0 4")

@@ -2,7 +2,7 @@
 
 When: after the optimizer, before vectors. Why there: copies share what does not change with the loop, because equal
 nodes are one node; a register tile of a matrix product needs nothing else. Assumes: these loops have constant sizes.
-Guarantees: no UNROLL or RFACTOR range is left. Tests: tests/compiler/test_expand.py.
+Guarantees: no UNROLL or RFACTOR range is left. Tests: tests/compiler/test_expand_loops.py.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 When: before loops are copied out. Why there: each panel is still one STORE and one LOAD. A packed bfloat16 or float16
 operand is read by many rows; converted while it is packed it costs once, and inner loops just read it.
 Guarantees: the same values, since widening is exact; memory that not all readers convert in the same way stays as it
-is. Tests: tests/compiler/test_convert.py.
+is. Tests: tests/compiler/test_convert_packed.py.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def tables(ast: UOp) -> list[UOp]:
 
 
 def test_one_lookup_is_left() -> None:
-    ast = after("table", only(chosen(low())), "vectorize i0 32", TARGET)
+    ast = after("find_tables", only(chosen(low())), "vectorize i0 32", TARGET)
     (table,) = tables(ast)
     assert (table.arg, table.dtype) == (NUMBERS, dtypes.int8.vec(32))
     assert not any(node.op in (Ops.WHERE, Ops.NE) for node in ast.toposort())
@@ -49,14 +49,14 @@ def test_one_lookup_is_left() -> None:
 
 def test_what_follows_is_looked_up_as_well() -> None:
     value = chosen(low()).bitcast(dtypes.uint8)
-    ast = after("table", only(value ^ everywhere(128, value)), "vectorize i0 16", TARGET)
+    ast = after("find_tables", only(value ^ everywhere(128, value)), "vectorize i0 16", TARGET)
     assert [table.arg for table in tables(ast)] == [tuple(number + 128 for number in NUMBERS)]
 
 
 @pytest.mark.parametrize("schedule", ["", "vectorize i0 8"])
 def test_without_a_register_choices_stay(schedule: str) -> None:
-    assert not tables(after("table", only(chosen(low())), schedule, TARGET))
-    assert not tables(after("table", only(chosen(low())), "vectorize i0 32", VECTORS))
+    assert not tables(after("find_tables", only(chosen(low())), schedule, TARGET))
+    assert not tables(after("find_tables", only(chosen(low())), "vectorize i0 32", VECTORS))
 
 
 def test_other_bytes_stay() -> None:
@@ -64,8 +64,8 @@ def test_other_bytes_stay() -> None:
     x, y = data(0, 64, dtype=dtypes.uint8), low()
     both = elementwise(Ops.ADD, chosen(y), data(1, 64, dtype=dtypes.int8))
     for value in (chosen(x >> everywhere(3, x)), (y ^ everywhere(8, y)) + everywhere(1, y)):
-        assert not tables(after("table", only(value), "vectorize i0 16", TARGET))
-    assert len(tables(after("table", only(both), "vectorize i0 16", TARGET))) == 1
+        assert not tables(after("find_tables", only(value), "vectorize i0 16", TARGET))
+    assert len(tables(after("find_tables", only(both), "vectorize i0 16", TARGET))) == 1
 
 
 @pytest.mark.parametrize("schedule", ["vectorize i0 16", "vectorize i0 32", "vectorize i0 64", "unroll i0 4"])

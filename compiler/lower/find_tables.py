@@ -2,7 +2,7 @@
 
 When: after dot. Why there: what was done to four products is done once to all of them. Assumes: nothing. Guarantees:
 a TABLE gives the byte that the steps gave, for each of the sixteen numbers that its source may be; steps that other
-values need as well stay. Tests: tests/compiler/lower/test_table.py.
+values need as well stay. Tests: tests/compiler/lower/test_find_tables.py.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
 left; a sum of products, or of pairs of them, is a chain of FMAs where the target has them (the only place where a
-product and a sum are contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or TILEs is a
-chain of them. Tests: tests/compiler/lower/test_reduce.py.
+product and a sum are contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or MMAs is a
+chain of them. Tests: tests/compiler/lower/test_lower_reduces.py.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
     if value.op is Ops.WHERE and value.src[2] is neutral_element(op, value):
         gate = value.src[0]  # one masked instruction where the target has masks
         return gate.where(_add(total, value.src[1], op, target), total)
-    if value.op in (Ops.DOT, Ops.TILE) and value.src[2].is_const and value.src[2].arg == 0:
+    if value.op in (Ops.DOT, Ops.MMA) and value.src[2].is_const and value.src[2].arg == 0:
         return value.replace(src=(*value.src[:2], total))
     if op is Ops.ADD and value.dtype.is_float and Ops.FMA in target.ops:
         if value.op is Ops.MUL:

@@ -1,9 +1,10 @@
 """The schedule of a sum of products for a target with a matrix unit.
 
 Blocks of results are computed by the unit, two by two, and put in memory; rows of lanes read them from there, do what
-is left to do and store them, with masks at the ends. Both operands are packed as the unit wants them (lower/tile.py): a
-panel of the columns for all tiles of rows, the rows for all panels of a block. Nothing here asks what a kernel computes
-beyond that one sum. docs/decisions/0020-tiles.md. Tests: tests/compiler/optimize/test_tiles.py.
+is left to do and store them, with masks at the ends. Both operands are packed as the unit wants them
+(lower/find_mmas.py): a panel of the columns for all tiles of rows, the rows for all panels of a block. Nothing here
+asks what a kernel computes beyond that one sum. docs/decisions/0020-tiles.md. Tests:
+tests/compiler/optimize/test_units.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .plan import Plan
 from .rows import products_across
 from .staging import walked_together
 
-__all__ = ["find_unit", "row_tiles", "tile_plan"]
+__all__ = ["find_unit", "unit_plan", "unit_rows_plan"]
 
 _FEW_ROWS = 48  # a product of up to so many waits for memory
 _READ = 4  # rows of results that are read together
@@ -28,7 +29,7 @@ _SIDE = 2  # blocks of results side by side, and one below the other
 
 def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     """The product that a kernel is and what of the target does it; None without either, or where little is gained."""
-    product = facts.product if facts.target.tiles else None
+    product = facts.product if facts.target.units else None
     if product is None or not product.rows:
         return None
     unit, right = _unit_of(facts, product), product.right
@@ -42,7 +43,7 @@ def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     return product, unit
 
 
-def tile_plan(facts: Facts) -> Plan | None:
+def unit_plan(facts: Facts) -> Plan | None:
     """The schedule without its threads; None where the kernel is something else."""
     found = find_unit(facts)
     return None if found is None else _tiled(facts, *found)
@@ -81,11 +82,11 @@ def _steps(plan: Plan, product: Product, unit: Unit, column: str, high: int) -> 
 
 
 # --- products between passes over kept rows
-def row_tiles(facts: Facts) -> Plan | None:
+def unit_rows_plan(facts: Facts) -> Plan | None:
     """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
     else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
     lies, if its neighbours are woven."""
-    rows, _, products = products_across(facts, facts.lanes if facts.target.tiles and not facts.symbolic else 0)
+    rows, _, products = products_across(facts, facts.lanes if facts.target.units and not facts.symbolic else 0)
     found = [_of_rows(facts, one.node, (loop, rows)) for one, loop in products]
     if not found or None in found:
         return None
@@ -128,7 +129,7 @@ def _unit_of(facts: Facts, product: Product) -> Unit | None:
     if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):
         return None
     kinds = (product.left.node.dtype, product.right.node.dtype, product.dtype)
-    return next((unit for unit in facts.target.tiles if (unit.a, unit.b, unit.c) == kinds), None)
+    return next((unit for unit in facts.target.units if (unit.a, unit.b, unit.c) == kinds), None)
 
 
 def _copy(plan: Plan, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False) -> None:
