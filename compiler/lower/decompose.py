@@ -25,6 +25,8 @@ def _max(op: Op, u: UOp) -> UOp | None:
     a, b = u.src
     if u.dtype.kind is Kind.INDEX:
         return None
+    if a.dtype.is_bool:
+        return a | b if op is Ops.MAX else a & b
     better = b < a if op is Ops.MAX else a < b
     if not a.dtype.is_float:
         return better.where(a, b)
