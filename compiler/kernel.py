@@ -8,16 +8,8 @@ from dataclasses import dataclass, replace
 from kernmill.ir import Ops, UOp, substitute
 
 __all__ = [
-    "KernelInfo",
-    "in_order",
-    "iterations",
-    "loops_of",
-    "names_of",
-    "numbered",
-    "order_of",
-    "output_loops",
-    "stored",
-]
+    "KernelInfo", "in_order", "iterations", "loops_of", "names_of", "numbered", "order_of", "output_loops", "stored",
+]  # fmt: skip
 
 
 def iterations(loop: UOp) -> int:
