@@ -15,7 +15,7 @@ from .optimize import *
 from .partition_loops import *
 from .peel_loops import *
 from .pipeline import *
+from .plan_kernels import *
 from .reduce_loops import *
-from .schedule import *
 from .share_work import *
 from .trim_loops import *

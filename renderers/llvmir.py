@@ -420,11 +420,8 @@ class _Function:
         if u.op in _INTRINSICS and u.src[0].dtype.is_float:
             name = f"llvm.{_INTRINSICS[u.op]}.{_mangled(u.dtype)}"
             self.values[u] = self._define(self._call(kind, name, *((kind, o) for o in operands)))
-        elif u.op is Ops.ABS and u.dtype.kind in (Kind.INT, Kind.INDEX):
-            name = f"llvm.abs.{_mangled(u.dtype)}"
-            self.values[u] = self._define(self._call(kind, name, (kind, operands[0]), ("i1", "false")))
         elif u.op in _INTRINSICS and u.op is not Ops.FMA:
-            self.values[u] = operands[0]  # rounding an int, |x| of an unsigned one
+            self.values[u] = operands[0]  # rounding an int
         elif u.op in _COMPARE or u.op in _BINARY:
             self.values[u] = self._define(f"{_opcode(u.op, u.src[0].dtype)} {kind} {operands[0]}, {operands[1]}")
         else:

@@ -188,8 +188,7 @@ class Values:
         if op in _FUNCTIONS and dtype.is_float:
             return self.call(_FUNCTIONS[op], dtype, *((dtype, operand) for operand in operands))
         if op in _FUNCTIONS and op is not Ops.FMA:
-            signed = op is Ops.ABS and dtype.kind is Kind.INT  # else: rounding an int, |x| of an unsigned one
-            return self.int_abs(dtype, operands[0]) if signed else operands[0]
+            return operands[0]  # rounding an int
         if op is Ops.NEG:
             if dtype.is_float:
                 return f"-{operands[0]}"
@@ -253,12 +252,6 @@ class Values:
             self.define_mask(u, of.bits, self.arithmetic(u.op, of, [self.values[s] for s in u.src]))
         else:
             self.define(u, self.arithmetic(u.op, u.dtype, [self.values[s] for s in u.src]))
-
-    def int_abs(self, dtype: DType, a: str) -> str:
-        """|x| of signed ints."""
-        kind = self.type_name(dtype)
-        self.declare("abs", f"u{kind}", kind)
-        return f"as_{kind}(abs({a}))"
 
     def _cast_vector(self, u: UOp) -> None:
         """CAST."""

@@ -180,7 +180,7 @@ class _Run:
             if size <= get_device(device).props().max_alloc_bytes  # else each buffer has a block of its own
         }
         buffers: list[Buffer] = []
-        for number, wanted in enumerate(plan.schedule.buffers):
+        for number, wanted in enumerate(plan.graph.buffers):
             if wanted.slot is not None:
                 buffers.append(self.storages[wanted.slot])
             elif number in plan.memory.offsets and wanted.device in arenas:
@@ -195,7 +195,7 @@ class _Run:
         """Run the items; kernels of one device that follow each other go as one batch."""
         batch: list[tuple[Kernel, Call]] = []
         record = current_recording()
-        for item, program in zip(plan.schedule.items, plan.programs, strict=True):
+        for item, program in zip(plan.graph.items, plan.programs, strict=True):
             if not isinstance(item, Kernel):
                 run_batch(batch)
                 batch = []
@@ -212,22 +212,22 @@ class _Run:
         run_batch(batch)
 
     def finish(self, plan: Plan, buffers: list[Buffer]) -> None:
-        failed = [check.message for check in plan.schedule.checks if download_scalar(buffers[check.buffer])]
+        failed = [check.message for check in plan.graph.checks if download_scalar(buffers[check.buffer])]
         record = current_recording()
         if record is not None:
-            for check in plan.schedule.checks:
+            for check in plan.graph.checks:
                 record.add_check(buffers[check.buffer], check.message)
-        written = {number for item in plan.schedule.items if isinstance(item, Kernel) for number in item.outputs}
-        for number, wanted in enumerate(plan.schedule.buffers):
+        written = {number for item in plan.graph.items if isinstance(item, Kernel) for number in item.outputs}
+        for number, wanted in enumerate(plan.graph.buffers):
             if wanted.slot is not None and number in written:
                 take_over(self.leaves[wanted.slot])
         parts = {id(part) for part in self.parts.values()}
-        for number in plan.schedule.results if parts else ():
+        for number in plan.graph.results if parts else ():
             part = buffers[number]
             if id(part) in parts:  # a result has memory of its own
                 buffers[number] = allocate_buffer(part.device, part.dtype, part.numel)
                 copy_between(buffers[number], part)
-        for root, number in zip(self.roots, plan.schedule.results, strict=True):
+        for root, number in zip(self.roots, plan.graph.results, strict=True):
             if not failed or root.op is Ops.ASSIGN:
                 root.storage = buffers[number]
                 buffers[number].makers.append(weakref.ref(root))

@@ -87,6 +87,7 @@ _BASICS: list[tuple[Op, Rule]] = [
 
 _ALWAYS = [
     Rule("fma_of_ints", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z, when=lambda x, y, z: not x.dtype.is_float),
+    Rule("abs_of_ints", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x), when=lambda x: not x.dtype.is_float),
     Rule("shift_in_range", node(Ops.SHL, x, y).named("u"), _safe_shift),
     Rule("shift_right_in_range", node(Ops.SHR, x, y).named("u"), _safe_shift),
     Rule("float_to_int", node(Ops.CAST, x).named("u"), _float_to_int),

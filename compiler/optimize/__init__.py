@@ -7,7 +7,7 @@ from .blocks import *
 from .choose import *
 from .dots import *
 from .packing import in_blocks as in_blocks
-from .plan import *
-from .rows import rows_plan as rows_plan
+from .rows import rows_schedule as rows_schedule
+from .schedule import *
 from .search import *
 from .units import *

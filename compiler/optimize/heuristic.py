@@ -18,11 +18,11 @@ from ..kernel import names_of
 from .actions import Action, fits
 from .analysis import Access, Facts, Group
 from .packing import SMALL_REDUCE, ask_by_tiles, pack
-from .plan import Plan
 from .rows import ask_for_next_row, passes_along_rows
+from .schedule import Schedule
 from .windows import overlapping
 
-__all__ = ["few_rows_plan", "loops_plan", "running_plan"]
+__all__ = ["few_rows_schedule", "loops_schedule", "running_schedule"]
 
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _SHORT_ROWS = 16  # that are less than a vector each, in an iteration
@@ -47,19 +47,19 @@ _BRIEF = 16  # terms of sums between results that follow each other as in a stre
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
-def loops_plan(facts: Facts) -> Plan:
+def loops_schedule(facts: Facts) -> Schedule:
     """The schedule of a kernel that is nothing in particular: a stream, or reductions and what is made of them."""
-    plan, main = Plan(facts.ast), facts.main
+    schedule, main = Schedule(facts.ast), facts.main
     lane_loop = _lane_loop(facts, main)
     if facts.filling and _outgrows_caches(facts) and not facts.target.has_fast_streams:
-        plan.tries("inplace", facts.filling[-1])  # fetched while there is something to compute
-    passes_along_rows(plan, facts)
+        schedule.tries("inplace", facts.filling[-1])  # fetched while there is something to compute
+    passes_along_rows(schedule, facts)
     if main is None:
-        _stream(plan, facts, lane_loop)
+        _stream(schedule, facts, lane_loop)
     else:
-        _reduction(plan, facts, main, lane_loop)
-    ask_for_next_row(plan, facts)
-    return plan
+        _reduction(schedule, facts, main, lane_loop)
+    ask_for_next_row(schedule, facts)
+    return schedule
 
 
 # --- choosing
@@ -128,28 +128,28 @@ def _tile(size: int, most: int) -> int:
     return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
 
 
-def _stream(plan: Plan, facts: Facts, lane_loop: str | None) -> None:
+def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
     """Elementwise work: lanes, and a few vectors per iteration."""
     pairs = [name for name in facts.outputs if name != lane_loop and _is_crossed(facts, name)]
     for name in pairs:
-        plan.cut("unroll", name, 2)
+        schedule.cut("unroll", name, 2)
     if lane_loop is None or _width(facts, lane_loop) < 2:
         return
     lane_loop, across = (lane_loop, None) if pairs else _across(facts, lane_loop)
     width, size = _width(facts, lane_loop), facts.sizes[lane_loop]
     if not pairs and across is None and 4 < width < size and size % width and not size % (width // 2):
         width //= 2  # masked stores hold up the loads behind them
-    plan.cut("vectorize", lane_loop, width)
+    schedule.cut("vectorize", lane_loop, width)
     if pairs:
         return
     if across is not None:
-        _turn(plan, facts, lane_loop, across, width)
+        _turn(schedule, facts, lane_loop, across, width)
     elif width == size < facts.lanes and facts.work <= _LIGHT and [lane_loop] == facts.outputs[-1:] != facts.outputs:
         rows = facts.outputs[-2]  # short ones, of which some make a body
-        plan.cut("unroll", rows, 1 if rows in facts.symbolic else gcd(facts.sizes[rows], _SHORT_ROWS))
+        schedule.cut("unroll", rows, 1 if rows in facts.symbolic else gcd(facts.sizes[rows], _SHORT_ROWS))
     else:
-        plan.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _LIGHT else 2, -(-size // width)))
-    _around_caches(plan, facts, lane_loop)
+        schedule.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _LIGHT else 2, -(-size // width)))
+    _around_caches(schedule, facts, lane_loop)
 
 
 def _is_crossed(facts: Facts, name: str) -> bool:
@@ -177,20 +177,20 @@ def _copies_across(facts: Facts, name: str) -> tuple[float, int]:
     return (0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count), count
 
 
-def _turn(plan: Plan, facts: Facts, lane_loop: str, across: str, width: int) -> None:
+def _turn(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: int) -> None:
     """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
-    plan.cut("unroll", across, _copies_across(facts, across)[1])
+    schedule.cut("unroll", across, _copies_across(facts, across)[1])
     if facts.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
-        inside = plan.cut("split", lane_loop, _BLOCKS_ACROSS)
+        inside = schedule.cut("split", lane_loop, _BLOCKS_ACROSS)
         outer = [name for name in facts.outputs if name not in (lane_loop, across)]
-        plan.order((*outer, lane_loop, across, *inside))
+        schedule.order((*outer, lane_loop, across, *inside))
 
 
 def _outgrows_caches(facts: Facts) -> bool:
     return facts.stores[0].memory_bytes > 8 * facts.target.l2_bytes
 
 
-def _around_caches(plan: Plan, facts: Facts, lane_loop: str) -> None:
+def _around_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None:
     """Results far larger than the caches are written around them. Where that is slow not by a kernel of several passes:
     the last one would wait for all of that writing, while other stores go on during the next passes. Results of long
     sums of their own are prefetched, or go on block by block (packing.py)."""
@@ -200,45 +200,45 @@ def _around_caches(plan: Plan, facts: Facts, lane_loop: str) -> None:
     if facts.stores[0].step(lane_loop) != 1 or not _outgrows_caches(facts):
         return
     if is_one_pass or (is_last_pass and facts.target.has_fast_streams):
-        plan.add("stream")
+        schedule.add("stream")
     if is_one_pass:
-        plan.add("prefetch", _AHEAD)
+        schedule.add("prefetch", _AHEAD)
 
 
-def _reduction(plan: Plan, facts: Facts, main: Group, lane_loop: str | None) -> None:
+def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None) -> None:
     width = _width(facts, lane_loop) if lane_loop is not None else 1
     lanes = lane_loop if width > 1 else None
     if lanes is not None:
-        plan.cut("vectorize", lanes, width)
-    if lanes is not None and overlapping(plan, facts, main, lanes):
-        _around_caches(plan, facts, lanes)
+        schedule.cut("vectorize", lanes, width)
+    if lanes is not None and overlapping(schedule, facts, main, lanes):
+        _around_caches(schedule, facts, lanes)
         return
     streams = _streams(facts, main, lane_loop)
     tiles = streams or _register_tile(facts, main, lanes, width)
     for name, amount in tiles.items():
-        plan.cut("interleave" if streams else "unroll", name, amount)
-    _reduce_loops(plan, facts, main, lane_loop, width, prod(tiles.values()))
+        schedule.cut("interleave" if streams else "unroll", name, amount)
+    _reduce_loops(schedule, facts, main, lane_loop, width, prod(tiles.values()))
     for group in facts.groups:  # lanes inside lanes there are none
         is_around = any(group.loops[-1] in other.around for other in facts.groups)
         if group is not main and not is_around and lanes not in group.around:
-            _other_group(plan, facts, group)
+            _other_group(schedule, facts, group)
     outer = [name for name in facts.outputs if all(name not in g.around for g in facts.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if lanes not in facts.outputs:
             inner = replace(facts, outputs=outer, loads=[a for a in facts.loads if a not in main.loads])
-            _stream(plan, inner, _lane_loop(inner, None))
+            _stream(schedule, inner, _lane_loop(inner, None))
         return
     if lanes is not None:
-        pack(plan, facts, main, lanes, width)
-        ask_by_tiles(plan, facts, main, lanes)
-        _around_caches(plan, facts, lanes)
+        pack(schedule, facts, main, lanes, width)
+        ask_by_tiles(schedule, facts, main, lanes)
+        _around_caches(schedule, facts, lanes)
     if lane_loop in main.loops and len(facts.groups) == 1:
-        _large_outside(plan, facts, main, tiles, width)
+        _large_outside(schedule, facts, main, tiles, width)
         if _is_read_once(facts, main, tiles):
-            plan.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
+            schedule.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
 
 
-def running_plan(facts: Facts) -> Plan | None:
+def running_schedule(facts: Facts) -> Schedule | None:
     """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side: the lanes
     are the rows, which turn in registers. None where the kernel is something else."""
     main, store = facts.main, facts.stores[0]
@@ -251,18 +251,18 @@ def running_plan(facts: Facts) -> Plan | None:
         return None
     is_whole = facts.sizes[place] == size <= min(_BRIEF, 2 * facts.lanes) and rows not in facts.symbolic
     choices = (set(names_of(n.src[0].ranges)) for n in facts.ast.toposort() if n.op is Ops.WHERE)
-    plan = Plan(facts.ast)
+    schedule = Schedule(facts.ast)
     if not is_whole or {place, terms} not in choices or facts.sizes[rows] % facts.lanes:
         return None
-    if not plan.tries("vectorize", rows, facts.lanes):
+    if not schedule.tries("vectorize", rows, facts.lanes):
         return None
-    plan.cut("unroll", place, size)
-    plan.cut("unroll", terms, size)
-    _around_caches(plan, facts, place)
-    return plan
+    schedule.cut("unroll", place, size)
+    schedule.cut("unroll", terms, size)
+    _around_caches(schedule, facts, place)
+    return schedule
 
 
-def _large_outside(plan: Plan, facts: Facts, main: Group, tiles: dict[str, int], width: int) -> None:
+def _large_outside(schedule: Schedule, facts: Facts, main: Group, tiles: dict[str, int], width: int) -> None:
     """Of two operands that no cache holds together the large one is read once, and the other, in blocks, from L2."""
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
     if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or not main.terms:
@@ -273,9 +273,9 @@ def _large_outside(plan: Plan, facts: Facts, main: Group, tiles: dict[str, int],
         return
     blocks = -(-4 * size[small] // facts.target.l2_bytes)
     each = -(-facts.sizes[main.terms] // width // blocks)
-    is_cut = size[small] > facts.target.l2_bytes // 2 and plan.tries("accumulate", main.terms, each)
+    is_cut = size[small] > facts.target.l2_bytes // 2 and schedule.tries("accumulate", main.terms, each)
     outer = [name for name in facts.outputs if name not in loads]
-    plan.order((*outer, large, *([main.terms] if is_cut else []), small))
+    schedule.order((*outer, large, *([main.terms] if is_cut else []), small))
 
 
 def _is_read_once(facts: Facts, main: Group, tiles: dict[str, int]) -> bool:
@@ -302,14 +302,14 @@ def _streams(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]
     return {name: _tile(facts.sizes[name], count) if count > 1 else 1}
 
 
-def few_rows_plan(facts: Facts) -> Plan | None:
+def few_rows_schedule(facts: Facts) -> Schedule | None:
     """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
     None where the kernel is something else.
 
     Blocks of its rows are the outer loop, and the sums go on in the output, of which L2 holds a page's width; what is
     needed in the next block is asked for in this one.
     """
-    main, plan = facts.main, Plan(facts.ast)
+    main, schedule = facts.main, Schedule(facts.ast)
     if main is None or not main.terms or len(facts.groups) > 1:
         return None
     lane_loop, terms = _lane_loop(facts, main), main.terms
@@ -331,31 +331,31 @@ def few_rows_plan(facts: Facts) -> Plan | None:
         return None
     if not fits(facts.ast, Action("accumulate", (terms, str(block)))):
         return None
-    plan.cut("vectorize", lane_loop, width)
-    plan.cut("unroll", lane_loop, columns)
+    schedule.cut("vectorize", lane_loop, width)
+    schedule.cut("unroll", lane_loop, columns)
     if rows:
-        plan.cut("unroll", rows[-1], _tile(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
-    plan.cut("unroll", terms, together)
-    walked = plan.add("accumulate", terms, block)[terms]
-    pages = plan.cut("split", lane_loop, inside)
-    plan.order((lane_loop, terms, *pages, *rows))
-    _stage_few(plan, main, lane_loop, rows, walked)
+        schedule.cut("unroll", rows[-1], _tile(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
+    schedule.cut("unroll", terms, together)
+    walked = schedule.add("accumulate", terms, block)[terms]
+    pages = schedule.cut("split", lane_loop, inside)
+    schedule.order((lane_loop, terms, *pages, *rows))
+    _stage_few(schedule, main, lane_loop, rows, walked)
     if rows:  # with one there is nothing to compute meanwhile, and its eight streams come by themselves
-        plan.add("prefetch", block * together * step * matrix.size_bytes)
-    return plan
+        schedule.add("prefetch", block * together * step * matrix.size_bytes)
+    return schedule
 
 
-def _stage_few(plan: Plan, main: Group, lane_loop: str, rows: list[str], walked: str) -> None:
+def _stage_few(schedule: Schedule, main: Group, lane_loop: str, rows: list[str], walked: str) -> None:
     """Both operands of a block of terms side by side: their rows may lie pages apart, in few places of a cache."""
     loads = [a for a in main.loads if a.node.op is Ops.LOAD and not a.is_gated]
     left = [a for a in loads if lane_loop not in a.steps and all(a.step(name) for name in rows)]
     if not rows or len(main.loads) != 2 or len(left) != 1:
         return
     (right,) = (a for a in loads if a is not left[0])
-    around, block = [name for name in rows if name in plan.loops], (walked, *plan.copies(main.terms))
-    plan.add("stage", left[0].slot, *around, *plan.copies(rows[-1]), *block)
+    around, block = [name for name in rows if name in schedule.loops], (walked, *schedule.copies(main.terms))
+    schedule.add("stage", left[0].slot, *around, *schedule.copies(rows[-1]), *block)
     if around:  # the next tile of rows reads the matrix again
-        plan.add("stage", right.slot, *block, *plan.copies(lane_loop))
+        schedule.add("stage", right.slot, *block, *schedule.copies(lane_loop))
 
 
 def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int) -> dict[str, int]:
@@ -412,21 +412,21 @@ def _best_pair(facts: Facts, main: Group, names: list[str], lane_loop: str | Non
     return [first, second]
 
 
-def _reduce_loops(plan: Plan, facts: Facts, main: Group, lane_loop: str | None, width: int, accumulators: int) -> None:
+def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None, width: int, sums: int) -> None:
     """Short reduce loops are copied out; long ones get a longer body, and more accumulators where there are few."""
-    body = accumulators
+    body = sums
     for name in reversed(main.loops):
         size = facts.sizes[name]
         blocks = -(-size // width) if name == lane_loop else size
         if name != lane_loop and 1 < blocks <= SMALL_REDUCE and body * blocks <= _MAX_BODY:
-            plan.cut("unroll", name, blocks)
+            schedule.cut("unroll", name, blocks)
             body *= blocks
             continue
-        groups = _groups(blocks, accumulators)
+        groups = _groups(blocks, sums)
         if groups > 1:
-            plan.cut("rfactor", name, groups)
-        elif accumulators >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
-            plan.cut("unroll", name, 2)
+            schedule.cut("rfactor", name, groups)
+        elif sums >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
+            schedule.cut("unroll", name, 2)
         break
 
 
@@ -436,11 +436,11 @@ def _groups(blocks: int, accumulators: int = 1) -> int:
     return next((g for g in fitting if blocks % g == 0 or blocks > 8 * g), 1)
 
 
-def _other_group(plan: Plan, facts: Facts, group: Group) -> None:
+def _other_group(schedule: Schedule, facts: Facts, group: Group) -> None:
     """A further reduction of the kernel, over loops of its own."""
     name = group.loops[-1]
     width = _width(facts, name)
     is_side_by_side = any(a.step(name) == 1 for a in group.loads) and not _cost(group.loads, name)
     if is_side_by_side and facts.sizes[name] > 1 and width > 1:
-        plan.cut("vectorize", name, width)
-        plan.cut("rfactor", name, _groups(-(-facts.sizes[name] // width)))
+        schedule.cut("vectorize", name, width)
+        schedule.cut("rfactor", name, _groups(-(-facts.sizes[name] // width)))

@@ -17,7 +17,7 @@ from kernmill.ir import Ops, Target
 
 from .actions import Action, fits
 from .analysis import Access, Facts, Group
-from .plan import Plan
+from .schedule import Schedule
 from .staging import SAME_PLACE, walked_together
 
 __all__ = ["SMALL_REDUCE", "ask_by_tiles", "blocks", "in_blocks", "pack"]
@@ -37,10 +37,10 @@ _ROWS_AHEAD = 16  # of the matrix, that are asked for: what they are worked on f
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
-def pack(plan: Plan, facts: Facts, main: Group, lanes: str, width: int) -> None:
+def pack(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> None:
     """The order of the loops of a register tile with these lanes, and what is staged; nothing where operands are best
     read as they lie."""
-    others = [name for name in facts.outputs if name != lanes and plan.together(name) > 1]
+    others = [name for name in facts.outputs if name != lanes and schedule.together(name) > 1]
     if lanes not in facts.outputs or not main.terms or len(others) != 1:
         return
     (rows,), size = others, facts.sizes[main.terms]
@@ -49,7 +49,7 @@ def pack(plan: Plan, facts: Facts, main: Group, lanes: str, width: int) -> None:
     is_short = size <= 2 * SMALL_REDUCE or (is_written and size < _SHORT)
     if len(panels) != 1 or panels[0].is_gated or (is_short and panels[0].step(lanes) == 1):
         return
-    packing = _Packing(plan, facts, lanes, rows, main.terms, width, panels[0])
+    packing = _Packing(schedule, facts, lanes, rows, main.terms, width, panels[0])
     if not is_short and len(lefts) == 1 and packing.is_dear_by_rows(lefts[0]):
         packing.left = lefts[0]
     is_small = panels[0].memory_bytes <= facts.target.l1_bytes and facts.sizes[lanes] % width == 0  # stays in L1
@@ -58,7 +58,7 @@ def pack(plan: Plan, facts: Facts, main: Group, lanes: str, width: int) -> None:
     is_dear = not (is_small and packing.is_side_by_side)
     packs_panel = is_dear and packing.tiles(rows) >= packing.least_readers()
     if is_dear and not packs_panel and packing.left is None:
-        plan.order([*(name for name in facts.outputs if name not in (rows, lanes)), lanes, rows])
+        schedule.order([*(name for name in facts.outputs if name not in (rows, lanes)), lanes, rows])
     elif is_dear or packing.left is not None:
         packing.in_blocks(packs_panel=packs_panel)
 
@@ -68,7 +68,7 @@ class _Packing:
     """A register tile over two output loops and a sum: the operand of its lanes, and that of its rows if it is dear to
     read as it lies."""
 
-    plan: Plan
+    schedule: Schedule
     facts: Facts
     lanes: str
     rows: str
@@ -79,12 +79,12 @@ class _Packing:
 
     def tiles(self, loop: str) -> int:
         """How many tiles there are along an output loop."""
-        return -(-self.facts.sizes[loop] // self.plan.together(loop))
+        return -(-self.facts.sizes[loop] // self.schedule.together(loop))
 
     @property
     def walked(self) -> list[str]:
         """The loop over terms, unless all of it is copied out."""
-        return [self.terms] if self.plan.together(self.terms) < self.facts.sizes[self.terms] else []
+        return [self.terms] if self.schedule.together(self.terms) < self.facts.sizes[self.terms] else []
 
     @property
     def is_side_by_side(self) -> bool:
@@ -123,38 +123,38 @@ class _Packing:
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
         pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_side_by_side else 0
         is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
-        if not pitch or pitch % _LINE or not is_in_l2 or self.plan.together(rows) < _ENOUGH_ROWS:
+        if not pitch or pitch % _LINE or not is_in_l2 or self.schedule.together(rows) < _ENOUGH_ROWS:
             return False
         if left is not None and self.is_for_all(left):
             return False
         inner = (rows, lanes) if left is not None or facts.sizes[rows] > facts.sizes[lanes] else (lanes, rows)
-        self.plan.order((*(name for name in facts.outputs if name not in inner), *inner))
-        self.plan.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
+        self.schedule.order((*(name for name in facts.outputs if name not in inner), *inner))
+        self.schedule.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
         self.stage_rows(self.walked, [])
         return True
 
     def in_blocks(self, *, packs_panel: bool) -> None:
         """Blocks of panels, and of rows if they are packed; terms in blocks if a panel of all would fill the cache."""
-        plan, facts, lanes, rows = self.plan, self.facts, self.lanes, self.rows
+        schedule, facts, lanes, rows = self.schedule, self.facts, self.lanes, self.rows
         count, panels = self.terms_of_a_block(), self.tiles(lanes)
         wide, high, deep = 1, 1, count or facts.sizes[self.terms]
         if self.left is not None and not self.is_for_all(self.left):
             size_bytes = facts.sizes[rows] * deep * _VALUE_BYTES
             wide, high = blocks(facts.sizes[lanes], panels, facts.sizes[rows], size_bytes, facts.target)
-        outer, inside = in_blocks(plan, facts, {lanes: (panels, wide), rows: (self.tiles(rows), high)})
+        outer, inside = in_blocks(schedule, facts, {lanes: (panels, wide), rows: (self.tiles(rows), high)})
         inner, walked = [*inside[lanes], *inside[rows]], self.walked
         if count:
-            walked = [plan.add("accumulate", self.terms, count // plan.together(self.terms))[self.terms]]
+            walked = [schedule.add("accumulate", self.terms, count // schedule.together(self.terms))[self.terms]]
             inner.insert(0 if lanes in outer or rows in outer else 1, self.terms)  # threads share the outermost loop
-        plan.order((*outer, *inner))
+        schedule.order((*outer, *inner))
         if packs_panel:
             self.stage_panel(walked, deep)
         self.stage_rows(walked, inside[rows])
 
     def terms_of_a_block(self) -> int:
         """Terms of a block of the sum; 0 for all of them at once."""
-        size, together = self.facts.sizes[self.terms], self.plan.together(self.terms)
-        count = self.facts.target.l2_bytes // 2 // (self.plan.together(self.lanes) * _VALUE_BYTES)
+        size, together = self.facts.sizes[self.terms], self.schedule.together(self.terms)
+        count = self.facts.target.l2_bytes // 2 // (self.schedule.together(self.lanes) * _VALUE_BYTES)
         if size <= count:
             return 0
         each = -(-size // -(-size // count) // together)
@@ -164,52 +164,54 @@ class _Packing:
     def stage_panel(self, walked: Sequence[str], deep: int) -> None:
         """The operand of the lanes; where it is transposed, in blocks that turn in registers. In memory that no cache
         holds what lies behind a panel is asked for while that panel is used (lower/insert_prefetches.py)."""
-        plan, panel, l2_bytes = self.plan, self.panel, self.facts.target.l2_bytes
-        columns = plan.together(self.lanes) * panel.size_bytes
-        copies = plan.add("stage", panel.slot, *walked, *plan.copies(self.terms), *plan.copies(self.lanes))
+        schedule, panel, l2_bytes = self.schedule, self.panel, self.facts.target.l2_bytes
+        columns = schedule.together(self.lanes) * panel.size_bytes
+        copies = schedule.add("stage", panel.slot, *walked, *schedule.copies(self.terms), *schedule.copies(self.lanes))
         for loop in walked:
             if panel.step(self.lanes) != 1 and panel.step(self.terms) == 1:
-                plan.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // plan.together(self.terms)))
+                schedule.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // schedule.together(self.terms)))
             elif self.is_side_by_side and panel.memory_bytes > _FAR * l2_bytes and deep * columns <= l2_bytes // _FAR:
-                plan.add("prefetch", columns, copies[loop])
+                schedule.add("prefetch", columns, copies[loop])
 
     def stage_rows(self, walked: Sequence[str], rows: Sequence[str]) -> None:
         """The operand of the rows by vectors: in the order of use, or as it lies if its terms are neighbours."""
-        plan, left, inner, copied = self.plan, self.left, self.plan.copies(self.terms), self.plan.copies(self.rows)
+        schedule, left = self.schedule, self.left
+        inner, copied = schedule.copies(self.terms), schedule.copies(self.rows)
         if left is not None and left.step(self.terms) == 1:
-            copies = plan.add("stage", left.slot, *rows, *copied, *walked, *inner)
+            copies = schedule.add("stage", left.slot, *rows, *copied, *walked, *inner)
             for loop in walked:
-                plan.cut("vectorize", copies[loop], self.width)
+                schedule.cut("vectorize", copies[loop], self.width)
         elif left is not None:
-            copies, count = plan.add("stage", left.slot, *rows, *walked, *inner, *copied), plan.together(self.rows)
+            copies = schedule.add("stage", left.slot, *rows, *walked, *inner, *copied)
+            count = schedule.together(self.rows)
             width = 1 << (count - 1).bit_length()
             if left.step(self.rows) == 1 and (width == count or self.facts.target.has_masks):
-                plan.cut("vectorize", copies[copied[0]], width)
+                schedule.cut("vectorize", copies[copied[0]], width)
 
 
 def _is_converted(a: Access) -> bool:
     return a.node.dtype.is_float and a.size_bytes < _VALUE_BYTES
 
 
-def ask_by_tiles(plan: Plan, facts: Facts, main: Group, lanes: str) -> None:
+def ask_by_tiles(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> None:
     """While a register tile is computed: the lines that it will store to, and the rows of the next one if they are read
     once, as they lie, from memory that no cache holds (lower/insert_prefetches.py)."""
-    rows = next((name for name in reversed(plan.loops) if name != lanes and plan.together(name) > 1), None)
+    rows = next((name for name in reversed(schedule.loops) if name != lanes and schedule.together(name) > 1), None)
     (store, *others), terms = facts.stores, main.terms
     if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < _SHORT:
         return
     is_alone = not others and store.step(lanes) == 1 and facts.sizes[terms] <= _LONG
     if is_alone and 4 * store.memory_bytes > facts.target.l2_bytes:
-        plan.tries("prefetchw")
-    is_once = lanes not in plan.loops and plan.loops[-1] == rows
+        schedule.tries("prefetchw")
+    is_once = lanes not in schedule.loops and schedule.loops[-1] == rows
     for left in main.operand(rows, lanes) if is_once else ():
         pitch, is_far = left.step(rows) or 0, left.memory_bytes > _FAR * facts.target.l2_bytes
         if is_far and not left.is_gated and left.step(terms) == 1 and pitch > 0:
-            plan.tries("prefetch", plan.together(rows) * pitch * left.size_bytes, terms)
+            schedule.tries("prefetch", schedule.together(rows) * pitch * left.size_bytes, terms)
 
 
 def in_blocks(
-    plan: Plan, facts: Facts, walked: Mapping[str, tuple[int, int]]
+    schedule: Schedule, facts: Facts, walked: Mapping[str, tuple[int, int]]
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Panels and tiles of rows are walked in blocks: the output loops around a block, and what each loop is inside.
 
@@ -219,7 +221,7 @@ def in_blocks(
     for name, (count, number) in walked.items():
         each = -(-count // number)
         is_cut = 1 < each < count
-        inside[name] = plan.cut("split", name, each) if is_cut else [name]
+        inside[name] = schedule.cut("split", name, each) if is_cut else [name]
         outer += [name] if is_cut else []
     return outer, inside
 

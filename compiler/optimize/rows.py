@@ -3,7 +3,7 @@
 Such a kernel works on one row after another, in several passes. Two shapes of it are known:
 - along the row: each pass takes its lanes from its own loop, as if it stood alone (`passes_along_rows`);
 - across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is
-  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_plan`).
+  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_schedule`).
 
 Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
 """
@@ -16,9 +16,9 @@ from kernmill.ir import Ops, UOp, closed_ranges
 
 from ..kernel import names_of
 from .analysis import Access, Facts
-from .plan import Plan
+from .schedule import Schedule
 
-__all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_plan"]
+__all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_schedule"]
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
@@ -44,7 +44,7 @@ class _Pass:
         return any(changing) and not all(changing)
 
 
-def passes_along_rows(plan: Plan, facts: Facts) -> None:
+def passes_along_rows(schedule: Schedule, facts: Facts) -> None:
     """Lanes for the loops that fill the rows; the reductions and the output get theirs as in any kernel."""
     passes, lanes = _passes(facts), facts.lanes
     for one in passes:
@@ -54,12 +54,12 @@ def passes_along_rows(plan: Plan, facts: Facts) -> None:
             continue
         if any(name in r.around for r in passes):
             continue  # a reduction for each element of the row: its own loop has the lanes
-        plan.cut("vectorize", name, lanes)
+        schedule.cut("vectorize", name, lanes)
         if size // lanes >= 2 * _SPREAD:
-            plan.cut("unroll", name, _SPREAD)
+            schedule.cut("unroll", name, _SPREAD)
 
 
-def ask_for_next_row(plan: Plan, facts: Facts) -> None:
+def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
     """Where several passes read a row, the first waits for memory: the last one asks for the next row meanwhile."""
     order = facts.ast.toposort()
     place = {name: number for number, node in enumerate(order) for name in names_of(closed_ranges(node))}
@@ -78,7 +78,7 @@ def ask_for_next_row(plan: Plan, facts: Facts) -> None:
         ahead = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes
         length = facts.sizes[last] * a.size_bytes
         if _LONG_ROW * facts.target.vector_bytes <= length <= ahead <= facts.target.l2_bytes // 4:
-            plan.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > facts.target.l1_bytes else ()))
+            schedule.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > facts.target.l1_bytes else ()))
             return
 
 
@@ -92,32 +92,32 @@ def products_across(facts: Facts, lanes: int) -> tuple[str, list[_Pass], list[tu
     return rows, passes, products if shares else []
 
 
-def rows_plan(facts: Facts) -> Plan | None:
+def rows_schedule(facts: Facts) -> Schedule | None:
     """The schedule across rows; None where it does not fit."""
     rows, passes, products = products_across(facts, facts.lanes)
     if not products:
         return None
-    plan, sizes, lanes = Plan(facts.ast), facts.sizes, facts.lanes
-    plan.cut("vectorize", rows, lanes)
-    plan.cut("unroll", rows, _ROW_VECTORS if sizes[rows] >= _ROW_VECTORS * lanes else 1)
+    schedule, sizes, lanes = Schedule(facts.ast), facts.sizes, facts.lanes
+    schedule.cut("vectorize", rows, lanes)
+    schedule.cut("unroll", rows, _ROW_VECTORS if sizes[rows] >= _ROW_VECTORS * lanes else 1)
     tiled = {loop for _, loop in products}
     for loop in sorted(tiled):
-        plan.cut("unroll", loop, min(_TILE, sizes[loop]))
+        schedule.cut("unroll", loop, min(_TILE, sizes[loop]))
     terms = dict.fromkeys(one.loops[-1] for one, _ in products)
     rounds = [name for name in terms if name not in tiled and sizes[name] % _TERMS == 0 and sizes[name] >= 4 * _TERMS]
-    longer = {name: plan.cut("unroll", name, _TERMS) for name in rounds}
+    longer = {name: schedule.cut("unroll", name, _TERMS) for name in rounds}
     for name in dict.fromkeys(one.loops[-1] for one in passes if all(one is not product for product, _ in products)):
         if name not in tiled and sizes[name] >= 2 * _SPREAD:
-            plan.cut("unroll" if name in facts.filling else "rfactor", name, _SPREAD)
+            schedule.cut("unroll" if name in facts.filling else "rfactor", name, _SPREAD)
     stages: dict[tuple[str, ...], None] = {}
     for one, tile in products:
         copies = [inner for name in one.loops for inner in longer.get(name, [])]
         blocks = [tile] if sizes[tile] > _TILE else []
-        stages |= dict.fromkeys(_transposed(one, rows, tile, [*copies, *plan.copies(rows)]))
-        stages |= dict.fromkeys(_widened(one, rows, tile, facts.kept, [*copies, *blocks, *plan.copies(tile)]))
+        stages |= dict.fromkeys(_transposed(one, rows, tile, [*copies, *schedule.copies(rows)]))
+        stages |= dict.fromkeys(_widened(one, rows, tile, facts.kept, [*copies, *blocks, *schedule.copies(tile)]))
     for stage in stages:
-        plan.add("stage", *stage)
-    return plan
+        schedule.add("stage", *stage)
+    return schedule
 
 
 def _transposed(one: _Pass, rows: str, tile: str, lanes: list[str]) -> list[tuple[str, ...]]:

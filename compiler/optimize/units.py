@@ -10,21 +10,23 @@ tests/compiler/optimize/test_units.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from kernmill.ir import Ops, Unit, UOp, closed_ranges
 
 from ..kernel import names_of
 from .analysis import Facts, Product
 from .packing import blocks, in_blocks
-from .plan import Plan
 from .rows import products_across
+from .schedule import Schedule
 from .staging import walked_together
 
-__all__ = ["find_unit", "unit_plan", "unit_rows_plan"]
+__all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
 
 _FEW_ROWS = 48  # a product of up to so many waits for memory
 _READ = 4  # rows of results that are read together
 _SIDE = 2  # blocks of results side by side, and one below the other
+_Steps: TypeAlias = tuple[str, str, str, Mapping[str, str]]
 
 
 def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
@@ -43,46 +45,47 @@ def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     return product, unit
 
 
-def unit_plan(facts: Facts) -> Plan | None:
+def unit_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else."""
     found = find_unit(facts)
     return None if found is None else _tiled(facts, *found)
 
 
-def _tiled(facts: Facts, product: Product, unit: Unit) -> Plan:
-    plan, sizes = Plan(facts.ast), facts.sizes
+def _tiled(facts: Facts, product: Product, unit: Unit) -> Schedule:
+    schedule, sizes = Schedule(facts.ast), facts.sizes
     rows, columns, inner = product.rows, product.columns, product.inner
     high, wide = -(-sizes[rows] // unit.m), -(-sizes[columns] // unit.n)
-    column = plan.add("split", columns, unit.n)[columns]
-    plan.cut("unroll", columns, min(_SIDE, wide))
-    row, deep, near, results = _steps(plan, product, unit, column, high)
+    column = schedule.add("split", columns, unit.n)[columns]
+    schedule.cut("unroll", columns, min(_SIDE, wide))
+    row, deep, near, results = _steps(schedule, (product, unit), column, high)
     panels, tiles = -(-wide // _SIDE), -(-high // _SIDE)
     size_bytes = sizes[rows] * sizes[inner] * unit.a.size_bytes
     across, down = blocks(sizes[columns], panels, sizes[rows], size_bytes, facts.target)
-    outer, inside = in_blocks(plan, facts, {columns: (panels, across), rows: (tiles, down)})
-    plan.cut("vectorize", column, min(unit.n, facts.target.lanes(unit.c)))
-    plan.order((*outer, *inside[columns], *inside[rows], row, column))
+    outer, inside = in_blocks(schedule, facts, {columns: (panels, across), rows: (tiles, down)})
+    schedule.cut("vectorize", column, min(unit.n, facts.target.lanes(unit.c)))
+    schedule.order((*outer, *inside[columns], *inside[rows], row, column))
     terms = [inner] if sizes[inner] > unit.k else []
-    held = [name for name in inside[rows] if name in plan.loops]
-    right = plan.add("stage", product.right.slot, *terms, *plan.copies(columns), deep, results[column], near)
-    left = plan.add("stage", product.left.slot, *held, *terms, *plan.copies(rows), results[row], deep, near)
+    held = [name for name in inside[rows] if name in schedule.loops]
+    right = schedule.add("stage", product.right.slot, *terms, *schedule.copies(columns), deep, results[column], near)
+    left = schedule.add("stage", product.left.slot, *held, *terms, *schedule.copies(rows), results[row], deep, near)
     if facts.target.vector_bytes:
-        _copy(plan, product.right.step(inner) == 1, (right[deep], right[near], right[results[column]]), unit)
-        _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
-    return plan
+        _copy(schedule, product.right.step(inner) == 1, (right[deep], right[near], right[results[column]]), unit)
+        _copy(schedule, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
+    return schedule
 
 
-def _steps(plan: Plan, product: Product, unit: Unit, column: str, high: int) -> tuple[str, str, str, Mapping[str, str]]:
+def _steps(schedule: Schedule, found: tuple[Product, Unit], column: str, high: int) -> _Steps:
     """The loops of a step of the unit: a row, groups of terms, the terms of one; and those that fill its results."""
+    product, unit = found
     cuts = ((product.rows, unit.m), (product.inner, unit.k))
-    row, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
-    near = plan.add("split", deep, unit.group)[deep]
-    plan.cut("unroll", product.rows, min(_SIDE, high))
-    return row, deep, near, plan.add("tensorize", row, column)
+    row, deep = (schedule.add("split", name, amount)[name] for name, amount in cuts)
+    near = schedule.add("split", deep, unit.group)[deep]
+    schedule.cut("unroll", product.rows, min(_SIDE, high))
+    return row, deep, near, schedule.add("tensorize", row, column)
 
 
 # --- products between passes over kept rows
-def unit_rows_plan(facts: Facts) -> Plan | None:
+def unit_rows_schedule(facts: Facts) -> Schedule | None:
     """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
     else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
     lies, if its neighbours are woven."""
@@ -90,25 +93,26 @@ def unit_rows_plan(facts: Facts) -> Plan | None:
     found = [_of_rows(facts, one.node, (loop, rows)) for one, loop in products]
     if not found or None in found:
         return None
-    plan, sizes = Plan(facts.ast), facts.sizes
-    (lanes,) = plan.cut("vectorize", rows, facts.lanes)
-    plan.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // facts.lanes)))
+    schedule, sizes = Schedule(facts.ast), facts.sizes
+    (lanes,) = schedule.cut("vectorize", rows, facts.lanes)
+    schedule.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // facts.lanes)))
     for product, unit in filter(None, found):
         high, inner = sizes[product.rows] // unit.m, product.inner
-        row, deep, near, results = _steps(plan, product, unit, lanes, high)
-        plan.cut("unroll", row, unit.m if row in plan.loops else _READ)
+        row, deep, near, results = _steps(schedule, (product, unit), lanes, high)
+        schedule.cut("unroll", row, unit.m if row in schedule.loops else _READ)
         block = [product.rows] if high > _SIDE else []
-        held = [*block, *plan.copies(product.rows), inner]
-        left = plan.add("stage", product.left.slot, *held, results[row], deep, near)
-        _copy(plan, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
+        held = [*block, *schedule.copies(product.rows), inner]
+        left = schedule.add("stage", product.left.slot, *held, results[row], deep, near)
+        _copy(schedule, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
         if product.right.memory.op is Ops.LOCAL:
             kept = names_of(closed_ranges(product.right.node.src[0].src[0]))[-1]
-            plan.add("vnni", kept)
-            plan.cut("unroll", kept, unit.group)
+            schedule.add("vnni", kept)
+            schedule.cut("unroll", kept, unit.group)
             continue
-        right = plan.add("stage", product.right.slot, inner, *plan.copies(rows)[:-1], deep, results[lanes], near)
-        _copy(plan, product.right.step(inner) == 1, (right[deep], right[near], ""), unit)
-    return plan
+        side = schedule.copies(rows)[:-1]
+        right = schedule.add("stage", product.right.slot, inner, *side, deep, results[lanes], near)
+        _copy(schedule, product.right.step(inner) == 1, (right[deep], right[near], ""), unit)
+    return schedule
 
 
 def _of_rows(facts: Facts, total: UOp, loops: tuple[str, str]) -> tuple[Product, Unit] | None:
@@ -132,15 +136,17 @@ def _unit_of(facts: Facts, product: Product) -> Unit | None:
     return next((unit for unit in facts.target.units if (unit.a, unit.b, unit.c) == kinds), None)
 
 
-def _copy(plan: Plan, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False) -> None:
+def _copy(
+    schedule: Schedule, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False
+) -> None:
     """How an operand is packed: as it lies where that is how the unit wants it, else turned or woven in registers;
     `side` is empty where its loop has the lanes already."""
     deep, near, side = loops
-    plan.cut("unroll", near, unit.group)
+    schedule.cut("unroll", near, unit.group)
     if is_left and is_along:
-        plan.cut("vectorize", deep, unit.k // unit.group)
+        schedule.cut("vectorize", deep, unit.k // unit.group)
         return
     if is_left or is_along:
-        plan.cut("unroll", deep, unit.k // unit.group)
+        schedule.cut("unroll", deep, unit.k // unit.group)
     if side:
-        plan.cut("vectorize", side, unit.m if is_left else unit.n)
+        schedule.cut("vectorize", side, unit.m if is_left else unit.n)

@@ -22,10 +22,10 @@ from kernmill.ir import Ops, Target
 
 from ..kernel import names_of
 from .analysis import Access, Facts, Group, analyze, divisors
-from .plan import Plan
+from .schedule import Schedule
 from .staging import walked_together
 
-__all__ = ["overlapping", "window_plan"]
+__all__ = ["overlapping", "window_schedule"]
 
 _GATED = 8.0  # instructions of a load behind a mask of its own
 _TURN = 4.0  # cycles to store a vector of a tile across the lanes
@@ -81,24 +81,24 @@ class _Tile:
     speed: float  # useful multiply-adds of vectors a cycle
 
 
-def window_plan(facts: Facts) -> Plan | None:
+def window_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else, or better done with other lanes."""
     window = _find(facts) if facts.target.has_masks and not facts.target.group_items else None
     if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
-    plan = Plan(facts.ast)
+    schedule = Schedule(facts.ast)
     near = _nearest(facts, window)
-    is_moved = near is not None and plan.tries("inner", near)  # what lies side by side is read from one line
-    blocks, shared = _in_blocks(plan, facts, window)
+    is_moved = near is not None and schedule.tries("inner", near)  # what lies side by side is read from one line
+    blocks, shared = _in_blocks(schedule, facts, window)
     if blocks or is_moved:
-        facts = analyze(plan.ast, facts.target)
+        facts = analyze(schedule.ast, facts.target)
         window = _find(facts, window.lanes)
     if not blocks and not (window is not None and window.is_copied):
         return None
-    return plan if window is not None and _tiled(plan, facts, window, (blocks, shared)) else None
+    return schedule if window is not None and _tiled(schedule, facts, window, (blocks, shared)) else None
 
 
-def _tiled(plan: Plan, facts: Facts, window: _Window, given: tuple[list[str], list[str]]) -> bool:
+def _tiled(schedule: Schedule, facts: Facts, window: _Window, given: tuple[list[str], list[str]]) -> bool:
     """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
     stand outside of them. Whether it is worth that."""
     rows = _rows_of_a_copy(facts, window) if window.is_copied else 1
@@ -112,28 +112,28 @@ def _tiled(plan: Plan, facts: Facts, window: _Window, given: tuple[list[str], li
         return False
     fits_panel = panel * vectors <= facts.target.l2_bytes // 2
     down = [] if window.down is None or rows < 2 else [window.down]
-    inside = plan.cut("split", down[0], rows) if down and rows < sizes[down[0]] else down
+    inside = schedule.cut("split", down[0], rows) if down and rows < sizes[down[0]] else down
     if window.is_copied:
-        _stage_rows(plan, facts, window, inside)
-    plan.cut("vectorize", lanes, width)
-    plan.cut("unroll", lanes, tile.vectors)
-    plan.cut("unroll", window.along, tile.along)
+        _stage_rows(schedule, facts, window, inside)
+    schedule.cut("vectorize", lanes, width)
+    schedule.cut("unroll", lanes, tile.vectors)
+    schedule.cut("unroll", window.along, tile.along)
     for name in inside:
-        plan.cut("unroll", name, tile.rows)
-    _stage_panel(plan, facts, window, is_whole=fits_panel and vectors > tile.vectors)
+        schedule.cut("unroll", name, tile.rows)
+    _stage_panel(schedule, facts, window, is_whole=fits_panel and vectors > tile.vectors)
     near = [*inside, window.along]
     others = [name for name in facts.outputs if name not in (*near, *blocks, lanes)]
     inner = [lanes, *near] if window.is_copied else [*near, lanes]
     apart = [name for name in others if name in shared]
     order = [*apart, *blocks, *(name for name in others if name not in apart), *inner]
-    plan.order(order if fits_panel else [lanes, *blocks, *others, *near])
-    plan.cut("unroll", window.taps, tile.taps)
+    schedule.order(order if fits_panel else [lanes, *blocks, *others, *near])
+    schedule.cut("unroll", window.taps, tile.taps)
     if not blocks:
-        _ask_ahead(plan, window, rows, facts.target)
+        _ask_ahead(schedule, window, rows, facts.target)
     return True
 
 
-def _in_blocks(plan: Plan, facts: Facts, window: _Window) -> tuple[list[str], list[str]]:
+def _in_blocks(schedule: Schedule, facts: Facts, window: _Window) -> tuple[list[str], list[str]]:
     """A sum whose panel no cache holds goes on in the output, block by block of its terms: the loops over them.
 
     Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
@@ -151,7 +151,7 @@ def _in_blocks(plan: Plan, facts: Facts, window: _Window) -> tuple[list[str], li
         room = room // each if each == size else 0
         if each < size:
             cuts = {name: each, **cuts}
-    if not plan.tries("accumulate", *chain(*cuts.items())):
+    if not schedule.tries("accumulate", *chain(*cuts.items())):
         return [], []
     rest = [name for name in facts.outputs if name != window.lanes]
     if together == vectors and rest:
@@ -159,7 +159,7 @@ def _in_blocks(plan: Plan, facts: Facts, window: _Window) -> tuple[list[str], li
         enough = facts.iterations(rest) // _OUTPUTS  # each part packs anew
         parts = max(divisors(facts.sizes[widest], max(1, min(_PARTS, enough))))
         if parts > 1:
-            plan.cut("split", widest, facts.sizes[widest] // parts)
+            schedule.cut("split", widest, facts.sizes[widest] // parts)
             return list(cuts), [widest]
     return list(cuts), []
 
@@ -227,33 +227,33 @@ def _nearest(facts: Facts, window: _Window) -> str | None:
     return next((n for n in beside if window.moving.step(n) == 1 and 2 * facts.sizes[n] >= facts.lanes), None)
 
 
-def _stage_rows(plan: Plan, facts: Facts, window: _Window, inside: Sequence[str]) -> None:
+def _stage_rows(schedule: Schedule, facts: Facts, window: _Window, inside: Sequence[str]) -> None:
     """The rows that a block of the output needs, without gates and side by side."""
     line, near = dict(window.lines[:2]), _nearest(facts, window)
     first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
     down = [] if window.down is None else [*inside, line[window.down]]
     last = [near] if near is not None else []
     first = [name for name in first if name != near]
-    copies = plan.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
+    copies = schedule.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
     if near is not None or min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
-        plan.cut("vectorize", copies[near or window.along], facts.lanes)
+        schedule.cut("vectorize", copies[near or window.along], facts.lanes)
 
 
-def _stage_panel(plan: Plan, facts: Facts, window: _Window, *, is_whole: bool) -> None:
+def _stage_panel(schedule: Schedule, facts: Facts, window: _Window, *, is_whole: bool) -> None:
     """The operand of the lanes, for one tile or for all; where its terms are neighbours, in blocks that turn."""
     lanes, last = window.lanes, window.terms[-1]
     whole = [lanes] if is_whole else []
-    copies = plan.add("stage", window.panel.slot, *whole, *window.terms, *plan.copies(lanes))
+    copies = schedule.add("stage", window.panel.slot, *whole, *window.terms, *schedule.copies(lanes))
     if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and facts.sizes[last] > _LONGEST:
         turned = max(divisors(facts.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
-        plan.cut("unroll", copies[last], turned)
+        schedule.cut("unroll", copies[last], turned)
 
 
-def _ask_ahead(plan: Plan, window: _Window, rows: int, target: Target) -> None:
+def _ask_ahead(schedule: Schedule, window: _Window, rows: int, target: Target) -> None:
     """The next copy's rows are asked for while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
     if step and window.moving.memory_bytes > target.l2_bytes:
-        plan.add("prefetch", rows * step * window.moving.size_bytes)
+        schedule.add("prefetch", rows * step * window.moving.size_bytes)
 
 
 def _tiles(facts: Facts, window: _Window, rows: int) -> Iterator[_Tile]:
@@ -280,7 +280,7 @@ def _tiles(facts: Facts, window: _Window, rows: int) -> Iterator[_Tile]:
             yield _Tile(vectors, along, down, taps, speed)
 
 
-def overlapping(plan: Plan, facts: Facts, main: Group, lanes: str) -> bool:
+def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bool:
     """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
     places whose windows overlap most. Whether the kernel is one; its lanes are cut already."""
     moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(facts, a)) == len(main.loops)), None)
@@ -299,13 +299,14 @@ def overlapping(plan: Plan, facts: Facts, main: Group, lanes: str) -> bool:
     if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
         return False
     for (name, _), count in zip(lines, best, strict=True):
-        plan.cut("unroll", name, min(count, facts.sizes[name]))
+        schedule.cut("unroll", name, min(count, facts.sizes[name]))
     for _, tap in lines:
-        plan.cut("unroll", tap, facts.sizes[tap])
-    inner = [name for tap in main.loops for name in plan.copies(tap) or [tap]]
+        schedule.cut("unroll", tap, facts.sizes[tap])
+    inner = [name for tap in main.loops for name in schedule.copies(tap) or [tap]]
     for panel in main.loads:
         if panel.step(lanes) not in (0, 1) and not panel.is_gated and panel.memory_bytes <= facts.target.l2_bytes // 4:
-            plan.tries("stage", panel.slot, *([lanes] if lanes in plan.loops else []), *inner, *plan.copies(lanes))
+            blocks = [lanes] if lanes in schedule.loops else []
+            schedule.tries("stage", panel.slot, *blocks, *inner, *schedule.copies(lanes))
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import Plan, apply_actions, loop_paths, merge_loops, parse_schedule, partition_loops
+from kernmill.compiler import Schedule, apply_actions, loop_paths, merge_loops, parse_schedule, partition_loops
 from kernmill.ir import AxisKind, Ops, UOp, elementwise, iota, pad, permute, reshape, scalar, shrink
 from tests.compiler.kernels import F32, close, data, inputs, matmul, only, run_ast, run_on, softmax
 
@@ -56,7 +56,7 @@ SCHEDULES = ["", "thread i0", "vectorize i1 8", "vectorize i0 4; thread i0", "un
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_results_are_the_same(name: str, schedule: str) -> None:
     ast = merge_loops(only(KERNELS[name]))
-    plan, arrays = Plan(ast), inputs(ast)
+    plan, arrays = Schedule(ast), inputs(ast)
     for action in parse_schedule(schedule):
         plan.tries(action.verb, *action.args)
     want = run_ast(ast, arrays)

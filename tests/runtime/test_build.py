@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernmill.compiler import Plan
+from kernmill.compiler import Schedule
 from kernmill.ir import CompileError, Context, Kernel, Ops, Target, UOp, elementwise, reduce_axes, reshape
 from kernmill.runtime import (
     build,
@@ -236,8 +236,8 @@ def test_a_fault_of_the_heuristic_stops_nobody(monkeypatch: pytest.MonkeyPatch) 
     """The kernel's loops are left as they are, with a warning, which is an error in tests; as it is with CHECK=1."""
     (kernel,) = kernels(scheduled(data(0, 6, 8) * 2.0 + 3.0))
 
-    def wrong(ast: UOp, target: Target) -> Plan:
-        plan = Plan(ast)
+    def wrong(ast: UOp, target: Target) -> Schedule:
+        plan = Schedule(ast)
         plan.add("unroll", "nowhere", 2)
         return plan
 

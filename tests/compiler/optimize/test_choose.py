@@ -20,20 +20,20 @@ GROUPS = replace(VECTORS, group_items=256, has_threads=False)
 
 def strategy_of(ast: UOp, target: Target) -> str:
     facts = analyze(ast, target)
-    return next(one.plan.__name__ for one in STRATEGIES if one.is_asked(facts) and one.plan(facts) is not None)
+    return next(one.schedule.__name__ for one in STRATEGIES if one.is_asked(facts) and one.schedule(facts) is not None)
 
 
 @pytest.mark.parametrize(
     ("ast", "target", "name"),
     [
-        (PRODUCT, GROUPS, "gpu_plan"),
-        (BYTES, TILES, "unit_plan"),
-        (ATTENTION, VECTORS, "rows_plan"),
-        (BYTES, VNNI, "dot_plan"),
-        (merge_loops(only(matmul(data(0, 4, 4096), data(1, 4096, 4096)))), VECTORS, "few_rows_plan"),
-        (PRODUCT, VECTORS, "loops_plan"),
-        (merge_loops(only(softmax(data(0, 64, 512)))), VECTORS, "loops_plan"),
-        (PRODUCT, SCALARS, "scalar_plan"),
+        (PRODUCT, GROUPS, "gpu_schedule"),
+        (BYTES, TILES, "unit_schedule"),
+        (ATTENTION, VECTORS, "rows_schedule"),
+        (BYTES, VNNI, "dot_schedule"),
+        (merge_loops(only(matmul(data(0, 4, 4096), data(1, 4096, 4096)))), VECTORS, "few_rows_schedule"),
+        (PRODUCT, VECTORS, "loops_schedule"),
+        (merge_loops(only(softmax(data(0, 64, 512)))), VECTORS, "loops_schedule"),
+        (PRODUCT, SCALARS, "scalar_schedule"),
     ],
 )
 def test_the_first_that_fits_decides(ast: UOp, target: Target, name: str) -> None:
@@ -41,13 +41,13 @@ def test_the_first_that_fits_decides(ast: UOp, target: Target, name: str) -> Non
 
 
 def test_every_strategy_says_why_it_stands_there() -> None:
-    names = [one.plan.__name__ for one in STRATEGIES]
+    names = [one.schedule.__name__ for one in STRATEGIES]
     assert len(set(names)) == len(names)
     assert all(len(one.why.split()) > 4 and not one.why.endswith(".") for one in STRATEGIES)
 
 
 def test_threads_share_whole_rows_where_rows_are_kept() -> None:
     threaded = replace(VECTORS, has_threads=True)
-    plan = choose(ATTENTION, threaded)
-    shared = [action.args[0] for action in plan.actions if action.verb == "thread"]
+    schedule = choose(ATTENTION, threaded)
+    shared = [action.args[0] for action in schedule.actions if action.verb == "thread"]
     assert set(shared) <= set(analyze(ATTENTION, threaded).kept)

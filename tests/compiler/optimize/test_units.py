@@ -6,7 +6,15 @@ from itertools import product as every
 
 import pytest
 
-from kernmill.compiler import analyze, choose_actions, lower, merge_loops, show_schedule, unit_plan, unit_rows_plan
+from kernmill.compiler import (
+    analyze,
+    choose_actions,
+    lower,
+    merge_loops,
+    show_schedule,
+    unit_rows_schedule,
+    unit_schedule,
+)
 from kernmill.ir import DType, Ops, UOp, dtypes, expand, permute, reshape, window
 from tests.compiler.kernels import VECTORS, attention, data, matmul, only, total
 from tests.compiler.tiles import BF16, F16, I8, TILES, U8, product
@@ -51,7 +59,7 @@ def test_every_pair_of_types(pair: tuple[DType, DType]) -> None:
 
 @pytest.mark.parametrize("sizes", [(4, 96, 96), (96, 96, 7), (96, 15, 96)])
 def test_blocks_that_would_be_empty_for_the_most_part(sizes: tuple[int, int, int]) -> None:
-    assert unit_plan(analyze(product(sizes), TILES)) is None
+    assert unit_schedule(analyze(product(sizes), TILES)) is None
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3])
@@ -60,7 +68,7 @@ def test_windows_are_not_for_the_unit(stride: int) -> None:
     rows = window(data(0, 95 * stride + 64, dtype=BF16), 0, 64, stride).cast(dtypes.float32)
     columns = data(1, 64, 96, dtype=BF16).cast(dtypes.float32)
     for root in (matmul(rows, columns), matmul(permute(columns, (1, 0)), permute(rows, (1, 0)))):
-        assert unit_plan(analyze(only(root), TILES)) is None
+        assert unit_schedule(analyze(only(root), TILES)) is None
         lower(only(root), TILES, is_checked=True)
 
 
@@ -69,14 +77,14 @@ def test_an_operand_without_terms_is_not_for_the_unit() -> None:
     a = expand(reshape(data(0, 64, dtype=BF16).cast(dtypes.float32), (64, 1, 1)), (64, 64, 96))
     b = expand(reshape(data(1, 64, 96, dtype=BF16).cast(dtypes.float32), (1, 64, 96)), (64, 64, 96))
     ast = only(total(a * b, 1))
-    assert unit_plan(analyze(ast, TILES)) is None
+    assert unit_schedule(analyze(ast, TILES)) is None
     lower(ast, TILES, is_checked=True)
 
 
 def test_few_rows_read_a_large_matrix_in_its_order() -> None:
-    assert unit_plan(analyze(product((32, 2048, 2048)), TILES)) is None
-    assert unit_plan(analyze(product((32, 2048, 2048), turned=(False, True)), TILES)) is not None
-    assert unit_plan(analyze(product((64, 2048, 2048)), TILES)) is not None
+    assert unit_schedule(analyze(product((32, 2048, 2048)), TILES)) is None
+    assert unit_schedule(analyze(product((32, 2048, 2048), turned=(False, True)), TILES)) is not None
+    assert unit_schedule(analyze(product((64, 2048, 2048)), TILES)) is not None
 
 
 def rows_of(tokens: int, width: int, dtype: DType, keys: int = 256) -> UOp:
@@ -98,10 +106,10 @@ def test_products_of_kept_rows(tokens: int, dtype: DType) -> None:
 )
 def test_blocks_that_are_not_whole_are_no_operands(width: int, keys: int, dtype: DType) -> None:
     ast = merge_loops(rows_of(264, width, dtype, keys))
-    assert unit_rows_plan(analyze(ast, TILES)) is None
+    assert unit_rows_schedule(analyze(ast, TILES)) is None
     assert all(u.op is not Ops.MMA for u in lower(ast, TILES, is_checked=True))
 
 
 def test_targets_and_types_without_it() -> None:
-    assert unit_plan(analyze(product(), VECTORS)) is None
-    assert unit_plan(analyze(product(pair=(BF16, F16)), TILES)) is None
+    assert unit_schedule(analyze(product(), VECTORS)) is None
+    assert unit_schedule(analyze(product(pair=(BF16, F16)), TILES)) is None

@@ -1,7 +1,7 @@
-"""class Plan: a schedule under construction: the actions so far, and the kernel that they make.
+"""class Schedule: a schedule under construction: the actions so far, and the kernel that they make.
 
 Each action is applied as it is added, so that the loops it makes are known by the names they really have: whoever packs
-an operand or orders loops asks for them, and nobody spells a name. Tests: tests/compiler/optimize/test_plan.py.
+an operand or orders loops asks for them, and nobody spells a name. Tests: tests/compiler/optimize/test_schedule.py.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from kernmill.ir import CompileError, UOp
 from ..kernel import order_of
 from .actions import Action, apply_action
 
-__all__ = ["Plan"]
+__all__ = ["Schedule"]
 
 _COPIED = ("unroll", "interleave", "rfactor", "vectorize")  # lanes are named last: they lie side by side in a copy
 
 
-class Plan:
+class Schedule:
     """The schedule of one kernel; `ast` is the kernel with its actions applied."""
 
     def __init__(self, ast: UOp) -> None:

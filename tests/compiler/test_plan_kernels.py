@@ -179,7 +179,7 @@ def test_an_equal_layer_is_not_built_again(layer: Callable[[UOp, UOp], UOp], mon
     """What is done with a body, and the arithmetic of places, is done once for all layers."""
     built: list[UOp] = []
     tidy = importlib.import_module("kernmill.compiler.reduce_loops").tidy_reduce_loops
-    module = importlib.import_module("kernmill.compiler.schedule")
+    module = importlib.import_module("kernmill.compiler.plan_kernels")
 
     def counted(ast: UOp) -> UOp:
         built.append(ast)

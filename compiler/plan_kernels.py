@@ -3,7 +3,7 @@
 When: once per new graph structure; the result is kept by the caller and reused for every graph of the same structure.
 Assumes: the data of the graph are PARAM(slot, numel) nodes. Guarantees: each kernel is a SINK of STOREs over its own
 PARAMs with locally numbered slots, so equal kernels of different layers are the same node; an assignment writes in
-place only where nobody can see the difference. Tests: tests/compiler/test_schedule.py.
+place only where nobody can see the difference. Tests: tests/compiler/test_plan_kernels.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from kernmill.ir import (
     BufferPlan,
     CheckItem,
     Copy,
+    GraphPlan,
     Group,
     Kernel,
     Op,
     Ops,
-    Schedule,
     UOp,
     dtypes,
     memory_of,
@@ -36,14 +36,14 @@ from .rangeify import TRUE, Use
 from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces
 
-__all__ = ["make_schedule"]
+__all__ = ["plan_kernels"]
 
 _TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
 
 
-def make_schedule(
+def plan_kernels(
     roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default_device: str
-) -> Schedule:
+) -> GraphPlan:
     """Kernels for `roots`, a closed graph whose PARAM slot i lives on devices[i].
 
     `in_place` are the slots that an ASSIGN may overwrite: nobody outside this graph will read their old values.
@@ -52,11 +52,11 @@ def make_schedule(
     refused: set[UOp] = set()
     while True:
         builder = _Builder(list(roots), devices, in_place, default_device, refused)
-        schedule = builder.run()
+        plan = builder.run()
         clash = builder.clashes()
         if not clash:
-            schedule.items = merge_kernels(schedule)
-            return schedule
+            plan.items = merge_kernels(plan)
+            return plan
         refused |= clash
 
 
@@ -80,7 +80,7 @@ class _Builder:
     in_place: frozenset[int]
     default_device: str
     refused: set[UOp]
-    plan: Schedule = field(default_factory=Schedule)
+    plan: GraphPlan = field(default_factory=GraphPlan)
     buffer_of: dict[UOp, int] = field(default_factory=dict[UOp, int])  # node with memory -> buffer
     targets: dict[UOp, int] = field(default_factory=dict[UOp, int])  # in-place ASSIGN -> buffer it writes
     values: dict[tuple[UOp, Use], UOp] = field(default_factory=dict[tuple[UOp, Use], UOp])
@@ -94,7 +94,7 @@ class _Builder:
     waits: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> roots that run before it
     is_stuck: bool = False
 
-    def run(self) -> Schedule:
+    def run(self) -> GraphPlan:
         sink = UOp(Ops.SINK, dtypes.void, tuple(self.roots))
         order = sink.toposort()
         bases = [_base(root) for root in self.roots]

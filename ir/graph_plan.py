@@ -10,7 +10,7 @@ from .dtype import DType
 from .ops import Ops
 from .uop import UOp
 
-__all__ = ["BufferPlan", "CheckItem", "Copy", "Item", "Kernel", "MemoryPlan", "Schedule"]
+__all__ = ["BufferPlan", "CheckItem", "Copy", "GraphPlan", "Item", "Kernel", "MemoryPlan"]
 
 
 @dataclass(eq=False, slots=True)
@@ -76,7 +76,7 @@ class CheckItem(NamedTuple):
 
 
 @dataclass(slots=True)
-class Schedule:
+class GraphPlan:
     """Everything to run for one realize: `results[i]` is the buffer of root i."""
 
     items: list[Item] = field(default_factory=list[Item])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernmill.compiler import KernelInfo
-from kernmill.ir import Kernel, Schedule
+from kernmill.ir import GraphPlan, Kernel
 from tests.compiler.kernels import data, kernels, only, scheduled
 
 
@@ -22,5 +22,5 @@ def test_params_are_numbered_like_the_buffers() -> None:
 
 
 def test_an_empty_schedule_is_empty() -> None:
-    schedule = Schedule()
-    assert (schedule.items, schedule.buffers, schedule.results, schedule.checks) == ([], [], [], [])
+    plan = GraphPlan()
+    assert (plan.items, plan.buffers, plan.results, plan.checks) == ([], [], [], [])
