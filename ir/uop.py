@@ -26,16 +26,9 @@ from .shape_rules import shape_of
 from .values import to_dtype
 
 __all__ = [
-    "UOp",
-    "closed_ranges",
-    "const",
-    "index_const",
-    "make_range",
-    "memory_of",
-    "rebuilt",
-    "substitute",
+    "UOp", "closed_ranges", "const", "index_const", "make_range", "memory_of", "rebuilt", "substitute",
     "with_sources",
-]
+]  # fmt: skip
 
 MISSING: Any = object()
 
