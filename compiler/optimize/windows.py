@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
-from kernmill.ir import Ops, Target
+from kernmill.ir import Ops
 
 from ..kernel import names_of
 from .analysis import Access, Facts, Group, analyze, divisors
@@ -44,9 +44,25 @@ _OVERLAP = 0.75  # of the places are read where windows that overlap are compute
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """The loops of such a sum, by the part they play; sizes of loops are in the Facts."""
+class _Tile:
+    """Vectors, places along and rows of a register tile, and the taps that are copied out (1: none are)."""
 
+    vectors: int
+    along: int
+    rows: int
+    taps: int
+
+    @property
+    def sums(self) -> int:
+        """Accumulators."""
+        return self.vectors * self.along * self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The loops of such a sum, by the part they play, and what follows from their sizes."""
+
+    facts: Facts
     moving: Access  # what the window slides over
     panel: Access
     lanes: str
@@ -69,16 +85,63 @@ class _Window:
         """The output loop of the next line."""
         return self.lines[1][0] if len(self.lines) > 1 else None
 
+    @property
+    def nearest(self) -> str | None:
+        """The reduce loop beside the window over whose iterations places lie side by side, as with channels last."""
+        beside = [name for name in self.terms if name not in chain(*self.lines) and self.is_copied]
+        sizes, lanes = self.facts.sizes, self.facts.lanes
+        return next((n for n in beside if self.moving.step(n) == 1 and 2 * sizes[n] >= lanes), None)
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """Vectors, places along and rows of a register tile, and the taps that are copied out."""
+    def rows_of_a_copy(self) -> int:
+        """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
+        facts, moving, l2_bytes = self.facts, self.moving, self.facts.target.l2_bytes
+        own = [name for name in self.terms if name in moving.steps and name not in dict(self.lines[:2]).values()]
+        row = facts.iterations(own) * moving.size_bytes * _places(facts, moving, self.lines[0], facts.sizes[self.along])
+        if self.down is None:
+            return int(row <= l2_bytes // 2)
+        size = facts.sizes[self.down]
+        for count in range(min(size, _MOST_ROWS), 0, -1):
+            room = l2_bytes // (5 if count > 1 else 2)
+            if size % count == 0 and row * _places(facts, moving, self.lines[1], count) <= room:
+                return count
+        return 0
 
-    vectors: int
-    along: int
-    rows: int
-    taps: int  # 1: not copied out
-    speed: float  # useful multiply-adds of vectors a cycle
+    def tiles(self, rows: int) -> Iterator[_Tile]:
+        """Tiles that the registers hold and that leave nothing over."""
+        sizes, window = self.facts.sizes, self.facts.sizes[self.taps]
+        several = divisors(-(-sizes[self.lanes] // self.facts.lanes), _MOST_VECTORS)
+        several = several if self.is_copied else several[-1:]  # read from memory: best read once
+        for vectors, along, down in product(several, divisors(sizes[self.along], 16), divisors(rows, 4)):
+            for taps in {1, window} if window <= _LONGEST else divisors(window, 4):
+                tile = _Tile(vectors, along, down, taps)
+                if tile.sums + vectors * taps + taps <= self.facts.target.vector_registers:
+                    yield tile
+
+    def speed(self, tile: _Tile) -> float:
+        """Useful multiply-adds of vectors a cycle: a tile waits for its multipliers, for the chain of its sums, for its
+        loads, or for all of its instructions; then it is stored."""
+        facts, store = self.facts, self.facts.stores[0]
+        step, tap = (self.moving.step(name) or 0 for name in self.lines[0])
+        places = {step * n + tap * k for n in range(tile.along) for k in range(tile.taps)}  # that neighbours share
+        products, loads = tile.sums * tile.taps, tile.vectors * tile.taps + tile.rows * len(places)
+        cycles = max(products / 2, 4.0 * tile.taps, loads / 2, (products + loads + 5) / _ISSUED)
+        turned = 0 if store.step(self.along) != 1 else tile.along - tile.along % 4
+        stored = tile.vectors * tile.rows * (turned * _TURN + (tile.along - turned) * _SCATTER)
+        if store.step(self.lanes) == 1:
+            stored = tile.sums
+        size, steps = facts.sizes[self.lanes], facts.iterations(self.terms)
+        used = size / (-(-size // facts.lanes) * facts.lanes)
+        return used * tile.sums * steps / (steps / tile.taps * cycles + stored + _AROUND)
+
+    def speed_along(self) -> float:
+        """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
+        facts, size = self.facts, self.facts.sizes[self.along]
+        blocks = -(-size // facts.lanes)
+        vectors, rows = min(4, blocks), min(6, facts.sizes[self.lanes])
+        load = _GATED if self.moving.is_gated else 2.0
+        load *= 1.0 if abs(self.moving.step(self.along) or 0) == 1 else facts.lanes / 2
+        cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
+        return vectors * rows / cycles * size / (blocks * facts.lanes)
 
 
 def window_schedule(facts: Facts) -> Schedule | None:
@@ -87,40 +150,39 @@ def window_schedule(facts: Facts) -> Schedule | None:
     if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
     schedule = Schedule(facts.ast)
-    near = _nearest(facts, window)
+    near = window.nearest
     is_moved = near is not None and schedule.tries("inner", near)  # what lies side by side is read from one line
-    blocks, shared = _in_blocks(schedule, facts, window)
+    blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
-        facts = analyze(schedule.ast, facts.target)
-        window = _find(facts, window.lanes)
+        window = _find(analyze(schedule.ast, facts.target), window.lanes)
     if not blocks and not (window is not None and window.is_copied):
         return None
-    return schedule if window is not None and _tiled(schedule, facts, window, (blocks, shared)) else None
+    return schedule if window is not None and _tiled(schedule, window, blocks, shared) else None
 
 
-def _tiled(schedule: Schedule, facts: Facts, window: _Window, given: tuple[list[str], list[str]]) -> bool:
+def _tiled(schedule: Schedule, window: _Window, blocks: Sequence[str], shared: Sequence[str]) -> bool:
     """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
     stand outside of them. Whether it is worth that."""
-    rows = _rows_of_a_copy(facts, window) if window.is_copied else 1
-    lanes, width, sizes, (blocks, shared) = window.lanes, facts.lanes, facts.sizes, given
-    vectors = -(-sizes[lanes] // width)
-    panel = facts.iterations(window.terms) * width * window.panel.size_bytes
-    tile = max(_tiles(facts, window, rows), key=lambda tile: tile.speed, default=None)
-    if tile is None or panel * tile.vectors > facts.target.l2_bytes // 2:
+    facts, lanes, sizes = window.facts, window.lanes, window.facts.sizes
+    rows = window.rows_of_a_copy() if window.is_copied else 1
+    vectors, room = -(-sizes[lanes] // facts.lanes), facts.target.l2_bytes // 2
+    panel = facts.iterations(window.terms) * facts.lanes * window.panel.size_bytes
+    tile = max(window.tiles(rows), key=window.speed, default=None)
+    if tile is None or panel * tile.vectors > room:
         return False
-    if window.is_copied and tile.speed <= _speed_along(facts, window):
+    if window.is_copied and window.speed(tile) <= window.speed_along():
         return False
-    fits_panel = panel * vectors <= facts.target.l2_bytes // 2
+    fits_panel = panel * vectors <= room
     down = [] if window.down is None or rows < 2 else [window.down]
     inside = schedule.cut("split", down[0], rows) if down and rows < sizes[down[0]] else down
     if window.is_copied:
-        _stage_rows(schedule, facts, window, inside)
-    schedule.cut("vectorize", lanes, width)
+        _stage_rows(schedule, window, inside)
+    schedule.cut("vectorize", lanes, facts.lanes)
     schedule.cut("unroll", lanes, tile.vectors)
     schedule.cut("unroll", window.along, tile.along)
     for name in inside:
         schedule.cut("unroll", name, tile.rows)
-    _stage_panel(schedule, facts, window, is_whole=fits_panel and vectors > tile.vectors)
+    _stage_panel(schedule, window, is_whole=fits_panel and vectors > tile.vectors)
     near = [*inside, window.along]
     others = [name for name in facts.outputs if name not in (*near, *blocks, lanes)]
     inner = [lanes, *near] if window.is_copied else [*near, lanes]
@@ -129,15 +191,16 @@ def _tiled(schedule: Schedule, facts: Facts, window: _Window, given: tuple[list[
     schedule.order(order if fits_panel else [lanes, *blocks, *others, *near])
     schedule.cut("unroll", window.taps, tile.taps)
     if not blocks:
-        _ask_ahead(schedule, window, rows, facts.target)
+        _ask_ahead(schedule, window, rows)
     return True
 
 
-def _in_blocks(schedule: Schedule, facts: Facts, window: _Window) -> tuple[list[str], list[str]]:
+def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str]]:
     """A sum whose panel no cache holds goes on in the output, block by block of its terms: the loops over them.
 
     Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
     """
+    facts = window.facts
     vectors = -(-facts.sizes[window.lanes] // facts.lanes)
     together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
     term = facts.lanes * window.panel.size_bytes
@@ -180,11 +243,11 @@ def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
         lane = max(lanes, key=lambda name: facts.sizes[name])
         lines = _lines(facts, moving, {name for name in facts.outputs if name in panel.steps})
         if lines and lines[0][0] in group.around:
-            return _Window(moving, panel, lane, lines, list(group.loops))
+            return _Window(facts, moving, panel, lane, lines, group.loops)
         rows = [name for name in facts.outputs if name in moving.steps and name not in panel.steps]
         if rows and moving.step(group.loops[-1]) == 1 and not moving.is_gated:
             row = max(rows, key=lambda name: facts.sizes[name])
-            found.append(_Window(moving, panel, lane, [(row, group.loops[-1])], list(group.loops), is_copied=False))
+            found.append(_Window(facts, moving, panel, lane, [(row, group.loops[-1])], group.loops, is_copied=False))
     return min(found, key=lambda window: facts.sizes[window.lanes], default=None)
 
 
@@ -206,78 +269,33 @@ def _places(facts: Facts, moving: Access, line: tuple[str, str], count: int) -> 
     return 1 + (step * (count - 1) + tap * (facts.sizes[line[1]] - 1)) // unit
 
 
-def _rows_of_a_copy(facts: Facts, window: _Window) -> int:
-    """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
-    own = [name for name in window.terms if name in window.moving.steps and name not in dict(window.lines[:2]).values()]
-    row = facts.iterations(own) * window.moving.size_bytes
-    row *= _places(facts, window.moving, window.lines[0], facts.sizes[window.along])
-    if window.down is None:
-        return int(row <= facts.target.l2_bytes // 2)
-    size = facts.sizes[window.down]
-    for count in range(min(size, _MOST_ROWS), 0, -1):
-        bound = facts.target.l2_bytes // (5 if count > 1 else 2)
-        if size % count == 0 and row * _places(facts, window.moving, window.lines[1], count) <= bound:
-            return count
-    return 0
-
-
-def _nearest(facts: Facts, window: _Window) -> str | None:
-    """The reduce loop beside the window over whose iterations its places lie side by side, as with channels last."""
-    beside = [name for name in window.terms if name not in chain(*window.lines) and window.is_copied]
-    return next((n for n in beside if window.moving.step(n) == 1 and 2 * facts.sizes[n] >= facts.lanes), None)
-
-
-def _stage_rows(schedule: Schedule, facts: Facts, window: _Window, inside: Sequence[str]) -> None:
+def _stage_rows(schedule: Schedule, window: _Window, inside: Sequence[str]) -> None:
     """The rows that a block of the output needs, without gates and side by side."""
-    line, near = dict(window.lines[:2]), _nearest(facts, window)
+    line, near = dict(window.lines[:2]), window.nearest
     first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
     down = [] if window.down is None else [*inside, line[window.down]]
     last = [near] if near is not None else []
     first = [name for name in first if name != near]
     copies = schedule.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
     if near is not None or min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
-        schedule.cut("vectorize", copies[near or window.along], facts.lanes)
+        schedule.cut("vectorize", copies[near or window.along], window.facts.lanes)
 
 
-def _stage_panel(schedule: Schedule, facts: Facts, window: _Window, *, is_whole: bool) -> None:
+def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None:
     """The operand of the lanes, for one tile or for all; where its terms are neighbours, in blocks that turn."""
-    lanes, last = window.lanes, window.terms[-1]
+    lanes, last, sizes = window.lanes, window.terms[-1], window.facts.sizes
     whole = [lanes] if is_whole else []
     copies = schedule.add("stage", window.panel.slot, *whole, *window.terms, *schedule.copies(lanes))
-    if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and facts.sizes[last] > _LONGEST:
-        turned = max(divisors(facts.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
+    if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and sizes[last] > _LONGEST:
+        turned = max(divisors(sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
         schedule.cut("unroll", copies[last], turned)
 
 
-def _ask_ahead(schedule: Schedule, window: _Window, rows: int, target: Target) -> None:
+def _ask_ahead(schedule: Schedule, window: _Window, rows: int) -> None:
     """The next copy's rows are asked for while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
-    if step and window.moving.memory_bytes > target.l2_bytes:
+    if step and window.moving.memory_bytes > window.facts.target.l2_bytes:
         schedule.add("prefetch", rows * step * window.moving.size_bytes)
-
-
-def _tiles(facts: Facts, window: _Window, rows: int) -> Iterator[_Tile]:
-    """Tiles that the registers hold and that leave nothing over, with how fast they are."""
-    size, window_size, lanes = (facts.sizes[name] for name in (window.along, window.taps, window.lanes))
-    blocks = -(-lanes // facts.lanes)
-    step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
-    used = lanes / (blocks * facts.lanes)
-    steps = facts.iterations(window.terms)
-    several = divisors(blocks, _MOST_VECTORS)[0 if window.is_copied else -1 :]  # read from memory: best read once
-    for vectors, along, down in product(several, divisors(size, 16), divisors(rows, 4)):
-        for taps in {1, window_size} if window_size <= _LONGEST else divisors(window_size, 4):
-            sums = vectors * along * down
-            if sums + vectors * taps + taps > facts.target.vector_registers:
-                continue
-            products = sums * taps
-            loads = vectors * taps + down * len({step * n + tap * k for n in range(along) for k in range(taps)})
-            cycles = max(products / 2, 4.0 * taps, loads / 2, (products + loads + 5) / _ISSUED)
-            turned = 0 if facts.stores[0].step(window.along) != 1 else along - along % 4
-            store = vectors * down * (turned * _TURN + (along - turned) * _SCATTER)
-            if facts.stores[0].step(window.lanes) == 1:
-                store = sums
-            speed = used * sums * steps / (steps / taps * cycles + store + _AROUND)
-            yield _Tile(vectors, along, down, taps, speed)
 
 
 def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bool:
@@ -308,15 +326,3 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bo
             blocks = [lanes] if lanes in schedule.loops else []
             schedule.tries("stage", panel.slot, *blocks, *inner, *schedule.copies(lanes))
     return True
-
-
-def _speed_along(facts: Facts, window: _Window) -> float:
-    """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
-    size = facts.sizes[window.along]
-    blocks = -(-size // facts.lanes)
-    vectors, rows = min(4, blocks), min(6, facts.sizes[window.lanes])
-    step = abs(window.moving.step(window.along) or 0)
-    load = _GATED if window.moving.is_gated else 2.0
-    load *= 1.0 if step == 1 else facts.lanes / 2
-    cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
-    return vectors * rows / cycles * size / (blocks * facts.lanes)
