@@ -1,7 +1,7 @@
 """VECTOR loops become vector values.
 
-When: after expand. Why there: after the copies are made each index names one place per lane, so that its step from
-lane to lane can be read off. Assumes: a value changes with at most one VECTOR loop. Guarantees: no VECTOR range is
+When: after expand_loops. Why there: after the copies are made each index names one place per lane, so that its step
+from lane to lane can be read off. Assumes: a value changes with at most one VECTOR loop. Guarantees: no VECTOR range is
 left; loads and stores whose places are side by side have a vector dtype and a scalar index (of lane 0); others have a
 vector of indices (shuffle_lanes.py looks for what those have in common). Tests: tests/compiler/test_vectorize.py.
 """

@@ -1,10 +1,10 @@
 """Sums of four int8 products become the dot product instruction of the target.
 
-When: between shuffle and reduce. Why there: the four copies of an unrolled reduce loop are values of one REDUCE, and
-what `stage` packed four by four is one load from which shuffle picks; putting the four side by side undoes the picking,
-so that nothing is left of it (`shuffle` in shuffle_lanes.py). Assumes: nothing; other sums stay as they are.
-Guarantees: a REDUCE gets DOT values only for pairs of types in target.dots, of lanes that fill a register or part of
-it. Tests: tests/compiler/lower/test_find_dots.py.
+When: between shuffle_lanes and lower_reduces. Why there: the four copies of an unrolled reduce loop are values of one
+REDUCE, and what `stage` packed four by four is one load from which shuffle picks; putting the four side by side undoes
+the picking, so that nothing is left of it (`shuffle` in shuffle_lanes.py). Assumes: nothing; other sums stay as they
+are. Guarantees: a REDUCE gets DOT values only for pairs of types in target.dots, of lanes that fill a register or part
+of it. Tests: tests/compiler/lower/test_find_dots.py.
 
 An instruction for unsigned by signed bytes also does other pairs: a + 128 is a with its highest bit turned, and
 sum(a*b) = sum((a + 128)*b) - sum(128*b). The second sum does not change with the rows that share b, so it stands

@@ -1,8 +1,8 @@
 """Table lookup: what several steps make of four bits of a byte is looked up in sixteen bytes, which are one register.
 
-When: after dot. Why there: what was done to four products is done once to all of them. Assumes: nothing. Guarantees:
-a TABLE gives the byte that the steps gave, for each of the sixteen numbers that its source may be; steps that other
-values need as well stay. Tests: tests/compiler/lower/test_find_tables.py.
+When: after find_dots. Why there: what was done to four products is done once to all of them. Assumes: nothing.
+Guarantees: a TABLE gives the byte that the steps gave, for each of the sixteen numbers that its source may be; steps
+that other values need as well stay. Tests: tests/compiler/lower/test_find_tables.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where gathers are slow, a gather by indices that come from plain loads becomes one scalar load per lane.
 
-When: after combine_loads, before dot. Why there: numbers of several bytes are one load of which a lane is a part. A
-gather takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16 entries where sixteen
+When: after combine_loads, before find_dots. Why there: numbers of several bytes are one load of which a lane is a part.
+A gather takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16 entries where sixteen
 loads take 8, on one with the fix for Downfall (`Target.has_gathers`). An index in memory goes to an address by itself.
 Assumes: nothing. Guarantees: the same entries; indices that are gathered themselves, or have gates, stay in a vector.
 Figures: docs/decisions/0046-entries.md. Tests: tests/compiler/lower/test_scalarize_gathers.py.
