@@ -35,7 +35,7 @@ class Target:
     vector_bytes: int = 0  # widest vector register; 0: scalars only
     most_lanes: int = 64  # of a vector in the language
     vector_registers: int = 16
-    ops: frozenset[Op] = frozenset()  # elementwise ops that the renderer prints itself; the rest is decomposed
+    ops: frozenset[Op] = frozenset()  # that the renderer prints, FOLD of sums of ints included; others are decomposed
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
     compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # for sums and products; others go through float32
     dots: frozenset[tuple[DType, DType]] = frozenset()  # types of a and b that DOT takes, up to vector_bytes
