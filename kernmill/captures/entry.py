@@ -6,14 +6,17 @@ does not know it leaves to `matches` and `run`, which know everything.
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from kernmill.ir import DType, UOp, are_others_about, reshape
+from kernmill.ir import DType, UOp, reshape
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from ..lazy import Lazy, changes
@@ -27,6 +30,8 @@ __all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
 _SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
 _UNKNOWN = [-1]  # counts that nothing has
+_LONE = [*map(getrefcount, [object()])][0]  # of what one list has
+_GRAD, _NONE = repeat("grad"), repeat(None)
 _uop_of = attrgetter("uop")
 
 
@@ -180,7 +185,9 @@ class Entry:
         self._twins = [(place, other) for place, other in enumerate(first) if place != other]
         self._distinct = len(self.numbers)
         self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
-        self.shown, self.lasting = plan.shown, self._find_lasting(plan.shown)
+        self.shown = plan.shown
+        self.gradients, others = self._find_gradients()
+        self.lasting = None if others else self._find_lasting()
         self._forget()
 
     @property
@@ -199,15 +206,29 @@ class Entry:
             self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.places is not None
         )
 
-    def _find_lasting(self, shown: int) -> set[int] | None:
-        """Fresh memory that a replay may write where the last one put it, at guarded places, as long as nobody else has
-        seen it (`is_alone`). None: replays write to arguments, or do more than to write and to put."""
+    def _find_gradients(self) -> tuple[dict[int, int], list[int]]:
+        """Gradients that replays put at guarded places: the place of the tensor, by number, and that of its gradient;
+        other places that replays put something at."""
+        names = {name: place for place, name in enumerate(self.guard.places)}
+        found, others = {}, []
+        for place, _ in self.effects.known:
+            name = self.guard.places[place]
+            owner = names.get(name.removesuffix(".grad"), place)
+            if owner == place:
+                others.append(place)
+            else:
+                found[self.numbers[id(self._state[owner])]] = place
+        return found, others
+
+    def _find_lasting(self) -> set[int] | None:
+        """Fresh memory of gradients that a replay may write where the last one put it, as long as nobody else has seen
+        it (`is_alone`). None: replays write to arguments, or do more than to write and to put gradients."""
         effects = self.effects
         put = [(self.made[number], place + self.count) for place, number in effects.known]
         found = {value.which for value, _ in put}
         does_more = self._goes_on or effects.rebound or effects.change_arguments or not effects.are_known
-        is_shown = any(value.kind == "fresh" and value.which in found for value in self.made[:shown])
-        is_read = any(value.kind != "fresh" or place in self._slot_of for value, place in put)
+        is_shown = any(value.kind == "fresh" and value.which in found for value in self.made[: self.shown])
+        is_read = any(value.kind != "fresh" or value.is_leaf or place in self._slot_of for value, place in put)
         of_arguments = any(min(self.sources[slot].members) < self.count for slot in self._written)
         return None if does_more or is_shown or is_read or of_arguments else found
 
@@ -269,7 +290,7 @@ class Entry:
         self._nodes: list[weakref.ref[UOp]] = []
         self._counts = _UNKNOWN if self._written else []  # how often these are referred to
         self._owned: list[int] = []
-        self._placed: list[weakref.ref[Any]] = []  # tensors at places, their nodes and memory
+        self._placed: list[Any] = []  # tensors at places, their nodes and memory
         self._placed_counts = _UNKNOWN
 
     def _look_again(self, state: Sequence[Lazy]) -> bool:
@@ -296,6 +317,7 @@ class Entry:
         try:
             if self._written:
                 self._claim(now)
+            self._placed = []  # they would be counted
             spares = [fresh.take() for fresh in self.fresh]
             old = self._before(now) if self._goes_on else {}
             given, made_at = self._buffers, len(self.sources)
@@ -304,11 +326,7 @@ class Entry:
                 now.clear()
             self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
             self.is_bound = True
-            result = self._put(holders, now, values, spares, old)
-            del spares  # it would be counted
-            if self.lasting is not None:
-                self._note_placed()
-            return result
+            return self._put(holders, now, values, spares, old)
         except BaseException:
             self._forget()
             raise
@@ -329,6 +347,8 @@ class Entry:
         if effects.places is not None:
             effects.places(made, effects.parts)
             self._learn(made)
+        if self.lasting is not None:
+            self._note_placed(made, spares)
         return self.result(made)
 
     def part(self, value: Value, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
@@ -387,25 +407,29 @@ class Entry:
         memory = [self._buffers[slot] for slot in self._written]  # makers: other nodes that were found to be the same
         return _counted(self._nodes) == self._counts and not any(b.makers or b.is_exported for b in memory)
 
-    def is_alone(self) -> bool:
-        """Whether nobody else sees what is written in place, nor what the last replay put at places.
+    def is_alone(self, state: Sequence[Lazy]) -> bool:
+        """Whether nobody else sees what is written in place, nor the gradients that the last replay put at places.
 
-        Another thread might take what lies at a place between this look and the launch.
+        They are taken out first: another thread has one by now, which is counted, or finds None until `put_back`.
         """
-        is_seen = bool(self._placed) and are_others_about()
-        return not is_seen and _counted(self._placed) == self._placed_counts and self._owns()
+        any(map(setattr, map(state.__getitem__, self.gradients), _GRAD, _NONE))
+        return [*map(getrefcount, self._placed)] == self._placed_counts and self._owns()
 
-    def _note_placed(self) -> None:
-        """What the tensors at places are, and how often they are referred to while the state is looked at."""
-        state = self.guard.check() if self.effects.known else ()
-        if state is None or (state and are_others_about()):  # which may have one of them now
-            self._placed_counts = _UNKNOWN
-            return
-        places = [place for place, _ in self.effects.known]
-        seen = {id(x): x for place in places for x in (state[place], *chain(state[place].uop), buffer_of(state[place]))}
-        self._placed = [*map(weakref.ref, seen.values())]
-        del seen
-        self._placed_counts = _counted(self._placed)
+    def put_back(self, state: Sequence[Lazy]) -> None:
+        """The gradients to where `is_alone` took them out; no Ctrl-C comes between two."""
+        gradients = self.gradients
+        any(map(setattr, map(state.__getitem__, gradients), _GRAD, map(state.__getitem__, gradients.values())))
+
+    def _note_placed(self, made: Sequence[Lazy], spares: Sequence[_Spare]) -> None:
+        """What the tensors at places are made of, and how often it is referred to while nobody else has any of it: by
+        us, the state and the state of a call. That is not counted here, where another thread may have one already."""
+        places = Counter(number for _, number in self.effects.known)
+        tensors = [made[number] for number in places]
+        parts = [part for number in self.lasting or () for part in zip(spares[number].counted, spares[number].counts)]
+        self._placed = [*tensors, *(thing for thing, _ in parts)]
+        more = Counter(map(id, [*self._placed, *(tensor.uop for tensor in tensors)]))  # references than before
+        self._placed_counts = [_LONE + 2 * count for count in places.values()]
+        self._placed_counts += [count + more[id(thing)] for thing, count in parts]
         self.is_bound = True
 
     def _rebind(self, now: Sequence[Lazy], spares: Sequence[_Spare], old: dict[int, UOp]) -> None:

@@ -35,9 +35,10 @@ def write_fast_path(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any])
     else:
         writer.state("not knows(state)")
         if is_launched and entry.lasting is not None:
-            reading.scope["is_alone"] = entry.is_alone
-            writer.lines.append(" if entry.is_bound and is_alone():")
-            writer.launch(" ")
+            reading.scope |= {"is_alone": entry.is_alone, "put_back": entry.put_back}
+            writer.lines += [" try:", "  if entry.is_bound and is_alone(state):"]
+            writer.launch("  ")
+            writer.lines += [" finally:", "  put_back(state)"]
         writer.run()
     return reading.function(writer.lines)
 
