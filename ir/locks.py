@@ -9,18 +9,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["are_others_about", "before_forks", "process_lock"]
+__all__ = ["before_forks", "process_lock"]
 
-_OURS = "kernmill-"  # what names of our threads begin with
 _PATIENCE_S = 1.0  # of a fork: who imports may wait for a lock that the forking thread holds
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _forking = threading.Condition()
 _first: list[int] = []  # threads whose blocks a fork waits for
-
-
-def are_others_about() -> bool:
-    """Whether there is a thread besides this one and ours, which look at no tensor: they are named so."""
-    return sum(not thread.name.startswith(_OURS) for thread in threading.enumerate()) > 1
 
 
 def process_lock() -> threading.RLock:

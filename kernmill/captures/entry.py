@@ -30,7 +30,7 @@ __all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
 _SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
 _UNKNOWN = [-1]  # counts that nothing has
-_LONE = [*map(getrefcount, [object()])][0]  # of what one list has
+_LONE = next(map(getrefcount, [object()]))  # of what one list has
 _GRAD, _NONE = repeat("grad"), repeat(None)
 _uop_of = attrgetter("uop")
 
@@ -186,8 +186,9 @@ class Entry:
         self._distinct = len(self.numbers)
         self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
         self.shown = plan.shown
-        self.gradients, others = self._find_gradients()
-        self.lasting = None if others else self._find_lasting()
+        self.owners = self._find_owners()
+        self.gradients = {self.numbers[id(self._state[owner])]: place for place, owner in self.owners.items()}
+        self.lasting = self._find_lasting()
         self._forget()
 
     @property
@@ -206,31 +207,28 @@ class Entry:
             self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.places is not None
         )
 
-    def _find_gradients(self) -> tuple[dict[int, int], list[int]]:
-        """Gradients that replays put at guarded places: the place of the tensor, by number, and that of its gradient;
-        other places that replays put something at."""
+    def _find_owners(self) -> dict[int, int]:
+        """Gradients that replays put at guarded places: the place of each, and that of its tensor."""
         names = {name: place for place, name in enumerate(self.guard.places)}
-        found, others = {}, []
-        for place, _ in self.effects.known:
-            name = self.guard.places[place]
-            owner = names.get(name.removesuffix(".grad"), place)
-            if owner == place:
-                others.append(place)
-            else:
-                found[self.numbers[id(self._state[owner])]] = place
-        return found, others
+        owners = {put: names.get(self.guard.places[put].removesuffix(".grad"), put) for put, _ in self.effects.known}
+        return {put: owner for put, owner in owners.items() if put != owner}
 
     def _find_lasting(self) -> set[int] | None:
         """Fresh memory of gradients that a replay may write where the last one put it, as long as nobody else has seen
-        it (`is_alone`). None: replays write to arguments, or do more than to write and to put gradients."""
-        effects = self.effects
-        put = [(self.made[number], place + self.count) for place, number in effects.known]
-        found = {value.which for value, _ in put}
+        it (`is_alone`). None: replays write to arguments, or do more than to write and to put; or Python runs without
+        its lock, so that a thread may have read a place and not counted yet what it found there."""
+        effects, gradients = self.effects, self.owners
+        put = [(self.made[number], place) for place, number in effects.known]
+        found = {value.which for value, place in put if place in gradients}
         does_more = self._goes_on or effects.rebound or effects.change_arguments or not effects.are_known
-        is_shown = any(value.kind == "fresh" and value.which in found for value in self.made[: self.shown])
-        is_read = any(value.kind != "fresh" or value.is_leaf or place in self._slot_of for value, place in put)
+        seen = [*self.made[: self.shown], *(value for value, place in put if place not in gradients)]
+        is_shown = any(value.kind == "fresh" and value.which in found for value in seen)
+        is_read = any(
+            value.kind != "fresh" or value.is_leaf or place + self.count in self._slot_of for value, place in put
+        )
         of_arguments = any(min(self.sources[slot].members) < self.count for slot in self._written)
-        return None if does_more or is_shown or is_read or of_arguments else found
+        is_counted = not found or getattr(sys, "_is_gil_enabled", _yes)()
+        return None if does_more or is_shown or is_read or of_arguments or not is_counted else found
 
     # --- is this the captured situation?
     def matches(self, arguments: Sequence[Lazy]) -> list[Lazy] | None:
@@ -420,12 +418,27 @@ class Entry:
         gradients = self.gradients
         any(map(setattr, map(state.__getitem__, gradients), _GRAD, map(state.__getitem__, gradients.values())))
 
+    def put(self, made: Sequence[Lazy]) -> None:
+        """All that was made to its places, the gradients among it as they were noted."""
+        try:
+            assert self.effects.places is not None
+            self.effects.places(made, self.effects.parts)
+            self._learn(made)
+            self.is_bound = True
+        except BaseException:
+            self._forget()
+            raise
+
     def _note_placed(self, made: Sequence[Lazy], spares: Sequence[_Spare]) -> None:
         """What the tensors at places are made of, and how often it is referred to while nobody else has any of it: by
         us, the state and the state of a call. That is not counted here, where another thread may have one already."""
-        places = Counter(number for _, number in self.effects.known)
+        places = Counter(number for place, number in self.effects.known if place in self.owners)
         tensors = [made[number] for number in places]
-        parts = [part for number in self.lasting or () for part in zip(spares[number].counted, spares[number].counts)]
+        parts = [
+            part
+            for number in self.lasting or ()
+            for part in zip(spares[number].counted, spares[number].counts, strict=True)
+        ]
         self._placed = [*tensors, *(thing for thing, _ in parts)]
         more = Counter(map(id, [*self._placed, *(tensor.uop for tensor in tensors)]))  # references than before
         self._placed_counts = [_LONE + 2 * count for count in places.values()]
@@ -476,3 +489,7 @@ def _counted(refs: Sequence[weakref.ref[Any]]) -> list[int]:
 
 def _nothing() -> None:
     return None
+
+
+def _yes() -> bool:
+    return True

@@ -116,6 +116,12 @@ class _Writer:
         """What the replay made, in the form that the function returned it."""
         entry, scope = self.entry, self.reading.scope
         scope |= {"made": Tensor._make, "result": entry.result}
+        if len(entry.owners) < len(entry.effects.known):  # not gradients alone
+            scope["put"] = entry.put
+            places = {number: place for place, number in entry.effects.known if place in entry.owners}
+            names = [f"state[{places[n]}]" if n in places else self.part(v) for n, v in enumerate(entry.made)]
+            self.lines += [f" new = [{', '.join(names)}]", " put(new)", " return result(new)"]
+            return
         names = [self.part(value) for value in entry.made[: entry.shown]]
         if entry.is_tensor:
             self.lines.append(f" return {names[0]}")

@@ -240,8 +240,9 @@ def test_state_that_is_taken_over_is_known_when_all_of_it_is() -> None:
     assert count > 1000
 
 
-def trained(lr: float = 0.1) -> tuple[Any, list[Tensor], Any]:
-    """A captured step over two parameters with Adam, and the same step without jit over others."""
+def trained(lr: float = 0.1, last: dict[str, Tensor] | None = None) -> tuple[Any, list[Tensor], Any]:
+    """A captured step over two parameters with Adam, and the same step without jit over others. `last`: twice the last
+    loss is put there."""
     made = []
     for _ in range(2):
         params = [Tensor(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), requires_grad=True),
@@ -254,7 +255,10 @@ def trained(lr: float = 0.1) -> tuple[Any, list[Tensor], Any]:
             optimizer.zero_grad()
             loss = (x @ params[0] + params[1]).relu().cross_entropy(y)
             loss.backward()
-            optimizer.step(loss)
+            also = [] if last is None else [loss * 2]
+            optimizer.step(loss, *also)
+            if last is not None:
+                last["loss"] = also[0]
             return loss
 
         return step
@@ -423,6 +427,35 @@ def test_gradients_are_out_of_their_places_while_they_are_written(monkeypatch: p
     assert all(show(grad) == values for grad, values in kept)
 
 
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_what_a_step_puts_elsewhere_is_another_each_time(is_locked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last loss at an attribute, and who keeps it, beside gradients that stay if counts are exact."""
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: is_locked, raising=False)
+    w = Tensor(np.ones(2, np.float32), requires_grad=True)
+    last: dict[str, Tensor] = {}
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        w.grad = None
+        loss = (w * x).sum()
+        loss.backward()
+        last["twice"] = loss * 2
+        return loss.realize(w.grad, last["twice"])  # type: ignore[arg-type]
+
+    kept, places = [], []
+    for turn in range(8):
+        assert show(step(real(turn, 2))) == turn + 2
+        kept.append((turn, last["twice"]))
+        places.append(addresses([w]))
+        assert show(w.grad) == [turn, 2]
+    assert step._recent[0].call is not None
+    assert [show(value) for _, value in kept] == [2 * (turn + 2) for turn, _ in kept]
+    assert (places[5] == places[6] == places[7]) is is_locked
+    last["twice"] = real(7).reshape(())
+    assert show(step(real(5, 2))) == 7
+    assert last["twice"].item() == 14
+
+
 def test_threads_that_read_gradients_see_none_or_those_of_one_step() -> None:
     """Each step's gradient is one number everywhere: a torn one would show two."""
     w = Tensor(np.zeros(1 << 16, np.float32), requires_grad=True)
@@ -473,9 +506,10 @@ def test_threads_that_read_gradients_see_none_or_those_of_one_step() -> None:
     assert addresses([w]) == place  # nobody looks any more
 
 
-def test_a_training_step_that_was_interrupted_was_done_or_not() -> None:
+@pytest.mark.parametrize("last", [None, {}])
+def test_a_training_step_that_was_interrupted_was_done_or_not(last: dict[str, Tensor] | None) -> None:
     """Ctrl-C at any bytecode: its gradients may be None then, as in plain execution; later steps are right."""
-    step, params, plain = trained()
+    step, params, plain = trained(last=last)
     wanted = [show(plain(*batch())) for _ in range(4)]
     for loss in wanted:
         assert show(step(*batch())) == pytest.approx(loss, rel=1e-4)
@@ -496,4 +530,3 @@ def test_a_training_step_that_was_interrupted_was_done_or_not() -> None:
         count += 11
     assert count > 1000
     assert lost < 10, "they are put back, but for an interruption while they are"
-
