@@ -250,7 +250,7 @@ def trained(lr: float = 0.1, last: dict[str, Tensor] | None = None) -> tuple[Any
         optimizer = nn.optim.Adam(params, lr)
         made.append((params, optimizer))
 
-    def step_of(params: list[Tensor], optimizer: Any) -> Callable[[Tensor, Tensor], Tensor]:
+    def step_of(params: list[Tensor], optimizer: Any, last: Any) -> Callable[[Tensor, Tensor], Tensor]:
         def step(x: Tensor, y: Tensor) -> Tensor:
             optimizer.zero_grad()
             loss = (x @ params[0] + params[1]).relu().cross_entropy(y)
@@ -263,7 +263,7 @@ def trained(lr: float = 0.1, last: dict[str, Tensor] | None = None) -> tuple[Any
 
         return step
 
-    return jit(step_of(*made[0])), made[0][0], partial(step_of(*made[1]))
+    return jit(step_of(*made[0], last)), made[0][0], partial(step_of(*made[1], None if last is None else {}))
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -458,7 +458,8 @@ def test_what_a_step_puts_elsewhere_is_another_each_time(is_locked: bool, monkey
 
 def test_threads_that_read_gradients_see_none_or_those_of_one_step() -> None:
     """Each step's gradient is one number everywhere: a torn one would show two."""
-    w = Tensor(np.zeros(1 << 16, np.float32), requires_grad=True)
+    size = 1 << (8 if real(0).device == "PYTHON" else 16)  # which is slow
+    w = Tensor(np.zeros(size, np.float32), requires_grad=True)
     wrong: list[Any] = []
     seen: list[Tensor] = []
     is_done = threading.Event()
@@ -483,21 +484,21 @@ def test_threads_that_read_gradients_see_none_or_those_of_one_step() -> None:
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
-    places = set()
+    turn, end = 0, time.monotonic() + 2
     try:
         with ThreadPoolExecutor(2) as pool:
             try:
                 readers = [pool.submit(read) for _ in range(2)]
-                for turn in range(1000):
-                    step(real(turn + 1))
-                    places.add(buffer_of(w.grad).address)  # type: ignore[arg-type, union-attr]
+                while turn < 1000 and time.monotonic() < end:
+                    turn += 1
+                    step(real(turn))
             finally:
                 is_done.set()
         assert [reader.result() for reader in readers] == [None, None]
     finally:
         sys.setswitchinterval(before)
     assert not wrong
-    assert set(w.grad.numpy()) == {1000}  # type: ignore[union-attr]
+    assert set(w.grad.numpy()) == {turn}  # type: ignore[union-attr]
     seen.clear()
     for _ in range(3):
         step(real(1))
@@ -527,6 +528,6 @@ def test_a_training_step_that_was_interrupted_was_done_or_not(last: dict[str, Te
             assert show(step(*batch())) == pytest.approx(show(plain(*batch())), rel=1e-4), count
         if not is_cut:
             break
-        count += 11
+        count += 17
     assert count > 1000
     assert lost < 10, "they are put back, but for an interruption while they are"
