@@ -25,6 +25,7 @@ _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError
 _SHORT = {"Each": "int | Sequence[int]", "Axes": "int | Sequence[int] | None"}
 _WORDS = {"Self": "a Tensor", "int": "a whole number", "float": "a number", "str": "a text", "bool": "True or False",
           "os.PathLike": "a path", "Mapping": "a dict"}  # fmt: skip
+_OTHER_WORDS = {"keepdims": "keepdim", "unbiased": "correction", "ddof": "correction"}
 _TENSORS = ("Self", "Tensor", "Lazy", "Movement", "Contraction", "M", "L", "J")
 _SEVERAL = {"int": "several whole numbers", "float": "several numbers", "Self": "several tensors"}
 
@@ -69,8 +70,16 @@ def with_sentences(function: Call) -> Call:
 
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DTypeError | None:
     """An error that names the first argument of a type that its annotation leaves out; None: there is none."""
+    signature = inspect.signature(function)
+    call = function.__qualname__.removesuffix(".__init__")
+    for word in kwargs.keys() - signature.parameters.keys():
+        own = _OTHER_WORDS.get(word, word.replace("dims", "axis").replace("dim", "axis"))
+        if own in signature.parameters:
+            return DTypeError(f"{call}: there is no {word}=. Write {own}=.")
+        if own == "axis" and "axes" in signature.parameters:
+            return DTypeError(f"{call}: there is no {word}=. Give the axes alone.")
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
     except TypeError:
         return None  # Python has said which argument is missing or unknown
     for name, value in bound.arguments.items():
@@ -79,7 +88,6 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
         values = value if parameter.kind is parameter.VAR_POSITIONAL else [value]
         bad = next((v for v in values if not _fits(v, kind)), inspect.Parameter.empty)
         if bad is not inspect.Parameter.empty:
-            call = function.__qualname__.removesuffix(".__init__")
             return DTypeError(
                 f"{call}: {name} is {_shown(bad)}, of type {type(bad).__name__}. "
                 f"Give {' or '.join(dict.fromkeys(_wanted(word) for word in _split(kind)))}{_wrapping(bad, kind)}."

@@ -163,8 +163,6 @@ class Lazy:
     grad: Self | None
     _device: str | None  # None: made of constants only, at home everywhere
 
-    __array_ufunc__ = None  # NumPy operators leave the work to ours
-
     @classmethod
     def _make(cls, uop: UOp, device: str | None = None, requires_grad: bool = False) -> Self:
         """A tensor around a node."""

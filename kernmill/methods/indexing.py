@@ -243,8 +243,9 @@ class Indexing(Sortable):
             if mask is given or new.ndim + mask.ndim <= self.ndim:
                 return self._write_masked(mask, new)
         source, known = self._unmasked(index)
-        if source.node_shape != self.node_shape:
-            raise ShapeError("t[..] = v: True or False among other indices. Use where(mask, values, t).")
+        if source.node_shape != self.node_shape:  # True and False have axes of their own there
+            source[known] = new
+            return self._become(source.reshape(self.node_shape))
         items, region, kept = self._parse(known)
         if kept:
             return self._write_advanced(items, region, kept, new)
@@ -420,6 +421,35 @@ class Indexing(Sortable):
     def scatter_add(self, axis: int, index: Self, value: Self) -> Self:
         """As scatter, adding to what is there."""
         return self.scatter(axis, index, value, reduce="add")
+
+    def index_add(self, axis: int, index: Self, value: Self, *, alpha: float = 1) -> Self:
+        """self with alpha * value[i] added to entry index[i] of an axis; what comes twice is added twice."""
+        axis = self._axis(axis, "index_add")
+        places = self._index(index, axis, self.uop.shape[axis])
+        rows = self._own(value).movedim(axis, 0)
+        others = [s for a, s in enumerate(self.node_shape) if a != axis]
+        if places.ndim != 1 or rows.uop.shape != (*places.uop.shape, *others):
+            raise ShapeError(
+                f"index_add: values of shape {show_shape(value.uop.shape)} and an index of shape "
+                f"{show_shape(places.uop.shape)} for axis {axis} of shape {show_shape(self.uop.shape)}. The index is a "
+                "vector, and the values have its size there, else that of the tensor."
+            )
+        flat = rows._result(reshape(rows.uop, (1, rows.node_shape[0], numel(tuple(others)))))
+        total = added(flat, places.unsqueeze(0), self.node_shape[axis])
+        return self.add(total.reshape((self.node_shape[axis], *others)).movedim(0, axis).mul(alpha))
+
+    def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
+        """How often each number below minlength is in this vector, int64; with weights, their sums.
+
+        Unlike PyTorch's the result has no more entries than minlength: a number beyond it fails when realized.
+        """
+        if self.ndim != 1 or not self.dtype.is_int or minlength < 1:
+            raise ShapeError(
+                f"bincount: of a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)}, minlength={minlength}. "
+                "Give a vector of ints, and as minlength a number above all of them."
+            )
+        values = self._filled(1).cast(dtypes.int64) if weights is None else weights
+        return self.zeros(minlength, dtype=values.dtype).index_add(0, self._classes("bincount", minlength), values)
 
     def masked_select(self, mask: Self) -> Self:
         """Refused: how many values a mask selects is not known before it is computed."""

@@ -250,6 +250,30 @@ class Movement(Arithmetic):
         turned = self._axes(flat_sizes(axes), "flip")
         return self._result(strided(self.uop, [-1 if a in turned else 1 for a in range(self.ndim)]))
 
+    def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Self:
+        """Turned k times by 90 degrees, from the first of two axes towards the second."""
+        first, second = self._axes(axes, "rot90")
+        if k % 2:
+            return (self.flip(second) if k % 4 == 1 else self.flip(first)).transpose(first, second)
+        return self.flip(first, second) if k % 4 else self.clone()
+
+    def diff(self, n: int = 1, axis: int = -1) -> Self:
+        """Each entry of an axis minus the one before it, n times; bools: whether they differ."""
+        axis = self._axis(axis, "diff")
+        if not self.ndim:
+            raise ShapeError("diff: a 0-d tensor has no entries. Unsqueeze it first.")
+        result = self
+        for _ in range(n):
+            size = result.node_shape[axis]
+            if isinstance(size, int) and not size:
+                break
+            before, after = (
+                result.shrink([bounds if a == axis else None for a in range(self.ndim)])
+                for bounds in ((0, size - 1), (1, size))
+            )
+            result = after.ne(before) if self.dtype.is_bool else after.sub(before)
+        return result
+
     def roll(self, shifts: int | Sequence[int], axis: Axes = None) -> Self:
         """Elements shifted along axes, those that leave come in at the other end; no axis: the flat tensor."""
         if axis is None:

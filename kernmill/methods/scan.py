@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
-from kernmill.ir import Op, Ops, ShapeError, dtypes, iota
+from kernmill.ir import Op, Ops, SettingError, ShapeError, dtypes, iota
 
 from ..lazy import accumulator
 from ..size import SymbolicSize
@@ -146,6 +146,20 @@ class Scan(Indexing):
             raise ShapeError(f"topk: {k} of {size} elements. Ask for 0 to {size}.")
         order = self._order(axis, largest, k, "topk")
         return self._picked(order, axis), order
+
+    def quantile(self, q: float, axis: int | None = None) -> Self:
+        """The value below which the part q (0 to 1) of an axis lies, linear between two; nan if there is one."""
+        if axis is None:
+            return self.flatten().quantile(q, 0)
+        axis = self._axis(axis, "quantile")
+        if not 0 <= q <= 1:
+            raise SettingError(f"quantile: q={q}. Give a number from 0 to 1.")
+        values, size = self._floating().sort(axis)[0], self.node_shape[axis]
+        if not size:
+            raise ShapeError("quantile: nothing has no quantile. Check the size first.")
+        place = q * (size - 1)
+        low, high, last = (values.index_select(axis, [i]).squeeze(axis) for i in (int(place), math.ceil(place), size - 1))
+        return choose(last.isnan(), last, low.lerp(high, place - int(place)))
 
     def median(self, axis: int | None = None) -> Self:
         """The middle value, the lower one of two as in PyTorch; nan if there is one."""
