@@ -25,7 +25,7 @@ _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError
 _SHORT = {"Each": "int | Sequence[int]", "Axes": "int | Sequence[int] | None"}
 _WORDS = {"Self": "a Tensor", "int": "a whole number", "float": "a number", "str": "a text", "bool": "True or False",
           "os.PathLike": "a path", "Mapping": "a dict"}  # fmt: skip
-_OTHER_WORDS = {"keepdims": "keepdim", "unbiased": "correction", "ddof": "correction"}
+_OTHER_WORDS = {"keepdims": "keepdim", "unbiased": "correction", "ddof": "correction", "size": "shape"}
 _TENSORS = ("Self", "Tensor", "Lazy", "Movement", "Contraction", "M", "L", "J")
 _SEVERAL = {"int": "several whole numbers", "float": "several numbers", "Self": "several tensors"}
 

@@ -87,7 +87,7 @@ class Conversions(Casting):
         def __getattr__(self, name: str) -> Any:
             """No such method: what is written here for one of another library."""
             text = f"{type(self).__name__!r} object has no attribute {name!r}"
-            hint = instead_of(name, dir(type(self)))
+            hint = instead_of(name, type(self))
             raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
 
     # --- realizing
@@ -202,6 +202,9 @@ class Conversions(Casting):
 
     def __int__(self) -> int:
         return int(self.item())
+
+    def __round__(self, digits: int = 0) -> Self:
+        return self.round(decimals=digits)
 
     def __index__(self) -> int:
         if not self.dtype.is_int or self.ndim:
@@ -422,8 +425,16 @@ class Tensor(Conversions):
 
     __iadd__, __isub__ = _updating("+", "add"), _updating("-", "sub")
     __imul__, __ipow__ = _updating("*", "mul"), _updating("**", "pow")
-    __itruediv__, __ifloordiv__, __imod__ = _updating("/", "div"), _updating("//", "floor_divide"), _updating("%", "remainder")
-    __iand__, __ior__, __ixor__ = _updating("&", "bitwise_and"), _updating("|", "bitwise_or"), _updating("^", "bitwise_xor")
+    __itruediv__, __ifloordiv__, __imod__ = (
+        _updating("/", "div"),
+        _updating("//", "floor_divide"),
+        _updating("%", "remainder"),
+    )
+    __iand__, __ior__, __ixor__ = (
+        _updating("&", "bitwise_and"),
+        _updating("|", "bitwise_or"),
+        _updating("^", "bitwise_xor"),
+    )
     __ilshift__, __irshift__ = _updating("<<", "bitwise_left_shift"), _updating(">>", "bitwise_right_shift")
 
     # --- gradients

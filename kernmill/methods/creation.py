@@ -82,7 +82,7 @@ class Creation(Lazy):
 
         kernmill never writes to that memory. Changes that you make to the array later may or may not be seen.
         """
-        return cls._upload(array, None, device, borrow=True)
+        return cls._upload(host_array(array, None)[0], None, device, borrow=True)
 
     # --- constants
     @classmethod

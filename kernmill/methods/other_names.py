@@ -5,15 +5,13 @@ One thing has one name here. What is asked for once in a program is found out on
 
 from __future__ import annotations
 
-from collections.abc import Container
-
-__all__ = ["instead_of", "layer_instead_of"]
+__all__ = ["instead_of", "layer_instead_of", "module_instead_of"]
 
 _INSTEAD: dict[str, str] = {  # theirs: what is written here
-    "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y",
-    "copy_": "x.assign(y)", "fill_": "x.assign(number)", "zero_": "x.assign(0)", "fill": "x.assign(number)",
-    "normal_": "x.assign(Tensor.normal(*x.shape))", "uniform_": "x.assign(Tensor.uniform(*x.shape))",
-    "t": "x.T", "ravel": "x.flatten()", "dim": "x.ndim", "nelement": "x.numel()", "nbytes": "x.numel() * x.element_size()",
+    "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y", "copy_": "x.assign(y)",
+    "fill_": "x.assign(number)", "zero_": "x.assign(0)", "fill": "x.assign(number)",
+    "normal_": "x.assign(Tensor.normal(*x.shape))", "uniform_": "x.assign(Tensor.uniform(*x.shape))", "t": "x.T",
+    "ravel": "x.flatten()", "dim": "x.ndim", "nelement": "x.numel()", "nbytes": "x.numel() * x.element_size()",
     "itemsize": "x.element_size()", "narrow": "x[:, start : start + length]", "select": "x[:, i]",
     "slice": "x[start:stop]", "expand_as": "x.expand(y.shape)", "view_as": "x.reshape(y.shape)",
     "reshape_as": "x.reshape(y.shape)", "moveaxis": "x.movedim(from, to)", "swapdims": "x.swapaxes(a, b)",
@@ -36,7 +34,8 @@ _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "group_norm": "nn.GroupNorm(groups, channels)", "embedding": "weight[index]", "unique": "np.unique(x)",
     "searchsorted": "np.searchsorted(x, y)", "histc": "np.histogram(x, bins)", "argwhere": "np.argwhere(x)",
     "inverse": "np.linalg.inv(x)", "inv": "np.linalg.inv(x)", "svd": "np.linalg.svd(x)", "det": "np.linalg.det(x)",
-    "qr": "np.linalg.qr(x)", "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)",
+    "values": "x, and for the places x.argmax(axis)", "indices": "x.argmax(axis)", "qr": "np.linalg.qr(x)",
+    "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)",
 }  # fmt: skip
 
 _LAYERS: dict[str, str] = {
@@ -55,18 +54,33 @@ _LAYERS: dict[str, str] = {
 }  # fmt: skip
 
 
-def instead_of(name: str, own: Container[str]) -> str:
+_MODULE: dict[str, str] = {
+    "zero_grad": "optimizer.zero_grad()", "register_buffer": "self.name = tensor", "add_module": "self.name = layer",
+    "register_parameter": "self.name = Tensor(.., requires_grad=True)", "children": "model.modules()",
+    "named_modules": "model.modules()", "apply": "for module in model.modules(): ..",
+    "requires_grad_": "for p in model.parameters(): p.requires_grad_(False)",
+    "to": "with Context(DEVICE=..) around what makes the model", "cuda": "with Context(DEVICE='CL') around it",
+    "half": "dtype=dtypes.float16 where layers are made", "bfloat16": "dtype=dtypes.bfloat16 where layers are made",
+}  # fmt: skip
+
+
+def module_instead_of(name: str) -> str:
+    """What to write for a method that nn.Module has not."""
+    return f" Write {_MODULE[name]}." if name in _MODULE else ""
+
+
+def instead_of(name: str, own: type) -> str:
     """What to write for a method that Tensor has not, as a sentence; empty where nothing is known of it."""
     stem = name.removesuffix("_")
     if name in _INSTEAD:
         return f" Write {_INSTEAD[name]}."
-    if name.endswith("_") and stem in own and not name.startswith("_"):
+    if name.endswith("_") and hasattr(own, stem) and not name.startswith("_"):
         return f" Write x.assign(x.{stem}(..))."
     return ""
 
 
-def layer_instead_of(name: str, own: Container[str]) -> str:
+def layer_instead_of(name: str, own: type) -> str:
     """What to write for a layer that nn has not: functions of a tensor are layers."""
     if name in _LAYERS:
         return f" Write {_LAYERS[name]}."
-    return f" Any function of a tensor is a layer: write Tensor.{name.lower()}." if name.lower() in own else ""
+    return f" Any function of a tensor is a layer: write Tensor.{name.lower()}." if hasattr(own, name.lower()) else ""

@@ -129,8 +129,8 @@ CASES: dict[str, Case] = {
                      "assign: a value of shape (3, 2) into a tensor of shape (2,). Reshape or reduce the value."),
     "topk": (lambda: ones(2).topk(3), ShapeError, "topk: 3 of 2 elements. Ask for 0 to 2."),
     "classes": (lambda: ones(2, 3).cross_entropy(Tensor([1])), ShapeError,
-                "nll_loss: predictions (2, 3), target (1,): the target has the shape of the predictions without their "
-                "class axis. Reshape one of them."),
+                "cross_entropy: predictions (2, 3), target (1,): the target has the shape of the predictions without "
+                "their class axis. Reshape one of them."),
     "heads": (lambda: ones(3, 2, 4).scaled_dot_product_attention(ones(2, 2, 4), ones(2, 2, 4)), ShapeError,
               "scaled_dot_product_attention: query (3, 2, 4), key (2, 2, 4): 3 query heads do not share 2 key heads "
               "evenly. Make one a multiple of the other."),
