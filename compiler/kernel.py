@@ -7,12 +7,19 @@ from dataclasses import dataclass, replace
 
 from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["KernelInfo", "in_order", "iterations", "loops_of", "numbered", "order_of", "output_loops", "stored"]
+__all__ = ["KernelInfo", "conjuncts", "in_order", "iterations", "loops_of", "numbered", "order_of", "output_loops", "stored"]
 
 
 def iterations(loop: UOp) -> int:
     """How often a loop runs; where its size is known at launch only, at most."""
     return int(loop.src[0].bounds[1])
+
+
+def conjuncts(gate: UOp | None) -> list[UOp]:
+    """The conditions that all have to hold where the gate does; none without one."""
+    if gate is None:
+        return []
+    return [p for s in gate.src for p in conjuncts(s)] if gate.op is Ops.AND else [gate]
 
 
 def loops_of(ast: UOp) -> dict[str, UOp]:

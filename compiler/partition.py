@@ -28,7 +28,7 @@ def partition_loops(ast: UOp) -> UOp:
     order, outputs = ast.toposort(), output_loops(ast)
     if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):
         return ast
-    around = {r for node in order if closed_ranges(node) or node.op is Ops.AFTER for r in node.ranges}
+    around = {r for node in order if closed_ranges(node) or node.op in (Ops.AFTER, Ops.CARRY) for r in node.ranges}
     inner = [loop for place, loop in enumerate(outputs) if around.isdisjoint(outputs[place:])]
     copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
     names = list(order_of(ast))

@@ -17,7 +17,7 @@ from math import prod
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, make_range, simplify, substitute
 
 from .groups import fills_shared
-from .kernel import iterations
+from .kernel import conjuncts, iterations
 from .linearize import loop_paths, walked
 from .split_reduce import neutral_element
 
@@ -79,7 +79,7 @@ def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     """How many iterations can still have an open gate, seen from the loops around."""
     gate = _gate(node) if node.op is Ops.REDUCE else None
     least: UOp | None = None
-    for part in _conjuncts(gate):
+    for part in conjuncts(gate):
         step, atoms, offset = asked(part, loop)
         if step <= 0:
             continue
@@ -144,12 +144,6 @@ def asked(part: UOp, loop: UOp) -> tuple[int, dict[UOp, int], int]:
     return terms.get(loop, 0), {atom: k for atom, k in terms.items() if atom is not loop}, offset - (part.op is Ops.LE)
 
 
-def _conjuncts(gate: UOp | None) -> list[UOp]:
-    if gate is None:
-        return []
-    return [p for s in gate.src for p in _conjuncts(s)] if gate.op is Ops.AND else [gate]
-
-
 # --- in two parts
 def peel_loops(ast: UOp) -> UOp:
     """The kernel with loops that depend on others cut in two where their gates begin to matter."""
@@ -160,7 +154,7 @@ def peel_loops(ast: UOp) -> UOp:
                 closers.setdefault(loop, []).append(node)
     paths, fresh = loop_paths(ast) if closers else {}, count()
     for loop in sorted(closers, key=lambda loop: -len(paths[loop])):  # inner ones first: the rest is copied with them
-        gates = [part for node in closers[loop] if node.op is Ops.REDUCE for part in _conjuncts(_gate(node))]
+        gates = [part for node in closers[loop] if node.op is Ops.REDUCE for part in conjuncts(_gate(node))]
         sure = {part: known for part in gates if (known := _known(part, loop, set(paths[loop][:-1]))) is not None}
         if sure and all(walked(closed_ranges(node)) == [loop] for node in closers[loop]):
             ast = _in_two(ast, loop, sure, fresh)

@@ -300,7 +300,7 @@ class Ops:
     LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel), or (name, numel, 'shared'): one for all work-items of "
                                 "a group; src: the ranges it is made anew for")
     REG      = Op(Group.MEMORY, "an accumulator, src=(first value, ranges it is made anew for..), arg=name")
-    CARRY    = Op(Group.MEMORY, "src=(REG, ranges..): what the accumulator holds at the start of an iteration of the ranges")
+    CARRY    = Op(Group.MEMORY, "src=(REG or memory, ranges..): what it holds at the start of an iteration of the ranges, which come in order")
     SET      = Op(Group.MEMORY, "src=(REG, value): the accumulator becomes value", 2)
     AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effects.., ranges..): it, once its arg effects ran over these ranges")
 

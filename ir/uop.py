@@ -354,8 +354,8 @@ def make_range(name: str, size: UOp | int, kind: AxisKind) -> UOp:
 
 
 def memory_of(node: UOp) -> UOp:
-    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
-    while node.op in (Ops.INDEX, Ops.AFTER):
+    """The PARAM, LOCAL or REG behind an INDEX, AFTER or CARRY."""
+    while node.op in (Ops.INDEX, Ops.AFTER, Ops.CARRY):
         node = node.src[0]
     return node
 

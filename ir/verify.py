@@ -42,7 +42,7 @@ _KERNEL: Final = _ELEMENTWISE | {
     Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL,
     Ops.AFTER, Ops.SINK,
 }  # fmt: skip
-_OPTIMIZED: Final = _KERNEL | {Ops.TILE}
+_OPTIMIZED: Final = _KERNEL | {Ops.TILE, Ops.CARRY}
 _LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET, Ops.PREFETCH}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
@@ -50,7 +50,7 @@ LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
     Stage.KERNEL: _KERNEL,
     Stage.OPTIMIZED: _OPTIMIZED,
-    Stage.VECTORIZED: _KERNEL | _VECTOR,
+    Stage.VECTORIZED: _KERNEL | _VECTOR | {Ops.CARRY},
     Stage.LOWERED: _LOWERED,
     Stage.LINEAR: (_LOWERED | {Ops.END, Ops.BARRIER}) - {Ops.SINK},
 }
@@ -249,7 +249,7 @@ def _reduce(node: UOp, stage: Stage) -> Complaint:
 
 
 def _memory_of(place: UOp) -> UOp:
-    while place.op is Ops.AFTER and place.src:
+    while place.op in (Ops.AFTER, Ops.CARRY) and place.src:
         place = place.src[0]
     return place
 
@@ -356,9 +356,9 @@ _SIMPLE: Final[dict[Op, _Row]] = {  # what holds, and the sentence where it does
                    lambda u: f"VARIABLE {u.arg[0]} from {u.arg[1]} to {u.arg[2]} has no value"),
     Ops.REG: (lambda u: u.src[:1] != () and u.src[0].dtype is u.dtype and _are_ranges(u.src[1:]),
               lambda u: f"REG {u.arg} needs a first value of {u.dtype.name}, then the loops it is made anew for"),
-    Ops.CARRY: (lambda u: u.src[:1] != () and u.src[0].op is Ops.REG and u.src[0].dtype is u.dtype
+    Ops.CARRY: (lambda u: u.src[:1] != () and _memory_of(u).op in (Ops.REG, *_PLACES) and u.src[0].dtype is u.dtype
                 and _are_ranges(u.src[1:]),
-                lambda u: "CARRY is of a REG, in its dtype, and of loops"),
+                lambda u: "CARRY is of a REG or of memory, in its dtype, and of loops"),
     Ops.SET: (lambda u: _memory_of(u.src[0]).op is Ops.REG and u.src[0].dtype is u.src[1].dtype
               and u.dtype is dtypes.void,
               lambda u: f"SET of {u.src[0].op.name} {u.src[0].dtype.name} to a value of {u.src[1].dtype.name}"),

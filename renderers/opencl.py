@@ -153,8 +153,10 @@ class _Body(Values):
             self.emit("}")
 
     def copy(self, u: UOp) -> None:
-        """REG, a variable; or CARRY, a copy, since that may be set before its old value was last read."""
-        if u.src[0] in self.masks:
+        """REG, a variable; or CARRY, a copy, since that may be set before its old value was last read; memory itself."""
+        if u.op is Ops.CARRY and u.src[0].op is not Ops.REG:
+            self.after(u)
+        elif u.src[0] in self.masks:
             self.define_mask(u, self.masks[u.src[0]], self.values[u.src[0]])
         else:
             self.define(u, self.values[u.src[0]])

@@ -68,6 +68,12 @@ def vectors(ast: UOp, target: Target) -> Iterable[Args]:
     return _amounts(ast, widths, AxisKind.LOOP, AxisKind.REDUCE) if widths else []
 
 
+def scatters(ast: UOp, target: Target) -> Iterable[Args]:
+    """Each sum to the places of each loop; the items of a group would wait for one another."""
+    sums, outputs = ([str(r.arg[0]) for r in _loops(ast, kind)] for kind in (AxisKind.REDUCE, AxisKind.LOOP))
+    return [(terms, place) for terms in sums for place in outputs] if not target.group_items else []
+
+
 def accumulations(ast: UOp, target: Target) -> Iterable[Args]:
     """Long sums in parts that fit a cache."""
     sizes = {str(r.arg[0]): r.src[0].bounds[1] for r in _loops(ast, AxisKind.REDUCE)}
