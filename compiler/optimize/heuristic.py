@@ -47,7 +47,8 @@ _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that block
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
-_PLACED = 8  # vectors of places that are compared, in the time in which a term is added to the one that it names
+_PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
+_SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
@@ -63,7 +64,7 @@ def choose(ast: UOp, target: Target) -> Plan:
         return gpu_plan(facts, target)
     has_lanes = bool(target.vector_bytes) and facts.lanes > 1 and bool(facts.sizes)
     plan, shared = tile_plan(facts, target), facts.outputs
-    plan = plan or _scattered(facts)
+    plan = plan or _scattered(facts, target)
     if plan is None and has_lanes and facts.kept:
         plan = row_tiles(facts, target) or rows_as_lanes(facts)
         shared = shared if plan is None else facts.kept
@@ -78,20 +79,17 @@ def choose(ast: UOp, target: Target) -> Plan:
     return plan
 
 
-def _scattered(facts: Facts) -> Plan | None:
-    """Terms that name their places go there one after the other, in lanes as far as they lie side by side at a place;
-    the lanes of what is filled before are places."""
+def _scattered(facts: Facts, target: Target) -> Plan | None:
+    """Terms that name their places go there, in lanes and copies as far as they lie side by side at a place; where they
+    are single numbers, the lanes are places that are filled."""
     store, plan = facts.stores[0], Plan(facts.ast)
-    for terms, place in [(g.loops[0], name) for g in facts.groups for name in facts.outputs]:
-        if facts.sizes[place] * (store.step(place) or 0) <= _PLACED * facts.lanes:
-            continue
+    for terms, place in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
         near = next((name for name in facts.outputs if store.step(name) == 1), place)
-        if plan.tries("scatter", terms, place):
-            near = f"{place}'" if near == place else near
-            width = min(facts.lanes, 1 << (facts.sizes[near] if near in facts.sizes else facts.sizes[place]).bit_length() - 1)
-            plan.cut("vectorize", near, width)
-            if near in plan.loops:
-                plan.cut("unroll", near, 4)
+        if facts.sizes[place] * (store.step(place) or 0) > _PLACED * facts.lanes and plan.tries("scatter", terms, place):
+            width = _width(facts, near, target)
+            plan.cut("vectorize", f"{place}'" if near == place else near, width)
+            if near != place:
+                plan.cut("unroll", near, min(_SIDE_BY_SIDE, -(-facts.sizes[near] // width)))
             return plan
     return None
 

@@ -31,6 +31,9 @@ _BRIEF = 1 << 16  # comparisons in the time of a kernel
 _PARTS = 64  # of the entries, with a table of sums each
 _TABLE = 4  # entries for each sum of a table; with fewer it takes longer to fill than it helps
 _LEAST = 2048  # entries of a part
+_KEY = 160  # numbers that one thread fills, in the time in which an entry is sorted
+_TREE = 4  # in which a number is added to the tree
+_NODE = 10  # and in which a place finds its nodes there
 _SHORT = 1 << 24  # comparisons in the time of the kernels of a sort
 _SORT = 1  # times log2(count) squared: comparisons in the time in which an entry is sorted
 _NODES = 24  # comparisons in the time in which an entry is added to the tree
@@ -46,12 +49,16 @@ def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
 
 
 def is_sorted(index: Sortable, places: Size, depth: Size) -> bool:
-    """Whether its entries are sorted: by work-items, which would wait for each other at the places."""
+    """Whether its entries are better sorted: few for many places, all of which one thread would fill before; or many
+    for work-items, which would wait for one another at the places."""
     rows, count = index.node_shape
-    if not is_long(count, places, depth, rows) or not get_device(device_of(index.uop)).target.group_items:
+    if not is_long(count, places, depth, rows):
         return False
     assert isinstance(count, int)
-    return bool(rows * count * places * depth > _SHORT and places * depth > _SORT * count.bit_length() ** 2 + _NODES * depth)
+    if not get_device(device_of(index.uop)).target.group_items:
+        return bool(places * (depth - _NODE) > count * (_KEY + _TREE * depth))
+    is_more = places * depth > _SORT * count.bit_length() ** 2 + _NODES * depth
+    return bool(is_more and rows * count * places * depth > _SHORT)
 
 
 def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) -> None:
@@ -141,6 +148,7 @@ def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
         near = x.unsqueeze(1)
         return choose(hit, near, near._filled(unit))._reduce(op, 2, False, "scatter")
     parts = max(1, min(_PARTS // rows, count // max(_LEAST, _TABLE * places)))
+    parts = next((n for n in range(parts, parts // 2, -1) if count % n == 0), parts)
     each = -(-count // parts)
     index = index.cast(_holding(places + 1))
     if each * parts > count:
