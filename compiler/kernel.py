@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["KernelInfo", "conjuncts", "in_order", "iterations", "loops_of", "numbered", "order_of", "output_loops", "stored"]
+__all__ = [
+    "KernelInfo", "conjuncts", "in_order", "iterations", "loops_of", "numbered", "order_of", "output_loops", "stored",
+]  # fmt: skip
 
 
 def iterations(loop: UOp) -> int:

@@ -153,7 +153,7 @@ class _Body(Values):
             self.emit("}")
 
     def copy(self, u: UOp) -> None:
-        """REG, a variable; or CARRY, a copy, since that may be set before its old value was last read; memory itself."""
+        """REG, a variable; CARRY of one, a copy: that may be set before its old value was last read; or of memory."""
         if u.op is Ops.CARRY and u.src[0].op is not Ops.REG:
             self.after(u)
         elif u.src[0] in self.masks:

@@ -13,8 +13,8 @@
     inner k0           of the loops of a sum k0 is the innermost
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
                        so do further loops and counts: k1 64 ..
-    scatter k0 i0      each term of a sum over k0 that is for one place on i0 only goes there: k0 becomes an output loop, whose
-                       iterations come one after the other; i0' fills the places before
+    scatter k0 i0      terms of a sum over k0 that are each for one place on i0 go there: k0 becomes an output loop, of
+                       which one iteration comes after the other; i0' fills the places before
     tensorize i0 i1    what a sum gives over these loops is computed together and kept in memory: for a matrix unit
     vnni t0_0          each lane of the row that t0_0 fills holds words of neighbours, as a matrix unit reads them
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
@@ -152,10 +152,10 @@ def fits(ast: UOp, action: Action) -> bool:
 def _check_memory(ast: UOp) -> None:
     """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
     of a group fill together is the same for all of them."""
-    nodes, order = ast.toposort(), order_of(ast)
+    nodes, order = ast.toposort(), list(order_of(ast))
     for held in (node for node in nodes if node.op is Ops.CARRY):
-        around = [order.index(r.arg[0]) for r in held.src[0].ranges if r.arg[0] in order]
-        if any(order.index(loop.arg[0]) < max(around, default=0) for loop in held.src[1:]):
+        depths = [order.index(r.arg[0]) for r in held.src[0].ranges if r.arg[0] in order]
+        if any(order.index(loop.arg[0]) < max(depths, default=0) for loop in held.src[1:]):
             raise ValueError("places would be filled again between two terms of their sums")
     facts = dict.fromkeys((node.ranges, closed_ranges(node), node.op is Ops.LOCAL) for node in nodes)
     for around, closed, is_memory in facts:

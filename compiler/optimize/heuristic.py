@@ -85,7 +85,8 @@ def _scattered(facts: Facts, target: Target) -> Plan | None:
     store, plan = facts.stores[0], Plan(facts.ast)
     for terms, place in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
         near = next((name for name in facts.outputs if store.step(name) == 1), place)
-        if facts.sizes[place] * (store.step(place) or 0) > _PLACED * facts.lanes and plan.tries("scatter", terms, place):
+        numbers = facts.sizes[place] * (store.step(place) or 0)
+        if numbers > _PLACED * facts.lanes and plan.tries("scatter", terms, place):
             width = _width(facts, near, target)
             plan.cut("vectorize", f"{place}'" if near == place else near, width)
             if near != place:

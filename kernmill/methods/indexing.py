@@ -1,7 +1,7 @@
 """Tensor methods: t[..], t[..] = v, gather and scatter. NumPy's rules, advanced indexing included.
 
 Indices that are known (ints, lists, arrays) are checked at the call. Indices that are computed are checked when the
-result is realized: a CHECK node goes with them. There are no scattered writes (segments.py).
+result is realized: a CHECK node goes with them. Sums at computed places: segments.py.
 """
 
 from __future__ import annotations

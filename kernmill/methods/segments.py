@@ -1,11 +1,13 @@
 """Rows looked up by computed places, rows added up at computed places, and the last row for each place.
 
-Looking up and adding up are each other's gradient. There are no scattered writes. Which entries name a place is found
+Looking up and adding up are each other's gradient. Which entries name a place is found
 
-- by comparing every place with every entry, in the kernel that adds them up: where few entries are compared;
-- by sorting the entries with their places. Then those of a place stand side by side, and a search finds their first. A
-  tree holds what 2, 4, 8, .. of them add up to; a run of entries is made of at most two nodes of each level. So no sum
-  holds what belongs to another place, none is longer than it must be, and its order is that of the entries.
+- by comparing every place with every entry, in the kernel that adds them up. Where there are many, the compiler turns
+  that kernel round: each entry goes to the place that it names, one after the other (compiler/optimize/scatter.py);
+- by sorting the entries with their places, where filling all places takes longer, and on GPUs. Then those of a place
+  stand side by side, and a search finds their first. A tree holds what 2, 4, 8, .. of them add up to; a run of entries
+  is made of at most two nodes of each level. So no sum holds what belongs to another place, none is longer than it
+  must be, and its order is that of the entries.
 
 What is computed by sorting says itself what its gradient is: the rules of its nodes would sort once for each of them.
 """
@@ -143,22 +145,19 @@ def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
     """
     rows, count, depth = x.node_shape
     unit = {Ops.ADD: 0, Ops.MUL: 1}.get(op, x.dtype.min)
-    if not is_long(count, places, depth, rows):
-        hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1)).unsqueeze(-1)
-        near = x.unsqueeze(1)
-        return choose(hit, near, near._filled(unit))._reduce(op, 2, False, "scatter")
-    parts = max(1, min(_PARTS // rows, count // max(_LEAST, _TABLE * places)))
-    parts = next((n for n in range(parts, parts // 2, -1) if count % n == 0), parts)
-    each = -(-count // parts)
-    index = index.cast(_holding(places + 1))
-    if each * parts > count:
-        index = index.pad([(0, 0), (0, each * parts - count)], value=places)
-        x = x.pad([(0, 0), (0, each * parts - count), (0, 0)])
-    x, index = x.reshape((rows * parts, each, depth)), index.reshape((rows * parts, each))
+    if is_parted := is_long(count, places, depth, rows):
+        rows, count, depth = x.shape
+        assert isinstance(places, int)
+        parts = max(1, min(_PARTS // rows, count // max(_LEAST, _TABLE * places)))
+        parts = next((n for n in range(parts, parts // 2, -1) if count % n == 0), parts)
+        missing = -count % parts
+        index = index.cast(_holding(places + 1)).pad([(0, 0), (0, missing)], value=places)
+        x = x.pad([(0, 0), (0, missing), (0, 0)])
+        x, index = x.reshape((rows * parts, -1, depth)), index.reshape((rows * parts, -1))
     hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1)).unsqueeze(-1)
     near = x.unsqueeze(1)
-    tables = choose(hit, near, near._filled(unit))._reduce(op, 2, False, "scatter")._stored()
-    return tables.reshape((rows, parts, places, depth))._reduce(op, 1, False, "scatter")
+    total = choose(hit, near, near._filled(unit))._reduce(op, 2, False, "scatter")
+    return total._stored().reshape((rows, -1, places, depth))._reduce(op, 1, False, "scatter") if is_parted else total
 
 
 # --- by sorting ------------------------------------------------------------------------------------------------------

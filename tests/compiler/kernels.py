@@ -247,6 +247,15 @@ def small_kernels() -> dict[str, UOp]:
     }
 
 
+def places_kernel() -> UOp:
+    """Rows added up at the places that they name."""
+    shape = (7, 21, 5)
+    own, named = reshape(iota(7, dtypes.int32), (7, 1, 1)), reshape(data(1, 21, dtype=dtypes.int32), (1, 21, 1))
+    hit = broadcast_to(elementwise(Ops.EQ, own, named), shape)
+    terms = broadcast_to(reshape(data(0, 21, 5), (1, 21, 5)), shape)
+    return only(total(elementwise(Ops.WHERE, hit, terms, broadcast_to(scalar(F32, 0.0), shape)), 1))
+
+
 def causal_kernel() -> UOp:
     """Attention under a mask. Its loops are trimmed, and the evaluator does no loop whose end is a value."""
     return only(attention(data(0, 22, 4), data(1, 22, 4), data(2, 22, 3), is_causal=True))

@@ -92,11 +92,13 @@ def test_terms_are_added_in_their_order(device: str) -> None:
     assert run_on(device, ast, arrays, parse_schedule("scatter k0 i0")).tolist() == [0, 0, 1, 0, 0]
 
 
-@pytest.mark.parametrize("verb", ["vectorize k0 4", "unroll k0 2", "split k0 4", "thread k0", "grid k0", "order k0 i0 i2"])
+@pytest.mark.parametrize(
+    "verb", ["vectorize k0 4", "unroll k0 2", "split k0 4", "thread k0", "grid k0", "order k0 i0 i2"]
+)
 def test_its_loop_is_walked_in_order(verb: str) -> None:
     """Two terms of one place at once would lose one; and places are filled before the first term, not between two."""
     ast = apply_actions(places(3, 9, 11), parse_schedule("scatter k0 i1"))
-    with pytest.raises(CompileError, match="accumulates over k0|filled again|output loop"):
+    with pytest.raises(CompileError, match=r"accumulates over k0|filled again"):
         apply_actions(ast, parse_schedule(verb))
 
 

@@ -12,7 +12,15 @@ from kernmill import Context, IndexRangeError, ShapeError, Tensor, jit
 from kernmill.methods import segments
 from kernmill.methods.segments import added, is_long, is_sorted, last_named, looked_up
 
-SIZES = [(1, 5, 7, 3), (1, 7, 1, 2), (3, 16, 4, 1), (2, 9, 40, 2), (1, 33, 1, 1), (1, 90, 67, 1), (2, 31, 33, 20)]  # rows, count, places, depth
+SIZES = [
+    (1, 5, 7, 3),
+    (1, 7, 1, 2),
+    (3, 16, 4, 1),
+    (2, 9, 40, 2),
+    (1, 33, 1, 1),
+    (1, 90, 67, 1),
+    (2, 31, 33, 20),
+]  # rows, count, places, depth
 
 
 @pytest.fixture(params=["compared", "parted", "sorted"])
