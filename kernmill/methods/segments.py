@@ -145,10 +145,12 @@ def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
     """
     rows, count, depth = x.node_shape
     unit = {Ops.ADD: 0, Ops.MUL: 1}.get(op, x.dtype.min)
-    if is_parted := is_long(count, places, depth, rows):
+    tables = None
+    if is_long(count, places, depth, rows):
         rows, count, depth = x.shape
         assert isinstance(places, int)
         parts = max(1, min(_PARTS // rows, count // max(_LEAST, _TABLE * places)))
+        tables = rows, -1, places, depth
         parts = next((n for n in range(parts, parts // 2, -1) if count % n == 0), parts)
         missing = -count % parts
         index = index.cast(_holding(places + 1)).pad([(0, 0), (0, missing)], value=places)
@@ -157,7 +159,7 @@ def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
     hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1)).unsqueeze(-1)
     near = x.unsqueeze(1)
     total = choose(hit, near, near._filled(unit))._reduce(op, 2, False, "scatter")
-    return total._stored().reshape((rows, -1, places, depth))._reduce(op, 1, False, "scatter") if is_parted else total
+    return total if tables is None else total._stored().reshape(tables)._reduce(op, 1, False, "scatter")
 
 
 # --- by sorting ------------------------------------------------------------------------------------------------------
