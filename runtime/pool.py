@@ -5,8 +5,8 @@ variables. [begin, end) is a part of the kernel's outermost parallel range [0, n
 pool has more than one thread, each thread claims a share of what is left, some whole chunks, until nothing is; which
 thread does which part must not show in the result, and kernels see to that.
 
-Waiting threads spin for `SPIN` pauses and then sleep: a long spin loses two to five times as soon as another process
-wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL. A
+Waiting threads spin for `SPIN` microseconds and then sleep: a long spin loses two to five times as soon as another
+process wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL. A
 running call cannot be interrupted: KeyboardInterrupt arrives when the table is done, so callers keep tables short.
 """
 
@@ -22,6 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from kernmill.ir import active_overrides, process_lock, setting
@@ -120,7 +121,7 @@ class _Crew:
         self.threads: list[threading.Thread] = []
         self.count, self.cpus, self.started = threads - 1, set[int](), threads <= 1
         self._put(STATE["threads"], threads, 8)
-        self._put(STATE["spin"], spin, 8)
+        self._put(STATE["spin"], 1000 * spin, 8)
         self.follow()
 
     def follow(self) -> None:
@@ -207,10 +208,10 @@ class Pool:
 
     def run_timed(self, table_address: int, count: int) -> list[int]:
         """Like `run`; returns the nanoseconds that each entry took."""
-        times = (ctypes.c_int64 * max(1, count))()
+        times = (ctypes.c_int64 * (count + 1))()
         with self._lock:
             self._call_timed(self._ready(), table_address, count, ctypes.addressof(times))
-        return times[:count]
+        return [after - before for before, after in pairwise(times)]
 
     def close(self) -> None:
         """Stop the workers. The pool can still be used: it starts new ones."""

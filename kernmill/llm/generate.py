@@ -166,9 +166,12 @@ class Model:
     def _rewind(self, texts: Sequence[list[int]]) -> None:
         """Keep what the cache and these texts have in common at the front; the last token is computed again."""
         for n, ids in enumerate(texts):
-            pairs = zip(self._seen[n], ids[:-1], strict=False)
+            seen = self._seen[n]
+            if len(seen) < len(ids) and seen == ids[: len(seen)]:  # for each token, of a text that may be long
+                continue
+            pairs = zip(seen, ids[:-1], strict=False)
             same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
-            self._seen[n] = self._seen[n][: max(0, len(ids) - 1) if same is None else same]
+            self._seen[n] = seen[: max(0, len(ids) - 1) if same is None else same]
 
     def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[slice], Array]]:
         """Compute what is not in the cache, block by block: which tokens of a block are new, and the results.
@@ -185,7 +188,7 @@ class Model:
             new: list[slice] = []
             then: list[list[int]] = []
             for n, (seen, count, start) in enumerate(zip(self._seen, left, first, strict=True)):
-                then.append([*seen, *texts[n][len(seen) :]][: start + size] if count > 0 else seen)
+                then.append(texts[n][: start + size] if count > 0 else seen)
                 block = then[n][start:]
                 rows.append([*block, *[0] * (size - len(block))])
                 new.append(slice(len(seen) - start, len(block)))
