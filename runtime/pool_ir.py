@@ -361,8 +361,8 @@ define void @km_stop(ptr %s) nounwind noinline optnone {FIELDS
 }
 """
 
-# Walk the table; entry = { fn, args, n, chunk }. Two versions: plain, and one that writes the time in nanoseconds before
-# the first and after each.
+# Walk the table; entry = { fn, args, n, chunk }. Two versions: plain, and one that writes the nanoseconds of the clock
+# before the first and after each.
 _RUN = """
 define void @NAME(ptr %s, ptr %table, i64 %countOUT) nounwind {
 entry:FIELDS
