@@ -14,11 +14,12 @@ import mmap
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from kernmill.ir import InternalError, OutOfMemoryError
 
-__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator"]
+__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator", "Lease"]
 
 ALIGNMENT_BYTES = 64
 PADDING_BYTES = 64
@@ -59,6 +60,18 @@ class Block:
     def view(self) -> memoryview:
         """The bytes, writable. The view keeps the memory mapped, but after `free` another block may use it."""
         return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
+
+
+class Lease:
+    """A block in use: it is given back when nothing holds this any more."""
+
+    __slots__ = ("_give_back", "block")
+
+    def __init__(self, block: Block, give_back: Callable[[Block], None]) -> None:
+        self.block, self._give_back = block, give_back
+
+    def __del__(self) -> None:
+        self._give_back(self.block)
 
 
 class HostAllocator:

@@ -26,9 +26,10 @@ from kernmill.ir import (
 )
 
 from . import later
+from .allocator import Lease
 from .buffer import Buffer, buffer_node
 from .build import build
-from .device import Call, Device, canonical_name, get_device
+from .device import Call, canonical_name, get_device
 from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
 from .views import opened, views
@@ -38,20 +39,6 @@ __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "ta
 
 _lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
-
-
-class _Owner:
-    """Gives a block back to its device when the last buffer in it is gone."""
-
-    __slots__ = ("block", "device")
-
-    def __init__(self, device: Device, size_bytes: int) -> None:
-        self.device = device
-        self.block = device.allocate(size_bytes)
-
-    def __del__(self) -> None:
-        if hasattr(self, "block"):
-            self.device.free(self.block)
 
 
 class Stale:
@@ -65,8 +52,9 @@ STALE = Stale()
 
 def allocate_buffer(device: str, dtype: DType, count: int) -> Buffer:
     """Memory for `count` values; contents are whatever was there. Raises OutOfMemoryError."""
-    owner = _Owner(get_device(device), max(1, count * dtype.size_bytes))
-    return Buffer(device, dtype, count, owner, owner.block.address)
+    place = get_device(device)
+    block = place.allocate(max(1, count * dtype.size_bytes))
+    return Buffer(device, dtype, count, Lease(block, place.free), block.address)
 
 
 def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UOp:

@@ -220,7 +220,7 @@ class ClDevice(Device):
         if self.facts.is_host_memory:
             super().copy_in(target, source)
             return
-        block = self.block_of(target)
+        block = target.block
         is_free = isinstance(block, ClBlock) and block.is_fresh
         after = [*filter(None, [block.after if is_free else self.memory.last])]
         memory, offset = self.place(target)
@@ -268,16 +268,9 @@ class ClDevice(Device):
             device.memory.joined(events)
             device.memory.waits += events
 
-    def block_of(self, buffer: Buffer) -> Any:
-        """The block that a buffer lies in, the host's or the driver's; None for borrowed memory."""
-        owner = buffer.owner
-        while isinstance(owner, Buffer):
-            owner = owner.owner
-        return getattr(owner, "block", None)
-
     def place(self, buffer: Buffer) -> tuple[Any, int]:
         """The driver's memory that a buffer lies in, and how many values lie before it."""
-        block = self.block_of(buffer)
+        block = buffer.block
         if isinstance(block, ClBlock):
             block.is_fresh = False
             return block.memory, (buffer.address - block.address) // buffer.dtype.size_bytes
@@ -285,9 +278,7 @@ class ClDevice(Device):
             if block.wrapped is None or block.wrapped[0] is not self.context:
                 block.wrapped = self.context, host_memory(self.cl, self.context, block.address, block.capacity_bytes)
             return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
-        whole = buffer
-        while isinstance(whole.owner, Buffer):
-            whole = whole.owner
+        whole = buffer.whole
         memory = self.borrowed.get(whole)
         if memory is None:
             self._refuse_large(whole.nbytes)

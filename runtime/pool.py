@@ -32,7 +32,7 @@ from .llvm_codegen import compile_cached
 from .loader import load_object
 from .pool_ir import CPU_BYTES, MOST_WORKERS, POOL_FUNCTIONS, STATE, STATE_BYTES, pool_ir
 
-__all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool"]
+__all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool", "touch"]
 
 _MOST_CHUNKS = 1 << 20
 _JOIN_S = 0.5
@@ -48,6 +48,7 @@ class _Native(NamedTuple):
     run_timed: NativeCall
     worker: NativeCall
     stop: NativeCall
+    touch: NativeCall
     chain: int
     keep: object
 
@@ -79,7 +80,13 @@ def _native() -> _Native:
     one = ctypes.CFUNCTYPE(None, pointer)
     at = module.symbols
     threads = one(at["km_worker"]), one(at["km_stop"])
-    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, at["km_chain"], module)
+    touch = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64)(at["km_touch"])
+    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, touch, at["km_chain"], module)
+
+
+def touch(address: int, size: int) -> None:
+    """Have the system give this memory now. Other threads run meanwhile, and may be writing there."""
+    _native().touch(address, size)
 
 
 def _externs() -> dict[str, int]:

@@ -37,7 +37,7 @@ STATE = {  # where a field lies, in bytes; `word` is at 0
     "allowed": 2048, "others": 2176,  # CPUs; those but the caller's
 }  # fmt: skip
 MOST_WORKERS, CPU_BYTES = 430, 128  # that fit into the ids; 8 CPUs a byte
-POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop", "km_chain")
+POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop", "km_chain", "km_touch")
 
 _PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
@@ -347,6 +347,19 @@ define void @km_stop(ptr %s) nounwind noinline optnone {FIELDS
   store atomic i32 1, ptr %stop.p seq_cst, align 4
   %e = atomicrmw add ptr %epoch.p, i32 1 seq_cst, align 4
   call void @wake(ptr %epoch.p, i64 2147483647)
+  ret void
+}
+; an exchange that changes nothing: the system gives the page, whoever else may be writing there
+define void @km_touch(ptr %first, i64 %bytes) nounwind {
+  br label %loop
+loop:
+  %at = phi i64 [ 0, %0 ], [ %next, %loop ]
+  %p = getelementptr i8, ptr %first, i64 %at
+  %same = cmpxchg ptr %p, i8 0, i8 0 monotonic monotonic
+  %next = add i64 %at, 4096
+  %more = icmp ult i64 %next, %bytes
+  br i1 %more, label %loop, label %out
+out:
   ret void
 }
 """

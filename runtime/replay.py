@@ -190,10 +190,8 @@ class Replay:
                 last[id(buffer)] = time if id(buffer) in written else len(recorded.steps) << 32
         blocks: dict[int, int] = {}
         for buffer in kept.values():
-            block = buffer
-            while isinstance(block.owner, Buffer):
-                block = block.owner
-            blocks[id(block.owner)] = max(block.nbytes, blocks.get(id(block.owner), 0))
+            whole = buffer.whole
+            blocks[id(whole.owner)] = max(whole.nbytes, blocks.get(id(whole.owner), 0))
         changes: dict[int, int] = {}
         for key, buffer in kept.items():
             changes[first[key]] = changes.get(first[key], 0) + buffer.nbytes

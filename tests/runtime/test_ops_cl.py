@@ -264,14 +264,14 @@ def test_memory_that_is_given_back_is_not_overwritten_under_its_last_kernel(driv
     gate = cl.UserEvent(driver_memory.context)
     with Context(DEVICE="CL"):
         first = Tensor(np.full(7777, 3, F32)).realize()
-        block = driver_memory.block_of(first.uop.storage)
+        block = first.uop.storage.block
         memory.last = cl.enqueue_barrier(driver_memory.queue, wait_for=[gate])
         result = (first * 2).realize()
         del first
         release = threading.Timer(0.2, gate.set_status, [cl.command_execution_status.COMPLETE])
         release.start()
         again = Tensor(np.full(7777, 5, F32)).realize()
-        assert driver_memory.block_of(again.uop.storage) is block
+        assert again.uop.storage.block is block
         release.join()
         assert result.numpy().tolist() == [6] * 7777
         assert again.numpy().tolist() == [5] * 7777
@@ -339,19 +339,19 @@ def test_memory_that_was_seen_is_given_back_before_it_is_written(shared_memory: 
     memory = shared_memory.memory
     with Context(DEVICE="CL"):
         state = Tensor.zeros(3000).contiguous().realize()
-        block = shared_memory.block_of(state.uop.storage)
+        block = state.uop.storage.block
         for turn in range(5):
             assert state.numpy().tolist() == [turn] * 3000
             assert memory.seen
             state.assign(state + 1).realize()  # in place: nobody looks any more
             assert not memory.seen
-            assert shared_memory.block_of(state.uop.storage) is block
+            assert state.uop.storage.block is block
         view = state.numpy()
         del state
         assert view.tolist() == [5] * 3000
         del view
         fresh = Tensor(np.full(3000, 7, F32))
-        assert shared_memory.block_of(fresh.uop.storage) is block
+        assert fresh.uop.storage.block is block
         assert fresh.numpy().tolist() == [7] * 3000
 
 
