@@ -221,11 +221,10 @@ class ClDevice(Device):
             super().copy_in(target, source)
             return
         block = target.block
-        is_free = isinstance(block, ClBlock) and block.is_fresh
-        after = [*filter(None, [block.after if is_free else self.memory.last])]
+        after = block.after if isinstance(block, ClBlock) and block.is_fresh else self.memory.last
         memory, offset = self.place(target)
         with self.told():
-            self.memory.write(memory, offset * target.dtype.size_bytes, source, after)
+            self.memory.write(memory, offset * target.dtype.size_bytes, source, [after] if after else [])
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """A buffer into bytes of the host."""

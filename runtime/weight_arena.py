@@ -41,7 +41,7 @@ class WeightArena:
         self._filled = self._last = 0  # bytes of it, and of the buffer that was asked for last
         self._left = [_aligned(size) for size in expected]  # of those that are not written yet
         self._is_open = _ORDINARY >= 0
-        if self._is_open and expected:
+        if self._is_open and sum(self._left) > _WHOLE_BYTES:
             self._begin(sum(self._left))
             threading.Thread(target=_get_ahead, args=(weakref.ref(self), self._whole), daemon=True).start()
 

@@ -6,9 +6,12 @@ import ctypes
 import itertools
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ from bench.block import is_right, problem, with_arrays
 from bench.ceilings import Probe, ceiling_sampler, lanes, memory, texts
 from bench.expression import Expression, Form, check, contiguous_bf16, forms_of, prepare_expression
 from bench.figures import Spread, digits, ratios, ratios_to, show_bytes, show_ratio, show_seconds, spread
-from bench.hog_rows import Hog
+from bench.hog_rows import Beside, Hog
 from bench.machine import machine, machine_line
 from bench.measure import ROWS, judged, measure_all, measure_row
 from bench.models import MODELS, Model, reference_losses
@@ -312,6 +315,40 @@ def test_the_hog_ends_when_it_is_told_to() -> None:
     assert hog.process.poll() is None
     hog.close()
     assert hog.process.poll() is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system how long another process has run")
+def test_a_hogs_share_of_a_core_is_counted() -> None:
+    hog = Hog()
+    try:
+        before = hog.cpu_s()
+        limit = time.monotonic() + 20
+        while hog.cpu_s() < before + 0.01:
+            assert time.monotonic() < limit
+    finally:
+        hog.close()
+
+
+def test_a_sample_in_which_the_hog_did_not_run_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of our own: in each sample of a second the hog has so much of a core."""
+    beside, had, now = Beside(), iter([0.1, 0.5, 0.0, 0.1, 0.2, 0.9]), [0.0, 0.0]
+
+    def plain(*_: object, **options: Any) -> Callable[[], float]:
+        def sample() -> float:
+            options["clock"]()
+            now[0], now[1] = now[0] + 1, now[1] + next(had)
+            return float(options["clock"]())
+
+        return sample
+
+    monkeypatch.setattr("bench.hog_rows.call_sampler", plain)
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    beside.hog = SimpleNamespace(cpu_s=lambda: now[1])  # type: ignore[assignment]
+    sample = beside.sampler("kernmill", lambda: None, TINY)
+    assert [sample() for _ in range(3)] == [2, 5, 6]
+    assert beside.shares["kernmill"] == pytest.approx([0.5, 0.2, 0.9])
+    assert beside.again == 3
+    assert beside.notes()[0].startswith("the other process had of a core 50% beside kernmill; ")
 
 
 def test_limits_are_judged_after_the_baseline_is_taken_off() -> None:

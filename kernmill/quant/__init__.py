@@ -5,4 +5,14 @@ from .files import load, load_tensor, save
 from .registry import BLOCKS, block_type
 from .tensor import QuantizedTensor, interleaved_bytes
 
-__all__ = ["BLOCKS", "BlockType", "Codes", "QuantizedTensor", "block_type", "interleaved_bytes", "load", "load_tensor", "save"]
+__all__ = [
+    "BLOCKS",
+    "BlockType",
+    "Codes",
+    "QuantizedTensor",
+    "block_type",
+    "interleaved_bytes",
+    "load",
+    "load_tensor",
+    "save",
+]
