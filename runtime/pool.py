@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from kernmill.ir import active_overrides, process_lock, setting
 
 from .compile_cache import default_cache
+from .elf import Module
 from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
@@ -48,9 +49,8 @@ class _Native(NamedTuple):
     run_timed: NativeCall
     worker: NativeCall
     stop: NativeCall
-    touch: NativeCall
     chain: int
-    keep: object
+    keep: Module
 
 
 def expect_pool() -> None:
@@ -80,13 +80,12 @@ def _native() -> _Native:
     one = ctypes.CFUNCTYPE(None, pointer)
     at = module.symbols
     threads = one(at["km_worker"]), one(at["km_stop"])
-    touch = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64)(at["km_touch"])
-    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, touch, at["km_chain"], module)
+    return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, at["km_chain"], module)
 
 
 def touch(address: int, size: int) -> None:
     """Have the system give this memory now. Other threads run meanwhile, and may be writing there."""
-    _native().touch(address, size)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(_native().keep.symbols["km_touch"])(address, size)
 
 
 def _externs() -> dict[str, int]:

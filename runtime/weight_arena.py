@@ -26,7 +26,6 @@ _WHOLE_BYTES = 64 << 20  # of a mapping, where no more is expected: what is not 
 _LARGE_PAGE = 2 << 20
 _ORDINARY, _LARGE = (getattr(mmap, f"MADV_{name}HUGEPAGE", -1) for name in ("NO", ""))
 _TOGETHER = (32, 4)  # large pages' worth that is touched in one call: by ordinary pages, by large ones
-_WAIT_S = 1e-3  # before the next look where nothing may be touched now
 _SLOW = 2  # times what ordinary pages take
 _LONGER = 4  # times as many ordinary pages after each large one that was slow
 
@@ -57,13 +56,6 @@ class WeightArena:
         at, self._filled, self._last = self._filled, self._filled + size, size
         return Buffer(self.device, dtype, count, self._whole, self._whole.address + at)
 
-    def room(self, whole: Buffer) -> tuple[int, int]:
-        """Of a mapping: from where it is not written yet, and up to where it may be touched now: what the largest
-        buffer to come is made of takes as much memory as itself, which is left for it. (0, 0): it is done with."""
-        if self._whole is not whole:
-            return 0, 0
-        return self._filled - self._last, whole.numel - max(self._left, default=0)
-
     def close(self) -> None:
         """All that lies there is written: from now on the system may make large pages of the others."""
         if self._whole is not None and self._whole.block is not None:
@@ -79,20 +71,18 @@ class WeightArena:
 
 
 def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
-    """Get the pages of a mapping, before they are written, as long as the arena fills it."""
+    """Get the pages of a mapping that are not written yet, as long as the arena fills it. What the largest buffer to
+    come is made of takes as much memory as itself, which is left for it."""
     if whole is None or whole.block is None:
         return
     touch(whole.address, 1)
     at, is_large, left, wait, ordinary_s = -whole.address % _LARGE_PAGE, False, 1, _LONGER, 0.0
-    while (filling := arena()) is not None and at + _LARGE_PAGE <= whole.numel:
-        begin, end = filling.room(whole)
-        del filling  # nothing that sleeps keeps it alive
-        at = max(at, at + (begin - at) // _LARGE_PAGE * _LARGE_PAGE)
-        count = min(left, _TOGETHER[is_large], (end - at) // _LARGE_PAGE)
-        if not end:
-            return
+    while (of := arena()) is not None and of._whole is whole and at + _LARGE_PAGE <= whole.numel:
+        at = max(at, at + (of._filled - of._last - at) // _LARGE_PAGE * _LARGE_PAGE)
+        count = min(left, _TOGETHER[is_large], (whole.numel - max(of._left, default=0) - at) // _LARGE_PAGE)
+        del of  # nothing that sleeps keeps it alive
         if count <= 0:
-            time.sleep(_WAIT_S)
+            time.sleep(1e-3)
             continue
         begun = time.thread_time()  # the clock would count what others do
         if is_large:
