@@ -16,7 +16,7 @@ import threading
 import weakref
 from typing import Any
 
-from kernmill.ir import InternalError, OutOfMemoryError
+from kernmill.ir import InternalError, OutOfMemoryError, at_fork
 
 __all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator"]
 
@@ -200,8 +200,7 @@ def _after_fork() -> None:
         allocator.renew_after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)
 
 
 def _total_memory() -> int:

@@ -189,6 +189,9 @@ class _Run:
                 buffers.append(Buffer(wanted.device, wanted.dtype, wanted.numel, arena, address))
             else:
                 buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
+        parts = {id(part) for part in self.parts.values()}
+        of_parts = [number for number in plan.schedule.results if id(buffers[number]) in parts]
+        self.own = {n: allocate_buffer(buffers[n].device, buffers[n].dtype, buffers[n].numel) for n in of_parts}
         return buffers
 
     def launch(self, plan: Plan, buffers: list[Buffer]) -> None:
@@ -221,12 +224,9 @@ class _Run:
         for number, wanted in enumerate(plan.schedule.buffers):
             if wanted.slot is not None and number in written:
                 take_over(self.leaves[wanted.slot])
-        parts = {id(part) for part in self.parts.values()}
-        for number in plan.schedule.results if parts else ():
-            part = buffers[number]
-            if id(part) in parts:  # a result has memory of its own
-                buffers[number] = allocate_buffer(part.device, part.dtype, part.numel)
-                copy_between(buffers[number], part)
+        for number, own in self.own.items():  # a result that is a part of other memory has its own
+            copy_between(own, buffers[number])
+            buffers[number] = own
         for root, number in zip(self.roots, plan.schedule.results, strict=True):
             if not failed or root.op is Ops.ASSIGN:
                 root.storage = buffers[number]

@@ -11,11 +11,10 @@ import importlib.util
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernmill.ir import CompileError, setting
+from kernmill.ir import CompileError, before_forks, process_lock, setting
 
 from .compile_cache import CompileCache, cache_key
 from .host import Host, usable_cpus
@@ -27,10 +26,8 @@ __all__ = [
 ]  # fmt: skip
 
 _FORMAT = 2  # raise it when the same text and host would give other bytes for a reason in this file
-_lock = threading.RLock()  # llvmlite has one global lock anyway; a fork waits for it, and with it for LLVM
+_lock = process_lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
@@ -122,7 +119,7 @@ def llvm_binding() -> Any:
 
 
 def _made(text: str, host: Host, level: int, how: str) -> Any:
-    with _lock:
+    with before_forks(is_long=True), _lock:
         try:
             machine, module = _emitter().parse(text, host.cpu, ",".join(host.features), level)
         except RuntimeError as error:

@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kernmill.ir import active_overrides, process_lock, setting
+from kernmill.ir import active_overrides, at_fork, process_lock, setting
 
 from .compile_cache import default_cache
 from .host import this_host
@@ -225,8 +225,7 @@ def _after_fork() -> None:
         pool.renew_after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)
 
 
 def default_pool() -> Pool:

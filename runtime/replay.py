@@ -176,6 +176,7 @@ class Replay:
         self._steps: list[_Ready | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
         only = self._steps[0] if len(self._steps) == 1 else None
         self.batch = only.batch if isinstance(only, _Ready) else None  # where that is all there is to launch
+        self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not any(id(part) in self._slot_of_absent for step in self._steps for part in step)
 
     def _memory(self, recorded: Recording) -> tuple[int, int]:

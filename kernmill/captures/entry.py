@@ -13,7 +13,7 @@ from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from kernmill.ir import DType, UOp, are_others_about, reshape
+from kernmill.ir import DType, IndexRangeError, Ops, UOp, are_others_about, dtypes, reshape, scalar
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from ..lazy import Lazy, changes
@@ -302,7 +302,12 @@ class Entry:
             given[made_at : made_at + len(spares)] = [spare.buffer for spare in spares]
             if self._lets_go:  # while caches still have them
                 now.clear()
-            self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
+            try:
+                self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
+            except IndexRangeError:
+                if self.replay.checks_last:  # what was assigned is, as by plain execution; places keep what they had
+                    self._rebind(now, spares, old)
+                raise
             self.is_bound = True
             result = self._put(holders, now, values, spares, old)
             del spares  # it would be counted
@@ -330,6 +335,20 @@ class Entry:
             effects.places(made, effects.parts)
             self._learn(made)
         return self.result(made)
+
+    def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
+        """As the replay's, where what lies at places is written (`lasting`): after a check that failed, who reads it is
+        told the same, as by an expression that cannot be computed."""
+        try:
+            self.replay.launch(given, is_timed=is_timed)
+        except IndexRangeError as error:
+            for place, number in self.effects.known:
+                tensor = self._state[place]
+                if self.made[number].which in (self.lasting or ()):
+                    zeros, failed = tensor._filled(0).uop, scalar(dtypes.bool, True)
+                    tensor._put(UOp(Ops.CHECK, tensor.dtype, (zeros, failed), str(error)))
+            self._forget()
+            raise
 
     def part(self, value: Value, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
               spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip

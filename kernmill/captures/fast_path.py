@@ -96,8 +96,9 @@ class _Writer:
         if self.reading.values:
             scope["set_variables"] = replay.set_variables
             self.lines.append(f" set_variables({self.reading.values_text()})")
-        scope |= {"is_watched": is_watched, "launch": replay.launch}
-        scope["run"] = partial(replay.launch, (), is_timed=False) if replay.batch is None else replay.batch.run
+        launch = self.entry.launch if self.entry.lasting else replay.launch
+        scope |= {"is_watched": is_watched, "launch": launch}
+        scope["run"] = partial(launch, (), is_timed=False) if replay.batch is None else replay.batch.run
         self.lines += [" if quiet[0] and not is_watched(): run()", " else: launch(())"]
 
     def address(self, slot: int, buffer: str) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Sequence
 from math import prod
 from typing import Self
@@ -24,6 +23,7 @@ from kernmill.ir import (
     UOp,
     as_dtype,
     assign,
+    at_fork,
     dtypes,
     expand,
     iota,
@@ -117,8 +117,7 @@ def _after_fork() -> None:
     manual_seed((_seed_now() * _ODD + _forks) * _ODD & _WORD)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 class Random(Convolution, Scan):
