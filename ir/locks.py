@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,9 @@ def are_others_about() -> bool:
     return sum(not thread.name.startswith(_OURS) for thread in threading.enumerate()) > 1
 
 
-def process_lock() -> threading.RLock:
-    """A lock that a thread may take again while it holds it."""
-    lock = threading.RLock()
+def process_lock(make: Callable[[], Any] = threading.RLock) -> Any:
+    """A lock; by default one that a thread may take again while it holds it."""
+    lock = make()
     _locks.add(lock)
     return lock
 
@@ -57,7 +57,7 @@ def _after_fork() -> None:
     _first[:] = [block for block in _first if block[0] == threading.get_ident()]
     _forking.release()
     for lock in _locks:
-        if not lock._is_owned():  # by the thread that forked, which will release it
+        if not getattr(lock, "_is_owned", bool)():  # by the thread that forked, which will release it
             lock._at_fork_reinit()
 
 

@@ -13,10 +13,9 @@ import ctypes
 import mmap
 import os
 import threading
-import weakref
 from typing import Any
 
-from kernmill.ir import InternalError, OutOfMemoryError, at_fork
+from kernmill.ir import InternalError, OutOfMemoryError, process_lock
 
 __all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator"]
 
@@ -25,7 +24,6 @@ PADDING_BYTES = 64
 _LARGE_BYTES = 1 << 20
 SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
 _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack, and untouched slack costs no memory
-_allocators: weakref.WeakSet[HostAllocator] = weakref.WeakSet()
 
 
 class Block:
@@ -70,11 +68,10 @@ class HostAllocator:
     def __init__(self, cache_limit_bytes: int | None = None, *, device: str = "LLVM") -> None:
         self.cache_limit_bytes = _total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
         self._device = device
-        self._lock = threading.Lock()
+        self._lock = process_lock(threading.Lock)
         self._returned: collections.deque[Block] = collections.deque()
         self._free: dict[int, list[Block]] = {}  # capacity -> blocks, the most recently freed (still in cache) last
         self._live_bytes = self._cached_bytes = self._clock = 0
-        _allocators.add(self)
 
     def alloc(self, nbytes: int) -> Block:
         """A block of at least `nbytes`, 64-byte aligned, from the cache if one of its size is there.
@@ -129,10 +126,6 @@ class HostAllocator:
         with self._lock:
             self._collect()
             return self._live_bytes, self._cached_bytes
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: a thread that is not here may have held the lock."""
-        self._lock = threading.Lock()
 
     def _collect(self) -> None:
         """Take in what was given back. Call with the lock held."""
@@ -193,14 +186,6 @@ class HostAllocator:
     def free_bytes(self) -> int:
         """What the system still has."""
         return _available_memory()
-
-
-def _after_fork() -> None:
-    for allocator in list(_allocators):
-        allocator.renew_after_fork()
-
-
-at_fork(after_in_child=_after_fork)
 
 
 def _total_memory() -> int:

@@ -53,7 +53,7 @@ def make_real(tensors: Sequence[Lazy], *, always: bool = False) -> None:
 
 
 def make_ready(tensors: Sequence[Lazy]) -> None:
-    """Realize these, but what cannot be: an index was out of range, or its memory is another's. Who reads it is told."""
+    """Realize these, but what cannot be: an index is out of range, or memory is gone. Who reads that is told."""
     try:
         make_real(tensors)
     except KernmillError as error:

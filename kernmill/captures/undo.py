@@ -24,7 +24,7 @@ class Undo:
     def put_back(self) -> str:
         """Everything as it was, or nothing, where memory has other values already. What the user is to know of it."""
         if any(tensor.uop is not uop and _is_overwritten(uop) for tensor, uop, *_ in self._before):
-            return f"jit: {self._name} had computed what it assigned in part. That stays; the rest is done when it is read."
+            return f"jit: {self._name} had realized a part of what it assigned: that stays, and the rest is still due."
         for tensor, uop, device, requires_grad, grad in self._before:
             if tensor.uop is not uop:
                 tensor._put(uop)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -405,3 +406,41 @@ def test_gradients_are_not_written_where_another_thread_may_take_them() -> None:
     place = addresses(params)
     step(*batch())
     assert addresses(params) == place
+
+
+def test_a_gradient_that_a_failed_step_has_overwritten_is_not_read() -> None:
+    """It had the values of the failed step, and looked as if it were that of the last good one."""
+    step, params, plain = trained()
+    for _ in range(5):
+        step(*batch())
+    with pytest.raises(IndexRangeError):
+        step(batch()[0], Tensor([1, 9]).realize())
+    for param in params:
+        with pytest.raises(IndexRangeError, match="a class outside"):
+            param.grad.numpy()  # type: ignore[union-attr]
+    for _ in range(3):
+        assert np.isfinite(step(*batch()).numpy())
+        assert np.isfinite(params[0].grad.numpy()).all()  # type: ignore[union-attr]
+    assert step.cache_info().captures == 1
+    del plain
+
+
+def test_places_keep_what_they_had_when_a_check_fails() -> None:
+    """By the way that makes new memory for them; what was assigned is, in place or not."""
+    m = SimpleNamespace(table=real(1, 2, 3), seen=real(0), sum=real(0), last=real(0))
+
+    @jit
+    def step(place: Tensor) -> Any:
+        old = m.sum.detach()
+        value = m.table[place]
+        m.seen.assign(m.seen + 1)
+        m.sum.assign(m.sum + m.seen)
+        m.last = value * 2
+        return old
+
+    for turn in range(5):
+        step(Tensor([turn % 3]).realize())
+    last = m.last.tolist()
+    with pytest.raises(IndexRangeError):
+        step(Tensor([3]).realize())
+    assert (m.seen.tolist(), m.sum.tolist(), m.last.tolist()) == ([6], [21], last)
