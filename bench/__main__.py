@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 import fnmatch
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,5 +146,16 @@ def main(given: Sequence[str] | None = None) -> int:
     return int(any(outcome.failed for outcome in outcomes))
 
 
+def unless_cut_off(main: Callable[[], int]) -> int:
+    """The status of a command; 141 where nobody reads its output to the end (`| head`), as programs in C end."""
+    try:
+        status = main()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
+        return 141
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(unless_cut_off(main))

@@ -2,7 +2,7 @@
 
     python -m bench.model_file model.gguf --shape 1B --mix Q4_0 --vocabulary qwen2.gguf
 
-One piece of random values is quantised for each type and repeated through the file, from another place in each tensor.
+One piece of random values is quantized for each type and repeated through the file, from another place in each tensor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows: one row, and 128 rows, by weights quantised to blocks, the rows of weights interleaved ahead."""
+"""Rows: one row, and 128 rows, by weights quantized to blocks, the rows of weights interleaved ahead."""
 
 from __future__ import annotations
 

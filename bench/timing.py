@@ -23,32 +23,39 @@ _LONG_CALL_S = 0.2
 _LONG_S, _VERY_LONG_S = 1.5, 4.0  # of a first sample, its warm-up included: kept to 3 rounds, to 1
 
 
-def timed(call: Callable[[], object], count: int) -> float:
-    """Seconds of `count` calls. The last result lives until the next is there, as in a user's loop."""
+def timed(call: Callable[[], object], count: int, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of `count` calls. The last result lives until the next is there, as in a user's loop. `clock` is read
+    before and after them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        start = time.perf_counter()
+        start = clock()
         for _ in repeat(None, count):
             kept = call()  # noqa: F841 - see above
-        return time.perf_counter() - start
+        return clock() - start
     finally:
         if was_enabled:
             gc.enable()
 
 
-def calls_for(call: Callable[[], object], sample_s: float) -> tuple[int, float]:
+def calls_for(
+    call: Callable[[], object], sample_s: float, clock: Callable[[], float] = time.perf_counter
+) -> tuple[int, float]:
     """How many calls make a sample of that length, and the seconds that they took."""
     count = 1
     while True:
-        spent = timed(call, count)
+        spent = timed(call, count, clock)
         if spent >= sample_s:
             return count, spent
         count = max(count + 1, min(count * 10, int(count * 1.2 * sample_s / max(spent, 1e-9))))
 
 
-def call_sampler(call: Callable[[], object], sample_s: float, threads: int, units: float = 1) -> Sampler:
-    """A sampler of seconds per unit of work, `units` of them in a call. Warms up and calibrates at its first sample."""
+def call_sampler(
+    call: Callable[[], object], sample_s: float, threads: int, units: float = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Sampler:  # fmt: skip
+    """A sampler of seconds per unit of work, `units` of them in a call. Warms up and calibrates at its first sample:
+    then `clock` is read more than twice."""
     counts: list[int] = []
     is_long = False  # compared with a sample: no call outside the clock
 
@@ -59,8 +66,8 @@ def call_sampler(call: Callable[[], object], sample_s: float, threads: int, unit
         if not is_long:
             call()
         if counts:
-            return timed(call, counts[0]) / counts[0] / units
-        count, spent = calls_for(call, sample_s)
+            return timed(call, counts[0], clock) / counts[0] / units
+        count, spent = calls_for(call, sample_s, clock)
         counts.append(count)
         is_long = spent > _LONG_CALL_S
         return spent / count / units

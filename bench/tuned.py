@@ -7,10 +7,11 @@ for the same time; its ratio is the heuristic's time by that of the best schedul
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,19 +45,17 @@ class Line:
         return self.heuristic_s / self.found_s
 
 
-def lines_of(row: Row, seconds: float, beam: int, *, tiny: bool = False) -> list[Line]:
-    """Search for the kernels that the row launches."""
+def lines_of(row: Row, seconds: float, beam: int, *, tiny: bool = False) -> Iterator[Line]:
+    """Search for the kernels that the row launches, one by one."""
     from kernmill.runtime import collecting_kernels, get_device, tune_kernel
 
     with collecting_kernels() as seen:
         row.prepare(Setup(peers=("kernmill",), sample_s=0.0, tiny=tiny))
-    done: list[Line] = []
     for (device, _), (kernel, _) in seen.items():
         found = tune_kernel(get_device(device), kernel, width=beam, seconds=seconds)
         text = "; ".join(str(action) for action in found.schedule)
-        done.append(Line(row.name, kernel.name, found.heuristic_ns * 1e-9, found.time_ns * 1e-9, found.tried,
-                         len(found.wrong), text))  # fmt: skip
-    return done
+        times = found.heuristic_ns * 1e-9, found.time_ns * 1e-9
+        yield Line(row.name, kernel.name, *times, found.tried, len(found.wrong), text)
 
 
 def markdown(facts: dict[str, Any], lines: Sequence[Line], seconds: float, threads: str) -> str:
@@ -90,8 +89,8 @@ def main(given: Sequence[str] | None = None) -> int:
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="kernmill-tuned-") as folder:
         os.environ["CACHE_DIR"] = folder  # the heuristic's choice is the start, whatever was found before
-        for row in rows:
-            for line in lines_of(row, arguments.seconds, arguments.beam):
+        with contextlib.suppress(KeyboardInterrupt):  # the table of what was searched until then
+            for line in (line for row in rows for line in lines_of(row, arguments.seconds, arguments.beam)):
                 print(f"{line.row} {line.kernel}: {digits(line.ratio)}x, {line.tried} tried", file=sys.stderr)
                 lines.append(line)
     print(markdown(machine(), lines, arguments.seconds, arguments.threads))

@@ -5,7 +5,6 @@ if __name__ != "kernmill.compiler":
     raise ImportError("import kernmill.compiler, not compiler: the bare name would load a second copy")
 
 from .estimate import *
-from .groups import *
 from .kernel import *
 from .linearize import *
 from .locality import *
@@ -13,8 +12,10 @@ from .memory_plan import *
 from .merge_kernels import *
 from .merge_loops import *
 from .optimize import *
-from .partition import *
+from .partition_loops import *
+from .peel_loops import *
 from .pipeline import *
+from .plan_kernels import *
 from .reduce_loops import *
-from .schedule import *
-from .trim import *
+from .share_work import *
+from .trim_loops import *

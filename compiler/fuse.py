@@ -35,7 +35,7 @@ _MOST_COPIES = 16  # ... but where loops of two are copied out, their copies rea
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction is fused into a wider consumer from this many rows on ...
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
-_SHORT_SUM = 32  # a sum of so few ints is made inside another sum that needs it once: the blocks of a quantised product
+_SHORT_SUM = 32  # a sum of so few ints is made inside another sum that needs it once: the blocks of a quantized product
 _UNKNOWN = 1 << 40
 _REPEATS = 3  # a sum inside a sum may do so much work again, where the alternative is to store all its terms
 _MOST_KEPT = 1 << 14  # elements of a row that a kernel keeps for itself
@@ -124,7 +124,7 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
         if node.op in _LEAVES and node not in forced:
             continue
         is_kept = False
-        is_free = not uses or _is_widened(node)
+        is_free = not uses or _is_widened(node, facts)
         is_stored = node in forced or (not is_free and _needs_memory(node, uses, facts, fusion))
         if node not in forced and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion)):
             is_kept = _keep(node, uses, facts, fusion)
@@ -224,9 +224,11 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
 
 
-def _is_widened(node: UOp) -> bool:
-    """Made of what takes less memory, which is stored or kept instead."""
-    return node.op is Ops.CAST and node.src[0].dtype.size_bytes < node.dtype.size_bytes
+def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
+    """Made of what takes less memory, which is stored or kept instead: a wider type, a comparison of all pairs."""
+    if node.op is Ops.CAST:
+        return node.src[0].dtype.size_bytes < node.dtype.size_bytes
+    return node.op.group is Group.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
 
 
 def _pairs(uses: list[Use]) -> int:

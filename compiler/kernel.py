@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 
 from kernmill.ir import Ops, UOp, substitute
 
-__all__ = ["KernelInfo", "in_order", "iterations", "loops_of", "numbered", "order_of", "output_loops", "stored"]
+__all__ = [
+    "KernelInfo", "conjuncts", "in_order", "iterations", "loops_of", "names_of", "numbered", "order_of", "output_loops",
+    "stored",
+]  # fmt: skip
 
 
 def iterations(loop: UOp) -> int:
@@ -15,9 +18,21 @@ def iterations(loop: UOp) -> int:
     return int(loop.src[0].bounds[1])
 
 
+def conjuncts(gate: UOp | None) -> list[UOp]:
+    """The conditions that all have to hold where the gate does; none without one."""
+    if gate is None:
+        return []
+    return [p for s in gate.src for p in conjuncts(s)] if gate.op is Ops.AND else [gate]
+
+
 def loops_of(ast: UOp) -> dict[str, UOp]:
     """The loops of a kernel by name."""
     return {str(node.arg[0]): node for node in ast.toposort() if node.op is Ops.RANGE}
+
+
+def names_of(loops: Iterable[UOp]) -> list[str]:
+    """The names of these loops."""
+    return [str(loop.arg[0]) for loop in loops]
 
 
 def order_of(ast: UOp) -> tuple[str, ...]:

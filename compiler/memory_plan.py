@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 
-from kernmill.ir import BufferPlan, Copy, Item, MemoryPlan, Schedule
+from kernmill.ir import BufferPlan, Copy, GraphPlan, Item, MemoryPlan
 
 __all__ = ["plan_memory"]
 
@@ -28,14 +28,14 @@ def outputs_of(item: Item) -> tuple[int, ...]:
     return (item.target,) if isinstance(item, Copy) else item.outputs
 
 
-def plan_memory(schedule: Schedule) -> MemoryPlan:
+def plan_memory(plan: GraphPlan) -> MemoryPlan:
     """Places for every buffer that is neither an input nor a result."""
-    alive = Alive(schedule.items, schedule.buffers)
+    alive = Alive(plan.items, plan.buffers)
     sizes = alive.sizes
     result = MemoryPlan(unplanned_bytes=sum(sizes.values()), lower_bound_bytes=alive.most_bytes)
     placed: dict[str, list[tuple[int, int, int, int]]] = {}  # device -> (begin, end, first, last), by begin
     for number in sorted(sizes, key=lambda n: (-sizes[n], n)):
-        device, size = schedule.buffers[number].device, sizes[number]
+        device, size = plan.buffers[number].device, sizes[number]
         born, dies = min(alive.touched[number]), max(alive.touched[number])
         others = placed.setdefault(device, [])
         offset = 0

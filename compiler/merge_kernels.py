@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
 
-from kernmill.ir import Item, Kernel, Ops, Schedule, UOp, simplify, substitute
+from kernmill.ir import GraphPlan, Item, Kernel, Ops, UOp, simplify, substitute
 
 from .kernel import loops_of, numbered, order_of
 from .memory_plan import Alive, buffers_of, outputs_of
@@ -25,12 +25,12 @@ __all__ = ["merge_kernels"]
 _MOST_BUFFERS = 12  # of a kernel: each is a stream of its own through the caches
 
 
-def merge_kernels(schedule: Schedule) -> list[Item]:
-    """The items of the schedule, fewer where kernels could be joined."""
-    items: list[Item | None] = [*schedule.items]  # a kernel that went into another one leaves None behind
-    alive = Alive(schedule.items, schedule.buffers)
+def merge_kernels(plan: GraphPlan) -> list[Item]:
+    """The items of the plan, fewer where kernels could be joined."""
+    items: list[Item | None] = [*plan.items]  # a kernel that went into another one leaves None behind
+    alive = Alive(plan.items, plan.buffers)
     alike: dict[Hashable, list[int]] = {}  # kernels without sums over the same loops, by position
-    for at, item in enumerate(schedule.items):
+    for at, item in enumerate(plan.items):
         if not isinstance(item, Kernel) or not _is_plain(item.ast):
             continue
         earlier = alike.setdefault((item.device, _loops(item.ast)), [])

@@ -11,24 +11,25 @@ from dataclasses import dataclass
 
 from kernmill.ir import Ops, Stage, Target, UOp, dtypes, simplify, verify
 
-from .convert import convert_packed
-from .expand import expand_loops
-from .groups import place_barriers, share_work
+from .convert_packed import convert_packed
+from .expand_loops import expand_loops
 from .linearize import linearize, loop_depths
 from .lower.combine_loads import combine_loads
 from .lower.decompose import decompose
-from .lower.dot import find_dots
-from .lower.index import lower_index
-from .lower.prefetch import insert_prefetches
-from .lower.reduce import lower_reduces
-from .lower.scalarize import scalarize_gathers
-from .lower.table import find_tables
-from .lower.tile import find_tiles
+from .lower.find_dots import find_dots
+from .lower.find_mmas import find_mmas
+from .lower.find_tables import find_tables
+from .lower.insert_prefetches import insert_prefetches
+from .lower.lower_index import lower_index
+from .lower.lower_reduces import lower_reduces
+from .lower.scalarize_gathers import scalarize_gathers
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
-from .partition import partition_loops
-from .shuffle import shuffle_lanes
-from .trim import peel_loops, trim_loops
+from .partition_loops import partition_loops
+from .peel_loops import peel_loops
+from .share_work import place_barriers, share_work
+from .shuffle_lanes import shuffle_lanes
+from .trim_loops import trim_loops
 from .vectorize import vectorize
 
 __all__ = ["PIPELINE", "Pass", "lower", "optimize_loops"]
@@ -36,52 +37,52 @@ __all__ = ["PIPELINE", "Pass", "lower", "optimize_loops"]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One step: `run(ast, target)` takes a graph of `stage_in` to one of `stage_out`."""
+    """One step, called like its function and its file: `run(ast, target)` takes the graph that the pass before it left
+    to one of `stage`."""
 
     name: str
     run: Callable[[UOp, Target], UOp]
-    stage_in: Stage
-    stage_out: Stage
+    stage: Stage
     after: tuple[str, ...]
     why: str
 
 
 PIPELINE: tuple[Pass, ...] = (
-    Pass("trim", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+    Pass("trim_loops", lambda ast, target: trim_loops(ast), Stage.OPTIMIZED, (),
          "a tile ends with the last of its rows: loops have been cut, and rows are still loops"),
-    Pass("peel", lambda ast, target: peel_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim",),
+    Pass("peel_loops", lambda ast, target: peel_loops(ast), Stage.OPTIMIZED, ("trim_loops",),
          "how far a loop runs is known, and its copies still share one condition"),
-    Pass("tile", find_tiles, Stage.OPTIMIZED, Stage.OPTIMIZED, (),
+    Pass("find_mmas", find_mmas, Stage.OPTIMIZED, (),
          "a sum over blocks is still one node, its packed operand one load, and the items of a group are loops"),
-    Pass("share", lambda ast, target: share_work(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("trim", "tile"),
+    Pass("share_work", lambda ast, target: share_work(ast), Stage.OPTIMIZED, ("trim_loops", "find_mmas"),
          "the loops of a group's items become digits of one number, while they still have names and steps"),
-    Pass("convert", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile",),
+    Pass("convert_packed", lambda ast, target: convert_packed(ast), Stage.OPTIMIZED, ("find_mmas",),
          "a panel is still one store and one load; one for a matrix unit keeps its type"),
-    Pass("partition", lambda ast, target: partition_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("tile", "share"),
+    Pass("partition_loops", lambda ast, target: partition_loops(ast), Stage.OPTIMIZED, ("find_mmas", "share_work"),
          "tiles in memory have found their readers; copies and lanes still share one condition"),
-    Pass("expand", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, Stage.OPTIMIZED, ("convert", "partition"),
+    Pass("expand_loops", lambda ast, target: expand_loops(ast), Stage.OPTIMIZED, ("convert_packed", "partition_loops"),
          "copies before vectors: each copy has indices of its own, from which lanes read off their step"),
-    Pass("vectorize", lambda ast, target: vectorize(ast), Stage.OPTIMIZED, Stage.VECTORIZED, ("expand",),
+    Pass("vectorize", lambda ast, target: vectorize(ast), Stage.VECTORIZED, ("expand_loops",),
          "with loops copied out, a value changes with at most one vector loop"),
-    Pass("shuffle", shuffle_lanes, Stage.VECTORIZED, Stage.VECTORIZED, ("vectorize",),
+    Pass("shuffle_lanes", shuffle_lanes, Stage.VECTORIZED, ("vectorize",),
          "gathers and scatters exist, and addresses are still sums of loops whose steps can be read"),
-    Pass("combine_loads", combine_loads, Stage.VECTORIZED, Stage.VECTORIZED, ("shuffle",),
+    Pass("combine_loads", combine_loads, Stage.VECTORIZED, ("shuffle_lanes",),
          "bytes that belong together are picked from one vector"),
-    Pass("scalarize", scalarize_gathers, Stage.VECTORIZED, Stage.VECTORIZED, ("combine_loads",),
+    Pass("scalarize_gathers", scalarize_gathers, Stage.VECTORIZED, ("combine_loads",),
          "a number of several bytes is one load, of which a lane is a part"),
-    Pass("dot", find_dots, Stage.VECTORIZED, Stage.VECTORIZED, ("shuffle",),
+    Pass("find_dots", find_dots, Stage.VECTORIZED, ("shuffle_lanes",),
          "four products of bytes are values of one sum, and what was packed for them is one load"),
-    Pass("table", find_tables, Stage.VECTORIZED, Stage.VECTORIZED, ("dot",),
+    Pass("find_tables", find_tables, Stage.VECTORIZED, ("find_dots",),
          "the steps that unpack codes stand side by side, once for four products"),
-    Pass("reduce", lower_reduces, Stage.VECTORIZED, Stage.LOWERED, ("vectorize", "dot"),
+    Pass("lower_reduces", lower_reduces, Stage.LOWERED, ("vectorize", "find_dots"),
          "an accumulator needs its final dtype, lanes included"),
-    Pass("prefetch", lambda ast, target: insert_prefetches(ast), Stage.LOWERED, Stage.LOWERED, ("reduce",),
+    Pass("insert_prefetches", lambda ast, target: insert_prefetches(ast), Stage.LOWERED, ("lower_reduces",),
          "what else an accumulator's loop does has a place in its AFTER; addresses are still sums of loops"),
-    Pass("decompose", decompose, Stage.LOWERED, Stage.LOWERED, ("reduce",),
+    Pass("decompose", decompose, Stage.LOWERED, ("lower_reduces",),
          "after accumulators, so that a combining op which the target lacks is decomposed as well"),
-    Pass("simplify", lambda ast, target: simplify(ast), Stage.LOWERED, Stage.LOWERED, ("decompose",),
+    Pass("simplify", lambda ast, target: simplify(ast), Stage.LOWERED, ("decompose",),
          "decompositions leave constants to fold; the last pass in which the laws of whole numbers hold"),
-    Pass("index", lambda ast, target: lower_index(ast, loop_depths(ast)), Stage.LOWERED, Stage.LOWERED, ("simplify",),
+    Pass("lower_index", lambda ast, target: lower_index(ast, loop_depths(ast)), Stage.LOWERED, ("simplify",),
          "gives loop variables a machine type and orders sums by the loops they stand in; no law may touch them after"),
 )  # fmt: skip
 
@@ -107,7 +108,7 @@ def lower(
     for step in PIPELINE:
         ast = step.run(ast, target)
         if is_checked:
-            verify(ast, step.stage_out, step.name)
+            verify(ast, step.stage, step.name)
     uops = place_barriers(linearize(ast, target.vector_registers // 2))
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
     uops = [  # an argument that turned out to be unused is still passed

@@ -1,9 +1,9 @@
 """VECTOR loops become vector values.
 
-When: after expand. Why there: after the copies are made each index names one place per lane, so that its step from
-lane to lane can be read off. Assumes: a value changes with at most one VECTOR loop. Guarantees: no VECTOR range is
+When: after expand_loops. Why there: after the copies are made each index names one place per lane, so that its step
+from lane to lane can be read off. Assumes: a value changes with at most one VECTOR loop. Guarantees: no VECTOR range is
 left; loads and stores whose places are side by side have a vector dtype and a scalar index (of lane 0); others have a
-vector of indices (shuffle.py looks for what those have in common). Tests: tests/compiler/test_vectorize.py.
+vector of indices (shuffle_lanes.py looks for what those have in common). Tests: tests/compiler/test_vectorize.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
         return _place(node, src, done)
     if src == node.src:
         return node
-    if node.op is Ops.TILE:
+    if node.op is Ops.MMA:
         return node.replace(src=src)
     lanes = max(s.dtype.lanes for s in src)
     if node.op is Ops.LOAD:

@@ -35,7 +35,7 @@ def perplexity(model: Model, texts: list[list[int]]) -> float:
 
 
 def run(given: argparse.Namespace) -> None:
-    """Train, save, quantise, and compare the two files."""
+    """Train, save, quantize, and compare the two files."""
     start = time.perf_counter()
     texts = stories(given.stories, given.seed)
     vocabulary = Vocabulary(texts, given.vocabulary)

@@ -14,12 +14,12 @@ from .evaluate import *
 from .fold import *
 from .garbage import *
 from .graph import *
+from .graph_plan import *
 from .lazy_exports import *
 from .locks import *
 from .ops import *
 from .pattern import *
 from .rewrite import *
-from .schedule import *
 from .settings import *
 from .settings import debug as debug
 from .shape import *

@@ -67,6 +67,11 @@ class DType:
         """Bytes of one value in memory, all lanes; bool takes one byte a lane."""
         return (self.bits + 7) // 8 * self.lanes
 
+    @property
+    def stored_as(self) -> str:
+        """The NumPy dtype that holds a scalar in memory: of the same name; for bfloat16 its bits, uint16."""
+        return "uint16" if self is dtypes.bfloat16 else self.name
+
     def __repr__(self) -> str:
         return self.name
 

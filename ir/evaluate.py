@@ -1,13 +1,15 @@
 """The meaning of every op, on NumPy arrays: slow, obvious, and what everything else is tested against.
 
 Works on tensor expressions and on kernels at every stage before the linear list. In a kernel each range is one axis
-of every array, so a value that changes with two loops is a two-dimensional table of what it is in each iteration.
+of every array, so a value that changes with two loops is a two-dimensional table of what it is in each iteration;
+only loops that a CARRY of memory names are walked.
 bfloat16 is held in float32 arrays whose values are rounded after each op.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from .dtype import DType, dtypes
@@ -177,13 +179,22 @@ class _Evaluator:
         self.axes = {node: axis for axis, node in enumerate(n for n in self.order if n.op is Ops.RANGE)}
 
     def run(self) -> Array:
-        for node in self.order:
+        carried = dict.fromkeys(loop for u in self.order if u.op is Ops.CARRY for loop in u.src[1:])
+        self.settle(u for u in self.order if u.ranges.isdisjoint(carried))
+        later = [u for u in self.order if u not in carried and not u.ranges.isdisjoint(carried)]
+        for places in product(*(range(self.size(loop.src[0])) for loop in carried)):  # one after the other
+            self.values.update({loop: _settle(loop.dtype, n) for loop, n in zip(carried, places, strict=True)})
+            self.settle(later)
+        return self.values[self.root]
+
+    def settle(self, nodes: Iterable[UOp]) -> None:
+        """Their values, in this order."""
+        for node in nodes:
             if node in self.buffers:
                 self.values[node] = self.buffers[node]
             else:  # an INDEX has the dtype of what lies there, and a place as its value
                 dtype = dtypes.index if node.op is Ops.INDEX else node.dtype
                 self.values[node] = _settle(dtype, self.value(node))
-        return self.values[self.root]
 
     def value(self, u: UOp) -> Any:
         src = [self.values[s] for s in u.src]
@@ -327,7 +338,7 @@ class _Evaluator:
         if u.op is Ops.LOCAL:  # an axis for each loop it is made anew for, and one for its elements
             axes = [self.size(r.src[0]) if r in u.src else 1 for r in self.axes]
             return np.zeros((*axes, u.arg[1]), _numpy_name(u.dtype))
-        if u.op is Ops.AFTER:
+        if u.op in (Ops.AFTER, Ops.CARRY):
             return src[0]
         place = u.src[0]
         memory, index = self.values[place.src[0]], self.values[place].astype(np.int64)

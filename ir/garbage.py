@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 from collections.abc import Generator
 
+from .locks import at_fork
+
 __all__ = ["grow_old", "no_collection"]
+
+_off_by: set[int] = set()  # threads that have turned it off
 
 
 def grow_old() -> None:
@@ -23,12 +28,24 @@ def no_collection() -> Generator[None]:
     """To look for cycles among a hundred thousand new nodes takes a sixth of the time of making them."""
     was_enabled = gc.isenabled()
     try:
+        if was_enabled:
+            _off_by.add(threading.get_ident())
         gc.disable()
         yield
     finally:
-        try:  # Ctrl-C in here leaves it on too
-            if was_enabled:
+        if was_enabled:
+            try:  # Ctrl-C in here leaves it on too
                 grow_old()
-        finally:
-            if was_enabled:
+            finally:
                 gc.enable()
+                _off_by.discard(threading.get_ident())
+
+
+def _after_fork() -> None:
+    """In a child, in which nobody turns it on again."""
+    if _off_by - {threading.get_ident()}:
+        gc.enable()
+    _off_by.clear()
+
+
+at_fork(after_in_child=_after_fork)

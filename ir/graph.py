@@ -17,25 +17,9 @@ from .shape import Shape, Size, broadcast_shapes, numel, show_shape, show_size
 from .uop import UOp, const, index_const
 
 __all__ = [
-    "as_size",
-    "assign",
-    "broadcast_to",
-    "device_of",
-    "elementwise",
-    "expand",
-    "flatten_axes",
-    "iota",
-    "pad",
-    "permute",
-    "reduce_axes",
-    "reshape",
-    "scalar",
-    "shrink",
-    "strided",
-    "take",
-    "unwindow",
-    "window",
-]
+    "as_size", "assign", "broadcast_to", "device_of", "elementwise", "expand", "flatten_axes", "iota", "pad",
+    "permute", "reduce_axes", "reshape", "scalar", "shrink", "strided", "take", "unwindow", "window",
+]  # fmt: skip
 
 
 def as_size(value: Size) -> Size:

@@ -5,57 +5,54 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["are_others_about", "before_forks", "process_lock"]
+__all__ = ["at_fork", "before_forks", "process_lock"]
 
-_OURS = "kernmill-"  # what names of our threads begin with
 _PATIENCE_S = 1.0  # of a fork: who imports may wait for a lock that the forking thread holds
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _forking = threading.Condition()
-_first: list[int] = []  # threads whose blocks a fork waits for
+_first: list[tuple[int, bool]] = []  # threads whose blocks a fork waits for, and whether it does however long they take
+at_fork: Any = getattr(os, "register_at_fork", lambda **_: None)  # where there are no forks, nothing
 
 
-def are_others_about() -> bool:
-    """Whether there is a thread besides this one and ours, which look at no tensor: they are named so."""
-    return sum(not thread.name.startswith(_OURS) for thread in threading.enumerate()) > 1
-
-
-def process_lock() -> threading.RLock:
-    """A lock that a thread may take again while it holds it."""
-    lock = threading.RLock()
+def process_lock(make: Callable[[], Any] = threading.RLock) -> Any:
+    """A lock; by default one that a thread may take again while it holds it."""
+    lock = make()
     _locks.add(lock)
     return lock
 
 
 @contextmanager
-def before_forks() -> Generator[None]:
-    """A fork in another thread waits for this block, which takes locks that are not ours: Python's, of an import."""
-    thread = threading.get_ident()
+def before_forks(*, is_long: bool = False) -> Generator[None]:
+    """A fork in another thread waits for this block, which takes locks that are not ours: Python's, of an import; with
+    `is_long` to its end, which no lock of the forking thread holds up: LLVM's."""
+    block = threading.get_ident(), is_long
     with _forking:
-        _first.append(thread)
+        _first.append(block)
     try:
         yield
     finally:
         with _forking:
-            _first.remove(thread)
+            _first.remove(block)
             _forking.notify_all()
 
 
 def _before_fork() -> None:
+    here = threading.get_ident()
     _forking.acquire()
-    _forking.wait_for(lambda: {*_first} <= {threading.get_ident()}, _PATIENCE_S)
+    _forking.wait_for(lambda: all(thread == here for thread, _ in _first), _PATIENCE_S)
+    _forking.wait_for(lambda: all(thread == here or not is_long for thread, is_long in _first))
 
 
 def _after_fork() -> None:
-    _first[:] = [thread for thread in _first if thread == threading.get_ident()]
+    _first[:] = [block for block in _first if block[0] == threading.get_ident()]
     _forking.release()
     for lock in _locks:
-        if not lock._is_owned():  # by the thread that forked, which will release it
+        if not getattr(lock, "_is_owned", bool)():  # by the thread that forked, which will release it
             lock._at_fork_reinit()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_forking.release, after_in_child=_after_fork)
+at_fork(before=_before_fork, after_in_parent=_forking.release, after_in_child=_after_fork)

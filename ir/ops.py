@@ -182,7 +182,7 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
         return math.inf if exact > 0 else -math.inf
 
 
-def _tile(a: Any, b: Any, c: Any, m: int, n: int, k: int, g: int) -> Any:
+def _mma(a: Any, b: Any, c: Any, m: int, n: int, k: int, g: int) -> Any:
     return [
         sum((a[i * k + t] * b[(t // g * n + j) * g + t % g] for t in range(k)), c[i * n + j])
         for i in range(m)
@@ -300,7 +300,7 @@ class Ops:
     LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel), or (name, numel, 'shared'): one for all work-items of "
                                 "a group; src: the ranges it is made anew for")
     REG      = Op(Group.MEMORY, "an accumulator, src=(first value, ranges it is made anew for..), arg=name")
-    CARRY    = Op(Group.MEMORY, "src=(REG, ranges..): what the accumulator holds at the start of an iteration of the ranges")
+    CARRY    = Op(Group.MEMORY, "src=(REG or memory, ranges..): what it holds at the start of an iteration of the ranges, which come in order")
     SET      = Op(Group.MEMORY, "src=(REG, value): the accumulator becomes value", 2)
     AFTER    = Op(Group.MEMORY, "src=(REG or LOCAL, effects.., ranges..): it, once its arg effects ran over these ranges")
 
@@ -313,9 +313,9 @@ class Ops:
     FOLD     = Op(Group.VECTOR, "all lanes folded with op arg to a scalar, halves first", 1)
     DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of 4 neighbouring products; a, b of bytes, c of int32 with a quarter of "
                                 "their lanes; exact, but for the int32 sum, which wraps", 3)
-    TILE     = Op(Group.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a holds m rows of k, c m rows of n, and b "
+    MMA     = Op(Group.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a holds m rows of k, c m rows of n, and b "
                                 "k/g rows of n groups of g values that follow each other in k; ints wrap; floats are added in any "
-                                "order, subnormal ones may count as 0", 3, _tile)
+                                "order, subnormal ones may count as 0", 3, _mma)
 
     # --- control, in kernels
     RANGE    = Op(Group.CONTROL, "a loop variable 0..size-1: src=(size,), arg=(name, AxisKind); in part of the threads' loop its first iteration too", 1)

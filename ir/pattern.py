@@ -96,9 +96,9 @@ def var(name: str, kind: str | None = None) -> Pat:
     return Pat(name=name, kind=kind)
 
 
-def const_var(name: str, kind: str | None = None) -> Pat:
+def const_var(name: str) -> Pat:
     """Matches any CONST that is one number."""
-    return Pat(Ops.CONST, None, name, None, kind)
+    return Pat(Ops.CONST, None, name)
 
 
 def node(op: Op, *src: Pat | float, name: str | None = None) -> Pat:

@@ -12,7 +12,7 @@ __all__ = ["Target", "Unit"]
 
 
 class Unit(NamedTuple):
-    """What a matrix unit does in one step (TILE): m x n sums of k products, `group` of which lie side by side in b.
+    """What a matrix unit does in one step (MMA): m x n sums of k products, `group` of which lie side by side in b.
 
     `items`: the work-items that do it together, as loops with how far apart their results lie in c, slowest first.
     """
@@ -35,12 +35,12 @@ class Target:
     vector_bytes: int = 0  # widest vector register; 0: scalars only
     most_lanes: int = 64  # of a vector in the language
     vector_registers: int = 16
-    ops: frozenset[Op] = frozenset()  # elementwise ops that the renderer prints itself; the rest is decomposed
+    ops: frozenset[Op] = frozenset()  # that the renderer prints, FOLD of sums of ints included; others are decomposed
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
     compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # for sums and products; others go through float32
     dots: frozenset[tuple[DType, DType]] = frozenset()  # types of a and b that DOT takes, up to vector_bytes
     table_lanes: int = 0  # of the widest vector of bytes that TABLE looks up; 0: none
-    tiles: tuple[Unit, ...] = ()  # what TILE can do
+    units: tuple[Unit, ...] = ()  # what MMA can do
     has_threads: bool = False  # the outermost loop may be cut into chunks
     group_items: int = 0  # most work-items of a group; 0: no work-items, else outer loops are spread over them
     local_bytes: int = 32 * 1024  # memory that the work-items of a group share

@@ -26,16 +26,9 @@ from .shape_rules import shape_of
 from .values import to_dtype
 
 __all__ = [
-    "UOp",
-    "closed_ranges",
-    "const",
-    "index_const",
-    "make_range",
-    "memory_of",
-    "rebuilt",
-    "substitute",
+    "UOp", "closed_ranges", "const", "index_const", "make_range", "memory_of", "rebuilt", "substitute",
     "with_sources",
-]
+]  # fmt: skip
 
 MISSING: Any = object()
 
@@ -354,8 +347,8 @@ def make_range(name: str, size: UOp | int, kind: AxisKind) -> UOp:
 
 
 def memory_of(node: UOp) -> UOp:
-    """The PARAM, LOCAL or REG behind an INDEX or AFTER."""
-    while node.op in (Ops.INDEX, Ops.AFTER):
+    """The PARAM, LOCAL or REG behind an INDEX, AFTER or CARRY."""
+    while node.op in (Ops.INDEX, Ops.AFTER, Ops.CARRY):
         node = node.src[0]
     return node
 

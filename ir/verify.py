@@ -42,7 +42,7 @@ _KERNEL: Final = _ELEMENTWISE | {
     Ops.CONST, Ops.PARAM, Ops.VARIABLE, Ops.RANGE, Ops.REDUCE, Ops.INDEX, Ops.LOAD, Ops.STORE, Ops.LOCAL,
     Ops.AFTER, Ops.SINK,
 }  # fmt: skip
-_OPTIMIZED: Final = _KERNEL | {Ops.TILE}
+_OPTIMIZED: Final = _KERNEL | {Ops.MMA, Ops.CARRY}
 _LOWERED: Final = (_KERNEL | _VECTOR | {Ops.REG, Ops.CARRY, Ops.SET, Ops.PREFETCH}) - {Ops.REDUCE}
 
 LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
@@ -50,7 +50,7 @@ LEGAL_OPS: Final[dict[Stage, frozenset[Op]]] = {
     | {op for op in Ops.rows() if op.group in (Group.SOURCE, Group.MOVEMENT, Group.REDUCTION, Group.TENSOR)},
     Stage.KERNEL: _KERNEL,
     Stage.OPTIMIZED: _OPTIMIZED,
-    Stage.VECTORIZED: _KERNEL | _VECTOR,
+    Stage.VECTORIZED: _KERNEL | _VECTOR | {Ops.CARRY},
     Stage.LOWERED: _LOWERED,
     Stage.LINEAR: (_LOWERED | {Ops.END, Ops.BARRIER}) - {Ops.SINK},
 }
@@ -249,7 +249,7 @@ def _reduce(node: UOp, stage: Stage) -> Complaint:
 
 
 def _memory_of(place: UOp) -> UOp:
-    while place.op is Ops.AFTER and place.src:
+    while place.op in (Ops.AFTER, Ops.CARRY) and place.src:
         place = place.src[0]
     return place
 
@@ -327,8 +327,8 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
             is_legal &= node.dtype.scalar in (dtypes.int8, dtypes.uint8)
         case Ops.DOT:
             return _dot(node)
-        case Ops.TILE:
-            return _tile(node)
+        case Ops.MMA:
+            return _mma(node)
         case _:
             return None
     if node.op is not Ops.TABLE and any(s.dtype.scalar is not node.dtype.scalar for s in node.src):
@@ -343,11 +343,11 @@ def _dot(node: UOp) -> Complaint:
     return None if is_legal else f"DOT gives {node.dtype.name} from {_names(node.src)}"
 
 
-def _tile(node: UOp) -> Complaint:
+def _mma(node: UOp) -> Complaint:
     m, n, k, group = node.arg
     lanes = [s.dtype.lanes for s in node.src]
     is_legal = lanes == [m * k, k * n, m * n] and node.src[2].dtype is node.dtype and k % group == 0
-    return None if is_legal else f"TILE {node.arg} gives {node.dtype.name} from {_names(node.src)}"
+    return None if is_legal else f"MMA {node.arg} gives {node.dtype.name} from {_names(node.src)}"
 
 
 _Row: TypeAlias = tuple[Callable[[UOp], bool], Callable[[UOp], str]]
@@ -356,9 +356,9 @@ _SIMPLE: Final[dict[Op, _Row]] = {  # what holds, and the sentence where it does
                    lambda u: f"VARIABLE {u.arg[0]} from {u.arg[1]} to {u.arg[2]} has no value"),
     Ops.REG: (lambda u: u.src[:1] != () and u.src[0].dtype is u.dtype and _are_ranges(u.src[1:]),
               lambda u: f"REG {u.arg} needs a first value of {u.dtype.name}, then the loops it is made anew for"),
-    Ops.CARRY: (lambda u: u.src[:1] != () and u.src[0].op is Ops.REG and u.src[0].dtype is u.dtype
+    Ops.CARRY: (lambda u: u.src[:1] != () and _memory_of(u).op in (Ops.REG, *_PLACES) and u.src[0].dtype is u.dtype
                 and _are_ranges(u.src[1:]),
-                lambda u: "CARRY is of a REG, in its dtype, and of loops"),
+                lambda u: "CARRY is of a REG or of memory, in its dtype, and of loops"),
     Ops.SET: (lambda u: _memory_of(u.src[0]).op is Ops.REG and u.src[0].dtype is u.src[1].dtype
               and u.dtype is dtypes.void,
               lambda u: f"SET of {u.src[0].op.name} {u.src[0].dtype.name} to a value of {u.src[1].dtype.name}"),

@@ -78,4 +78,14 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
-    __getattr__, __dir__ = _lazy_exports(__name__, "captures", "nn", only=__all__)
+    _find, __dir__ = _lazy_exports(__name__, "captures", "nn", only=__all__)
+
+    def __getattr__(name: str) -> object:
+        """A name whose module is imported now; of what is none, where it is."""
+        try:
+            return _find(name)
+        except AttributeError as error:
+            for place in ("Tensor", "dtypes"):
+                if not name.startswith("_") and hasattr(globals()[place], name):
+                    raise AttributeError(f"{error}. Write {place}.{name}.", name=name) from None
+            raise

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Self, TypeVar, Union, get_args, get_origin
 
 from kernmill.ir import DTypeError, KernmillError, UOp
 
 from .size import SymbolicSize
 
-__all__ = ["is_foreign", "misfit", "refuse", "with_sentences"]
+__all__ = ["AnyTensor", "is_foreign", "misfit", "refuse", "with_sentences"]
+
+
+class AnyTensor:
+    """What sentences call a Tensor: class Lazy, on which all tensors stand, is the one."""
+
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
-_SHORT = {"Each": "int | Sequence[int]", "Axes": "int | Sequence[int] | None"}
-_WORDS = {"Self": "a Tensor", "int": "a whole number", "float": "a number", "str": "a text", "bool": "True or False",
-          "os.PathLike": "a path", "Mapping": "a dict"}  # fmt: skip
-_TENSORS = ("Self", "Tensor", "Lazy", "Movement", "Contraction", "M", "L", "J")
-_SEVERAL = {"int": "several whole numbers", "float": "several numbers", "Self": "several tensors"}
+_WORDS = {AnyTensor: "a Tensor", int: "a whole number", float: "a number", str: "a text", bool: "True or False",
+          os.PathLike: "a path", Mapping: "a dict", NoneType: "None"}  # fmt: skip
+_OTHER_WORDS = {"keepdims": "keepdim", "unbiased": "correction", "ddof": "correction", "size": "shape"}
+_SEVERAL = {int: "several whole numbers", float: "several numbers", AnyTensor: "several tensors"}
 
 
 def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
@@ -69,91 +75,83 @@ def with_sentences(function: Call) -> Call:
 
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DTypeError | None:
     """An error that names the first argument of a type that its annotation leaves out; None: there is none."""
+    signature = inspect.signature(function)
+    call = function.__qualname__.removesuffix(".__init__")
+    for word in kwargs.keys() - signature.parameters.keys():
+        own = _OTHER_WORDS.get(word, word.replace("dims", "axis").replace("dim", "axis"))
+        if own in signature.parameters:
+            return DTypeError(f"{call}: there is no {word}=. Write {own}=.")
+        if own == "axis" and "axes" in signature.parameters:
+            return DTypeError(f"{call}: there is no {word}=. Give the axes alone.")
     try:
-        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
     except TypeError:
         return None  # Python has said which argument is missing or unknown
     for name, value in bound.arguments.items():
         parameter = bound.signature.parameters[name]
-        kind = _one_name(str(parameter.annotation))
+        kinds = _kinds(_evaluated(parameter.annotation, function))
         values = value if parameter.kind is parameter.VAR_POSITIONAL else [value]
-        bad = next((v for v in values if not _fits(v, kind)), inspect.Parameter.empty)
+        bad = next((v for v in values if not _fits(v, kinds)), inspect.Parameter.empty)
         if bad is not inspect.Parameter.empty:
-            call = function.__qualname__.removesuffix(".__init__")
-            return DTypeError(
-                f"{call}: {name} is {_shown(bad)}, of type {type(bad).__name__}. "
-                f"Give {' or '.join(dict.fromkeys(_wanted(word) for word in _split(kind)))}{_wrapping(bad, kind)}."
-            )
+            wanted = " or ".join(dict.fromkeys(map(_wanted, kinds)))
+            is_data = isinstance(bad, (bool, int, float, list, tuple)) or hasattr(bad, "__array__")
+            remedy = "; wrap data in Tensor(..)" if is_data and AnyTensor in kinds else ""
+            return DTypeError(f"{call}: {name} is {_shown(bad)}, of type {type(bad).__name__}. Give {wanted}{remedy}.")
     return None
 
 
-def _one_name(kind: str) -> str:
-    """An annotation with every name of a tensor's class as Self, and short names written out."""
-    for word in _TENSORS:
-        kind = kind if kind != word else "Self"
-        kind = kind.replace(f"[{word}]", "[Self]").replace(f"{word} |", "Self |")
-    return " | ".join(_SHORT.get(word, word) for word in _split(kind))
+def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+    """The type that an annotation names; Any where that is for type checkers only."""
+    try:
+        return eval(annotation, inspect.unwrap(function).__globals__) if isinstance(annotation, str) else annotation
+    except (NameError, TypeError):
+        return Any
 
 
-def _split(kind: str) -> list[str]:
-    """The alternatives of an annotation."""
-    words, depth = [""], 0
-    for letter in kind:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "|" and not depth:
-            words.append("")
-        else:
-            words[-1] += letter
-    return [word.strip() for word in words]
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    """The alternatives of a type, every class of tensors as AnyTensor."""
+    if get_origin(kind) in (Union, UnionType):
+        return tuple(one for alternative in get_args(kind) for one in _kinds(alternative))
+    bound = kind.__bound__ if isinstance(kind, TypeVar) else kind
+    is_tensor = bound is Self or (isinstance(bound, type) and issubclass(bound, AnyTensor))
+    return (AnyTensor,) if is_tensor else (kind,)
 
 
-def _fits(value: Any, kind: str) -> bool:
-    return any(_fits_word(value, word) for word in _split(kind))
+def _fits(value: Any, kinds: tuple[Any, ...]) -> bool:
+    return any(_fits_one(value, kind) for kind in kinds)
 
 
-def _fits_word(value: Any, word: str) -> bool:
+def _fits_one(value: Any, kind: Any) -> bool:
+    """Whether a value may be given for a type that is no union. What has no word of ours is not judged."""
     given: Any = value  # what the checks leave of its type is not enough
-    name, _, inner = word.partition("[")
-    inner = inner[:-1]
-    is_tensor = isinstance(getattr(value, "uop", None), UOp) and not isinstance(value, SymbolicSize)
-    if name == "Self":
-        return is_tensor
-    if name == "None":
-        return value is None
-    if name == "int":
-        is_whole = isinstance(value, (Integral, UOp, SymbolicSize)) or not getattr(value, "shape", True)
-        return is_whole and (not is_tensor or given.dtype.is_int)
-    if name == "float":
-        return isinstance(value, (Real, UOp, SymbolicSize)) or not getattr(value, "shape", True)
-    if name in ("str", "bool"):
-        return isinstance(value, str) if name == "str" else isinstance(value, bool) or not isinstance(value, str)
-    if name in ("Sequence", "Iterable"):
+    origin, inner = get_origin(kind) or kind, get_args(kind)
+    is_tensor = isinstance(value, AnyTensor)
+    if origin in (int, float):
+        number = Integral if origin is int else Real
+        is_number = isinstance(value, (number, UOp, SymbolicSize)) or not getattr(value, "shape", True)
+        return is_number and (origin is float or not is_tensor or given.dtype.is_int)
+    if origin is bool:
+        return isinstance(value, bool) or not isinstance(value, str)
+    if origin in (Sequence, Iterable):
         if not isinstance(value, Iterable) or isinstance(value, (str, bytes)) or is_tensor:
             return False
         if not hasattr(value, "__len__"):
-            return name == "Iterable"  # what it gives has been used up
-        return all(_fits(v, inner) for v in value)
-    if name in ("os.PathLike", "Mapping"):
-        return hasattr(value, "__fspath__") if name == "os.PathLike" else isinstance(value, Mapping)
-    if name == "tuple":
-        kinds = [k.strip() for k in inner.split(",")]
-        is_same = isinstance(value, (tuple, list)) and len(value) == len(kinds)
-        return is_same and all(map(_fits, given, kinds))
-    return True
+            return origin is Iterable  # what it gives has been used up
+        return all(_fits(v, _kinds(inner[0])) for v in value)
+    if origin is tuple:
+        is_same = isinstance(value, (tuple, list)) and len(value) == len(inner)
+        return is_same and all(map(_fits, given, map(_kinds, inner)))
+    return isinstance(value, origin) if origin in _WORDS else True
 
 
-def _wanted(word: str) -> str:
-    name, _, inner = word.partition("[")
-    if name in ("Sequence", "Iterable"):
-        return _SEVERAL.get(inner[:-1], "a pair of whole numbers for each axis")
-    return _WORDS.get(name, name)
+def _wanted(kind: Any) -> str:
+    if get_origin(kind) in (Sequence, Iterable):
+        kinds = _kinds(*get_args(kind))
+        return _SEVERAL.get(kinds[0], "a pair of whole numbers for each axis")
+    kind = get_origin(kind) or kind
+    return str(_WORDS.get(kind, getattr(kind, "__name__", kind)))
 
 
 def _shown(value: Any) -> str:
     shape = getattr(value, "shape", None)
     return f"data of shape {shape}" if isinstance(shape, tuple) and shape else reprlib.repr(value)
-
-
-def _wrapping(value: Any, kind: str) -> str:
-    is_data = isinstance(value, (bool, int, float, list, tuple)) or hasattr(value, "__array__")
-    return "; wrap data in Tensor(..)" if is_data and "Self" in _split(kind) else ""

@@ -46,7 +46,7 @@ from kernmill.ir import (
     setting,
 )
 
-from .arguments import refuse
+from .arguments import AnyTensor, refuse
 from .size import SymbolicSize, as_node, shown
 
 if TYPE_CHECKING:
@@ -155,15 +155,13 @@ _changes = 0
 _putting = process_lock()  # what a collection deletes may put something, too
 
 
-class Lazy:
+class Lazy(AnyTensor):
     """A box around one UOp. The box can be given another node; a node never changes."""
 
     uop: UOp
     requires_grad: bool
     grad: Self | None
     _device: str | None  # None: made of constants only, at home everywhere
-
-    __array_ufunc__ = None  # NumPy operators leave the work to ours
 
     @classmethod
     def _make(cls, uop: UOp, device: str | None = None, requires_grad: bool = False) -> Self:

@@ -82,7 +82,7 @@ def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> 
     if entry.type.dtype is None:
         if not requantize:
             raise FormatError(
-                f"{file.where}: tensor {entry.name!r} is {entry.type.name} already; quantised twice it loses more than "
+                f"{file.where}: tensor {entry.name!r} is {entry.type.name} already; quantized twice it loses more than "
                 "once. Start from an F16, BF16 or F32 file, or ask for it with --requantize."
             )
         if entry.type.name not in BLOCKS:

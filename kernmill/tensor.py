@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import (
@@ -30,10 +31,11 @@ from kernmill.runtime import buffer_node, download, realize
 
 from .autograd import filled
 from .autograd import gradient as gradient_of
-from .lazy import Lazy, expressions, fits, keep_track, trace_origins
+from .lazy import Lazy, expressions, fits, is_grad_enabled, keep_track, trace_origins
 from .methods.casting import Casting
 from .methods.creation import host_array
 from .methods.movement import expand_whole
+from .methods.other_names import instead_of
 from .size import as_node, shown
 from .variable import given_values
 
@@ -45,6 +47,15 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, np.dtype[Any]]
 
 __all__ = ["Tensor"]
+
+# of NumPy's functions those that are operators
+_OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
+    "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow, "matmul": operator.matmul,
+    "bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
+    "left_shift": operator.lshift, "right_shift": operator.rshift, "equal": operator.eq, "not_equal": operator.ne,
+    "less": operator.lt, "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
+}  # fmt: skip
 
 _leaf_numbers = itertools.count(1)
 _leaves: weakref.WeakKeyDictionary[UOp, weakref.ref[Conversions]] = weakref.WeakKeyDictionary()
@@ -70,6 +81,14 @@ class Conversions(Casting):
     def is_floating_point(self) -> bool:
         """Whether the dtype is a float."""
         return self.dtype.is_float
+
+    if not TYPE_CHECKING:  # to a checker it would be every name that there could be
+
+        def __getattr__(self, name: str) -> Any:
+            """No such method: what is written here for one of another library."""
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            hint = instead_of(name, type(self))
+            raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
 
     # --- realizing
     @property
@@ -132,6 +151,22 @@ class Conversions(Casting):
             return array.astype(dtype)
         return array.copy() if copy else array
 
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions get what np.asarray gives, and their results are NumPy's."""
+        return function(*_as_arrays(args), **_as_arrays(kwargs))
+
+    def __array_ufunc__(self, function: Any, call: str, *inputs: Any, **options: Any) -> Any:
+        """NumPy's operators leave the work to ours: `array + tensor` is a tensor, `np.exp(tensor)` an array."""
+        ours = _OPERATORS.get(function.__name__)
+        if ours is not None and call == "__call__" and not options:
+            return ours(self._tensor(inputs[0]), inputs[1])
+        if self.requires_grad and is_grad_enabled():
+            raise GradientError(
+                f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
+                "Use the method of Tensor, or give NumPy t.detach()."
+            )
+        return getattr(function, call)(*_as_arrays(inputs), **_as_arrays(options))
+
     def __dlpack__(self, **options: Any) -> Any:
         if self.dtype is dtypes.bfloat16:
             raise DTypeError("__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float().")
@@ -167,6 +202,9 @@ class Conversions(Casting):
 
     def __int__(self) -> int:
         return int(self.item())
+
+    def __round__(self, digits: int = 0) -> Self:
+        return self.round(decimals=digits)
 
     def __index__(self) -> int:
         if not self.dtype.is_int or self.ndim:
@@ -206,7 +244,8 @@ class Conversions(Casting):
         import numpy as np
 
         text = np.array2string(self.numpy(), separator=", ", prefix="Tensor(", threshold=100)
-        return f"Tensor({text}, dtype={self.dtype.name}{grad})"
+        shape = f", shape={self.shape}" if 0 in self.shape and self.ndim > 1 else ""
+        return f"Tensor({text}{shape}, dtype={self.dtype.name}{grad})"
 
     # --- leaves
     def _is_leaf(self) -> bool:
@@ -276,10 +315,34 @@ def _stored(node: UOp) -> UOp | None:
     return node if node.storage is not None else None
 
 
+def _as_arrays(value: Any) -> Any:
+    """Arguments of a NumPy function, with arrays in place of tensors."""
+    if isinstance(value, Conversions):
+        return value.numpy()
+    if type(value) in (list, tuple):
+        return type(value)(map(_as_arrays, value))
+    return {name: _as_arrays(one) for name, one in value.items()} if type(value) is dict else value
+
+
 def _read_only(array: Array) -> Array:
     array = array.view()
     array.flags.writeable = False
     return array
+
+
+def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
+    """An operator such as `+=`: every name of the tensor sees the new values."""
+
+    def update(self: Tensor, other: Operand) -> Tensor:
+        result: Tensor = getattr(self, method)(other)
+        if result.dtype is not self.dtype:
+            raise DTypeError(
+                f"{sign}=: the result is {result.dtype.name} and does not go into a {self.dtype.name} tensor. "
+                f"Write x = x {sign} y, or cast."
+            )
+        return self.assign(result)
+
+    return update
 
 
 @trace_origins
@@ -360,25 +423,19 @@ class Tensor(Conversions):
         self._put(other.uop)
         self._device, self.requires_grad = other._device, other.requires_grad
 
-    def _in_place(self, result: Tensor, call: str) -> Self:
-        if result.dtype is not self.dtype:
-            raise DTypeError(
-                f"{call}: the result is {result.dtype.name} and does not go into a {self.dtype.name} tensor. "
-                f"Write x = x {call[0] if call[0] != '/' else '/'} y, or cast."
-            )
-        return self.assign(result)
-
-    def __iadd__(self, other: Operand) -> Self:
-        return self._in_place(self.add(other), "+=")
-
-    def __isub__(self, other: Operand) -> Self:
-        return self._in_place(self.sub(other), "-=")
-
-    def __imul__(self, other: Operand) -> Self:
-        return self._in_place(self.mul(other), "*=")
-
-    def __itruediv__(self, other: Operand) -> Self:
-        return self._in_place(self.div(other), "/=")
+    __iadd__, __isub__ = _updating("+", "add"), _updating("-", "sub")
+    __imul__, __ipow__ = _updating("*", "mul"), _updating("**", "pow")
+    __itruediv__, __ifloordiv__, __imod__ = (
+        _updating("/", "div"),
+        _updating("//", "floor_divide"),
+        _updating("%", "remainder"),
+    )
+    __iand__, __ior__, __ixor__ = (
+        _updating("&", "bitwise_and"),
+        _updating("|", "bitwise_or"),
+        _updating("^", "bitwise_xor"),
+    )
+    __ilshift__, __irshift__ = _updating("<<", "bitwise_left_shift"), _updating(">>", "bitwise_right_shift")
 
     # --- gradients
     def backward(self, gradient: Tensor | None = None) -> None:

@@ -27,12 +27,11 @@ def tensor_over(
     """
     import numpy as np
 
-    stored = np.dtype(_stored_as(dtype))
+    stored = np.dtype(dtype.stored_as)
     raw: Any = np.frombuffer(values, np.uint8)
     if raw.ctypes.data % stored.itemsize:
         raw = raw.copy()
     array = raw.view(stored.newbyteorder("<")).astype(stored, copy=False)
-    array = array.view(np.bool_) if dtype.is_bool else array
     place = device_name(device)
     return Tensor._make(reshape(upload(array, dtype, place, borrow=borrow), tuple(shape)), place)
 
@@ -59,11 +58,6 @@ def bytes_of(tensor: Tensor) -> memoryview:
     array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     raw: Any = array.reshape(-1).view(np.uint8)
     return memoryview(raw)
-
-
-def _stored_as(dtype: DType) -> str:
-    """The NumPy dtype that holds the values."""
-    return {"bfloat16": "uint16", "bool": "uint8"}.get(dtype.name, dtype.name)
 
 
 def _pickled(tensor: Tensor) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ AMX_CONFIG = bytes([1, *[0] * 15, *[64, 0] * AMX_TILES, *[0] * 16, *[16] * AMX_T
 
 
 def amx_instruction(u: UOp) -> str:
-    """The instruction of a TILE."""
+    """The instruction of a MMA."""
     name = _NAMES.get((u.src[0].dtype.scalar, u.src[1].dtype.scalar))
     if name is None or u.dtype.size_bytes != _TILE_BYTES:
         raise InternalError(f"amx: {u!r} is no product of tiles")
@@ -59,8 +59,8 @@ def tile_numbers(uops: Sequence[UOp]) -> dict[UOp, int]:
             loops.append((at, u))
         elif u.op is Ops.END:
             loops.pop()
-        elif u.dtype.size_bytes == _TILE_BYTES and u.op in (Ops.LOAD, Ops.REG, Ops.CARRY, Ops.AFTER, Ops.TILE):
-            before = u.src[2] if u.op is Ops.TILE else u.src[0]
+        elif u.dtype.size_bytes == _TILE_BYTES and u.op in (Ops.LOAD, Ops.REG, Ops.CARRY, Ops.AFTER, Ops.MMA):
+            before = u.src[2] if u.op is Ops.MMA else u.src[0]
             owner[u] = owner.get(before, u)
             begin.setdefault(owner[u], at)
         for tile in {owner[s] for s in u.src if s in owner}:  # in a loop it is needed again until the loop ends

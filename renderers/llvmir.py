@@ -45,7 +45,7 @@ _COMPARE = {
 }
 _INTRINSICS = {Ops.SQRT: "sqrt", Ops.TRUNC: "trunc", Ops.FLOOR: "floor", Ops.CEIL: "ceil", Ops.ROUND: "roundeven",
                Ops.ABS: "fabs", Ops.FMA: "fma"}  # fmt: skip
-LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST})
+LLVM_OPS = frozenset({*_BINARY, *_COMPARE, *_INTRINSICS, Ops.NEG, Ops.WHERE, Ops.CAST, Ops.BITCAST, Ops.FOLD})
 
 
 def llvm_type(dtype: DType, memory: bool = False) -> str:
@@ -420,11 +420,8 @@ class _Function:
         if u.op in _INTRINSICS and u.src[0].dtype.is_float:
             name = f"llvm.{_INTRINSICS[u.op]}.{_mangled(u.dtype)}"
             self.values[u] = self._define(self._call(kind, name, *((kind, o) for o in operands)))
-        elif u.op is Ops.ABS and u.dtype.kind in (Kind.INT, Kind.INDEX):
-            name = f"llvm.abs.{_mangled(u.dtype)}"
-            self.values[u] = self._define(self._call(kind, name, (kind, operands[0]), ("i1", "false")))
         elif u.op in _INTRINSICS and u.op is not Ops.FMA:
-            self.values[u] = operands[0]  # rounding an int, |x| of an unsigned one
+            self.values[u] = operands[0]  # rounding an int
         elif u.op in _COMPARE or u.op in _BINARY:
             self.values[u] = self._define(f"{_opcode(u.op, u.src[0].dtype)} {kind} {operands[0]}, {operands[1]}")
         else:
@@ -507,9 +504,9 @@ class _Function:
     def _tile(self, u: UOp) -> None:
         """A value that is a tile of a matrix unit (amx.py says which one): a sum stays where it is."""
         self.values[u] = ""
-        if u.op is Ops.REG or (u.op is Ops.TILE and u.src[2].is_const):
+        if u.op is Ops.REG or (u.op is Ops.MMA and u.src[2].is_const):
             self._unit("tilezero", self.tiles[u])
-        if u.op is Ops.TILE:
+        if u.op is Ops.MMA:
             self._unit(amx_instruction(u), *(self.tiles[s] for s in (u, *u.src[:2])))
         elif u.op is Ops.LOAD:
             self._unit("tileloadd64", self.tiles[u], f"ptr {self.values[u.src[0]]}", f"i64 {_LINE}")
@@ -530,37 +527,7 @@ class _Function:
                 self.allocas.append(memory)
 
     def _fold(self, u: UOp) -> None:
-        """Halves onto each other until one lane is left.
-
-        Whole numbers are added by LLVM's own op: it loses terms of products of bytes where it finds such a ladder.
-        """
-        vector = u.src[0]
-        name, lanes = self.values[vector], vector.dtype.lanes
-        if u.arg is Ops.ADD and u.dtype.is_int:
-            kind, many = llvm_type(u.dtype), llvm_type(vector.dtype)
-            add = f"llvm.vector.reduce.add.v{lanes}{kind}"
-            self.values[u] = self._define(self._call(kind, add, (many, name)))
-            return
-        while lanes > 1:
-            whole, half = vector.dtype.vec(lanes), vector.dtype.vec(lanes // 2)
-            kind = llvm_type(whole)
-            parts = (_numbers(range(first, first + lanes // 2)) for first in (0, lanes // 2))
-            low, high = (self._define(f"shufflevector {kind} {name}, {kind} poison, {part}") for part in parts)
-            name = self._combine(u.arg, half, low, high, lanes // 2)
-            lanes //= 2
-        kind = f"<1 x {llvm_type(u.dtype)}>"
-        self.values[u] = self._define(f"extractelement {kind} {name}, i64 0")
-
-    def _combine(self, op: Op, dtype: DType, a: str, b: str, lanes: int) -> str:
-        kind = f"<{lanes} x {llvm_type(dtype.scalar)}>"
-        boolean = f"<{lanes} x i1>"
-        if op in (Ops.MAX, Ops.MIN) and not dtype.is_bool:
-            sign = "gt" if op is Ops.MAX else "lt"
-            compare = f"fcmp o{sign}" if dtype.is_float else f"icmp {'s' if dtype.kind is Kind.INT else 'u'}{sign}"
-            better = self._define(f"{compare} {kind} {a}, {b}")
-            best = self._define(f"select {boolean} {better}, {kind} {a}, {kind} {b}")
-            if not dtype.is_float:
-                return best
-            lost = self._define(f"fcmp uno {kind} {a}, {a}")
-            return self._define(f"select {boolean} {lost}, {kind} {a}, {kind} {best}")
-        return self._define(f"{_opcode(op, dtype)} {kind} {a}, {b}")
+        """A sum of ints; other folds are decomposed."""
+        kind, vector = llvm_type(u.dtype), u.src[0]
+        operand = llvm_type(vector.dtype), self.values[vector]
+        self.values[u] = self._define(self._call(kind, f"llvm.vector.reduce.add.{_mangled(vector.dtype)}", operand))

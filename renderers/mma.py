@@ -33,6 +33,6 @@ _FUNCTION = """static float4 mma_{kind}(uint4 a, uint2 b, float4 c) {{
 
 
 def mma_function(u: UOp) -> tuple[str, str]:
-    """The name and the text of a function that does what a TILE does."""
+    """The name and the text of a function that does what a MMA does."""
     kind = _NAMES[u.src[0].dtype.scalar]
     return f"mma_{kind}", _FUNCTION.format(kind=kind)

@@ -53,7 +53,7 @@ class _Body(Values):
             Ops.PARAM: self.param, Ops.VARIABLE: self.variable, Ops.CONST: self.constant, Ops.LOCAL: self.local,
             Ops.INDEX: lambda u: None, Ops.PREFETCH: lambda u: None, Ops.LOAD: self.load, Ops.STORE: self.store,
             Ops.RANGE: self.open, Ops.END: self.close, Ops.REG: self.copy, Ops.CARRY: self.copy, Ops.SET: self.set,
-            Ops.AFTER: self.after, Ops.BARRIER: self.barrier, Ops.TILE: self.tile,
+            Ops.AFTER: self.after, Ops.BARRIER: self.barrier, Ops.MMA: self.mma,
         }  # fmt: skip
 
     def text(self) -> str:
@@ -153,8 +153,10 @@ class _Body(Values):
             self.emit("}")
 
     def copy(self, u: UOp) -> None:
-        """REG, a variable; or CARRY, a copy, since that may be set before its old value was last read."""
-        if u.src[0] in self.masks:
+        """REG, a variable; CARRY of one, a copy: that may be set before its old value was last read; or of memory."""
+        if u.op is Ops.CARRY and u.src[0].op is not Ops.REG:
+            self.after(u)
+        elif u.src[0] in self.masks:
             self.define_mask(u, self.masks[u.src[0]], self.values[u.src[0]])
         else:
             self.define(u, self.values[u.src[0]])
@@ -185,8 +187,8 @@ class _Body(Values):
         self.emit("barrier(CLK_LOCAL_MEM_FENCE);")
 
     # --- a matrix unit
-    def tile(self, u: UOp) -> None:
-        """TILE: its function."""
+    def mma(self, u: UOp) -> None:
+        """MMA: its function."""
         name, text = mma_function(u)
         self.helpers[text] = None
         self.define(u, f"{name}({', '.join(self.values[s] for s in u.src)})")

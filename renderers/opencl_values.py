@@ -54,7 +54,7 @@ class Values:
         self.converts = False
         self.vectors: dict[Op, Callable[[UOp], None]] = {
             Ops.CAST: self._cast_vector, Ops.WHERE: self._select, Ops.BROADCAST: self._lanes, Ops.LANE: self._lane,
-            Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle, Ops.FOLD: self._fold,
+            Ops.LANES: self._lanes, Ops.SHUFFLE: self._shuffle,
         }  # fmt: skip
 
     def emit(self, text: str) -> None:
@@ -188,8 +188,7 @@ class Values:
         if op in _FUNCTIONS and dtype.is_float:
             return self.call(_FUNCTIONS[op], dtype, *((dtype, operand) for operand in operands))
         if op in _FUNCTIONS and op is not Ops.FMA:
-            signed = op is Ops.ABS and dtype.kind is Kind.INT  # else: rounding an int, |x| of an unsigned one
-            return self.int_abs(dtype, operands[0]) if signed else operands[0]
+            return operands[0]  # rounding an int
         if op is Ops.NEG:
             if dtype.is_float:
                 return f"-{operands[0]}"
@@ -254,12 +253,6 @@ class Values:
         else:
             self.define(u, self.arithmetic(u.op, u.dtype, [self.values[s] for s in u.src]))
 
-    def int_abs(self, dtype: DType, a: str) -> str:
-        """|x| of signed ints."""
-        kind = self.type_name(dtype)
-        self.declare("abs", f"u{kind}", kind)
-        return f"as_{kind}(abs({a}))"
-
     def _cast_vector(self, u: UOp) -> None:
         """CAST."""
         (x,) = u.src
@@ -310,33 +303,6 @@ class Values:
             self.define_mask(u, bits, text)
         else:
             self.define(u, text)
-
-    def _fold(self, u: UOp) -> None:
-        """Halves onto each other until one lane is left."""
-        vector = u.src[0]
-        is_mask = u.dtype.is_bool
-        name, lanes = self.named(vector), vector.dtype.lanes
-        while lanes > 1:
-            lanes //= 2
-            low, high = (f"{name}.lo", f"{name}.hi")
-            if is_mask:
-                text, kind = mask_op(u.arg, low, high), self.mask_type(lanes, self.masks[vector]) if lanes > 1 else ""
-                kind = kind or self.type_name(INTS[self.masks[vector]])
-            else:
-                text, kind = self.combine(u.arg, u.dtype.vec(lanes), low, high), self.type_name(u.dtype.vec(lanes))
-            name = self.fresh()
-            self.emit(f"{kind} {name} = {text};")
-        if is_mask:
-            self.define(u, f"{name} != 0")
-        else:
-            self.values[u] = name
-
-    def combine(self, op: Op, dtype: DType, a: str, b: str) -> str:
-        """Two halves folded with an op; max and min keep a nan of either side."""
-        if op not in (Ops.MAX, Ops.MIN):
-            return self.arithmetic(op, dtype, [a, b])
-        better = f"{a} {'>' if op is Ops.MAX else '<'} {b}"
-        return f"(({better}) | ({a} != {a})) ? {a} : {b}" if dtype.is_float else f"({better}) ? {a} : {b}"
 
 
 _OF_MASKS: dict[Op, str] = {

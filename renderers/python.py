@@ -129,8 +129,8 @@ def _expression(u: UOp, names: dict[UOp, str]) -> str:
             return f"bitcast_{rounder_name(u.src[0].dtype)}_{rounder_name(u.dtype)}({src[0]})"
         case Ops.CAST:
             return f"{rounder_name(u.dtype)}({src[0]})"
-        case Ops.TILE:
-            return f"[{rounder_name(u.dtype)}(x) for x in tile({', '.join([*src, *map(str, u.arg)])})]"
+        case Ops.MMA:
+            return f"[{rounder_name(u.dtype)}(x) for x in mma({', '.join([*src, *map(str, u.arg)])})]"
     if u.op.group not in (Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY):
         raise InternalError(f"python: {u!r} has no text")
     text = f"{src[0]} {_INFIX[u.op]} {src[1]}" if u.op in _INFIX else f"{function_name(u.op)}({', '.join(src)})"

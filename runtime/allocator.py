@@ -13,19 +13,21 @@ import ctypes
 import mmap
 import os
 import threading
-import weakref
+from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import InternalError, OutOfMemoryError
+from kernmill.ir import InternalError, OutOfMemoryError, process_lock
 
-__all__ = ["ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator"]
+__all__ = [
+    "ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator", "Lease", "available_memory",
+    "total_memory",
+]  # fmt: skip
 
 ALIGNMENT_BYTES = 64
 PADDING_BYTES = 64
 _LARGE_BYTES = 1 << 20
 SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
 _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack, and untouched slack costs no memory
-_allocators: weakref.WeakSet[HostAllocator] = weakref.WeakSet()
 
 
 class Block:
@@ -61,6 +63,18 @@ class Block:
         return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
 
 
+class Lease:
+    """A block in use: it is given back when nothing holds this any more."""
+
+    __slots__ = ("_give_back", "block")
+
+    def __init__(self, block: Block, give_back: Callable[[Block], None]) -> None:
+        self.block, self._give_back = block, give_back
+
+    def __del__(self) -> None:
+        self._give_back(self.block)
+
+
 class HostAllocator:
     """Allocates and caches blocks; any thread may call it. Other memory than the system's is a subclass."""
 
@@ -68,13 +82,12 @@ class HostAllocator:
     most_bytes = 1 << 62  # of a block
 
     def __init__(self, cache_limit_bytes: int | None = None, *, device: str = "LLVM") -> None:
-        self.cache_limit_bytes = _total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
+        self.cache_limit_bytes = total_memory() // 4 if cache_limit_bytes is None else cache_limit_bytes
         self._device = device
-        self._lock = threading.Lock()
+        self._lock = process_lock(threading.Lock)
         self._returned: collections.deque[Block] = collections.deque()
         self._free: dict[int, list[Block]] = {}  # capacity -> blocks, the most recently freed (still in cache) last
         self._live_bytes = self._cached_bytes = self._clock = 0
-        _allocators.add(self)
 
     def alloc(self, nbytes: int) -> Block:
         """A block of at least `nbytes`, 64-byte aligned, from the cache if one of its size is there.
@@ -129,10 +142,6 @@ class HostAllocator:
         with self._lock:
             self._collect()
             return self._live_bytes, self._cached_bytes
-
-    def renew_after_fork(self) -> None:
-        """In a forked child: a thread that is not here may have held the lock."""
-        self._lock = threading.Lock()
 
     def _collect(self) -> None:
         """Take in what was given back. Call with the lock held."""
@@ -192,26 +201,19 @@ class HostAllocator:
 
     def free_bytes(self) -> int:
         """What the system still has."""
-        return _available_memory()
+        return available_memory()
 
 
-def _after_fork() -> None:
-    for allocator in list(_allocators):
-        allocator.renew_after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _total_memory() -> int:
+def total_memory() -> int:
+    """Bytes that the machine has; 4 GiB where the system does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return 4 << 30
 
 
-def _available_memory() -> int:
+def available_memory() -> int:
+    """Bytes that the system can give now: free pages, and those of files that it would take back."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             for line in file:
@@ -219,7 +221,7 @@ def _available_memory() -> int:
                     return int(line.split()[1]) << 10
     except (OSError, ValueError):
         pass
-    return _total_memory()
+    return total_memory()
 
 
 def _human(nbytes: int) -> str:

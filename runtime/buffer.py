@@ -1,8 +1,8 @@
 """class Buffer: the memory of one tensor on one device.
 
 A buffer owns a block of its device's allocator, or borrows host memory that someone else owns (a NumPy array that
-came in without a copy), or is a piece of another buffer (a place in a planned arena). It gives its block back when it
-dies.
+came in without a copy), or is a piece of another buffer (a place in a planned arena). A block goes back when the
+last buffer in it dies.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from kernmill.ir import DType, Ops, UOp
+
+from .allocator import Block, Lease
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,7 +42,7 @@ class Buffer:
         self.device = device
         self.dtype = dtype
         self.numel = numel
-        self.owner = owner  # whatever must live as long as the memory: a block, another Buffer, an array
+        self.owner = owner  # lives as long as the memory: a Lease, the Buffer that this is a piece of, an array
         self.address = address  # of the first value, as kernels of the device see it
         self.is_borrowed = is_borrowed  # somebody else's memory: never written
         self.makers: list[weakref.ref[UOp]] = []  # expressions whose value was put here
@@ -50,6 +52,20 @@ class Buffer:
     def nbytes(self) -> int:
         """Bytes of all values."""
         return self.numel * self.dtype.size_bytes
+
+    @property
+    def whole(self) -> Buffer:
+        """What this is a piece of, and that of; itself, if of nothing."""
+        found = self
+        while isinstance(found.owner, Buffer):
+            found = found.owner
+        return found
+
+    @property
+    def block(self) -> Block | None:
+        """The block of its device that it lies in; None for memory that is no device's."""
+        owner = self.whole.owner
+        return owner.block if isinstance(owner, Lease) else None
 
     def forget_makers(self) -> None:
         """Before other values are written here: the expressions are computed anew when asked for again."""
@@ -78,13 +94,10 @@ class Buffer:
         if export is None:
             export = _Export(self, {
                 "version": 3, "shape": (self.numel,), "data": (address or self.address, False),
-                "typestr": np.dtype(_NUMPY.get(self.dtype.name, self.dtype.name)).str,
+                "typestr": np.dtype(self.dtype.stored_as).str,
             })  # fmt: skip
             self._export = weakref.ref(export)
         return np.asarray(export)
-
-
-_NUMPY = {"bfloat16": "uint16"}
 
 
 def buffer_node(buffer: Buffer) -> UOp:

@@ -26,13 +26,14 @@ _PARTS = 4  # that each thread finds
 def find_chains(calls: Sequence[Call], caches: Sequence[int], threads: int) -> list[Chain]:
     """The launches as chains in order, some of one launch; nothing where all are. `caches`: bytes that a launch may
     leave to the next one, smallest first; where launches would have too little to do at a time, the next is taken."""
+    if len(calls) < 2 or sum(call.program.work_ns for call in calls) < _WORTH_NS:
+        return []
     found: list[Chain] = []
-    if len(calls) > 1 and sum(call.program.work_ns for call in calls) >= _WORTH_NS:
-        for place, call in enumerate(calls):
-            if not found or not found[-1].takes(call, caches, _PARTS * threads):
-                found.append(Chain(place, place))
-                if not found[-1].takes(call, caches, _PARTS * threads):
-                    found[-1] = Chain(place, place + 1, call.threads, call.threads, call.program.work_ns)
+    for place, call in enumerate(calls):
+        if not found or not found[-1].takes(call, caches, _PARTS * threads):
+            found.append(Chain(place, place))
+            if not found[-1].takes(call, caches, _PARTS * threads):
+                found[-1] = Chain(place, place + 1, call.threads, call.threads, call.program.work_ns)
     return found if len(found) < len(calls) else []
 
 

@@ -71,21 +71,22 @@ class CompileCache:
     def get(self, key: str) -> Entry | None:
         """The entry, or None. A damaged file is deleted and counts as a miss."""
         path = self._path(key)
-        if path is not None:
-            try:
-                raw, age_s = _read_file(path)
-            except OSError:
-                raw, age_s = None, 0.0
-            if raw is not None:
-                entry = _decode(raw, key)
-                if entry is not None:
-                    self.hits += 1
-                    if age_s > _TOUCH_S:
-                        self._try(os.utime, path)
-                    return entry
-                self._try(os.unlink, path)
-        self.misses += 1
-        return None
+        entry = None if path is None else self._entry_at(path, key)
+        self.hits += entry is not None
+        self.misses += entry is None
+        return entry
+
+    def _entry_at(self, path: str, key: str) -> Entry | None:
+        try:
+            raw, age_s = _read_file(path)
+        except OSError:
+            return None
+        entry = None if raw is None else _decode(raw, key)
+        if entry is None and raw is not None:
+            self._try(os.unlink, path)
+        elif age_s > _TOUCH_S:
+            self._try(os.utime, path)
+        return entry
 
     def put(self, key: str, payload: bytes, header: Mapping[str, object]) -> None:
         """Store an entry. A failure to write is not an error: the cache is then without it."""

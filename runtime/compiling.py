@@ -16,12 +16,14 @@ from .compile_cache import default_cache
 from .device import Device, GroupTooLarge, Program
 from .schedules import given_schedule, symbol
 
-__all__ = ["Rendered", "Unfinished", "compile_with", "heuristic_schedule", "render", "schedule_of"]
+__all__ = [
+    "Rendered", "Unfinished", "compile_with", "given_actions", "heuristic_schedule", "render", "schedule_of",
+]  # fmt: skip
 
 
-def heuristic_schedule(device: Device, kernel: Kernel, target: Target | None = None) -> list[Action]:
-    """What the heuristic chooses; for another target than the device's where one is given."""
-    return parse_schedule("\n".join(optimize_loops(kernel.ast, target or device.target).arg.actions))
+def heuristic_schedule(device: Device, kernel: Kernel) -> list[Action]:
+    """What the heuristic chooses."""
+    return parse_schedule("\n".join(optimize_loops(kernel.ast, device.target).arg.actions))
 
 
 class Rendered(NamedTuple):
@@ -45,7 +47,7 @@ class Unfinished:
         counters.compiled += 1
         try:
             actions = None if self.given is None else parse_schedule(self.given)
-            rendered = render(self.device, self.kernel, actions, self.target, is_chosen=self.given is None)
+            rendered = render(self.device, self.kernel, actions, self.target)
         except GroupTooLarge:
             if not self.shrunk():
                 raise
@@ -97,27 +99,19 @@ def compile_with(device: Device, kernel: Kernel, actions: list[Action]) -> Progr
 
 
 def render(
-    device: Device,
-    kernel: Kernel,
-    actions: list[Action] | None = None,
-    target: Target | None = None,
-    *,
-    is_chosen: bool = False,
+    device: Device, kernel: Kernel, actions: list[Action] | None = None, target: Target | None = None
 ) -> Rendered:
-    """Lower and render, from scratch; by default with the schedule in force, with `is_chosen` the heuristic's.
+    """Lower and render, from scratch, with these actions, or with those that the heuristic chooses.
 
-    Where what the heuristic has chosen does not fit, the loops are left as they are, with a warning: its faults stop
-    nobody but our own tests. A bug on the way is reported with the kernel's UOps and schedule.
+    Where what it has chosen does not fit, the loops are left as they are, with a warning: its faults stop nobody but
+    our own tests. A bug on the way is reported with the kernel's UOps and schedule.
     """
     target = target or device.target
-    if actions is None and not is_chosen:
-        given = given_schedule(device, kernel)
-        actions, is_chosen = None if given is None else parse_schedule(given), given is None
     try:
         ast = optimize_loops(kernel.ast, target, actions)
         uops = lower(kernel.ast, target, is_checked=bool(setting("CHECK")), optimized=ast)
     except CompileError as error:
-        if not is_chosen or setting("CHECK"):
+        if actions is not None or setting("CHECK"):
             raise
         warnings.warn(f"{error} The heuristic chose it: please report that. The kernel will be slow.", stacklevel=2)
         return render(device, kernel, [], target)
@@ -145,10 +139,16 @@ def _check_group(device: Device, kernel: Kernel, uops: list[UOp]) -> None:
         )
 
 
-def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
-    """The actions in force: those written in OVERRIDE, else those that a search has stored, else the heuristic's."""
+def given_actions(device: Device, kernel: Kernel) -> list[Action] | None:
+    """Those written in OVERRIDE, else those that a search has stored; None: what the heuristic chooses is in force."""
     given = given_schedule(device, kernel)
-    return heuristic_schedule(device, kernel) if given is None else parse_schedule(given)
+    return None if given is None else parse_schedule(given)
+
+
+def schedule_of(device: Device, kernel: Kernel) -> list[Action]:
+    """The actions in force."""
+    given = given_actions(device, kernel)
+    return heuristic_schedule(device, kernel) if given is None else given
 
 
 def describe(kernel: Kernel, device: Device) -> dict[str, object]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, process_lock, setting
 from kernmill.renderers import Renderer
@@ -149,8 +149,8 @@ class Event:
 class Device(ABC):
     """One device. `must`: renderer, compile, load, run. Everything else has a default that is right for host memory."""
 
-    kind: ClassVar[str] = "cpu"  # cpu, gpu, igpu or accel
-    description: ClassVar[str] = ""
+    kind: str = "cpu"  # cpu, gpu, igpu or accel
+    description: str = ""
 
     def __init__(self, name: str, index: int = 0) -> None:
         self.name = name

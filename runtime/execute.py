@@ -26,9 +26,10 @@ from kernmill.ir import (
 )
 
 from . import later
+from .allocator import Lease
 from .buffer import Buffer, buffer_node
 from .build import build
-from .device import Call, Device, canonical_name, get_device
+from .device import Call, canonical_name, get_device
 from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
 from .views import opened, views
@@ -38,20 +39,6 @@ __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "ta
 
 _lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
-
-
-class _Owner:
-    """Gives a block back to its device when the last buffer in it is gone."""
-
-    __slots__ = ("block", "device")
-
-    def __init__(self, device: Device, size_bytes: int) -> None:
-        self.device = device
-        self.block = device.allocate(size_bytes)
-
-    def __del__(self) -> None:
-        if hasattr(self, "block"):
-            self.device.free(self.block)
 
 
 class Stale:
@@ -65,8 +52,9 @@ STALE = Stale()
 
 def allocate_buffer(device: str, dtype: DType, count: int) -> Buffer:
     """Memory for `count` values; contents are whatever was there. Raises OutOfMemoryError."""
-    owner = _Owner(get_device(device), max(1, count * dtype.size_bytes))
-    return Buffer(device, dtype, count, owner, owner.block.address)
+    place = get_device(device)
+    block = place.allocate(max(1, count * dtype.size_bytes))
+    return Buffer(device, dtype, count, Lease(block, place.free), block.address)
 
 
 def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UOp:
@@ -180,7 +168,7 @@ class _Run:
             if size <= get_device(device).props().max_alloc_bytes  # else each buffer has a block of its own
         }
         buffers: list[Buffer] = []
-        for number, wanted in enumerate(plan.schedule.buffers):
+        for number, wanted in enumerate(plan.graph.buffers):
             if wanted.slot is not None:
                 buffers.append(self.storages[wanted.slot])
             elif number in plan.memory.offsets and wanted.device in arenas:
@@ -189,13 +177,16 @@ class _Run:
                 buffers.append(Buffer(wanted.device, wanted.dtype, wanted.numel, arena, address))
             else:
                 buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
+        parts = {id(part) for part in self.parts.values()}
+        of_parts = [number for number in plan.graph.results if id(buffers[number]) in parts]
+        self.own = {n: allocate_buffer(buffers[n].device, buffers[n].dtype, buffers[n].numel) for n in of_parts}
         return buffers
 
     def launch(self, plan: Plan, buffers: list[Buffer]) -> None:
         """Run the items; kernels of one device that follow each other go as one batch."""
         batch: list[tuple[Kernel, Call]] = []
         record = current_recording()
-        for item, program in zip(plan.schedule.items, plan.programs, strict=True):
+        for item, program in zip(plan.graph.items, plan.programs, strict=True):
             if not isinstance(item, Kernel):
                 run_batch(batch)
                 batch = []
@@ -212,22 +203,19 @@ class _Run:
         run_batch(batch)
 
     def finish(self, plan: Plan, buffers: list[Buffer]) -> None:
-        failed = [check.message for check in plan.schedule.checks if download_scalar(buffers[check.buffer])]
+        failed = [check.message for check in plan.graph.checks if download_scalar(buffers[check.buffer])]
         record = current_recording()
         if record is not None:
-            for check in plan.schedule.checks:
+            for check in plan.graph.checks:
                 record.add_check(buffers[check.buffer], check.message)
-        written = {number for item in plan.schedule.items if isinstance(item, Kernel) for number in item.outputs}
-        for number, wanted in enumerate(plan.schedule.buffers):
+        written = {number for item in plan.graph.items if isinstance(item, Kernel) for number in item.outputs}
+        for number, wanted in enumerate(plan.graph.buffers):
             if wanted.slot is not None and number in written:
                 take_over(self.leaves[wanted.slot])
-        parts = {id(part) for part in self.parts.values()}
-        for number in plan.schedule.results if parts else ():
-            part = buffers[number]
-            if id(part) in parts:  # a result has memory of its own
-                buffers[number] = allocate_buffer(part.device, part.dtype, part.numel)
-                copy_between(buffers[number], part)
-        for root, number in zip(self.roots, plan.schedule.results, strict=True):
+        for number, own in self.own.items():  # a result that is a part of other memory has its own
+            copy_between(own, buffers[number])
+            buffers[number] = own
+        for root, number in zip(self.roots, plan.graph.results, strict=True):
             if not failed or root.op is Ops.ASSIGN:
                 root.storage = buffers[number]
                 buffers[number].makers.append(weakref.ref(root))

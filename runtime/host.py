@@ -187,7 +187,8 @@ def amx_refusal() -> str:
 # --- caches and threads -----------------------------------------------------------------------------------------------
 
 
-def _caches(root: str = "/sys/devices/system/cpu/cpu0/cache") -> tuple[int, int, int]:
+def _caches() -> tuple[int, int, int]:
+    root = "/sys/devices/system/cpu/cpu0/cache"
     sizes: list[int] = list(_DEFAULT_CACHES)
     for index in range(5):
         try:

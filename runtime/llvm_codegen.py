@@ -11,11 +11,10 @@ import importlib.util
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kernmill.ir import CompileError, setting
+from kernmill.ir import CompileError, before_forks, process_lock, setting
 
 from .compile_cache import CompileCache, cache_key
 from .host import Host, usable_cpus
@@ -27,19 +26,17 @@ __all__ = [
 ]  # fmt: skip
 
 _FORMAT = 2  # raise it when the same text and host would give other bytes for a reason in this file
-_lock = threading.RLock()  # llvmlite has one global lock anyway; a fork waits for it, and with it for LLVM
+_lock = process_lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-def compile_ir(text: str, host: Host, level: int = 2) -> bytes:
+def compile_ir(text: str, host: Host) -> bytes:
     """Object file (of the system's own format) for a module in LLVM IR text.
 
     Raises:
         CompileError: LLVM refuses the text; the message shows the line and its neighbours.
     """
-    return bytes(_made(text, host, level, "emit_object"))
+    return bytes(_made(text, host, "emit_object"))
 
 
 def compiler_process() -> CompilerProcess | None:
@@ -60,18 +57,18 @@ def compiler_process() -> CompilerProcess | None:
         return _process
 
 
-def compile_ir_later(text: str, host: Host, level: int = 2) -> Callable[[], bytes]:
+def compile_ir_later(text: str, host: Host) -> Callable[[], bytes]:
     """As `compile_ir`, in the compiling process; calling what is returned waits for the bytes. Here, if that fails."""
     process = compiler_process()
     if process is None:
-        return functools.partial(compile_ir, text, host, level)
-    asked = process.submit(text, host.cpu, ",".join(host.features), level)
-    return lambda: asked() or compile_ir(text, host, level)  # None: lost, or refused: here the message is made
+        return functools.partial(compile_ir, text, host)
+    asked = process.submit(text, host.cpu, ",".join(host.features))
+    return lambda: asked() or compile_ir(text, host)  # None: lost, or refused: here the message is made
 
 
-def assembly(text: str, host: Host, level: int = 2) -> str:
+def assembly(text: str, host: Host) -> str:
     """The assembly that `compile_ir` would turn into an object, for people to read."""
-    return str(_made(text, host, level, "emit_assembly"))
+    return str(_made(text, host, "emit_assembly"))
 
 
 def compile_cached(
@@ -121,10 +118,10 @@ def llvm_binding() -> Any:
     return _emitter().binding
 
 
-def _made(text: str, host: Host, level: int, how: str) -> Any:
-    with _lock:
+def _made(text: str, host: Host, how: str) -> Any:
+    with before_forks(is_long=True), _lock:
         try:
-            machine, module = _emitter().parse(text, host.cpu, ",".join(host.features), level)
+            machine, module = _emitter().parse(text, host.cpu, ",".join(host.features))
         except RuntimeError as error:
             raise CompileError(_explain(str(error), text)) from None
         with module:  # let go of while nothing forks

@@ -21,6 +21,7 @@ from typing import IO, Any, Final
 __all__ = ["CompilerProcess", "Emitter", "serve"]
 
 _IDLE_S: Final = 30.0
+_LEVEL: Final = 2  # of the code generator; for what the others would give see docs/compile-time.md
 
 
 class Emitter:
@@ -32,7 +33,7 @@ class Emitter:
         self.binding.initialize_native_asmprinter()
         self.machines: dict[tuple[str, str, int], Any] = {}
 
-    def parse(self, text: str, cpu: str, features: str, level: int) -> tuple[Any, Any]:
+    def parse(self, text: str, cpu: str, features: str, level: int = _LEVEL) -> tuple[Any, Any]:
         """The target machine and the module. Raises RuntimeError with LLVM's message."""
         machine = self.machines.get((cpu, features, level))
         if machine is None:
@@ -75,11 +76,11 @@ class CompilerProcess:
         """Whether it can still be asked, from this process."""
         return not self.is_lost and self.owner == os.getpid() and self.process.poll() is None
 
-    def submit(self, text: str, cpu: str, features: str, level: int) -> Callable[[], bytes | None]:
+    def submit(self, text: str, cpu: str, features: str) -> Callable[[], bytes | None]:
         """Compile this; the result, when called for, waits. None: the process was lost, or LLVM refuses the text."""
         answer: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         raw = text.encode()
-        head = json.dumps({"cpu": cpu, "features": features, "level": level, "size": len(raw)}).encode()
+        head = json.dumps({"cpu": cpu, "features": features, "size": len(raw)}).encode()
         with self.lock:  # answers come in the order of requests
             self.waiting.put(answer)
             self.requests.put(head + b"\n" + raw)
@@ -127,11 +128,11 @@ class CompilerProcess:
         atexit.unregister(self.close)
 
 
-def serve(source: IO[bytes], target: IO[bytes], idle_s: float = _IDLE_S) -> None:
+def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Answer requests until there are none for long: the bytes of an object, or -1 for a text that LLVM refuses."""
     emitter = Emitter()
     while True:
-        idle = threading.Timer(idle_s, os._exit, (0,))
+        idle = threading.Timer(_IDLE_S, os._exit, (0,))
         idle.daemon = True
         idle.start()
         line = source.readline()
@@ -141,7 +142,7 @@ def serve(source: IO[bytes], target: IO[bytes], idle_s: float = _IDLE_S) -> None
         asked = json.loads(line)
         text = source.read(asked["size"]).decode()
         try:
-            machine, module = emitter.parse(text, asked["cpu"], asked["features"], asked["level"])
+            machine, module = emitter.parse(text, asked["cpu"], asked["features"])
             payload = bytes(machine.emit_object(module))
             target.write(b"%d\n" % len(payload) + payload)
         except RuntimeError:

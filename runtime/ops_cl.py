@@ -31,7 +31,6 @@ _CHUNK_NS = 20_000.0  # less work than this is not worth a work-item of its own
 _MOST_ITEMS = 64  # work-items of a kernel on a CPU
 _MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
 
-
 _contexts: dict[Any, Any] = {}
 _sessions: dict[int, tuple[Any, Any]] = {}
 
@@ -60,6 +59,7 @@ class ClDevice(Device):
         self.cl = open_binding()
         self.handle = found_devices()[index]
         self.facts = facts_of(self.handle)
+        self.kind, self.description = self.facts.kind, f"{self.facts.name}, {self.facts.version.partition(';')[0]}"
         refuse_unusable(self.handle, self.facts, name)
         try:
             self.context, self.queue = _session(self.cl, self.facts, index)
@@ -84,16 +84,6 @@ class ClDevice(Device):
                 return index
         there = "; ".join(f"CL:{index} is {name}" for index, name in enumerate(names))
         raise DeviceError(f"CL:{text}: no OpenCL device has this in its name. Here are: {there}. Use such a number.")
-
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        """cpu, gpu, igpu or accel, as the driver says."""
-        return self.facts.kind
-
-    @property
-    def description(self) -> str:  # type: ignore[override]
-        """The device's own name and its driver."""
-        return f"{self.facts.name}, {self.facts.version.partition(';')[0]}"
 
     def details(self) -> list[str]:
         """Limits and extensions."""
@@ -220,12 +210,11 @@ class ClDevice(Device):
         if self.facts.is_host_memory:
             super().copy_in(target, source)
             return
-        block = self.block_of(target)
-        is_free = isinstance(block, ClBlock) and block.is_fresh
-        after = [*filter(None, [block.after if is_free else self.memory.last])]
+        block = target.block
+        after = block.after if isinstance(block, ClBlock) and block.is_fresh else self.memory.last
         memory, offset = self.place(target)
         with self.told():
-            self.memory.write(memory, offset * target.dtype.size_bytes, source, after)
+            self.memory.write(memory, offset * target.dtype.size_bytes, source, [after] if after else [])
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """A buffer into bytes of the host."""
@@ -268,16 +257,9 @@ class ClDevice(Device):
             device.memory.joined(events)
             device.memory.waits += events
 
-    def block_of(self, buffer: Buffer) -> Any:
-        """The block that a buffer lies in, the host's or the driver's; None for borrowed memory."""
-        owner = buffer.owner
-        while isinstance(owner, Buffer):
-            owner = owner.owner
-        return getattr(owner, "block", None)
-
     def place(self, buffer: Buffer) -> tuple[Any, int]:
         """The driver's memory that a buffer lies in, and how many values lie before it."""
-        block = self.block_of(buffer)
+        block = buffer.block
         if isinstance(block, ClBlock):
             block.is_fresh = False
             return block.memory, (buffer.address - block.address) // buffer.dtype.size_bytes
@@ -285,9 +267,7 @@ class ClDevice(Device):
             if block.wrapped is None or block.wrapped[0] is not self.context:
                 block.wrapped = self.context, host_memory(self.cl, self.context, block.address, block.capacity_bytes)
             return block.wrapped[1], (buffer.address - block.address) // buffer.dtype.size_bytes
-        whole = buffer
-        while isinstance(whole.owner, Buffer):
-            whole = whole.owner
+        whole = buffer.whole
         memory = self.borrowed.get(whole)
         if memory is None:
             self._refuse_large(whole.nbytes)
@@ -485,7 +465,7 @@ def cl_target(facts: ClFacts, shape: str = "", units: tuple[Unit, ...] = ()) -> 
         has_threads=is_cpu,
         group_items=items,
         local_bytes=facts.local_bytes,
-        tiles=units,
+        units=units,
         has_masks=True,
         l2_bytes=1 << 20,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
+from .allocator import available_memory, total_memory
 from .chains import find_chains
 from .device import Batch, Call, Device, Program, Properties
 from .host import Host, this_host
@@ -45,10 +46,7 @@ class LlvmDevice(Device):
 
     def props(self) -> Properties:
         """The machine's memory."""
-        import os
-
-        page = os.sysconf("SC_PAGE_SIZE")
-        return Properties(os.sysconf("SC_PHYS_PAGES") * page, os.sysconf("SC_AVPHYS_PAGES") * page)
+        return Properties(total_memory(), available_memory())
 
     def cache_tag(self) -> str:
         """The CPU's name, caches and features, and LLVM's version."""
@@ -144,7 +142,7 @@ def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
     return frozenset({(dtypes.uint8, dtypes.int8)}) if has_it else frozenset()
 
 
-def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
+def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
     """What generated code may use on this CPU, with these products of a matrix unit."""
     wide = host.has("avx512f")
     vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
@@ -152,7 +150,7 @@ def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
     if host.arch == "x86_64" and not (host.has("sse4.1") or host.has("avx")):
         ops = ops - {Ops.FLOOR, Ops.CEIL, Ops.TRUNC, Ops.ROUND}
     return Target(
-        name=f"llvm-{host.arch}-{vector * 8}{'-amx' if tiles else ''}",
+        name=f"llvm-{host.arch}-{vector * 8}{'-amx' if units else ''}",
         vector_bytes=vector,
         vector_registers=32 if wide or host.arch == "aarch64" else 16,
         ops=ops,
@@ -161,7 +159,7 @@ def host_target(host: Host, tiles: tuple[Unit, ...] = ()) -> Target:
         compute_dtypes=compute_dtypes(host.has("avx512fp16")),
         dots=dot_types(host),
         table_lanes=64 if host.has("avx512bw") else 32 if host.has("avx2") else 16 if host.has("ssse3") else 0,
-        tiles=tiles,
+        units=units,
         has_threads=True,
         has_gathers=host.has("avx512fp16"),  # CPUs made with the mend against Downfall, not mended by microcode
         has_masks=wide,

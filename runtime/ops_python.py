@@ -27,10 +27,10 @@ class PythonDevice(Device):
         """Python, scalars only; with TARGET=gpu in groups of work-items, with TARGET=amx for a matrix unit."""
         if setting("TARGET") in ("gpu", "mma"):
             units = MMA_UNITS if setting("TARGET") == "mma" else ()
-            return PythonRenderer(Target(f"python-{setting('TARGET')}", ops=PYTHON_OPS, group_items=256, tiles=units))
+            return PythonRenderer(Target(f"python-{setting('TARGET')}", ops=PYTHON_OPS, group_items=256, units=units))
         if setting("TARGET") == "amx":
             units = tuple(unit for several in AMX_UNITS.values() for unit in several)
-            return PythonRenderer(Target(name="python-amx", ops=PYTHON_OPS, tiles=units))
+            return PythonRenderer(Target(name="python-amx", ops=PYTHON_OPS, units=units))
         return PythonRenderer(Target(name="python", ops=PYTHON_OPS))
 
     def compile(self, name: str, source: str) -> bytes:

@@ -14,7 +14,18 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple, TypeAlias
 
-from kernmill.ir import BufferPlan, CheckItem, Copy, Kernel, KernmillError, MemoryPlan, Schedule, UOp, as_dtype, setting
+from kernmill.ir import (
+    BufferPlan,
+    CheckItem,
+    Copy,
+    GraphPlan,
+    Kernel,
+    KernmillError,
+    MemoryPlan,
+    UOp,
+    as_dtype,
+    setting,
+)
 
 from . import later
 from .build import build_all, expect
@@ -26,14 +37,14 @@ from .watch import wants_report
 __all__ = ["Plan", "plan_of", "plans"]
 
 _KEPT = 4096
-_Scheduled: TypeAlias = "tuple[Schedule, MemoryPlan]"
+_Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
 _PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
 class Plan(NamedTuple):
     """What is kept for a graph structure."""
 
-    schedule: Schedule
+    graph: GraphPlan
     memory: MemoryPlan
     programs: list[Program | None]
     bounds: dict[str, tuple[int, int]]  # what each variable may be
@@ -60,14 +71,14 @@ def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], defa
     return found
 
 
-def _with_programs(schedule: Schedule, memory: MemoryPlan) -> Plan:
-    kernels = [item for item in schedule.items if isinstance(item, Kernel)]
+def _with_programs(graph: GraphPlan, memory: MemoryPlan) -> Plan:
+    kernels = [item for item in graph.items if isinstance(item, Kernel)]
     built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
     bounds: dict[str, tuple[int, int]] = {}
     for name, least, greatest in (variable for kernel in kernels for variable in kernel.variables):
         low, high = bounds.get(name, (least, greatest))
         bounds[name] = (max(low, least), min(high, greatest))
-    return Plan(schedule, memory, [next(built) if isinstance(i, Kernel) else None for i in schedule.items], bounds)
+    return Plan(graph, memory, [next(built) if isinstance(i, Kernel) else None for i in graph.items], bounds)
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------
@@ -83,13 +94,13 @@ def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], d
     return planned()
 
 
-def _written(schedule: Schedule, memory: MemoryPlan) -> bytes:
+def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     items = [(i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel)
-             else (i.source, i.target) for i in schedule.items]  # fmt: skip
-    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output) for b in schedule.buffers]
-    checks = [(check.buffer, check.message) for check in schedule.checks]
+             else (i.source, i.target) for i in graph.items]  # fmt: skip
+    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output) for b in graph.buffers]
+    checks = [(check.buffer, check.message) for check in graph.checks]
     sizes = memory.arena_bytes, memory.lower_bound_bytes, memory.unplanned_bytes
-    return json.dumps([items, buffers, schedule.results, checks, [*memory.offsets.items()], *sizes]).encode()
+    return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()
 
 
 def _read(payload: bytes, planned: Callable[[], _Scheduled]) -> _Scheduled:
@@ -104,10 +115,10 @@ def _read(payload: bytes, planned: Callable[[], _Scheduled]) -> _Scheduled:
         known = device, bytes.fromhex(key), name, tuple(tuple(variable) for variable in variables)
         return Kernel(partial(made, place), tuple(buffers), tuple(outputs), *known)
 
-    schedule = Schedule(
+    graph = GraphPlan(
         [kernel(place, *row) if len(row) > 2 else Copy(*row) for place, row in enumerate(items)],
         [BufferPlan(as_dtype(name), *rest) for name, *rest in buffers],
         results,
         [CheckItem(*check) for check in checks],
     )
-    return schedule, MemoryPlan(dict(offsets), *sizes)
+    return graph, MemoryPlan(dict(offsets), *sizes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.compiler import make_schedule, plan_memory
-from kernmill.ir import MemoryPlan, Schedule, UOp, no_collection
+from kernmill.compiler import plan_kernels, plan_memory
+from kernmill.ir import GraphPlan, MemoryPlan, UOp, no_collection
 
 __all__ = ["planned"]
 
@@ -13,7 +13,7 @@ __all__ = ["planned"]
 @no_collection()
 def planned(
     roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default: str
-) -> tuple[Schedule, MemoryPlan]:
-    """As `make_schedule`, with the places of intermediates."""
-    schedule = make_schedule(roots, devices, in_place, default)
-    return schedule, plan_memory(schedule)
+) -> tuple[GraphPlan, MemoryPlan]:
+    """As `plan_kernels`, with the places of intermediates."""
+    plan = plan_kernels(roots, devices, in_place, default)
+    return plan, plan_memory(plan)

@@ -5,8 +5,8 @@ variables. [begin, end) is a part of the kernel's outermost parallel range [0, n
 pool has more than one thread, each thread claims a share of what is left, some whole chunks, until nothing is; which
 thread does which part must not show in the result, and kernels see to that.
 
-Waiting threads spin for `SPIN` pauses and then sleep: a long spin loses two to five times as soon as another process
-wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL. A
+Waiting threads spin for `SPIN` microseconds and then sleep: a long spin loses two to five times as soon as another
+process wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL. A
 running call cannot be interrupted: KeyboardInterrupt arrives when the table is done, so callers keep tables short.
 """
 
@@ -22,17 +22,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from kernmill.ir import active_overrides, process_lock, setting
+from kernmill.ir import active_overrides, at_fork, process_lock, setting
 
 from .compile_cache import default_cache
+from .elf import Module
 from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
 from .pool_ir import CPU_BYTES, MOST_WORKERS, POOL_FUNCTIONS, STATE, STATE_BYTES, pool_ir
 
-__all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool"]
+__all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool", "touch"]
 
 _MOST_CHUNKS = 1 << 20
 _JOIN_S = 0.5
@@ -49,7 +51,7 @@ class _Native(NamedTuple):
     worker: NativeCall
     stop: NativeCall
     chain: int
-    keep: object
+    keep: Module
 
 
 def expect_pool() -> None:
@@ -80,6 +82,11 @@ def _native() -> _Native:
     at = module.symbols
     threads = one(at["km_worker"]), one(at["km_stop"])
     return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, at["km_chain"], module)
+
+
+def touch(address: int, size: int) -> None:
+    """Have the system give this memory now. Other threads run meanwhile, and may be writing there."""
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(_native().keep.symbols["km_touch"])(address, size)
 
 
 def _externs() -> dict[str, int]:
@@ -120,7 +127,7 @@ class _Crew:
         self.threads: list[threading.Thread] = []
         self.count, self.cpus, self.started = threads - 1, set[int](), threads <= 1
         self._put(STATE["threads"], threads, 8)
-        self._put(STATE["spin"], spin, 8)
+        self._put(STATE["spin"], 1000 * spin, 8)
         self.follow()
 
     def follow(self) -> None:
@@ -207,10 +214,10 @@ class Pool:
 
     def run_timed(self, table_address: int, count: int) -> list[int]:
         """Like `run`; returns the nanoseconds that each entry took."""
-        times = (ctypes.c_int64 * max(1, count))()
+        times = (ctypes.c_int64 * (count + 1))()
         with self._lock:
             self._call_timed(self._ready(), table_address, count, ctypes.addressof(times))
-        return times[:count]
+        return [after - before for before, after in pairwise(times)]
 
     def close(self) -> None:
         """Stop the workers. The pool can still be used: it starts new ones."""
@@ -225,8 +232,7 @@ def _after_fork() -> None:
         pool.renew_after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)
 
 
 def default_pool() -> Pool:

@@ -37,7 +37,7 @@ STATE = {  # where a field lies, in bytes; `word` is at 0
     "allowed": 2048, "others": 2176,  # CPUs; those but the caller's
 }  # fmt: skip
 MOST_WORKERS, CPU_BYTES = 430, 128  # that fit into the ids; 8 CPUs a byte
-POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop", "km_chain")
+POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop", "km_chain", "km_touch")
 
 _PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()"),
@@ -46,14 +46,13 @@ _PAUSE = {
 # Linux's numbers of futex and sched_setaffinity
 _CALLS = {"x86_64": (202, 203), "aarch64": (98, 122), "riscv64": (98, 122), "ppc64le": (221, 222), "s390x": (238, 239)}
 _LEAST_PENALTY_NS, _MOST_PENALTY_NS = 4_000_000, 128_000_000
-_PATIENCE = 200  # pauses that a caller waits without asking whether sharing paid
+_GLANCE = 255  # pauses before the next look at the clock, less one: 3 to 13 us; a caller that waits less judges nothing
 _SLACK_NS = 500_000  # by which it may be late: waking an idle CPU of a virtual machine takes up to 400 us
 
 _LINUX = """
 declare i64 @syscall(i64, ...)
 define internal void @wait(ptr %word, i32 %seen) nounwind noinline optnone {
-  %value = zext i32 %seen to i64
-  %r = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i64 128, i64 %value, ptr null, ptr null, i64 0)
+  %r = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i64 128, i32 %seen, ptr null, ptr null, i64 0)
   ret void
 }
 define internal void @wake(ptr %word, i64 %most) nounwind noinline optnone {
@@ -84,8 +83,7 @@ entry:FIELDS
   %cpu = call i32 @sched_getcpu()
   %home = load atomic i32, ptr %home.p monotonic, align 4
   %same = icmp eq i32 %cpu, %home
-  %known = icmp ult i32 %cpu, 1024
-  %unknown = xor i1 %known, true
+  %unknown = icmp uge i32 %cpu, 1024
   %stay = or i1 %same, %unknown
   br i1 %stay, label %out, label %moved
 moved:
@@ -103,7 +101,7 @@ moved:
   %count = load atomic i32, ptr %workers.p monotonic, align 4
   br label %loop
 loop:
-  %i = phi i32 [ 0, %moved ], [ %i1, %next ]
+  %i = phi i32 [ 0, %moved ], [ %i1, %body ], [ %i1, %tie ]
   %more = icmp ult i32 %i, %count
   br i1 %more, label %body, label %out
 body:
@@ -111,12 +109,9 @@ body:
   %id = load atomic i32, ptr %id.p monotonic, align 4
   %i1 = add i32 %i, 1
   %started = icmp ne i32 %id, 0
-  br i1 %started, label %tie, label %next
+  br i1 %started, label %tie, label %loop
 tie:
-  %wide = sext i32 %id to i64
-  %r = call i64 (i64, ...) @syscall(i64 AFFINITY, i64 %wide, i64 128, ptr %others.p)
-  br label %next
-next:
+  %r = call i64 (i64, ...) @syscall(i64 AFFINITY, i32 %id, i64 128, ptr %others.p)
   br label %loop
 out:
   ret void
@@ -216,22 +211,28 @@ join:
   %own = call i64 @now()
   %before = atomicrmw add ptr %done.p, i32 %mine seq_cst, align 4
   %spin = load i64, ptr %spin.p, align 8
+  %penalty = load i64, ptr %penalty.p, align 8
   br label %poll
 poll:
-  %turn = phi i64 [ 0, %join ], [ %next, %again ]
+  %turn = phi i64 [ 0, %join ], [ %next, %again ], [ %next, %glance ]
   %d = load atomic i32, ptr %done.p seq_cst, align 4
   %finished = icmp eq i32 %d, %total
   br i1 %finished, label %arrived, label %again
 arrived:
-  %patient = icmp ult i64 %turn, PATIENCE
-  %recent = load i64, ptr %penalty.p, align 8
-  %calm = icmp eq i64 %recent, 0
+  %patient = icmp ule i64 %turn, GLANCE
+  %calm = icmp eq i64 %penalty, 0
   %fine = and i1 %patient, %calm
   br i1 %fine, label %out, label %judge
 again:
   PAUSE
   %next = add i64 %turn, 1
-  %tired = icmp ugt i64 %next, %spin
+  %late = and i64 %next, GLANCE
+  %due = icmp eq i64 %late, 0
+  br i1 %due, label %glance, label %poll
+glance:
+  %clock = call i64 @now()
+  %waited = sub i64 %clock, %own
+  %tired = icmp sge i64 %waited, %spin
   br i1 %tired, label %sleep, label %poll
 sleep:
   store atomic i32 1, ptr %waiting.p seq_cst, align 4
@@ -260,7 +261,6 @@ weigh:
   %worse = icmp slt i64 %gain, -SLACK
   %earned = load i64, ptr %earned.p, align 8
   %sum = add i64 %earned, %gain
-  %penalty = load i64, ptr %penalty.p, align 8
   %paid = icmp sgt i64 %sum, 0
   %double = shl i64 %penalty, 1
   %capped = call i64 @llvm.smin.i64(i64 %double, i64 MOST)
@@ -291,6 +291,7 @@ entry:FIELDS
   br label %look
 look:
   %turn = phi i64 [ 0, %entry ], [ %next, %idle ], [ 0, %work ], [ 0, %report ], [ 0, %tell ], [ 0, %up ]
+  %begun = phi i64 [ 0, %entry ], [ %since, %idle ], [ 0, %work ], [ 0, %report ], [ 0, %tell ], [ 0, %up ]
   %stop = load atomic i32, ptr %stop.p monotonic, align 4
   %leave = icmp ne i32 %stop, 0
   br i1 %leave, label %out, label %peek
@@ -317,11 +318,20 @@ tell:
   call void @wake(ptr %done.p, i64 1)
   br label %look
 rest:
-  %next = add i64 %turn, 1
-  %tired = icmp ugt i64 %next, %spin
+  %late = and i64 %turn, GLANCE
+  %due = icmp eq i64 %late, 0
+  br i1 %due, label %glance, label %idle
+glance:
+  %clock = call i64 @now()
+  %fresh = icmp eq i64 %turn, 0
+  %then = select i1 %fresh, i64 %clock, i64 %begun
+  %waited = sub i64 %clock, %then
+  %tired = icmp sge i64 %waited, %spin
   br i1 %tired, label %sleep, label %idle
 idle:
+  %since = phi i64 [ %begun, %rest ], [ %then, %glance ]
   PAUSE
+  %next = add i64 %turn, 1
   br label %look
 sleep:
   %e = load atomic i32, ptr %epoch.p seq_cst, align 4
@@ -349,9 +359,23 @@ define void @km_stop(ptr %s) nounwind noinline optnone {FIELDS
   call void @wake(ptr %epoch.p, i64 2147483647)
   ret void
 }
+; an exchange that changes nothing: the system gives the page, whoever else may be writing there
+define void @km_touch(ptr %first, i64 %bytes) nounwind {
+  br label %loop
+loop:
+  %at = phi i64 [ 0, %0 ], [ %next, %loop ]
+  %p = getelementptr i8, ptr %first, i64 %at
+  %same = cmpxchg ptr %p, i8 0, i8 0 monotonic monotonic
+  %next = add i64 %at, 4096
+  %more = icmp ult i64 %next, %bytes
+  br i1 %more, label %loop, label %out
+out:
+  ret void
+}
 """
 
-# Walk the table; entry = { fn, args, n, chunk }. Two versions: plain, and one that writes nanoseconds.
+# Walk the table; entry = { fn, args, n, chunk }. Two versions: plain, and one that writes the nanoseconds of the clock
+# before the first and after each.
 _RUN = """
 define void @NAME(ptr %s, ptr %table, i64 %countOUT) nounwind {
 entry:FIELDS
@@ -363,13 +387,11 @@ entry:FIELDS
 loop:
   %i = phi i64 [ 0, %entry ], [ %i1, %next ]
   %e = getelementptr { ptr, ptr, i64, i64 }, ptr %table, i64 %i
-  %e.args = getelementptr i8, ptr %e, i64 8
-  %e.n = getelementptr i8, ptr %e, i64 16
-  %e.chunk = getelementptr i8, ptr %e, i64 24
-  %fn = load ptr, ptr %e, align 8
-  %args = load ptr, ptr %e.args, align 8
-  %n = load i64, ptr %e.n, align 8
-  %chunk = load i64, ptr %e.chunk, align 8
+  %job = load { ptr, ptr, i64, i64 }, ptr %e, align 8
+  %fn = extractvalue { ptr, ptr, i64, i64 } %job, 0
+  %args = extractvalue { ptr, ptr, i64, i64 } %job, 1
+  %n = extractvalue { ptr, ptr, i64, i64 } %job, 2
+  %chunk = extractvalue { ptr, ptr, i64, i64 } %job, 3
   %large = icmp sgt i64 %n, %chunk
   %shared = and i1 %large, %many
   br i1 %shared, label %share, label %alone
@@ -380,8 +402,8 @@ share:
   call void @share(ptr %s, ptr %fn, ptr %args, i64 %n, i64 %chunk)
   br label %next
 next:
-  STOP
   %i1 = add i64 %i, 1
+  STOP
   %more = icmp slt i64 %i1, %count
   br i1 %more, label %loop, label %out
 out:
@@ -404,12 +426,11 @@ part:
   br label %step
 step:
   %e = phi ptr [ %first, %part ], [ %e1, %step ]
-  %e.args = getelementptr i64, ptr %e, i64 1
-  %e.each = getelementptr i64, ptr %e, i64 2
+  %job = load { ptr, ptr, i64 }, ptr %e, align 8
+  %fn = extractvalue { ptr, ptr, i64 } %job, 0
+  %args = extractvalue { ptr, ptr, i64 } %job, 1
+  %each = extractvalue { ptr, ptr, i64 } %job, 2
   %e1 = getelementptr i64, ptr %e, i64 3
-  %fn = load ptr, ptr %e, align 8
-  %args = load ptr, ptr %e.args, align 8
-  %each = load i64, ptr %e.each, align 8
   %from = mul i64 %at, %each
   %until = mul i64 %to, %each
   call void %fn(ptr %args, i64 %from, i64 %until) nounwind
@@ -438,16 +459,12 @@ define internal i64 @now() nounwind noinline {
 }
 """
 
-_START = """%last = alloca i64, align 8
-  %t0 = call i64 @now()
-  store i64 %t0, ptr %last, align 8"""
+_START = """%t0 = call i64 @now()
+  store i64 %t0, ptr %times, align 8"""
 
 _STOP = """%now = call i64 @now()
-  %then = load i64, ptr %last, align 8
-  %spent = sub i64 %now, %then
-  store i64 %now, ptr %last, align 8
-  %spent.p = getelementptr i64, ptr %times, i64 %i
-  store i64 %spent, ptr %spent.p, align 8"""
+  %now.p = getelementptr i64, ptr %times, i64 %i1
+  store i64 %now, ptr %now.p, align 8"""
 
 
 def pool_ir(arch: str, system: str) -> str:
@@ -463,7 +480,7 @@ def pool_ir(arch: str, system: str) -> str:
     fields = "".join(f"\n  %{name}.p = getelementptr i8, ptr %s, i64 {at}" for name, at in STATE.items())
     words = {
         **dict(zip(("FUTEX", "AFFINITY"), calls or (), strict=False)), "FIELDS": fields, "PAUSE": pause,
-        "PATIENCE": _PATIENCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS, "MOST": _MOST_PENALTY_NS,
+        "GLANCE": _GLANCE, "SLACK": _SLACK_NS, "LEAST": _LEAST_PENALTY_NS, "MOST": _MOST_PENALTY_NS,
     }  # fmt: skip
     for word, value in words.items():
         text = text.replace(word, str(value))

@@ -14,7 +14,7 @@ from kernmill.compiler import Estimate, estimate, show_schedule
 from kernmill.ir import Kernel, MemoryPlan, SettingError, UOp, debug, print_uops, setting
 
 from . import watch
-from .compiling import describe, render, schedule_of
+from .compiling import describe, given_actions, render, schedule_of
 from .schedules import symbol
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def show_kernel(device: Device, kernel: Kernel) -> None:
     if debug() >= 4:
         print(f"--- uops of {kernel.name}\n{print_uops(kernel.ast)}", file=sys.stderr)
     if debug() >= 5:
-        rendered = render(device, kernel)
+        rendered = render(device, kernel, given_actions(device, kernel))
         print(f"--- source of {kernel.name}\n{rendered.source}", file=sys.stderr)
         if debug() >= 6:
             print(f"--- assembly of {kernel.name}\n{device.assembly(rendered.source)}", file=sys.stderr)
@@ -107,7 +107,7 @@ def dump_kernel(device: Device, kernel: Kernel, time_ns: int) -> None:
         raise SettingError(
             f"DUMP: {folder} cannot be made ({error.strerror}). Give a folder that can be written."
         ) from None
-    rendered = render(device, kernel)
+    rendered = render(device, kernel, given_actions(device, kernel))
     (folder / "kernel.uops").write_text(print_uops(kernel.ast))
     (folder / "linear.uops").write_text(print_uops(rendered.uops))
     (folder / f"source.{device.name.partition(':')[0].lower()}").write_text(rendered.source)

@@ -176,6 +176,7 @@ class Replay:
         self._steps: list[_Ready | _Copy | _Check] = [self._prepared(step) for step in recorded.steps]
         only = self._steps[0] if len(self._steps) == 1 else None
         self.batch = only.batch if isinstance(only, _Ready) else None  # where that is all there is to launch
+        self.checks_last = isinstance(self._steps[-1], _Check) if self._steps else False
         self.is_bound_only = not any(id(part) in self._slot_of_absent for step in self._steps for part in step)
 
     def _memory(self, recorded: Recording) -> tuple[int, int]:
@@ -190,10 +191,8 @@ class Replay:
                 last[id(buffer)] = time if id(buffer) in written else len(recorded.steps) << 32
         blocks: dict[int, int] = {}
         for buffer in kept.values():
-            block = buffer
-            while isinstance(block.owner, Buffer):
-                block = block.owner
-            blocks[id(block.owner)] = max(block.nbytes, blocks.get(id(block.owner), 0))
+            whole = buffer.whole
+            blocks[id(whole.owner)] = max(whole.nbytes, blocks.get(id(whole.owner), 0))
         changes: dict[int, int] = {}
         for key, buffer in kept.items():
             changes[first[key]] = changes.get(first[key], 0) + buffer.nbytes

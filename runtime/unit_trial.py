@@ -21,8 +21,8 @@ def unit_trial(unit: Unit) -> tuple[list[UOp], list[ctypes.Array[ctypes.c_char]]
     blocks = [[[_value(n + step, dtype) for n in range(size)] for step in range(_STEPS)] for dtype, size in sizes]
     wanted: list[float] = [0] * (unit.m * unit.n)
     for a, b in zip(*blocks, strict=True):
-        assert Ops.TILE.py is not None
-        wanted = Ops.TILE.py(a, b, wanted, unit.m, unit.n, unit.k, unit.group)
+        assert Ops.MMA.py is not None
+        wanted = Ops.MMA.py(a, b, wanted, unit.m, unit.n, unit.k, unit.group)
     memory = [_memory([*chain(*block)], dtype) for block, (dtype, _) in zip(blocks, sizes, strict=True)]
     right, result = (_memory(values, unit.c) for values in (wanted, [0] * len(wanted)))
     return _kernel(unit), [*memory, result], right.raw
@@ -39,7 +39,7 @@ def _kernel(unit: Unit) -> list[UOp]:
     kind = unit.c.vec(unit.m * unit.n)
     register = UOp(Ops.REG, kind, (const(kind, 0),), "sum")
     so_far = UOp(Ops.CARRY, kind, (register, step))
-    total = UOp(Ops.TILE, kind, (*loads, so_far), (unit.m, unit.n, unit.k, unit.group))
+    total = UOp(Ops.MMA, kind, (*loads, so_far), (unit.m, unit.n, unit.k, unit.group))
     done = UOp(Ops.AFTER, kind, (register, UOp(Ops.SET, dtypes.void, (register, total)), step), 1)
     memory = UOp(Ops.PARAM, unit.c, (), (2, kind.lanes))
     place = UOp(Ops.INDEX, kind, (memory, const(dtypes.int64, 0)))

@@ -1,69 +1,102 @@
 """class WeightArena: memory for what is written once and read often: side by side, in large pages if they are quick.
 
-What is read from beginning to end lies best in large pages, but fresh ones may be slow to get (a virtual machine's host
-gives memory when it is touched): one that was slow is followed by ordinary ones.
+What is read from beginning to end lies best in large pages, but fresh ones may be slow to get: a virtual machine's host
+gives memory when it is touched, 4 KB at a time. A thread gets pages ahead of who writes there, large ones as long as
+they take no longer than ordinary ones do.
 """
 
 from __future__ import annotations
 
 import mmap
+import threading
 import time
+import weakref
+from collections.abc import Sequence
 
 from kernmill.ir import DType, dtypes
 
-from .allocator import ALIGNMENT_BYTES, Block
+from .allocator import ALIGNMENT_BYTES
 from .buffer import Buffer
 from .execute import allocate_buffer
+from .pool import touch
 
 __all__ = ["WeightArena"]
 
-_WHOLE_BYTES = 64 << 20  # of one mapping: what is not used of it costs no memory
+_WHOLE_BYTES = 64 << 20  # of a mapping, where no more is expected: what is not used of it costs no memory
 _LARGE_PAGE = 2 << 20
 _ORDINARY, _LARGE = (getattr(mmap, f"MADV_{name}HUGEPAGE", -1) for name in ("NO", ""))
-_SLOW_S = 1e-3  # to touch a large page; 0.1 to 0.3 ms where the memory is there
-_PATIENCE = 32  # pages that are ordinary ones after a slow one
+_TOGETHER = (32, 4)  # large pages' worth that is touched in one call: by ordinary pages, by large ones
+_SLOW = 2  # times what ordinary pages take
+_LONGER = 4  # times as many ordinary pages after each large one that was slow
 
 
 class WeightArena:
     """Buffers side by side. Their memory goes back when all that lie in one mapping, and the arena, are gone."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, expected: Sequence[int] = ()) -> None:
+        """`expected`: bytes of the buffers to come, whose pages are got from now on."""
         self.device = device
         self._whole: Buffer | None = None  # the mapping that is being filled
-        self._filled = 0  # bytes of it
-        self._wait = 0  # pieces of the size of a large page
+        self._filled = self._last = 0  # bytes of it, and of the buffer that was asked for last
+        self._left = [_aligned(size) for size in expected]  # of those that are not written yet
         self._is_open = _ORDINARY >= 0
+        if self._is_open and sum(self._left) > _WHOLE_BYTES:
+            self._begin(sum(self._left))
+            threading.Thread(target=_get_ahead, args=(weakref.ref(self), self._whole), daemon=True).start()
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
-        size = -(-count * dtype.size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        size = _aligned(count * dtype.size_bytes)
         if self._is_open and (self._whole is None or self._filled + size > self._whole.numel):
-            self.close()
-            self._whole, self._filled = allocate_buffer(self.device, dtypes.uint8, max(size, _WHOLE_BYTES)), 0
-            self._is_open = self._whole.owner.block.advise(_ORDINARY)
-        if not self._is_open or self._whole is None:
-            self._whole = None
+            self._begin(max(size, _WHOLE_BYTES))
+        if self._whole is None:
             return allocate_buffer(self.device, dtype, count)
-        whole, at = self._whole, self._filled
-        self._filled += size
-        for start in range(at + -(whole.address + at) % _LARGE_PAGE, at + size, _LARGE_PAGE):
-            if start + _LARGE_PAGE <= whole.numel:
-                self._touch(whole.owner.block, start)
-        return Buffer(self.device, dtype, count, whole, whole.address + at)
+        if self._last in self._left:
+            self._left.remove(self._last)
+        at, self._filled, self._last = self._filled, self._filled + size, size
+        return Buffer(self.device, dtype, count, self._whole, self._whole.address + at)
 
     def close(self) -> None:
         """All that lies there is written: from now on the system may make large pages of the others."""
-        if self._whole is not None:
-            self._whole.owner.block.advise(_LARGE)
-            self._whole = None
+        if self._whole is not None and self._whole.block is not None:
+            self._whole.block.advise(_LARGE)
+        self._whole = None
 
-    def _touch(self, block: Block, start: int) -> None:
-        """Get a large page for the piece that begins there, or leave it to ordinary ones for now."""
-        self._wait -= 1
-        if self._wait > 0:
-            return
-        block.advise(_LARGE, start, _LARGE_PAGE)
-        before = time.perf_counter()
-        block.view()[start] = 0
-        if time.perf_counter() - before > _SLOW_S:
-            self._wait = _PATIENCE
+    def _begin(self, size: int) -> None:
+        """Another mapping."""
+        self.close()
+        whole = allocate_buffer(self.device, dtypes.uint8, size)
+        self._is_open = whole.block is not None and whole.block.advise(_ORDINARY)
+        self._whole, self._filled = whole if self._is_open else None, 0
+
+
+def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
+    """Get the pages of a mapping that are not written yet, as long as the arena fills it. What the largest buffer to
+    come is made of takes as much memory as itself, which is left for it."""
+    if whole is None or whole.block is None:
+        return
+    touch(whole.address, 1)
+    at, is_large, left, wait, ordinary_s = -whole.address % _LARGE_PAGE, False, 1, _LONGER, 0.0
+    while (of := arena()) is not None and of._whole is whole and at + _LARGE_PAGE <= whole.numel:
+        at = max(at, at + (of._filled - of._last - at) // _LARGE_PAGE * _LARGE_PAGE)
+        count = min(left, _TOGETHER[is_large], (whole.numel - max(of._left, default=0) - at) // _LARGE_PAGE)
+        del of  # nothing that sleeps keeps it alive
+        if count <= 0:
+            time.sleep(1e-3)
+            continue
+        begun = time.thread_time()  # the clock would count what others do
+        if is_large:
+            whole.block.advise(_LARGE, at, count * _LARGE_PAGE)
+        touch(whole.address + at, count * _LARGE_PAGE)
+        page_s = (time.thread_time() - begun) / count
+        at, left = at + count * _LARGE_PAGE, left - count
+        if not is_large:
+            is_large, left, ordinary_s = left == 0, left or 1, page_s
+        elif page_s <= _SLOW * ordinary_s:
+            left = 2 * count
+        else:
+            is_large, left, wait = False, wait, _LONGER * wait
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -96,6 +96,18 @@ def opencl() -> str:
 
 
 @pytest.fixture
+def closed_devices() -> Iterator[None]:
+    """OpenCL devices are opened anew in the test; whatever it opens is forgotten after it."""
+    table = importlib.import_module("kernmill.runtime.device")._open
+    kept = dict(table)
+    for key in [key for key in table if key.startswith("CL")]:
+        del table[key]
+    yield
+    table.clear()
+    table.update(kept)
+
+
+@pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kernels for work-items, on devices that can have either, in groups that suit tensors of some hundred elements."""
     from kernmill.ir import Context

@@ -5,10 +5,14 @@ from __future__ import annotations
 import ctypes
 import itertools
 import json
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +23,7 @@ from bench.block import is_right, problem, with_arrays
 from bench.ceilings import Probe, ceiling_sampler, lanes, memory, texts
 from bench.expression import Expression, Form, check, contiguous_bf16, forms_of, prepare_expression
 from bench.figures import Spread, digits, ratios, ratios_to, show_bytes, show_ratio, show_seconds, spread
-from bench.hog_rows import Hog
+from bench.hog_rows import Beside, Hog
 from bench.machine import machine, machine_line
 from bench.measure import ROWS, judged, measure_all, measure_row
 from bench.models import MODELS, Model, reference_losses
@@ -33,6 +37,17 @@ from tests.conftest import why_missing
 
 TINY = Setup(peers=("kernmill",), rounds=2, sample_s=0.0, tiny=True)
 FACTS = {**machine(), "rounds": 2, "jit": True}
+
+
+def test_a_reader_that_leaves_early_is_no_fault() -> None:
+    """`python -m bench --list | head` ended in a BrokenPipeError and a traceback."""
+    command = [sys.executable, "-m", "bench", "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -125,7 +140,7 @@ def test_a_row_that_takes_long_ends_after_five_rounds() -> None:
 
 
 def test_short_calls_are_repeated_within_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bench.timing.timed", lambda call, count: count * 1e-6)
+    monkeypatch.setattr("bench.timing.timed", lambda call, count, clock: count * 1e-6)
     count, spent = calls_for(lambda: None, 1e-3)
     assert 1000 <= count <= 1500
     assert spent == count * 1e-6
@@ -314,6 +329,40 @@ def test_the_hog_ends_when_it_is_told_to() -> None:
     assert hog.process.poll() is not None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system how long another process has run")
+def test_a_hogs_share_of_a_core_is_counted() -> None:
+    hog = Hog()
+    try:
+        before = hog.cpu_s()
+        limit = time.monotonic() + 20
+        while hog.cpu_s() < before + 0.01:
+            assert time.monotonic() < limit
+    finally:
+        hog.close()
+
+
+def test_a_sample_in_which_the_hog_did_not_run_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of our own: in each sample of a second the hog has so much of a core."""
+    beside, had, now = Beside(), iter([0.1, 0.5, 0.0, 0.1, 0.2, 0.9]), [0.0, 0.0]
+
+    def plain(*_: object, **options: Any) -> Callable[[], float]:
+        def sample() -> float:
+            options["clock"]()
+            now[0], now[1] = now[0] + 1, now[1] + next(had)
+            return float(options["clock"]())
+
+        return sample
+
+    monkeypatch.setattr("bench.hog_rows.call_sampler", plain)
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    beside.hog = SimpleNamespace(cpu_s=lambda: now[1])  # type: ignore[assignment]
+    sample = beside.sampler("kernmill", lambda: None, TINY)
+    assert [sample() for _ in range(3)] == [2, 5, 6]
+    assert beside.shares["kernmill"] == pytest.approx([0.5, 0.2, 0.9])
+    assert beside.again == 3
+    assert beside.notes()[0].startswith("the other process had of a core 50% beside kernmill; ")
+
+
 def test_limits_are_judged_after_the_baseline_is_taken_off() -> None:
     row = fixed({"python": 0.25, "kernmill": 0.375}, baseline="python", goals=(Goal(limit=0.15),))
     assert measure_row(row, TINY).goals == [["under 150 ms", "met (125 ms)"]]
@@ -430,7 +479,7 @@ def test_a_tuned_row_and_its_table(tmp_path: Path) -> None:
 
     (row,) = chosen_rows(["rms_norm"])
     with Context(CACHE_DIR=str(tmp_path)):
-        lines = lines_of(row, 0.2, 2, tiny=True)
+        lines = list(lines_of(row, 0.2, 2, tiny=True))
     assert [line.row for line in lines] == ["rms_norm"]
     assert lines[0].ratio >= 1
     slow = Line("a", "b", 2e-3, 1e-3, 5, 1, "thread i0")

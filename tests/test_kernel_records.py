@@ -41,25 +41,14 @@ def test_equal_kernels_are_kept_once_with_what_they_read_and_wrote(recorded: lis
     np.testing.assert_array_equal(sums.results[0].view(np.float32), np.arange(60).reshape(5, 12).sum(1) + 12)
 
 
-@pytest.fixture
-def closed_devices(opencl: str) -> Any:
-    """DEVICE=CL is opened anew in the test, and forgotten after it."""
-    table = importlib.import_module("kernmill.runtime.device")._open
-    kept = dict(table)
-    table.clear()
-    yield
-    table.clear()
-    table.update(kept)
-
-
-def test_they_run_again_in_the_shape_of_a_cpu(recorded: list[Path], closed_devices: None) -> None:
+def test_they_run_again_in_the_shape_of_a_cpu(recorded: list[Path], opencl: str, closed_devices: None) -> None:
     with exact_memory():
         assert check(recorded, ["cpu"], time.monotonic() + 60) == 0
         assert check(recorded, ["cpu"], time.monotonic() - 1) == 1  # out of time
 
 
 def test_a_result_that_differs_is_told(
-    recorded: list[Path], closed_devices: None, capsys: pytest.CaptureFixture[str]
+    recorded: list[Path], opencl: str, closed_devices: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record: Record = pickle.loads(recorded[0].read_bytes())
     record.results[0][3] ^= 1
@@ -70,7 +59,7 @@ def test_a_result_that_differs_is_told(
 
 
 def test_the_checker_sees_a_buffer_that_is_one_value_too_short(
-    recorded: list[Path], closed_devices: None, tmp_path: Path
+    recorded: list[Path], opencl: str, closed_devices: None, tmp_path: Path
 ) -> None:
     """Or a log that stays empty would mean nothing."""
     with Context(DEVICE="CL"):

@@ -84,16 +84,11 @@ def word(value: object) -> str:
     return str(value).lower()
 
 
-def stages(one: Any) -> str:
-    """From which stage to which a pass leads."""
-    return f"{word(one.stage_in)} -> {word(one.stage_out)}"
-
-
 def pipeline() -> str:
     passes = list(enumerate(PIPELINE, 1))
     intro = "How a kernel with a schedule becomes linear UOps, in order. CHECK=1 verifies what each pass leaves.\n"
-    rows = [(number, code(one.name), stages(one), ", ".join(map(code, one.after)), one.why) for number, one in passes]
-    listed = table(("", "pass", "stages", "after", "why there"), rows) if rows else "There are no passes yet.\n"
+    rows = [(n, code(one.name), word(one.stage), ", ".join(map(code, one.after)), one.why) for n, one in passes]
+    listed = table(("", "pass", "leaves", "after", "why there"), rows) if rows else "There are no passes yet.\n"
     return page("The pipeline", "compiler/pipeline.py", intro, listed)
 
 

@@ -89,8 +89,10 @@ def watch(phases: Phases) -> None:
         "plan_of": "look up the plan", "run_batch": "run", "substitute": "close the graph",
     })  # fmt: skip
     phases.wrap("kernmill.runtime.plan", {"build_all": "look up", "_read": "read plan", "_written": "write plan"})
-    phases.wrap("kernmill.runtime.planning", {"make_schedule": "schedule", "plan_memory": "plan memory"})
-    phases.wrap("kernmill.compiler.schedule", {"fuse": "fuse"} if _has("kernmill.compiler.schedule", "fuse") else {})
+    phases.wrap("kernmill.runtime.planning", {"plan_kernels": "plan kernels", "plan_memory": "plan memory"})
+    phases.wrap(
+        "kernmill.compiler.plan_kernels", {"fuse": "fuse"} if _has("kernmill.compiler.plan_kernels", "fuse") else {}
+    )
     phases.wrap("kernmill.runtime.compiling", {
         "lower": "lower", "estimate": "estimate", "signature": "render",
     })  # fmt: skip

@@ -1,7 +1,7 @@
 """What the thread pool costs and gains: starting, waking, spinning, alone and while another process holds a core.
 
     python tools/profile_threads.py                 # the tables of docs/threads.md
-    python tools/profile_threads.py --threads 4 --spin 0,2000,50000 --rounds 41
+    python tools/profile_threads.py --threads 4 --spin 0,100,1000 --rounds 41
 
 A kernel here is a chain of multiplications of a known length, cut into a chunk for each thread, so that memory plays no
 part: with t threads it could be t times faster. Every number of a table is measured in turn with the others and is the
@@ -144,7 +144,7 @@ def main() -> None:
     """Read the command line, print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--threads", type=int, default=host.this_host().threads(), help="the caller included")
-    parser.add_argument("--spin", default="0,2000,20000,200000", help="pauses before a worker sleeps, by commas")
+    parser.add_argument("--spin", default="0,30,100,1000", help="microseconds before a worker sleeps, by commas")
     parser.add_argument("--rounds", type=int, default=31)
     options = parser.parse_args()
     show(options.threads, [int(part) for part in options.spin.split(",")], options.rounds)

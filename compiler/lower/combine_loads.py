@@ -1,16 +1,16 @@
 """Load combining: a number that shifts put together from parts, bytes or halves, is read at once as the wider type.
 
-When: after shuffle, before dot. Why there: bytes of neighbouring lanes are picked from vectors that were read whole,
-and all of them side by side again are that vector. Assumes: a little-endian target, as all known ones are. Guarantees:
-bytes are combined only where nothing but a plain load is left, halves of 64 bits only where each can be made in 32;
-otherwise the shifts stay. Tests: tests/compiler/lower/test_combine_loads.py.
+When: after shuffle_lanes, before find_dots. Why there: bytes of neighbouring lanes are picked from vectors that were
+read whole, and all of them side by side again are that vector. Assumes: a little-endian target, as all known ones are.
+Guarantees: bytes are combined only where nothing but a plain load is left, halves of 64 bits only where each can be
+made in 32; otherwise the shifts stay. Tests: tests/compiler/lower/test_combine_loads.py.
 """
 
 from __future__ import annotations
 
 from kernmill.ir import Ops, Target, UOp, dtypes, rebuilt, simplify
 
-from ..shuffle import merged, side_by_side
+from ..shuffle_lanes import merged, side_by_side
 
 __all__ = ["combine_loads"]
 

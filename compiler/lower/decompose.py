@@ -1,7 +1,7 @@
 """Ops that the target does not print become ops that it prints.
 
 When: after accumulators exist. Why there: then vectors are final, and a polynomial is written once for all lanes.
-Guarantees: every elementwise op left is in target.ops. Tests: tests/compiler/lower/test_decompose.py.
+Guarantees: every elementwise op left is in target.ops, and a FOLD too. Tests: tests/compiler/lower/test_decompose.py.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ x, y, z = var("x"), var("y"), var("z")
 
 
 def _max(op: Op, u: UOp) -> UOp | None:
-    """max or min that keeps a nan of either side: a if a is nan or a > b, else b. Of places: see lower/index.py."""
+    """max or min that keeps a nan of either side: a if a is nan or a > b, else b. Of places: see lower_index.py."""
     a, b = u.src
     if u.dtype.kind is Kind.INDEX:
         return None
+    if a.dtype.is_bool:
+        return a | b if op is Ops.MAX else a & b
     better = b < a if op is Ops.MAX else a < b
     if not a.dtype.is_float:
         return better.where(a, b)
@@ -56,6 +58,20 @@ def _float_to_int(u: UOp) -> UOp | None:
     return x.cast(wide).cast(to)
 
 
+def _fold(u: UOp, target: Target) -> UOp | None:
+    """Halves onto each other until one lane is left. Not of ints that are added where the target does it: LLVM loses
+    terms of products of bytes where it finds such a ladder."""
+    if u.arg is Ops.ADD and u.dtype.is_int and Ops.FOLD in target.ops:
+        return None
+    value = u.src[0]
+    while (half := value.dtype.lanes // 2) > 1:
+        picks = (tuple(range(first, first + half)) for first in (0, half))
+        low, high = (UOp(Ops.SHUFFLE, value.dtype.vec(half), (value, value), lanes) for lanes in picks)
+        value = low.alu(u.arg, high)
+    both = value.alu(u.arg, UOp(Ops.SHUFFLE, value.dtype, (value, value), (1, 0)))
+    return UOp(Ops.LANE, u.dtype, (both,), 0)
+
+
 # What most machines lack. A target that prints one of these ops itself lists it in target.ops.
 _BASICS: list[tuple[Op, Rule]] = [
     (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), lambda u: _max(Ops.MAX, u))),
@@ -71,6 +87,7 @@ _BASICS: list[tuple[Op, Rule]] = [
 
 _ALWAYS = [
     Rule("fma_of_ints", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z, when=lambda x, y, z: not x.dtype.is_float),
+    Rule("abs_of_ints", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x), when=lambda x: not x.dtype.is_float),
     Rule("shift_in_range", node(Ops.SHL, x, y).named("u"), _safe_shift),
     Rule("shift_right_in_range", node(Ops.SHR, x, y).named("u"), _safe_shift),
     Rule("float_to_int", node(Ops.CAST, x).named("u"), _float_to_int),
@@ -81,6 +98,7 @@ _ALWAYS = [
 def _rules(target: Target) -> RuleSet:
     rules = [*(rule for op, rule in _BASICS if op not in target.ops), *_ALWAYS]
     sines = () if dtypes.float64 in target.storage_dtypes else SINES_IN_WORDS
+    rules.append(Rule("fold_to_halves", node(Ops.FOLD, x).named("u"), lambda u: _fold(u, target)))
     rules += [r for r in (*sines, *TRANSCENDENTAL) if r.pattern.op not in target.ops]
     rules += list(INTEGER_DIVISION)
     return RuleSet("decompose", [*narrow_float_rules(target), *rules])

@@ -4,11 +4,10 @@ from . import proposals as proposals
 from .actions import *
 from .analysis import *
 from .blocks import *
+from .choose import *
 from .dots import *
-from .heuristic import *
 from .packing import in_blocks as in_blocks
-from .plan import *
-from .products import *
-from .rows import rows_as_lanes as rows_as_lanes
+from .rows import rows_schedule as rows_schedule
+from .schedule import *
 from .search import *
-from .tiles import *
+from .units import *

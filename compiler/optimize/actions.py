@@ -13,6 +13,8 @@
     inner k0           of the loops of a sum k0 is the innermost
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
                        so do further loops and counts: k1 64 ..
+    scatter k0 i0      terms of a sum over k0 that are each for one place on i0 go there: k0 becomes an output loop, of
+                       which one iteration comes after the other; i0' fills the places before
     tensorize i0 i1    what a sum gives over these loops is computed together and kept in memory: for a matrix unit
     vnni t0_0          each lane of the row that t0_0 fills holds words of neighbours, as a matrix unit reads them
     stage 1 k0 i1.v    what is loaded from buffer 1 over these loops is first copied side by side to memory of its own,
@@ -56,11 +58,12 @@ from kernmill.ir import (
 )
 
 from ..kernel import in_order, loops_of, order_of
-from ..lower.dot import BYTES
-from ..lower.reduce import without_mask
+from ..lower.find_dots import BYTES
+from ..lower.lower_reduces import without_mask
 from ..split_reduce import neutral_element
 from . import proposals as propose
 from .bias import biased
+from .scatter import scattered
 from .staging import gated, in_output, staged, unpacked
 
 __all__ = [
@@ -149,7 +152,12 @@ def fits(ast: UOp, action: Action) -> bool:
 def _check_memory(ast: UOp) -> None:
     """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
     of a group fill together is the same for all of them."""
-    facts = dict.fromkeys((node.ranges, closed_ranges(node), node.op is Ops.LOCAL) for node in ast.toposort())
+    nodes, order = ast.toposort(), list(order_of(ast))
+    for held in (node for node in nodes if node.op is Ops.CARRY):
+        depths = [order.index(r.arg[0]) for r in held.src[0].ranges if r.arg[0] in order]
+        if any(order.index(loop.arg[0]) < max(depths, default=0) for loop in held.src[1:]):
+            raise ValueError("places would be filled again between two terms of their sums")
+    facts = dict.fromkeys((node.ranges, closed_ranges(node), node.op is Ops.LOCAL) for node in nodes)
     for around, closed, is_memory in facts:
         own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (around, closed))
         if own and filled:
@@ -229,7 +237,8 @@ def _read_back(ast: UOp, loop: UOp) -> UOp:
 
 def _check_changes_output(ast: UOp, loop: UOp) -> None:
     """A sum that goes on in the output has its iterations one after another, each once."""
-    if loop.arg[1] == AxisKind.LOOP and not any(loop in store.src[0].ranges for store in ast.src):
+    is_carried = any(node.op is Ops.CARRY and loop in node.src for node in ast.toposort())
+    if is_carried or (loop.arg[1] == AxisKind.LOOP and not any(loop in store.src[0].ranges for store in ast.src)):
         raise ValueError(f"the output accumulates over {loop.arg[0]}")
 
 
@@ -288,7 +297,9 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
             case Ops.AFTER if widened and loop in memory_of(node).src:
                 src = (*src, loops[-1])
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
-                src = (gated(substitute(node.src[0], {loop: index}), valid), *src[1:])
+                memory = node.src[0].src[0]
+                there = substitute(node.src[0], {loop: index, memory: done[memory]})
+                src = (gated(there, valid), *src[1:])
             case Ops.LOAD if last is not None and node.src[0].src[0] in written and _place_changes(node.src[0], loop):
                 src = (gated(src[0], valid),)
             case Ops.INDEX if widened and loop in memory_of(node).src:
@@ -333,6 +344,7 @@ def _grid(ast: UOp, args: tuple[str, ...]) -> UOp:
     table: dict[UOp, UOp] = {}
     for name in args:
         loop = find_loop(ast, name)
+        _check_changes_output(ast, loop)
         if name not in order_of(ast) or not loop.src[0].is_const:
             raise ValueError(f"{name} is no output loop of a size known before launch")
         if any(loop not in store.ranges for store in ast.src):
@@ -397,6 +409,12 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
         value = is_last.where(substitute(store.src[1], {total: value}), value)
     new = UOp(Ops.STORE, dtypes.void, (store.src[0], value), store.arg)
     return simplify(in_order(ast.replace(src=(new,)), (*order_of(ast), *(name for name, _ in cuts)))), made
+
+
+def _scatter(ast: UOp, args: tuple[str, ...]) -> Acted:
+    terms, place = (find_loop(ast, name) for name in args[:2])
+    name = args[1] + "'" * _marks(ast, [args[1]])
+    return scattered(ast, terms, place, name), {args[1]: name}
 
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
@@ -573,6 +591,7 @@ VERBS: Final[dict[str, Verb]] = {
     "share": Verb(_share, propose.items),
     "inplace": Verb(_keeps_loops(lambda ast, args: in_output(ast, find_loop(ast, args[0]))), propose.rows, -1),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
+    "scatter": Verb(_scatter, propose.scatters, 1),
     "inner": Verb(_keeps_loops(_inner), propose.inner),
     "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
     "tensorize": Verb(_tensorize, propose.tiles, 2),
@@ -580,7 +599,7 @@ VERBS: Final[dict[str, Verb]] = {
     "bias": Verb(_bias, propose.biases, -1),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
     "stream": Verb(_keeps_loops(_stream), propose.streams, 4),
-    "prefetchw": Verb(_keeps_loops(_prefetchw), propose.streams, 4),
+    "prefetchw": Verb(_keeps_loops(_prefetchw), propose.once, 4),
     "prefetch": Verb(_keeps_loops(_prefetch), propose.prefetches, 4),
     "grid": Verb(_keeps_loops(_grid), propose.grids, 5, propose.fit_grid),
     "thread": Verb(_keeps_loops(_thread), propose.threads, 5, propose.fit_thread),

@@ -1,30 +1,21 @@
-"""What the heuristic knows of a kernel: its loops, and how far each load and store steps with each of them.
+"""What the heuristic knows of a kernel: its loops, how far each load and store steps with each of them, and the product
+that it may be. Read off once (`analyze`); every strategy asks the same Facts.
 
-Tests: tests/compiler/optimize/test_analysis.py.
+Nothing here asks what a kernel computes beyond one sum. Tests: tests/compiler/optimize/test_analysis.py.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, linear, memory_of
+from kernmill.ir import DType, Ops, Target, UOp, closed_ranges, linear, memory_of
 
-from ..kernel import iterations, loops_of, order_of
+from ..kernel import iterations, loops_of, names_of, order_of
 
-__all__ = [
-    "Access",
-    "Facts",
-    "Group",
-    "analyze",
-    "divisors",
-    "even_part",
-    "is_gated",
-    "is_streamed",
-    "main_group",
-    "nest_iterations",
-]
-
+__all__ = ["Access", "Facts", "Group", "Product", "analyze", "divisors", "even_part", "outgrows_caches"]
 
 _STREAMED = 2  # times L2
 _DEAR = 8  # what is made of more instructions than that counts as so many
@@ -49,6 +40,11 @@ class Access:
         return self.step(loop) != 0
 
     @property
+    def is_gated(self) -> bool:
+        """Whether it is read only where a condition holds."""
+        return self.node.op is Ops.LOAD and len(self.node.src[0].src) > 2
+
+    @property
     def memory(self) -> UOp:
         """The buffer, or memory of the kernel's own."""
         return memory_of(self.node.src[0])
@@ -67,16 +63,35 @@ class Group:
     loads: list[Access]
     around: set[str]
 
+    @property
+    def terms(self) -> str:
+        """The loop of a sum over one loop; empty where there are several."""
+        return self.loops[0] if len(self.loops) == 1 else ""
+
     def operand(self, loop: str, without: str) -> list[Access]:
         """The loads that change with one loop and not with another."""
         return [a for a in self.loads if loop in a.steps and without not in a.steps]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A sum of products of two operands, each converted from what lies in a buffer. Where there are rows and columns
+    they are loops of `left` and of `right` alone, and the output steps by 1 with the columns."""
+
+    dtype: DType  # of the sum
+    left: Access
+    right: Access
+    inner: str
+    rows: str = ""
+    columns: str = ""
+
+
+@dataclass
 class Facts:
-    """What the heuristic knows of a kernel."""
+    """What the heuristic knows of a kernel, and for what it is cut."""
 
     ast: UOp
+    target: Target
     sizes: dict[str, int]
     outputs: list[str]
     stores: list[Access]
@@ -89,6 +104,50 @@ class Facts:
     filling: list[str] = field(default_factory=list[str])  # loops that fill kept rows, the innermost of each
     symbolic: set[str] = field(default_factory=set[str])  # loops whose sizes, here the greatest, are known at launch
 
+    def iterations(self, loops: Iterable[str]) -> int:
+        """Of loops inside each other; a size that is known only at launch counts as the greatest."""
+        return prod(max(1, self.sizes[name]) for name in loops)
+
+    def is_streamed(self, size_bytes: int) -> bool:
+        """Whether no cache holds an operand, so that few rows read it once, in the order in which it lies."""
+        return size_bytes > _STREAMED * self.target.l2_bytes
+
+    @cached_property
+    def main(self) -> Group | None:
+        """The reductions that take the most time."""
+        return max(self.groups, key=lambda g: self.iterations(g.loops) * len(g.loads), default=None)
+
+    @cached_property
+    def sum(self) -> UOp | None:
+        """The sum that a kernel of one result and fixed sizes is; None where it has another reduction, or none."""
+        found = [node for node in self.ast.toposort() if node.op is Ops.REDUCE]
+        is_one = len(found) == len(self.stores) == 1 and not self.symbolic
+        return found[0] if is_one and found[0].arg == (Ops.ADD, 1) else None
+
+    def operands(self, total: UOp) -> tuple[Access, ...]:
+        """What a sum over one loop multiplies, if both are converted from plain loads that change with the loop."""
+        loops, loads = names_of(closed_ranges(total)), {a.node: a for a in self.loads if a.is_plain}
+        if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL or len(loops) != 1:
+            return ()
+        found = [loads.get(s.src[0]) for s in total.src[0].src if s.op is Ops.CAST]
+        both = tuple(a for a in found if a is not None and loops[0] in a.steps)
+        return both if len(both) == 2 else ()
+
+    @cached_property
+    def product(self) -> Product | None:
+        """The product of two buffers that a kernel is; None where it is something else."""
+        total, store = self.sum, self.stores[0]
+        found = self.operands(total) if total is not None and store.is_plain else ()
+        if total is None or not found or any(a.memory.op is not Ops.PARAM for a in found):
+            return None
+        (inner,), (first, second) = names_of(closed_ranges(total)), found
+        for left, right in ((first, second), (second, first)):
+            columns = [n for n in self.outputs if store.step(n) == 1 and n in right.steps and n not in left.steps]
+            rows = [n for n in self.outputs if n in left.steps and n not in right.steps]
+            if columns and rows:
+                return Product(total.dtype, left, right, inner, rows[-1], columns[0])
+        return Product(total.dtype, first, second, inner)
+
 
 def analyze(ast: UOp, target: Target) -> Facts:
     """Read it all off a kernel."""
@@ -97,15 +156,15 @@ def analyze(ast: UOp, target: Target) -> Facts:
     sizes = {name: iterations(loop) for name, loop in loops.items()}
     loads = {node: _access(node.src[0], node, sizes) for node in order if node.op is Ops.LOAD}
     stores = [_access(store.src[0], store, sizes) for store in ast.src]
-    facts = Facts(ast, sizes, [name for name in order_of(ast) if name in sizes], stores, list(loads.values()))
-    memories = [{str(r.arg[0]) for r in node.src} for node in order if node.op is Ops.LOCAL]
+    facts = Facts(ast, target, sizes, [name for name in order_of(ast) if name in sizes], stores, list(loads.values()))
+    memories = [set(names_of(node.src)) for node in order if node.op is Ops.LOCAL]
     facts.kept = [name for name in facts.outputs if memories and all(name in loops for loops in memories)]
     facts.keeping = set[str]().union(*memories)
     facts.symbolic = {name for name, loop in loops.items() if not loop.src[0].is_const}
     filling = {r for node in order if node.op is Ops.AFTER for r in closed_ranges(node)}
     for node in order:
         if node.op is Ops.AFTER:
-            facts.filling.append(str(closed_ranges(node)[-1].arg[0]))
+            facts.filling += names_of(closed_ranges(node)[-1:])
         if node.op is Ops.REDUCE and filling.isdisjoint(closed_ranges(node)):
             _add_group(facts, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
@@ -123,10 +182,10 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
         if atom.op is Ops.RANGE:
             steps.setdefault(str(atom.arg[0]), factor)
         else:
-            steps.update({str(r.arg[0]): None for r in atom.ranges})
+            steps.update(dict.fromkeys(names_of(atom.ranges)))
     if len(place.src) > 2:
-        for r in place.src[2].ranges:  # read where the gate holds: changes with the loop, at no step of its own
-            steps.setdefault(str(r.arg[0]), 0)
+        for name in names_of(place.src[2].ranges):  # read where the gate holds: changes with it, at no step of its own
+            steps.setdefault(name, 0)
     is_plain = len(place.src) == 2 and all(atom.op is Ops.RANGE for atom in terms)
     size_bytes, count = place.dtype.scalar.size_bytes, int(memory_of(place).arg[1])
     if None not in steps.values():
@@ -136,25 +195,14 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
 
 
 def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:
-    names = [str(r.arg[0]) for r in closed_ranges(node)]
-    mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(str(r.arg[0]) in names for r in n.ranges)]
-    around = {str(r.arg[0]) for r in node.ranges}
+    names, around = names_of(closed_ranges(node)), set(names_of(node.ranges))
+    mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(name in names for name in names_of(n.ranges))]
     for group in facts.groups:
         if group.loops == names:
             group.loads += [load for load in mine if load not in group.loads]
             group.around |= around
             return
     facts.groups.append(Group(names, mine, around))
-
-
-def main_group(facts: Facts) -> Group | None:
-    """The reductions that take the most time."""
-    return max(facts.groups, key=lambda g: nest_iterations(facts, g.loops) * len(g.loads), default=None)
-
-
-def nest_iterations(facts: Facts, loops: list[str]) -> int:
-    """Of loops inside each other; a size that is known only at launch counts as the greatest."""
-    return prod(max(1, facts.sizes[name]) for name in loops)
 
 
 def even_part(count: int, most: int) -> int:
@@ -167,11 +215,6 @@ def divisors(size: int, most: int) -> list[int]:
     return [n for n in range(1, min(size, most) + 1) if size % n == 0]
 
 
-def is_streamed(size_bytes: int, target: Target) -> bool:
-    """Whether no cache holds an operand, so that few rows read it once, in the order in which it lies."""
-    return size_bytes > _STREAMED * target.l2_bytes
-
-
-def is_gated(a: Access) -> bool:
-    """Whether it is read only where a condition holds."""
-    return a.node.op is Ops.LOAD and len(a.node.src[0].src) > 2
+def outgrows_caches(size_bytes: int, target: Target) -> bool:
+    """Whether a result is so large that whoever reads it next finds little of it in the caches."""
+    return size_bytes > 8 * target.l2_bytes

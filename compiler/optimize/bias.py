@@ -1,8 +1,8 @@
 """Sums of products of bytes with another sign than the target multiplies: b + 128 instead of b, and a correction.
 
-An instruction for unsigned by signed bytes (lower/dot.py) does other pairs as well: sum(a*b) is sum(a*(b + 128)) less
-128 * sum(a). The sums of a change with the loops of a alone and are kept, so that they are taken once; b + 128 is b
-with its highest bit flipped, which costs nothing where b is copied anyway. Sums wrap, so every step is exact. Used by
+An instruction for unsigned by signed bytes (lower/find_dots.py) does other pairs as well: sum(a*b) is sum(a*(b + 128))
+less 128 * sum(a). The sums of a change with the loops of a alone and are kept, so that they are taken once; b + 128 is
+b with its highest bit flipped, which costs nothing where b is copied anyway. Sums wrap, so every step is exact. Used by
 the action `bias`. Tests: tests/compiler/optimize/test_bias.py.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, substitute
 
-from ..lower.dot import BYTES, moved
+from ..lower.find_dots import BYTES, moved
 from .staging import staged
 
 __all__ = ["biased"]

@@ -1,22 +1,23 @@
-"""The schedule of sums over blocks: short sums of products of bytes, scaled and added up, as quantised weights ask for.
+"""The schedule of sums over blocks: short sums of products of bytes, scaled and added up, as quantized weights ask for.
 
 Lanes are outputs whose words lie side by side in one operand, so that no sum goes across lanes. The short sum is copied
-out whole and becomes a chain of dot products (lower/dot.py); of the loops over blocks those stay that a body has no
-room for. The other operand is the same in all lanes; the outputs that it steps with are a register tile.
-Figures: docs/decisions/0019-quantised-products.md. Tests: tests/compiler/optimize/test_blocks.py.
+out whole and becomes a chain of dot products (lower/find_dots.py); of the loops over blocks those stay that a body has
+no room for. The other operand is the same in all lanes; the outputs that it steps with are a register tile. Figures:
+docs/decisions/0019-quantized-products.md. Tests: tests/compiler/optimize/test_blocks.py.
 """
 
 from __future__ import annotations
 
 from math import gcd
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes
+from kernmill.ir import Ops, UOp, closed_ranges, dtypes
 
-from .analysis import Access, Facts, analyze, even_part, nest_iterations
-from .plan import Plan
+from ..kernel import names_of
+from .analysis import Access, Facts, analyze, even_part
+from .schedule import Schedule
 from .staging import unpacked
 
-__all__ = ["block_plan", "is_nested"]
+__all__ = ["block_schedule", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
@@ -34,20 +35,20 @@ def is_nested(total: UOp) -> bool:
     return any(n.op is Ops.REDUCE and not loops.isdisjoint(n.ranges) for n in total.src[0].toposort())
 
 
-def block_plan(facts: Facts, target: Target) -> Plan | None:
+def block_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else."""
     nested, short = _sums(facts.ast)
-    if not target.dots or len(facts.stores) != 1 or not nested or len(nested) != len(short) or facts.symbolic:
+    if not facts.target.dots or len(facts.stores) != 1 or not nested or len(nested) != len(short) or facts.symbolic:
         return None
-    lanes = target.vector_bytes // _WORD
+    lanes = facts.target.vector_bytes // _WORD
     for column in (name for name in facts.sizes if name in facts.outputs and facts.sizes[name] % lanes == 0):
-        plan = Plan(facts.ast)
-        (own,) = plan.cut("vectorize", column, lanes)
-        wide = analyze(plan.ast, target)  # what lies side by side may be a digit of a loop
-        matrices = [m for total in _sums(plan.ast)[1] if (m := _matrix(total, wide, own)) is not None]
+        schedule = Schedule(facts.ast)
+        (own,) = schedule.cut("vectorize", column, lanes)
+        wide = analyze(schedule.ast, facts.target)  # what lies side by side may be a digit of a loop
+        matrices = [m for total in _sums(schedule.ast)[1] if (m := _matrix(total, wide, own)) is not None]
         if wide.stores[0].step(own) == 1 and len(matrices) == len(short):
-            _tiled(plan, wide, matrices, own, target)
-            return plan
+            _tiled(schedule, wide, matrices, own)
+            return schedule
     return None
 
 
@@ -58,67 +59,67 @@ def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
     return nested, [total for total in sums if total not in nested]
 
 
-def _tiled(plan: Plan, facts: Facts, matrices: list[UOp], lanes: str, target: Target) -> None:
-    sizes, (nested, short) = facts.sizes, _sums(plan.ast)
-    left = [name for name in plan.loops if sizes[name] > 1 and name != lanes]
-    beside = [name for name in left if any(name in _names(m) for m in matrices)]
+def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) -> None:
+    sizes, (nested, short) = facts.sizes, _sums(schedule.ast)
+    left = [name for name in schedule.loops if sizes[name] > 1 and name != lanes]
+    beside = [name for name in left if any(name in names_of(m.ranges) for m in matrices)]
     rows = [name for name in left if name not in beside]
-    copied = dict.fromkeys(str(r.arg[0]) for total in short for r in closed_ranges(total))
-    if len(matrices) == 1 and beside and rows and sizes[rows[-1]] > _TILE and target.vector_registers >= 32:
-        _many_rows(plan, facts, matrices[0], (beside, rows, [*copied]), lanes, target)
+    copied = dict.fromkeys(name for total in short for name in names_of(closed_ranges(total)))
+    if len(matrices) == 1 and beside and rows and sizes[rows[-1]] > _TILE and facts.target.vector_registers >= 32:
+        _many_rows(schedule, facts, matrices[0], (beside, rows, [*copied]), lanes)
         return
-    body = max(nest_iterations(facts, [str(r.arg[0]) for r in closed_ranges(total)]) for total in short) // _WORD
+    body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
-    around = dict.fromkeys(str(r.arg[0]) for total in nested for r in closed_ranges(total)[1:])
-    for name in sorted(around, key=lambda n: sum(n in _names(place) for place in places)):  # most shared first
+    around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
+    for name in sorted(around, key=lambda n: sum(n in names_of(place.ranges) for place in places)):  # most shared first
         if body * sizes[name] <= _DOTS:
             copied[name] = None
             body *= sizes[name]
     for name in copied:
-        plan.add("unroll", name, sizes[name])
+        schedule.add("unroll", name, sizes[name])
     if rows:
-        plan.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
-        plan.order((*beside, *rows))
+        schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
+        schedule.order((*beside, *rows))
         return
-    most = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
+    most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
     for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
-        plan.cut("interleave", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # for 2 threads
-    plan.add("prefetch", _AHEAD)  # it leaves alone what is small
+        schedule.cut("interleave", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # for 2 threads
+    schedule.add("prefetch", _AHEAD)  # it leaves alone what is small
 
 
 def _many_rows(
-    plan: Plan, facts: Facts, matrix: UOp, loops: tuple[list[str], list[str], list[str]], lanes: str, target: Target
+    schedule: Schedule, facts: Facts, matrix: UOp, loops: tuple[list[str], list[str], list[str]], lanes: str
 ) -> None:
     """One block's short sums of a tile of rows at a time; where enough tiles read them again, the codes of all blocks
     are unpacked once, and so are their scales: what is made of the matrix alone is staged."""
     (beside, rows, words), sizes = loops, facts.sizes
-    blocks = [str(r.arg[0]) for r in closed_ranges(_sums(plan.ast)[0][0])]
+    blocks = names_of(closed_ranges(_sums(schedule.ast)[0][0]))
     order = set(matrix.toposort())
     reads = [a for a in facts.loads if a.node in order and not _looks_up(a)]
     slot, places = reads[0].memory.arg[0], [a.node.src[0] for a in reads]
-    panel = nest_iterations(facts, [*blocks, *words]) * (target.vector_bytes // _WORD)
-    room = target.l2_bytes // 2 // panel
+    panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // _WORD)
+    room = facts.target.l2_bytes // 2 // panel
     wide = even_part(sizes[beside[-1]], max(1, min(_WIDE, room)))
     tile = even_part(sizes[rows[-1]], _SUMS // wide)
-    inner = [copy for name in words for copy in plan.cut("unroll", name, sizes[name])]
-    side = plan.cut("unroll", beside[-1], wide)
-    plan.cut("unroll", rows[-1], tile)
-    plan.order((*beside, *rows))
-    if nest_iterations(facts, rows) < _LEAST_TILES * tile or not room:
+    inner = [copy for name in words for copy in schedule.cut("unroll", name, sizes[name])]
+    side = schedule.cut("unroll", beside[-1], wide)
+    schedule.cut("unroll", rows[-1], tile)
+    schedule.order((*beside, *rows))
+    if facts.iterations(rows) < _LEAST_TILES * tile or not room:
         return
-    codes = [name for name in blocks if name in _names(matrix)]
-    copies = plan.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
-    walked = [name for name in codes if all(name in _names(place) for place in places)]
+    codes = [name for name in blocks if name in names_of(matrix.ranges)]
+    copies = schedule.add("stage", slot, *codes, *side, *inner[:-1], lanes, inner[-1])
+    walked = [name for name in codes if all(name in names_of(place.ranges) for place in places)]
     for name in [n for n in codes if n not in walked]:  # a byte is read once for all its codes
-        plan.cut("unroll", copies[name], sizes[name])
-    loads = [n for n in plan.ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]
-    scales = [_names(u) for u in unpacked(plan.ast, [n for n in loads if n.src[0].src[0].arg[0] == slot])]
+        schedule.cut("unroll", copies[name], sizes[name])
+    loads = [n for n in schedule.ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.PARAM]
+    scales = [names_of(u.ranges) for u in unpacked(schedule.ast, [n for n in loads if n.src[0].src[0].arg[0] == slot])]
     own = dict.fromkeys(tuple(n for n in blocks if n in names) for names in scales)
     for found in own:
         if found:
-            plan.add("stage", slot, *found, *side, lanes)
+            schedule.add("stage", slot, *found, *side, lanes)
     for name in walked[:1]:
-        plan.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[name])  # the next panel
+        schedule.add("prefetch", wide * (reads[0].step(beside[-1]) or 0), copies[name])  # the next panel
 
 
 def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
@@ -133,7 +134,7 @@ def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
         order = set(matrix.toposort())
         steps = [a.step(lanes) for a in facts.loads if a.node in order and lanes in a.steps and not _looks_up(a)]
         is_plain = all(len(n.src[0].src) == 2 for n in order if n.op is Ops.LOAD)
-        if is_plain and steps and lanes not in _names(other) and all(step in (1, _WORD) for step in steps):
+        if is_plain and steps and lanes not in names_of(other.ranges) and all(step in (1, _WORD) for step in steps):
             return matrix
     return None
 
@@ -141,7 +142,3 @@ def _matrix(total: UOp, facts: Facts, lanes: str) -> UOp | None:
 def _looks_up(a: Access) -> bool:
     """Whether a load's place was loaded itself: an entry of a table."""
     return any(n.op is Ops.LOAD for n in a.node.src[0].src[1].toposort())
-
-
-def _names(u: UOp) -> set[str]:
-    return {str(r.arg[0]) for r in u.ranges}

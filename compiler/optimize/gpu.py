@@ -16,13 +16,13 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from kernmill.ir import Ops, Target
+from kernmill.ir import Ops
 
-from .analysis import Access, Facts, Group, main_group, nest_iterations
-from .plan import Plan
-from .tiles import find_unit
+from .analysis import Access, Facts, Group
+from .schedule import Schedule
+from .units import find_unit
 
-__all__ = ["gpu_plan"]
+__all__ = ["gpu_schedule"]
 
 _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a tile, results along each side
 _STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))  # of a matrix unit: at once and in turn, down and across
@@ -36,42 +36,32 @@ _SIDE: Final = 32  # columns side by side, as many as items that run in step
 _ROWS: Final = 8  # rows that an item keeps when a matrix is read once
 
 
-class _Plan(Plan):
-    """A plan with what it is made from: only what fits is taken."""
-
-    def __init__(self, facts: Facts, target: Target) -> None:
-        super().__init__(facts.ast)
-        self.facts, self.target = facts, target
-
-    def lanes(self, loop: str, accesses: list[Access]) -> int:
-        """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
-        width = self.facts.lanes
-        along = [a for a in accesses if a.step(loop) not in (0, None)]
-        is_whole = loop not in self.facts.symbolic and self.facts.sizes[loop] % width == 0
-        fits = width > 1 and is_whole and along and all(a.step(loop) == 1 for a in along)
-        return width if fits and all(a.step(loop) is not None for a in accesses) else 1
+def _lanes(facts: Facts, loop: str, accesses: list[Access]) -> int:
+    """Values that an item moves at once along a loop: as many as a register has where they lie side by side."""
+    is_whole = loop not in facts.symbolic and facts.sizes[loop] % facts.lanes == 0
+    steps = {a.step(loop) for a in accesses} - {0}
+    return facts.lanes if is_whole and steps == {1} else 1
 
 
-def gpu_plan(facts: Facts, target: Target) -> Plan:
+def gpu_schedule(facts: Facts) -> Schedule:
     """A schedule for the kernel."""
-    plan = _Plan(facts, target)
-    main = main_group(facts)
+    schedule = Schedule(facts.ast)
+    main = facts.main
     spread = [name for name in facts.outputs if all(name in g.around for g in facts.groups)
               and name not in facts.symbolic and (not facts.keeping or name in facts.kept)]  # fmt: skip
     if main is None and not facts.keeping:
-        _elementwise(plan)
-    elif _unit(plan):
+        _elementwise(schedule, facts)
+    elif _unit(schedule, facts):
         pass
-    elif main is None or len(facts.groups) > 1 or facts.keeping or not _product(plan, main):
-        _sums(plan, main, spread)
-    grid = [name for name in plan.loops if name in spread and all(name in a.steps for a in facts.stores)]
+    elif main is None or len(facts.groups) > 1 or facts.keeping or not _product(schedule, facts, main):
+        _sums(schedule, facts, main, spread)
+    grid = [name for name in schedule.loops if name in spread and all(name in a.steps for a in facts.stores)]
     if grid:
-        plan.tries("grid", *grid)
-    return plan
+        schedule.tries("grid", *grid)
+    return schedule
 
 
-def _elementwise(plan: _Plan) -> None:
-    facts = plan.facts
+def _elementwise(schedule: Schedule, facts: Facts) -> None:
     touched = [*facts.stores, *facts.loads]
     nearest = next((n for n in reversed(facts.outputs) if facts.stores[0].step(n) == 1), None)
     if nearest is None:
@@ -80,55 +70,55 @@ def _elementwise(plan: _Plan) -> None:
     across = next((n for n in facts.outputs if n != nearest and any(a.step(n) == 1 for a in facts.loads)), None)
     crossed = [a for a in facts.loads if across and a.step(across) == 1 and a.step(nearest) not in (0, 1, None)]
     large = across is not None and min(facts.sizes[nearest], facts.sizes[across]) >= side
-    if crossed and large and plan.target.group_items >= side * items:
-        plan.tries("local", nearest, side)
-        plan.tries("unroll", across, side // items)
-        plan.tries("local", across, items)
+    if crossed and large and facts.target.group_items >= side * items:
+        schedule.tries("local", nearest, side)
+        schedule.tries("unroll", across, side // items)
+        schedule.tries("local", across, items)
         for slot in dict.fromkeys(a.slot for a in crossed):
-            plan.tries("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
+            schedule.tries("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
         return
-    plan.tries("vectorize", nearest, plan.lanes(nearest, touched))
+    schedule.tries("vectorize", nearest, _lanes(facts, nearest, touched))
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
-def _unit(plan: _Plan) -> bool:
+def _unit(schedule: Schedule, facts: Facts) -> bool:
     """A product for a matrix unit: the items of a step, of which a group has several, keep a block of results."""
-    facts, found = plan.facts, find_unit(plan.facts, plan.target)
+    found = find_unit(facts)
     if found is None or not found[1].items:
         return False
     product, unit = found
     row, column, sizes = product.rows, product.columns, facts.sizes
     (rows, _), (columns, lanes) = unit.items
-    fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= plan.target.group_items
+    fits = [t for t in _STEPS if t[0] * t[2] * rows * columns <= facts.target.group_items
             and sizes[row] > t[1] * unit.m and sizes[column] > t[3] * unit.n]  # fmt: skip
     if not fits:
         return False
     tiles = [(t[0] * t[1] * unit.m, t[2] * t[3] * unit.n) for t in fits]
-    others = nest_iterations(facts, [n for n in facts.outputs if n not in (row, column)])
+    others = facts.iterations([n for n in facts.outputs if n not in (row, column)])
     groups = [others * -(-sizes[row] // high) * -(-sizes[column] // wide) for high, wide in tiles]
     chosen = next((n for n, count in enumerate(groups) if count >= _GROUPS), -1)
     down, tall, across, broad = fits[chosen]
     cuts = ((row, unit.m), (column, unit.n), (product.inner, unit.k))
-    i, j, deep = (plan.add("split", name, amount)[name] for name, amount in cuts)
-    near = plan.add("split", deep, unit.group)[deep]
+    i, j, deep = (schedule.add("split", name, amount)[name] for name, amount in cuts)
+    near = schedule.add("split", deep, unit.group)[deep]
     block, panel = (
-        [*plan.cut("unroll", name, results), *plan.cut("local", name, items)][::-1]
+        [*schedule.cut("unroll", name, results), *schedule.cut("local", name, items)][::-1]
         for name, results, items in ((row, tall, down), (column, broad, across))
     )
-    copied = plan.add("tensorize", i, j)
-    no_lanes = not plan.target.vector_bytes or sizes[column] % tiles[chosen][1]  # or a mask for each two of them
-    plan.cut("unroll" if no_lanes else "vectorize", j, lanes)
-    own = [*plan.cut("local", i, rows), *plan.cut("local", j, columns)]
-    plan.cut("unroll", i, unit.m // rows)
-    plan.order((*(name for name in plan.loops if name not in own), *own))
-    plan.add("stage", product.right.slot, *panel, deep, copied[j], near)
-    plan.add("stage", product.left.slot, *block, copied[i], deep, near)
+    copied = schedule.add("tensorize", i, j)
+    no_lanes = not facts.target.vector_bytes or sizes[column] % tiles[chosen][1]  # or a mask for each two of them
+    schedule.cut("unroll" if no_lanes else "vectorize", j, lanes)
+    own = [*schedule.cut("local", i, rows), *schedule.cut("local", j, columns)]
+    schedule.cut("unroll", i, unit.m // rows)
+    schedule.order((*(name for name in schedule.loops if name not in own), *own))
+    schedule.add("stage", product.right.slot, *panel, deep, copied[j], near)
+    schedule.add("stage", product.left.slot, *block, copied[i], deep, near)
     return True
 
 
-def _product(plan: _Plan, main: Group) -> bool:
+def _product(schedule: Schedule, facts: Facts, main: Group) -> bool:
     """A tile of results for a group; False where there is no pair of loops that reuse what is loaded."""
-    facts, target = plan.facts, plan.target
+    target = facts.target
     loops = [
         n
         for n in facts.outputs
@@ -139,7 +129,7 @@ def _product(plan: _Plan, main: Group) -> bool:
     if pair is None:
         return False
     row, column = pair
-    others = nest_iterations(facts, [n for n in facts.outputs if n not in pair])
+    others = facts.iterations([n for n in facts.outputs if n not in pair])
     least = min(facts.sizes[row], facts.sizes[column])
 
     def groups(tile: tuple[int, int]) -> int:
@@ -151,18 +141,18 @@ def _product(plan: _Plan, main: Group) -> bool:
     items, results = next((t for t in tiles if groups(t) >= _GROUPS), tiles[min(len(tiles) - 1, 1)])
     terms = max(main.loops, key=lambda n: facts.sizes[n])  # of a window: the channels, cut into blocks of whole windows
     window = [n for n in main.loops if n != terms]
-    block = _block(plan, main, terms, items * results * nest_iterations(facts, window))
+    block = _block(facts, main, terms, items * results * facts.iterations(window))
     right = [a for a in main.operand(column, row) if a.step(column) != 0]
-    width = plan.lanes(column, right) if results % max(1, facts.lanes) == 0 else 1
+    width = _lanes(facts, column, right) if results % max(1, facts.lanes) == 0 else 1
     if width > 1:
-        plan.tries("vectorize", column, width)
-    plan.tries("local", column, items)
-    plan.tries("unroll", column, results // width)
-    plan.tries("unroll", row, results)
-    plan.tries("local", row, items)
+        schedule.tries("vectorize", column, width)
+    schedule.tries("local", column, items)
+    schedule.tries("unroll", column, results // width)
+    schedule.tries("unroll", row, results)
+    schedule.tries("local", row, items)
     if not block:
         return True
-    inside = f"{terms}.s" if facts.sizes[terms] > block and plan.tries("split", terms, block) else terms
+    inside = f"{terms}.s" if facts.sizes[terms] > block and schedule.tries("split", terms, block) else terms
     parts = {row: [f"{row}.l", f"{row}.u"], column: [f"{column}.u", f"{column}.l", f"{column}.v"]}
     if width == 1:
         parts[column] = [f"{column}.u", f"{column}.l"]
@@ -170,57 +160,57 @@ def _product(plan: _Plan, main: Group) -> bool:
         parts[column] = [f"{column}.l", f"{column}.v"]
     for loop, other in ((row, column), (column, row)):
         for slot in dict.fromkeys(a.slot for a in main.operand(loop, other)):
-            plan.tries("stage", slot, inside, *window, *parts[loop])
+            schedule.tries("stage", slot, inside, *window, *parts[loop])
     return True
 
 
-def _block(plan: _Plan, main: Group, terms: str, side: int) -> int:
+def _block(facts: Facts, main: Group, terms: str, side: int) -> int:
     """How many terms a group holds of both operands at a time; 0: their places are not plain, or there is no room."""
-    if any(n in plan.facts.symbolic or a.step(n) is None for n in main.loops for a in main.loads):
+    if any(n in facts.symbolic or a.step(n) is None for n in main.loops for a in main.loads):
         return 0
-    size = plan.facts.sizes[terms]
+    size = facts.sizes[terms]
     bytes_each = 2 * side * max(a.size_bytes for a in main.loads) + 2 * _SPACE
-    room = [n for n in (*_TERMS, size) if n * bytes_each <= plan.target.local_bytes and n <= size]
+    room = [n for n in (*_TERMS, size) if n * bytes_each <= facts.target.local_bytes and n <= size]
     return next((n for n in room if size % n == 0 and n <= max(_TERMS)), room[0] if room else 0)
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------
-def _sums(plan: _Plan, main: Group | None, spread: list[str]) -> None:
-    facts, items = plan.facts, plan.target.group_items
+def _sums(schedule: Schedule, facts: Facts, main: Group | None, spread: list[str]) -> None:
+    items = facts.target.group_items
     if main is not None and len(facts.groups) == 1 and not facts.keeping:
         terms = max(main.loops, key=lambda n: facts.sizes[n])
-        largest = max(main.loads, key=lambda a: nest_iterations(facts, list(a.steps)), default=None)
+        largest = max(main.loads, key=lambda a: facts.iterations(list(a.steps)), default=None)
         nearest = next((n for n in reversed(spread) if largest and largest.step(n) == 1), None)
-        if nest_iterations(facts, main.loops) <= _SHORT:
+        if facts.iterations(main.loops) <= _SHORT:
             return  # an item adds up all by itself
         if nearest is not None:
             rows = [n for n in spread if n != nearest and any(n not in a.steps for a in main.loads)]
             if rows:
-                plan.tries("unroll", rows[-1], min(_ROWS, facts.sizes[rows[-1]]))
-            if nest_iterations(facts, [n for n in spread if n not in rows[-1:]]) < _MANY:
-                plan.tries("local", nearest, min(_SIDE, items))
-                plan.tries("share", terms, max(1, items // _SIDE))
+                schedule.tries("unroll", rows[-1], min(_ROWS, facts.sizes[rows[-1]]))
+            if facts.iterations([n for n in spread if n not in rows[-1:]]) < _MANY:
+                schedule.tries("local", nearest, min(_SIDE, items))
+                schedule.tries("share", terms, max(1, items // _SIDE))
             return
-    _together(plan, spread)
+    _together(schedule, facts, spread)
 
 
-def _together(plan: _Plan, spread: list[str]) -> None:
+def _together(schedule: Schedule, facts: Facts, spread: list[str]) -> None:
     """A group for each row: its items share the sums over it, fill what is kept of it, and write its results."""
-    facts, items = plan.facts, plan.target.group_items
-    kept = sum(n.arg[1] * n.dtype.size_bytes for n in plan.ast.toposort() if n.op is Ops.LOCAL)
-    if kept > plan.target.local_bytes // 2:
+    items = facts.target.group_items
+    kept = sum(n.arg[1] * n.dtype.size_bytes for n in schedule.ast.toposort() if n.op is Ops.LOCAL)
+    if kept > facts.target.local_bytes // 2:
         return  # each item keeps rows of its own, in memory that is not shared
-    longest = max([nest_iterations(facts, g.loops) for g in facts.groups], default=1)
+    longest = max([facts.iterations(g.loops) for g in facts.groups], default=1)
     while items > _SHORT and items * facts.lanes > longest:
         items //= 2
     for group in facts.groups:
         name = max(group.loops, key=lambda n: facts.sizes[n])
         if group.around <= set(spread) and facts.sizes[name] > 1:
-            plan.tries("vectorize", name, plan.lanes(name, group.loads))
-            plan.tries("share", name, items)
+            schedule.tries("vectorize", name, _lanes(facts, name, group.loads))
+            schedule.tries("share", name, items)
     for name in facts.filling:
-        plan.tries("local", name, items)
-        plan.tries("share", f"{name}.r", items)
+        schedule.tries("local", name, items)
+        schedule.tries("share", f"{name}.r", items)
     inner = [n for n in facts.outputs if n not in spread and facts.sizes[n] > 1]
     if inner:
-        plan.tries("local", inner[-1], items)
+        schedule.tries("local", inner[-1], items)

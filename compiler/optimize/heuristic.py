@@ -1,4 +1,4 @@
-"""Choose the actions for a kernel from its shape: which loop becomes lanes, which ones a register tile, what is packed.
+"""Schedules from the steps of loops alone: which loop becomes lanes, which ones a register tile, what is packed.
 
 Nothing here asks what a kernel computes. It looks at how each load and store steps with each loop: a load that does
 not change with a loop is reused by a tile over it; a loop that steps by 1 can become lanes. From these two facts
@@ -12,20 +12,17 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd, prod
 
-from kernmill.ir import Ops, Target, UOp
+from kernmill.ir import Ops
 
+from ..kernel import names_of
 from .actions import Action, fits
-from .analysis import Access, Facts, Group, analyze, is_gated, is_streamed, main_group, nest_iterations
-from .blocks import block_plan
-from .dots import dot_plan
-from .gpu import gpu_plan
+from .analysis import Access, Facts, Group, outgrows_caches
 from .packing import SMALL_REDUCE, ask_by_tiles, pack
-from .plan import Plan
-from .rows import ask_for_next_row, passes_along_rows, rows_as_lanes
-from .tiles import row_tiles, tile_plan
-from .windows import overlapping, window_plan
+from .rows import ask_for_next_row, passes_along_rows
+from .schedule import Schedule
+from .windows import overlapping
 
-__all__ = ["choose", "choose_actions"]
+__all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_schedule"]
 
 _STREAM_TILE = 4  # vectors per iteration of a light elementwise loop
 _SHORT_ROWS = 16  # that are less than a vector each, in an iteration
@@ -47,48 +44,41 @@ _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that block
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
+_PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
+_SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
 _TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
-def choose_actions(ast: UOp, target: Target) -> list[Action]:
-    """A schedule for the kernel; empty for a target without vectors, threads and work-items."""
-    return choose(ast, target).actions
+def loops_schedule(facts: Facts) -> Schedule:
+    """The schedule of a kernel that is nothing in particular: a stream, or reductions and what is made of them."""
+    schedule, main = Schedule(facts.ast), facts.main
+    lane_loop = _lane_loop(facts, main)
+    is_large = outgrows_caches(facts.stores[0].memory_bytes, facts.target)
+    if facts.filling and is_large and not facts.target.has_fast_streams:
+        schedule.tries("inplace", facts.filling[-1])  # fetched while there is something to compute
+    passes_along_rows(schedule, facts)
+    if main is None:
+        _stream(schedule, facts, lane_loop)
+    else:
+        _reduction(schedule, facts, main, lane_loop)
+    ask_for_next_row(schedule, facts)
+    return schedule
 
 
-def choose(ast: UOp, target: Target) -> Plan:
-    """The same with the kernel that it makes."""
-    facts = analyze(ast, target)
-    if target.group_items:
-        return gpu_plan(facts, target)
-    has_lanes = bool(target.vector_bytes) and facts.lanes > 1 and bool(facts.sizes)
-    plan, shared = tile_plan(facts, target), facts.outputs
-    if plan is None and has_lanes and facts.kept:
-        plan = row_tiles(facts, target) or rows_as_lanes(facts)
-        shared = shared if plan is None else facts.kept
-    if plan is None and has_lanes:
-        plan = dot_plan(facts, target) or block_plan(facts, target) or window_plan(facts, target)
-    if plan is None:
-        plan = Plan(ast)
-        if has_lanes:
-            _any_kernel(plan, facts, target)
-    if target.has_threads and plan.loops and plan.loops[0] in shared:
-        plan.add("thread", plan.loops[0])
-    return plan
-
-
-def _any_kernel(plan: Plan, facts: Facts, target: Target) -> None:
-    main = main_group(facts)
-    lane_loop = _lane_loop(facts, main, target)
-    if main is None or not (_running(plan, facts, main, target) or _few_rows(plan, facts, main, lane_loop, target)):
-        if facts.filling and _outgrows_caches(facts, target) and not target.has_fast_streams:
-            # fetched while there is something to compute
-            plan.tries("inplace", facts.filling[-1])
-        passes_along_rows(plan, facts)
-        if main is None:
-            _stream(plan, facts, lane_loop, target)
-        else:
-            _reduction(plan, facts, main, lane_loop, target)
-    ask_for_next_row(plan, facts, target)
+def scatter_schedule(facts: Facts) -> Schedule | None:
+    """Terms that name their places go there, in lanes and copies as far as they lie side by side at a place; where they
+    are single numbers, the lanes are places that are filled."""
+    store, schedule = facts.stores[0], Schedule(facts.ast)
+    for terms, place in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
+        near = next((name for name in facts.outputs if store.step(name) == 1), place)
+        numbers = facts.sizes[place] * (store.step(place) or 0)
+        if numbers > _PLACED * facts.lanes and schedule.tries("scatter", terms, place):
+            width = _width(facts, near)
+            schedule.cut("vectorize", f"{place}'" if near == place else near, width)
+            if near != place:
+                schedule.cut("unroll", near, min(_SIDE_BY_SIDE, -(-facts.sizes[near] // width)))
+            return schedule
+    return None
 
 
 # --- choosing
@@ -102,20 +92,20 @@ def _packed_cost(facts: Facts, main: Group, loop: str) -> float:
     """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
     total = 0.0
     for a in main.loads:
-        again = nest_iterations(facts, [name for name in facts.outputs if name != loop and name not in a.steps])
-        is_panel = len(main.loops) == 1 and loop in facts.outputs and not is_gated(a)
+        again = facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
+        is_panel = bool(main.terms) and loop in facts.outputs and not a.is_gated
         total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
     return total
 
 
-def _lane_loop(facts: Facts, main: Group | None, target: Target) -> str | None:
+def _lane_loop(facts: Facts, main: Group | None) -> str | None:
     """The loop whose iterations lie side by side in the most places that matter."""
     scores: dict[str, float] = {}
     candidates = [*facts.outputs, *(main.loops if main else [])]
     for place, name in enumerate(candidates):
         size = facts.sizes[name]
         is_output = name in facts.outputs
-        if size < 2 or name in facts.keeping or (not target.has_masks and size < facts.lanes):
+        if size < 2 or name in facts.keeping or (not facts.target.has_masks and size < facts.lanes):
             continue
         if is_output and main is not None and name not in main.around:
             continue  # the reduction stands outside this loop: its lanes would be idle
@@ -129,7 +119,7 @@ def _lane_loop(facts: Facts, main: Group | None, target: Target) -> str | None:
         )
         score += (waste - 1) * 2 - place * 0.01
         if main is not None and not is_output:
-            score += 0.25 + _FOLD_COST / nest_iterations(facts, main.loops)  # lanes are folded once per result
+            score += 0.25 + _FOLD_COST / facts.iterations(main.loops)  # lanes are folded once per result
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
 
@@ -139,12 +129,12 @@ def _is_computed(main: Group) -> bool:
     return not any(a.moves(name) for a in main.loads for name in main.loops)
 
 
-def _width(facts: Facts, name: str, target: Target) -> int:
+def _width(facts: Facts, name: str) -> int:
     """Lanes for a loop: the register's, or fewer for a short loop."""
     width = facts.lanes
     while width > 2 and width >= 2 * facts.sizes[name]:
         width //= 2
-    if not target.has_masks:
+    if not facts.target.has_masks:
         while width > 1 and facts.sizes[name] % width:
             width //= 2
     return width
@@ -157,28 +147,28 @@ def _tile(size: int, most: int) -> int:
     return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
 
 
-def _stream(plan: Plan, facts: Facts, lane_loop: str | None, target: Target) -> None:
+def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
     """Elementwise work: lanes, and a few vectors per iteration."""
     pairs = [name for name in facts.outputs if name != lane_loop and _is_crossed(facts, name)]
     for name in pairs:
-        plan.cut("unroll", name, 2)
-    if lane_loop is None or _width(facts, lane_loop, target) < 2:
+        schedule.cut("unroll", name, 2)
+    if lane_loop is None or _width(facts, lane_loop) < 2:
         return
-    lane_loop, across = (lane_loop, None) if pairs else _across(facts, lane_loop, target)
-    width, size = _width(facts, lane_loop, target), facts.sizes[lane_loop]
+    lane_loop, across = (lane_loop, None) if pairs else _across(facts, lane_loop)
+    width, size = _width(facts, lane_loop), facts.sizes[lane_loop]
     if not pairs and across is None and 4 < width < size and size % width and not size % (width // 2):
         width //= 2  # masked stores hold up the loads behind them
-    plan.cut("vectorize", lane_loop, width)
+    schedule.cut("vectorize", lane_loop, width)
     if pairs:
         return
     if across is not None:
-        _turn(plan, facts, lane_loop, across, width)
+        _turn(schedule, facts, lane_loop, across, width)
     elif width == size < facts.lanes and facts.work <= _LIGHT and [lane_loop] == facts.outputs[-1:] != facts.outputs:
         rows = facts.outputs[-2]  # short ones, of which some make a body
-        plan.cut("unroll", rows, 1 if rows in facts.symbolic else gcd(facts.sizes[rows], _SHORT_ROWS))
+        schedule.cut("unroll", rows, 1 if rows in facts.symbolic else gcd(facts.sizes[rows], _SHORT_ROWS))
     else:
-        plan.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _LIGHT else 2, -(-size // width)))
-    _around_caches(plan, facts, lane_loop, target)
+        schedule.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _LIGHT else 2, -(-size // width)))
+    _around_caches(schedule, facts, lane_loop)
 
 
 def _is_crossed(facts: Facts, name: str) -> bool:
@@ -187,7 +177,7 @@ def _is_crossed(facts: Facts, name: str) -> bool:
     return facts.sizes[name] == 2 and any(step and -step in steps for step in steps)
 
 
-def _across(facts: Facts, lane_loop: str, target: Target) -> tuple[str, str | None]:
+def _across(facts: Facts, lane_loop: str) -> tuple[str, str | None]:
     """The loop of the lanes, and one that is copied out since over it lies side by side what those would gather or
     scatter: short rows, a transpose. Either can be the lanes, which may end with a mask; copies with masks do not turn.
     """
@@ -195,7 +185,7 @@ def _across(facts: Facts, lane_loop: str, target: Target) -> tuple[str, str | No
         steps = {a.step(lane_loop) for a in (*facts.loads, *facts.stores) if a.step(name) == 1}
         if name != lane_loop and facts.sizes[name] > 1 and not steps <= {None, 0, 1}:
             is_better = 2 * _copies_across(facts, lane_loop)[0] < _copies_across(facts, name)[0]
-            return (name, lane_loop) if is_better and _width(facts, name, target) > 1 else (lane_loop, name)
+            return (name, lane_loop) if is_better and _width(facts, name) > 1 else (lane_loop, name)
     return lane_loop, None
 
 
@@ -206,186 +196,186 @@ def _copies_across(facts: Facts, name: str) -> tuple[float, int]:
     return (0.0 if count <= _WOVEN else (count // lanes + (count % lanes >> 2).bit_count() + count % 4) / count), count
 
 
-def _turn(plan: Plan, facts: Facts, lane_loop: str, across: str, width: int) -> None:
+def _turn(schedule: Schedule, facts: Facts, lane_loop: str, across: str, width: int) -> None:
     """Square blocks, which turn in registers; a few side by side fill whole lines on both sides."""
-    plan.cut("unroll", across, _copies_across(facts, across)[1])
+    schedule.cut("unroll", across, _copies_across(facts, across)[1])
     if facts.sizes[lane_loop] >= 2 * _BLOCKS_ACROSS * width:
-        inside = plan.cut("split", lane_loop, _BLOCKS_ACROSS)
+        inside = schedule.cut("split", lane_loop, _BLOCKS_ACROSS)
         outer = [name for name in facts.outputs if name not in (lane_loop, across)]
-        plan.order((*outer, lane_loop, across, *inside))
+        schedule.order((*outer, lane_loop, across, *inside))
 
 
-def _outgrows_caches(facts: Facts, target: Target) -> bool:
-    return facts.stores[0].memory_bytes > 8 * target.l2_bytes
-
-
-def _around_caches(plan: Plan, facts: Facts, lane_loop: str, target: Target) -> None:
+def _around_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None:
     """Results far larger than the caches are written around them. Where that is slow not by a kernel of several passes:
     the last one would wait for all of that writing, while other stores go on during the next passes. Results of long
     sums of their own are prefetched, or go on block by block (packing.py)."""
-    terms = sum(nest_iterations(facts, group.loops) for group in facts.groups)
+    terms = sum(facts.iterations(group.loops) for group in facts.groups)
     is_one_pass = not facts.filling and terms <= _BRIEF
     is_last_pass = not any(lane_loop in group.around for group in facts.groups)
-    if facts.stores[0].step(lane_loop) != 1 or not _outgrows_caches(facts, target):
+    if facts.stores[0].step(lane_loop) != 1 or not outgrows_caches(facts.stores[0].memory_bytes, facts.target):
         return
-    if is_one_pass or (is_last_pass and target.has_fast_streams):
-        plan.add("stream")
+    if is_one_pass or (is_last_pass and facts.target.has_fast_streams):
+        schedule.add("stream")
     if is_one_pass:
-        plan.add("prefetch", _AHEAD)
+        schedule.add("prefetch", _AHEAD)
 
 
-def _reduction(plan: Plan, facts: Facts, main: Group, lane_loop: str | None, target: Target) -> None:
-    width = _width(facts, lane_loop, target) if lane_loop is not None else 1
+def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None) -> None:
+    width = _width(facts, lane_loop) if lane_loop is not None else 1
     lanes = lane_loop if width > 1 else None
     if lanes is not None:
-        plan.cut("vectorize", lanes, width)
-    if lanes is not None and overlapping(plan, facts, main, lanes, target):
-        _around_caches(plan, facts, lanes, target)
+        schedule.cut("vectorize", lanes, width)
+    if lanes is not None and overlapping(schedule, facts, main, lanes):
+        _around_caches(schedule, facts, lanes)
         return
-    streams = _streams(facts, main, lane_loop, target)
-    tiles = streams or _register_tile(facts, main, lanes, width, target)
+    streams = _streams(facts, main, lane_loop)
+    tiles = streams or _register_tile(facts, main, lanes, width)
     for name, amount in tiles.items():
-        plan.cut("interleave" if streams else "unroll", name, amount)
-    _reduce_loops(plan, facts, main, lane_loop, width, prod(tiles.values()))
+        schedule.cut("interleave" if streams else "unroll", name, amount)
+    _reduce_loops(schedule, facts, main, lane_loop, width, prod(tiles.values()))
     for group in facts.groups:  # lanes inside lanes there are none
         is_around = any(group.loops[-1] in other.around for other in facts.groups)
         if group is not main and not is_around and lanes not in group.around:
-            _other_group(plan, facts, group, target)
+            _other_group(schedule, facts, group)
     outer = [name for name in facts.outputs if all(name not in g.around for g in facts.groups)]
     if outer:  # loops inside which a finished reduction is used: a stream of their own
         if lanes not in facts.outputs:
             inner = replace(facts, outputs=outer, loads=[a for a in facts.loads if a not in main.loads])
-            _stream(plan, inner, _lane_loop(inner, None, target), target)
+            _stream(schedule, inner, _lane_loop(inner, None))
         return
     if lanes is not None:
-        pack(plan, facts, main, lanes, width, target)
-        ask_by_tiles(plan, facts, main, lanes, target)
-        _around_caches(plan, facts, lanes, target)
+        pack(schedule, facts, main, lanes, width)
+        ask_by_tiles(schedule, facts, main, lanes)
+        _around_caches(schedule, facts, lanes)
     if lane_loop in main.loops and len(facts.groups) == 1:
-        _large_outside(plan, facts, main, tiles, width, target)
-        if _is_read_once(facts, main, tiles, target):
-            plan.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
+        _large_outside(schedule, facts, main, tiles, width)
+        if _is_read_once(facts, main, tiles):
+            schedule.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
 
 
-def _running(plan: Plan, facts: Facts, main: Group, target: Target) -> bool:
+def running_schedule(facts: Facts) -> Schedule | None:
     """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side: the lanes
-    are the rows, which turn in registers. Whether the kernel is one."""
-    (terms, *others), store, size = main.loops, facts.stores[0], facts.sizes[main.loops[0]]
+    are the rows, which turn in registers. None where the kernel is something else."""
+    main, store = facts.main, facts.stores[0]
+    if main is None or not main.terms or len(facts.groups) > 1:
+        return None
+    terms, size = main.terms, facts.sizes[main.terms]
     place, rows = (next((n for n in facts.outputs if store.step(n) == step), "") for step in (1, size))
     steps = {(a.step(place), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
-    if others or len(facts.groups) > 1 or place not in main.around or steps != {(0, 1, size)}:
-        return False
+    if place not in main.around or steps != {(0, 1, size)}:
+        return None
     is_whole = facts.sizes[place] == size <= min(_BRIEF, 2 * facts.lanes) and rows not in facts.symbolic
-    choices = ({str(r.arg[0]) for r in n.src[0].ranges} for n in facts.ast.toposort() if n.op is Ops.WHERE)
+    choices = (set(names_of(n.src[0].ranges)) for n in facts.ast.toposort() if n.op is Ops.WHERE)
+    schedule = Schedule(facts.ast)
     if not is_whole or {place, terms} not in choices or facts.sizes[rows] % facts.lanes:
-        return False
-    if not plan.tries("vectorize", rows, facts.lanes):
-        return False
-    plan.cut("unroll", place, size)
-    plan.cut("unroll", terms, size)
-    _around_caches(plan, facts, place, target)
-    return True
+        return None
+    if not schedule.tries("vectorize", rows, facts.lanes):
+        return None
+    schedule.cut("unroll", place, size)
+    schedule.cut("unroll", terms, size)
+    _around_caches(schedule, facts, place)
+    return schedule
 
 
-def _large_outside(plan: Plan, facts: Facts, main: Group, tiles: dict[str, int], width: int, target: Target) -> None:
+def _large_outside(schedule: Schedule, facts: Facts, main: Group, tiles: dict[str, int], width: int) -> None:
     """Of two operands that no cache holds together the large one is read once, and the other, in blocks, from L2."""
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
-    if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or len(main.loops) != 1:
+    if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or not main.terms:
         return
     size = {name: found[0].memory_bytes for name, found in loads.items()}
     small, large = sorted(size, key=lambda name: size[name])
-    if size[large] <= target.l2_bytes:
+    if size[large] <= facts.target.l2_bytes:
         return
-    (terms,), blocks = main.loops, -(-4 * size[small] // target.l2_bytes)
-    each = -(-facts.sizes[terms] // width // blocks)
-    is_cut = size[small] > target.l2_bytes // 2 and plan.tries("accumulate", terms, each)
+    blocks = -(-4 * size[small] // facts.target.l2_bytes)
+    each = -(-facts.sizes[main.terms] // width // blocks)
+    is_cut = size[small] > facts.target.l2_bytes // 2 and schedule.tries("accumulate", main.terms, each)
     outer = [name for name in facts.outputs if name not in loads]
-    plan.order((*outer, large, *([terms] if is_cut else []), small))
+    schedule.order((*outer, large, *([main.terms] if is_cut else []), small))
 
 
-def _is_read_once(facts: Facts, main: Group, tiles: dict[str, int], target: Target) -> bool:
+def _is_read_once(facts: Facts, main: Group, tiles: dict[str, int]) -> bool:
     """Whether a sum goes once over more than L1 holds (L2 holds what others read meanwhile): over what changes with
     every loop that no tile holds all of."""
     moving = {name for name in facts.outputs if tiles.get(name) != facts.sizes[name]}
     sizes = {a.memory: a.memory_bytes for a in main.loads if moving <= a.steps.keys()}
-    return sum(sizes.values()) > target.l1_bytes
+    return sum(sizes.values()) > facts.target.l1_bytes
 
 
-def _streams(facts: Facts, main: Group, lane_loop: str | None, target: Target) -> dict[str, int]:
+def _streams(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
     """Rows that are read once come faster from memory in a few streams, each through a part of them: what is asked for
     ahead at the end of a row is the begin of the stream's next one."""
     reused = {n for n in facts.outputs if facts.sizes[n] > 1 and any(n not in a.steps for a in main.loads)}
     names = [n for n in facts.outputs if n not in facts.symbolic]
     name = max(names, key=lambda n: (n in reused, facts.sizes[n]), default="")
     is_alone = lane_loop in main.loops and len(facts.groups) == 1 and (facts.work <= _LIGHT or name in reused)
-    if not name or not is_alone or not _is_read_once(facts, main, {}, target):
+    if not name or not is_alone or not _is_read_once(facts, main, {}):
         return {}
     read = {a.memory for a in main.loads if name in a.steps}
-    count = (_STREAMS if target.vector_registers >= 32 else _STREAMS // 2) // len(read)
-    if nest_iterations(facts, facts.outputs) == facts.sizes[name] and name not in reused:
+    count = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(read)
+    if facts.iterations(facts.outputs) == facts.sizes[name] and name not in reused:
         count = min(count, -(-facts.sizes[name] // 2))  # two threads find something
     return {name: _tile(facts.sizes[name], count) if count > 1 else 1}
 
 
-def _few_rows(plan: Plan, facts: Facts, main: Group, lane_loop: str | None, target: Target) -> bool:
+def few_rows_schedule(facts: Facts) -> Schedule | None:
     """A product of few rows with a matrix that no cache holds: the matrix is read once, in the order in which it lies.
-    Whether the kernel is one.
+    None where the kernel is something else.
 
     Blocks of its rows are the outer loop, and the sums go on in the output, of which L2 holds a page's width; what is
     needed in the next block is asked for in this one.
     """
+    main, schedule = facts.main, Schedule(facts.ast)
+    if main is None or not main.terms or len(facts.groups) > 1:
+        return None
+    lane_loop, terms = _lane_loop(facts, main), main.terms
     rows = [name for name in facts.outputs if name != lane_loop]
-    matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not is_gated(a)), None)
-    if lane_loop not in facts.outputs or matrix is None or len(main.loops) != 1 or len(facts.groups) != 1:
-        return False
-    (terms,) = main.loops
-    step = matrix.step(terms) or 0
-    width = _width(facts, lane_loop, target)
-    vectors = facts.sizes[lane_loop] // max(1, width)
-    count = nest_iterations(facts, rows)
-    if not is_streamed(matrix.memory_bytes, target) or count * _PAGE > target.l2_bytes // 2 or step <= 0:
-        return False
-    if count > _FEW_ROWS or facts.work > _EACH_BLOCK or any(name in matrix.steps for name in rows):
-        return False
+    matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not a.is_gated), None)
+    if lane_loop not in facts.outputs or matrix is None or not facts.is_streamed(matrix.memory_bytes):
+        return None
+    step, size, width = matrix.step(terms) or 0, facts.sizes[terms], _width(facts, lane_loop)
+    vectors, count = facts.sizes[lane_loop] // max(1, width), facts.iterations(rows)
+    if count > _FEW_ROWS or count * _PAGE > facts.target.l2_bytes // 2 or facts.work > _EACH_BLOCK:
+        return None
     is_one = count <= _IN_REGISTERS
-    columns, block, size = 2 if rows and is_one else 4, 8 if is_one else 16, facts.sizes[terms]
+    columns, block = 2 if rows and is_one else 4, 8 if is_one else 16
     is_whole = count == _IN_REGISTERS and size % 2 == 0 and size >= 16 * block  # as much work as reading
     together = 2 if is_whole or count >= _SHORT_BLOCK else 1
     inside = min(_PAGE // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
     is_long = size >= 8 * block * together and not size % together
-    if inside < 2 or width < 2 or not is_long or not fits(facts.ast, Action("accumulate", (terms, str(block)))):
-        return False
-    plan.cut("vectorize", lane_loop, width)
-    plan.cut("unroll", lane_loop, columns)
+    if step <= 0 or any(name in matrix.steps for name in rows) or inside < 2 or width < 2 or not is_long:
+        return None
+    if not fits(facts.ast, Action("accumulate", (terms, str(block)))):
+        return None
+    schedule.cut("vectorize", lane_loop, width)
+    schedule.cut("unroll", lane_loop, columns)
     if rows:
-        plan.cut("unroll", rows[-1], _tile(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
-    plan.cut("unroll", terms, together)
-    walked = plan.add("accumulate", terms, block)[terms]
-    pages = plan.cut("split", lane_loop, inside)
-    plan.order((lane_loop, terms, *pages, *rows))
-    _stage_few(plan, main, lane_loop, rows, walked)
+        schedule.cut("unroll", rows[-1], _tile(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
+    schedule.cut("unroll", terms, together)
+    walked = schedule.add("accumulate", terms, block)[terms]
+    pages = schedule.cut("split", lane_loop, inside)
+    schedule.order((lane_loop, terms, *pages, *rows))
+    _stage_few(schedule, main, lane_loop, rows, walked)
     if rows:  # with one there is nothing to compute meanwhile, and its eight streams come by themselves
-        plan.add("prefetch", block * together * step * matrix.size_bytes)
-    return True
+        schedule.add("prefetch", block * together * step * matrix.size_bytes)
+    return schedule
 
 
-def _stage_few(plan: Plan, main: Group, lane_loop: str, rows: list[str], walked: str) -> None:
+def _stage_few(schedule: Schedule, main: Group, lane_loop: str, rows: list[str], walked: str) -> None:
     """Both operands of a block of terms side by side: their rows may lie pages apart, in few places of a cache."""
-    (terms,) = main.loops
-    loads = [a for a in main.loads if a.node.op is Ops.LOAD and not is_gated(a)]
+    loads = [a for a in main.loads if a.node.op is Ops.LOAD and not a.is_gated]
     left = [a for a in loads if lane_loop not in a.steps and all(a.step(name) for name in rows)]
     if not rows or len(main.loads) != 2 or len(left) != 1:
         return
     (right,) = (a for a in loads if a is not left[0])
-    around, block = [name for name in rows if name in plan.loops], (walked, *plan.copies(terms))
-    plan.add("stage", left[0].slot, *around, *plan.copies(rows[-1]), *block)
+    around, block = [name for name in rows if name in schedule.loops], (walked, *schedule.copies(main.terms))
+    schedule.add("stage", left[0].slot, *around, *schedule.copies(rows[-1]), *block)
     if around:  # the next tile of rows reads the matrix again
-        plan.add("stage", right.slot, *block, *plan.copies(lane_loop))
+        schedule.add("stage", right.slot, *block, *schedule.copies(lane_loop))
 
 
-def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int, target: Target) -> dict[str, int]:
+def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int) -> dict[str, int]:
     """Output loops copied out so that what is loaded once serves several accumulators."""
-    many = target.vector_registers >= 32
+    many = facts.target.vector_registers >= 32
     reusing = [
         name for name in reversed(facts.outputs)
         if name != lane_loop and name in main.around and facts.sizes[name] > 1
@@ -437,21 +427,21 @@ def _best_pair(facts: Facts, main: Group, names: list[str], lane_loop: str | Non
     return [first, second]
 
 
-def _reduce_loops(plan: Plan, facts: Facts, main: Group, lane_loop: str | None, width: int, accumulators: int) -> None:
+def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None, width: int, sums: int) -> None:
     """Short reduce loops are copied out; long ones get a longer body, and more accumulators where there are few."""
-    body = accumulators
+    body = sums
     for name in reversed(main.loops):
         size = facts.sizes[name]
         blocks = -(-size // width) if name == lane_loop else size
         if name != lane_loop and 1 < blocks <= SMALL_REDUCE and body * blocks <= _MAX_BODY:
-            plan.cut("unroll", name, blocks)
+            schedule.cut("unroll", name, blocks)
             body *= blocks
             continue
-        groups = _groups(blocks, accumulators)
+        groups = _groups(blocks, sums)
         if groups > 1:
-            plan.cut("rfactor", name, groups)
-        elif accumulators >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
-            plan.cut("unroll", name, 2)
+            schedule.cut("rfactor", name, groups)
+        elif sums >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
+            schedule.cut("unroll", name, 2)
         break
 
 
@@ -461,11 +451,11 @@ def _groups(blocks: int, accumulators: int = 1) -> int:
     return next((g for g in fitting if blocks % g == 0 or blocks > 8 * g), 1)
 
 
-def _other_group(plan: Plan, facts: Facts, group: Group, target: Target) -> None:
+def _other_group(schedule: Schedule, facts: Facts, group: Group) -> None:
     """A further reduction of the kernel, over loops of its own."""
     name = group.loops[-1]
-    width = _width(facts, name, target)
+    width = _width(facts, name)
     is_side_by_side = any(a.step(name) == 1 for a in group.loads) and not _cost(group.loads, name)
     if is_side_by_side and facts.sizes[name] > 1 and width > 1:
-        plan.cut("vectorize", name, width)
-        plan.cut("rfactor", name, _groups(-(-facts.sizes[name] // width)))
+        schedule.cut("vectorize", name, width)
+        schedule.cut("rfactor", name, _groups(-(-facts.sizes[name] // width)))

@@ -11,13 +11,13 @@ tests/compiler/optimize/test_packing.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kernmill.ir import Ops, Target
 
 from .actions import Action, fits
-from .analysis import Access, Facts, Group, is_gated
-from .plan import Plan
+from .analysis import Access, Facts, Group
+from .schedule import Schedule
 from .staging import SAME_PLACE, walked_together
 
 __all__ = ["SMALL_REDUCE", "ask_by_tiles", "blocks", "in_blocks", "pack"]
@@ -37,157 +37,181 @@ _ROWS_AHEAD = 16  # of the matrix, that are asked for: what they are worked on f
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
 
 
-@dataclass(frozen=True, slots=True)
-class _Packing:
-    """What is packed: the operand of the lanes and that of the rows (None: read as it lies), over the loops."""
+def pack(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> None:
+    """The order of the loops of a register tile with these lanes, and what is staged; nothing where operands are best
+    read as they lie."""
+    others = [name for name in facts.outputs if name != lanes and schedule.together(name) > 1]
+    if lanes not in facts.outputs or not main.terms or len(others) != 1:
+        return
+    (rows,), size = others, facts.sizes[main.terms]
+    panels, lefts = main.operand(lanes, rows), main.operand(rows, lanes)
+    is_written = facts.stores[0].memory_bytes > facts.target.l2_bytes  # rather than read: line by line
+    is_short = size <= 2 * SMALL_REDUCE or (is_written and size < _SHORT)
+    if len(panels) != 1 or panels[0].is_gated or (is_short and panels[0].step(lanes) == 1):
+        return
+    packing = _Packing(schedule, facts, lanes, rows, main.terms, width, panels[0])
+    if not is_short and len(lefts) == 1 and packing.is_dear_by_rows(lefts[0]):
+        packing.left = lefts[0]
+    is_small = panels[0].memory_bytes <= facts.target.l1_bytes and facts.sizes[lanes] % width == 0  # stays in L1
+    if not is_small and not is_short and packing.reads_from_l2():
+        return
+    is_dear = not (is_small and packing.is_side_by_side)
+    packs_panel = is_dear and packing.tiles(rows) >= packing.least_readers()
+    if is_dear and not packs_panel and packing.left is None:
+        schedule.order([*(name for name in facts.outputs if name not in (rows, lanes)), lanes, rows])
+    elif is_dear or packing.left is not None:
+        packing.in_blocks(packs_panel=packs_panel)
 
+
+@dataclass(slots=True)
+class _Packing:
+    """A register tile over two output loops and a sum: the operand of its lanes, and that of its rows if it is dear to
+    read as it lies."""
+
+    schedule: Schedule
+    facts: Facts
     lanes: str
     rows: str
     terms: str
     width: int  # of a vector
-    panel: Access | None
-    left: Access | None
+    panel: Access
+    left: Access | None = None
 
+    def tiles(self, loop: str) -> int:
+        """How many tiles there are along an output loop."""
+        return -(-self.facts.sizes[loop] // self.schedule.together(loop))
 
-def pack(plan: Plan, facts: Facts, main: Group, lanes: str, width: int, target: Target) -> None:
-    """The order of the loops of a register tile with these lanes, and what is staged; nothing where operands are best
-    read as they lie."""
-    if lanes not in facts.outputs or len(main.loops) != 1:
-        return
-    (terms,) = main.loops
-    others = [name for name in facts.outputs if name != lanes and plan.together(name) > 1]
-    if len(others) != 1:
-        return
-    (rows,) = others
-    panel = main.operand(lanes, rows)
-    is_written = facts.stores[0].memory_bytes > target.l2_bytes  # rather than read: line by line, as the loops stand
-    is_short = facts.sizes[terms] <= 2 * SMALL_REDUCE or (is_written and facts.sizes[terms] < _SHORT)
-    if len(panel) != 1 or is_gated(panel[0]) or (is_short and panel[0].step(lanes) == 1):
-        return
-    is_small = panel[0].memory_bytes <= target.l1_bytes and facts.sizes[lanes] % width == 0  # stays in L1
-    is_dear = not (_is_side_by_side(panel[0], lanes) and is_small)
-    left = None if is_short else _dear_rows(plan, facts, main, lanes, rows)
-    packing = _Packing(lanes, rows, terms, width, panel[0], left)
-    if not is_small and not is_short and _as_it_lies(plan, facts, packing, target):
-        return
-    size_bytes = facts.sizes[lanes] * facts.sizes[terms] * panel[0].size_bytes
-    enough = _tiles(plan, facts, rows) >= _readers(panel[0], lanes, terms, size_bytes / target.l2_bytes)
-    if is_dear and not enough and left is None:
-        plan.order([*(name for name in facts.outputs if name not in (rows, lanes)), lanes, rows])
-    elif is_dear or left is not None:
-        _blocked(plan, facts, packing if is_dear and enough else replace(packing, panel=None), target)
+    @property
+    def walked(self) -> list[str]:
+        """The loop over terms, unless all of it is copied out."""
+        return [self.terms] if self.schedule.together(self.terms) < self.facts.sizes[self.terms] else []
 
+    @property
+    def is_side_by_side(self) -> bool:
+        """Whether a vector of the panel is one load."""
+        return self.panel.step(self.lanes) == 1 and not _is_converted(self.panel)
 
-def ask_by_tiles(plan: Plan, facts: Facts, main: Group, lanes: str, target: Target) -> None:
-    """While a register tile is computed: the lines that it will store to, and the rows of the next one if they are read
-    once, as they lie, from memory that no cache holds (lower/prefetch.py)."""
-    rows = next((name for name in reversed(plan.loops) if name != lanes and plan.together(name) > 1), None)
-    if rows is None or len(main.loops) != 1 or len(facts.groups) != 1 or facts.sizes[main.loops[0]] < _SHORT:
-        return
-    (terms,), (store, *others) = main.loops, facts.stores
-    far = _FAR * target.l2_bytes
-    if (
-        not others
-        and store.step(lanes) == 1
-        and 4 * store.memory_bytes > target.l2_bytes
-        and facts.sizes[terms] <= _LONG
-    ):
-        plan.tries("prefetchw")
-    for left in (a for a in main.operand(rows, lanes) if not is_gated(a)):
-        is_once = lanes not in plan.loops and plan.loops[-1] == rows and left.memory_bytes > far
-        if is_once and left.step(terms) == 1 and (left.step(rows) or 0) > 0:
-            plan.tries("prefetch", plan.together(rows) * (left.step(rows) or 0) * left.size_bytes, terms)
+    def least_readers(self) -> float:
+        """Tiles of rows from which on copying a panel pays. Lanes far apart are gathered by each of them, and a copy of
+        terms that are neighbours is turned in registers; rows of a large matrix lie in as many pages, and not near."""
+        if self.panel.step(self.lanes) != 1:
+            return 1 if self.panel.step(self.terms) == 1 else 2
+        size_bytes = self.facts.sizes[self.lanes] * self.facts.sizes[self.terms] * self.panel.size_bytes
+        most = _LEAST_TILES if _is_converted(self.panel) else 2 * _LEAST_TILES
+        return min(most, max(2.0, 2 / (size_bytes / self.facts.target.l2_bytes)))
 
+    def is_dear_by_rows(self, left: Access) -> bool:
+        """Whether reading the operand of the rows as it lies is dear, and enough panels read it again."""
+        pitch, step = left.step(self.rows), left.step(self.terms)
+        if left.is_gated or left.memory.op is not Ops.PARAM or pitch is None or step is None:
+            return False
+        is_far = self.is_for_all(left) and pitch * left.size_bytes % SAME_PLACE == 0
+        is_dear = step != 1 or _is_converted(left) or is_far
+        is_read_again = min(self.tiles(name) for name in (self.rows, self.lanes)) >= _LEAST_TILES
+        return is_dear and is_read_again and not walked_together(left.node, (self.rows, self.terms))
 
-def _tiles(plan: Plan, facts: Facts, loop: str) -> int:
-    """How many tiles there are along an output loop."""
-    return -(-facts.sizes[loop] // plan.together(loop))
+    def is_for_all(self, left: Access) -> bool:
+        """Whether other output loops use the same rows again: packed once, they serve all products of a batch."""
+        others = [name for name in self.facts.outputs if name not in (self.lanes, self.rows)]
+        batch = [name for name in others if self.facts.sizes[name] > 1]
+        return bool(batch) and not any(name in left.steps for name in batch)
 
+    def reads_from_l2(self) -> bool:
+        """Whether tiles read the operand of the lanes from L2 as fast as copied panels: half of L2 holds it, it lies in
+        whole lines, and the rows of a tile are enough work for each line. Then it is asked for some rows ahead, the
+        larger operand is read once, and dear rows are packed tile by tile."""
+        facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
+        pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_side_by_side else 0
+        is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
+        if not pitch or pitch % _LINE or not is_in_l2 or self.schedule.together(rows) < _ENOUGH_ROWS:
+            return False
+        if left is not None and self.is_for_all(left):
+            return False
+        inner = (rows, lanes) if left is not None or facts.sizes[rows] > facts.sizes[lanes] else (lanes, rows)
+        self.schedule.order((*(name for name in facts.outputs if name not in inner), *inner))
+        self.schedule.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
+        self.stage_rows(self.walked, [])
+        return True
 
-def _readers(panel: Access, lanes: str, terms: str, of_l2: float) -> float:
-    """Tiles of rows from which on copying a panel of a matrix, which takes such a part of L2, pays. Lanes far apart are
-    gathered by each of them, and a copy of terms that are neighbours is turned in registers; rows of a large matrix lie
-    in as many pages, and not near."""
-    if panel.step(lanes) != 1:
-        return 1 if panel.step(terms) == 1 else 2
-    return min(_LEAST_TILES if _is_converted(panel) else 2 * _LEAST_TILES, max(2.0, 2 / of_l2))
+    def in_blocks(self, *, packs_panel: bool) -> None:
+        """Blocks of panels, and of rows if they are packed; terms in blocks if a panel of all would fill the cache."""
+        schedule, facts, lanes, rows = self.schedule, self.facts, self.lanes, self.rows
+        count, panels = self.terms_of_a_block(), self.tiles(lanes)
+        wide, high, deep = 1, 1, count or facts.sizes[self.terms]
+        if self.left is not None and not self.is_for_all(self.left):
+            size_bytes = facts.sizes[rows] * deep * _VALUE_BYTES
+            wide, high = blocks(facts.sizes[lanes], panels, facts.sizes[rows], size_bytes, facts.target)
+        outer, inside = in_blocks(schedule, facts, {lanes: (panels, wide), rows: (self.tiles(rows), high)})
+        inner, walked = [*inside[lanes], *inside[rows]], self.walked
+        if count:
+            walked = [schedule.add("accumulate", self.terms, count // schedule.together(self.terms))[self.terms]]
+            inner.insert(0 if lanes in outer or rows in outer else 1, self.terms)  # threads share the outermost loop
+        schedule.order((*outer, *inner))
+        if packs_panel:
+            self.stage_panel(walked, deep)
+        self.stage_rows(walked, inside[rows])
 
+    def terms_of_a_block(self) -> int:
+        """Terms of a block of the sum; 0 for all of them at once."""
+        size, together = self.facts.sizes[self.terms], self.schedule.together(self.terms)
+        count = self.facts.target.l2_bytes // 2 // (self.schedule.together(self.lanes) * _VALUE_BYTES)
+        if size <= count:
+            return 0
+        each = -(-size // -(-size // count) // together)
+        is_possible = each > 1 and fits(self.facts.ast, Action("accumulate", (self.terms, str(each))))
+        return each * together if is_possible else 0
 
-def _is_side_by_side(panel: Access, lanes: str) -> bool:
-    return panel.step(lanes) == 1 and not _is_converted(panel)
+    def stage_panel(self, walked: Sequence[str], deep: int) -> None:
+        """The operand of the lanes; where it is transposed, in blocks that turn in registers. In memory that no cache
+        holds what lies behind a panel is asked for while that panel is used (lower/insert_prefetches.py)."""
+        schedule, panel, l2_bytes = self.schedule, self.panel, self.facts.target.l2_bytes
+        columns = schedule.together(self.lanes) * panel.size_bytes
+        copies = schedule.add("stage", panel.slot, *walked, *schedule.copies(self.terms), *schedule.copies(self.lanes))
+        for loop in walked:
+            if panel.step(self.lanes) != 1 and panel.step(self.terms) == 1:
+                schedule.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // schedule.together(self.terms)))
+            elif self.is_side_by_side and panel.memory_bytes > _FAR * l2_bytes and deep * columns <= l2_bytes // _FAR:
+                schedule.add("prefetch", columns, copies[loop])
+
+    def stage_rows(self, walked: Sequence[str], rows: Sequence[str]) -> None:
+        """The operand of the rows by vectors: in the order of use, or as it lies if its terms are neighbours."""
+        schedule, left = self.schedule, self.left
+        inner, copied = schedule.copies(self.terms), schedule.copies(self.rows)
+        if left is not None and left.step(self.terms) == 1:
+            copies = schedule.add("stage", left.slot, *rows, *copied, *walked, *inner)
+            for loop in walked:
+                schedule.cut("vectorize", copies[loop], self.width)
+        elif left is not None:
+            copies = schedule.add("stage", left.slot, *rows, *walked, *inner, *copied)
+            count = schedule.together(self.rows)
+            width = 1 << (count - 1).bit_length()
+            if left.step(self.rows) == 1 and (width == count or self.facts.target.has_masks):
+                schedule.cut("vectorize", copies[copied[0]], width)
 
 
 def _is_converted(a: Access) -> bool:
     return a.node.dtype.is_float and a.size_bytes < _VALUE_BYTES
 
 
-def _dear_rows(plan: Plan, facts: Facts, main: Group, lanes: str, rows: str) -> Access | None:
-    """The operand of the rows, if reading it as it lies is dear and enough panels read it again."""
-    found = main.operand(rows, lanes)
-    if len(found) != 1 or is_gated(found[0]) or found[0].memory.op is not Ops.PARAM:
-        return None
-    (left,), (terms,) = found, main.loops
-    if left.step(rows) is None or left.step(terms) is None or walked_together(left.node, (rows, terms)):
-        return None
-    is_dear = left.step(terms) != 1 or _is_converted(left)
-    is_dear |= _is_for_all(facts, left, lanes, rows) and (left.step(rows) or 0) * left.size_bytes % SAME_PLACE == 0
-    return left if is_dear and min(_tiles(plan, facts, name) for name in (rows, lanes)) >= _LEAST_TILES else None
-
-
-def _is_for_all(facts: Facts, left: Access, lanes: str, rows: str) -> bool:
-    """Whether other output loops use the same rows again: packed once, they serve all products of a batch."""
-    batch = [name for name in facts.outputs if name not in (lanes, rows) and facts.sizes[name] > 1]
-    return bool(batch) and not any(name in left.steps for name in batch)
-
-
-def _as_it_lies(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> bool:
-    """Whether tiles read the operand of the lanes from L2 as fast as copied panels: half of L2 holds it, it lies in
-    whole lines, and the rows of a tile are enough work for each line. Then it is asked for some rows ahead, the larger
-    operand is read once, and dear rows are packed tile by tile."""
-    panel, left, lanes, rows, terms = packing.panel, packing.left, packing.lanes, packing.rows, packing.terms
-    pitch = 0 if panel is None or not _is_side_by_side(panel, lanes) else (panel.step(terms) or 0) * panel.size_bytes
-    is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[terms] <= target.l2_bytes
-    is_for_all = left is not None and _is_for_all(facts, left, lanes, rows)
-    if not pitch or pitch % _LINE or not is_in_l2 or plan.together(rows) < _ENOUGH_ROWS or is_for_all:
-        return False
-    inner = (rows, lanes) if left is not None or facts.sizes[rows] > facts.sizes[lanes] else (lanes, rows)
-    plan.order((*(name for name in facts.outputs if name not in inner), *inner))
-    plan.tries("prefetch", _ROWS_AHEAD * pitch, lanes)
-    _stage_rows(plan, packing, [terms] if plan.together(terms) < facts.sizes[terms] else [], [], target)
-    return True
-
-
-def _blocked(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> None:
-    """Blocks of panels, and of rows if they are packed; terms in blocks if a panel of all would fill the cache."""
-    lanes, rows, terms = packing.lanes, packing.rows, packing.terms
-    count, panels = _terms(plan, facts, packing, target), _tiles(plan, facts, lanes)
-    wide, high, deep = 1, 1, count or facts.sizes[terms]
-    if packing.left is not None and not _is_for_all(facts, packing.left, lanes, rows):
-        size_bytes = facts.sizes[rows] * deep * _VALUE_BYTES
-        wide, high = blocks(facts.sizes[lanes], panels, facts.sizes[rows], size_bytes, target)
-    outer, inside = in_blocks(plan, facts, {lanes: (panels, wide), rows: (_tiles(plan, facts, rows), high)})
-    inner, walked = [*inside[lanes], *inside[rows]], [terms] if plan.together(terms) < facts.sizes[terms] else []
-    if count:
-        walked = [plan.add("accumulate", terms, count // plan.together(terms))[terms]]
-        inner.insert(0 if lanes in outer or rows in outer else 1, terms)  # threads share the outermost loop
-    plan.order((*outer, *inner))
-    _stage_panel(plan, packing, walked, deep, target)
-    _stage_rows(plan, packing, walked, inside[rows], target)
-
-
-def _terms(plan: Plan, facts: Facts, packing: _Packing, target: Target) -> int:
-    """Terms of a block of the sum; 0 for all of them at once."""
-    size, count = facts.sizes[packing.terms], target.l2_bytes // 2 // (plan.together(packing.lanes) * _VALUE_BYTES)
-    if size <= count:
-        return 0
-    together = plan.together(packing.terms)
-    each = -(-size // -(-size // count) // together)
-    is_possible = each > 1 and fits(facts.ast, Action("accumulate", (packing.terms, str(each))))
-    return each * together if is_possible else 0
+def ask_by_tiles(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> None:
+    """While a register tile is computed: the lines that it will store to, and the rows of the next one if they are read
+    once, as they lie, from memory that no cache holds (lower/insert_prefetches.py)."""
+    rows = next((name for name in reversed(schedule.loops) if name != lanes and schedule.together(name) > 1), None)
+    (store, *others), terms = facts.stores, main.terms
+    if rows is None or not terms or len(facts.groups) != 1 or facts.sizes[terms] < _SHORT:
+        return
+    is_alone = not others and store.step(lanes) == 1 and facts.sizes[terms] <= _LONG
+    if is_alone and 4 * store.memory_bytes > facts.target.l2_bytes:
+        schedule.tries("prefetchw")
+    is_once = lanes not in schedule.loops and schedule.loops[-1] == rows
+    for left in main.operand(rows, lanes) if is_once else ():
+        pitch, is_far = left.step(rows) or 0, left.memory_bytes > _FAR * facts.target.l2_bytes
+        if is_far and not left.is_gated and left.step(terms) == 1 and pitch > 0:
+            schedule.tries("prefetch", schedule.together(rows) * pitch * left.size_bytes, terms)
 
 
 def in_blocks(
-    plan: Plan, facts: Facts, walked: Mapping[str, tuple[int, int]]
+    schedule: Schedule, facts: Facts, walked: Mapping[str, tuple[int, int]]
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Panels and tiles of rows are walked in blocks: the output loops around a block, and what each loop is inside.
 
@@ -197,7 +221,7 @@ def in_blocks(
     for name, (count, number) in walked.items():
         each = -(-count // number)
         is_cut = 1 < each < count
-        inside[name] = plan.cut("split", name, each) if is_cut else [name]
+        inside[name] = schedule.cut("split", name, each) if is_cut else [name]
         outer += [name] if is_cut else []
     return outer, inside
 
@@ -212,38 +236,3 @@ def blocks(columns: int, panels: int, rows: int, size_bytes: int, target: Target
     if panels >= 2 * _LEAST_TILES:
         return max(2, min(_MOST_BLOCKS, columns // _WIDE)), count
     return 1, max(count, 2, min(_MOST_BLOCKS, rows // _HIGH))
-
-
-def _stage_panel(plan: Plan, packing: _Packing, walked: Sequence[str], deep: int, target: Target) -> None:
-    """The operand of the lanes; where it is transposed, in blocks that turn in registers.
-
-    In memory that no cache holds what lies behind a panel is asked for while that panel is used (lower/prefetch.py).
-    """
-    panel, lanes, terms = packing.panel, packing.lanes, packing.terms
-    if panel is None:
-        return
-    copies = plan.add("stage", panel.slot, *walked, *plan.copies(terms), *plan.copies(lanes))
-    for loop in walked:
-        if panel.step(lanes) != 1 and panel.step(terms) == 1:
-            plan.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // plan.together(terms)))
-        elif _is_side_by_side(panel, lanes) and panel.memory_bytes > _FAR * target.l2_bytes:
-            columns = plan.together(lanes) * panel.size_bytes
-            if deep * columns <= target.l2_bytes // _FAR:
-                plan.add("prefetch", columns, copies[loop])
-
-
-def _stage_rows(plan: Plan, packing: _Packing, walked: Sequence[str], rows: Sequence[str], target: Target) -> None:
-    """The operand of the rows by vectors: in the order of use, or as it lies if its terms are neighbours."""
-    left, inner, copied = packing.left, plan.copies(packing.terms), plan.copies(packing.rows)
-    if left is None:
-        return
-    if left.step(packing.terms) == 1:
-        copies = plan.add("stage", left.slot, *rows, *copied, *walked, *inner)
-        for loop in walked:
-            plan.cut("vectorize", copies[loop], packing.width)
-        return
-    copies = plan.add("stage", left.slot, *rows, *walked, *inner, *copied)
-    count = plan.together(packing.rows)
-    width = 1 << (count - 1).bit_length()
-    if left.step(packing.rows) == 1 and (width == count or target.has_masks):
-        plan.cut("vectorize", copies[copied[0]], width)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
-from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges
+from kernmill.ir import AxisKind, Ops, Target, UOp, closed_ranges, memory_of
 
 from ..kernel import loops_of, order_of
-from ..lower.dot import BYTES
+from ..lower.find_dots import BYTES
+from .analysis import outgrows_caches
 
 Args: TypeAlias = "tuple[str, ...]"
 
@@ -68,6 +69,12 @@ def vectors(ast: UOp, target: Target) -> Iterable[Args]:
     return _amounts(ast, widths, AxisKind.LOOP, AxisKind.REDUCE) if widths else []
 
 
+def scatters(ast: UOp, target: Target) -> Iterable[Args]:
+    """Each sum to the places of each loop; the items of a group would wait for one another."""
+    sums, outputs = ([str(r.arg[0]) for r in _loops(ast, kind)] for kind in (AxisKind.REDUCE, AxisKind.LOOP))
+    return [(terms, place) for terms in sums for place in outputs] if not target.group_items else []
+
+
 def accumulations(ast: UOp, target: Target) -> Iterable[Args]:
     """Long sums in parts that fit a cache."""
     sizes = {str(r.arg[0]): r.src[0].bounds[1] for r in _loops(ast, AxisKind.REDUCE)}
@@ -102,7 +109,7 @@ def orders(ast: UOp, target: Target) -> Iterable[Args]:
 def tiles(ast: UOp, target: Target) -> Iterable[Args]:
     """Two output loops of the sizes that a matrix unit has."""
     loops = _loops(ast, AxisKind.LOOP)
-    for unit in target.tiles:
+    for unit in target.units:
         rows, columns = ([str(r.arg[0]) for r in loops if r.src[0].arg == size] for size in (unit.m, unit.n))
         yield from ((a, b) for a in rows for b in columns if a != b)
 
@@ -148,9 +155,17 @@ def biases(ast: UOp, target: Target) -> Iterable[Args]:
     return [(str(n.src[0].src[0].arg[0]), str(r.arg[0])) for n in loads for r in loops if r not in n.ranges]
 
 
-def streams(ast: UOp, target: Target) -> Iterable[Args]:
-    """Once."""
+def once(ast: UOp, target: Target) -> Iterable[Args]:
+    """Once for all stores."""
     return [()] if any(store.arg is None for store in ast.src) else []
+
+
+def streams(ast: UOp, target: Target) -> Iterable[Args]:
+    """Once, for results that no cache holds. A search times a kernel alone: that the next kernel has to fetch from
+    memory what could have been in a cache is not in its figures."""
+    places = [store.src[0] for store in ast.src]
+    largest = max(int(memory_of(place).arg[1]) * place.dtype.scalar.size_bytes for place in places)
+    return once(ast, target) if outgrows_caches(largest, target) else []
 
 
 def prefetches(ast: UOp, target: Target) -> Iterable[Args]:

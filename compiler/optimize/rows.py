@@ -3,7 +3,7 @@
 Such a kernel works on one row after another, in several passes. Two shapes of it are known:
 - along the row: each pass takes its lanes from its own loop, as if it stood alone (`passes_along_rows`);
 - across rows: where passes are products that use each loaded value for many rows, the lanes are rows: every pass is
-  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_as_lanes`).
+  then elementwise over the lanes, no sum is ever folded, and what the rows share is one scalar (`rows_schedule`).
 
 Nothing here asks what a kernel computes. Tests: tests/compiler/optimize/test_rows.py.
 """
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges
+from kernmill.ir import Ops, UOp, closed_ranges
 
+from ..kernel import names_of
 from .analysis import Access, Facts
-from .plan import Plan
+from .schedule import Schedule
 
-__all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_as_lanes"]
+__all__ = ["ask_for_next_row", "passes_along_rows", "products_across", "rows_schedule"]
 
 _ROW_VECTORS = 2  # vectors of rows worked on together
 _TILE = 8  # results of a product for each of them
@@ -43,7 +44,7 @@ class _Pass:
         return any(changing) and not all(changing)
 
 
-def passes_along_rows(plan: Plan, facts: Facts) -> None:
+def passes_along_rows(schedule: Schedule, facts: Facts) -> None:
     """Lanes for the loops that fill the rows; the reductions and the output get theirs as in any kernel."""
     passes, lanes = _passes(facts), facts.lanes
     for one in passes:
@@ -53,15 +54,15 @@ def passes_along_rows(plan: Plan, facts: Facts) -> None:
             continue
         if any(name in r.around for r in passes):
             continue  # a reduction for each element of the row: its own loop has the lanes
-        plan.cut("vectorize", name, lanes)
+        schedule.cut("vectorize", name, lanes)
         if size // lanes >= 2 * _SPREAD:
-            plan.cut("unroll", name, _SPREAD)
+            schedule.cut("unroll", name, _SPREAD)
 
 
-def ask_for_next_row(plan: Plan, facts: Facts, target: Target) -> None:
+def ask_for_next_row(schedule: Schedule, facts: Facts) -> None:
     """Where several passes read a row, the first waits for memory: the last one asks for the next row meanwhile."""
     order = facts.ast.toposort()
-    place = {str(loop.arg[0]): number for number, node in enumerate(order) for loop in closed_ranges(node)}
+    place = {name: number for number, node in enumerate(order) for name in names_of(closed_ranges(node))}
     passes: dict[UOp, dict[str, Access]] = {}
     for a in facts.loads:
         if a.memory.op is Ops.PARAM:
@@ -69,15 +70,15 @@ def ask_for_next_row(plan: Plan, facts: Facts, target: Target) -> None:
     held = [max(facts.sizes[name] for name in loads) * m.dtype.size_bytes for m, loads in passes.items() if loads]
     held += [node.arg[1] * node.dtype.size_bytes for node in order if node.op is Ops.LOCAL]
     for memory, loads in passes.items():
-        if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * target.l2_bytes:
+        if len(loads) < 2 or memory.arg[1] * memory.dtype.size_bytes <= _CACHED * facts.target.l2_bytes:
             continue
         last = max(loads, key=lambda name: place.get(name, len(order)))
         a = loads[last]
         rows = [name for name in facts.outputs if a.moves(name) and name != last]
         ahead = (a.step(rows[-1]) or 0 if rows else 0) * a.size_bytes
         length = facts.sizes[last] * a.size_bytes
-        if _LONG_ROW * target.vector_bytes <= length <= ahead <= target.l2_bytes // 4:
-            plan.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > target.l1_bytes else ()))
+        if _LONG_ROW * facts.target.vector_bytes <= length <= ahead <= facts.target.l2_bytes // 4:
+            schedule.add("prefetch", ahead, last, *(("L2",) if length + sum(held) > facts.target.l1_bytes else ()))
             return
 
 
@@ -91,32 +92,32 @@ def products_across(facts: Facts, lanes: int) -> tuple[str, list[_Pass], list[tu
     return rows, passes, products if shares else []
 
 
-def rows_as_lanes(facts: Facts) -> Plan | None:
+def rows_schedule(facts: Facts) -> Schedule | None:
     """The schedule across rows; None where it does not fit."""
     rows, passes, products = products_across(facts, facts.lanes)
     if not products:
         return None
-    plan, sizes, lanes = Plan(facts.ast), facts.sizes, facts.lanes
-    plan.cut("vectorize", rows, lanes)
-    plan.cut("unroll", rows, _ROW_VECTORS if sizes[rows] >= _ROW_VECTORS * lanes else 1)
+    schedule, sizes, lanes = Schedule(facts.ast), facts.sizes, facts.lanes
+    schedule.cut("vectorize", rows, lanes)
+    schedule.cut("unroll", rows, _ROW_VECTORS if sizes[rows] >= _ROW_VECTORS * lanes else 1)
     tiled = {loop for _, loop in products}
     for loop in sorted(tiled):
-        plan.cut("unroll", loop, min(_TILE, sizes[loop]))
+        schedule.cut("unroll", loop, min(_TILE, sizes[loop]))
     terms = dict.fromkeys(one.loops[-1] for one, _ in products)
     rounds = [name for name in terms if name not in tiled and sizes[name] % _TERMS == 0 and sizes[name] >= 4 * _TERMS]
-    longer = {name: plan.cut("unroll", name, _TERMS) for name in rounds}
+    longer = {name: schedule.cut("unroll", name, _TERMS) for name in rounds}
     for name in dict.fromkeys(one.loops[-1] for one in passes if all(one is not product for product, _ in products)):
         if name not in tiled and sizes[name] >= 2 * _SPREAD:
-            plan.cut("unroll" if name in facts.filling else "rfactor", name, _SPREAD)
+            schedule.cut("unroll" if name in facts.filling else "rfactor", name, _SPREAD)
     stages: dict[tuple[str, ...], None] = {}
     for one, tile in products:
         copies = [inner for name in one.loops for inner in longer.get(name, [])]
         blocks = [tile] if sizes[tile] > _TILE else []
-        stages |= dict.fromkeys(_transposed(one, rows, tile, [*copies, *plan.copies(rows)]))
-        stages |= dict.fromkeys(_widened(one, rows, tile, facts.kept, [*copies, *blocks, *plan.copies(tile)]))
+        stages |= dict.fromkeys(_transposed(one, rows, tile, [*copies, *schedule.copies(rows)]))
+        stages |= dict.fromkeys(_widened(one, rows, tile, facts.kept, [*copies, *blocks, *schedule.copies(tile)]))
     for stage in stages:
-        plan.add("stage", *stage)
-    return plan
+        schedule.add("stage", *stage)
+    return schedule
 
 
 def _transposed(one: _Pass, rows: str, tile: str, lanes: list[str]) -> list[tuple[str, ...]]:
@@ -126,7 +127,7 @@ def _transposed(one: _Pass, rows: str, tile: str, lanes: list[str]) -> list[tupl
 
 
 def _widened(one: _Pass, rows: str, tile: str, fixed: list[str], copied: list[str]) -> list[tuple[str, ...]]:
-    """Narrow floats that all rows share are copied once, so that they are converted once (compiler/convert.py)."""
+    """Narrow floats that all rows share are copied once, so that they are converted once (convert_packed.py)."""
     shared = [a for a in one.loads if not a.moves(rows) and a.moves(tile) and a.memory.op is Ops.PARAM]
     narrow = [a for a in shared if a.node.dtype.is_float and a.size_bytes < 4]
     return [(a.slot, *sorted(n for n in a.steps if a.moves(n) and n not in (*fixed, tile)), *copied) for a in narrow]
@@ -137,10 +138,10 @@ def _passes(facts: Facts) -> list[_Pass]:
 
 
 def _pass(facts: Facts, node: UOp, closed: tuple[UOp, ...]) -> _Pass:
-    own, loops = (node, *node.src), [str(r.arg[0]) for r in closed]
+    own, loops = (node, *node.src), names_of(closed)
     inside = set(node.toposort(stop=lambda u: u not in own and bool(closed_ranges(u))))
     loads = [a for a in facts.loads if a.node in inside and any(a.moves(name) for name in loops)]
-    return _Pass(node, loops, {str(r.arg[0]) for r in node.ranges}, loads)
+    return _Pass(node, loops, set(names_of(node.ranges)), loads)
 
 
 def _product_loop(one: _Pass, fixed: list[str]) -> str | None:

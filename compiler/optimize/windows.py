@@ -18,13 +18,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 
-from kernmill.ir import Ops, Target
+from kernmill.ir import Ops
 
-from .analysis import Access, Facts, Group, analyze, divisors, is_gated, nest_iterations
-from .plan import Plan
+from ..kernel import names_of
+from .analysis import Access, Facts, Group, analyze, divisors
+from .schedule import Schedule
 from .staging import walked_together
 
-__all__ = ["overlapping", "window_plan"]
+__all__ = ["overlapping", "window_schedule"]
 
 _GATED = 8.0  # instructions of a load behind a mask of its own
 _TURN = 4.0  # cycles to store a vector of a tile across the lanes
@@ -43,9 +44,25 @@ _OVERLAP = 0.75  # of the places are read where windows that overlap are compute
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
-    """The loops of such a sum, by the part they play; sizes of loops are in the Facts."""
+class _Tile:
+    """Vectors, places along and rows of a register tile, and the taps that are copied out (1: none are)."""
 
+    vectors: int
+    along: int
+    rows: int
+    taps: int
+
+    @property
+    def sums(self) -> int:
+        """Accumulators."""
+        return self.vectors * self.along * self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The loops of such a sum, by the part they play, and what follows from their sizes."""
+
+    facts: Facts
     moving: Access  # what the window slides over
     panel: Access
     lanes: str
@@ -68,116 +85,157 @@ class _Window:
         """The output loop of the next line."""
         return self.lines[1][0] if len(self.lines) > 1 else None
 
+    @property
+    def nearest(self) -> str | None:
+        """The reduce loop beside the window over whose iterations places lie side by side, as with channels last."""
+        beside = [name for name in self.terms if name not in chain(*self.lines) and self.is_copied]
+        sizes, lanes = self.facts.sizes, self.facts.lanes
+        return next((n for n in beside if self.moving.step(n) == 1 and 2 * sizes[n] >= lanes), None)
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """Vectors, places along and rows of a register tile, and the taps that are copied out."""
+    def rows_of_a_copy(self) -> int:
+        """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
+        facts, moving, l2_bytes = self.facts, self.moving, self.facts.target.l2_bytes
+        own = [name for name in self.terms if name in moving.steps and name not in dict(self.lines[:2]).values()]
+        row = facts.iterations(own) * moving.size_bytes * _places(facts, moving, self.lines[0], facts.sizes[self.along])
+        if self.down is None:
+            return int(row <= l2_bytes // 2)
+        size = facts.sizes[self.down]
+        for count in range(min(size, _MOST_ROWS), 0, -1):
+            room = l2_bytes // (5 if count > 1 else 2)
+            if size % count == 0 and row * _places(facts, moving, self.lines[1], count) <= room:
+                return count
+        return 0
 
-    vectors: int
-    along: int
-    rows: int
-    taps: int  # 1: not copied out
-    speed: float  # useful multiply-adds of vectors a cycle
+    def tiles(self, rows: int) -> Iterator[_Tile]:
+        """Tiles that the registers hold and that leave nothing over."""
+        sizes, window = self.facts.sizes, self.facts.sizes[self.taps]
+        several = divisors(-(-sizes[self.lanes] // self.facts.lanes), _MOST_VECTORS)
+        several = several if self.is_copied else several[-1:]  # read from memory: best read once
+        for vectors, along, down in product(several, divisors(sizes[self.along], 16), divisors(rows, 4)):
+            for taps in {1, window} if window <= _LONGEST else divisors(window, 4):
+                tile = _Tile(vectors, along, down, taps)
+                if tile.sums + vectors * taps + taps <= self.facts.target.vector_registers:
+                    yield tile
+
+    def speed(self, tile: _Tile) -> float:
+        """Useful multiply-adds of vectors a cycle: a tile waits for its multipliers, for the chain of its sums, for its
+        loads, or for all of its instructions; then it is stored."""
+        facts, store = self.facts, self.facts.stores[0]
+        step, tap = (self.moving.step(name) or 0 for name in self.lines[0])
+        places = {step * n + tap * k for n in range(tile.along) for k in range(tile.taps)}  # that neighbours share
+        products, loads = tile.sums * tile.taps, tile.vectors * tile.taps + tile.rows * len(places)
+        cycles = max(products / 2, 4.0 * tile.taps, loads / 2, (products + loads + 5) / _ISSUED)
+        turned = 0 if store.step(self.along) != 1 else tile.along - tile.along % 4
+        stored = tile.vectors * tile.rows * (turned * _TURN + (tile.along - turned) * _SCATTER)
+        if store.step(self.lanes) == 1:
+            stored = tile.sums
+        size, steps = facts.sizes[self.lanes], facts.iterations(self.terms)
+        used = size / (-(-size // facts.lanes) * facts.lanes)
+        return used * tile.sums * steps / (steps / tile.taps * cycles + stored + _AROUND)
+
+    def speed_along(self) -> float:
+        """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
+        facts, size = self.facts, self.facts.sizes[self.along]
+        blocks = -(-size // facts.lanes)
+        vectors, rows = min(4, blocks), min(6, facts.sizes[self.lanes])
+        load = _GATED if self.moving.is_gated else 2.0
+        load *= 1.0 if abs(self.moving.step(self.along) or 0) == 1 else facts.lanes / 2
+        cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
+        return vectors * rows / cycles * size / (blocks * facts.lanes)
 
 
-def window_plan(facts: Facts, target: Target) -> Plan | None:
+def window_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else, or better done with other lanes."""
-    window = _find(facts) if target.has_masks and not target.group_items else None
+    window = _find(facts) if facts.target.has_masks and not facts.target.group_items else None
     if window is None or (len(window.terms) == 1 and not window.is_copied):
         return None
-    plan = Plan(facts.ast)
-    near = _nearest(facts, window)
-    is_moved = near is not None and plan.tries("inner", near)  # what lies side by side is read from one line
-    blocks, shared = _in_blocks(plan, facts, window, target)
+    schedule = Schedule(facts.ast)
+    near = window.nearest
+    is_moved = near is not None and schedule.tries("inner", near)  # what lies side by side is read from one line
+    blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
-        facts = analyze(plan.ast, target)
-        window = _find(facts, window.lanes)
+        window = _find(analyze(schedule.ast, facts.target), window.lanes)
     if not blocks and not (window is not None and window.is_copied):
         return None
-    return plan if window is not None and _tiled(plan, facts, window, (blocks, shared), target) else None
+    return schedule if window is not None and _tiled(schedule, window, blocks, shared) else None
 
 
-def _tiled(plan: Plan, facts: Facts, window: _Window, given: tuple[list[str], list[str]], target: Target) -> bool:
+def _tiled(schedule: Schedule, window: _Window, blocks: Sequence[str], shared: Sequence[str]) -> bool:
     """Copies, register tile and order of a sum, which goes on in the output over the loops `blocks`; those of `shared`
     stand outside of them. Whether it is worth that."""
-    rows = _rows_of_a_copy(facts, window, target) if window.is_copied else 1
-    lanes, width, sizes, (blocks, shared) = window.lanes, facts.lanes, facts.sizes, given
-    vectors = -(-sizes[lanes] // width)
-    panel = nest_iterations(facts, window.terms) * width * window.panel.size_bytes
-    tile = max(_tiles(facts, window, rows, target), key=lambda tile: tile.speed, default=None)
-    if tile is None or panel * tile.vectors > target.l2_bytes // 2:
+    facts, lanes, sizes = window.facts, window.lanes, window.facts.sizes
+    rows = window.rows_of_a_copy() if window.is_copied else 1
+    vectors, room = -(-sizes[lanes] // facts.lanes), facts.target.l2_bytes // 2
+    panel = facts.iterations(window.terms) * facts.lanes * window.panel.size_bytes
+    tile = max(window.tiles(rows), key=window.speed, default=None)
+    if tile is None or panel * tile.vectors > room:
         return False
-    if window.is_copied and tile.speed <= _speed_along(facts, window):
+    if window.is_copied and window.speed(tile) <= window.speed_along():
         return False
-    fits_panel = panel * vectors <= target.l2_bytes // 2
+    fits_panel = panel * vectors <= room
     down = [] if window.down is None or rows < 2 else [window.down]
-    inside = plan.cut("split", down[0], rows) if down and rows < sizes[down[0]] else down
+    inside = schedule.cut("split", down[0], rows) if down and rows < sizes[down[0]] else down
     if window.is_copied:
-        _stage_rows(plan, facts, window, inside)
-    plan.cut("vectorize", lanes, width)
-    plan.cut("unroll", lanes, tile.vectors)
-    plan.cut("unroll", window.along, tile.along)
+        _stage_rows(schedule, window, inside)
+    schedule.cut("vectorize", lanes, facts.lanes)
+    schedule.cut("unroll", lanes, tile.vectors)
+    schedule.cut("unroll", window.along, tile.along)
     for name in inside:
-        plan.cut("unroll", name, tile.rows)
-    _stage_panel(plan, facts, window, is_whole=fits_panel and vectors > tile.vectors)
+        schedule.cut("unroll", name, tile.rows)
+    _stage_panel(schedule, window, is_whole=fits_panel and vectors > tile.vectors)
     near = [*inside, window.along]
     others = [name for name in facts.outputs if name not in (*near, *blocks, lanes)]
     inner = [lanes, *near] if window.is_copied else [*near, lanes]
     apart = [name for name in others if name in shared]
     order = [*apart, *blocks, *(name for name in others if name not in apart), *inner]
-    plan.order(order if fits_panel else [lanes, *blocks, *others, *near])
-    plan.cut("unroll", window.taps, tile.taps)
+    schedule.order(order if fits_panel else [lanes, *blocks, *others, *near])
+    schedule.cut("unroll", window.taps, tile.taps)
     if not blocks:
-        _ask_ahead(plan, window, rows, target)
+        _ask_ahead(schedule, window, rows)
     return True
 
 
-def _in_blocks(plan: Plan, facts: Facts, window: _Window, target: Target) -> tuple[list[str], list[str]]:
+def _in_blocks(schedule: Schedule, window: _Window) -> tuple[list[str], list[str]]:
     """A sum whose panel no cache holds goes on in the output, block by block of its terms: the loops over them.
 
     Threads share a loop outside: that of the lanes, or parts of another one where all lanes are packed at once.
     """
+    facts = window.facts
     vectors = -(-facts.sizes[window.lanes] // facts.lanes)
     together = vectors if vectors <= _TOGETHER else _MOST_VECTORS
     term = facts.lanes * window.panel.size_bytes
-    if nest_iterations(facts, window.terms) * term * min(vectors, _MOST_VECTORS) <= target.l2_bytes // 2:
+    if facts.iterations(window.terms) * term * min(vectors, _MOST_VECTORS) <= facts.target.l2_bytes // 2:
         return [], []
     cuts: dict[str, int] = {}
-    room = target.l2_bytes // 4 // (term * together)
+    room = facts.target.l2_bytes // 4 // (term * together)
     for name in reversed(window.terms):
         size = facts.sizes[name]
         each = max(divisors(size, max(1, room)))
         room = room // each if each == size else 0
         if each < size:
             cuts = {name: each, **cuts}
-    if not plan.tries("accumulate", *chain(*cuts.items())):
+    if not schedule.tries("accumulate", *chain(*cuts.items())):
         return [], []
     rest = [name for name in facts.outputs if name != window.lanes]
     if together == vectors and rest:
         widest = max(rest, key=lambda name: facts.sizes[name])
-        enough = nest_iterations(facts, rest) // _OUTPUTS  # each part packs anew
+        enough = facts.iterations(rest) // _OUTPUTS  # each part packs anew
         parts = max(divisors(facts.sizes[widest], max(1, min(_PARTS, enough))))
         if parts > 1:
-            plan.cut("split", widest, facts.sizes[widest] // parts)
+            schedule.cut("split", widest, facts.sizes[widest] // parts)
             return list(cuts), [widest]
     return list(cuts), []
 
 
 def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
-    order = facts.ast.toposort()
-    if len(facts.groups) != 1 or len(facts.stores) != 1 or facts.kept or facts.keeping:
-        return None
-    if any(node.op is Ops.RANGE and not node.src[0].is_const for node in order):
-        return None
-    (group,) = facts.groups
-    sums = [node for node in order if node.op is Ops.REDUCE]
-    if len(sums) != 1 or sums[0].arg != (Ops.ADD, 1) or len(group.loads) != 2:
+    group = facts.main
+    if group is None or facts.sum is None or facts.keeping or len(group.loads) != 2:
         return None
     found: list[_Window] = []
     for moving, panel in (group.loads, group.loads[::-1]):
         lanes = [name for name in group.around if name in panel.steps and name not in moving.steps]
         lanes = [name for name in lanes if wanted in (None, name)]
-        is_plain = not is_gated(panel) and None not in panel.steps.values() and None not in moving.steps.values()
+        is_plain = not panel.is_gated and None not in panel.steps.values() and None not in moving.steps.values()
         if not is_plain or not lanes or any(a.memory.op is not Ops.PARAM for a in (moving, panel)):
             continue
         if moving.memory is panel.memory:
@@ -185,17 +243,17 @@ def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
         lane = max(lanes, key=lambda name: facts.sizes[name])
         lines = _lines(facts, moving, {name for name in facts.outputs if name in panel.steps})
         if lines and lines[0][0] in group.around:
-            return _Window(moving, panel, lane, lines, list(group.loops))
+            return _Window(facts, moving, panel, lane, lines, group.loops)
         rows = [name for name in facts.outputs if name in moving.steps and name not in panel.steps]
-        if rows and moving.step(group.loops[-1]) == 1 and not is_gated(moving):
+        if rows and moving.step(group.loops[-1]) == 1 and not moving.is_gated:
             row = max(rows, key=lambda name: facts.sizes[name])
-            found.append(_Window(moving, panel, lane, [(row, group.loops[-1])], list(group.loops), is_copied=False))
+            found.append(_Window(facts, moving, panel, lane, [(row, group.loops[-1])], group.loops, is_copied=False))
     return min(found, key=lambda window: facts.sizes[window.lanes], default=None)
 
 
 def _lines(facts: Facts, moving: Access, without: Collection[str] = ()) -> list[tuple[str, str]]:
     """Output loops and the reduce loop on the same line of the operand that moves, the one that steps least first."""
-    loops = sorted(str(r.arg[0]) for r in moving.node.ranges)
+    loops = sorted(names_of(moving.node.ranges))
     lines: list[tuple[str, str]] = []
     for names in walked_together(moving.node, [name for name in loops if name not in without]):
         outputs = [name for name in names if name in facts.outputs]
@@ -211,88 +269,43 @@ def _places(facts: Facts, moving: Access, line: tuple[str, str], count: int) -> 
     return 1 + (step * (count - 1) + tap * (facts.sizes[line[1]] - 1)) // unit
 
 
-def _rows_of_a_copy(facts: Facts, window: _Window, target: Target) -> int:
-    """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
-    own = [name for name in window.terms if name in window.moving.steps and name not in dict(window.lines[:2]).values()]
-    row = nest_iterations(facts, own) * window.moving.size_bytes
-    row *= _places(facts, window.moving, window.lines[0], facts.sizes[window.along])
-    if window.down is None:
-        return int(row <= target.l2_bytes // 2)
-    size = facts.sizes[window.down]
-    for count in range(min(size, _MOST_ROWS), 0, -1):
-        bound = target.l2_bytes // (5 if count > 1 else 2)
-        if size % count == 0 and row * _places(facts, window.moving, window.lines[1], count) <= bound:
-            return count
-    return 0
-
-
-def _nearest(facts: Facts, window: _Window) -> str | None:
-    """The reduce loop beside the window over whose iterations its places lie side by side, as with channels last."""
-    beside = [name for name in window.terms if name not in chain(*window.lines) and window.is_copied]
-    return next((n for n in beside if window.moving.step(n) == 1 and 2 * facts.sizes[n] >= facts.lanes), None)
-
-
-def _stage_rows(plan: Plan, facts: Facts, window: _Window, inside: Sequence[str]) -> None:
+def _stage_rows(schedule: Schedule, window: _Window, inside: Sequence[str]) -> None:
     """The rows that a block of the output needs, without gates and side by side."""
-    line, near = dict(window.lines[:2]), _nearest(facts, window)
+    line, near = dict(window.lines[:2]), window.nearest
     first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
     down = [] if window.down is None else [*inside, line[window.down]]
     last = [near] if near is not None else []
     first = [name for name in first if name != near]
-    copies = plan.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
+    copies = schedule.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
     if near is not None or min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
-        plan.cut("vectorize", copies[near or window.along], facts.lanes)
+        schedule.cut("vectorize", copies[near or window.along], window.facts.lanes)
 
 
-def _stage_panel(plan: Plan, facts: Facts, window: _Window, *, is_whole: bool) -> None:
+def _stage_panel(schedule: Schedule, window: _Window, *, is_whole: bool) -> None:
     """The operand of the lanes, for one tile or for all; where its terms are neighbours, in blocks that turn."""
-    lanes, last = window.lanes, window.terms[-1]
+    lanes, last, sizes = window.lanes, window.terms[-1], window.facts.sizes
     whole = [lanes] if is_whole else []
-    copies = plan.add("stage", window.panel.slot, *whole, *window.terms, *plan.copies(lanes))
-    if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and facts.sizes[last] > _LONGEST:
-        turned = max(divisors(facts.sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
-        plan.cut("unroll", copies[last], turned)
+    copies = schedule.add("stage", window.panel.slot, *whole, *window.terms, *schedule.copies(lanes))
+    if window.panel.step(lanes) != 1 and window.panel.step(last) == 1 and sizes[last] > _LONGEST:
+        turned = max(divisors(sizes[last], _TURNED), key=lambda n: (n & ~3) / n * (n > 1) + n / 100)
+        schedule.cut("unroll", copies[last], turned)
 
 
-def _ask_ahead(plan: Plan, window: _Window, rows: int, target: Target) -> None:
+def _ask_ahead(schedule: Schedule, window: _Window, rows: int) -> None:
     """The next copy's rows are asked for while this one is made."""
     step = abs(window.moving.step(window.down) or 0) if window.down is not None else 0
-    if step and window.moving.memory_bytes > target.l2_bytes:
-        plan.add("prefetch", rows * step * window.moving.size_bytes)
+    if step and window.moving.memory_bytes > window.facts.target.l2_bytes:
+        schedule.add("prefetch", rows * step * window.moving.size_bytes)
 
 
-def _tiles(facts: Facts, window: _Window, rows: int, target: Target) -> Iterator[_Tile]:
-    """Tiles that the registers hold and that leave nothing over, with how fast they are."""
-    size, window_size, lanes = (facts.sizes[name] for name in (window.along, window.taps, window.lanes))
-    blocks = -(-lanes // facts.lanes)
-    step, tap = (window.moving.step(name) or 0 for name in window.lines[0])
-    used = lanes / (blocks * facts.lanes)
-    steps = nest_iterations(facts, window.terms)
-    several = divisors(blocks, _MOST_VECTORS)[0 if window.is_copied else -1 :]  # read from memory: best read once
-    for vectors, along, down in product(several, divisors(size, 16), divisors(rows, 4)):
-        for taps in {1, window_size} if window_size <= _LONGEST else divisors(window_size, 4):
-            sums = vectors * along * down
-            if sums + vectors * taps + taps > target.vector_registers:
-                continue
-            products = sums * taps
-            loads = vectors * taps + down * len({step * n + tap * k for n in range(along) for k in range(taps)})
-            cycles = max(products / 2, 4.0 * taps, loads / 2, (products + loads + 5) / _ISSUED)
-            turned = 0 if facts.stores[0].step(window.along) != 1 else along - along % 4
-            store = vectors * down * (turned * _TURN + (along - turned) * _SCATTER)
-            if facts.stores[0].step(window.lanes) == 1:
-                store = sums
-            speed = used * sums * steps / (steps / taps * cycles + store + _AROUND)
-            yield _Tile(vectors, along, down, taps, speed)
-
-
-def overlapping(plan: Plan, facts: Facts, main: Group, lanes: str, target: Target) -> bool:
+def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bool:
     """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
     places whose windows overlap most. Whether the kernel is one; its lanes are cut already."""
     moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(facts, a)) == len(main.loops)), None)
     if moving is None or facts.symbolic or len(facts.groups) > 1 or not main.around.issuperset(facts.outputs):
         return False
-    lines, most = _lines(facts, moving), target.vector_registers // 2
-    while nest_iterations(facts, [tap for _, tap in lines]) > _MOST_TAPS:
+    lines, most = _lines(facts, moving), facts.target.vector_registers // 2
+    while facts.iterations([tap for _, tap in lines]) > _MOST_TAPS:
         lines.pop()
 
     def reads(tile: Sequence[int]) -> float:
@@ -304,23 +317,12 @@ def overlapping(plan: Plan, facts: Facts, main: Group, lanes: str, target: Targe
     if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
         return False
     for (name, _), count in zip(lines, best, strict=True):
-        plan.cut("unroll", name, min(count, facts.sizes[name]))
+        schedule.cut("unroll", name, min(count, facts.sizes[name]))
     for _, tap in lines:
-        plan.cut("unroll", tap, facts.sizes[tap])
-    inner = [name for tap in main.loops for name in plan.copies(tap) or [tap]]
+        schedule.cut("unroll", tap, facts.sizes[tap])
+    inner = [name for tap in main.loops for name in schedule.copies(tap) or [tap]]
     for panel in main.loads:
-        if panel.step(lanes) not in (0, 1) and not is_gated(panel) and panel.memory_bytes <= target.l2_bytes // 4:
-            plan.tries("stage", panel.slot, *([lanes] if lanes in plan.loops else []), *inner, *plan.copies(lanes))
+        if panel.step(lanes) not in (0, 1) and not panel.is_gated and panel.memory_bytes <= facts.target.l2_bytes // 4:
+            blocks = [lanes] if lanes in schedule.loops else []
+            schedule.tries("stage", panel.slot, *blocks, *inner, *schedule.copies(lanes))
     return True
-
-
-def _speed_along(facts: Facts, window: _Window) -> float:
-    """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
-    size = facts.sizes[window.along]
-    blocks = -(-size // facts.lanes)
-    vectors, rows = min(4, blocks), min(6, facts.sizes[window.lanes])
-    step = abs(window.moving.step(window.along) or 0)
-    load = _GATED if is_gated(window.moving) else 2.0
-    load *= 1.0 if step == 1 else facts.lanes / 2
-    cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
-    return vectors * rows / cycles * size / (blocks * facts.lanes)

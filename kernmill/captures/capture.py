@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from kernmill.ir import UOp, reshape
-from kernmill.runtime import Buffer, Recording, Replay, allocate_buffer, take_over
+from kernmill.ir import Ops, UOp, reshape
+from kernmill.runtime import STALE, Buffer, Recording, Replay, allocate_buffer
 
 from ..lazy import Lazy
 from ..size import SymbolicSize
@@ -130,15 +130,18 @@ class Capture:
             if before is None:  # a constant, or not known before
                 is_changed = id(tensor) in known.constants and tensor.uop is not known.constants[id(tensor)]
             else:
-                is_changed = buffer_of(tensor) is not before
+                is_shared = len({id(self._tensors[member]) for member in self._owners.get(id(before), ())}) > 1
+                is_changed = buffer_of(tensor) is not before or (
+                    is_shared and id(before) not in self._written and known.is_given(tensor)
+                )
             if is_changed and self._number[id(tensor)] == number:
                 self._effects.rebound.append((number, self._value(tensor)))
         replaced = self._replaced()
         fresh = [buffer for _, buffer, _ in self._fresh.values()]
         replay = Replay(self._recorded, [*self._sources.values(), *fresh, *replaced])
         for key in self._sources.keys() & self._written:
-            for node in renewed.get(key, ()):
-                take_over(node)
+            for node in renewed.get(key, ()):  # `take_over` would also forget who made what is there now
+                node.storage = STALE if node.op is Ops.BUFFER else None
         count = len(known.arguments)
         state = self._tensors[count:]
         plan = Plan(

@@ -6,14 +6,17 @@ does not know it leaves to `matches` and `run`, which know everything.
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from kernmill.ir import DType, UOp, are_others_about, reshape
+from kernmill.ir import DType, IndexRangeError, Ops, UOp, dtypes, reshape, scalar
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from ..lazy import Lazy, changes
@@ -27,6 +30,8 @@ __all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
 _SPARE = 2  # buffers that a result may use again when its tensor is gone
 _SMALL_SPARE, _SMALL_BYTES = 4, 1 << 16  # more of small ones
 _UNKNOWN = [-1]  # counts that nothing has
+_LONE = next(map(getrefcount, [object()]))  # of what one list has
+_GRAD, _NONE = repeat("grad"), repeat(None)
 _uop_of = attrgetter("uop")
 
 
@@ -180,7 +185,10 @@ class Entry:
         self._twins = [(place, other) for place, other in enumerate(first) if place != other]
         self._distinct = len(self.numbers)
         self.same = [self.numbers.get(id(t), -1) for t in plan.arguments]
-        self.shown, self.lasting = plan.shown, self._find_lasting(plan.shown)
+        self.shown = plan.shown
+        self.owners = self._find_owners()
+        self.gradients = {self.numbers[id(self._state[owner])]: place for place, owner in self.owners.items()}
+        self.lasting = self._find_lasting()
         self._forget()
 
     @property
@@ -199,17 +207,28 @@ class Entry:
             self._written or self._goes_on or effects.rebound or effects.change_arguments or effects.places is not None
         )
 
-    def _find_lasting(self, shown: int) -> set[int] | None:
-        """Fresh memory that a replay may write where the last one put it, at guarded places, as long as nobody else has
-        seen it (`is_alone`). None: replays write to arguments, or do more than to write and to put."""
-        effects = self.effects
-        put = [(self.made[number], place + self.count) for place, number in effects.known]
-        found = {value.which for value, _ in put}
+    def _find_owners(self) -> dict[int, int]:
+        """Gradients that replays put at guarded places: the place of each, and that of its tensor."""
+        names = {name: place for place, name in enumerate(self.guard.places)}
+        owners = {put: names.get(self.guard.places[put].removesuffix(".grad"), put) for put, _ in self.effects.known}
+        return {put: owner for put, owner in owners.items() if put != owner}
+
+    def _find_lasting(self) -> set[int] | None:
+        """Fresh memory of gradients that a replay may write where the last one put it, as long as nobody else has seen
+        it (`is_alone`). None: replays write to arguments, or do more than to write and to put; or Python runs without
+        its lock, so that a thread may have read a place and not counted yet what it found there."""
+        effects, gradients = self.effects, self.owners
+        put = [(self.made[number], place) for place, number in effects.known]
+        found = {value.which for value, place in put if place in gradients}
         does_more = self._goes_on or effects.rebound or effects.change_arguments or not effects.are_known
-        is_shown = any(value.kind == "fresh" and value.which in found for value in self.made[:shown])
-        is_read = any(value.kind != "fresh" or place in self._slot_of for value, place in put)
+        seen = [*self.made[: self.shown], *(value for value, place in put if place not in gradients)]
+        is_shown = any(value.kind == "fresh" and value.which in found for value in seen)
+        is_read = any(
+            value.kind != "fresh" or value.is_leaf or place + self.count in self._slot_of for value, place in put
+        )
         of_arguments = any(min(self.sources[slot].members) < self.count for slot in self._written)
-        return None if does_more or is_shown or is_read or of_arguments else found
+        is_counted = not found or getattr(sys, "_is_gil_enabled", _yes)()
+        return None if does_more or is_shown or is_read or of_arguments or not is_counted else found
 
     # --- is this the captured situation?
     def matches(self, arguments: Sequence[Lazy]) -> list[Lazy] | None:
@@ -269,7 +288,7 @@ class Entry:
         self._nodes: list[weakref.ref[UOp]] = []
         self._counts = _UNKNOWN if self._written else []  # how often these are referred to
         self._owned: list[int] = []
-        self._placed: list[weakref.ref[Any]] = []  # tensors at places, their nodes and memory
+        self._placed: list[Any] = []  # tensors at places, their nodes and memory
         self._placed_counts = _UNKNOWN
 
     def _look_again(self, state: Sequence[Lazy]) -> bool:
@@ -296,19 +315,21 @@ class Entry:
         try:
             if self._written:
                 self._claim(now)
+            self._placed = []  # they would be counted
             spares = [fresh.take() for fresh in self.fresh]
             old = self._before(now) if self._goes_on else {}
             given, made_at = self._buffers, len(self.sources)
             given[made_at : made_at + len(spares)] = [spare.buffer for spare in spares]
             if self._lets_go:  # while caches still have them
                 now.clear()
-            self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
+            try:
+                self.replay.run(given, values, self._moving if self.is_bound else range(len(given)))
+            except IndexRangeError:
+                if self.replay.checks_last:  # what was assigned is, as by plain execution; places keep what they had
+                    self._rebind(now, spares, old)
+                raise
             self.is_bound = True
-            result = self._put(holders, now, values, spares, old)
-            del spares  # it would be counted
-            if self.lasting is not None:
-                self._note_placed()
-            return result
+            return self._put(holders, now, values, spares, old)
         except BaseException:
             self._forget()
             raise
@@ -329,7 +350,23 @@ class Entry:
         if effects.places is not None:
             effects.places(made, effects.parts)
             self._learn(made)
+        if self.lasting is not None:
+            self._note_placed(made, spares)
         return self.result(made)
+
+    def launch(self, given: Sequence[Buffer], *, is_timed: bool | None = None) -> None:
+        """As the replay's, where what lies at places is written (`lasting`): after a check that failed, who reads it is
+        told the same, as by an expression that cannot be computed."""
+        try:
+            self.replay.launch(given, is_timed=is_timed)
+        except IndexRangeError as error:
+            for place, number in self.effects.known:
+                tensor = self._state[place]
+                if self.made[number].which in (self.lasting or ()):
+                    zeros, failed = tensor._filled(0).uop, scalar(dtypes.bool, True)
+                    tensor._put(UOp(Ops.CHECK, tensor.dtype, (zeros, failed), str(error)))
+            self._forget()
+            raise
 
     def part(self, value: Value, holders: Sequence[Any], now: Sequence[Lazy], values: Mapping[str, int],
               spares: Sequence[_Spare], old: dict[int, UOp]) -> Any:  # fmt: skip
@@ -387,25 +424,44 @@ class Entry:
         memory = [self._buffers[slot] for slot in self._written]  # makers: other nodes that were found to be the same
         return _counted(self._nodes) == self._counts and not any(b.makers or b.is_exported for b in memory)
 
-    def is_alone(self) -> bool:
-        """Whether nobody else sees what is written in place, nor what the last replay put at places.
+    def is_alone(self, state: Sequence[Lazy]) -> bool:
+        """Whether nobody else sees what is written in place, nor the gradients that the last replay put at places.
 
-        Another thread might take what lies at a place between this look and the launch.
+        They are taken out first: another thread has one by now, which is counted, or finds None until `put_back`.
         """
-        is_seen = bool(self._placed) and are_others_about()
-        return not is_seen and _counted(self._placed) == self._placed_counts and self._owns()
+        any(map(setattr, map(state.__getitem__, self.gradients), _GRAD, _NONE))
+        return [*map(getrefcount, self._placed)] == self._placed_counts and self._owns()
 
-    def _note_placed(self) -> None:
-        """What the tensors at places are, and how often they are referred to while the state is looked at."""
-        state = self.guard.check() if self.effects.known else ()
-        if state is None or (state and are_others_about()):  # which may have one of them now
-            self._placed_counts = _UNKNOWN
-            return
-        places = [place for place, _ in self.effects.known]
-        seen = {id(x): x for place in places for x in (state[place], *chain(state[place].uop), buffer_of(state[place]))}
-        self._placed = [*map(weakref.ref, seen.values())]
-        del seen
-        self._placed_counts = _counted(self._placed)
+    def put_back(self, state: Sequence[Lazy]) -> None:
+        """The gradients to where `is_alone` took them out; no Ctrl-C comes between two."""
+        gradients = self.gradients
+        any(map(setattr, map(state.__getitem__, gradients), _GRAD, map(state.__getitem__, gradients.values())))
+
+    def put(self, made: Sequence[Lazy]) -> None:
+        """All that was made to its places, the gradients among it as they were noted."""
+        try:
+            assert self.effects.places is not None
+            self.effects.places(made, self.effects.parts)
+            self._learn(made)
+            self.is_bound = True
+        except BaseException:
+            self._forget()
+            raise
+
+    def _note_placed(self, made: Sequence[Lazy], spares: Sequence[_Spare]) -> None:
+        """What the tensors at places are made of, and how often it is referred to while nobody else has any of it: by
+        us, the state and the state of a call. That is not counted here, where another thread may have one already."""
+        places = Counter(number for place, number in self.effects.known if place in self.owners)
+        tensors = [made[number] for number in places]
+        parts = [
+            part
+            for number in self.lasting or ()
+            for part in zip(spares[number].counted, spares[number].counts, strict=True)
+        ]
+        self._placed = [*tensors, *(thing for thing, _ in parts)]
+        more = Counter(map(id, [*self._placed, *(tensor.uop for tensor in tensors)]))  # references than before
+        self._placed_counts = [_LONE + 2 * count for count in places.values()]
+        self._placed_counts += [count + more[id(thing)] for thing, count in parts]
         self.is_bound = True
 
     def _rebind(self, now: Sequence[Lazy], spares: Sequence[_Spare], old: dict[int, UOp]) -> None:
@@ -452,3 +508,7 @@ def _counted(refs: Sequence[weakref.ref[Any]]) -> list[int]:
 
 def _nothing() -> None:
     return None
+
+
+def _yes() -> bool:
+    return True

@@ -35,9 +35,10 @@ def write_fast_path(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any])
     else:
         writer.state("not knows(state)")
         if is_launched and entry.lasting is not None:
-            reading.scope["is_alone"] = entry.is_alone
-            writer.lines.append(" if entry.is_bound and is_alone():")
-            writer.launch(" ")
+            reading.scope |= {"is_alone": entry.is_alone, "put_back": entry.put_back}
+            writer.lines += [" try:", "  if entry.is_bound and is_alone(state):"]
+            writer.launch("  ")
+            writer.lines += [" finally:", "  put_back(state)"]
         writer.run()
     return reading.function(writer.lines)
 
@@ -96,8 +97,9 @@ class _Writer:
         if self.reading.values:
             scope["set_variables"] = replay.set_variables
             self.lines.append(f" set_variables({self.reading.values_text()})")
-        scope |= {"is_watched": is_watched, "launch": replay.launch}
-        scope["run"] = partial(replay.launch, (), is_timed=False) if replay.batch is None else replay.batch.run
+        launch = self.entry.launch if self.entry.lasting else replay.launch
+        scope |= {"is_watched": is_watched, "launch": launch}
+        scope["run"] = partial(launch, (), is_timed=False) if replay.batch is None else replay.batch.run
         self.lines += [" if quiet[0] and not is_watched(): run()", " else: launch(())"]
 
     def address(self, slot: int, buffer: str) -> None:
@@ -115,6 +117,12 @@ class _Writer:
         """What the replay made, in the form that the function returned it."""
         entry, scope = self.entry, self.reading.scope
         scope |= {"made": Tensor._make, "result": entry.result}
+        if len(entry.owners) < len(entry.effects.known):  # not gradients alone
+            scope["put"] = entry.put
+            places = {number: place for place, number in entry.effects.known if place in entry.owners}
+            names = [f"state[{places[n]}]" if n in places else self.part(v) for n, v in enumerate(entry.made)]
+            self.lines += [f" new = [{', '.join(names)}]", " put(new)", " return result(new)"]
+            return
         names = [self.part(value) for value in entry.made[: entry.shown]]
         if entry.is_tensor:
             self.lines.append(f" return {names[0]}")

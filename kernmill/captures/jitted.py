@@ -19,10 +19,11 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from kernmill.ir import GradientError, ShapeError, UOp, process_lock, show_shape
+from kernmill.ir import GradientError, OutOfMemoryError, ShapeError, UOp, process_lock, show_shape
 from kernmill.runtime import current_recording, recording, rehearsal
 
 from ..lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
@@ -42,10 +43,12 @@ from .tensor_memory import (
     alive_tensors,
     assigned_tensors,
     is_free,
+    make_ready,
     make_real,
     refresh,
     stored,
 )
+from .undo import Undo
 
 __all__ = ["CacheInfo", "Jit", "Memory", "jit"]
 
@@ -168,13 +171,13 @@ class Jit(Generic[P, R]):
                     self._remember(entry, args, kwargs)
                     return result  # type: ignore[no-any-return]
             if not call.values:
-                return self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
+                return self._anew(args, kwargs, call)
             named: Any = {name: opened(value) for name, value in kwargs.items()}
             args, kwargs = opened(args), named
             with _capturing, with_values(call.values):  # equal nodes of two threads would have two values
                 before = {ref: tensor.uop for ref, tensor in tracked_tensors()}
                 try:
-                    result = self._capture(args, kwargs, call) if self._ran else self._first(args, kwargs, call)
+                    result = self._anew(args, kwargs, call)
                     self._refuse_what_depends(before)
                 except BaseException:  # nor may what a call that failed has assigned
                     _put_back(before)
@@ -203,6 +206,17 @@ class Jit(Generic[P, R]):
             walk.visit(f"{walk.name(generator)}.state", generator.state, "the random numbers")
         return walk
 
+    def _anew(self, args: Any, kwargs: Any, call: _Call) -> R:
+        """The first call or a capture; one that runs out of memory has changed nothing, or says what."""
+        with _capturing if self._ran else nullcontext():
+            before = self._walk(call.parts.objects)
+            undo = Undo(self._name, before, call.parts)
+            try:
+                return self._capture(args, kwargs, call, before) if self._ran else self._first(args, kwargs, call)
+            except OutOfMemoryError as error:
+                error.add_note(undo.put_back())
+                raise
+
     def _first(self, args: Any, kwargs: Any, call: _Call) -> R:
         """Run plainly; afterwards nothing that the function made is lazy."""
         plain: Callable[..., R] = self.__kernmill_captured__
@@ -217,32 +231,30 @@ class Jit(Generic[P, R]):
         self._ran = True
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
-    def _capture(self, args: Any, kwargs: Any, call: _Call) -> R:
-        with _capturing:
-            before = self._walk(call.parts.objects)
-            make_real([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
-            everything = alive_tensors()
-            known = Tensors(call.tensors, before.tensors.values(), everything)
-            holders = Holders(call.parts)
-            renewed = refresh(known.reachable())
-            with recording() as recorded:
-                plain: Callable[..., R] = self.__kernmill_captured__
-                states = _random_states(before)
-                result = plain(*args, **kwargs)
-                self._warn_of_constants(before, states)
-                found = _parts(result)
-                after = self._walk(call.parts.objects, before)
-                made = [*found.tensors, *self._held(call), *known.gradients()]
-                made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
-                make_real([*made, *known.changed(recorded)], always=True)
-            ids = {id(tensor) for tensor in (*everything, *made, *after.tensors.values())}
-            new = [tensor for tensor in alive_tensors() if id(tensor) not in ids]
-            self._warn_of_escapes(known.coming_from(new, recorded))
-            for tensor in made:
-                _without_history(tensor)
-            entry = Capture(recorded, known, Guard(before), after, holders).entry(result, renewed)
-            self._keep(call.key, entry, after)
-            return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
+    def _capture(self, args: Any, kwargs: Any, call: _Call, before: Walk) -> R:
+        make_ready([t for t in (*before.tensors.values(), *assigned_tensors()) if not is_free(t)])
+        everything = alive_tensors()
+        known = Tensors(call.tensors, before.tensors.values(), everything)
+        holders = Holders(call.parts)
+        renewed = known.renew()
+        with recording() as recorded:
+            plain: Callable[..., R] = self.__kernmill_captured__
+            states = _random_states(before)
+            result = plain(*args, **kwargs)
+            self._warn_of_constants(before, states)
+            found = _parts(result)
+            after = self._walk(call.parts.objects, before)
+            made = [*found.tensors, *self._held(call), *known.gradients()]
+            made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
+            make_real([*made, *known.changed(recorded)], always=True)
+        ids = {id(tensor) for tensor in (*everything, *made, *after.tensors.values())}
+        new = [tensor for tensor in alive_tensors() if id(tensor) not in ids]
+        self._warn_of_escapes(known.coming_from(new, recorded))
+        for tensor in made:
+            _without_history(tensor)
+        with suppress(OutOfMemoryError):  # for memory of replays: this call is done
+            self._keep(call.key, Capture(recorded, known, Guard(before), after, holders).entry(result, renewed), after)
+        return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 
     def _held(self, call: _Call) -> list[Lazy]:
         """The tensors in containers of the arguments.

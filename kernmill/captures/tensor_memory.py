@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import is_
 from typing import Any
 
-from kernmill.ir import KernmillError, Ops, UOp, reshape
+from kernmill.ir import IndexRangeError, KernmillError, Ops, UOp, reshape
 from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_node, copy_between, take_over
 
 from ..lazy import Lazy, tracked_tensors
-from ..tensor import Tensor, _register, _stored  # pyright: ignore[reportPrivateUsage]
+from ..tensor import Tensor, _leaf_numbers, _leaves, _register, _stored  # pyright: ignore[reportPrivateUsage]
 from .pytree import Kind, Parts, contents, kind_of
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "chain",
     "hold",
     "is_free",
+    "make_ready",
     "make_real",
     "own",
     "refresh",
@@ -49,6 +50,17 @@ def make_real(tensors: Sequence[Lazy], *, always: bool = False) -> None:
     if lazy:
         first: Any = lazy[0]
         first.realize(*lazy[1:])
+
+
+def make_ready(tensors: Sequence[Lazy]) -> None:
+    """Realize these, but what cannot be: an index is out of range, or memory is gone. Who reads that is told."""
+    try:
+        make_real(tensors)
+    except KernmillError as error:
+        if type(error) not in (KernmillError, IndexRangeError):
+            raise
+        for tensor in tensors if len(tensors) > 1 else ():
+            make_ready([tensor])
 
 
 def is_free(tensor: Lazy) -> bool:
@@ -80,12 +92,17 @@ def hold(tensor: Lazy, node: UOp) -> None:
     tensor._put(reshape(node, shape))
     tensor._device = node.storage.device
     if is_leaf:
-        tensor._put(UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), 0))
+        leaf = UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), 0)
+        owner = _leaves.get(leaf)
+        if owner is not None and owner() is not tensor:  # a copy, which shares the memory: each is a leaf of its own
+            leaf = UOp(Ops.DETACH, tensor.dtype, (tensor.uop,), next(_leaf_numbers))
+        tensor._put(leaf)
         _register(tensor)  # type: ignore[arg-type]
 
 
 def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
-    """New nodes over the same memory: no expression of an earlier call counts as computed. The old nodes by buffer."""
+    """New nodes over the same memory, one for each tensor: no expression of an earlier call counts as computed, and who
+    is given another's memory is told from who had it. The old nodes by buffer."""
     old: dict[int, list[UOp]] = {}
     new: dict[int, UOp] = {}
     for tensor in {id(t): t for t in tensors}.values():
@@ -94,8 +111,7 @@ def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
         if node is None or node.storage is STALE or is_history:
             continue
         old.setdefault(id(node.storage), []).append(node)
-        if id(node.storage) not in new:
-            new[id(node.storage)] = buffer_node(node.storage)
+        new[id(node.storage)] = buffer_node(node.storage)
         hold(tensor, new[id(node.storage)])
     for tensor in alive_tensors() if new else []:  # who sees that memory by the old node would not be counted any more
         node = stored(tensor.uop)
@@ -151,6 +167,17 @@ class Tensors:
                 self.buffers[id(tensor)] = node.storage
         self.nodes = {id(t): t.uop for t in self.others}
         self.constants = {id(t): t.uop for t in self.places if id(t) not in self.buffers}  # they have no memory
+        self._own_nodes: dict[int, UOp | None] = {}
+
+    def renew(self) -> dict[int, list[UOp]]:
+        """`refresh` arguments and tensors at places; the nodes that their memory had, by buffer."""
+        old = refresh(self.reachable())
+        self._own_nodes = {id(t): stored(t.uop) for t in self.reachable()}
+        return old
+
+    def is_given(self, tensor: Lazy) -> bool:
+        """Whether it may have been given memory that it shared before, as that of another tensor."""
+        return id(tensor) in self._own_nodes and stored(tensor.uop) is not self._own_nodes[id(tensor)]
 
     def reachable(self) -> list[Lazy]:
         """Arguments and tensors at places."""

@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
     quantize.add_argument("target", metavar="OUT", help="the file to write; it may replace IN")
     quantize.add_argument("mix", metavar="MIX", help="such as Q4_K_M, Q8_0 or Q4_0")
-    quantize.add_argument("--requantize", action="store_true", help="also weights that are quantised already")
+    quantize.add_argument("--requantize", action="store_true", help="also weights that are quantized already")
     quantize.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     quantize.set_defaults(command=run_quantize)
     cache = commands.add_parser("cache", help="the kernels and plans on disk")

@@ -43,7 +43,7 @@ def run(steps: int = 240, seed: int = 1) -> float:
 
 
 def tell(learner: Learner, vocabulary: Vocabulary, folder: Path, seed: int) -> None:
-    """Write the model as a GGUF file, quantise that, and print what the second file tells."""
+    """Write the model as a GGUF file, quantize that, and print what the second file tells."""
     learner.save(folder / "stories.gguf")
     small = folder / f"stories-{MIX.lower()}.gguf"
     quantize(folder / "stories.gguf", small, MIX, report=lambda line: None)

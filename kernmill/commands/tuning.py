@@ -6,6 +6,7 @@ import importlib.util
 import runpy
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +62,14 @@ def _run_program(program: str, arguments: Sequence[str]) -> None:
             runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if end.code not in (None, 0):
-            print(
-                f"kernmill tune: {program} ended with {end.code}; its kernels are tuned all the same", file=sys.stderr
-            )
+            _say_ended(program, f"with {end.code}")
+    except Exception as error:
+        traceback.print_exception(error)
+        _say_ended(program, f"by {type(error).__name__}")
+
+
+def _say_ended(program: str, how: str) -> None:
+    print(f"kernmill tune: {program} ended {how}; the kernels that it launched are tuned all the same", file=sys.stderr)
 
 
 def _is_module(name: str) -> bool:

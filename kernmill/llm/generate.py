@@ -17,14 +17,14 @@ from kernmill.runtime import WeightArena, get_device, launched_ns
 
 from ..captures import Jit
 from ..formats import gguf
-from ..quant import QuantizedTensor, load_tensor
+from ..quant import QuantizedTensor, interleaved_bytes, load_tensor
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .layer_templates import LayerTemplates
 from .sampling import Sampler
 from .tokenizer import WITHOUT, Tokenizer
 
-__all__ = ["Model", "ModelMemory", "config_of", "naming"]
+__all__ = ["Model", "ModelMemory", "arena_for", "config_of", "naming"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
@@ -102,8 +102,11 @@ class Model:
         return cls(config, weights, **options)
 
     @classmethod
-    def from_gguf(cls, source: str | os.PathLike[str] | gguf.File, **options: Any) -> Model:
-        """From a GGUF file, or the first part of a split one; `options` as the class takes them.
+    def from_gguf(
+        cls, source: str | os.PathLike[str] | gguf.File, *, arena: WeightArena | None = None, **options: Any
+    ) -> Model:
+        """From a GGUF file, or the first part of a split one; `options` as the class takes them. `arena`: what
+        `arena_for` made of the file a while before.
 
         Weights keep their bits. Matrices are copied now, those of blocks in the order in which products read them
         fastest. The rest lies in the file's own pages, on a device that works on the host's memory, and is read when
@@ -113,7 +116,8 @@ class Model:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         """
         file = source if isinstance(source, gguf.File) else gguf.read(source)
-        used, arena = set[str](), WeightArena(get_device().name)
+        used = set[str]()
+        arena = arena_for(file) if arena is None else arena
 
         def weight(name: str) -> Weight | None:
             used.add(name)
@@ -166,9 +170,12 @@ class Model:
     def _rewind(self, texts: Sequence[list[int]]) -> None:
         """Keep what the cache and these texts have in common at the front; the last token is computed again."""
         for n, ids in enumerate(texts):
-            pairs = zip(self._seen[n], ids[:-1], strict=False)
+            seen = self._seen[n]
+            if len(seen) < len(ids) and seen == ids[: len(seen)]:  # for each token, of a text that may be long
+                continue
+            pairs = zip(seen, ids[:-1], strict=False)
             same = next((place for place, (old, new) in enumerate(pairs) if old != new), None)
-            self._seen[n] = self._seen[n][: max(0, len(ids) - 1) if same is None else same]
+            self._seen[n] = seen[: max(0, len(ids) - 1) if same is None else same]
 
     def _run(self, texts: Sequence[list[int]], function: Callable[..., Tensor]) -> Generator[tuple[list[slice], Array]]:
         """Compute what is not in the cache, block by block: which tokens of a block are new, and the results.
@@ -185,7 +192,7 @@ class Model:
             new: list[slice] = []
             then: list[list[int]] = []
             for n, (seen, count, start) in enumerate(zip(self._seen, left, first, strict=True)):
-                then.append([*seen, *texts[n][len(seen) :]][: start + size] if count > 0 else seen)
+                then.append(texts[n][: start + size] if count > 0 else seen)
                 block = then[n][start:]
                 rows.append([*block, *[0] * (size - len(block))])
                 new.append(slice(len(seen) - start, len(block)))
@@ -308,6 +315,12 @@ class Model:
         for token in self.generate(self.tokenizer.encode(text), sampler, max_tokens):
             yield stream.push(token)
         yield stream.finish()
+
+
+def arena_for(file: gguf.File) -> WeightArena:
+    """Memory for the matrices of blocks of a file: the system begins to give it."""
+    matrices = (entry for entry in file.entries.values() if len(entry.shape) == 2 and entry.type.dtype is None)
+    return WeightArena(get_device().name, [interleaved_bytes(entry.type, entry.shape) for entry in matrices])
 
 
 def config_of(metadata: Mapping[str, Any]) -> Config:

@@ -14,7 +14,7 @@ from kernmill.runtime import get_device
 
 from ..formats import gguf
 from .chat import ChatTemplate
-from .generate import DEFAULT_CAPACITY, Model, config_of, naming
+from .generate import DEFAULT_CAPACITY, Model, arena_for, config_of, naming
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
@@ -130,6 +130,7 @@ class _Session:
         self.model: Model | None = None
         with naming(self.file):
             self.config = config_of(self.file.metadata)
+            self.arena = arena_for(self.file)  # beside what follows
             self.tokenizer = Tokenizer(self.file.metadata)
         self.screen = _Screen()
 
@@ -216,8 +217,9 @@ class _Session:
                     "on: what it says there may make no sense.", file=sys.stderr,
                 )  # fmt: skip
             self.model = Model.from_gguf(
-                self.file, tokenizer=self.tokenizer, capacity=capacity, cache_type=self.options.cache_type
-            )
+                self.file, arena=self.arena, tokenizer=self.tokenizer, capacity=capacity,
+                cache_type=self.options.cache_type,
+            )  # fmt: skip
             self.timings.load = time.perf_counter_ns() - self.timings.start
         _check_room(len(ids), self.model.capacity, self.model.config.context)
         return self.model

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Self
 
-from kernmill.ir import DType, DTypeError, DTypeLike, Ops, UOp, as_dtype, dtypes
+from kernmill.ir import DTypeError, DTypeLike, Ops, UOp, as_dtype, dtypes
 from kernmill.runtime import get_device
 
 from ..lazy import device_name
@@ -61,13 +62,13 @@ class Casting(Losses):
             )
         return self._result(self.uop.bitcast(dtype))
 
-    def to(self, target: DType | str | None) -> Self:
+    def to(self, target: DTypeLike | None) -> Self:
         """The tensor on another device (by name), or in another dtype.
 
         Raises:
             DeviceError: there is no such device.
         """
-        if isinstance(target, DType):
+        if not isinstance(target, (str, NoneType)):
             return self.cast(target)
         place = device_name(target)
         if place == self._device:

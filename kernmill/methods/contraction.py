@@ -5,6 +5,7 @@ Half types are multiplied and added in float32.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from kernmill.ir import DTypeError, Ops, ShapeError, promote, show_shape
@@ -74,6 +75,41 @@ class Contraction(Indexing):
                 "Flatten them."
             )
         return self.unsqueeze(1).mul(other.unsqueeze(0))
+
+    def tensordot(self, other: Self, axes: int | Sequence[Sequence[int]] = 2) -> Self:
+        """The product summed over axes: so many last ones with as many first ones, or those of two lists, in pairs."""
+        if isinstance(axes, int):
+            axes = range(self.ndim - axes, self.ndim), range(axes)
+        left, right = self._axes(axes[0], "tensordot"), other._axes(axes[1], "tensordot")
+        sizes = [[t.node_shape[a] for a in own] for t, own in ((self, left), (other, right))]
+        if sizes[0] != sizes[1]:
+            raise ShapeError(
+                f"tensordot: axes {left} of shape {show_shape(self.uop.shape)} and axes {right} of "
+                f"{show_shape(other.uop.shape)} differ in size. Name axes of equal sizes, in pairs."
+            )
+        letters = [chr(0x391 + i) for i in range(self.ndim + other.ndim)]
+        own, theirs = letters[: self.ndim], letters[self.ndim :]
+        for a, b in zip(left, right, strict=True):
+            theirs[b] = own[a]
+        kept = [n for n in (*own, *theirs) if (n in own) != (n in theirs)]
+        return self.einsum(other, formula=f"{''.join(own)},{''.join(theirs)}->{''.join(kept)}")
+
+    def cosine_similarity(self, other: Self, axis: int = 1, eps: float = 1e-8) -> Self:
+        """The cosine of the angle between vectors along an axis; norms below eps count as eps."""
+        a, b = (t._floating().div(t._floating().norm(axis=axis, keepdim=True).clamp(min=eps)) for t in (self, other))
+        return a.mul(b).sum(axis)
+
+    def cdist(self, other: Self, p: float = 2.0) -> Self:
+        """The p-norm of the difference of every row of self and every row of `other`; leading axes broadcast.
+
+        Shapes: (.., n, k), (.., m, k) -> (.., n, m).
+        """
+        if min(self.ndim, other.ndim) < 2:
+            raise ShapeError(
+                f"cdist: shapes {show_shape(self.uop.shape)} and {show_shape(other.uop.shape)}: rows are the last axis "
+                "but one. Unsqueeze the vectors."
+            )
+        return self.unsqueeze(-2).sub(other.unsqueeze(-3)).norm(p, axis=-1)
 
     def einsum(self, *others: Self, formula: str = "") -> Self:
         """Einstein's sum over this tensor and others; kernmill.einsum takes the formula first."""

@@ -209,14 +209,26 @@ class Convolution(Contraction):
             )
         return self.avg_pool2d([s // w for s, w in zip(sizes, wanted, strict=True)])
 
-    def interpolate(self, size: Each | None = None, scale_factor: Each | None = None, mode: str = "nearest") -> Self:
-        """The spatial axes at another size, each output taking the entry floor(i * in / out).
+    def interpolate(
+        self,
+        size: Each | None = None,
+        scale_factor: Each | None = None,
+        mode: str = "nearest",
+        align_corners: bool = False,
+    ) -> Self:
+        """The spatial axes at another size: each output the entry floor(i * in / out), or between two entries.
+
+        `mode` is "nearest", or "linear", "bilinear" or "trilinear": between entries along every axis, whatever the
+        name. Entries count as their middles; with `align_corners` the first and last ones stay where they are.
 
         Raises:
-            SettingError: a mode other than nearest, or neither or both of size and scale_factor.
+            SettingError: another mode, or neither or both of size and scale_factor.
         """
-        if mode != "nearest" or (size is None) == (scale_factor is None):
-            raise SettingError("interpolate: mode is 'nearest', and exactly one of size and scale_factor is given.")
+        if mode not in ("nearest", "linear", "bilinear", "trilinear") or (size is None) == (scale_factor is None):
+            raise SettingError(
+                "interpolate: mode is 'nearest', 'linear', 'bilinear' or 'trilinear', and exactly one of size and "
+                "scale_factor is given."
+            )
         rank, old = self.ndim - 2, self.node_shape[2:]
         if rank < 1 or any(isinstance(s, int) and not s for s in old):
             raise ShapeError(
@@ -226,12 +238,30 @@ class Convolution(Contraction):
         factors = each(1 if scale_factor is None else scale_factor, rank, "scale_factor")
         new = tuple(s * f for s, f in zip(old, factors, strict=True)) if size is None else each(size, rank, "size")
         result = self
-        for i, (before, after) in enumerate(zip(old, new, strict=True)):
-            if after % before == 0:
-                result = result.repeat_interleave(after // before, 2 + i)
+        for axis, (before, after) in enumerate(zip(old, new, strict=True), 2):
+            if mode != "nearest":
+                result = result._between(axis, after, align_corners)
+            elif after % before == 0:
+                result = result.repeat_interleave(after // before, axis)
             else:
-                result = result.index_select(2 + i, [place * before // after for place in range(after)])
+                result = result.index_select(axis, [place * before // after for place in range(after)])
         return result
+
+    def _between(self, axis: int, after: int, align_corners: bool) -> Self:
+        """An axis at another size, each place between two entries."""
+        import numpy as np
+
+        before = self.node_shape[axis]
+        if align_corners:
+            places = np.arange(after) * ((before - 1) / max(1, after - 1))
+        else:
+            places = np.maximum((np.arange(after) + 0.5) * (before / after) - 0.5, 0)
+        first = np.minimum(places.astype(np.int64), before - 1)
+        second = np.minimum(first + 1, before - 1)
+        x = self._floating()
+        share = self._upload((places - first).astype(np.float32), None, self._device).cast(x.dtype)
+        low, high = x.index_select(axis, first), x.index_select(axis, second)  # type: ignore[arg-type]
+        return low.lerp(high, share.reshape([after if a == axis else 1 for a in range(self.ndim)]))
 
 
 def _for_channels(bias: C, out: int, rank: int, shown: str) -> C:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
+from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,8 +35,6 @@ from ..size import SymbolicSize, as_node
 from .movement import flat_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[Any]]
@@ -82,7 +81,7 @@ class Creation(Lazy):
 
         kernmill never writes to that memory. Changes that you make to the array later may or may not be seen.
         """
-        return cls._upload(array, None, device, borrow=True)
+        return cls._upload(host_array(array, None)[0], None, device, borrow=True)
 
     # --- constants
     @classmethod

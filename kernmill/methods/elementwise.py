@@ -22,9 +22,8 @@ class Comparison(Lazy):
     """Elementwise comparisons and choices; the result of a comparison is bool."""
 
     def _compare(self, op: Op, other: Operand, reverse: bool = False) -> Self:
-        if (
-            isinstance(other, int) and not fits(self.dtype, other) and fits(dtypes.float64, other)
-        ):  # exact, where arithmetic would refuse
+        if isinstance(other, int) and not fits(self.dtype, other) and fits(dtypes.float64, other):
+            # exact, where arithmetic would refuse
             wide = dtypes.int64 if fits(dtypes.int64, other) and self.dtype is not dtypes.uint64 else dtypes.float64
             return self.cast(wide)._compare(op, float(other) if wide.is_float else other, reverse)
         return self._binary(op, other, reverse)
@@ -168,11 +167,9 @@ class Bitwise(Comparison):
 
     def bitwise_not(self) -> Self:
         """Every bit flipped; on bools logical not."""
-        return (
-            self.logical_not()
-            if self.dtype.is_bool
-            else self._bits(Ops.XOR, int(self.dtype.max) if not self.dtype.min else -1)
-        )
+        if self.dtype.is_bool:
+            return self.logical_not()
+        return self._bits(Ops.XOR, -1 if self.dtype.min else int(self.dtype.max))
 
     def bitwise_left_shift(self, other: Operand) -> Self:
         """self << other; 0 where the count lies outside the bits."""
@@ -322,10 +319,8 @@ class Arithmetic(Bitwise):
                 make, down = self._make, exponent - 1
                 KNOWN[power.uop] = base, lambda grad: grad * (make(base)._multiplied(down).uop * exponent)
             return power
-        if exponent == 0:
-            return choose(
-                self._filled(0).eq(0), self._filled(1), self
-            )  # of nan too; still leads to a gradient, which is 0
+        if exponent == 0:  # 1 of nan too; it still leads to a gradient, which is 0
+            return choose(self._filled(0).eq(0), self._filled(1), self)
         result, power = None, self
         while exponent:
             if exponent & 1:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 from kernmill.ir import Op, Ops, dtypes
 
+from ..lazy import accumulator
 from .elementwise import Arithmetic, choose
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _ATAN_P = (-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792
 _ATAN_Q = (1.0, 2.485846490142306297962e1, 1.650270098316988542046e2, 4.328810604912902668951e2,
            4.853903996359136964868e2, 1.945506571482613964425e2)  # fmt: skip
 _ATAN_F32 = (8.05374449538e-2, -1.38776856032e-1, 1.99777106478e-1, -3.33329491539e-1)
+_LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0**128 - 2.0**104,
+            "float64": math.nextafter(math.inf, 0.0)}  # fmt: skip
 
 
 class Rounding(Arithmetic):
@@ -110,6 +113,15 @@ class Functions(Rounding):
         apart = choose(a.eq(b).logical_and(a.isinf()), low._filled(0.0), low.sub(top))
         return top.add(apart.exp().log1p())
 
+    def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
+        """nan and infinities as numbers: without others, 0 and the largest and smallest that the dtype has."""
+        if not self.dtype.is_float:
+            return self
+        most = _LARGEST[self.dtype.name]
+        low, high = -most if neginf is None else neginf, most if posinf is None else posinf
+        result = choose(self.eq(-math.inf), self._filled(low), choose(self.eq(math.inf), self._filled(high), self))
+        return choose(self.isnan(), self._filled(nan), result)
+
     def sqrt(self) -> Self:
         """Square root, correctly rounded; x < 0 gives nan."""
         return self._function(Ops.SQRT)
@@ -139,10 +151,8 @@ class Functions(Rounding):
         """Inverse tangent: Cephes' reduction and polynomial. Within 3 units."""
         x = self._floating()
         size = x.abs()
-        is_large, is_middle = (
-            size.gt(math.tan(3 * math.pi / 8)),
-            size.gt(0.66 if x.dtype is dtypes.float64 else math.tan(math.pi / 8)),
-        )
+        is_large = size.gt(math.tan(3 * math.pi / 8))
+        is_middle = size.gt(0.66 if x.dtype is dtypes.float64 else math.tan(math.pi / 8))
         top = choose(is_large, x._filled(-1.0), choose(is_middle, size.sub(1.0), size))
         bottom = choose(is_large, size, choose(is_middle, size.add(1.0), x._filled(1.0)))
         offset = choose(is_large, x._filled(math.pi / 2), choose(is_middle, x._filled(math.pi / 4), x._filled(0.0)))
@@ -154,6 +164,26 @@ class Functions(Rounding):
             series = z.mul(z._polynomial(_ATAN_F32))
         angle = offset.add(r.mul(series).add(r))
         return choose(x.lt(0.0), angle.neg(), choose(x.eq(0.0), x, angle))
+
+    def atan2(self, other: Operand) -> Self:
+        """The angle of the point (other, self), from -pi to pi; zeros and infinities with their signs, as in NumPy."""
+        y, x = self._floating()._join(other)
+        dtype = y.dtype
+        y, x = (t._floating().cast(accumulator(t._floating().dtype)) for t in (y, x))
+        is_steep = y.abs().gt(x.abs())
+        top, bottom = choose(is_steep, x, y), choose(is_steep, y, x)
+        has_no_slope = y.eq(0).logical_and(x.eq(0)).logical_or(y.isinf().logical_and(x.isinf()))
+        ends = choose(y.isinf(), choose(y._is_negative().ne(x._is_negative()), y._filled(-1), y._filled(1)), y)
+        slope = choose(has_no_slope, ends, top.div(choose(has_no_slope, bottom._filled(1), bottom)))
+        angle = slope.atan()
+        half = choose(y._is_negative(), y._filled(-math.pi / 2), y._filled(math.pi / 2))
+        behind = choose(x._is_negative(), half.mul(2), half._filled(0))
+        flat = choose(x._is_negative(), angle.add(behind), angle)
+        return choose(is_steep, half.sub(angle), flat).cast(dtype)
+
+    def _is_negative(self) -> Self:
+        """Whether the sign is set, that of zeros too."""
+        return self._result(self.detach().uop.bitcast(dtypes.int64 if self.dtype.bits == 64 else dtypes.int32)).lt(0)
 
     def _polynomial(self, coefficients: tuple[float, ...]) -> Self:
         """Horner's scheme, highest power first."""

@@ -1,7 +1,7 @@
 """Tensor methods: t[..], t[..] = v, gather and scatter. NumPy's rules, advanced indexing included.
 
 Indices that are known (ints, lists, arrays) are checked at the call. Indices that are computed are checked when the
-result is realized: a CHECK node goes with them. There are no scattered writes (segments.py).
+result is realized: a CHECK node goes with them. Sums at computed places: segments.py.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Indexing(Sortable):
         Every result is a tensor of its own.
         """
         source, known = self._unmasked(index)
-        items, region, kept = source._parse(known)
+        items, region, _ = source._parse(known)
         basic = source._region(region)
-        return basic._arranged(items, kept)
+        return basic._arranged(items)
 
     def _unmasked(self, index: Index) -> tuple[Self, Index]:
         """Masks known on the host as the int arrays of their places; True and False index an axis of their own."""
@@ -137,7 +137,7 @@ class Indexing(Sortable):
         node = shrink(self.uop, [(start, stop) for start, stop, _ in region])
         return self._result(strided(node, [step for _, _, step in region]))
 
-    def _arranged(self, items: list[Any], kept: list[int]) -> Self:
+    def _arranged(self, items: list[Any]) -> Self:
         """Int axes dropped, new axes put in, advanced items applied."""
         shape: list[Size] = []
         advanced: list[tuple[int, Any]] = []  # axis of the arranged tensor, index
@@ -243,8 +243,9 @@ class Indexing(Sortable):
             if mask is given or new.ndim + mask.ndim <= self.ndim:
                 return self._write_masked(mask, new)
         source, known = self._unmasked(index)
-        if source.node_shape != self.node_shape:
-            raise ShapeError("t[..] = v: True or False among other indices. Use where(mask, values, t).")
+        if source.node_shape != self.node_shape:  # True and False have axes of their own there
+            source[known] = new
+            return self._become(source.reshape(self.node_shape))
         items, region, kept = self._parse(known)
         if kept:
             return self._write_advanced(items, region, kept, new)
@@ -283,12 +284,11 @@ class Indexing(Sortable):
         self, items: list[Any], region: list[tuple[Size, Size, int]], kept: list[int], value: Self
     ) -> None:
         """Advanced items: for every place the last index position that names it, then its value."""
-        if len(items) == self.ndim and all(
-            a in kept or item == slice(None) for a, item in enumerate(items)
-        ):  # whole rows
+        are_rows = len(items) == self.ndim and all(a in kept or i == slice(None) for a, i in enumerate(items))
+        if are_rows:
             return self._write_rows(kept, [items[axis] for axis in kept], value)
         places = self._make(reshape(iota(numel(self.uop.shape)), self.uop.shape))
-        target = places._region(region)._arranged(items, kept)
+        target = places._region(region)._arranged(items)
         wide = value._result(expand_value(value.uop, target.uop.shape)).flatten()
         written = self.flatten().unsqueeze(-1)._replaced(target.flatten(), wide.unsqueeze(-1))
         self._become(written.reshape(self.node_shape))
@@ -420,6 +420,35 @@ class Indexing(Sortable):
     def scatter_add(self, axis: int, index: Self, value: Self) -> Self:
         """As scatter, adding to what is there."""
         return self.scatter(axis, index, value, reduce="add")
+
+    def index_add(self, axis: int, index: Self, value: Self, *, alpha: float = 1) -> Self:
+        """self with alpha * value[i] added to entry index[i] of an axis; what comes twice is added twice."""
+        axis = self._axis(axis, "index_add")
+        places = self._index(index, axis, self.uop.shape[axis])
+        rows = self._own(value).movedim(axis, 0)
+        others = [s for a, s in enumerate(self.node_shape) if a != axis]
+        if places.ndim != 1 or rows.uop.shape != (*places.uop.shape, *others):
+            raise ShapeError(
+                f"index_add: values of shape {show_shape(value.uop.shape)} and an index of shape "
+                f"{show_shape(places.uop.shape)} for axis {axis} of shape {show_shape(self.uop.shape)}. The index is a "
+                "vector, and the values have its size there, else that of the tensor."
+            )
+        flat = rows._result(reshape(rows.uop, (1, rows.node_shape[0], numel(tuple(others)))))
+        total = added(flat, places.unsqueeze(0), self.node_shape[axis])
+        return self.add(total.reshape((self.node_shape[axis], *others)).movedim(0, axis).mul(alpha))
+
+    def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
+        """How often each number below minlength is in this vector, int64; with weights, their sums.
+
+        Unlike PyTorch's the result has no more entries than minlength: a number beyond it fails when realized.
+        """
+        if self.ndim != 1 or not self.dtype.is_int or minlength < 1:
+            raise ShapeError(
+                f"bincount: of a {self.dtype.name} tensor of shape {show_shape(self.uop.shape)}, below {minlength}: "
+                "give a vector of ints, and as minlength a number above all of them."
+            )
+        values = self._filled(1).cast(dtypes.int64) if weights is None else weights
+        return self.zeros(minlength, dtype=values.dtype).index_add(0, self._classes("bincount", minlength), values)
 
     def masked_select(self, mask: Self) -> Self:
         """Refused: how many values a mask selects is not known before it is computed."""

@@ -124,14 +124,17 @@ class Losses(Attention):
             ShapeError: target's shape is not that of self without the class axis.
             DTypeError: the target is no int tensor.
         """
-        axis = self._class_axis(target, "nll_loss")
+        return self._nll(target, weight, ignore_index, reduction, "nll_loss")
+
+    def _nll(self, target: Self, weight: Self | None, ignore_index: int, reduction: str, call: str) -> Self:
+        axis = self._class_axis(target, call)
         kept = target.ne(ignore_index)
         classes = choose(kept, target, target._filled(0))
-        hit = self._hit(classes, axis, "nll_loss")
+        hit = self._hit(classes, axis, call)
         picked = choose(hit, self, self._filled(0)).sum(axis)
         factor = kept.cast(self.dtype)
         if weight is not None:
-            shaped = self._for_classes(weight, axis, "nll_loss")
+            shaped = self._for_classes(weight, axis, call)
             factor = factor.mul(choose(hit, shaped, shaped._filled(0)).sum(axis))
         return picked.neg()._weighted(factor, kept, reduction)
 
@@ -189,7 +192,7 @@ class Losses(Attention):
             smooth = target.mul(1 - label_smoothing).add(label_smoothing / count)
             loss = (log_p if shaped is None else log_p.mul(shaped)).mul(smooth).sum(axis).neg()
             return loss.mean() if reduction == "mean" else loss._reduced(reduction)
-        exact = log_p.nll_loss(target, weight, ignore_index, reduction)
+        exact = log_p._nll(target, weight, ignore_index, reduction, "cross_entropy")
         if not label_smoothing:
             return exact
         kept = target.ne(ignore_index)

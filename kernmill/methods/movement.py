@@ -45,6 +45,8 @@ def flat_sizes(sizes: tuple[int | Sequence[int], ...]) -> tuple[int, ...]:
     first = sizes[0] if len(sizes) == 1 else None
     if isinstance(first, Iterable) and not isinstance(first, (UOp, str, bytes)) and getattr(first, "shape", 0) != ():
         sizes = tuple(first)
+    if {int}.issuperset(map(type, sizes)):  # nearly always: this runs several times for each method of a shape
+        return sizes  # type: ignore[return-value]
     sizes = tuple(map(as_node, sizes))
     for size in sizes:
         if not isinstance(size, UOp) and not hasattr(size, "__index__"):
@@ -72,6 +74,11 @@ class Movement(Arithmetic):
         """Axis numbers; None is all of them."""
         if axis is None:
             return tuple(range(self.ndim))
+        if isinstance(axis, Lazy) and axis.ndim:
+            raise ShapeError(
+                f"{call}: a tensor of shape {show_shape(axis.uop.shape)} as axis. Axes are whole numbers; the larger "
+                "of two tensors is x.maximum(y), the smaller x.minimum(y)."
+            )
         axes = tuple(self._axis(a, call) for a in flat_sizes((axis,)))
         if len(set(axes)) != len(axes):
             raise ShapeError(f"{call}: axes {axes} name one axis twice. Name each axis once.")
@@ -217,7 +224,8 @@ class Movement(Arithmetic):
                 raise ShapeError(
                     f"pad: mode {mode} by ({before}, {after}) on axis {axis} of size {size}: at most {most}."
                 )
-            result = result._border(axis, before, after, mode)
+            if before or after:
+                result = result._border(axis, before, after, mode)
         return result
 
     def _border(self, axis: int, before: int, after: int, mode: str) -> Self:
@@ -249,6 +257,30 @@ class Movement(Arithmetic):
         """Axes in reverse order."""
         turned = self._axes(flat_sizes(axes), "flip")
         return self._result(strided(self.uop, [-1 if a in turned else 1 for a in range(self.ndim)]))
+
+    def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Self:
+        """Turned k times by 90 degrees, from the first of two axes towards the second."""
+        first, second = self._axes(axes, "rot90")
+        if k % 2:
+            return (self.flip(second) if k % 4 == 1 else self.flip(first)).transpose(first, second)
+        return self.flip(first, second) if k % 4 else self._result(self.uop)
+
+    def diff(self, n: int = 1, axis: int = -1) -> Self:
+        """Each entry of an axis minus the one before it, n times; bools: whether they differ."""
+        axis = self._axis(axis, "diff")
+        if not self.ndim:
+            raise ShapeError("diff: a 0-d tensor has no entries. Unsqueeze it first.")
+        result = self
+        for _ in range(n):
+            size = result.node_shape[axis]
+            if isinstance(size, int) and not size:
+                break
+            before, after = (
+                result.shrink([bounds if a == axis else None for a in range(self.ndim)])
+                for bounds in ((0, size - 1), (1, size))
+            )
+            result = after.ne(before) if self.dtype.is_bool else after.sub(before)
+        return result
 
     def roll(self, shifts: int | Sequence[int], axis: Axes = None) -> Self:
         """Elements shifted along axes, those that leave come in at the other end; no axis: the flat tensor."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Sequence
 from math import prod
-from typing import Self
+from typing import Any, Self
 
 from kernmill.ir import (
     DTypeError,
@@ -24,6 +23,7 @@ from kernmill.ir import (
     UOp,
     as_dtype,
     assign,
+    at_fork,
     dtypes,
     expand,
     iota,
@@ -117,8 +117,7 @@ def _after_fork() -> None:
     manual_seed((_seed_now() * _ODD + _forks) * _ODD & _WORD)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 class Random(Convolution, Scan):
@@ -198,22 +197,26 @@ class Random(Convolution, Scan):
     def randint(
         cls,
         low: int,
-        high: int | None,
-        shape: Sequence[int],
+        high: int | Sequence[int] | None,
+        shape: Sequence[int] | None = None,
         *,
         dtype: DTypeLike = dtypes.default_int,
         device: str | None = None,
     ) -> Self:
-        """Whole numbers from low to high - 1, even to one part in 2^32; high None: 0 to low - 1."""
-        if high is None:
-            low, high = 0, low
+        """Whole numbers from low to high - 1, even to one part in 2^32; with one number or None: 0 to low - 1."""
+        given: Any = (low, high, shape) if shape is not None else (0, low, high)
+        least, end, sizes = given
+        if sizes is None:
+            raise ShapeError(f"randint: below {low}, and no shape. Give one: randint({low}, (3,)).")
+        if end is None:
+            least, end = 0, low
         dtype = as_dtype(dtype)
-        if not dtype.is_int or low < dtype.min or high - 1 > dtype.max:
-            raise DTypeError(f"randint: {low} to {high} does not fit {dtype.name}. Use a wider int dtype.")
-        if not 0 < high - low <= 2**32:
-            raise ShapeError(f"randint: from {low} to {high}: give high > low, at most 2^32 apart.")
-        words = cls._words((tuple(shape),), device)[0].cast(dtypes.uint64)
-        return words.mul(high - low).bitwise_right_shift(32).cast(dtypes.int64).add(low).cast(dtype)
+        if not dtype.is_int or least < dtype.min or end - 1 > dtype.max:
+            raise DTypeError(f"randint: {least} to {end} does not fit {dtype.name}. Use a wider int dtype.")
+        if not 0 < end - least <= 2**32:
+            raise ShapeError(f"randint: from {least} to {end}: give high > low, at most 2^32 apart.")
+        words = cls._words((tuple(sizes),), device)[0].cast(dtypes.uint64)
+        return words.mul(end - least).bitwise_right_shift(32).cast(dtypes.int64).add(least).cast(dtype)
 
     @classmethod
     def uniform(
@@ -243,10 +246,12 @@ class Random(Convolution, Scan):
 
     @classmethod
     def randperm(cls, n: int, *, device: str | None = None) -> Self:
-        """The numbers 0 to n-1 in random order, by sorting random keys (n * n comparisons)."""
-        high, low = cls._words((n,), device)
-        keys = high.cast(dtypes.uint64).mul(2**32).bitwise_or(low.cast(dtypes.uint64))
-        return keys.argsort()
+        """The numbers 0 to n-1 in random order: random keys are put in order, the last bits of each are its number."""
+        high, low = (word.cast(dtypes.int64) for word in cls._words((n,), device))
+        bits = max(0, n - 1).bit_length()
+        chance = high.bitwise_left_shift(30).bitwise_xor(low).bitwise_right_shift(bits).bitwise_left_shift(bits)
+        keys = chance.bitwise_or(cls._make(iota(n))).pad([(0, (1 << bits) - n)], value=dtypes.int64.max)
+        return keys._merged(n)._first(n).bitwise_and((1 << bits) - 1).clamp(0, max(0, n - 1))
 
     @classmethod
     def kaiming_uniform(

@@ -31,11 +31,9 @@ from kernmill.ir import (
 from ..lazy import accumulator
 from .activations import Activations
 from .elementwise import choose
-from .movement import Joining
+from .movement import Axes, Joining
 
 __all__ = ["Reduce"]
-
-Axes = int | Sequence[int] | None
 
 
 class Reduce(Activations, Joining):
@@ -157,18 +155,27 @@ class Reduce(Activations, Joining):
         return first.cast(dtypes.int64)
 
     # --- moments
+    def nansum(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The sum of what is not nan."""
+        return choose(self.isnan(), self._filled(0), self).sum(axis, keepdim)
+
+    def nanmean(self, axis: Axes = None, keepdim: bool = False) -> Self:
+        """The mean of what is not nan; nan where nothing is left."""
+        return self.nansum(axis, keepdim).div(self.isnan().logical_not().sum(axis, keepdim).cast(self.dtype))
+
     def _count(self, axis: Axes, call: str) -> int | UOp:
         return numel(tuple(self.node_shape[a] for a in self._axes(axis, call)))
 
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
-        """The mean; ints are added exactly, in int64 (uint64: in float64), and give float32. Half types in float32."""
-        if self.dtype is dtypes.uint64:  # its sum may not fit
-            return self.cast(dtypes.float64).mean(axis, keepdim).cast(dtypes.default_float)
+        """The mean; ints are added exactly and give float32. Half types are added in float32."""
+        if self.dtype.is_int and self.dtype.bits == 64:  # the sum may not fit, those of both halves do
+            high, low = self.bitwise_right_shift(32), self.bitwise_and(0xFFFFFFFF)
+            high, low = (half.sum(axis, keepdim).cast(dtypes.float64) for half in (high, low))
+            return high.mul(2.0**32).add(low)._divided(self._count(axis, "mean")).cast(dtypes.default_float)
         if not self.dtype.is_float:
             return self.sum(axis, keepdim)._floating()._divided(self._count(axis, "mean"))
-        x = self
-        wide = x.cast(accumulator(x.dtype))
-        return wide.sum(axis, keepdim)._divided(self._count(axis, "mean")).cast(x.dtype)
+        wide = self.cast(accumulator(self.dtype))
+        return wide.sum(axis, keepdim)._divided(self._count(axis, "mean")).cast(self.dtype)
 
     def _divided(self, count: int | UOp) -> Self:
         if isinstance(count, UOp):

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from kernmill.ir import Op, Ops, ShapeError, dtypes, iota
+from kernmill.ir import Op, Ops, SettingError, ShapeError, dtypes, iota
 
 from ..lazy import accumulator
 from ..size import SymbolicSize
@@ -31,6 +31,16 @@ class _Kind(NamedTuple):
     unit: float  # what changes nothing
     fold: Callable[[Any], Any]  # all along the last axis to one
     join: Callable[[Any, Any], Any]  # two to one
+
+
+Values = TypeVar("Values")
+
+
+class Ordered(NamedTuple, Generic[Values]):
+    """What sort and topk give."""
+
+    values: Values
+    indices: Values
 
 
 class Scan(Indexing):
@@ -129,12 +139,12 @@ class Scan(Indexing):
     def _picked(self, order: Self, axis: int) -> Self:
         return self.gather(axis, order) if self.ndim else self
 
-    def sort(self, axis: int = -1, descending: bool = False) -> tuple[Self, Self]:
+    def sort(self, axis: int = -1, descending: bool = False) -> Ordered[Self]:
         """The elements in order, and the places they had. Stable; nan counts as the largest, so it comes last."""
         order = self._order(axis, descending, None, "sort")
-        return self._picked(order, axis), order
+        return Ordered(self._picked(order, axis), order)
 
-    def topk(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Self]:
+    def topk(self, k: int, axis: int = -1, largest: bool = True) -> Ordered[Self]:
         """The k largest (or smallest) elements in order, and their places; the first of equal ones first.
 
         Raises:
@@ -145,7 +155,23 @@ class Scan(Indexing):
         if isinstance(size, int) and not 0 <= k <= size:
             raise ShapeError(f"topk: {k} of {size} elements. Ask for 0 to {size}.")
         order = self._order(axis, largest, k, "topk")
-        return self._picked(order, axis), order
+        return Ordered(self._picked(order, axis), order)
+
+    def quantile(self, q: float, axis: int | None = None) -> Self:
+        """The value below which the part q (0 to 1) of an axis lies, linear between two; nan if there is one."""
+        if axis is None:
+            return self.flatten().quantile(q, 0)
+        axis = self._axis(axis, "quantile")
+        if not 0 <= q <= 1:
+            raise SettingError(f"quantile: q={q}. Give a number from 0 to 1.")
+        values, size = self._floating().sort(axis)[0], self.node_shape[axis]
+        if not size:
+            raise ShapeError("quantile: nothing has no quantile. Check the size first.")
+        place = q * (size - 1)
+        low, high, last = (
+            values.index_select(axis, [i]).squeeze(axis) for i in (int(place), math.ceil(place), size - 1)
+        )
+        return choose(last.isnan(), last, low.lerp(high, place - int(place)))
 
     def median(self, axis: int | None = None) -> Self:
         """The middle value, the lower one of two as in PyTorch; nan if there is one."""

@@ -1,11 +1,13 @@
 """Rows looked up by computed places, rows added up at computed places, and the last row for each place.
 
-Looking up and adding up are each other's gradient. There are no scattered writes. Which entries name a place is found
+Looking up and adding up are each other's gradient. Which entries name a place is found
 
-- by comparing every place with every entry, in the kernel that adds them up: where few entries are compared;
-- by sorting the entries with their places. Then those of a place stand side by side, and a search finds their first. A
-  tree holds what 2, 4, 8, .. of them add up to; a run of entries is made of at most two nodes of each level. So no sum
-  holds what belongs to another place, none is longer than it must be, and its order is that of the entries.
+- by comparing every place with every entry, in the kernel that adds them up. Where there are many, the compiler turns
+  that kernel round: each entry goes to the place that it names, one after the other (compiler/optimize/scatter.py);
+- by sorting the entries with their places, where filling all places takes longer, and on GPUs. Then those of a place
+  stand side by side, and a search finds their first. A tree holds what 2, 4, 8, .. of them add up to; a run of entries
+  is made of at most two nodes of each level. So no sum holds what belongs to another place, none is longer than it
+  must be, and its order is that of the entries.
 
 What is computed by sorting says itself what its gradient is: the rules of its nodes would sort once for each of them.
 """
@@ -16,7 +18,8 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from kernmill.ir import DType, Op, Ops, Size, UOp, dtypes, iota, numel, reshape, take
+from kernmill.ir import DType, Op, Ops, Size, UOp, device_of, dtypes, expand, iota, numel, reshape, take
+from kernmill.runtime import get_device
 
 from ..lazy import KNOWN, accumulator
 from .elementwise import choose
@@ -26,6 +29,13 @@ __all__ = ["added", "is_long", "last_named", "looked_up"]
 
 _FEW = 8  # entries that are compared with every place while its sum is written
 _SEARCH = 64  # comparisons in the time of a search
+_BRIEF = 1 << 16  # comparisons in the time of a kernel
+_PARTS = 64  # of the entries, with a table of sums each
+_TABLE = 4  # entries for each sum of a table; with fewer it takes longer to fill than it helps
+_LEAST = 2048  # entries of a part
+_KEY = 160  # numbers that one thread fills, in the time in which an entry is sorted
+_TREE = 4  # in which a number is added to the tree
+_NODE = 10  # and in which a place finds its nodes there
 _SHORT = 1 << 24  # comparisons in the time of the kernels of a sort
 _SORT = 1  # times log2(count) squared: comparisons in the time in which an entry is sorted
 _NODES = 24  # comparisons in the time in which an entry is added to the tree
@@ -34,12 +44,23 @@ Rows = TypeVar("Rows", bound=Sortable)
 
 
 def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
-    """Whether so many entries, each compared with so many places in this depth, are better sorted; of each row."""
+    """Whether so many entries, of each row, are too many to be compared with so many places while a sum is read."""
     if not (isinstance(count, int) and isinstance(places, int) and isinstance(depth, int) and isinstance(rows, int)):
         return False  # known at launch only
-    if count <= _FEW or count * depth <= _SEARCH or rows * count * places * depth <= _SHORT:
+    return not (count <= _FEW or count * depth <= _SEARCH or rows * count * places * depth <= _BRIEF)
+
+
+def is_sorted(index: Sortable, places: Size, depth: Size) -> bool:
+    """Whether its entries are better sorted: few for many places, all of which one thread would fill before; or many
+    for work-items, which would wait for one another at the places."""
+    rows, count = index.node_shape
+    if not is_long(count, places, depth, rows):
         return False
-    return places * depth > _SORT * count.bit_length() ** 2 + _NODES * depth
+    assert isinstance(count, int)
+    if not get_device(device_of(index.uop)).target.group_items:
+        return bool(places * (depth - _NODE) > count * (_KEY + _TREE * depth))
+    is_more = places * depth > _SORT * count.bit_length() ** 2 + _NODES * depth
+    return bool(is_more and rows * count * places * depth > _SHORT)
 
 
 def _is_linear(node: UOp, source: UOp, adjoint: Callable[[Sortable], Sortable]) -> None:
@@ -71,14 +92,12 @@ def added(x: Rows, index: Rows, places: Size, op: Op = Ops.ADD) -> Rows:
     MUL multiplies them, 1 where there is none: no sum, so it always compares.
     Shapes: (rows, count, depth), (rows, count) -> (rows, places, depth).
     """
-    wide = x.cast(accumulator(x.dtype))
     rows, count, depth = x.node_shape
-    if op is not Ops.ADD or not is_long(count, places, depth, rows):
-        hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1)).unsqueeze(-1)
-        near = wide.unsqueeze(1)
-        return choose(hit, near, near._filled(0 if op is Ops.ADD else 1))._reduce(op, 2, False, "scatter").cast(x.dtype)
-    result = _added_sorted(x, _sorted(index, places), places).cast(x.dtype)
-    if x.dtype.is_float:
+    if op is Ops.ADD and is_sorted(index, places, depth):
+        result = _added_sorted(x, _sorted(index, places), places).cast(x.dtype)
+    else:
+        result = _compared(op, x.cast(accumulator(x.dtype)), index, places).cast(x.dtype)
+    if op is Ops.ADD and x.dtype.is_float and is_long(count, places, depth, rows):
         own = index.uop
         _is_linear(result.uop, x.uop, lambda grad: looked_up(grad, Sortable._make(own)))
     return result
@@ -91,15 +110,15 @@ def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
     """
     rows, count = index.node_shape
     entry = _numbers(index, count, index.dtype)
-    if is_long(count, places, 1, rows):
+    if is_sorted(index, places, 1):
         runs = _sorted(index, places)
         end = index._make(runs.end(places).uop)
         found = end.gt(index._make(runs.first(places).uop))
         entries = index._make(runs.entry.uop)
         last = _at(entries, end.sub(1).maximum(0)).cast(index.dtype).sub(_starts(index, rows, count))
     else:
-        hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1))
-        last = choose(hit, entry, entry._filled(-1))._reduce(Ops.MAX, -1, False, "scatter")
+        numbers = entry.unsqueeze(0).unsqueeze(-1)
+        last = _compared(Ops.MAX, numbers._result(expand(numbers.uop, (rows, count, 1))), index, places).squeeze(-1)
         found = last.ge(0)
     last = choose(found, last, last._filled(0))
     values = looked_up(x, last)
@@ -115,6 +134,32 @@ def last_named(x: Rows, index: Rows, places: Size) -> tuple[Rows, Rows]:
         entry_node = entry.uop
         _is_linear(values.uop, x.uop, to_winners)
     return found, values
+
+
+# --- by comparing ---------------------------------------------------------------------------------------------------
+def _compared(op: Op, x: Rows, index: Sortable, places: Size) -> Rows:
+    """What is at each place: the fold of all entries, of which those that name another place count as nothing.
+
+    Of many entries each goes to its place (compiler/optimize/scatter.py). Parts of them have tables of their own, for
+    several threads, and for sums that are not too long; how many depends on the shape alone.
+    """
+    rows, count, depth = x.node_shape
+    unit = {Ops.ADD: 0, Ops.MUL: 1}.get(op, x.dtype.min)
+    tables = None
+    if is_long(count, places, depth, rows):
+        rows, count, depth = x.shape
+        assert isinstance(places, int)
+        parts = max(1, min(_PARTS // rows, count // max(_LEAST, _TABLE * places)))
+        tables = rows, -1, places, depth
+        parts = next((n for n in range(parts, parts // 2, -1) if count % n == 0), parts)
+        missing = -count % parts
+        index = index.cast(_holding(places + 1)).pad([(0, 0), (0, missing)], value=places)
+        x = x.pad([(0, 0), (0, missing), (0, 0)])
+        x, index = x.reshape((rows * parts, -1, depth)), index.reshape((rows * parts, -1))
+    hit = index.unsqueeze(1).eq(_numbers(index, places, index.dtype).unsqueeze(-1)).unsqueeze(-1)
+    near = x.unsqueeze(1)
+    total = choose(hit, near, near._filled(unit))._reduce(op, 2, False, "scatter")
+    return total if tables is None else total._stored().reshape(tables)._reduce(op, 1, False, "scatter")
 
 
 # --- by sorting ------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from kernmill.ir import Ops, UOp, dtypes, iota
+from kernmill.ir import Ops, UOp, expand, iota, reshape, strided
 
 from .creation import Creation
 from .elementwise import choose
@@ -95,7 +95,11 @@ class Sortable(Reduce, Creation):
         return keys.reshape(self.shape)
 
     def _exchanged(self, bit: int, mirrored: list[int]) -> Self:
-        """The smaller of each and its partner in the first half of an axis of two, the larger one in the second."""
-        place = self._make(iota(2, dtypes.int64)).reshape((2, *(1 for _ in self.shape[bit + 1 :])))
-        other = self.flip(mirrored)
-        return choose(place.expand(self.shape).lt(1), self.minimum(other), self.maximum(other))
+        """The smaller of each and its partner in the first half of an axis of two, the larger one in the second.
+
+        Its nodes are made without a method for each: there is one exchange for each bit of each merge.
+        """
+        node, axes = self.uop, range(self.ndim)
+        place = expand(reshape(iota(2), [2 if axis == bit else 1 for axis in axes]), node.shape)
+        other = strided(node, [-1 if axis in mirrored else 1 for axis in axes])
+        return self._result((place < 1).where(node.alu(Ops.MIN, other), node.alu(Ops.MAX, other)))

@@ -1,5 +1,10 @@
 """Layers, optimizers, and files of weights."""
 
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
+
+from ..methods.other_names import layer_instead_of as _layer_instead_of
+from ..tensor import Tensor as _Tensor
 from . import optim as optim
 from . import state as state
 from .layers import (
@@ -39,3 +44,10 @@ __all__ = [
     "optim",
     "state",
 ]
+
+if not _CHECKING:  # to a checker it would be every name that there could be
+
+    def __getattr__(name: str) -> _Any:
+        """No such layer: what is written here for one of another library."""
+        text, hint = f"module {__name__!r} has no attribute {name!r}", _layer_instead_of(name, _Tensor)
+        raise AttributeError(f"{text}.{hint}" if hint else text, name=name)

@@ -11,6 +11,7 @@ from kernmill.ir import DType, SettingError, ShapeError, dtypes, promote, show_s
 
 from ..arguments import with_sentences
 from ..lazy import accumulator
+from ..methods.convolution import Each
 from ..tensor import Tensor
 from .module import Module
 
@@ -30,8 +31,6 @@ __all__ = [
     "RMSNorm",
     "Sequential",
 ]
-
-Each = int | Sequence[int]
 
 
 def _even(shape: Sequence[int], fan_in: int, dtype: DType) -> Tensor:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import FormatError, show_shape
 
 from ..arguments import refuse, with_sentences
 from ..lazy import is_training
+from ..methods.other_names import module_instead_of
 from ..tensor import Tensor
 
 __all__ = ["Module", "pending_updates"]
@@ -26,6 +27,13 @@ class Module:
     """
 
     _mode: bool | None = None  # None: as the block says, `with train():`
+
+    if not TYPE_CHECKING:  # to a checker it would be every name that there could be
+
+        def __getattr__(self, name: str) -> Any:
+            """No such attribute: what is written here for one of another library's modules."""
+            text, hint = f"{type(self).__name__!r} object has no attribute {name!r}", module_instead_of(name)
+            raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes; calling the layer calls this."""

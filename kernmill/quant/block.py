@@ -38,7 +38,7 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class BlockType:
-    """A quantised type. Its name is a row in formats/gguf_types.py, which says how many values a block has.
+    """A quantized type. Its name is a row in formats/gguf_types.py, which says how many values a block has.
 
     `layout` names the parts of a block in their order, each with its size in bytes. `read` takes the parts as uint8
     tensors [.., size] by name and gives their meaning; `write` is its inverse, values to parts, as near as it goes.

@@ -1,4 +1,4 @@
-"""Mixes: which type each tensor of a language model gets. The names and choices are those of llama.cpp's quantiser.
+"""Mixes: which type each tensor of a language model gets. The names and choices are those of llama.cpp's quantizer.
 
 Most tensors get the base type. The output, or the embedding that stands in for it, and in the _M mixes half of those
 that matter most (attention values, the way out of the feed-forward part) get a better one. Where a row is no whole

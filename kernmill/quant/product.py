@@ -1,4 +1,4 @@
-"""Products with quantised weights: the rows of x as int8 blocks, sums of whole numbers, scales once per group.
+"""Products with quantized weights: the rows of x as int8 blocks, sums of whole numbers, scales once per group.
 
 With x = t * a and w = s * (c - z) + o, where t is the scale of 32 values of x and s, z, o belong to a group of w, a
 group adds s * t * (sum(a * c) - z * sum(a)) + o * t * sum(a) to the result. The sums are exact in int32; z * sum(a) and

@@ -21,5 +21,5 @@ def block_type(name: str) -> BlockType:
     """
     found = BLOCKS.get(name.upper())
     if found is None:
-        raise FormatError(f"quantised type {name!r}: kernmill has none of that name. It has {', '.join(BLOCKS)}.")
+        raise FormatError(f"quantized type {name!r}: kernmill has none of that name. It has {', '.join(BLOCKS)}.")
     return found

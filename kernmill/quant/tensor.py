@@ -11,13 +11,14 @@ from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 from kernmill.runtime import WeightArena
 
 from ..captures import Jit
+from ..formats.gguf_types import TensorType
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
 from .product import product
 from .registry import block_type
 
-__all__ = ["QuantizedTensor"]
+__all__ = ["QuantizedTensor", "interleaved_bytes"]
 
 _INTERLEAVE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
 _WORD = 4  # bytes that are copied together
@@ -196,6 +197,11 @@ class QuantizedTensor:
     def __repr__(self) -> str:
         state = "" if self.data.is_realized else ", not realized"
         return f"<QuantizedTensor {show_shape(self.shape)} {self.type.name} on {self.device}{state}>"
+
+
+def interleaved_bytes(type: TensorType, shape: Sequence[int]) -> int:
+    """What `interleaved` takes for a matrix."""
+    return type.nbytes((-(-shape[0] // _INTERLEAVE) * _INTERLEAVE, shape[1]))
 
 
 @cache

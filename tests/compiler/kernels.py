@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from kernmill.compiler import Action, lower, make_schedule
+from kernmill.compiler import Action, lower, plan_kernels
 from kernmill.ir import (
     Copy,
     DType,
+    GraphPlan,
     Kernel,
     Ops,
-    Schedule,
     Target,
     UOp,
     broadcast_to,
@@ -117,11 +117,11 @@ def convolution(x: UOp, w: UOp) -> UOp:
 
 
 # --- schedules -------------------------------------------------------------------------------------------------------
-def scheduled(*roots: UOp, in_place: Sequence[int] = (), devices: Sequence[str] = ("LLVM",) * 8) -> Schedule:
-    return make_schedule(roots, devices, frozenset(in_place), "LLVM")
+def scheduled(*roots: UOp, in_place: Sequence[int] = (), devices: Sequence[str] = ("LLVM",) * 8) -> GraphPlan:
+    return plan_kernels(roots, devices, frozenset(in_place), "LLVM")
 
 
-def kernels(schedule: Schedule) -> list[Kernel]:
+def kernels(schedule: GraphPlan) -> list[Kernel]:
     return [item for item in schedule.items if isinstance(item, Kernel)]
 
 
@@ -143,10 +143,10 @@ def params(ast: UOp) -> list[UOp]:
     return sorted({node for node in ast.toposort() if node.op is Ops.PARAM}, key=lambda node: int(node.arg[0]))
 
 
-def inputs(program: UOp | Schedule, seed: int = 0) -> list[Array]:
+def inputs(program: UOp | GraphPlan, seed: int = 0) -> list[Array]:
     """Random values for the buffers of a kernel or a schedule, its results included."""
     rng = np.random.default_rng(seed)
-    if isinstance(program, Schedule):
+    if isinstance(program, GraphPlan):
         wanted = [(plan.dtype, plan.numel) for plan in program.buffers]
     else:
         wanted = [(param.dtype, int(param.arg[1])) for param in params(program)]
@@ -158,7 +158,7 @@ def inputs(program: UOp | Schedule, seed: int = 0) -> list[Array]:
     ]
 
 
-def run_schedule(schedule: Schedule, given: Sequence[Array], seed: int = 0) -> list[Array]:
+def run_schedule(schedule: GraphPlan, given: Sequence[Array], seed: int = 0) -> list[Array]:
     """Every buffer after the schedule ran in the evaluator; `given` are the inputs by slot."""
     arrays = inputs(schedule, seed)
     for number, plan in enumerate(schedule.buffers):
@@ -245,6 +245,15 @@ def small_kernels() -> dict[str, UOp]:
         "attention": only(attention(data(0, 26, 5), data(1, 25, 5), data(2, 25, 6))),
         "any": only(reduce_axes(data(0, 3, 18, dtype=dtypes.bool), Ops.OR, (1,))),
     }
+
+
+def places_kernel() -> UOp:
+    """Rows added up at the places that they name."""
+    shape = (7, 21, 5)
+    own, named = reshape(iota(7, dtypes.int32), (7, 1, 1)), reshape(data(1, 21, dtype=dtypes.int32), (1, 21, 1))
+    hit = broadcast_to(elementwise(Ops.EQ, own, named), shape)
+    terms = broadcast_to(reshape(data(0, 21, 5), (1, 21, 5)), shape)
+    return only(total(elementwise(Ops.WHERE, hit, terms, broadcast_to(scalar(F32, 0.0), shape)), 1))
 
 
 def causal_kernel() -> UOp:

@@ -13,7 +13,7 @@ def after(name: str, ast: UOp, schedule: str | None = None, target: Target = VEC
     ast = apply_actions(ast, choose_actions(ast, target) if schedule is None else parse_schedule(schedule))
     for step in PIPELINE:
         ast = step.run(ast, target)
-        verify(ast, step.stage_out, step.name)
+        verify(ast, step.stage, step.name)
         if step.name == name:
             return ast
     raise ValueError(name)

@@ -80,7 +80,7 @@ def test_a_reduction_that_needs_another_comes_behind_it() -> None:
 
 
 def test_output_loops_are_nested_as_ordered() -> None:
-    ast = after("index", only(matmul(data(0, 6, 9), data(1, 9, 8))), "order i1 i0", SCALARS)
+    ast = after("lower_index", only(matmul(data(0, 6, 9), data(1, 9, 8))), "order i1 i0", SCALARS)
     assert [u.arg[0] for u in linearize(ast) if u.op is Ops.RANGE] == ["i1", "i0", "k0"]
     paths = loop_paths(ast)
     assert sorted(loop_depths(ast).values()) == [1, 2, 3]
@@ -118,5 +118,7 @@ def test_copies_of_a_long_chain_stand_side_by_side() -> None:
         switches.append(sum(a is not b for a, b in pairwise(steps)))
     assert switches[0] <= 5
     assert switches[1] > 20
-    product = after("index", only(matmul(data(0, 8, 64), data(1, 64, 32))), "vectorize i1 16; unroll i0 8", VECTORS)
+    product = after(
+        "lower_index", only(matmul(data(0, 8, 64), data(1, 64, 32))), "vectorize i1 16; unroll i0 8", VECTORS
+    )
     assert linearize(product, 16) == linearize(product, 0)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kernmill.compiler import plan_memory
-from kernmill.ir import BufferPlan, Copy, MemoryPlan, Ops, Schedule, UOp, dtypes, permute
+from kernmill.ir import BufferPlan, Copy, GraphPlan, MemoryPlan, Ops, UOp, dtypes, permute
 from tests.compiler.kernels import F32, data, matmul, scheduled, softmax
 
 
@@ -15,7 +15,7 @@ def size_of(plan: BufferPlan) -> int:
     return plan.numel * plan.dtype.size_bytes
 
 
-def check(schedule: Schedule) -> MemoryPlan:
+def check(schedule: GraphPlan) -> MemoryPlan:
     """No two whose lives touch overlap; everything lies inside the arena, aligned."""
     plan = plan_memory(schedule)
     lives: dict[int, list[int]] = {}
@@ -37,9 +37,9 @@ def check(schedule: Schedule) -> MemoryPlan:
     return plan
 
 
-def random_schedule(seed: int) -> Schedule:
+def random_schedule(seed: int) -> GraphPlan:
     rng = random.Random(seed)
-    schedule = Schedule(buffers=[BufferPlan(dtypes.float32, 100, "LLVM", 0)])
+    schedule = GraphPlan(buffers=[BufferPlan(dtypes.float32, 100, "LLVM", 0)])
     for _ in range(rng.randint(1, 40)):
         source = rng.randrange(max(0, len(schedule.buffers) - rng.randint(1, 8)), len(schedule.buffers))
         device = rng.choice(["LLVM", "LLVM", "PYTHON"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kernmill.compiler import PIPELINE, lower
@@ -23,11 +25,18 @@ def test_every_pass_stands_behind_those_it_needs() -> None:
         seen.add(step.name)
 
 
-def test_each_pass_takes_what_the_one_before_made() -> None:
-    stages = [Stage.OPTIMIZED, *(step.stage_out for step in PIPELINE)]
-    for step, before in zip(PIPELINE, stages, strict=False):
-        assert step.stage_in == before
-    assert stages[-1] is Stage.LOWERED
+def test_stages_follow_each_other() -> None:
+    order = [*Stage]
+    places = [order.index(step.stage) for step in PIPELINE]
+    assert places == sorted(places)
+    assert (PIPELINE[0].stage, PIPELINE[-1].stage) == (Stage.OPTIMIZED, Stage.LOWERED)
+
+
+@pytest.mark.parametrize("name", [step.name for step in PIPELINE if step.name != "simplify"])  # which is the IR's
+def test_a_pass_its_function_and_its_file_have_one_name(name: str) -> None:
+    folder = Path(__file__).resolve().parents[2] / "compiler"
+    (file,) = (path for path in (folder / f"{name}.py", folder / "lower" / f"{name}.py") if path.exists())
+    assert f"\ndef {name}(ast: UOp" in file.read_text(encoding="utf-8")
 
 
 def test_every_pass_says_why_it_stands_there() -> None:
@@ -41,7 +50,7 @@ def test_the_reference_device_runs_every_kernel(name: str) -> None:
     ast = small_kernels()[name]
     arrays = inputs(ast)
     close(run_on("PYTHON", ast, arrays), run_ast(ast, arrays))
-    expanded = after("expand", ast, "", SCALARS)
+    expanded = after("expand_loops", ast, "", SCALARS)
     close(run_ast(expanded, arrays), run_ast(ast, arrays))
 
 

@@ -9,7 +9,7 @@ from kernmill.renderers import AMX_UNITS
 from tests.compiler.kernels import VECTORS, data, matmul, only
 
 UNITS = tuple(unit for several in AMX_UNITS.values() for unit in several)
-TILES = replace(VECTORS, tiles=UNITS)
+TILES = replace(VECTORS, units=UNITS)
 BF16, F16, I8, U8 = dtypes.bfloat16, dtypes.float16, dtypes.int8, dtypes.uint8
 
 CUT = (

@@ -270,9 +270,9 @@ OTHERS: dict[Op, str] = {
     **dict.fromkeys((Ops.CAST, Ops.BITCAST), "tests/devices/test_casts.py"),
     **dict.fromkeys(SHAPED, "tests/devices/test_shapes.py"),
     **dict.fromkeys(OF_KERNELS, "what kernels are made of: tests/compiler/"),
-    Ops.BARRIER: "work-items wait for each other: tests/compiler/test_groups.py",
-    Ops.TILE: "tests/devices/test_tiles.py",
-    Ops.PREFETCH: "changes nothing: tests/compiler/lower/test_prefetch.py",
+    Ops.BARRIER: "work-items wait for each other: tests/compiler/test_share_work.py",
+    Ops.MMA: "tests/devices/test_tiles.py",
+    Ops.PREFETCH: "changes nothing: tests/compiler/lower/test_insert_prefetches.py",
 }  # fmt: skip
 
 

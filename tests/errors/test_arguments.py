@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 import kernmill
-from kernmill import DTypeError, KernmillError, SettingError, ShapeError, Tensor, nn
+from kernmill import DTypeError, SettingError, ShapeError, Tensor, nn
+from tests.errors.mistakes import Case, each_message
 
 ANY: Any = Tensor  # the class without its types: what is tried here is wrong
 PLAIN: Any = kernmill
@@ -34,8 +33,6 @@ def image() -> Any:
 
 
 KERNEL: Any = np.ones((1, 2, 3, 3), np.float32)
-Case = tuple[Callable[[], Any], type[KernmillError], str]
-
 CASES: dict[str, Case] = {
     # types
     "float_shift": (lambda: x().roll(1.5, 0), DTypeError,
@@ -57,6 +54,20 @@ CASES: dict[str, Case] = {
     "float_padding": (lambda: image().conv2d(Tensor(KERNEL), padding=1.5), DTypeError,
                       "Tensor.conv2d: padding is 1.5, of type float. "
                       "Give a whole number or several whole numbers or a text."),
+    "dim": (lambda: x().sum(dim=1), DTypeError, "Tensor.sum: there is no dim=. Write axis=."),
+    "keepdims": (lambda: x().max(1, keepdims=True), DTypeError,
+                 "Tensor.max: there is no keepdims=. Write keepdim=."),
+    "start_dim": (lambda: x().flatten(start_dim=1), DTypeError,
+                  "Tensor.flatten: there is no start_dim=. Write start_axis=."),
+    "dims": (lambda: x().flip(dims=(0,)), DTypeError, "Tensor.flip: there is no dims=. Give the axes alone."),
+    "joined_dim": (lambda: PLAIN.cat([x()], dim=1), DTypeError, "cat: there is no dim=. Write axis=."),
+    "unbiased": (lambda: x().var(unbiased=False), DTypeError,
+                 "Tensor.var: there is no unbiased=. Write correction=."),
+    "larger_of_two": (lambda: x().max(x()), ShapeError,
+                      "max: a tensor of shape (3, 4) as axis. Axes are whole numbers; the larger of two tensors is "
+                      "x.maximum(y), the smaller x.minimum(y)."),
+    "classes_of_floats": (lambda: x().cross_entropy(i().float()), DTypeError,
+                          "cross_entropy: a target of dtype float32. Classes are ints."),
     "several": (lambda: x().realize(x(), [x()]), DTypeError,
                 "Tensor.realize: others is [<Tensor (3, 4... not realized>], of type list. "
                 "Give a Tensor; wrap data in Tensor(..)."),
@@ -167,9 +178,4 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert len(NN.optim.Adam([parameter], np.float32(0.5), np.array([0.5, 0.75])).betas) == 2
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_message_is_this(name: str) -> None:
-    call, kind, message = CASES[name]
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == message
+test_the_message_is_this = each_message(CASES)

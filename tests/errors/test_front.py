@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
 from kernmill import (
     DeviceError,
     DTypeError,
     GradientError,
     IndexRangeError,
-    KernmillError,
     SettingError,
     ShapeError,
     Tensor,
@@ -23,6 +20,7 @@ from kernmill import (
     stack,
     where,
 )
+from tests.errors.mistakes import Case, each_message
 
 
 def ones(*shape: int, **options: Any) -> Tensor:
@@ -34,8 +32,6 @@ ANY_3: Any = 3  # where a list is asked for
 ANY_PAIR: Any = (0, 1)
 ANY_TEXT: Any = "a"
 CLASS: Any = Tensor  # methods called on it, with other things than tensors
-Case = tuple[Callable[[], Any], type[KernmillError], str]
-
 CASES: dict[str, Case] = {
     # shapes
     "add": (lambda: ones(2, 3) + ones(2, 4), ShapeError,
@@ -129,8 +125,8 @@ CASES: dict[str, Case] = {
                      "assign: a value of shape (3, 2) into a tensor of shape (2,). Reshape or reduce the value."),
     "topk": (lambda: ones(2).topk(3), ShapeError, "topk: 3 of 2 elements. Ask for 0 to 2."),
     "classes": (lambda: ones(2, 3).cross_entropy(Tensor([1])), ShapeError,
-                "nll_loss: predictions (2, 3), target (1,): the target has the shape of the predictions without their "
-                "class axis. Reshape one of them."),
+                "cross_entropy: predictions (2, 3), target (1,): the target has the shape of the predictions without "
+                "their class axis. Reshape one of them."),
     "heads": (lambda: ones(3, 2, 4).scaled_dot_product_attention(ones(2, 2, 4), ones(2, 2, 4)), ShapeError,
               "scaled_dot_product_attention: query (3, 2, 4), key (2, 2, 4): 3 query heads do not share 2 key heads "
               "evenly. Make one a multiple of the other."),
@@ -218,9 +214,4 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_message_is_this(name: str) -> None:
-    call, kind, message = CASES[name]
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == message
+test_the_message_is_this = each_message(CASES)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 
-from kernmill import FormatError, GradientError, KernmillError, SettingError, ShapeError, Tensor, nn
+from kernmill import FormatError, GradientError, SettingError, ShapeError, Tensor, nn
+from tests.errors.mistakes import Case, each_message
 
 
 def leaf(*shape: int) -> Tensor:
@@ -21,7 +20,7 @@ def twice() -> list[Tensor]:
 
 
 NOT_A_TENSOR: Any = 3
-CASES: dict[str, tuple[Callable[[], Any], type[KernmillError], str]] = {
+CASES: dict[str, Case] = {
     "sizes": (lambda: nn.Linear(0, 3), ShapeError, "Linear: in_features=0. Give a whole number, 1 or more."),
     "linear": (lambda: nn.Linear(4, 3)(leaf(2, 5)), ShapeError,
                "Linear: x of shape (2, 5): its last axis is to be 4. "
@@ -65,9 +64,4 @@ CASES: dict[str, tuple[Callable[[], Any], type[KernmillError], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_message(name: str) -> None:
-    call, kind, text = CASES[name]
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == text
+test_the_message_is_this = each_message(CASES)

@@ -1,19 +1,15 @@
-"""Mistakes with GGUF files and quantised tensors: the class of the error, and the whole message."""
+"""Mistakes with GGUF files and quantized tensors: the class of the error, and the whole message."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
-
-from kernmill import DTypeError, FormatError, KernmillError, ShapeError, Tensor, dtypes, quant
+from kernmill import DTypeError, FormatError, ShapeError, Tensor, dtypes, quant
 from kernmill.formats import gguf
 from kernmill.formats.gguf_write import write
 from kernmill.quant.mixes import mix_named
+from tests.errors.mistakes import Case, each_message
 
 MIXES = "F16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, IQ4_NL, IQ4_XS"
-CASES: dict[str, tuple[Callable[[], Any], type[KernmillError], str]] = {
+CASES: dict[str, Case] = {
     "no file": (lambda: quant.load("no/such/file"), FormatError,
                 "no/such/file: cannot be read: No such file or directory. Give the path of a GGUF file."),
     "no gguf": (lambda: gguf.parse(memoryview(b"PK\3\4")), FormatError,
@@ -41,9 +37,4 @@ CASES: dict[str, tuple[Callable[[], Any], type[KernmillError], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_message(name: str) -> None:
-    call, kind, text = CASES[name]
-    with pytest.raises(kind) as caught:
-        call()
-    assert str(caught.value) == text
+test_the_message_is_this = each_message(CASES)

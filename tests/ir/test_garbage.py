@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import threading
 
 import pytest
 
@@ -58,3 +60,32 @@ def test_what_a_user_has_frozen_stays_frozen() -> None:
         assert gc.get_freeze_count() == count
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_while_another_thread_makes_nodes_collects() -> None:
+    """The thread that would have turned the collector on again is not there."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def plan() -> None:
+        with no_collection():
+            begun.set()
+            may_end.wait()
+
+    was_on = gc.isenabled()
+    gc.enable()
+    thread = threading.Thread(target=plan)
+    thread.start()
+    try:
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(gc.isenabled())
+        assert not gc.isenabled()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    finally:
+        may_end.set()
+        thread.join()
+        assert gc.isenabled()
+        (gc.enable if was_on else gc.disable)()

@@ -70,3 +70,29 @@ def test_a_fork_waits_for_who_imports() -> None:
             os._exit(0 if left else 1)
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_waits_for_a_long_block_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM in a child would wait for a lock that a thread of the parent held."""
+    monkeypatch.setattr("kernmill.ir.locks._PATIENCE_S", 0.01)
+    begun, left = threading.Event(), []
+
+    def compile_something() -> None:
+        with before_forks(is_long=True):
+            begun.set()
+            time.sleep(0.2)
+            left.append(True)
+
+    thread = threading.Thread(target=compile_something)
+    thread.start()
+    begun.wait()
+    assert result_in_child(lambda: len(left)) == 1
+    thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_plain_lock_is_free_in_a_child_too() -> None:
+    lock = process_lock(threading.Lock)
+    with lock:
+        assert result_in_child(lambda: lock.acquire(blocking=False)) == 1

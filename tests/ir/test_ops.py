@@ -126,5 +126,5 @@ def test_kinds_of_loops_are_words() -> None:
 def test_a_tile_is_a_product_of_matrices() -> None:
     """Four values of k in groups of two: b is woven, a and c are rows."""
     a, woven, c = [1, 2, 3, 4], [1, 10, 2, 20, 3, 30, 4, 40], [100, 200]
-    assert Ops.TILE.py is not None
-    assert Ops.TILE.py(a, woven, c, 1, 2, 4, 2) == [100 + 1 + 20 + 9 + 120, 200 + 2 + 40 + 12 + 160]
+    assert Ops.MMA.py is not None
+    assert Ops.MMA.py(a, woven, c, 1, 2, 4, 2) == [100 + 1 + 20 + 9 + 120, 200 + 2 + 40 + 12 + 160]

@@ -200,7 +200,7 @@ ILLEGAL: list[tuple[UOp, Stage, str]] = [
         "REG acc needs a first value of float32, then the loops it is made anew for",
     ),
     (raw("SET", d.void, (REG, X8)), L, "SET of REG float32 to a value of int8"),
-    (raw("CARRY", F32, (ONE, LOOP)), L, "CARRY is of a REG, in its dtype, and of loops"),
+    (raw("CARRY", F32, (ONE, LOOP)), L, "CARRY is of a REG or of memory, in its dtype, and of loops"),
     (raw("AFTER", F32, (ONE, SET, K), 1), L, "AFTER is of a REG, a LOCAL or a PARAM, in its dtype"),
     (raw("AFTER", F32, (REG, SET, ONE), 1), L, "AFTER of 1 effects needs them after its memory, and then its loops"),
     (raw("LOCAL", F32, (LOOP,), ("t", 0)), L, "LOCAL ('t', 0) needs a size, and loops as sources"),

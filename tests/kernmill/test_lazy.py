@@ -93,5 +93,5 @@ def test_the_counter_of_changes() -> None:
 
 def test_python_names_the_class_that_users_know() -> None:
     """It was Joining.cat, after the family that the method stands in."""
-    with pytest.raises(TypeError, match=r"^Tensor\.cat\(\) got an unexpected keyword argument 'dim'"):
-        Tensor.ones(2).cat(Tensor.ones(2), dim=0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^Tensor\.cat\(\) got an unexpected keyword argument 'way'"):
+        Tensor.ones(2).cat(Tensor.ones(2), way=0)  # type: ignore[call-arg]

@@ -147,7 +147,7 @@ def test_names_that_would_steer_a_terminal(tmp_path: Path) -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_damaged_files_are_quantised_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_files_are_quantized_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the header says: a file that can be read, or one sentence and nothing written."""
     monkeypatch.setattr(quantize, "_encoded", lambda piece, old, new: memoryview(bytes(1 << 16)))
     model(tmp_path / "good", 32)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, ShapeError, Tensor, dtypes, jit, no_grad
+from kernmill import Context, GradientError, ShapeError, Tensor, dtypes, jit, no_grad
 from kernmill.ir import DType
 from kernmill.runtime import realize as compute
 from tests.kernmill.against import close, same, values
@@ -337,3 +337,54 @@ def test_a_tensor_that_changes_while_another_thread_realizes_it_keeps_the_change
         x.realize()
         monkeypatch.undo()
         assert x.tolist() == [5.0, 3.0]
+
+
+NUMPYS: dict[str, Callable[[Any], Any]] = {
+    "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod, "any": np.any, "all": np.all,
+    "std": lambda t: np.std(t, axis=1, keepdims=True), "T": np.transpose, "size": np.size, "cumsum": np.cumsum,
+    "concatenate": lambda t: np.concatenate([t, t]), "argwhere": np.argwhere, "exp": np.exp, "abs": np.abs,
+    "reduce": lambda t: np.add.reduce(t, axis=0), "add_to": lambda t: np.add(t, 1, out=np.zeros((2, 3), np.float32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NUMPYS)
+def test_numpys_functions_give_numpys_arrays(name: str) -> None:
+    """np.sum(t), np.mean(t) and np.max(t) called the methods with `out` and `dtype`, which they do not take."""
+    x = values(2, 3)
+    found, wanted = NUMPYS[name](Tensor(x)), NUMPYS[name](x)
+    assert type(found) is type(wanted)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_numpys_operators_give_tensors() -> None:
+    x = values(2, 3)
+    for found, wanted in ((x + Tensor(x), x + x), (np.float32(2) ** Tensor(x), 2**x), (x @ Tensor(x).T, x @ x.T),
+                          (x < Tensor(x + 1), x < x + 1), (np.float64(2) * Tensor(x), 2 * x)):  # fmt: skip
+        assert isinstance(found, Tensor)
+        assert found.numpy().dtype == (wanted.dtype if wanted.dtype.kind == "b" else np.float32)
+        close(found, wanted, 1e-5)
+    y = x.copy()
+    y += Tensor(x)
+    assert isinstance(y, np.ndarray)
+    close(y, 2 * x)
+
+
+def test_a_gradient_is_not_lost_to_numpy() -> None:
+    leaf = Tensor([1.0], requires_grad=True)
+    with pytest.raises(
+        GradientError, match=r"np.exp: NumPy's result would not lead back .* or give NumPy t.detach\(\)"
+    ):
+        np.exp(leaf)
+    assert np.exp(leaf.detach()) == pytest.approx(np.e)
+    with no_grad():
+        assert np.exp(leaf) == pytest.approx(np.e)
+
+
+def test_pythons_round() -> None:
+    close(round(Tensor([1.26, 2.5]), 1), [1.3, 2.5])
+    close(round(Tensor([1.26, 2.5])), [1.0, 2.0])
+
+
+def test_a_shape_without_elements_is_shown() -> None:
+    assert repr(Tensor.zeros(0, 3).realize()) == "Tensor([], shape=(0, 3), dtype=float32)"
+    assert repr(Tensor.zeros(0).realize()) == "Tensor([], dtype=float32)"

@@ -287,6 +287,13 @@ def index_binary(op: Op) -> Draw:
     return lambda r: total(r).alu(op, total(r))
 
 
+def masked_shifts(r: Random) -> UOp:
+    """Every shift that a dtype has, and masks of any of its bits."""
+    x = one(r, UINTS)
+    bits = x.dtype.bits
+    return (x >> r.randrange(bits) & r.randrange(1, 1 << bits)) << r.randrange(bits)
+
+
 EXAMPLES: dict[str, Draw] = {
     # generic
     "fold_constant": any_op,
@@ -308,7 +315,7 @@ EXAMPLES: dict[str, Draw] = {
     "abs_abs": lambda r: one(r, (*INTS, *FLOATS)).alu(Ops.ABS).alu(Ops.ABS),
     "shift_zero": lambda r: ints(r) << 0,
     "shift_right_zero": lambda r: ints(r) >> 0,
-    "shl_of_masked_shr": lambda r: (one(r, UINTS) >> r.randrange(8) & r.randrange(1, 256)) << r.randrange(8),
+    "shl_of_masked_shr": masked_shifts,
     "pow_one": lambda r: one(r, (*INTS, *FLOATS)).alu(Ops.POW, 1),
     "detach_detach": lambda r: node(Ops.DETACH, dtypes.int32, node(Ops.DETACH, dtypes.int32, leaf("x", dtypes.int32))),
     "cast_same": lambda r: node(Ops.CAST, (x := one(r)).dtype, x),

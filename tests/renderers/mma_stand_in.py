@@ -36,9 +36,9 @@ _VALUES = {  # number `part` of a word
 
 
 def put_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on TILE is a call of it."""
+    """From here on MMA is a call of it."""
 
-    def tile(self: Any, u: UOp) -> None:
+    def mma(self: Any, u: UOp) -> None:
         kind = u.src[0].dtype.scalar
         values = {word: _VALUES[kind].format(word=word) for word in "xy"}
         self.helpers[_FUNCTION.format(kind=kind.name, **values)] = None
@@ -48,4 +48,4 @@ def put_in(monkeypatch: pytest.MonkeyPatch) -> None:
             self.shared.append(words)
         self.define(u, f"stands_in_{kind.name}({', '.join(self.values[s] for s in u.src)}, words, item)")
 
-    monkeypatch.setattr(importlib.import_module("kernmill.renderers.opencl")._Body, "tile", tile)
+    monkeypatch.setattr(importlib.import_module("kernmill.renderers.opencl")._Body, "mma", mma)

@@ -75,7 +75,7 @@ def test_a_tile_is_free_again_after_its_last_use() -> None:
     uops = lower(product((64, 128, 64)), TILES)
     numbers = tile_numbers(uops)
     for u in uops:
-        if u.op is Ops.TILE:
+        if u.op is Ops.MMA:
             a, b, c = u.src
             assert numbers[u] == numbers[c]
             assert len({numbers[a], numbers[b], numbers[c]}) == 3
@@ -84,7 +84,7 @@ def test_a_tile_is_free_again_after_its_last_use() -> None:
 def test_other_products_are_refused() -> None:
     zero, other = const(dtypes.float32.vec(256), 0.0), const(dtypes.int16.vec(512), 0)
     with pytest.raises(InternalError, match="no product of tiles"):
-        amx_instruction(UOp(Ops.TILE, zero.dtype, (other, other, zero), (16, 16, 32, 2)))
+        amx_instruction(UOp(Ops.MMA, zero.dtype, (other, other, zero), (16, 16, 32, 2)))
 
 
 def test_every_function_is_legal() -> None:

@@ -43,5 +43,5 @@ def test_the_instruction(golden: Golden) -> None:
     for unit in MMA_UNITS:
         sizes = (unit.m * unit.k, unit.k * unit.n, unit.m * unit.n)
         src = tuple(const(dtype.vec(n), 0) for dtype, n in zip((unit.a, unit.b, unit.c), sizes, strict=True))
-        texts += mma_function(UOp(Ops.TILE, src[2].dtype, src, (unit.m, unit.n, unit.k, unit.group)))
+        texts += mma_function(UOp(Ops.MMA, src[2].dtype, src, (unit.m, unit.n, unit.k, unit.group)))
     golden("\n".join(texts))

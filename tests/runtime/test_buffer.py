@@ -32,6 +32,23 @@ def test_memory_goes_back_when_nobody_has_it(device: str) -> None:
     assert owner() is None
 
 
+def test_a_piece_of_a_piece_lies_in_the_block_of_the_whole(device: str) -> None:
+    whole = allocate_buffer(device, F32, 100)
+    part = Buffer(device, F32, 10, whole, whole.address + 40)
+    of_part = Buffer(device, F32, 5, part, part.address + 20)
+    assert whole.whole is part.whole is of_part.whole is whole
+    assert whole.block is not None
+    assert whole.block is of_part.block
+    assert whole.block.nbytes >= 400
+
+
+def test_memory_of_others_lies_in_no_block() -> None:
+    array = np.zeros(8, np.float32)
+    node = upload(array, F32, "PYTHON", borrow=True)
+    assert node.storage.block is None
+    assert node.storage.whole is node.storage
+
+
 def test_exported_tells_whether_a_view_is_alive(device: str) -> None:
     buffer = allocate_buffer(device, F32, 4)
     assert not buffer.is_exported

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernmill.compiler import Plan
+from kernmill.compiler import Schedule
 from kernmill.ir import CompileError, Context, Kernel, Ops, Target, UOp, elementwise, reduce_axes, reshape
 from kernmill.runtime import (
     build,
@@ -19,6 +19,7 @@ from kernmill.runtime import (
     download,
     expect,
     get_device,
+    given_actions,
     realize,
     render,
     schedules,
@@ -121,7 +122,7 @@ def test_a_written_schedule_replaces_the_heuristic(tmp_path: Path) -> None:
     llvm = get_device("LLVM")
     (tmp_path / f"{kernel.name}.schedule").write_text("# mine\nsplit i0 8; thread i0\n")
     with Context(OVERRIDE=str(tmp_path)):
-        written = render(llvm, kernel)
+        written = render(llvm, kernel, given_actions(llvm, kernel))
     assert written.threads == 512
     assert written.source != render(llvm, kernel).source
 
@@ -133,7 +134,7 @@ def test_a_grid_is_for_devices_with_work_items(tmp_path: Path) -> None:
         Context(OVERRIDE=str(tmp_path)),
         pytest.raises(CompileError, match="grid, local and share are for devices with work-items; LLVM has none"),
     ):
-        render(get_device("LLVM"), kernel)
+        build(get_device("LLVM"), kernel)
 
 
 def test_groups_that_no_device_has_are_a_sentence(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_a_written_schedule_that_does_not_fit_is_an_error(tmp_path: Path) -> Non
     (kernel,) = kernels(scheduled(data(0, 8, 8) * 3.75))
     (tmp_path / f"{kernel.name}.schedule").write_text("split z9 8")
     with Context(OVERRIDE=str(tmp_path)), pytest.raises(CompileError, match="there is no loop 'z9'"):
-        render(get_device("LLVM"), kernel)
+        build(get_device("LLVM"), kernel)
 
 
 # --- many at once ----------------------------------------------------------------------------------------------------
@@ -236,8 +237,8 @@ def test_a_fault_of_the_heuristic_stops_nobody(monkeypatch: pytest.MonkeyPatch) 
     """The kernel's loops are left as they are, with a warning, which is an error in tests; as it is with CHECK=1."""
     (kernel,) = kernels(scheduled(data(0, 6, 8) * 2.0 + 3.0))
 
-    def wrong(ast: UOp, target: Target) -> Plan:
-        plan = Plan(ast)
+    def wrong(ast: UOp, target: Target) -> Schedule:
+        plan = Schedule(ast)
         plan.add("unroll", "nowhere", 2)
         return plan
 

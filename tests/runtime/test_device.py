@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import struct
 import sys
+import textwrap
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,20 @@ import pytest
 
 from kernmill.ir import Context, DeviceError, Ops, Target, dtypes, elementwise, reduce_axes, reshape
 from kernmill.renderers import PYTHON_OPS, PythonRenderer, Renderer
-from kernmill.runtime import Call, Device, Program, canonical_name, device_names, download, get_device, realize, upload
+from kernmill.runtime import (
+    Call,
+    Device,
+    Program,
+    Properties,
+    canonical_name,
+    device_names,
+    download,
+    get_device,
+    realize,
+    upload,
+)  # fmt: skip
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/add-a-device.md").read_text(encoding="utf-8")
 
 
 class AbacusDevice(Device):
@@ -55,33 +70,38 @@ class AbacusDevice(Device):
         return [0, 1]
 
 
+def announce(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    """As if a package with this entry point were installed."""
+    entry = importlib.metadata.EntryPoint(name, value, "kernmill.devices")
+    real: Callable[..., Any] = importlib.metadata.entry_points
+
+    def found(**given: Any) -> Any:
+        is_ours = given.get("group") == "kernmill.devices"
+        return importlib.metadata.EntryPoints([entry]) if is_ours else real(**given)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", found)
+
+
 @pytest.fixture
-def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[AbacusDevice]]:
+def outside(monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> type[AbacusDevice]:
     """An installed package that announces the device."""
     module = types.ModuleType("beads")
     module.AbacusDevice = AbacusDevice  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "beads", module)
-    entry = importlib.metadata.EntryPoint("ABACUS", "beads:AbacusDevice", "kernmill.devices")
-    real: Callable[..., Any] = importlib.metadata.entry_points
-    monkeypatch.setattr(
-        importlib.metadata,
-        "entry_points",
-        lambda **given: (
-            importlib.metadata.EntryPoints([entry]) if given.get("group") == "kernmill.devices" else real(**given)
-        ),
-    )
-    yield AbacusDevice
-    from_device = sys.modules["kernmill.runtime.device"]
-    for key in [key for key in from_device._open if key.startswith("ABACUS")]:
-        del from_device._open[key]
+    announce(monkeypatch, "ABACUS", "beads:AbacusDevice")
+    return AbacusDevice
+
+
+def sums_of_squares(device: str) -> None:
+    x = reshape(upload(np.arange(12, dtype=np.float32), dtypes.float32, device), (3, 4))
+    root = reduce_axes(elementwise(Ops.MUL, x, x) + 1.0, Ops.ADD, (1,))
+    realize([root])
+    np.testing.assert_array_equal(download(root), (np.arange(12).reshape(3, 4) ** 2 + 1.0).sum(1))
 
 
 def test_a_device_from_outside_runs_kernels(outside: type[AbacusDevice]) -> None:
     assert "ABACUS" in device_names()
-    x = reshape(upload(np.arange(12, dtype=np.float32), dtypes.float32, "ABACUS"), (3, 4))
-    root = reduce_axes(elementwise(Ops.MUL, x, x) + 1.0, Ops.ADD, (1,))
-    realize([root])
-    np.testing.assert_array_equal(download(root), (np.arange(12).reshape(3, 4) ** 2 + 1.0).sum(1))
+    sums_of_squares("ABACUS")
     machine = get_device("abacus")
     assert isinstance(machine, outside)
     assert machine.calls == 1
@@ -127,15 +147,13 @@ def test_names_are_no_paths(name: str) -> None:
 
 def test_a_package_without_such_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "empty", types.ModuleType("empty"))
-    entry = importlib.metadata.EntryPoint("HOLLOW", "empty:Hollow", "kernmill.devices")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints([entry]))
+    announce(monkeypatch, "HOLLOW", "empty:Hollow")
     with pytest.raises(DeviceError, match="empty has no class Hollow that is a Device"):
         get_device("HOLLOW")
 
 
 def test_a_package_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("GONE", "no_such_module_here:Gone", "kernmill.devices")
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: importlib.metadata.EntryPoints([entry]))
+    announce(monkeypatch, "GONE", "no_such_module_here:Gone")
     with pytest.raises(DeviceError, match="no_such_module_here"):
         get_device("GONE")
 
@@ -159,6 +177,21 @@ def test_the_defaults_of_the_contract(device: str) -> None:
     node = upload(np.zeros(3, np.float32), dtypes.float32, device)
     assert machine.supports(Ops.ADD, node)
     assert not machine.wants(node)
+
+
+def test_the_page_for_authors_names_the_whole_contract() -> None:
+    """It left out what compiles many kernels at once, and `class Device` had seven names that nothing asked for."""
+    names = [name for name in (*vars(Device), *Properties._fields) if not name.startswith("_")]
+    assert [name for name in names if f"`{name}" not in PAGE] == []
+
+
+def test_the_device_of_the_page_works(monkeypatch: pytest.MonkeyPatch, closed_devices: None) -> None:
+    module = types.ModuleType("copper")
+    _, text, rest = PAGE.partition('    """COPPER')
+    exec(textwrap.dedent(text + rest.partition("\nand in its")[0]), module.__dict__)
+    monkeypatch.setitem(sys.modules, "copper", module)
+    announce(monkeypatch, "COPPER", "copper:CopperDevice")
+    sums_of_squares("COPPER")
 
 
 def test_every_device_has_a_plain_buffer_type(device: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernmill.ir import FormatError
-from kernmill.runtime import elf, host, llvm_codegen, loader
+from kernmill.runtime import elf, host, llvm_codegen, llvm_process, loader
 
 pytestmark = pytest.mark.skipif(not elf.is_elf_host(), reason="the ELF loader is for x86-64 Linux")
 
@@ -104,7 +104,9 @@ def call(module: elf.Module, argument: int) -> int:
 
 @functools.cache
 def built(name: str, level: int = 2) -> bytes:
-    return llvm_codegen.compile_ir(SNIPPETS[name], host.this_host(), level)
+    cpu = host.this_host()
+    machine, module = llvm_process.Emitter().parse(SNIPPETS[name], cpu.cpu, ",".join(cpu.features), level)
+    return bytes(machine.emit_object(module))
 
 
 @pytest.mark.parametrize("name", SNIPPETS)

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kernmill import Context, Tensor
-from kernmill.ir import IndexRangeError, Ops, SettingError, UOp, dtypes, elementwise, reduce_axes, reshape, scalar
-from kernmill.runtime import download, host, realize, upload
+from kernmill.ir import (
+    IndexRangeError,
+    Ops,
+    OutOfMemoryError,
+    SettingError,
+    UOp,
+    dtypes,
+    elementwise,
+    reduce_axes,
+    reshape,
+    scalar,
+)
+from kernmill.runtime import download, get_device, host, realize, upload
 from tests.runtime.processes import run
 
 
@@ -163,3 +176,24 @@ def test_realizing_again_costs_nothing(device: str) -> None:
     storage = root.storage
     realize([root, root])
     assert root.storage is storage
+
+
+def test_a_result_without_memory_leaves_assignments_to_be_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of memory, as a result, got its own when all was done: an assignment in place was lost with it."""
+    total, table = Tensor(np.zeros(3, np.float32)).realize(), Tensor(np.arange(8, dtype=np.float32)).realize()
+    cls, turns = type(get_device(total.device)), [0]
+    allocate = cls.allocate
+
+    def refused(self: Any, size_bytes: int) -> Any:
+        turns[0] -= 1
+        if not turns[0]:
+            raise OutOfMemoryError("none")
+        return allocate(self, size_bytes)
+
+    for at in (1, 2, 3):
+        total.assign(total + 1)
+        part, turns[0] = table[at : at + 2], at
+        with monkeypatch.context() as patch, suppress(OutOfMemoryError):
+            patch.setattr(cls, "allocate", refused)
+            total.realize(part)
+        assert (total.tolist(), part.tolist()) == ([at] * 3, [at, at + 1])

@@ -36,7 +36,7 @@ def process() -> Generator[llvm_process.CompilerProcess]:
 
 
 def test_the_same_bytes_in_order(process: llvm_process.CompilerProcess) -> None:
-    waiting = [process.submit(text(name), HOST.cpu, FEATURES, 2) for name in ("a", "bb", "ccc")]
+    waiting = [process.submit(text(name), HOST.cpu, FEATURES) for name in ("a", "bb", "ccc")]
     found = [wait() for wait in reversed(waiting)]
     assert found[::-1] == [llvm_codegen.compile_ir(text(name), HOST) for name in ("a", "bb", "ccc")]
 
@@ -61,7 +61,7 @@ def test_threads_get_what_they_asked_for(
     def ask(number: int) -> None:
         for turn in range(8):
             name = "f" + "x" * (number + turn)
-            if name.encode() + b"\0" not in (process.submit(text(name), HOST.cpu, FEATURES, 0)() or b""):
+            if name.encode() + b"\0" not in (process.submit(text(name), HOST.cpu, FEATURES)() or b""):
                 wrong.append(name)
 
     threads = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
@@ -73,17 +73,17 @@ def test_threads_get_what_they_asked_for(
 
 
 def test_a_refused_text_is_none_and_the_next_is_compiled(process: llvm_process.CompilerProcess) -> None:
-    refused = process.submit("define nonsense", HOST.cpu, FEATURES, 2)
-    fine = process.submit(text("fine"), HOST.cpu, FEATURES, 2)
+    refused = process.submit("define nonsense", HOST.cpu, FEATURES)
+    fine = process.submit(text("fine"), HOST.cpu, FEATURES)
     assert refused() is None
     assert fine()
 
 
 def test_what_a_dead_process_owes_is_none(process: llvm_process.CompilerProcess) -> None:
-    assert process.submit(text("one"), HOST.cpu, FEATURES, 2)()
+    assert process.submit(text("one"), HOST.cpu, FEATURES)()
     process.process.kill()
     process.process.wait()
-    assert process.submit(text("two"), HOST.cpu, FEATURES, 2)() is None
+    assert process.submit(text("two"), HOST.cpu, FEATURES)() is None
     assert not process.is_usable
 
 
@@ -125,7 +125,7 @@ def test_without_a_process_it_is_compiled_here(obstacle: str, monkeypatch: pytes
 
 def test_serving_ends_with_its_input() -> None:
     raw = text("f").encode()
-    head = {"cpu": HOST.cpu, "features": FEATURES, "level": 2, "size": len(raw)}
+    head = {"cpu": HOST.cpu, "features": FEATURES, "size": len(raw)}
     out = io.BytesIO()
     begun = time.monotonic()
     llvm_process.serve(io.BytesIO(json.dumps(head).encode() + b"\n" + raw), out)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +16,7 @@ import pytest
 from kernmill import Context, Tensor, jit
 from kernmill.ir import CompileError, DeviceError, DTypeError, Ops, OutOfMemoryError, Target, UOp, dtypes
 from kernmill.renderers import MMA_UNITS, OpenCLRenderer
-from kernmill.runtime import Buffer, Device, allocate_buffer, cl_driver, get_device, ops_cl, upload
+from kernmill.runtime import Buffer, allocate_buffer, cl_driver, get_device, ops_cl, upload
 from tests.compiler.kernels import data, matmul, softmax
 from tests.renderers.language import has, lacks, render_with
 from tests.renderers.mma_stand_in import put_in
@@ -29,18 +27,6 @@ F32 = np.float32
 
 def opened(name: str) -> Any:
     return get_device(name)
-
-
-@pytest.fixture
-def closed_devices() -> Iterator[None]:
-    """Devices are opened anew in the test, and forgotten after it."""
-    table: dict[str, Device] = sys.modules["kernmill.runtime.device"]._open
-    kept = dict(table)
-    for key in [key for key in table if key.startswith("CL")]:
-        del table[key]
-    yield
-    table.clear()
-    table.update(kept)
 
 
 @pytest.fixture(params=["cpu", "gpu", "igpu"])
@@ -264,14 +250,14 @@ def test_memory_that_is_given_back_is_not_overwritten_under_its_last_kernel(driv
     gate = cl.UserEvent(driver_memory.context)
     with Context(DEVICE="CL"):
         first = Tensor(np.full(7777, 3, F32)).realize()
-        block = driver_memory.block_of(first.uop.storage)
+        block = first.uop.storage.block
         memory.last = cl.enqueue_barrier(driver_memory.queue, wait_for=[gate])
         result = (first * 2).realize()
         del first
         release = threading.Timer(0.2, gate.set_status, [cl.command_execution_status.COMPLETE])
         release.start()
         again = Tensor(np.full(7777, 5, F32)).realize()
-        assert driver_memory.block_of(again.uop.storage) is block
+        assert again.uop.storage.block is block
         release.join()
         assert result.numpy().tolist() == [6] * 7777
         assert again.numpy().tolist() == [5] * 7777
@@ -339,19 +325,19 @@ def test_memory_that_was_seen_is_given_back_before_it_is_written(shared_memory: 
     memory = shared_memory.memory
     with Context(DEVICE="CL"):
         state = Tensor.zeros(3000).contiguous().realize()
-        block = shared_memory.block_of(state.uop.storage)
+        block = state.uop.storage.block
         for turn in range(5):
             assert state.numpy().tolist() == [turn] * 3000
             assert memory.seen
             state.assign(state + 1).realize()  # in place: nobody looks any more
             assert not memory.seen
-            assert shared_memory.block_of(state.uop.storage) is block
+            assert state.uop.storage.block is block
         view = state.numpy()
         del state
         assert view.tolist() == [5] * 3000
         del view
         fresh = Tensor(np.full(3000, 7, F32))
-        assert shared_memory.block_of(fresh.uop.storage) is block
+        assert fresh.uop.storage.block is block
         assert fresh.numpy().tolist() == [7] * 3000
 
 
@@ -677,7 +663,7 @@ def test_a_driver_that_refuses_the_instruction_gets_plain_kernels(
     real = cl_driver.facts_of
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **NVIDIAS))
     device = opened("CL")
-    assert device.target.tiles == ()
+    assert device.target.units == ()
     said = next(line for line in device.details() if "matrix unit" in line)
     assert said.startswith("matrix unit: not used, the driver refuses its instruction: kernel check: the driver of")
     a = np.arange(32 * 32, dtype=F32).reshape(32, 32) % 7
@@ -691,7 +677,7 @@ def test_a_unit_that_works_is_used(opencl: str, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), name="another", **NVIDIAS))
     monkeypatch.setattr(ops_cl.ClDevice, "unit_fault", lambda *_: "")
     device = opened("CL")
-    assert device.target.tiles == MMA_UNITS
+    assert device.target.units == MMA_UNITS
     assert "-mma-" in device.target.name
     assert "matrix unit: float16, bfloat16" in device.details()
     assert "subgroups of 32" in device.details()[0]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
 from kernmill.ir import OutOfMemoryError
-from kernmill.runtime import elf, host, ops_llvm, plan, pool
+from kernmill.runtime import elf, get_device, host, ops_llvm, plan, pool
 
 
 @pytest.mark.skipif(
@@ -60,3 +61,17 @@ def test_missing_memory_that_nobody_was_told_of_is_not_told_to_others() -> None:
     ops_llvm._tell(64)
     with Context(DEVICE="LLVM"):
         np.testing.assert_array_equal((Tensor([1.0, 2.0]) * 7).numpy(), [7.0, 14.0])
+
+
+def test_files_that_were_read_take_no_memory_away() -> None:
+    """Free was what nobody had used yet: after a large file was read, a model's context was refused."""
+    try:
+        facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text("ascii").splitlines())
+    except OSError:
+        pytest.skip("no /proc/meminfo")
+    available, free, slack = (
+        int(text.split()[0]) << 10 for text in (facts["MemAvailable"], facts["MemFree"], "262144")
+    )
+    if available < free + 2 * slack:
+        pytest.skip("no files in memory")
+    assert get_device("LLVM").props().free_bytes > available - slack

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from kernmill.compiler import make_schedule, plan_memory
+from kernmill.compiler import plan_kernels, plan_memory
 from kernmill.runtime import planned
 from tests.compiler.kernels import data, matmul, softmax
 
 
 def test_a_schedule_comes_with_its_memory() -> None:
     given = [softmax(matmul(data(0, 32, 16), data(1, 16, 24)))], ("LLVM",) * 2, frozenset[int](), "LLVM"
-    schedule, memory = planned(*given)
-    assert schedule.results == make_schedule(*given).results
-    assert memory == plan_memory(schedule)
+    plan, memory = planned(*given)
+    assert plan.results == plan_kernels(*given).results
+    assert memory == plan_memory(plan)
     assert memory.offsets

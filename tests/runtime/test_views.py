@@ -88,7 +88,7 @@ def test_a_kernel_of_columns_is_that_of_the_first_ones() -> None:
     x = Tensor(VALUES.reshape(12, 20)).realize()
     (x[:, 3:11] * 2).realize()
     (found,) = list(plan.plans.values())[-1:]
-    (kernel,) = [item for item in found.schedule.items if isinstance(item, Kernel)]
+    (kernel,) = [item for item in found.graph.items if isinstance(item, Kernel)]
     ops = {node.op for node in kernel.ast.toposort()}
     assert not ops & {Ops.WHERE, Ops.LT, Ops.AND}
     assert sorted(node.arg[1] for node in kernel.ast.toposort() if node.op is Ops.PARAM) == [96, 228]
@@ -145,7 +145,7 @@ def test_a_stencil_is_one_kernel_over_one_memory() -> None:
     x = Tensor(VALUES.reshape(-1)).realize()
     (x[2:] + x[1:-1] + x[:-2]).realize()
     (found,) = list(plan.plans.values())[-1:]
-    assert [item.buffers for item in found.schedule.items if isinstance(item, Kernel)] == [(1, 0)]
+    assert [item.buffers for item in found.graph.items if isinstance(item, Kernel)] == [(1, 0)]
 
 
 def test_more_parts_than_a_kernel_takes_arguments(device: str) -> None:
@@ -165,7 +165,7 @@ def test_parts_of_many_leaves_on_a_device_that_takes_few_arguments(monkeypatch: 
         rows = [x[row] for x in leaves for row in range(3)]
         np.testing.assert_allclose(sum(rows[1:], rows[0]).numpy(), VALUES[:3].sum((0, 2)), rtol=1e-5)
     (found,) = list(plan.plans.values())[-1:]
-    assert [len(item.buffers) for item in found.schedule.items if isinstance(item, Kernel)] == [1 + 3 + 3 + 1 + 1]
+    assert [len(item.buffers) for item in found.graph.items if isinstance(item, Kernel)] == [1 + 3 + 3 + 1 + 1]
 
 
 def test_a_result_has_memory_of_its_own(device: str) -> None:

@@ -104,3 +104,17 @@ def test_vectors_are_decomposed_like_scalars() -> None:
     x = UOp(Ops.LOAD, wide, (UOp(Ops.INDEX, wide, (memory, UOp(Ops.CONST, dtypes.index, (), 0))),))
     lowered = decompose(x.alu(Ops.MAX, x.alu(Ops.EXP)), VECTORS)
     assert {n.dtype.lanes for n in lowered.toposort() if n.op.is_elementwise} == {8}
+
+
+@pytest.mark.parametrize("lanes", [2, 4, 16])
+@pytest.mark.parametrize(("op", "dtype", "is_left"), [
+    (Ops.ADD, dtypes.float32, False), (Ops.MAX, dtypes.float32, False), (Ops.ADD, dtypes.int32, True),
+    (Ops.MIN, dtypes.int8, False), (Ops.OR, dtypes.bool, False), (Ops.MAX, dtypes.bool, False),
+])  # fmt: skip
+def test_lanes_are_folded_by_halves(op: Op, dtype: DType, is_left: bool, lanes: int) -> None:
+    """The ladder of an int sum is LLVM's own: it lost terms of products of bytes in one of shuffles."""
+    root = UOp(Ops.FOLD, dtype, (UOp(Ops.PARAM, dtype.vec(lanes), (), (0, 1)),), op)
+    for target, has_fold in ((HERE, is_left), (Target("none", ops=LLVM_OPS - {Ops.FOLD}), False)):
+        found = [node.op for node in decompose(root, target).toposort()]
+        assert (Ops.FOLD in found) == has_fold
+        assert found.count(Ops.SHUFFLE) == (0 if has_fold else 2 * lanes.bit_length() - 3)

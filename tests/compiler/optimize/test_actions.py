@@ -32,17 +32,18 @@ from tests.compiler.kernels import (
     inputs,
     matmul,
     only,
+    places_kernel,
     run_ast,
     run_on,
     small_kernels,
     total,
 )
 
-KERNELS = {**small_kernels(), "causal": causal_kernel()}
+KERNELS = {**small_kernels(), "causal": causal_kernel(), "places": places_kernel()}
 SEEDS = 8
 VERBS = [
     *("split", "unroll", "vectorize") * 2, "rfactor", "thread", "order", "stage", "stream", "accumulate", "inplace",
-    "interleave",
+    "interleave", "scatter",
 ]  # fmt: skip
 
 
@@ -65,6 +66,8 @@ def random_action(ast: UOp, rng: random.Random) -> Action:
         return Action(verb)
     if verb == "inplace":
         return Action(verb, (name,))
+    if verb == "scatter":
+        return Action(verb, (name, rng.choice(sorted(found))))
     if verb == "accumulate" and rng.random() < 0.5:
         return Action(verb, (name, str(rng.choice([1, 2, 3])), rng.choice(sorted(found)), str(rng.choice([1, 2, 5]))))
     return Action(verb, (name, str(rng.choice([2, 3, 4, 5, 7, 8, 16, 32] if verb != "vectorize" else [2, 4, 8, 16]))))

@@ -10,7 +10,7 @@ import pytest
 from kernmill.compiler import (
     analyze,
     apply_actions,
-    block_plan,
+    block_schedule,
     choose_actions,
     is_nested,
     lower,
@@ -42,8 +42,8 @@ def gated(groups: int, *shape: int) -> UOp:
 
 
 def schedule(root: UOp) -> list[str]:
-    plan = block_plan(analyze(merge_loops(only(root)), VNNI), VNNI)
-    return [] if plan is None else show_schedule(plan.actions).splitlines()
+    schedule = block_schedule(analyze(merge_loops(only(root)), VNNI))
+    return [] if schedule is None else show_schedule(schedule.actions).splitlines()
 
 
 def test_one_kernel_of_two_sums() -> None:
@@ -109,8 +109,8 @@ def random_bytes(ast: UOp) -> list[Array]:
 
 
 def test_other_kernels() -> None:
-    assert block_plan(analyze(merge_loops(only(matmul(data(0, 8, 8), data(1, 8, 16)))), VNNI), VNNI) is None
-    assert block_plan(analyze(merge_loops(only(product())), VECTORS), VECTORS) is None
+    assert block_schedule(analyze(merge_loops(only(matmul(data(0, 8, 8), data(1, 8, 16)))), VNNI)) is None
+    assert block_schedule(analyze(merge_loops(only(product())), VECTORS)) is None
 
 
 @pytest.mark.parametrize(

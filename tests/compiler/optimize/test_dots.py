@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import Action, analyze, dot_plan, lower, merge_loops, show_schedule
+from kernmill.compiler import Action, analyze, dot_schedule, lower, merge_loops, show_schedule
 from kernmill.ir import DType, Ops, Target, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
 
@@ -23,8 +23,8 @@ def product(rows: int, inner: int, columns: int, pair: tuple[DType, DType] = (I8
 
 
 def dot_actions(ast: UOp, target: Target) -> list[Action] | None:
-    plan = dot_plan(analyze(ast, target), target)
-    return None if plan is None else plan.actions
+    schedule = dot_schedule(analyze(ast, target))
+    return None if schedule is None else schedule.actions
 
 
 def schedule(ast: UOp) -> str:

@@ -68,7 +68,7 @@ CHOSEN = {
 }
 
 
-UNIT = replace(GPU, tiles=MMA_UNITS)
+UNIT = replace(GPU, units=MMA_UNITS)
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,15 @@ def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> N
         f"stage 1 {rows} i0.s' k0.s k0.s.s; grid i0 i1"
     )
     uops = lower(ast, UNIT, is_checked=True)
-    assert sum(u.op is Ops.TILE for u in uops) == (16 if in_turn else 1)
+    assert sum(u.op is Ops.MMA for u in uops) == (16 if in_turn else 1)
     assert {str(u.arg[0]) for u in uops if u.op is Ops.LOCAL and "shared" in u.arg} == {"stage1_0", "stage2_0"}
 
 
-@pytest.mark.parametrize("target", [replace(UNIT, group_items=64), replace(UNIT, tiles=AMX_UNITS["amx-bf16"])])
+@pytest.mark.parametrize("target", [replace(UNIT, group_items=64), replace(UNIT, units=AMX_UNITS["amx-bf16"])])
 def test_a_unit_that_does_not_fit_is_left_alone(target: Target) -> None:
     """Groups of 64 items are too small; a unit that one thread uses is none for work-items."""
     ast = merge_loops(product((64, 64, 64)))
-    assert choose_actions(ast, target) == choose_actions(ast, replace(target, tiles=()))
+    assert choose_actions(ast, target) == choose_actions(ast, replace(target, units=()))
 
 
 @pytest.mark.parametrize("name", CHOSEN)

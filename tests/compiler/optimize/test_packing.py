@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import Plan, analyze, choose_actions, in_blocks, lower, merge_loops, show_schedule
+from kernmill.compiler import Schedule, analyze, choose_actions, in_blocks, lower, merge_loops, show_schedule
 from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reshape, window
 from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on, total
 
@@ -170,7 +170,7 @@ def test_rows_that_are_windows_are_read_as_they_lie(stride: int, target: Target)
 
 def test_blocks_of_a_walk() -> None:
     ast = merge_loops(only(matmul(data(0, 64, 8), data(1, 8, 64))))
-    facts, plan = analyze(ast, VECTORS), Plan(ast)
-    assert in_blocks(plan, facts, {"i1": (8, 2), "i0": (6, 1)}) == (["i1"], {"i1": ["i1.s"], "i0": ["i0"]})
-    assert show_schedule(plan.actions) == "split i1 4"
-    assert in_blocks(Plan(ast), facts, {"i1": (4, 4)}) == (["i0"], {"i1": ["i1"]})
+    facts, schedule = analyze(ast, VECTORS), Schedule(ast)
+    assert in_blocks(schedule, facts, {"i1": (8, 2), "i0": (6, 1)}) == (["i1"], {"i1": ["i1.s"], "i0": ["i0"]})
+    assert show_schedule(schedule.actions) == "split i1 4"
+    assert in_blocks(Schedule(ast), facts, {"i1": (4, 4)}) == (["i0"], {"i1": ["i1"]})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule, proposals
@@ -60,9 +62,12 @@ def test_bytes_are_moved_with_the_sums_of_the_other_factor() -> None:
     assert not list(proposals.biases(product(), VECTORS))
 
 
-def test_results_go_around_the_caches_once() -> None:
-    assert proposals.streams(product(), VECTORS) == [()]
-    assert not proposals.streams(product("stream"), VECTORS)
+def test_results_go_around_the_caches_once_and_only_where_these_do_not_hold_them() -> None:
+    small = replace(VECTORS, l2_bytes=64 * 48 * 4 // 8 - 1)
+    assert proposals.streams(product(), small) == [()]
+    assert not proposals.streams(product("stream"), small)
+    assert not proposals.streams(product(), replace(small, l2_bytes=small.l2_bytes + 1))
+    assert proposals.once(product(), VECTORS) == [()]
 
 
 def test_claimed_results_do_not_go_around_the_caches() -> None:

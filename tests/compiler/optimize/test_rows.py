@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import analyze, choose_actions, merge_loops, rows_as_lanes
+from kernmill.compiler import analyze, choose_actions, merge_loops, rows_schedule
 from kernmill.ir import UOp
 from tests.compiler.kernels import (
     VECTORS,
@@ -76,7 +76,7 @@ def test_rows_of_attention_are_lanes() -> None:
 def test_few_rows_are_no_lanes() -> None:
     ast = merge_loops(only(attention(data(0, 9, 2), data(1, 64, 2), data(2, 64, 2))))
     assert analyze(ast, VECTORS).kept == ["i0"]
-    assert rows_as_lanes(analyze(ast, VECTORS)) is None
+    assert rows_schedule(analyze(ast, VECTORS)) is None
 
 
 def test_a_kernel_without_rows_has_none() -> None:

@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor, jit
+from kernmill import Context, IndexRangeError, Tensor, jit
 from kernmill.captures.tensor_memory import buffer_of
+from kernmill.nn import optim
 from kernmill.quant import QuantizedTensor
 
 
@@ -309,7 +311,7 @@ def test_tensors_of_other_threads_are_no_escape(caplog: pytest.LogCaptureFixture
     assert (len(kept), caplog.text) == (2, "")
 
 
-def test_the_setting_of_quantised_products_is_noticed() -> None:
+def test_the_setting_of_quantized_products_is_noticed() -> None:
     """Named regression: QUANT_ACT=int8 was answered with the capture of QUANT_ACT=float."""
     values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     weight = QuantizedTensor.quantize(Tensor(values), "Q8_0")
@@ -361,3 +363,63 @@ def test_the_collector_is_as_it_was(is_enabled: bool, fails: bool) -> None:
     finally:
         gc.enable()
     assert seen == [is_enabled] * 3
+
+
+@pytest.mark.parametrize("order", ["fffff", "fgggff", "fggffff", "gggffff"])
+def test_a_tensor_that_is_given_the_memory_it_shares_is_given_it_by_replays(order: str) -> None:
+    """Captured while both shared their memory, it seemed to stay as it was."""
+
+    def life(wrap: Callable[[Any], Any]) -> list[Any]:
+        m = SimpleNamespace(b=Tensor([7.0] * 3).realize(), c=Tensor([5.0] * 3).realize())
+
+        def give(x: Tensor) -> None:
+            m.c.replace(m.b)
+            m.b = x * 1
+
+        def share(x: Tensor) -> Tensor:
+            m.b = x * 2
+            m.c = m.b.reshape(3, 1).reshape(3)
+            return x * 3
+
+        calls, found = {"f": wrap(give), "g": wrap(share)}, []
+        for number, name in enumerate(order):
+            calls[name](Tensor(np.full(3, number, np.float32)).realize())
+            found.append((m.b.tolist(), m.c.tolist()))
+        return found
+
+    assert life(jit) == life(lambda function: function)
+
+
+def test_an_assignment_that_another_tensor_realized_keeps_its_value() -> None:
+    """Its node was found computed by nobody, and what it read had been overwritten."""
+    m = SimpleNamespace(c=Tensor(np.zeros((2, 3), np.float32)).realize())
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        m.c[0] = x[0] * 2 + 1
+        m.c.detach().realize()
+        return x * 3
+
+    for turn in range(5):
+        step(m.c)
+        assert m.c.tolist() == [[2 ** (turn + 1) - 1] * 3, [0] * 3]
+
+
+def test_state_that_cannot_be_computed_stops_no_capture() -> None:
+    """A step that failed left gradients that nobody can compute, and each later call said so, though it drops them."""
+    weight = Tensor(np.ones((3, 4), np.float32), requires_grad=True).realize()
+    optimizer = optim.SGD([weight], lr=0.5)
+
+    @jit
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (x @ weight).cross_entropy(y)
+        loss.backward()
+        optimizer.step(loss)
+        return loss
+
+    x = Tensor(np.ones((2, 3), np.float32)).realize()
+    for turn in range(6):
+        labels = Tensor([1, 9 if turn == 1 else 3]).realize()
+        with pytest.raises(IndexRangeError) if turn == 1 else nullcontext():
+            assert np.isfinite(step(x, labels).numpy())

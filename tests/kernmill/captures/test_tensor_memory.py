@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, jit
-from kernmill.captures.tensor_memory import buffer_of, make_real, own, refresh, stored
+from kernmill.captures.tensor_memory import buffer_of, make_ready, make_real, own, refresh, stored
+from kernmill.ir import IndexRangeError
 from kernmill.runtime import Buffer
 
 
@@ -125,3 +127,44 @@ def test_what_another_capture_was_given_is_not_written_under_it(is_leaf: bool) -
         other(before)
     add(one)
     assert (before.tolist(), total.tolist()) == ([5] * 4, [6] * 4)
+
+
+def test_a_copy_of_a_leaf_that_a_capture_met_is_another_leaf() -> None:
+    """Both had one node, as they share the memory until one of them is assigned: the first was no leaf any more."""
+    weight = Tensor(np.ones(4, np.float32), requires_grad=True).realize()
+    step = jit(lambda x: weight.assign(weight.detach() + x))
+    one = Tensor(np.ones(4, np.float32)).realize()
+    for _ in range(4):
+        step(one)
+        copies = [copy.deepcopy(weight), copy.copy(weight)]
+        for leaf in (weight, *copies):
+            assert leaf._is_leaf()
+            (leaf * 3).sum().backward()
+            assert leaf.grad is not None
+            assert leaf.grad.tolist() == [3] * 4
+            leaf.grad = None
+
+
+def test_a_leaf_that_replaces_another_stays_one() -> None:
+    """`hold` gave both the same node."""
+    target, online = made(requires_grad=True), made(requires_grad=True)
+
+    @jit
+    def sync(x: Tensor) -> None:
+        online.assign(online.detach() + x)
+        target.replace(online)
+
+    for _ in range(5):
+        sync(made())
+        assert target._is_leaf()
+        assert online._is_leaf()
+        assert target.tolist() == online.tolist()
+
+
+def test_what_cannot_be_computed_is_left() -> None:
+    places, table, good = Tensor([0, 9]).realize(), made(), made() + 1
+    bad = table[places]
+    make_ready([bad, good])
+    assert good.is_realized
+    with pytest.raises(IndexRangeError):
+        bad.numpy()

@@ -44,6 +44,16 @@ def test_the_kernels_of_a_program(program: str, capsys: pytest.CaptureFixture[st
     assert sum(f.share for f in found) == pytest.approx(1)
 
 
+def test_a_program_that_fails_is_tuned_as_far_as_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it had launched by then was lost with it."""
+    path = tmp_path / "failing.py"
+    path.write_text(PROGRAM.replace("sys.exit(int(sys.argv[1]))", "raise ValueError('a mistake')"))
+    assert collect(str(path), ["0"])
+    text = capsys.readouterr().err
+    assert "ValueError: a mistake" in text
+    assert f"{path} ended by ValueError; the kernels that it launched are tuned all the same" in text
+
+
 def test_no_such_program() -> None:
     with pytest.raises(KernmillError, match="there is no file 'nowhere' and no module of that name"):
         collect("nowhere", [])

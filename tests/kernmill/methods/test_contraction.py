@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from kernmill import DType, Tensor, dtypes, einsum
+from kernmill import DType, ShapeError, Tensor, dtypes, einsum
 from tests.kernmill.against import close, same, values, with_torch
 
 SHAPES = [((3,), (3,)), ((2, 3), (3,)), ((3,), (3, 4)), ((2, 3), (3, 4)), ((5, 2, 3), (3, 4)), ((5, 2, 3), (5, 3, 4)),
@@ -83,3 +85,38 @@ def test_a_vector_by_a_matrix_that_no_cache_holds(dtype: DType, rows: int, terms
     weight = Tensor(matrix.astype(np.float32)).cast(dtype).realize()
     found = Tensor(vector.astype(np.float32)).linear(weight)
     np.testing.assert_array_equal(found.numpy(), matrix @ vector)
+
+
+AXES = [0, 1, 2, ([0, 2], [0, 2]), ([1], [-1])]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+def test_tensordot_is_numpys(axes: Any) -> None:
+    a, b = values(2, 3, 2), values(3 if axes in (1, 2) else 2, 2, 2 if axes != ([1], [-1]) else 3, seed=1)
+    b = values(2, 2, 3, seed=1) if axes == 1 else b
+    close(Tensor(a).tensordot(Tensor(b), axes), np.tensordot(a, b, axes), 1e-5)
+
+
+def test_tensordot_of_other_sizes() -> None:
+    with pytest.raises(
+        ShapeError, match=r"tensordot: axes \(1,\) of shape \(2, 3\) and axes \(0,\) of \(2, 3\) differ"
+    ):
+        Tensor.ones(2, 3).tensordot(Tensor.ones(2, 3), 1)
+
+
+def test_angles_and_distances_are_torchs() -> None:
+    a, b = values(4, 5), values(4, 5, seed=1)
+    with_torch(lambda x, y: x.cosine_similarity(y), lambda x, y: torch_cosine(x, y, 1), [a, b], 1e-5)
+    with_torch(lambda x, y: x.cosine_similarity(y, 0), lambda x, y: torch_cosine(x, y, 0), [a, b], 1e-5)
+    for p in (1.0, 2.0):
+        with_torch(lambda x, y: x.cdist(y[:3], p), lambda x, y: torch_cdist(x, y[:3], p), [a, b], 1e-5)  # noqa: B023
+    with pytest.raises(ShapeError, match="cdist: shapes"):
+        Tensor.ones(2).cdist(Tensor.ones(2))
+
+
+def torch_cosine(x: Any, y: Any, axis: int) -> Any:
+    return pytest.importorskip("torch").nn.functional.cosine_similarity(x, y, dim=axis)
+
+
+def torch_cdist(x: Any, y: Any, p: float) -> Any:
+    return pytest.importorskip("torch").cdist(x, y, p)

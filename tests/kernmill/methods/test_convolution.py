@@ -130,3 +130,17 @@ def test_interpolate_takes_a_factor_for_each_axis() -> None:
     x = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
     wanted = torch.nn.functional.interpolate(torch.tensor(x), scale_factor=(2, 3)).numpy()
     np.testing.assert_array_equal(Tensor(x).interpolate(scale_factor=(2, 3)).numpy(), wanted)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize(("shape", "size"), [((2, 3, 5), 9), ((1, 2, 4, 6), (8, 12)), ((1, 2, 7, 3), (3, 1)),
+                                             ((1, 1, 2, 3, 2), (3, 5, 4))])  # fmt: skip
+def test_between_entries_is_torchs(shape: tuple[int, ...], size: Any, align_corners: bool) -> None:
+    """Only the nearest entry could be taken."""
+    mode = {3: "linear", 4: "bilinear", 5: "trilinear"}[len(shape)]
+
+    def theirs(t: Any) -> Any:
+        torch = pytest.importorskip("torch")
+        return torch.nn.functional.interpolate(t, size, mode=mode, align_corners=align_corners)
+
+    with_torch(lambda t: t.interpolate(size, mode=mode, align_corners=align_corners), theirs, [values(*shape)], 1e-5)

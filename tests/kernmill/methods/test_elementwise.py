@@ -275,3 +275,24 @@ def test_powers_of_bools_are_int64() -> None:
     assert power.dtype is dtypes.int64
     np.testing.assert_array_equal(power.numpy(), a.astype(int) ** b)
     np.testing.assert_array_equal((True ** Tensor(b)).numpy(), [1, 1, 1, 1])
+
+
+def test_every_operator_with_an_equals_sign_is_in_place() -> None:
+    """`x **= 2`, `mask |= other` and others gave the name another tensor; where a function was given x, x stayed."""
+
+    def change(x: Tensor, i: Tensor, b: Tensor) -> None:
+        x **= 2
+        x //= 2
+        x %= 3
+        i <<= 3
+        i >>= 1
+        i &= 12
+        i |= 1
+        i ^= 2
+        b &= Tensor([True, False, True])
+        b |= Tensor([False, False, True])
+        b ^= True
+
+    x, i, b = Tensor([1.0, 2.0, 3.0]), Tensor([1, 2, 3]), Tensor([True, True, False])
+    change(x, i, b)
+    assert (x.tolist(), i.tolist(), b.tolist()) == ([0.0, 2.0, 1.0], [7, 11, 15], [False, True, False])

@@ -151,3 +151,32 @@ def test_rounding_to_decimals_keeps_ints_and_ties() -> None:
         np.testing.assert_array_equal(found.numpy(), np.round(whole, decimals))
     ties = np.array([250, 350, -150, 50], np.float32)  # a product with 0.01 is no tie any more
     np.testing.assert_array_equal(Tensor(ties).round(decimals=-2).numpy(), np.round(ties, -2))
+
+
+SIGNED = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 1e38, 3.0, -2.5]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_angles_of_points(dtype: Any) -> None:
+    with np.errstate(over="ignore", under="ignore"):
+        y, x = np.meshgrid(np.array(SIGNED).astype(dtype), np.array(SIGNED).astype(dtype))
+    want = np.arctan2(y.astype(np.float64), x.astype(np.float64))
+    found = Tensor(y).atan2(Tensor(x)).numpy()
+    assert found.dtype == dtype
+    allowed = {2: 2e-3, 4: 1e-6, 8: 1e-14}[np.dtype(dtype).itemsize]
+    np.testing.assert_allclose(found.astype(np.float64), want.astype(dtype), rtol=allowed, atol=np.finfo(dtype).tiny)
+    is_number = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(found)[is_number], np.signbit(want)[is_number])
+    with_torch(lambda a, b: a.atan2(b), lambda a, b: a.atan2(b), [values(200), values(200, seed=1)], 1e-5)
+    axes = [np.array([0, 0, 1, 1, -1], np.float32), np.array([1, -1, 0, 1, -1], np.float32)]
+    with_torch(lambda a, b: a.atan2(b), lambda a, b: a.atan2(b), axes, 1e-6)
+    same(Tensor([1]).atan2(0), np.array([math.pi / 2], np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_in_place_of_nan_and_infinities(dtype: Any) -> None:
+    x = np.array([math.nan, math.inf, -math.inf, 0.0, -2.0], dtype)
+    same(Tensor(x).nan_to_num(), np.nan_to_num(x))
+    same(Tensor(x).nan_to_num(1, 2, 3), np.nan_to_num(x, nan=1, posinf=2, neginf=3))
+    assert Tensor(x).bfloat16().nan_to_num().isfinite().all().item()
+    same(Tensor([1, 2]).nan_to_num(), np.array([1, 2]))

@@ -9,7 +9,7 @@ import pytest
 from kernmill import IndexRangeError, ShapeError, Tensor, dtypes
 from kernmill.ir import Ops, UOp, evaluate
 from kernmill.runtime import download
-from tests.kernmill.against import same, values, with_torch
+from tests.kernmill.against import close, same, values, with_torch
 
 X = values(4, 5, 6)
 I = np.array([0, -1, 2])  # noqa: E741
@@ -286,5 +286,49 @@ def test_masks_known_on_the_host_are_written_as_they_are_read(index: Any, value:
 def test_masks_that_cannot_be_written() -> None:
     with pytest.raises(ShapeError, match="rows differ in length"):
         Tensor(N)[[[True], [False, True]]] = 1
-    with pytest.raises(ShapeError, match="True or False among other indices"):
-        Tensor(N)[0, True] = 1
+
+
+LONE: list[Any] = [
+    (False, 0),
+    (0, True),
+    (True, slice(None), 1),
+    (slice(None), False),
+    (..., True),
+    (None, True, 0),
+    True,
+]
+
+
+@pytest.mark.parametrize("index", LONE, ids=str)
+def test_true_and_false_among_other_indices_are_written(index: Any) -> None:
+    """They could be read, and were refused where they were written."""
+    wanted, found = N.copy(), Tensor(N)
+    wanted[index] = 7
+    found[index] = 7
+    same(found, wanted)
+
+
+def test_sums_at_entries_of_an_axis() -> None:
+    index, rows = np.array([2, 0, 2]), values(2, 3, 4, seed=1)
+    with_torch(
+        lambda t, v: t.index_add(1, Tensor(index), v),
+        lambda t, v: t.index_add(1, v.new_tensor(index).long(), v),
+        [values(2, 3, 4), rows],
+        1e-5,
+    )
+    x = np.zeros((2, 3, 4), np.float32)
+    for place, entry in enumerate(index):
+        x[..., entry] += 2 * rows[..., place]
+    close(Tensor.zeros(2, 3, 4).index_add(-1, Tensor(index), Tensor(rows[..., :3]), alpha=2), x)
+    with pytest.raises(ShapeError, match=r"index_add: values of shape \(2,\)"):
+        Tensor.zeros(3, 4).index_add(0, Tensor([0, 1]), Tensor([1.0, 2.0]))
+
+
+def test_numbers_are_counted() -> None:
+    x, weights = np.array([2, 0, 2, 4]), np.array([1, 2, 3, 4], np.float32)
+    same(Tensor(x).bincount(minlength=6), np.bincount(x, minlength=6))
+    same(Tensor(x).bincount(Tensor(weights), 5), np.bincount(x, weights).astype(np.float32))
+    with pytest.raises(IndexRangeError, match="bincount: a class outside 0 to 3"):
+        Tensor(x).bincount(minlength=4).realize()
+    with pytest.raises(ShapeError, match="and as minlength a number above all of them"):
+        Tensor(x).bincount()

@@ -26,6 +26,13 @@ ALIKE: dict[str, Callable[[Any], Any]] = {
     "movedim_many": lambda t: t.movedim((0, 1), (1, 2)),
     "swapaxes": lambda t: t.swapaxes(1, 2),
     "unsqueeze": lambda t: t.unsqueeze(1),
+    "rot90": lambda t: t.rot90(),
+    "rot90_twice": lambda t: t.rot90(2, (0, 2)),
+    "rot90_back": lambda t: t.rot90(-1, (2, 1)),
+    "rot90_round": lambda t: t.rot90(4, (2, 1)),
+    "diff": lambda t: t.diff(),
+    "diff_twice": lambda t: t.diff(2, 1),
+    "diff_of_none": lambda t: t.diff(9, 0),
     "unsqueeze_last": lambda t: t.unsqueeze(-1),
     "squeeze": lambda t: t.unsqueeze(0).squeeze(),
     "squeeze_axis": lambda t: t.unsqueeze(0).squeeze(0),
@@ -194,3 +201,9 @@ def test_a_number_in_a_tensor_or_an_array_is_a_size() -> None:
     for number in numbers:
         assert Tensor.ones(2, 2).reshape(number).shape == Tensor.rand(number).shape == (4,)
         assert Tensor.ones(2, 4).sum(number - 3).shape == (2,)
+
+
+def test_differences_of_bools() -> None:
+    same(Tensor([True, False, False]).diff(), np.array([True, False]))
+    with pytest.raises(ShapeError, match="diff: a 0-d tensor has no entries"):
+        Tensor(1.0).diff()

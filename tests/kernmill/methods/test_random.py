@@ -80,6 +80,7 @@ def test_whole_numbers() -> None:
     assert np.unique(x).tolist() == [-2, -1, 0, 1, 2]
     assert np.bincount(x + 2).min() > 850
     assert Tensor.randint(4, None, (9,), dtype=dtypes.uint8).numpy().max() < 4
+    assert Tensor.randint(4, (9, 2)).numpy().max() < 4
 
 
 def test_uniform_and_initializations() -> None:
@@ -92,7 +93,8 @@ def test_uniform_and_initializations() -> None:
 
 
 def test_permutations_and_draws() -> None:
-    assert sorted(Tensor.randperm(40).tolist()) == list(range(40))
+    for n in (0, 1, 2, 3, 16, 40, 1000):
+        assert sorted(Tensor.randperm(n).tolist()) == list(range(n))
     weights = Tensor([[0.0, 1.0, 3.0], [1.0, 0.0, 0.0]])
     drawn = weights.multinomial(500, replacement=True).numpy()
     assert (drawn[1] == 0).all()

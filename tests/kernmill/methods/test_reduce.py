@@ -186,3 +186,23 @@ def test_the_first_place_of_equal_values(dtype: str) -> None:
 def test_the_mean_of_large_uint64_is_no_sum_that_wrapped() -> None:
     x = np.array([2**63, 2**63 + 2**62, 2**64 - 1], np.uint64)
     np.testing.assert_allclose(Tensor(x).mean().numpy(), x.mean(), rtol=1e-6)
+
+
+WIDE = [[2**63 - 1] * 2, [-(2**63)] * 3, [2**62] * 4, [2**63 - 2, 2**63 - 1, -5], [2**62, 1, -(2**62)], [-7, 2]]
+
+
+@pytest.mark.parametrize("numbers", WIDE, ids=str)
+def test_a_mean_of_large_ints_does_not_wrap(numbers: list[int]) -> None:
+    """They were added in int64: the mean of two that are nearly 2**63 was -1."""
+    same(Tensor(numbers).mean(), np.float32(sum(numbers) / len(numbers)))
+    if min(numbers) >= 0:
+        both = np.array([2 * n for n in numbers], np.uint64)
+        same(Tensor(both).mean(0, keepdim=True), np.array([sum(map(int, both)) / len(both)], np.float32))
+
+
+def test_what_is_not_nan() -> None:
+    x = X.copy()
+    x[0, 1, 2] = x[1, :, 3] = np.nan
+    with_torch(lambda t: t.nansum(1), lambda t: t.nansum(1), [x], 1e-5)
+    with_torch(lambda t: t.nanmean((0, 2), True), lambda t: t.nanmean((0, 2), True), [x], 1e-5)
+    assert np.isnan(Tensor([np.nan]).nanmean().item())

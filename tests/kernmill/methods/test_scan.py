@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor
+from kernmill import Context, SettingError, ShapeError, Tensor
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import close, same, values, with_torch
 
@@ -128,3 +128,25 @@ def test_median_is_the_lower_middle() -> None:
     assert Tensor([4.0, 1.0, 3.0, 2.0]).median().item() == 2
     assert np.isnan(Tensor([4.0, np.nan, 3.0]).median().item())
     same(Tensor(X).median(0), np.sort(X, 0)[1])
+
+
+@pytest.mark.parametrize("q", [0, 0.1, 0.5, 0.75, 1])
+def test_quantiles_are_numpys(q: float) -> None:
+    x = X.copy()
+    x[1, 2] = np.nan
+    for axis in (None, 0, 1):
+        close(Tensor(X).quantile(q, axis), np.quantile(X, q, axis), 1e-5)
+        close(Tensor(x).quantile(q, axis), np.quantile(x, q, axis), 1e-5)
+
+
+def test_quantiles_that_are_none() -> None:
+    with pytest.raises(SettingError, match="quantile: q=2"):
+        Tensor(X).quantile(2)
+    with pytest.raises(ShapeError, match="nothing has no quantile"):
+        Tensor.zeros(0).quantile(0.5)
+
+
+def test_what_sort_and_topk_give_has_names() -> None:
+    for found in (Tensor(X).sort(1), Tensor(X).topk(2, 1)):
+        values_of_it, places = found
+        assert (found.values, found.indices) == (values_of_it, places)

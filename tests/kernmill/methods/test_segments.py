@@ -8,20 +8,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import IndexRangeError, ShapeError, Tensor, jit
+from kernmill import Context, IndexRangeError, ShapeError, Tensor, jit
 from kernmill.methods import segments
-from kernmill.methods.segments import added, is_long, last_named, looked_up
+from kernmill.methods.segments import added, is_long, is_sorted, last_named, looked_up
 
-SIZES = [(1, 5, 7, 3), (1, 7, 1, 2), (3, 16, 4, 1), (2, 9, 40, 2), (1, 33, 1, 1)]  # rows, count, places, depth
+SIZES = [
+    (1, 5, 7, 3),
+    (1, 7, 1, 2),
+    (3, 16, 4, 1),
+    (2, 9, 40, 2),
+    (1, 33, 1, 1),
+    (1, 90, 67, 1),
+    (2, 31, 33, 20),
+]  # rows, count, places, depth
 
 
-@pytest.fixture(params=["compared", "sorted"])
+@pytest.fixture(params=["compared", "parted", "sorted"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "sorted":
-        for limit in ("_FEW", "_SEARCH", "_SHORT", "_SORT", "_NODES"):
-            monkeypatch.setattr(segments, limit, 0)
+    """`parted`: a table for each few entries, to whose places they go where places are many."""
+    if request.param == "compared":
+        monkeypatch.setattr(segments, "_BRIEF", 1 << 60)
     else:
-        monkeypatch.setattr(segments, "_SHORT", 1 << 60)
+        for limit in ("_FEW", "_SEARCH", "_BRIEF", "_TABLE"):
+            monkeypatch.setattr(segments, limit, 0)
+        monkeypatch.setattr(segments, "_LEAST", 4)
+    is_sorting = request.param == "sorted"
+    monkeypatch.setattr(segments, "is_sorted", lambda index, places, depth: is_sorting and index.node_shape[1] != 0)
     return str(request.param)
 
 
@@ -179,13 +191,25 @@ def test_looking_up_and_adding_up_are_each_others_gradient(device: str, way: str
     assert np.allclose(grad.numpy(), 2 * np.take_along_axis(sums, index[..., None], 1), atol=1e-4)
 
 
-def test_what_is_sorted() -> None:
+def test_what_has_a_kernel_of_its_own() -> None:
     assert is_long(8192, 50257, 768)
-    assert is_long(8192, 8192, 1)
+    assert is_long(100, 100, 100)
     assert not is_long(2, 50257, 768)  # a few entries are compared while the sum is written
     assert not is_long(32, 10**7, 1)
-    assert not is_long(100, 100, 100)
-    assert not is_long(1 << 22, 8, 1)  # once sorted, in nine times the time
-    assert not is_long(1 << 20, 32, 1)
-    assert not is_long(8192, 16, 768)
-    assert is_long(1024, 4096, 1, 64)
+    assert not is_long(100, 100, 4)
+
+
+def test_what_is_sorted() -> None:
+    def sorts(count: int, places: int, depth: int, target: str = "gpu", rows: int = 1) -> bool:
+        with Context(DEVICE="PYTHON", TARGET=target):
+            return is_sorted(Tensor(np.zeros((rows, count), np.int64)), places, depth)
+
+    assert sorts(8192, 50257, 768)
+    assert not sorts(8192, 8192, 768, "")  # without work-items each entry goes to its place
+    assert not sorts(20000, 100000, 1, "")
+    assert sorts(8192, 50257, 768, "")  # but filling them all before takes longer
+    assert sorts(8192, 8192, 1)
+    assert not sorts(1 << 22, 8, 1)  # once sorted, in nine times the time
+    assert not sorts(1 << 20, 32, 1)
+    assert not sorts(8192, 16, 768)
+    assert sorts(1024, 4096, 1, rows=64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, DTypeError, ShapeError, Tensor, dtypes, jit
-from kernmill.quant import QuantizedTensor, block_type
+from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes
 
 X = np.random.default_rng(4).standard_normal((3, 2, 64)).astype(np.float32)
 
@@ -83,3 +83,12 @@ def test_mistakes() -> None:
         QuantizedTensor(data.float(), "Q4_0", (2, 32))
     with pytest.raises(ShapeError, match=r"quantize: a tensor of shape \(2, 33\) as Q4_0: its rows are no whole"):
         QuantizedTensor.quantize(Tensor.zeros(2, 33), "Q4_0")
+
+
+@pytest.mark.parametrize("rows", [1, 16, 37])
+@pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "IQ4_XS"])
+def test_what_interleaved_rows_take_is_known_before(name: str, rows: int) -> None:
+    kind = block_type(name)
+    data = Tensor(np.zeros((rows, 2 * kind.size_bytes), np.uint8))
+    weight = QuantizedTensor(data, name, (rows, 2 * kind.values))
+    assert weight.interleaved().nbytes == interleaved_bytes(kind.type, weight.shape)

@@ -1,0 +1,52 @@
+"""Table lookup: what several steps make of four bits of a byte is looked up in sixteen bytes, which are one register.
+
+When: after find_dots. Why there: what was done to four products is done once to all of them. Assumes: nothing.
+Guarantees: a TABLE gives the byte that the steps gave, for each of the sixteen numbers that its source may be; steps
+that other values need as well stay. Tests: tests/compiler/lower/test_find_tables.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from kernmill.ir import Ops, Target, UOp, apply_op, dtypes, substitute
+
+__all__ = ["find_tables"]
+
+_SIZE = 16  # bytes of a table, and the least vector that a lookup gives
+_STEPS = 4  # from which on a lookup is fewer instructions
+
+
+def find_tables(ast: UOp, target: Target) -> UOp:
+    """The kernel with TABLE in place of choices between numbers."""
+    sources = _sources(ast.toposort(), target.table_lanes)
+    inside = {s for node in sources for s in node.src if sources.get(s) is sources[node]}
+    tables: dict[UOp, UOp] = {}
+    for node, source in sources.items():
+        steps = [s for s in node.toposort() if sources.get(s) is source] if node not in inside else []
+        if len(steps) > _STEPS and node.dtype.scalar in (dtypes.int8, dtypes.uint8):
+            table = tuple([_value(steps, code) for code in range(_SIZE)])
+            tables[node] = UOp(Ops.TABLE, node.dtype, (source,), table)
+    return substitute(ast, tables)
+
+
+def _sources(order: Sequence[UOp], lanes: int) -> dict[UOp, UOp]:
+    """What each value is made of alone, besides numbers: a byte below the size of a table."""
+    sources: dict[UOp, UOp] = {}
+    for node in order:
+        if node.op.is_elementwise and _SIZE <= node.dtype.lanes <= lanes:
+            made_of = {sources.get(s) for s in node.src if not s.is_const or isinstance(s.arg, tuple)}
+            source = made_of.pop() if len(made_of) == 1 else None
+            is_code = node.dtype.scalar is dtypes.uint8 and node.bounds[0] >= 0 and node.bounds[1] < _SIZE
+            if source is not None or is_code:
+                sources[node] = source or node
+    return sources
+
+
+def _value(steps: Sequence[UOp], code: int) -> Any:
+    """What the steps make of one number."""
+    known: dict[UOp, Any] = {steps[0]: code}
+    for step in steps[1:]:
+        known[step] = apply_op(step, tuple([known.get(s, s.arg) for s in step.src]))
+    return known[steps[-1]]

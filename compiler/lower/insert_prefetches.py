@@ -1,0 +1,198 @@
+"""Prefetches in the loops of sums: of the next panel, a tile's next rows, its results, and rows that are looked up.
+
+When: once sums are accumulators. Why there: it is known which loads are left, and what an accumulator waits for has a
+place of its own (AFTER). A panel is copied in a burst: prefetched by the copy itself (LOAD's arg) it comes as fast as
+memory can, while the multipliers wait; prefetched by the products of the panel before, it comes while they work. What
+lies behind a row whose index was looked up is not the next row, so that one is prefetched by its own index. Assumes:
+the bytes ahead of a copy are the next panel's. Guarantees: the same results; a copy whose readers walk other loops than
+it does keeps its prefetches. Figures: docs/decisions/0025 and 0042. Tests:
+tests/compiler/lower/test_insert_prefetches.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
+from typing import TypeAlias
+
+from kernmill.ir import Ops, UOp, closed_ranges, dtypes, from_linear, linear, simplify, substitute, with_sources
+
+from ..kernel import iterations
+from ..linearize import loop_depths
+
+__all__ = ["insert_prefetches"]
+
+_LINE = 64  # bytes that come together
+# what lines have in common: the sum whose loop asks, memory, the place that they are numbered from, PREFETCH's arg
+_Lines: TypeAlias = tuple[UOp, UOp, UOp, "int | None"]
+
+
+def insert_prefetches(ast: UOp) -> UOp:
+    """The kernel with its prefetches where there is work to hide them."""
+    return _ask_for_tiles(_ask_by_place(_ask_for_panels(ast)))
+
+
+def _ask_for_panels(ast: UOp) -> UOp:
+    """What a copying loop asks for, asked for by the sums that read the copy."""
+    order = ast.toposort()
+    copies = {node: loads for node in order if node.op is Ops.AFTER and (loads := _asking(node))}
+    moved: dict[UOp, list[UOp]] = {}  # a sum -> what its loops ask for
+    silent: dict[UOp, UOp] = {}
+    for node in order if copies else []:
+        if node.op is not Ops.AFTER or node.src[0].op is not Ops.REG:
+            continue
+        for panel in _panels(node):
+            asks = _asks(panel, copies[panel], node) if panel in copies else []
+            if asks:
+                moved[node] = [*moved.get(node, []), *asks]
+                silent |= {load: load.replace(arg=None) for load in copies.pop(panel)}
+    return _with_asks(ast, moved, silent)
+
+
+def _with_asks(ast: UOp, asks: Mapping[UOp, Sequence[UOp]], silent: Mapping[UOp, UOp]) -> UOp:
+    """The kernel with what the loops of sums ask for, and with other nodes in place of those that asked for it."""
+    done: dict[UOp, UOp] = {ast: ast}
+    for node in ast.toposort() if silent else []:
+        new = with_sources(silent.get(node, node), tuple(done[s] for s in node.src))
+        if node in asks:
+            more = [substitute(ask, done) for ask in asks[node]]
+            new = new.replace(src=(*new.src[:2], *more, *new.src[2:]), arg=node.arg + len(more))
+        done[node] = new
+    return done[ast]
+
+
+def _ask_by_place(ast: UOp) -> UOp:
+    """What lies at places that are themselves loaded is asked for by the place that comes so many bytes later."""
+    loads = [node for node in ast.toposort() if node.op is Ops.LOAD and node.arg is not None and _lookups(node)]
+    depths, asks = loop_depths(ast) if loads else {}, []
+    for load in loads:
+        index = load.src[0]
+        loop = max((r for lookup in _lookups(load) for r in lookup.ranges), key=lambda r: depths[r])
+        same = [one for one in loads if one.src[0].src[0] is index.src[0]]
+        inside = prod(iterations(r) for r in load.ranges if depths[r] > depths[loop])
+        step = inside * sum(one.dtype.size_bytes for one in same)
+        later = (loop + -(-load.arg[0] // step)).alu(Ops.MIN, loop.src[0] - 1)
+        place = index.replace(src=(index.src[0], substitute(index.src[1], {loop: later})))
+        asks.append(UOp(Ops.PREFETCH, dtypes.void, (place,), 0))
+    ast = substitute(ast, {load: load.replace(arg=None) for load in loads})
+    return ast.replace(src=(*ast.src, *asks))
+
+
+def _lookups(load: UOp) -> list[UOp]:
+    """The loads, once in each iteration of some loop, that say where this one finds its elements."""
+    place = load.src[0].src[1]
+    found = [node for node in place.toposort() if node.op is Ops.LOAD and node.ranges]
+    return found if place.dtype.lanes == 1 else []
+
+
+def _asking(copy: UOp) -> list[UOp]:
+    """The loads of a copying pass over one loop that ask for what comes later, one for each line."""
+    loops = closed_ranges(copy)
+    if len(loops) != 1 or copy.src[0].op is not Ops.LOCAL:
+        return []
+    inside = (node for effect in copy.src[1:-1] for node in effect.toposort(stop=lambda u: loops[0] not in u.ranges))
+    lines: dict[object, UOp] = {}
+    for load in inside:
+        if load.op is Ops.LOAD and load.arg is not None and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
+            terms, offset = linear(load.src[0].src[1])
+            place = offset * load.dtype.scalar.size_bytes // _LINE
+            lines.setdefault((load.src[0].src[0], tuple(terms.items()), place), load)
+    return list(lines.values())
+
+
+def _panels(total: UOp) -> Iterable[UOp]:
+    """The copies that the loops of a sum read."""
+    loops = closed_ranges(total)
+    inside = total.src[1].toposort(stop=lambda u: u.ranges.isdisjoint(loops))
+    return dict.fromkeys(node.src[0].src[0] for node in inside if node.op is Ops.LOAD and len(loops) == 1)
+
+
+def _asks(panel: UOp, loads: list[UOp], total: UOp) -> list[UOp]:
+    """Prefetches for the loop of the sum: of the lines of an iteration, each tile of those that read the panel has its
+    share."""
+    (copying,), (loop,) = closed_ranges(panel), closed_ranges(total)
+    tiles = sorted(total.ranges - panel.ranges, key=lambda r: str(r.arg[0]))
+    if iterations(copying) != iterations(loop) or not panel.ranges <= total.ranges:
+        return []
+    count, number = 1, loop.like(0)
+    for tile in tiles:
+        number, count = number * iterations(tile) + tile, count * iterations(tile)
+    share = -(-len(loads) // count)
+    asks: list[UOp] = []
+    for first in range(share):
+        mine = loads[first::share]
+        index = mine[0].src[0]
+        places = [simplify(one.src[0].src[1] - index.src[1]) for one in mine]
+        if any(not place.is_const for place in places) or len({one.src[0].src[0] for one in mine}) > 1:
+            return []
+        offset = places[0]
+        for turn, place in enumerate(places[1:], 1):
+            offset = (number < -(-turn * count // len(mine))).where(offset, place)
+        gates = [gate for one in mine for gate in one.src[0].src[2:]]  # past a row's end only some lie outside
+        where = substitute(index.replace(src=(*index.src[:2], *gates[:1])), {copying: loop})
+        where = where.replace(src=(where.src[0], where.src[1] + offset, *where.src[2:]))
+        asks.append(UOp(Ops.PREFETCH, dtypes.void, (where,), mine[0].arg[0]))
+    return asks
+
+
+def _ask_for_tiles(ast: UOp) -> UOp:
+    """Results that are asked for to be written, and single values that a sum reads and wants from further on: the loop
+    of the sum asks for their lines, a few in each iteration."""
+    sums: dict[tuple[UOp, ...], UOp] = {}  # the first of those with the same loops
+    wanted: dict[_Lines, set[int]] = {}
+    silent: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        if node.op is Ops.STORE and node.arg == "prefetchw":
+            silent[node] = node.replace(arg=None)
+            found = [n for n in node.src[1].toposort() if n.op is Ops.AFTER and n.src[0].op is Ops.REG]
+            found = [n for n in found if node.src[0].ranges <= n.ranges]  # others serve several tiles
+            if found:
+                _note(wanted, sums[closed_ranges(found[-1])], node)
+        elif node.op is Ops.AFTER and node.src[0].op is Ops.REG:
+            total, loop = sums.setdefault(closed_ranges(node), node), closed_ranges(node)[0]
+            for load in node.src[1].toposort(stop=lambda u, loop=loop: loop not in u.ranges):  # type: ignore[misc]
+                if load.op is Ops.LOAD and load.arg is not None and load.dtype.lanes == 1:
+                    silent[load] = load.replace(arg=None)
+                    _note(wanted, total, load)
+    asks: dict[UOp, list[UOp]] = {}
+    for key, lines in wanted.items():
+        asks.setdefault(key[0], []).extend(_spread(key, sorted(lines)))
+    return _with_asks(ast, asks, silent)
+
+
+def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
+    """The lines that a LOAD or STORE touches over the loop of a sum, numbered from where they begin."""
+    (memory, place), loop = access.src[0].src[:2], closed_ranges(total)[0]
+    if len(closed_ranges(total)) > 1 or not loop.src[0].is_const or place.dtype.lanes > 1:
+        return
+    last = {atom: atom.src[0] for atom in linear(place)[0] if atom.op is Ops.MIN}  # as if no tile ended early
+    terms, offset = linear(simplify(substitute(place, last)))
+    step, count = terms.get(loop, 0), iterations(loop) if loop in terms else 1
+    base = from_linear({atom: k for atom, k in terms.items() if atom is not loop}, 0, dtypes.index)
+    unit = _LINE // memory.dtype.scalar.size_bytes
+    places = (*range(0, count, max(1, unit // max(1, abs(step)))), count - 1)
+    key = (total, memory, base, access.arg[0] if access.op is Ops.LOAD else None)
+    wanted.setdefault(key, set()).update((offset + step * n) // unit for n in places)
+
+
+def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
+    """Prefetches in the loop of the sum; none where the lines are no even grid."""
+    (total, memory, base, ahead), unit = key, _LINE // key[1].dtype.scalar.size_bytes
+    row = next((n for n in range(2, len(lines)) if lines[n] - lines[n - 1] != lines[1] - lines[0]), len(lines))
+    step, pitch = (lines[n] - lines[0] if n < len(lines) else 0 for n in (1, row))
+    if any(line != lines[0] + n // row * pitch + n % row * step for n, line in enumerate(lines)):
+        return []
+    loop = closed_ranges(total)[0]
+    share = -(-len(lines) // iterations(loop))
+    asks: list[UOp] = []
+    for n in range(share):
+        number = (loop * share + n) * len(lines) // (iterations(loop) * share)
+        line = number * step if row == len(lines) else number // row * pitch + number % row * step
+        asks.append(_ask(memory, base + (line + lines[0]) * unit, ahead))
+    return asks
+
+
+def _ask(memory: UOp, place: UOp, ahead: int | None) -> UOp:
+    place, end = simplify(place), memory.arg[1]
+    inside = place.alu(Ops.MIN, end - 1) if place.bounds[1] >= end else place
+    return UOp(Ops.PREFETCH, dtypes.void, (UOp(Ops.INDEX, memory.dtype, (memory, inside)),), ahead)

@@ -1,0 +1,92 @@
+"""A REDUCE becomes an accumulator: REG before its loops, CARRY and SET inside them, AFTER for what is left at the end.
+
+When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
+left; a sum of products, or of pairs of them, is a chain of FMAs where the target has them (the only place where a
+product and a sum are contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or MMAs is a
+chain of them. Tests: tests/compiler/lower/test_lower_reduces.py.
+"""
+
+from __future__ import annotations
+
+from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes, with_sources
+
+from ..split_reduce import neutral_element
+
+__all__ = ["lower_reduces", "without_mask"]
+
+
+def lower_reduces(ast: UOp, target: Target) -> UOp:
+    """The kernel with accumulators."""
+    done: dict[UOp, UOp] = {}
+    count = 0
+    for node in ast.toposort():
+        new = with_sources(node, tuple([done[s] for s in node.src]))
+        if new.op is Ops.REDUCE:
+            new = _accumulate(new, f"acc{count}", target)
+            count += 1
+        elif (short := next((s for s in node.src if node.op is Ops.ADD and _is_short(s)), None)) is not None:
+            new = new.src[1 - node.src.index(short)]  # the chain starts with it: no addition
+            for value in short.src:
+                new = _add(new, done[value], Ops.ADD, target)
+        done[node] = new
+    return done[ast]
+
+
+def _is_short(u: UOp) -> bool:
+    """A sum without loops of nothing but DOTs: exact in any order."""
+    return u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and all(s.op is Ops.DOT for s in u.src)
+
+
+def _accumulate(node: UOp, name: str, target: Target) -> UOp:
+    op: Op = node.arg[0]
+    loops = closed_ranges(node)
+    if not loops:
+        total = node.src[0]
+        for value in node.src[1:]:
+            total = _add(total, value, op, target)
+        return total
+    around = sorted(node.ranges, key=lambda r: str(r.arg[0]))
+    register = UOp(Ops.REG, node.dtype, (neutral_element(op, node), *around), name)
+    total = UOp(Ops.CARRY, node.dtype, (register, *loops))
+    for value in node.src[: node.arg[1]]:
+        total = _add(total, value, op, target)
+    return UOp(Ops.AFTER, node.dtype, (register, UOp(Ops.SET, dtypes.void, (register, total)), *loops), 1)
+
+
+def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
+    if op is Ops.ADD:
+        value = without_mask(value)
+    if value.op is Ops.WHERE and value.src[2] is neutral_element(op, value):
+        gate = value.src[0]  # one masked instruction where the target has masks
+        return gate.where(_add(total, value.src[1], op, target), total)
+    if value.op in (Ops.DOT, Ops.MMA) and value.src[2].is_const and value.src[2].arg == 0:
+        return value.replace(src=(*value.src[:2], total))
+    if op is Ops.ADD and value.dtype.is_float and Ops.FMA in target.ops:
+        if value.op is Ops.MUL:
+            return value.src[0].alu(Ops.FMA, value.src[1], total)
+        if value.op is Ops.ADD and all(s.op is Ops.MUL for s in value.src):
+            return _add(_add(total, value.src[0], op, target), value.src[1], op, target)
+    return total.alu(op, value)
+
+
+def without_mask(value: UOp) -> UOp:
+    """a*b for where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b. Of whole numbers one of
+    them is enough."""
+    if value.op is not Ops.WHERE or not (value.src[2].is_const and value.src[2].arg == 0):
+        return value
+    gate, product = value.src[0], value.src[1]
+    enough = all if product.dtype.is_float else any
+    gated = product.op is Ops.MUL and enough(_is_zero_outside(s, gate) for s in product.src)
+    return product if gated else value
+
+
+def _is_zero_outside(u: UOp, gate: UOp) -> bool:
+    if u.op in (Ops.CAST, Ops.BROADCAST):
+        return _is_zero_outside(u.src[0], gate.src[0] if gate.op is Ops.BROADCAST and u.op is Ops.BROADCAST else gate)
+    return u.op is Ops.LOAD and len(u.src[0].src) > 2 and gate in _conjuncts(u.src[0].src[2])
+
+
+def _conjuncts(gate: UOp) -> set[UOp]:
+    if gate.op is Ops.AND:
+        return {gate} | _conjuncts(gate.src[0]) | _conjuncts(gate.src[1])
+    return {gate}

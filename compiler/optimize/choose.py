@@ -1,0 +1,82 @@
+"""THE LIST of strategies: who makes the schedule of a kernel. Read from top to bottom; the first that fits decides.
+
+A strategy reads the Facts of a kernel and gives a Schedule, or None where the kernel is something else. None of them
+asks what a kernel computes. Tests: tests/compiler/optimize/test_choose.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernmill.ir import Target, UOp
+
+from .actions import Action
+from .analysis import Facts, analyze
+from .blocks import block_schedule
+from .dots import dot_schedule
+from .gpu import gpu_schedule
+from .heuristic import few_rows_schedule, loops_schedule, running_schedule, scatter_schedule
+from .rows import rows_schedule
+from .schedule import Schedule
+from .units import unit_rows_schedule, unit_schedule
+from .windows import window_schedule
+
+__all__ = ["STRATEGIES", "Strategy", "choose", "choose_actions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """One way to cut the loops of a kernel, and of which kernels and targets it is asked."""
+
+    schedule: Callable[[Facts], Schedule | None]
+    is_asked: Callable[[Facts], bool]
+    why: str
+    by_rows: bool = False  # a thread has whole rows: what is kept of one is made once
+
+
+def _has_lanes(facts: Facts) -> bool:
+    return bool(facts.target.vector_bytes) and facts.lanes > 1 and bool(facts.sizes)
+
+
+def _keeps_rows(facts: Facts) -> bool:
+    return _has_lanes(facts) and bool(facts.kept)
+
+
+def scalar_schedule(facts: Facts) -> Schedule:
+    """No schedule at all."""
+    return Schedule(facts.ast)
+
+
+STRATEGIES: tuple[Strategy, ...] = (
+    Strategy(gpu_schedule, lambda facts: facts.target.group_items > 0,
+             "groups of work-items share memory, and nothing below knows of them"),
+    Strategy(unit_schedule, lambda facts: bool(facts.target.units),
+             "a product for a matrix unit, which does it several times as fast as vectors"),
+    Strategy(scatter_schedule, lambda facts: True, "sums at computed places: terms go there"),
+    Strategy(unit_rows_schedule, _keeps_rows, "attention: products for it between passes over kept rows", by_rows=True),
+    Strategy(rows_schedule, _keeps_rows, "the same without one: rows are lanes, and no sum is folded", by_rows=True),
+    Strategy(dot_schedule, _has_lanes, "a product of bytes, four terms an instruction"),
+    Strategy(block_schedule, _has_lanes, "sums of such products over blocks with scales: quantized weights"),
+    Strategy(window_schedule, _has_lanes, "one operand is read through a sliding window: a convolution"),
+    Strategy(running_schedule, _has_lanes, "short sums over the same terms are made side by side: running sums"),
+    Strategy(few_rows_schedule, _has_lanes, "few rows wait for the matrix, which is read once, as it lies"),
+    Strategy(loops_schedule, _has_lanes, "all others: streams, register tiles, partial sums, by the steps of loops"),
+    Strategy(scalar_schedule, lambda facts: True, "without lanes the loops stay as they are"),
+)  # fmt: skip
+
+
+def choose_actions(ast: UOp, target: Target) -> list[Action]:
+    """A schedule for the kernel; empty for a target without vectors, threads and work-items."""
+    return choose(ast, target).actions
+
+
+def choose(ast: UOp, target: Target) -> Schedule:
+    """The same with the kernel that it makes."""
+    facts = analyze(ast, target)
+    asked = ((one, one.schedule(facts)) for one in STRATEGIES if one.is_asked(facts))
+    strategy, schedule = next((one, made) for one, made in asked if made is not None)
+    shared = facts.kept if strategy.by_rows else facts.outputs
+    if target.has_threads and schedule.loops and schedule.loops[0] in shared:
+        schedule.add("thread", schedule.loops[0])
+    return schedule

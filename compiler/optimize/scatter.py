@@ -1,0 +1,61 @@
+"""Sums at computed places: each term goes straight to the place that it names, instead of every place asking for it.
+
+A sum over where(place == f(n), x(n), neutral), for all places of an output loop, compares every place with every n. The
+other way round, the output is filled with the neutral element, and a loop over n, one iteration after the other, folds
+x(n) into place f(n). What memory holds when an iteration begins is a CARRY, so that nobody takes the iterations in
+another order, or several at once. Used by the action `scatter`. Why: docs/decisions/0064. Tests:
+tests/compiler/optimize/test_scatter.py.
+"""
+
+from __future__ import annotations
+
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, simplify, substitute
+
+from ..kernel import conjuncts, in_order, order_of
+from ..split_reduce import neutral_element
+
+__all__ = ["scattered"]
+
+
+def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
+    """The kernel with the terms of its sum folded into the places that they name; `name` is the loop that fills these.
+
+    Raises:
+        ValueError: the sum is another one.
+    """
+    store = ast.src[0]
+    to, total = store.src
+    if len(ast.src) > 1 or total.op is not Ops.REDUCE or total.arg[1] != 1 or closed_ranges(total) != (terms,):
+        raise ValueError(f"only the output's own sum over {terms.arg[0]} alone can go to places")
+    op, value = total.arg[0], total.src[0]
+    neutral = neutral_element(op, value)
+    gate = conjuncts(value.src[0]) if value.op is Ops.WHERE and value.src[2] is neutral else []
+    named = {part: found for part in gate if (found := _named(part, terms, place)) is not None}
+    if not named or place not in to.src[1].ranges or any(place in u.ranges for u in (value.src[1], *to.src[2:])):
+        raise ValueError(f"no term of {terms.arg[0]} names its one place on {place.arg[0]}")
+    asked, number = next(iter(named.items()))
+    table = {place: number.cast(dtypes.index)}
+    inside = (number >= 0) & (number < place.src[0].cast(number.dtype))
+    for part in (*to.src[2:], *(substitute(part, table) for part in gate if part is not asked)):
+        inside = inside & part
+    fill = make_range(name, place.src[0], AxisKind.REDUCE)
+    start = UOp(Ops.STORE, dtypes.void, (substitute(to, {place: fill}), neutral))
+    filled = UOp(Ops.AFTER, to.dtype, (to.src[0], start, fill), 1)
+    held = UOp(Ops.CARRY, to.dtype, (filled, terms))
+    there = UOp(Ops.INDEX, to.dtype, (held, substitute(to.src[1], table), inside))
+    so_far = UOp(Ops.LOAD, to.dtype, (there,)).alu(op, value.src[1])
+    loop = terms.replace(arg=(terms.arg[0], AxisKind.LOOP))
+    ast = ast.replace(src=(substitute(UOp(Ops.STORE, dtypes.void, (there, so_far)), {terms: loop}),))
+    rest = [other for other in order_of(ast) if other != place.arg[0]]
+    return simplify(in_order(ast, (*rest, str(terms.arg[0]))))
+
+
+def _named(part: UOp, terms: UOp, place: UOp) -> UOp | None:
+    """The number that a condition compares the place with."""
+    if part.op is not Ops.EQ:
+        return None
+    for own, number in (part.src, part.src[::-1]):
+        bare = own.src[0] if own.op is Ops.CAST and own.bounds == own.src[0].bounds else own
+        if bare is place and terms in number.ranges and place not in number.ranges:
+            return number
+    return None

@@ -1,0 +1,152 @@
+"""The schedule of a sum of products for a target with a matrix unit.
+
+Blocks of results are computed by the unit, two by two, and put in memory; rows of lanes read them from there, do what
+is left to do and store them, with masks at the ends. Both operands are packed as the unit wants them
+(lower/find_mmas.py): a panel of the columns for all tiles of rows, the rows for all panels of a block. Nothing here
+asks what a kernel computes beyond that one sum. docs/decisions/0020-tiles.md. Tests:
+tests/compiler/optimize/test_units.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from kernmill.ir import Ops, Unit, UOp, closed_ranges
+
+from ..kernel import names_of
+from .analysis import Facts, Product
+from .packing import blocks, in_blocks
+from .rows import products_across
+from .schedule import Schedule
+from .staging import walked_together
+
+__all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
+
+_FEW_ROWS = 48  # a product of up to so many waits for memory
+_READ = 4  # rows of results that are read together
+_SIDE = 2  # blocks of results side by side, and one below the other
+_Steps: TypeAlias = tuple[str, str, str, Mapping[str, str]]
+
+
+def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
+    """The product that a kernel is and what of the target does it; None without either, or where little is gained."""
+    product = facts.product if facts.target.units else None
+    if product is None or not product.rows:
+        return None
+    unit, right = _unit_of(facts, product), product.right
+    extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
+    if unit is None or any(2 * facts.sizes[name] < extent for name, extent in extents.items()):
+        return None  # most of a block would be empty
+    size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
+    is_in_order = facts.is_streamed(size_bytes) and right.step(product.columns) == 1
+    if is_in_order and facts.sizes[product.rows] <= _FEW_ROWS:
+        return None  # it is read in the order in which it lies, not by panels
+    return product, unit
+
+
+def unit_schedule(facts: Facts) -> Schedule | None:
+    """The schedule without its threads; None where the kernel is something else."""
+    found = find_unit(facts)
+    return None if found is None else _tiled(facts, *found)
+
+
+def _tiled(facts: Facts, product: Product, unit: Unit) -> Schedule:
+    schedule, sizes = Schedule(facts.ast), facts.sizes
+    rows, columns, inner = product.rows, product.columns, product.inner
+    high, wide = -(-sizes[rows] // unit.m), -(-sizes[columns] // unit.n)
+    column = schedule.add("split", columns, unit.n)[columns]
+    schedule.cut("unroll", columns, min(_SIDE, wide))
+    row, deep, near, results = _steps(schedule, (product, unit), column, high)
+    panels, tiles = -(-wide // _SIDE), -(-high // _SIDE)
+    size_bytes = sizes[rows] * sizes[inner] * unit.a.size_bytes
+    across, down = blocks(sizes[columns], panels, sizes[rows], size_bytes, facts.target)
+    outer, inside = in_blocks(schedule, facts, {columns: (panels, across), rows: (tiles, down)})
+    schedule.cut("vectorize", column, min(unit.n, facts.target.lanes(unit.c)))
+    schedule.order((*outer, *inside[columns], *inside[rows], row, column))
+    terms = [inner] if sizes[inner] > unit.k else []
+    held = [name for name in inside[rows] if name in schedule.loops]
+    right = schedule.add("stage", product.right.slot, *terms, *schedule.copies(columns), deep, results[column], near)
+    left = schedule.add("stage", product.left.slot, *held, *terms, *schedule.copies(rows), results[row], deep, near)
+    if facts.target.vector_bytes:
+        _copy(schedule, product.right.step(inner) == 1, (right[deep], right[near], right[results[column]]), unit)
+        _copy(schedule, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
+    return schedule
+
+
+def _steps(schedule: Schedule, found: tuple[Product, Unit], column: str, high: int) -> _Steps:
+    """The loops of a step of the unit: a row, groups of terms, the terms of one; and those that fill its results."""
+    product, unit = found
+    cuts = ((product.rows, unit.m), (product.inner, unit.k))
+    row, deep = (schedule.add("split", name, amount)[name] for name, amount in cuts)
+    near = schedule.add("split", deep, unit.group)[deep]
+    schedule.cut("unroll", product.rows, min(_SIDE, high))
+    return row, deep, near, schedule.add("tensorize", row, column)
+
+
+# --- products between passes over kept rows
+def unit_rows_schedule(facts: Facts) -> Schedule | None:
+    """The schedule of a kernel that keeps rows and whose products are all for the unit; None where it is something
+    else. The rows are lanes (rows.py), and so columns of blocks of results: a row that was kept is an operand as it
+    lies, if its neighbours are woven."""
+    rows, _, products = products_across(facts, facts.lanes if facts.target.units and not facts.symbolic else 0)
+    found = [_of_rows(facts, one.node, (loop, rows)) for one, loop in products]
+    if not found or None in found:
+        return None
+    schedule, sizes = Schedule(facts.ast), facts.sizes
+    (lanes,) = schedule.cut("vectorize", rows, facts.lanes)
+    schedule.cut("unroll", rows, min(_SIDE, -(-sizes[rows] // facts.lanes)))
+    for product, unit in filter(None, found):
+        high, inner = sizes[product.rows] // unit.m, product.inner
+        row, deep, near, results = _steps(schedule, (product, unit), lanes, high)
+        schedule.cut("unroll", row, unit.m if row in schedule.loops else _READ)
+        block = [product.rows] if high > _SIDE else []
+        held = [*block, *schedule.copies(product.rows), inner]
+        left = schedule.add("stage", product.left.slot, *held, results[row], deep, near)
+        _copy(schedule, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
+        if product.right.memory.op is Ops.LOCAL:
+            kept = names_of(closed_ranges(product.right.node.src[0].src[0]))[-1]
+            schedule.add("vnni", kept)
+            schedule.cut("unroll", kept, unit.group)
+            continue
+        side = schedule.copies(rows)[:-1]
+        right = schedule.add("stage", product.right.slot, inner, *side, deep, results[lanes], near)
+        _copy(schedule, product.right.step(inner) == 1, (right[deep], right[near], ""), unit)
+    return schedule
+
+
+def _of_rows(facts: Facts, total: UOp, loops: tuple[str, str]) -> tuple[Product, Unit] | None:
+    """A product over whole blocks of results and of more terms than one step has: its operands would be held in tiles
+    for all results."""
+    found = sorted(facts.operands(total), key=lambda a: loops[0] not in a.steps)
+    if not found or loops[0] in found[1].steps or found[0].memory.op is not Ops.PARAM:
+        return None
+    product = Product(total.dtype, found[0], found[1], names_of(closed_ranges(total))[0], *loops)
+    unit, terms = _unit_of(facts, product), facts.sizes[product.inner]
+    is_whole = unit is not None and facts.sizes[loops[0]] % unit.m == terms % unit.k == 0 and terms > unit.k
+    return (product, unit) if unit is not None and is_whole and unit.n == facts.lanes else None
+
+
+def _unit_of(facts: Facts, product: Product) -> Unit | None:
+    """What of the target multiplies such types, if copies of both operands would lie as it wants them."""
+    pairs = ((product.rows, product.left), (product.columns, product.right))
+    if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):
+        return None
+    kinds = (product.left.node.dtype, product.right.node.dtype, product.dtype)
+    return next((unit for unit in facts.target.units if (unit.a, unit.b, unit.c) == kinds), None)
+
+
+def _copy(
+    schedule: Schedule, is_along: bool, loops: tuple[str, str, str], unit: Unit, *, is_left: bool = False
+) -> None:
+    """How an operand is packed: as it lies where that is how the unit wants it, else turned or woven in registers;
+    `side` is empty where its loop has the lanes already."""
+    deep, near, side = loops
+    schedule.cut("unroll", near, unit.group)
+    if is_left and is_along:
+        schedule.cut("vectorize", deep, unit.k // unit.group)
+        return
+    if is_left or is_along:
+        schedule.cut("unroll", deep, unit.k // unit.group)
+    if side:
+        schedule.cut("vectorize", side, unit.m if is_left else unit.n)

@@ -1,0 +1,89 @@
+"""Loops over outputs are split where a gate changes its answer: joined tensors, borders, the last block.
+
+When: before expand. Why there: blocks, copies and lanes of a loop are cut and still ask one question. Most parts then
+hold whole blocks and need no gate; where an answer changes inside of a block, masks stay. Loops around sums, or around
+memory of the kernel's own, stay whole: their code would be there twice. In a part of one iteration the loop's number
+is a constant for values; the place that is written keeps the loop, so that one thread runs it.
+Guarantees: the same places are written, each once, with the same values. Tests: tests/compiler/test_partition_loops.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import prod
+
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, substitute
+
+from .kernel import in_order, iterations, order_of, output_loops, stored
+from .trim_loops import asked
+
+__all__ = ["partition_loops"]
+
+_MOST_NODES = 4000  # of all parts, copies included
+
+
+def partition_loops(ast: UOp) -> UOp:
+    """The kernel with output loops cut in parts."""
+    order, outputs = ast.toposort(), output_loops(ast)
+    if any(not store.src[0].ranges.issuperset(outputs) for store in ast.src):
+        return ast
+    around = {r for node in order if closed_ranges(node) or node.op in (Ops.AFTER, Ops.CARRY) for r in node.ranges}
+    inner = [loop for place, loop in enumerate(outputs) if around.isdisjoint(outputs[place:])]
+    copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
+    names = list(order_of(ast))
+    stores = _in_parts(ast.src, inner, names, _MOST_NODES // (copies * len(order)))
+    return ast if stores is ast.src else in_order(ast.replace(src=stores), names)
+
+
+def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], most: int) -> tuple[UOp, ...]:
+    """The stores once for each part of these loops, outermost first, but no more than so many times; the names of new
+    loops go behind the others."""
+    for place, loop in enumerate(loops):
+        ends, inner = _ends(stores, loop), loops[place + 1 :]
+        if not 0 < len(ends) < most:
+            continue
+        parts: list[UOp] = []
+        for first, last in pairwise((0, *ends, iterations(loop))):
+            begin = (first,) if loop.arg[1] == AxisKind.THREAD else ()
+            own = _named(loop, names, index_const(last - first), *begin)  # before those inside it
+            table = {r: _named(r, names, r.src[0]) for r in inner}
+            places = table | {loop: own + first}
+            values = table | {loop: index_const(first)} if last - first == 1 else places
+            part = stored(simplify(_moved(store, places, values)) for store in stores)
+            parts += _in_parts(part, list(table.values()), names, most // (len(ends) + 1))
+        return tuple(parts)
+    return stores
+
+
+def _moved(store: UOp, places: Mapping[UOp, UOp], values: Mapping[UOp, UOp]) -> UOp:
+    """The store with one table for where it goes, which keeps it in its loops, and one for all the rest."""
+    memory, place, *gate = store.src[0].src
+    there = store.src[0].replace(src=(memory, substitute(place, places), *(substitute(g, values) for g in gate)))
+    return store.replace(src=(there, substitute(store.src[1], values)))
+
+
+def _named(loop: UOp, names: list[str], size: UOp, *first: int) -> UOp:
+    """A new loop; of one that threads share, where in it this part begins."""
+    names.append(f"{loop.arg[0]}.p{len(names)}")
+    return loop.replace(src=(size,), arg=(names[-1], loop.arg[1], *first))
+
+
+def _ends(stores: tuple[UOp, ...], loop: UOp) -> list[int]:
+    """The iterations, but for the first, from which on the answer of a comparison is known or no longer known."""
+    found: set[int] = set()
+    if loop.arg[1] not in (AxisKind.LOOP, AxisKind.THREAD) or not loop.src[0].is_const:
+        return []
+    size = iterations(loop)
+    for node in {u for store in stores for u in store.toposort(stop=lambda u: loop not in u.ranges)}:
+        step, rest, offset = asked(node, loop)
+        if not step or any(loop in atom.ranges for atom in rest):
+            continue
+        bounds = [sorted(factor * int(bound) for bound in atom.bounds) for atom, factor in rest.items()]
+        least, most = (offset + sum(b[side] for b in bounds) for side in (0, 1))
+        if step < 0:  # asked the other way round: not (-x - 1 < 0)
+            least, most = -1 - most, -1 - least
+        ends = [min(max(-(edge // abs(step)), 0), size) for edge in (most, least)]  # before: step * loop + edge < 0
+        if 2 * (ends[1] - ends[0]) <= size:  # and not known in most of the loop
+            found.update(ends)
+    return sorted(found - {0, size})

@@ -1,0 +1,399 @@
+"""From a closed tensor graph to kernels in order: fuse, build each body, order by what is read and written.
+
+When: once per new graph structure; the result is kept by the caller and reused for every graph of the same structure.
+Assumes: the data of the graph are PARAM(slot, numel) nodes. Guarantees: each kernel is a SINK of STOREs over its own
+PARAMs with locally numbered slots, so equal kernels of different layers are the same node; an assignment writes in
+place only where nobody can see the difference. Tests: tests/compiler/test_plan_kernels.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from kernmill.ir import (
+    BufferPlan,
+    CheckItem,
+    Copy,
+    GraphPlan,
+    Group,
+    Kernel,
+    Op,
+    Ops,
+    UOp,
+    dtypes,
+    memory_of,
+    numel,
+    simplify,
+    static,
+    substitute,
+)
+
+from .fuse import Fusion, Kept, fuse, region_gate
+from .kernel import KernelInfo, numbered
+from .merge_kernels import merge_kernels
+from .rangeify import TRUE, Use
+from .reduce_loops import tidy_reduce_loops
+from .split_reduce import neutral_element, split_reduces
+
+__all__ = ["plan_kernels"]
+
+_TRANSPARENT = frozenset({Ops.RESHAPE, Ops.DETACH, Ops.CHECK, Ops.CONTIGUOUS})
+
+
+def plan_kernels(
+    roots: Sequence[UOp], devices: Sequence[str], in_place: frozenset[int], default_device: str
+) -> GraphPlan:
+    """Kernels for `roots`, a closed graph whose PARAM slot i lives on devices[i].
+
+    `in_place` are the slots that an ASSIGN may overwrite: nobody outside this graph will read their old values.
+    """
+    roots = split_reduces(roots)
+    refused: set[UOp] = set()
+    while True:
+        builder = _Builder(list(roots), devices, in_place, default_device, refused)
+        plan = builder.run()
+        clash = builder.clashes()
+        if not clash:
+            plan.items = merge_kernels(plan)
+            return plan
+        refused |= clash
+
+
+def _base(node: UOp) -> UOp:
+    """The node whose memory a root can share: reshapes keep the row-major values."""
+    while node.op in _TRANSPARENT and not (node.op is Ops.CONTIGUOUS and _is_view(node.src[0])):
+        node = node.src[0]
+    return node
+
+
+def _is_view(node: UOp) -> bool:
+    return node.op.group is Group.MOVEMENT and node.op is not Ops.RESHAPE
+
+
+@dataclass(slots=True)
+class _Builder:
+    """One try: which assignments are in place is fixed at the start and checked at the end."""
+
+    roots: list[UOp]
+    devices: Sequence[str]
+    in_place: frozenset[int]
+    default_device: str
+    refused: set[UOp]
+    plan: GraphPlan = field(default_factory=GraphPlan)
+    buffer_of: dict[UOp, int] = field(default_factory=dict[UOp, int])  # node with memory -> buffer
+    targets: dict[UOp, int] = field(default_factory=dict[UOp, int])  # in-place ASSIGN -> buffer it writes
+    values: dict[tuple[UOp, Use], UOp] = field(default_factory=dict[tuple[UOp, Use], UOp])
+    slots: list[dict[int, int]] = field(default_factory=list[dict[int, int]])  # of each kernel: buffer -> slot
+    finished: dict[Hashable, tuple[UOp, tuple[int, ...]]] = field(
+        default_factory=dict[Hashable, "tuple[UOp, tuple[int, ...]]"]
+    )  # a body as it was built -> the kernel, and the order of its slots
+    kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
+    device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
+    reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> nodes it reads
+    waits: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> roots that run before it
+    is_stuck: bool = False
+
+    def run(self) -> GraphPlan:
+        sink = UOp(Ops.SINK, dtypes.void, tuple(self.roots))
+        order = sink.toposort()
+        bases = [_base(root) for root in self.roots]
+        checks = [node for node in order if node.op is Ops.CHECK]
+        forced = {node for node in bases if node.op is not Ops.PARAM}
+        for node in order:
+            if node.op in (Ops.CONTIGUOUS, Ops.ASSIGN, Ops.COPY) and _base(node).op is not Ops.PARAM:
+                forced.add(node if node.op is not Ops.CONTIGUOUS else _base(node))
+            if node.op is Ops.COPY and node.src[0].op is not Ops.PARAM:
+                forced.add(node.src[0])
+        forced |= {_base(check.src[1]) for check in checks if _base(check.src[1]).op is not Ops.PARAM}
+        self._inputs(order)
+        fusion = fuse(
+            UOp(Ops.SINK, dtypes.void, (*bases, *(_base(c.src[1]) for c in checks))), forced, self._targets(order)
+        )
+        self._allocate(fusion)
+        self._bodies(fusion)
+        self._order(fusion)
+        self.plan.results = [self.buffer_of[base] for base in bases]
+        self.plan.checks = [CheckItem(self.buffer_of[_base(c.src[1])], str(c.arg)) for c in checks]
+        for number in (*self.plan.results, *(check.buffer for check in self.plan.checks)):
+            self.plan.buffers[number].is_output = True
+        return self.plan
+
+    def _inputs(self, order: list[UOp]) -> None:
+        for node in order:
+            if node.op is Ops.PARAM:
+                slot, count = int(node.arg[0]), node.arg[1]
+                self.buffer_of[node] = self._new(node, int(static((count,))[0]), self.devices[slot], slot)
+                self.device_of[node] = self.devices[slot]
+            elif node.op is Ops.COPY:
+                self.device_of[node] = node.arg
+            else:
+                self.device_of[node] = next((d for s in node.src if (d := self.device_of[s])), None)
+
+    def _new(self, node: UOp, count: int, device: str, slot: int | None = None) -> int:
+        self.plan.buffers.append(BufferPlan(node.dtype, count, device, slot))
+        return len(self.plan.buffers) - 1
+
+    def _targets(self, order: list[UOp]) -> frozenset[UOp]:
+        """The ASSIGNs that may write over their old value."""
+        readers: dict[UOp, int] = {}
+        for node in order:
+            for s in node.src:
+                readers[s] = readers.get(s, 0) + 1
+        taken: set[UOp] = set()
+        for node in order:
+            if node.op is not Ops.ASSIGN or node in self.refused:
+                continue
+            old = _base(node.src[0])
+            if old in taken:
+                continue  # two assignments to one old value: only one may overwrite it
+            taken.add(old)
+            if (old.op is Ops.PARAM and old.arg[0] in self.in_place) or (
+                old in self.targets and readers[node.src[0]] == 1
+            ):
+                self.targets[node] = self.targets.get(old, self.buffer_of.get(old, -1))
+        return frozenset(self.targets)
+
+    def _allocate(self, fusion: Fusion) -> None:
+        for kernel in fusion.roots:
+            node = kernel.node
+            if node in self.targets:
+                self.buffer_of[node] = self.targets[node]
+            else:
+                self.buffer_of[node] = self._new(node, _count(node), self.device_of.get(node) or self.default_device)
+        self.slots = [{self.buffer_of[kernel.node]: 0} for kernel in fusion.roots]
+
+    # --- bodies
+    def _bodies(self, fusion: Fusion) -> None:
+        outer = UOp.current_origin
+        try:
+            for node in fusion.order:
+                if node.op is not Ops.SINK:
+                    UOp.current_origin = node.origin  # what is built for a node comes from the node's line
+                    self._body(node, fusion)
+        finally:
+            UOp.current_origin = outer
+
+    def _body(self, node: UOp, fusion: Fusion) -> None:
+        number = fusion.kernel_of.get(node)
+        if number is not None:
+            self._finish(node, number, fusion)
+        elif node in fusion.kept:
+            self._keep(node, fusion.kept[node], fusion)
+            return
+        for use in fusion.uses.get(node, ()):
+            key = (node, use)
+            if node in self.buffer_of:
+                self.values[key] = self._load(node, use, fusion)
+            elif key in fusion.below or node.op in (Ops.CONST, Ops.IOTA, Ops.VARIABLE):
+                self.values[key] = self._value(node, use, fusion)
+
+    def _keep(self, node: UOp, kept: Kept, fusion: Fusion) -> None:
+        """Memory of the kernel's own, filled by loops of its own; every use reads it from there."""
+        sizes = tuple(node.shape[axis] for axis in kept.axes)
+        memory = UOp(Ops.LOCAL, node.dtype, kept.around, (str(kept.loops[0].arg[0]), int(static((numel(sizes),))[0])))
+        place = UOp(Ops.INDEX, node.dtype, (memory, fusion.places.flat(kept.loops, sizes)))
+        store = UOp(Ops.STORE, dtypes.void, (place, self._value(node, kept.use, fusion)))
+        filled = UOp(Ops.AFTER, node.dtype, (memory, store, *kept.loops), 1)
+        for use in fusion.uses[node]:
+            here = fusion.places.flat(tuple(use.place[axis] for axis in kept.axes), sizes)
+            self.values[node, use] = UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (filled, here)),))
+
+    def _load(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
+        count = _count(node)
+        place = (self._memory(node, use.kernel), fusion.places.flat(use.place, node.shape))
+        low, high = place[1].bounds
+        is_inside = use.gate is TRUE or (low >= 0 and high < count)  # what is read outside is not used
+        gate = () if is_inside else (use.gate,)
+        return UOp(Ops.LOAD, node.dtype, (UOp(Ops.INDEX, node.dtype, (*place, *gate)),))
+
+    def _value(self, node: UOp, use: Use, fusion: Fusion) -> UOp:
+        match node.op:
+            case Ops.CONST | Ops.VARIABLE:
+                return node
+            case Ops.IOTA:
+                return use.place[0].cast(node.dtype)
+        below = fusion.below[node, use]
+        src = [self.values[s, u] for s, u in zip(node.src, below, strict=False) if u is not None]
+        if node.op.group is Group.MOVEMENT:
+            gated = below[0] is not None and below[0].gate is not use.gate
+            return below[0].gate.where(src[0], 0) if gated and below[0] is not None else src[0]
+        match node.op:
+            case Ops.REDUCE:
+                return reduction(node.arg[0], src[0], fusion.reduce_loops[node, use])
+            case Ops.ASSIGN if node not in self.targets:
+                if node.arg is None:
+                    return src[1]
+                return region_gate(node, use.place)[0].where(src[1], src[0])
+            case Ops.TAKE | Ops.COPY | Ops.CHECK | Ops.DETACH | Ops.CONTIGUOUS | Ops.ASSIGN:
+                return src[0]
+            case Ops.CDIV | Ops.CMOD:
+                return UOp(node.op, node.dtype, (src[0], _divisor(*src)))
+        return UOp(node.op, node.dtype, tuple(src))
+
+    def _finish(self, node: UOp, number: int, fusion: Fusion) -> None:
+        """The kernel of a node: a STORE of its value at its place, with locally numbered buffers."""
+        if node.op is Ops.COPY:
+            return
+        kernel = fusion.roots[number]
+        use = Use(number, kernel.index, TRUE)
+        value = self._value(node, use, fusion)
+        place = kernel.index
+        if node in self.targets and node.arg is not None:
+            place = tuple(i * step + start for i, (start, _, step) in zip(place, node.arg, strict=True))
+        target = UOp(Ops.INDEX, node.dtype, (self._memory(node, number), fusion.places.flat(place, node.shape)))
+        ast = UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)),))
+        if kernel.has_takes:
+            ast = _insert_taken(ast, fusion, self.values)
+        found = self.finished.get((ast, kernel.loops))
+        if found is None:  # else an equal layer has the same kernel
+            found = self.finished[ast, kernel.loops] = _finished(ast, kernel.loops)
+        buffers = list(self.slots[number])
+        device = self.device_of.get(node) or self.default_device
+        used = tuple(buffers[slot] for slot in found[1])
+        self.kernels[node] = Kernel.of(found[0], used, (self.buffer_of[node],), device, node.origin)
+
+    def _memory(self, node: UOp, kernel: int) -> UOp:
+        """The buffer of a node in the body of a kernel: numbered as that meets them, so that equal layers are equal."""
+        slots = self.slots[kernel]
+        slot = slots.setdefault(self.buffer_of[node], len(slots))
+        return UOp(Ops.PARAM, node.dtype, (), (slot, _count(node)))
+
+    # --- order
+    def _order(self, fusion: Fusion) -> None:
+        """Producers before readers, readers of an old value before the kernel that overwrites it."""
+        self.reads = {k.node: _data_below(k.node, self.buffer_of) for k in fusion.roots}
+        self.waits = waits = self._waits()
+        done: set[UOp] = set()
+        pending = [k.node for k in reversed(fusion.roots)]
+        while pending:
+            ready = next((node for node in pending if waits[node] <= done), None)
+            if ready is None:  # a clash, which clashes() names
+                self.is_stuck, ready = True, pending[0]
+            pending.remove(ready)
+            done.add(ready)
+            loops = fusion.roots[fusion.kernel_of[ready]].loops
+            if all(loop.src[0].bounds != (0, 0) for loop in loops):
+                copy = Copy(self.buffer_of[ready.src[0]], self.buffer_of[ready]) if ready.op is Ops.COPY else None
+                self.plan.items.append(copy or self.kernels[ready])
+
+    def _waits(self) -> dict[UOp, set[UOp]]:
+        waits = {node: {s for s in below if s in self.reads} for node, below in self.reads.items()}
+        for node in self.targets:
+            old = _base(node.src[0])
+            for reader, below in self.reads.items():
+                if reader is not node and old in below:
+                    waits[node].add(reader)
+        return waits
+
+    def clashes(self) -> set[UOp]:
+        """In-place assignments that somebody would notice: an old value read afterwards, or elsewhere by itself."""
+        clash: set[UOp] = set()
+        kept = {_base(root) for root in self.roots}  # an old value that is itself asked for
+        for node, target in self.targets.items():
+            old = _base(node.src[0])
+            if old.op is Ops.PARAM and old in kept:
+                clash.add(node)
+            if node in self.kernels and not _reads_only_its_place(self.kernels[node], target):
+                clash.add(node)
+            for reader, below in self.reads.items():
+                if reader is not node and old in below and _depends(reader, node, self.reads):
+                    clash.add(node)
+        if self.is_stuck and not clash:  # some overwrite what the others still read: one of them goes elsewhere
+            clash = {next(node for node in self.targets if _depends(node, node, self.waits))}
+        return clash
+
+
+def _divisor(a: UOp, b: UOp) -> UOp:
+    """`b` where the divide instruction takes it, else 1: idle lanes hold 0, and a WHERE computes both branches."""
+    bad = b.eq(0)
+    if a.dtype.min:
+        bad = bad | (b.eq(-1) & a.eq(int(a.dtype.min)))
+    return bad.where(1, b)
+
+
+def _depends(node: UOp, on: UOp, reads: dict[UOp, set[UOp]]) -> bool:
+    seen: set[UOp] = set()
+    stack = [node]
+    while stack:
+        for below in reads.get(stack.pop(), ()):
+            if below is on:
+                return True
+            if below not in seen:
+                seen.add(below)
+                stack.append(below)
+    return False
+
+
+def _data_below(node: UOp, buffer_of: dict[UOp, int]) -> set[UOp]:
+    """The nodes with memory that the kernel of `node` may read."""
+    below = (u for s in node.src for u in s.toposort(stop=buffer_of.__contains__))
+    return {u for u in below if u in buffer_of}
+
+
+def _reads_only_its_place(kernel: Kernel, target: int) -> bool:
+    own, order = kernel.ast.src[0].src[0], kernel.ast.toposort()
+    slots = {slot for slot, number in enumerate(kernel.buffers) if number == target}
+    inside_reduce = {n for r in order if r.op is Ops.REDUCE for n in r.toposort()}
+    reads = [node for node in order if node.op is Ops.LOAD and memory_of(node.src[0]).arg[0] in slots]
+    return all(read.src[0] is own and read not in inside_reduce for read in reads)
+
+
+def _count(node: UOp) -> int:
+    return int(static((numel(node.shape),))[0])
+
+
+def _finished(ast: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[int, ...]]:
+    """The kernel of a body, and which of the body's slots became slot 0, 1, ..: the output first, then as read."""
+    ast, slots = numbered(tidy_reduce_loops(simplify(ast)))
+    info = KernelInfo(_name(ast, loops), tuple(str(r.arg[0]) for r in loops))
+    return ast.replace(arg=info), slots
+
+
+def _insert_taken(ast: UOp, fusion: Fusion, values: dict[tuple[UOp, Use], UOp]) -> UOp:
+    """Stand-ins of TAKE become the taken value, kept inside the axis whatever memory holds (CHECK reports it)."""
+    while True:
+        found = [node for node in ast.toposort() if node in fusion.taken]
+        if not found:
+            return ast
+        table: dict[UOp, UOp] = {}
+        for stand_in in found:
+            value = values[fusion.taken[stand_in]].cast(dtypes.index)
+            last = stand_in.arg[2]
+            table[stand_in] = value.alu(Ops.MAX, 0).alu(Ops.MIN, last)
+        ast = substitute(ast, table)
+
+
+def reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> UOp:
+    """A REDUCE in a kernel: over no elements the neutral one; a sum inside a sum is one sum over all loops."""
+    if any(r.src[0].is_const and r.src[0].arg == 0 for r in loops):
+        return neutral_element(op, value)
+    gate: UOp | None = None
+    inner = value
+    if value.op is Ops.WHERE and op is Ops.ADD and value.src[2].is_const and value.src[2].arg == 0:
+        gate, inner = value.src[0], value.src[1]
+    if inner.op is Ops.REDUCE and inner.arg == (op, 1):
+        body, inner_loops = inner.src[0], inner.src[1:]
+        if gate is not None:
+            body = gate.where(body, 0)
+        return UOp(Ops.REDUCE, value.dtype, (body, *loops, *inner_loops), (op, 1))
+    return UOp(Ops.REDUCE, value.dtype, (value, *loops), (op, 1))
+
+
+_WORDS = {Ops.ADD: "sum", Ops.MUL: "prod", Ops.MAX: "max", Ops.MIN: "min", Ops.AND: "all", Ops.OR: "any",
+          Ops.XOR: "parity"}  # fmt: skip
+
+
+def _name(ast: UOp, loops: tuple[UOp, ...]) -> str:
+    """What it does and over which sizes: `sum_512x512_k512`, `map_128x784`."""
+    reduces = [node for node in ast.toposort() if node.op is Ops.REDUCE]
+    words = list(dict.fromkeys(_WORDS[node.arg[0]] for node in reduces)) or ["map"]
+    sizes = "x".join(_size(r) for r in loops) or "1"
+    inner = dict.fromkeys(r for node in reduces for r in node.src[node.arg[1] :])
+    tail = "_k" + "x".join(_size(r) for r in inner) if inner else ""
+    return f"{'_'.join(words)}_{sizes}{tail}"
+
+
+def _size(r: UOp) -> str:
+    size = simplify(r.src[0])
+    return str(size.arg) if size.op is Ops.CONST else f"n{size.bounds[1]}"  # known at launch: the greatest

@@ -1,0 +1,164 @@
+"""The work-items of a group: who runs which iteration, who fills shared memory, and where all wait for each other.
+
+`share_work`, when: once loops have been cut and trimmed, before they are copied out. Every value then changes with
+at most one LOCAL loop, whose variable is the item's number: output loops become digits of it, and an AFTER that closes
+LOCAL loops becomes an array that the items fill together. What stands outside of LOCAL loops is computed by every item
+alike; only item 0 stores it.
+
+`place_barriers`, when: the list is written. Why there: only the list says what really runs between a store and the load
+that reads it. A loop whose every iteration fills an array again waits twice. Tests: tests/compiler/test_share_work.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TypeAlias
+
+from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, substitute
+
+from .kernel import in_order, order_of, output_loops
+from .optimize.staging import gated, step_of
+
+__all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]
+
+_COPIED = 8  # rounds of a copy to shared memory that are written out, so that their loads are under way together
+
+
+def share_work(ast: UOp) -> UOp:
+    """The kernel with one LOCAL loop around what differs from item to item."""
+    order = ast.toposort()
+    fills = [node for node in order if fills_shared(node)]
+    outputs = [loop for loop in output_loops(ast) if is_local(loop)]
+    if not outputs and not fills:
+        return ast
+    count = prod(int(loop.src[0].arg) for loop in outputs)
+    made = [fill for fill in fills if not (outputs and _is_copy(fill))]  # a copy is dealt out to however many there are
+    group = max(count, *(prod(int(r.src[0].arg) for r in closed_ranges(fill) if is_local(r)) for fill in made), 1)
+    item = make_range("item", count if outputs else group, AxisKind.LOCAL)
+    done: dict[UOp, UOp] = _digits(outputs, item)
+    shared = {memory_of(fill) for fill in fills}
+    for node in order:
+        if node in done:
+            continue
+        src = tuple(item if node.op is Ops.LOCAL and s in outputs else done[s] for s in node.src)
+        new = node.replace(src=src)
+        if node.op is Ops.LOCAL:  # made anew for two digits of an item: once for the item
+            new = new.replace(src=tuple(dict.fromkeys(src)))
+        if node in shared:
+            new = new.replace(arg=(*node.arg, "shared"))
+        elif node in fills:
+            new = _dealt(new, group, fills.index(node))
+        elif node in ast.src and not any(is_local(r) for r in node.ranges):
+            new = new.replace(src=(gated(src[0], item < 1), *src[1:]))
+        done[node] = new
+    own = {loop.arg[0] for loop in outputs}
+    left = (name for name in order_of(ast) if name not in own)
+    return in_order(done[ast], (*left, "item"))  # what they share is around it
+
+
+def fills_shared(node: UOp) -> bool:
+    """Whether the items of a group fill an array together here."""
+    return node.op is Ops.AFTER and any(is_local(loop) for loop in closed_ranges(node))
+
+
+def _is_copy(fill: UOp) -> bool:
+    return fill.src[1].src[1].op is Ops.LOAD
+
+
+def is_local(loop: UOp) -> bool:
+    """Whether the items of a group run a loop."""
+    return bool(loop.arg[1] == AxisKind.LOCAL)
+
+
+def _digits(loops: Sequence[UOp], number: UOp) -> dict[UOp, UOp]:
+    """The loops as digits of a number, the last one counting fastest."""
+    table: dict[UOp, UOp] = {}
+    inner = 1
+    for loop in reversed(loops):
+        digit = number // inner if inner > 1 else number
+        inner *= int(loop.src[0].arg)
+        table[loop] = digit if loop is loops[0] else digit % int(loop.src[0].arg)
+    return table
+
+
+def _dealt(node: UOp, group: int, number: int) -> UOp:
+    """The loops that fill an array dealt out to the items, neighbours reading what lies side by side."""
+    closed, effects = closed_ranges(node), node.src[1 : 1 + node.arg]
+    inside = effects[0].src[1].toposort(stop=lambda u: u.op is Ops.AFTER)
+    places = [u.src[0].src[1] for u in inside if u.op is Ops.LOAD]
+    dealt = [loop for loop in closed if loop.arg[1] != AxisKind.VECTOR and loop.src[0].is_const]
+    far = {loop: min((s for p in places if (s := step_of(p, loop))), default=1 << 62) for loop in dealt}
+    dealt.sort(key=lambda loop: -far[loop])
+    total = prod(int(loop.src[0].arg) for loop in dealt)
+    item = make_range(f"item{number}", min(total, group), AxisKind.LOCAL)
+    place, loops, rounds = item, [item], -(-total // group)
+    if rounds > 1:
+        is_copy = effects[0].src[1].op is Ops.LOAD
+        kind = AxisKind.UNROLL if is_copy and rounds <= _COPIED else AxisKind.REDUCE
+        loops.append(make_range(f"round{number}", rounds, kind))
+        place = loops[1] * group + item
+    is_whole = rounds == 1 or total % group == 0
+    here, there = _digits(dealt, place), _digits(dealt, place if is_whole else place.alu(Ops.MIN, total - 1))
+    new: list[UOp] = []
+    for store in effects:
+        target = substitute(store.src[0], here)
+        new.append(
+            store.replace(src=(target if is_whole else gated(target, place < total), substitute(store.src[1], there)))
+        )
+    return node.replace(src=(node.src[0], *new, *loops, *(loop for loop in closed if loop not in dealt)))
+
+
+# --- barriers ---------------------------------------------------------------------------------------------------------
+_Touched: TypeAlias = "set[tuple[UOp, bool]]"  # shared arrays; whether they are written
+
+
+def place_barriers(uops: list[UOp]) -> list[UOp]:
+    """The list with a BARRIER wherever an item may touch what another one wrote, or write what another one reads.
+
+    Raises:
+        CompileError: one would stand where some items never come by.
+    """
+    out: list[UOp] = []
+    group = max((int(u.src[0].arg) for u in uops if u.op is Ops.RANGE and is_local(u)), default=0)
+    _walk(uops, group, set(), out)
+    return out
+
+
+def _walk(uops: Sequence[UOp], group: int, before: _Touched, out: list[UOp]) -> None:
+    """One block; `before` is what was touched since all items last waited for each other, and is kept up to date."""
+    for part in _parts(uops):
+        loop, body, mine = part[0], part[1:-1], _touched(part)
+        if mine and any(u.op is Ops.RANGE and is_local(u) for u in body):
+            if loop.src[0].arg != group if is_local(loop) else any(is_local(r) for r in loop.src[0].ranges):
+                raise CompileError(
+                    f"the work-items of a group share memory inside the loop {loop.arg[0]}, which not all run alike"
+                )
+            if loop.arg[1] not in (AxisKind.GLOBAL, AxisKind.LOCAL):  # an iteration comes after another one
+                last = set(before)
+                _walk(body, group, last, [])
+                before |= last
+            out.append(loop)
+            _walk(body, group, before, out)
+            out.append(part[-1])
+            continue
+        if any(one == other and (is_written or writes) for one, is_written in before for other, writes in mine):
+            out.append(UOp(Ops.BARRIER, dtypes.void, (), sum(u.op is Ops.BARRIER for u in out)))
+            before.clear()
+        before |= mine
+        out += part
+
+
+def _parts(uops: Sequence[UOp]) -> Iterator[Sequence[UOp]]:
+    """Each node of a block, a loop with all that it holds as one."""
+    start = depth = 0
+    for at, u in enumerate(uops):
+        depth += (u.op is Ops.RANGE) - (u.op is Ops.END)
+        if not depth:
+            yield uops[start : at + 1]
+            start = at + 1
+
+
+def _touched(uops: Sequence[UOp]) -> _Touched:
+    places = [(memory_of(u.src[0]), u.op is Ops.STORE) for u in uops if u.op in (Ops.LOAD, Ops.STORE)]
+    return {place for place in places if "shared" in place[0].arg}

@@ -1,0 +1,142 @@
+"""Loops end where their gates say that nothing is left: outside the triangle of a causal mask nothing is computed.
+
+When: first of the list, once loops have been cut. Why there: a tile ends where its last row does, so its rows must be
+known. A sum over where(g, value, neutral) needs no iteration in which g is false for all its rows; a row that a kernel
+keeps needs no element that nobody reads. Guarantees: the same results; a loop may depend on the loops around it. Tests:
+tests/compiler/test_trim_loops.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from math import prod
+
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
+
+from .kernel import conjuncts, iterations
+from .linearize import loop_paths
+from .share_work import fills_shared
+from .split_reduce import neutral_element
+
+__all__ = ["asked", "gate_of", "greatest", "trim_loops"]
+
+_LEAST = 16  # iterations, each of its copies one; a shorter loop is not worth a test of its end
+
+
+def trim_loops(ast: UOp) -> UOp:
+    """The kernel with loops that stop early."""
+    order = ast.toposort()
+    if not any(node.op is Ops.REDUCE and gate_of(node) is not None for node in order):
+        return ast
+    paths = loop_paths(ast)
+    together = {r for node in order if fills_shared(node) for r in (*node.ranges, *closed_ranges(node))}
+    limits: dict[UOp, UOp] = {}
+    closers: dict[UOp, list[UOp]] = {}
+    for node in order:
+        for loop in closed_ranges(node):
+            closers.setdefault(loop, []).append(node)
+    seen: set[UOp] = set()
+    for node in reversed(order):  # who reads a kept row comes before who fills it
+        seen.add(node)
+        for loop in closed_ranges(node):
+            is_fixed = loop in together or loop.arg[1] != AxisKind.REDUCE or not loop.src[0].is_const
+            if is_fixed or loop.src[0].arg < 2 or iterations(loop) * _copies(node) < _LEAST:
+                continue
+            around = set(paths[loop][:-1])
+            if loop in limits or any(later not in seen for later in closers[loop]):
+                continue
+            found = [
+                _sum_limit(c, loop, around) if c.op is Ops.REDUCE else _row_limit(c, loop, around, limits, order)
+                for c in closers[loop]
+            ]
+            ends = [limit for limit in dict.fromkeys(found) if limit is not None]
+            own = {r for closer in closers[loop] for r in closed_ranges(closer)}
+            if None not in found and (len(ends) == 1 or all(own.isdisjoint(end.ranges) for end in ends)):
+                limits[loop] = simplify(reduce(lambda a, b: a.alu(Ops.MAX, b), ends).alu(Ops.MIN, loop.src[0]))
+    table: dict[UOp, UOp] = {}
+    for loop in sorted(limits, key=lambda loop: len(paths[loop])):  # an end may name a loop around, itself trimmed
+        table[loop] = loop.replace(src=(substitute(limits[loop], table),))
+    return simplify(substitute(ast, table))
+
+
+def _copies(node: UOp) -> int:
+    return prod(iterations(r) for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL)
+
+
+def gate_of(node: UOp) -> UOp | None:
+    """The condition outside which a REDUCE folds nothing but neutral elements."""
+    value = node.src[0]
+    if node.arg[1] != 1 or value.op is not Ops.WHERE:
+        return None
+    neutral = neutral_element(node.arg[0], value)
+    return value.src[0] if value.src[2] is neutral else None
+
+
+def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
+    """How many iterations can still have an open gate, seen from the loops around."""
+    gate = gate_of(node) if node.op is Ops.REDUCE else None
+    least: UOp | None = None
+    for part in conjuncts(gate):
+        step, atoms, offset = asked(part, loop)
+        if step <= 0:
+            continue
+        rest = greatest({atom: -k for atom, k in atoms.items()}, -offset, around, {})
+        if rest is not None:  # step * loop < rest
+            limit = simplify((rest + (step - 1)) // step)
+            least = limit if least is None else least.alu(Ops.MIN, limit)
+    return least
+
+
+def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], order: list[UOp]) -> UOp | None:
+    """How many iterations fill what somebody reads."""
+    filled = linear(node.src[1].src[0].src[1])[0]
+    step = filled.get(loop, 0)
+    reads = [u.src[1] for u in order if u.op is Ops.INDEX and u.src[0] is node]
+    if node.arg != 1 or step <= 0 or not reads:
+        return None
+    last: UOp | None = None
+    for read in reads:
+        terms, offset = linear(read)
+        if not any(atom in limits for atom in terms):
+            return None
+        terms = {atom: k for atom, k in terms.items() if filled.get(atom) != k}  # copies and lanes, the same for both
+        most = greatest(terms, offset, around, limits)
+        if most is None:
+            return None
+        last = most if last is None or most is last else last.alu(Ops.MAX, most)
+    assert last is not None
+    return simplify(last // step + 1)
+
+
+def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:
+    """The most that a sum can be, as an expression in the loops around."""
+    total = index_const(offset)
+    for atom, factor in terms.items():
+        if atom.op is Ops.MIN and atom.src[1].is_const:  # past its end an output loop is clamped
+            sign, (inner, shift) = (1 if factor > 0 else -1), linear(atom.src[0])
+            most = greatest({a: sign * k for a, k in inner.items()}, sign * shift, around, limits)
+            if most is None:
+                return None
+            end = index_const(sign * atom.src[1].arg)
+            total = total + most.alu(Ops.MIN if sign > 0 else Ops.MAX, end) * abs(factor)
+        elif atom in around and atom not in limits:
+            total = total + atom * factor
+        elif atom in limits and limits[atom].ranges <= around:
+            if factor < 0:
+                return None
+            total = total + (limits[atom] - 1) * factor
+        elif atom.op is Ops.RANGE:
+            low, high = atom.bounds
+            total = total + factor * (high if factor > 0 else low)
+        else:
+            return None
+    return simplify(total)
+
+
+def asked(part: UOp, loop: UOp) -> tuple[int, dict[UOp, int], int]:
+    """Of a comparison of places: step * loop + the sum of the atoms + offset < 0; a step of 0 for anything else."""
+    if part.op not in (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX) or part.src[0].dtype.kind.value != "index":
+        return 0, {}, 0
+    terms, offset = linear(part.src[0] - part.src[1])
+    return terms.get(loop, 0), {atom: k for atom, k in terms.items() if atom is not loop}, offset - (part.op is Ops.LE)

@@ -1,0 +1,52 @@
+"""class Undo: what a call that ran out of memory has changed, put back: tensors, their gradients, what places hold."""
+
+from __future__ import annotations
+
+from kernmill.ir import UOp
+from kernmill.runtime import STALE
+
+from .guards import Guard, Walk
+from .pytree import Parts, contents, kind_of
+from .tensor_memory import Holders
+
+__all__ = ["Undo"]
+
+
+class Undo:
+    """How what a captured function reaches is before a call. Python's own values, such as a number that it counts up,
+    are not put back."""
+
+    def __init__(self, name: str, walk: Walk, parts: Parts) -> None:
+        self._name, self._walk, self._holders = name, walk, Holders(parts)
+        tensors = {id(t): t for t in (*walk.tensors.values(), *parts.tensors)}.values()
+        self._before = [(t, t.uop, t._device, t.requires_grad, t.grad) for t in tensors]
+
+    def put_back(self) -> str:
+        """Everything as it was, or nothing, where memory has other values already. What the user is to know of it."""
+        if any(tensor.uop is not uop and _is_overwritten(uop) for tensor, uop, *_ in self._before):
+            return f"jit: {self._name} had realized a part of what it assigned: that stays, and the rest is still due."
+        for tensor, uop, device, requires_grad, grad in self._before:
+            if tensor.uop is not uop:
+                tensor._put(uop)
+            tensor._device, tensor.requires_grad, tensor.grad = device, requires_grad, grad
+        for number, kind, before, _ in [*self._holders.changed()]:
+            kind.fill(self._holders.parts.holders[number], list(before), list(before.values()))
+        self._put_back_places()
+        kept = Guard(self._walk).explain()
+        exception = f", but {kept!r}" if kept else ""
+        return f"jit: all is as it was before this call of {self._name}{exception}."
+
+    def _put_back_places(self) -> None:
+        """What containers hold, then what stands at other places."""
+        for container, before in self._walk.containers.values():
+            kind = kind_of(container)
+            if kind is not None and [*map(id, contents(container, kind).values())] != [*map(id, before.values())]:
+                kind.fill(container, list(before), list(before.values()))
+        for place, tensor in self._walk.tensors.items():
+            if place not in self._walk.owners and not place.endswith(".grad"):  # in a tuple; of a tensor
+                exec(f"{place} = before", {**self._walk.scope, "before": tensor})
+
+
+def _is_overwritten(uop: UOp) -> bool:
+    """Whether what an expression reads is no longer in memory."""
+    return any(node.storage is STALE for node in uop.toposort(stop=lambda u: u.storage is not None))

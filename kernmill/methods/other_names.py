@@ -1,0 +1,86 @@
+"""What other libraries call a method of Tensor: a sentence with our name for it, once theirs was not found.
+
+One thing has one name here. What is asked for once in a program is found out once; nothing is looked up before.
+"""
+
+from __future__ import annotations
+
+__all__ = ["instead_of", "layer_instead_of", "module_instead_of"]
+
+_INSTEAD: dict[str, str] = {  # theirs: what is written here
+    "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y", "copy_": "x.assign(y)",
+    "fill_": "x.assign(number)", "zero_": "x.assign(0)", "fill": "x.assign(number)",
+    "normal_": "x.assign(Tensor.normal(*x.shape))", "uniform_": "x.assign(Tensor.uniform(*x.shape))", "t": "x.T",
+    "ravel": "x.flatten()", "dim": "x.ndim", "nelement": "x.numel()", "nbytes": "x.numel() * x.element_size()",
+    "itemsize": "x.element_size()", "narrow": "x[:, start : start + length]", "select": "x[:, i]",
+    "slice": "x[start:stop]", "expand_as": "x.expand(y.shape)", "view_as": "x.reshape(y.shape)",
+    "reshape_as": "x.reshape(y.shape)", "moveaxis": "x.movedim(from, to)", "swapdims": "x.swapaxes(a, b)",
+    "trace": "x.diagonal().sum()", "fliplr": "x.flip(1)", "flipud": "x.flip(0)", "kron": "einsum, then reshape",
+    "tensor_split": "x.split(sizes, axis)", "hsplit": "x.chunk(n, 1)", "vsplit": "x.chunk(n, 0)",
+    "astype": "x.cast(dtype)", "type": "x.cast(dtype)", "type_as": "x.cast(y.dtype)", "byte": "x.cast(dtypes.uint8)",
+    "copy": "x.clone()", "data": "x.detach()", "cpu": "x.to('LLVM'), or x.numpy()", "cuda": "x.to('CL')",
+    "is_cuda": "x.device", "is_contiguous": "x.contiguous(), where memory of its own is wanted",
+    "retain_grad": "loss.gradient(x)", "is_leaf": "x.requires_grad", "clamp_min": "x.clamp(min=low)",
+    "clamp_max": "x.clamp(max=high)", "absolute": "x.abs()", "negative": "-x", "positive": "x", "subtract": "x - y",
+    "multiply": "x * y", "divide": "x / y", "true_divide": "x / y", "power": "x ** y", "arctan": "x.atan()",
+    "arctan2": "x.atan2(y)", "arcsin": "x.asin()", "arccos": "x.acos()", "fix": "x.trunc()", "not_equal": "x != y",
+    "greater": "x > y", "less": "x < y", "hypot": "(x * x + y * y).sqrt()", "deg2rad": "x * (math.pi / 180)",
+    "rad2deg": "x * (180 / math.pi)", "isin": "(x.unsqueeze(-1) == values).any(-1)", "ptp": "x.max() - x.min()",
+    "logit": "(x / (1 - x)).log()", "std_mean": "x.std(), x.mean()", "aminmax": "x.min(), x.max()",
+    "glu": "a * b.sigmoid() with a, b = x.chunk(2, -1)", "addmm": "x + a @ b", "mv": "x @ v", "inner": "x @ y",
+    "vdot": "x @ y", "sum_to_size": "x.sum(axis, keepdim=True)", "index_fill": "x[index] = number",
+    "index_put": "x[index] = y", "put": "x[index] = y", "take": "x.flatten()[index]", "equal": "(x == y).all()",
+    "array_equal": "(x == y).all()", "layer_norm": "nn.LayerNorm(sizes)", "batch_norm": "nn.BatchNorm(channels)",
+    "group_norm": "nn.GroupNorm(groups, channels)", "embedding": "weight[index]", "unique": "np.unique(x)",
+    "searchsorted": "np.searchsorted(x, y)", "histc": "np.histogram(x, bins)", "argwhere": "np.argwhere(x)",
+    "inverse": "np.linalg.inv(x)", "inv": "np.linalg.inv(x)", "svd": "np.linalg.svd(x)", "det": "np.linalg.det(x)",
+    "values": "x, and for the places x.argmax(axis)", "indices": "x.argmax(axis)", "qr": "np.linalg.qr(x)",
+    "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)",
+}  # fmt: skip
+
+_LAYERS: dict[str, str] = {
+    "Flatten": "lambda x: x.flatten(1)", "Identity": "lambda x: x", "MaxPool2d": "lambda x: x.max_pool2d(2)",
+    "AvgPool2d": "lambda x: x.avg_pool2d(2)", "AdaptiveAvgPool2d": "lambda x: x.adaptive_avg_pool2d(1)",
+    "Softmax": "lambda x: x.softmax(-1)", "Upsample": "lambda x: x.interpolate(scale_factor=2)",
+    "ModuleList": "a list", "ModuleDict": "a dict", "ParameterList": "a list",
+    "Parameter": "Tensor(.., requires_grad=True)", "functional": "the methods of Tensor", "Dropout2d": "nn.Dropout(p)",
+    "CrossEntropyLoss": "predictions.cross_entropy(target)", "NLLLoss": "predictions.nll_loss(target)",
+    "MSELoss": "predictions.mse_loss(target)", "L1Loss": "predictions.l1_loss(target)",
+    "BCELoss": "predictions.binary_cross_entropy(target)", "KLDivLoss": "predictions.kl_div(target)",
+    "BCEWithLogitsLoss": "predictions.binary_cross_entropy_with_logits(target)",
+    "SmoothL1Loss": "predictions.smooth_l1_loss(target)", "HuberLoss": "predictions.huber_loss(target)",
+    "MultiheadAttention": "nn.MultiHeadAttention(embed_dim, num_heads)", "utils": "nn.optim.clip_grad_norm",
+    "LeakyReLU": "Tensor.leaky_relu", "LogSoftmax": "lambda x: x.log_softmax(-1)",
+}  # fmt: skip
+
+
+_MODULE: dict[str, str] = {
+    "zero_grad": "optimizer.zero_grad()", "register_buffer": "self.name = tensor", "add_module": "self.name = layer",
+    "register_parameter": "self.name = Tensor(.., requires_grad=True)", "children": "model.modules()",
+    "named_modules": "model.modules()", "apply": "for module in model.modules(): ..",
+    "requires_grad_": "for p in model.parameters(): p.requires_grad_(False)",
+    "to": "with Context(DEVICE=..) around what makes the model", "cuda": "with Context(DEVICE='CL') around it",
+    "half": "dtype=dtypes.float16 where layers are made", "bfloat16": "dtype=dtypes.bfloat16 where layers are made",
+}  # fmt: skip
+
+
+def module_instead_of(name: str) -> str:
+    """What to write for a method that nn.Module has not."""
+    return f" Write {_MODULE[name]}." if name in _MODULE else ""
+
+
+def instead_of(name: str, own: type) -> str:
+    """What to write for a method that Tensor has not, as a sentence; empty where nothing is known of it."""
+    stem = name.removesuffix("_")
+    if name in _INSTEAD:
+        return f" Write {_INSTEAD[name]}."
+    if name.endswith("_") and hasattr(own, stem) and not name.startswith("_"):
+        return f" Write x.assign(x.{stem}(..))."
+    return ""
+
+
+def layer_instead_of(name: str, own: type) -> str:
+    """What to write for a layer that nn has not: functions of a tensor are layers."""
+    if name in _LAYERS:
+        return f" Write {_LAYERS[name]}."
+    return f" Any function of a tensor is a layer: write Tensor.{name.lower()}." if hasattr(own, name.lower()) else ""

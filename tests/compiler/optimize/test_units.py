@@ -1,0 +1,115 @@
+"""The schedule for a matrix unit: every product that is large enough becomes MMAs, in any layout, with any tails."""
+
+from __future__ import annotations
+
+from itertools import product as every
+
+import pytest
+
+from kernmill.compiler import (
+    analyze,
+    choose_actions,
+    lower,
+    merge_loops,
+    show_schedule,
+    unit_rows_schedule,
+    unit_schedule,
+)
+from kernmill.ir import DType, Ops, UOp, dtypes, expand, permute, reshape, window
+from tests.compiler.kernels import VECTORS, attention, data, matmul, only, total
+from tests.compiler.tiles import BF16, F16, I8, TILES, U8, product
+
+SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (8, 40, 200), (200, 500, 9)]
+
+
+def test_the_schedule() -> None:
+    assert show_schedule(choose_actions(product((64, 512, 1024)), TILES)).splitlines() == [
+        "split i1 16",
+        "unroll i1 2",
+        "split i0 16",
+        "split k0 32",
+        "split k0.s 2",
+        "unroll i0 2",
+        "tensorize i0.s i1.s",
+        "split i1 16",
+        "vectorize i1.s 16",
+        "order i1 i1.ss i0 i0.s",
+        "stage 2 k0 i1.u k0.s i1.s' k0.s.s",
+        "stage 1 i0 k0 i0.u i0.s' k0.s k0.s.s",
+        "unroll k0.s.s' 2",
+        "vectorize i1.s'' 16",
+        "unroll k0.s.s'' 2",
+        "vectorize k0.s'' 16",
+        "thread i1",
+    ]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("turned", list(every((False, True), repeat=2)))
+def test_every_layout_becomes_tiles(sizes: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
+    uops = lower(product(sizes, turned=turned), TILES, is_checked=True)
+    assert sum(u.op is Ops.MMA for u in uops) in (1, 2, 4)
+    assert not any(u.op is Ops.FMA for u in uops)
+
+
+@pytest.mark.parametrize("pair", [(I8, I8), (I8, U8), (U8, I8), (U8, U8), (F16, F16)])
+def test_every_pair_of_types(pair: tuple[DType, DType]) -> None:
+    assert any(u.op is Ops.MMA for u in lower(product((32, 64, 32), pair), TILES, is_checked=True))
+
+
+@pytest.mark.parametrize("sizes", [(4, 96, 96), (96, 96, 7), (96, 15, 96)])
+def test_blocks_that_would_be_empty_for_the_most_part(sizes: tuple[int, int, int]) -> None:
+    assert unit_schedule(analyze(product(sizes), TILES)) is None
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_are_not_for_the_unit(stride: int) -> None:
+    """Named regression: a convolution of one channel in bfloat16. The copy of a window has one axis, not two."""
+    rows = window(data(0, 95 * stride + 64, dtype=BF16), 0, 64, stride).cast(dtypes.float32)
+    columns = data(1, 64, 96, dtype=BF16).cast(dtypes.float32)
+    for root in (matmul(rows, columns), matmul(permute(columns, (1, 0)), permute(rows, (1, 0)))):
+        assert unit_schedule(analyze(only(root), TILES)) is None
+        lower(only(root), TILES, is_checked=True)
+
+
+def test_an_operand_without_terms_is_not_for_the_unit() -> None:
+    """Named regression: sum over k of a[i] * b[k, j]. There is nothing to pack of a."""
+    a = expand(reshape(data(0, 64, dtype=BF16).cast(dtypes.float32), (64, 1, 1)), (64, 64, 96))
+    b = expand(reshape(data(1, 64, 96, dtype=BF16).cast(dtypes.float32), (1, 64, 96)), (64, 64, 96))
+    ast = only(total(a * b, 1))
+    assert unit_schedule(analyze(ast, TILES)) is None
+    lower(ast, TILES, is_checked=True)
+
+
+def test_few_rows_read_a_large_matrix_in_its_order() -> None:
+    assert unit_schedule(analyze(product((32, 2048, 2048)), TILES)) is None
+    assert unit_schedule(analyze(product((32, 2048, 2048), turned=(False, True)), TILES)) is not None
+    assert unit_schedule(analyze(product((64, 2048, 2048)), TILES)) is not None
+
+
+def rows_of(tokens: int, width: int, dtype: DType, keys: int = 256) -> UOp:
+    q, k, v = (data(slot, n, width, dtype=dtype) for slot, n in ((0, tokens), (1, keys), (2, keys)))
+    return only(attention(q, k, v))
+
+
+@pytest.mark.parametrize("tokens", [256, 263, 272, 278])
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_products_of_kept_rows(tokens: int, dtype: DType) -> None:
+    """Four keys with four queries, four columns with four queries; the kept row is an operand as it lies."""
+    uops = lower(merge_loops(rows_of(tokens, 64, dtype)), TILES, is_checked=True)
+    assert sum(u.op is Ops.MMA for u in uops) == 8
+    assert sum(u.op is Ops.LOCAL and u.dtype is dtype for u in uops) == 4  # keys, queries, values, and the row
+
+
+@pytest.mark.parametrize(
+    ("width", "keys", "dtype"), [(24, 128, BF16), (32, 128, BF16), (64, 264, BF16), (64, 256, dtypes.float32)]
+)
+def test_blocks_that_are_not_whole_are_no_operands(width: int, keys: int, dtype: DType) -> None:
+    ast = merge_loops(rows_of(264, width, dtype, keys))
+    assert unit_rows_schedule(analyze(ast, TILES)) is None
+    assert all(u.op is not Ops.MMA for u in lower(ast, TILES, is_checked=True))
+
+
+def test_targets_and_types_without_it() -> None:
+    assert unit_schedule(analyze(product(), VECTORS)) is None
+    assert unit_schedule(analyze(product(pair=(BF16, F16)), TILES)) is None

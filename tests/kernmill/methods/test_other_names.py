@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import kernmill
+from kernmill import Tensor, dtypes, nn
+from kernmill.methods import other_names
+
+X: Any = Tensor([1.0, 2.0])
+PLAIN: Any = kernmill
+NN: Any = nn
+
+SENTENCES: list[tuple[Any, str, str]] = [
+    (X, "mul_", "'Tensor' object has no attribute 'mul_'. Write x *= y."),
+    (X, "clamp_", "'Tensor' object has no attribute 'clamp_'. Write x.assign(x.clamp(..))."),
+    (X, "astype", "'Tensor' object has no attribute 'astype'. Write x.cast(dtype)."),
+    (X, "nonsense", "'Tensor' object has no attribute 'nonsense'"),
+    (X, "_relu_", "'Tensor' object has no attribute '_relu_'"),
+    (
+        NN,
+        "ReLU",
+        "module 'kernmill.nn' has no attribute 'ReLU'. Any function of a tensor is a layer: write Tensor.relu.",
+    ),
+    (NN, "Flatten", "module 'kernmill.nn' has no attribute 'Flatten'. Write lambda x: x.flatten(1)."),
+    (NN, "Nonsense", "module 'kernmill.nn' has no attribute 'Nonsense'"),
+    (nn.Linear(2, 2), "zero_grad", "'Linear' object has no attribute 'zero_grad'. Write optimizer.zero_grad()."),
+    (nn.Linear(2, 2), "nonsense", "'Linear' object has no attribute 'nonsense'"),
+    (PLAIN, "zeros", "module 'kernmill' has no attribute 'zeros'. Write Tensor.zeros."),
+    (PLAIN, "int32", "module 'kernmill' has no attribute 'int32'. Write dtypes.int32."),
+    (PLAIN, "nonsense", "module 'kernmill' has no attribute 'nonsense'"),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "sentence"), SENTENCES, ids=[f"{name}{i}" for i, (_, name, _) in enumerate(SENTENCES)]
+)
+def test_a_name_of_another_library_says_what_is_written_here(place: Any, name: str, sentence: str) -> None:
+    with pytest.raises(AttributeError) as raised:
+        getattr(place, name)
+    assert str(raised.value) == sentence
+    assert not hasattr(place, name)
+
+
+def test_no_name_that_is_here_is_said_to_be_missing() -> None:
+    assert [name for name in other_names._INSTEAD if hasattr(Tensor, name)] == []
+    assert [name for name in other_names._LAYERS if hasattr(nn, name)] == []
+    assert [name for name in other_names._MODULE if hasattr(nn.Module, name)] == []
+
+
+def test_what_is_written_here_is_here() -> None:
+    """The methods and functions in the sentences exist."""
+    for text in (*other_names._INSTEAD.values(), *other_names._LAYERS.values()):
+        for name in re.findall(r"\b(?:x|Tensor|predictions|y)\.(\w+)", text):
+            assert hasattr(X, name), text
+        for name in re.findall(r"(?<!\w)nn\.(\w+)", text):
+            assert hasattr(nn, name), text
+    assert dtypes.uint8
