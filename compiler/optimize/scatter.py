@@ -9,7 +9,7 @@ tests/compiler/optimize/test_scatter.py.
 
 from __future__ import annotations
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, simplify, substitute
+from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, simplify, substitute
 
 from ..kernel import conjuncts, in_order, order_of
 from ..split_reduce import neutral_element
@@ -33,10 +33,14 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     named = {part: found for part in gate if (found := _named(part, terms, place)) is not None}
     if not named or place not in to.src[1].ranges or any(place in u.ranges for u in (value.src[1], *to.src[2:])):
         raise ValueError(f"no term of {terms.arg[0]} names its one place on {place.arg[0]}")
+    if any(node.op is Ops.LOAD and memory_of(node.src[0]) is to.src[0] for node in ast.toposort()):
+        raise ValueError("the kernel reads the old values of its output")
     asked, number = next(iter(named.items()))
-    table = {place: number.cast(dtypes.index)}
-    inside = (number >= 0) & (number < place.src[0].cast(number.dtype))
-    for part in (*to.src[2:], *(substitute(part, table) for part in gate if part is not asked)):
+    at, size = number.cast(dtypes.index), place.src[0]
+    number, size = (number, size.cast(number.dtype)) if size.bounds[1] <= number.dtype.max else (at, size)
+    inside = (number >= 0) & (number < size)
+    table, near = {place: at}, {place: inside.where(at, at.like(0))}  # what else is asked may be asked of a place only
+    for part in (*to.src[2:], *(substitute(part, near) for part in gate if part is not asked)):
         inside = inside & part
     fill = make_range(name, place.src[0], AxisKind.REDUCE)
     start = UOp(Ops.STORE, dtypes.void, (substitute(to, {place: fill}), neutral))

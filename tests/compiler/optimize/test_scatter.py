@@ -92,6 +92,38 @@ def test_terms_are_added_in_their_order(device: str) -> None:
     assert run_on(device, ast, arrays, parse_schedule("scatter k0 i0")).tolist() == [0, 0, 1, 0, 0]
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(dtypes.uint8, 256), (dtypes.int8, 128)], ids=str)
+def test_a_type_that_holds_the_last_place_and_not_the_size(device: str, dtype: DType, size: int) -> None:
+    own = broadcast_to(reshape(iota(size, dtype), (size, 1)), (size, COUNT))
+    index = broadcast_to(reshape(data(1, COUNT, dtype=dtype), (1, COUNT)), own.shape)
+    x = broadcast_to(reshape(data(0, COUNT), (1, COUNT)), own.shape)
+    hit = elementwise(Ops.EQ, index, own)
+    ast = only(reduce_axes(elementwise(Ops.WHERE, hit, x, broadcast_to(const(x.dtype, 0), x.shape)), Ops.ADD, (1,)))
+    arrays, param = inputs(ast, 0), next(p for p in params(ast) if p.dtype is dtype)
+    numbers = np.random.default_rng(0).integers(0, size, COUNT).astype(arrays[param.arg[0]].dtype)
+    arrays[param.arg[0]][:] = numbers
+    got = run_on(device, ast, arrays, parse_schedule("scatter k0 i0"))
+    want = run_ast(ast, arrays)
+    assert np.count_nonzero(want) > COUNT // 2
+    close(got, want)
+
+
+def test_what_else_is_asked_of_a_place_is_asked_of_no_other(device: str) -> None:
+    """An index that names no place reads nothing there."""
+    size = 50
+    own = broadcast_to(reshape(iota(size, dtypes.int32), (size, 1)), (size, COUNT))
+    index = broadcast_to(reshape(data(1, COUNT, dtype=dtypes.int32), (1, COUNT)), own.shape)
+    level = broadcast_to(reshape(data(2, size), (size, 1)), own.shape)
+    x = broadcast_to(reshape(data(0, COUNT), (1, COUNT)), own.shape)
+    zero = broadcast_to(const(x.dtype, 0), x.shape)
+    hit = elementwise(Ops.AND, elementwise(Ops.EQ, index, own), elementwise(Ops.LT, zero, level))
+    ast = only(reduce_axes(elementwise(Ops.WHERE, hit, x, zero), Ops.ADD, (1,)))
+    arrays, param = inputs(ast, 0), next(p for p in params(ast) if p.dtype is dtypes.int32)
+    arrays[param.arg[0]][:] = np.random.default_rng(0).integers(0, size, COUNT)
+    arrays[param.arg[0]][:4] = [-1, size, -(2**31), 2**31 - 1]
+    close(run_on(device, ast, arrays, parse_schedule("scatter k0 i0")), run_ast(ast, arrays))
+
+
 @pytest.mark.parametrize(
     "verb", ["vectorize k0 4", "unroll k0 2", "split k0 4", "thread k0", "grid k0", "order k0 i0 i2"]
 )
