@@ -57,7 +57,7 @@ class _Native(NamedTuple):
 def expect_pool() -> None:
     """Have the pool's code compiled beside this process, which will need it."""
     with _making:  # two threads would ask twice
-        if not _begun and not _native.cache_info().currsize:
+        if not _begun and not _loaded.cache_info().currsize:
             _begun.append(_code(is_later=True))
 
 
@@ -67,13 +67,15 @@ def _code(*, is_later: bool) -> Callable[[], bytes]:
     return compile_cached(text, machine, {"kernel": "thread pool"}, default_cache(), is_later=is_later)
 
 
-@functools.cache
 def _native() -> _Native:
     """The compiled pool, from the disk cache after the first time."""
-    try:
-        code = _begun.pop()  # one thread's: there is one answer
-    except IndexError:
-        code = _code(is_later=False)
+    with _making:  # of what two threads load, one goes away while it is in use
+        return _loaded()
+
+
+@functools.cache
+def _loaded() -> _Native:
+    code = _begun.pop() if _begun else _code(is_later=False)
     module = load_object(code(), POOL_FUNCTIONS, _externs())
     pointer = ctypes.c_void_p
     run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)

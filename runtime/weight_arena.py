@@ -7,6 +7,7 @@ they take no longer than ordinary ones do.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 import time
@@ -15,8 +16,9 @@ from collections.abc import Sequence
 
 from kernmill.ir import DType, dtypes
 
-from .allocator import ALIGNMENT_BYTES
+from .allocator import ALIGNMENT_BYTES, Block, Lease
 from .buffer import Buffer
+from .device import get_device
 from .execute import allocate_buffer
 from .pool import touch
 
@@ -24,10 +26,11 @@ __all__ = ["WeightArena"]
 
 _WHOLE_BYTES = 64 << 20  # of a mapping, where no more is expected: what is not used of it costs no memory
 _LARGE_PAGE = 2 << 20
-_ORDINARY, _LARGE = (getattr(mmap, f"MADV_{name}HUGEPAGE", -1) for name in ("NO", ""))
+_ORDINARY, _LARGE, _GONE = (getattr(mmap, f"MADV_{name}", -1) for name in ("NOHUGEPAGE", "HUGEPAGE", "DONTNEED"))
 _TOGETHER = (32, 4)  # large pages' worth that is touched in one call: by ordinary pages, by large ones
 _SLOW = 2  # times what ordinary pages take
 _LONGER = 4  # times as many ordinary pages after each large one that was slow
+_LEAST_WAIT_S, _MOST_WAIT_S = 1e-3, 0.1  # between looks at an arena that is not filled meanwhile
 
 
 class WeightArena:
@@ -39,10 +42,12 @@ class WeightArena:
         self._whole: Buffer | None = None  # the mapping that is being filled
         self._filled = self._last = 0  # bytes of it, and of the buffer that was asked for last
         self._left = [_aligned(size) for size in expected]  # of those that are not written yet
-        self._is_open = _ORDINARY >= 0
-        if self._is_open and sum(self._left) > _WHOLE_BYTES:
+        props = get_device(device).props()
+        self._is_open = _ORDINARY >= 0 and props.is_host_visible
+        if self._is_open and _WHOLE_BYTES < sum(self._left) <= props.max_alloc_bytes:
             self._begin(sum(self._left))
-            threading.Thread(target=_get_ahead, args=(weakref.ref(self), self._whole), daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # no thread can be started: who writes there gets the pages
+                threading.Thread(target=_get_ahead, args=(weakref.ref(self), self._whole), daemon=True).start()
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
@@ -63,10 +68,17 @@ class WeightArena:
         self._whole = None
 
     def _begin(self, size: int) -> None:
-        """Another mapping."""
+        """Another mapping. Its pages go to the system when nothing lies there: the next model has other sizes."""
         self.close()
-        whole = allocate_buffer(self.device, dtypes.uint8, size)
-        self._is_open = whole.block is not None and whole.block.advise(_ORDINARY)
+        place = get_device(self.device)
+        block = place.allocate(size)
+
+        def give_back(block: Block) -> None:
+            block.advise(_GONE)
+            place.free(block)
+
+        whole = Buffer(self.device, dtypes.uint8, size, Lease(block, give_back), block.address)
+        self._is_open = block.advise(_ORDINARY)
         self._whole, self._filled = whole if self._is_open else None, 0
 
 
@@ -77,13 +89,16 @@ def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
         return
     touch(whole.address, 1)
     at, is_large, left, wait, ordinary_s = -whole.address % _LARGE_PAGE, False, 1, _LONGER, 0.0
+    wait_s = _LEAST_WAIT_S
     while (of := arena()) is not None and of._whole is whole and at + _LARGE_PAGE <= whole.numel:
         at = max(at, at + (of._filled - of._last - at) // _LARGE_PAGE * _LARGE_PAGE)
         count = min(left, _TOGETHER[is_large], (whole.numel - max(of._left, default=0) - at) // _LARGE_PAGE)
         del of  # nothing that sleeps keeps it alive
-        if count <= 0:
-            time.sleep(1e-3)
+        if count <= 0:  # for the user's first words it may be minutes
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, _MOST_WAIT_S)
             continue
+        wait_s = _LEAST_WAIT_S
         begun = time.thread_time()  # the clock would count what others do
         if is_large:
             whole.block.advise(_LARGE, at, count * _LARGE_PAGE)

@@ -581,19 +581,9 @@ def test_code_that_was_expected_comes_from_the_other_process(tmp_path: Path, cas
     assert (done.returncode, done.stdout.strip()) == (0, said), done.stderr
 
 
-def test_code_that_was_expected_twice_or_taken_twice_is_made_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads that looked both found nothing begun, and both found what only one could take."""
-
-    class Taken(list[object]):
-        def __bool__(self) -> bool:
-            return True  # as it was when the other thread had not taken it yet
-
-    made = pool._code(is_later=False)
-    monkeypatch.setattr(pool, "_begun", Taken())
-    monkeypatch.setattr(pool, "_code", lambda is_later: made)
-    assert pool._native.__wrapped__().run is not None
+def test_code_that_threads_expect_at_once_is_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "_begun", [])
-    monkeypatch.setattr(pool, "_native", functools.cache(lambda: None))
+    monkeypatch.setattr(pool, "_loaded", functools.cache(lambda: None))
     monkeypatch.setattr(pool, "_code", lambda is_later: time.sleep(0.05))
     threads = [threading.Thread(target=pool.expect_pool) for _ in range(4)]
     for thread in threads:
@@ -601,3 +591,20 @@ def test_code_that_was_expected_twice_or_taken_twice_is_made_once_each(monkeypat
     for thread in threads:
         thread.join()
     assert len(pool._begun) == 1
+
+
+def test_threads_that_need_the_code_at_once_load_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first had loaded was unmapped under its pool when the second's took its place."""
+    loaded: list[object] = []
+
+    def load(*_: object) -> None:
+        time.sleep(0.05)
+        loaded.append(_)
+
+    monkeypatch.setattr(pool, "_loaded", functools.cache(load))
+    threads = [threading.Thread(target=pool._native) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loaded) == 1

@@ -1,4 +1,5 @@
 import mmap
+import threading
 import time
 import weakref
 from typing import Any
@@ -6,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernmill.ir import dtypes
-from kernmill.runtime import WeightArena, pool
+from kernmill.runtime import Properties, WeightArena, get_device, pool
 from kernmill.runtime import weight_arena as module
 
 needs_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="a system without large pages")
@@ -164,3 +165,45 @@ def test_what_is_full_or_closed_may_become_large_pages(monkeypatch: pytest.Monke
     arena.close()
     arena.close()
     assert advised.count(module._LARGE) == before + 1
+
+
+@needs_pages
+def test_where_no_thread_can_be_started_pages_come_as_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", start)
+    arena = WeightArena("LLVM", [40 * MB] * 2)
+    first, second = (arena.buffer(dtypes.uint8, 40 * MB) for _ in range(2))
+    assert second.address == first.address + 40 * MB
+    _fill(second, 3)
+    assert second.host_array()[-1] == 3
+
+
+@needs_pages
+@pytest.mark.parametrize(("limits", "is_one"), [
+    ({"max_alloc_bytes": 1 << 30}, True), ({"max_alloc_bytes": 70 * MB}, False), ({"is_host_visible": False}, False),
+])  # fmt: skip
+def test_one_mapping_is_what_the_device_takes(
+    limits: dict[str, Any], is_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = get_device("LLVM")
+    monkeypatch.setattr(type(device), "props", lambda _: Properties(**limits))
+    arena = WeightArena("LLVM", [40 * MB] * 2)
+    first, second = (arena.buffer(dtypes.uint8, 40 * MB) for _ in range(2))
+    assert (first.whole is second.whole) == is_one
+    assert (first.whole is first) == ("is_host_visible" in limits)
+
+
+@needs_pages
+def test_pages_go_to_the_system_and_not_to_whoever_asks_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models of other sizes that follow each other had all their memory at once: each has a block of its own size."""
+    monkeypatch.setattr(module, "_get_ahead", lambda *_: None)
+    arena = WeightArena("LLVM", [40 * MB] * 2)
+    buffer = arena.buffer(dtypes.uint8, 40 * MB)
+    _fill(buffer, 3)
+    address = buffer.address
+    del arena, buffer
+    again = WeightArena("LLVM", [40 * MB] * 2).buffer(dtypes.uint8, 40 * MB)
+    assert again.address == address
+    assert not again.host_array().any()
