@@ -42,9 +42,15 @@ def before_forks(*, is_long: bool = False) -> Generator[None]:
 
 def _before_fork() -> None:
     here = threading.get_ident()
+
+    def others() -> list[bool]:
+        return [is_long for thread, is_long in _first if thread != here]
+
     _forking.acquire()
-    _forking.wait_for(lambda: all(thread == here for thread, _ in _first), _PATIENCE_S)
-    _forking.wait_for(lambda: all(thread == here or not is_long for thread, is_long in _first))
+    _forking.wait_for(lambda: not others(), _PATIENCE_S)
+    while any(others()):  # an import that began meanwhile is waited for as well
+        _forking.wait_for(lambda: not any(others()))
+        _forking.wait_for(lambda: not others(), _PATIENCE_S)
 
 
 def _after_fork() -> None:

@@ -96,3 +96,28 @@ def test_a_plain_lock_is_free_in_a_child_too() -> None:
     lock = process_lock(threading.Lock)
     with lock:
         assert result_in_child(lambda: lock.acquire(blocking=False)) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_after_a_long_block_a_fork_waits_for_who_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernmill.ir.locks._PATIENCE_S", 0.5)
+    begun, left = threading.Event(), []
+
+    def compiles() -> None:
+        with before_forks(is_long=True):
+            begun.set()
+            time.sleep(0.8)
+
+    def imports() -> None:
+        time.sleep(0.7)
+        with before_forks():
+            time.sleep(0.3)
+            left.append(True)
+
+    threads = [threading.Thread(target=work) for work in (compiles, imports)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    assert result_in_child(lambda: bool(left)) == 1
+    for thread in threads:
+        thread.join()
