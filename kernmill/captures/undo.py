@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import Any
+
 from kernmill.ir import UOp
 from kernmill.runtime import STALE
 
@@ -44,7 +47,17 @@ class Undo:
                 kind.fill(container, list(before), list(before.values()))
         for place, tensor in self._walk.tensors.items():
             if place not in self._walk.owners and not place.endswith(".grad"):  # in a tuple; of a tensor
-                exec(f"{place} = before", {**self._walk.scope, "before": tensor})
+                scope = {**self._walk.scope, "before": tensor}
+                if not _lies_there(place, scope):
+                    with suppress(Exception):  # the object's own: it lets nobody write there; the guard tells of it
+                        exec(f"{place} = before", scope)
+
+
+def _lies_there(place: str, scope: dict[str, Any]) -> bool:
+    try:
+        return eval(f"{place} is before", scope)  # type: ignore[no-any-return]
+    except (LookupError, AttributeError, ValueError):  # an empty cell
+        return False
 
 
 def _is_overwritten(uop: UOp) -> bool:

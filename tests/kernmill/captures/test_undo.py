@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,7 +66,7 @@ def seen(m: Any, x: Tensor) -> list[Any]:
 
 def refuse(patch: pytest.MonkeyPatch, at: int) -> None:
     """No memory for one request, counted from 0."""
-    cls, left = type(get_device("LLVM")), [at]
+    cls, left = type(get_device()), [at]
     allocate = cls.allocate
 
     def refused(self: Any, size_bytes: int) -> Any:
@@ -137,3 +138,32 @@ def test_what_is_not_put_back_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
                 except OutOfMemoryError as error:
                     notes += getattr(error, "__notes__", [])
         assert note.format(captured._name) in notes, notes
+
+
+@dataclass(frozen=True)
+class Fixed:
+    a: Tensor
+
+
+def test_who_lets_nobody_write_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the place could not be written was raised in place of the error."""
+    fixed, x = Fixed(real(1, 2, 3)), real(1, 1, 1)
+    step = jit(lambda x: fixed.a * 2 + x)
+    refuse(monkeypatch, 0)
+    with pytest.raises(OutOfMemoryError) as caught:
+        step(x)
+    assert caught.value.__notes__ == [f"jit: all is as it was before this call of {step._name}."]
+    assert step(x).tolist() == [3, 5, 7]
+
+
+def test_what_cannot_be_written_again_is_not_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    fixed, x = Fixed(real(1, 2, 3)), real(1, 1, 1)
+
+    def step(x: Tensor) -> Any:
+        object.__setattr__(fixed, "a", fixed.a + x)
+        return fixed.a * 2
+
+    refuse(monkeypatch, 0)
+    with pytest.raises(OutOfMemoryError):
+        jit(step)(x)
+    assert fixed.a.tolist() == [2, 3, 4]
