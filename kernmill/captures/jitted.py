@@ -23,7 +23,7 @@ from contextlib import nullcontext, suppress
 from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
-from kernmill.ir import GradientError, OutOfMemoryError, ShapeError, UOp, process_lock, show_shape
+from kernmill.ir import GradientError, KernmillError, OutOfMemoryError, ShapeError, UOp, process_lock, show_shape
 from kernmill.runtime import current_recording, recording, rehearsal
 
 from ..lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
@@ -434,7 +434,13 @@ def _take(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
                 tensors.append(tensor.grad)
     lazy = [tensor for tensor in tensors if stored(tensor.uop) is None]
     if lazy or _has_pending():
-        make_real(lazy, always=True)
+        try:
+            make_real(lazy, always=True)
+        except KernmillError:  # gradients that a failed step left are as good as unknown: the next one drops them
+            make_ready(lazy)
+            if any(stored(tensor.uop) is None for tensor in parts.tensors):
+                raise
+            tensors = [tensor for tensor in tensors if stored(tensor.uop) is not None]
     tokens: list[Any] = []
     buffers = []
     for tensor in tensors:

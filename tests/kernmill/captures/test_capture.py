@@ -423,3 +423,26 @@ def test_state_that_cannot_be_computed_stops_no_capture() -> None:
         labels = Tensor([1, 9 if turn == 1 else 3]).realize()
         with pytest.raises(IndexRangeError) if turn == 1 else nullcontext():
             assert np.isfinite(step(x, labels).numpy())
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_a_gradient_of_an_argument_that_a_failed_step_left_stops_no_later_one(bad: int) -> None:
+    """Arguments are realized before each call, and what was there stopped all of them."""
+
+    def step(weight: Tensor, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = (x @ weight).cross_entropy(y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    results = []
+    for function in (step, jit(step)):
+        weight = Tensor(np.ones((3, 4), np.float32), requires_grad=True).realize()
+        optimizer, x = optim.SGD([weight], lr=0.5), Tensor(np.ones((2, 3), np.float32)).realize()
+        for turn in range(6):
+            labels = Tensor([1, 9 if turn == bad else 3]).realize()
+            with pytest.raises(IndexRangeError) if turn == bad else nullcontext():
+                results.append(function(weight, optimizer, x, labels).tolist())
+    assert len(results) == 10
+    assert results[:5] == pytest.approx(results[5:])
