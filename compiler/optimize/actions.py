@@ -298,7 +298,8 @@ def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid
                 src = (*src, loops[-1])
             case Ops.STORE if last is not None and _place_changes(node.src[0], loop):
                 memory = node.src[0].src[0]
-                there = substitute(node.src[0], {loop: index, memory: done[memory]})
+                loads = {n: done[n] for n in node.src[0].toposort() if n.op is Ops.LOAD}  # of a computed place: clamped
+                there = substitute(node.src[0], loads | {loop: index, memory: done[memory]})
                 src = (gated(there, valid), *src[1:])
             case Ops.LOAD if last is not None and node.src[0].src[0] in written and _place_changes(node.src[0], loop):
                 src = (gated(src[0], valid),)
