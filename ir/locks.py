@@ -47,10 +47,8 @@ def _before_fork() -> None:
         return [is_long for thread, is_long in _first if thread != here]
 
     _forking.acquire()
-    _forking.wait_for(lambda: not others(), _PATIENCE_S)
-    while any(others()):  # an import that began meanwhile is waited for as well
-        _forking.wait_for(lambda: not any(others()))
-        _forking.wait_for(lambda: not others(), _PATIENCE_S)
+    while not _forking.wait_for(lambda: not others(), _PATIENCE_S) and any(others()):
+        pass  # an import that began meanwhile is waited for as well
 
 
 def _after_fork() -> None:

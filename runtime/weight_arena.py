@@ -30,7 +30,7 @@ _ORDINARY, _LARGE, _GONE = (getattr(mmap, f"MADV_{name}", -1) for name in ("NOHU
 _TOGETHER = (32, 4)  # large pages' worth that is touched in one call: by ordinary pages, by large ones
 _SLOW = 2  # times what ordinary pages take
 _LONGER = 4  # times as many ordinary pages after each large one that was slow
-_LEAST_WAIT_S, _MOST_WAIT_S = 1e-3, 0.1  # between looks at an arena that is not filled meanwhile
+_PAUSES_S = 1e-3, 0.1  # between looks at an arena that is not filled meanwhile: first, and at most
 
 
 class WeightArena:
@@ -88,18 +88,16 @@ def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
     if whole is None or whole.block is None:
         return
     touch(whole.address, 1)
-    at, is_large, left, wait, ordinary_s = -whole.address % _LARGE_PAGE, False, 1, _LONGER, 0.0
-    wait_s = _LEAST_WAIT_S
+    at, is_large, left, wait, ordinary_s, pause_s = -whole.address % _LARGE_PAGE, False, 1, _LONGER, 0.0, _PAUSES_S[0]
     while (of := arena()) is not None and of._whole is whole and at + _LARGE_PAGE <= whole.numel:
         at = max(at, at + (of._filled - of._last - at) // _LARGE_PAGE * _LARGE_PAGE)
         count = min(left, _TOGETHER[is_large], (whole.numel - max(of._left, default=0) - at) // _LARGE_PAGE)
         del of  # nothing that sleeps keeps it alive
         if count <= 0:  # for the user's first words it may be minutes
-            time.sleep(wait_s)
-            wait_s = min(2 * wait_s, _MOST_WAIT_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSES_S[1])
             continue
-        wait_s = _LEAST_WAIT_S
-        begun = time.thread_time()  # the clock would count what others do
+        pause_s, begun = _PAUSES_S[0], time.thread_time()  # the clock would count what others do
         if is_large:
             whole.block.advise(_LARGE, at, count * _LARGE_PAGE)
         touch(whole.address + at, count * _LARGE_PAGE)

@@ -100,7 +100,7 @@ def test_a_plain_lock_is_free_in_a_child_too() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_after_a_long_block_a_fork_waits_for_who_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernmill.ir.locks._PATIENCE_S", 0.5)
+    monkeypatch.setattr("kernmill.ir.locks._PATIENCE_S", 0.6)
     begun, left = threading.Event(), []
 
     def compiles() -> None:
@@ -111,7 +111,7 @@ def test_after_a_long_block_a_fork_waits_for_who_imports(monkeypatch: pytest.Mon
     def imports() -> None:
         time.sleep(0.7)
         with before_forks():
-            time.sleep(0.3)
+            time.sleep(0.2)
             left.append(True)
 
     threads = [threading.Thread(target=work) for work in (compiles, imports)]
