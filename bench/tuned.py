@@ -7,7 +7,6 @@ for the same time; its ratio is the heuristic's time by that of the best schedul
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import sys
 import tempfile
@@ -89,10 +88,12 @@ def main(given: Sequence[str] | None = None) -> int:
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(prefix="kernmill-tuned-") as folder:
         os.environ["CACHE_DIR"] = folder  # the heuristic's choice is the start, whatever was found before
-        with contextlib.suppress(KeyboardInterrupt):  # the table of what was searched until then
+        try:
             for line in (line for row in rows for line in lines_of(row, arguments.seconds, arguments.beam)):
                 print(f"{line.row} {line.kernel}: {digits(line.ratio)}x, {line.tried} tried", file=sys.stderr)
                 lines.append(line)
+        except KeyboardInterrupt:
+            print("Interrupted: the table of what was searched until then.")
     print(markdown(machine(), lines, arguments.seconds, arguments.threads))
     return 1 if any(line.wrong for line in lines) else 0
 
