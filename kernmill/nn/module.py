@@ -13,7 +13,7 @@ from ..lazy import is_training
 from ..methods.other_names import module_instead_of
 from ..tensor import Tensor
 
-__all__ = ["Module", "pending_updates"]
+__all__ = ["Module", "give_values", "pending_updates"]
 
 _updated: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
 
@@ -99,28 +99,8 @@ class Module:
         Raises:
             FormatError: names that are missing or unknown, shapes that differ.
         """
-        own = self.state_dict()
-        given = {name: value if isinstance(value, Tensor) else Tensor(value) for name, value in state.items()}
-        faults = [] if not strict else [
-            *_listed("missing", [name for name in own if name not in given]),
-            *_listed("unexpected", [name for name in given if name not in own]),
-        ]  # fmt: skip
-        both = [name for name in own if name in given]
-        faults += [
-            f"{name} has shape {show_shape(given[name].uop.shape)}, the module {show_shape(own[name].uop.shape)}"
-            for name in both
-            if given[name].uop.shape != own[name].uop.shape
-        ]
-        if faults:
-            raise FormatError(
-                f"load_state_dict: {type(self).__name__}: {'; '.join(faults)}. "
-                "Build the module with the sizes of the file, or load with strict=False to pass over names."
-            )
-        for name in both:
-            tensor = own[name]
-            tensor.assign(given[name].detach().cast(tensor.dtype).to(tensor.device))
-        if both:
-            own[both[0]].realize(*(own[name] for name in both[1:]))
+        remedy = "Build the module with the sizes of the file, or load with strict=False to pass over names."
+        give_values(self, self.state_dict(), state, remedy, strict=strict)
         return self
 
     # --- showing
@@ -138,6 +118,35 @@ class Module:
         """Give a running statistic its new value; the next optimizer step computes it together with the parameters."""
         state.assign(value)
         _updated[id(state)] = state
+
+
+def give_values(
+    holder: object, own: Mapping[str, Tensor], state: Mapping[str, Any], remedy: str, *, strict: bool = True
+) -> None:
+    """Give the tensors of a module or an optimizer the values under their names, all or none.
+
+    Raises:
+        FormatError: names that are missing or unknown, shapes that differ.
+    """
+    given = {name: value if isinstance(value, Tensor) else Tensor(value) for name, value in state.items()}
+    faults = [] if not strict else [
+        *_listed("missing", [name for name in own if name not in given]),
+        *_listed("unexpected", [name for name in given if name not in own]),
+    ]  # fmt: skip
+    both = [name for name in own if name in given]
+    kind = "module" if isinstance(holder, Module) else "optimizer"
+    faults += [
+        f"{name} has shape {show_shape(given[name].uop.shape)}, the {kind} {show_shape(own[name].uop.shape)}"
+        for name in both
+        if given[name].uop.shape != own[name].uop.shape
+    ]
+    if faults:
+        raise FormatError(f"load_state_dict: {type(holder).__name__}: {'; '.join(faults)}. {remedy}")
+    for name in both:
+        tensor = own[name]
+        tensor.assign(given[name].detach().cast(tensor.dtype).to(tensor.device))
+    if both:
+        own[both[0]].realize(*(own[name] for name in both[1:]))
 
 
 def pending_updates() -> list[Tensor]:

@@ -7,15 +7,16 @@ a step computes parameters and state in one realize. A captured step therefore a
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Real
+from typing import Any
 
 from kernmill.ir import DType, GradientError, SettingError, dtypes
 
 from ..arguments import with_sentences
 from ..lazy import no_grad
 from ..tensor import Tensor
-from .module import pending_updates
+from .module import give_values, pending_updates
 
 __all__ = ["SGD", "Adam", "AdamW", "Optimizer", "clip_grad_norm"]
 
@@ -73,6 +74,35 @@ class Optimizer:
         """Every tensor that a step changes besides the parameters."""
         return []
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """The learning rate and what steps change besides the parameters, by name: what training goes on from.
+
+        They are the optimizer's own tensors, as a module's are: later steps change them. Momentum, betas and the like
+        are arguments of the constructor, and not in it.
+        """
+        return {"lr": self._lr, **self._named()}
+
+    @with_sentences
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state: that of an optimizer of the same class, of such parameters in the same order.
+
+        Values are cast to the dtypes and moved to the devices here. Captured steps go on from it as well. Nothing
+        changes when anything does not fit.
+
+        Raises:
+            FormatError: names that are missing or unknown, shapes that differ.
+        """
+        own = self.state_dict()
+        given = dict(state)
+        if "lr" in given and math.prod((rate := Tensor(given["lr"])).shape) == 1:
+            given["lr"] = rate.reshape(self._lr.shape)  # a rate may be of shape () or (1,)
+        remedy = "Make the optimizer as the one that was saved, of the same parameters in the same order."
+        give_values(self, own, given, remedy)
+
+    def _named(self) -> dict[str, Tensor]:
+        """What `state` lists, by name; the number of steps once, on however many devices it lies."""
+        return {}
+
     def _before(self) -> list[Tensor]:
         """What a step changes once, however many parameters there are."""
         return []
@@ -104,6 +134,9 @@ class SGD(Optimizer):
     def state(self) -> list[Tensor]:
         """The velocities."""
         return self.velocity
+
+    def _named(self) -> dict[str, Tensor]:
+        return _numbered(velocity=self.velocity)
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
@@ -145,6 +178,16 @@ class Adam(Optimizer):
     def state(self) -> list[Tensor]:
         """The number of steps, the running means of gradients and of their squares."""
         return [*self.steps.values(), *self.mean, *self.square]
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """As `Optimizer.load_state_dict`; each device counts its steps."""
+        super().load_state_dict(state)
+        first, *others = self.steps.values()
+        for steps in others:
+            steps.assign(first.to(steps.device)).realize()
+
+    def _named(self) -> dict[str, Tensor]:
+        return {"steps": next(iter(self.steps.values())), **_numbered(mean=self.mean, square=self.square)}
 
     def _before(self) -> list[Tensor]:
         for steps in self.steps.values():
@@ -204,6 +247,11 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
             if p.grad is not None:
                 p.grad = p.grad.detach() * factor.cast(p.grad.dtype).to(p.grad.device)
     return norm
+
+
+def _numbered(**lists: Sequence[Tensor]) -> dict[str, Tensor]:
+    """`name.0`, `name.1`, ...: one for each parameter."""
+    return {f"{name}.{i}": tensor for name, tensors in lists.items() for i, tensor in enumerate(tensors)}
 
 
 def _one_minus_power(beta: float, steps: Tensor) -> Tensor:

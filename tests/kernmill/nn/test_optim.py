@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Tensor, dtypes, jit, nn
+from kernmill import FormatError, Tensor, dtypes, jit, nn
 from tests.kernmill.against import values
 
 torch = pytest.importorskip("torch")
@@ -115,3 +116,126 @@ def test_clipping_is_pytorchs() -> None:
     for mine, their in zip(ours, theirs, strict=True):
         assert mine.grad is not None
         np.testing.assert_allclose(mine.grad.numpy(), their.grad.numpy(), rtol=1e-5)
+
+
+class Training:
+    """A small model and its optimizer; steps plainly or captured."""
+
+    def __init__(self, kind: Any, is_captured: bool, **options: Any) -> None:
+        self.model = nn.Linear(3, 2)
+        self.model.load_state_dict({"weight": values(2, 3), "bias": values(2)})
+        self.optimizer = kind(self.model.parameters(), lr=0.1, **options)
+        self.run = jit(self.step) if is_captured else self.step
+
+    def step(self, x: Tensor) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.model(x).square().sum()
+        loss.backward()
+        self.optimizer.step(loss)
+        return loss.detach()
+
+    def steps(self, first: int, last: int) -> None:
+        for i in range(first, last):
+            self.run(Tensor(values(4, 3, seed=i)))
+
+    def save(self, folder: Path) -> None:
+        nn.state.save(folder / "model", self.model)
+        nn.state.save(folder / "optimizer", self.optimizer.state_dict())
+
+    def load(self, folder: Path) -> None:
+        self.model.load_state_dict(nn.state.load(folder / "model"))
+        self.optimizer.load_state_dict(nn.state.load(folder / "optimizer"))
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(nn.optim.SGD, {}), (nn.optim.SGD, {"momentum": 0.9}), (nn.optim.Adam, {}), (nn.optim.AdamW, {})],
+)
+def test_training_goes_on_exactly(kind: Any, options: dict[str, Any], is_captured: bool, tmp_path: Path) -> None:
+    whole, first, second = (Training(kind, is_captured, **options) for _ in range(3))
+    whole.steps(0, 4)
+    whole.optimizer.lr = 0.05
+    whole.steps(4, 9)
+    first.steps(0, 4)
+    first.optimizer.lr = 0.05
+    first.save(tmp_path)
+    second.steps(20, 24)  # another way: loading is to undo all of it, also for what is captured already
+    second.load(tmp_path)
+    second.steps(4, 9)
+    first.steps(4, 9)
+    for name, tensor in whole.model.state_dict().items():
+        np.testing.assert_array_equal(second.model.state_dict()[name].numpy(), tensor.numpy())
+        np.testing.assert_array_equal(first.model.state_dict()[name].numpy(), tensor.numpy())
+    assert second.optimizer.lr.item() == pytest.approx(0.05)
+    for name, tensor in whole.optimizer.state_dict().items():
+        np.testing.assert_array_equal(second.optimizer.state_dict()[name].numpy(), tensor.numpy())
+
+
+def test_a_resumed_training_is_pytorchs() -> None:
+    ours, theirs = Tensor(values(3, 2), requires_grad=True), torch.tensor(values(3, 2), requires_grad=True)
+    other = torch.optim.AdamW([theirs], lr=0.1)
+    saved: dict[str, np.ndarray[Any, Any]] = {}
+    for i in range(6):
+        own = nn.optim.AdamW([ours], lr=0.7)  # made anew for each step
+        own.load_state_dict(saved or own.state_dict() | {"lr": np.float32([0.1])})
+        (ours * ours * (i + 1)).sum().backward()
+        own.step()
+        own.zero_grad()
+        saved = {name: tensor.numpy().copy() for name, tensor in own.state_dict().items()}
+        other.zero_grad()
+        (theirs * theirs * (i + 1)).sum().backward()
+        other.step()
+    assert saved["steps"].tolist() == [6]
+    np.testing.assert_allclose(ours.numpy(), theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_state_that_does_not_fit_changes_nothing() -> None:
+    adam = nn.optim.Adam([Tensor(values(2), requires_grad=True)], lr=0.5)
+    sgd = nn.optim.SGD([Tensor(values(3), requires_grad=True)], lr=0.25, momentum=0.9)
+    with pytest.raises(FormatError) as caught:
+        adam.load_state_dict(sgd.state_dict())
+    assert str(caught.value) == (
+        "load_state_dict: Adam: missing steps, mean.0, square.0; unexpected velocity.0. "
+        "Make the optimizer as the one that was saved, of the same parameters in the same order."
+    )
+    with pytest.raises(FormatError, match=r"mean.0 has shape \(3,\), the optimizer \(2,\)"):
+        adam.load_state_dict(nn.optim.Adam([Tensor(values(3), requires_grad=True)], lr=0.25).state_dict())
+    assert adam.lr.item() == 0.5
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_schedules_of_the_rate_are_pytorchs(is_captured: bool) -> None:
+    """The rate as a number that the loop sets, and as an expression of a step counter that the step itself computes."""
+    inputs = [values(4, 3, seed=i) for i in range(8)]
+    theirs = torch.tensor(values(3, 2), requires_grad=True)
+    other = torch.optim.Adam([theirs], lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(other, lambda i: 1 / (1 + i))
+    for x in inputs:
+        other.zero_grad()
+        (torch.tensor(x) @ theirs).square().sum().backward()
+        other.step()
+        schedule.step()
+
+    def train(is_own: bool) -> Any:
+        weight = Tensor(values(3, 2), requires_grad=True)
+        optimizer = nn.optim.Adam([weight], lr=0.1)
+        counter = Tensor([0.0])
+
+        def step(x: Tensor) -> None:
+            if is_own:
+                counter.assign(counter + 1)
+                optimizer.lr = (0.1 / counter).reshape(())
+            optimizer.zero_grad()
+            (x @ weight).square().sum().backward()
+            optimizer.step(counter)
+
+        run = jit(step) if is_captured else step
+        for i, x in enumerate(inputs):
+            if not is_own:
+                optimizer.lr = 0.1 / (1 + i)
+            run(Tensor(x))
+        return weight.numpy()
+
+    for is_own in (False, True):
+        np.testing.assert_allclose(train(is_own), theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
