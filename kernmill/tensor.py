@@ -167,10 +167,34 @@ class Conversions(Casting):
             )
         return getattr(function, call)(*_as_arrays(inputs), **_as_arrays(options))
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The memory as `numpy()` gives it, marked as read-only; a copy for who asks as before DLPack 1.
+
+        It stays as it is while anybody has it; who writes to it nevertheless (PyTorch does not look at the mark)
+        changes this tensor, and others of the same values.
+        """
+        import numpy as np
+
         if self.dtype is dtypes.bfloat16:
-            raise DTypeError("__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float().")
-        return self._array().__dlpack__(**options)
+            raise DTypeError(
+                "__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float(), or "
+                ".bitcast(dtypes.int16) and let the other side see it as bfloat16."
+            )
+        if max_version is None or max_version < (1, 0) or np.__version__.startswith("2.0."):
+            if copy is False:
+                raise BufferError(
+                    "__dlpack__: without a copy the memory is read-only, which DLPack can say since version 1. "
+                    "Ask with max_version=(1, 0), or allow a copy."
+                )
+            return self.numpy().copy().__dlpack__(stream=stream)
+        return self.numpy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # kDLCPU: what other devices hold is copied to the host

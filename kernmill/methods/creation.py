@@ -83,6 +83,37 @@ class Creation(Lazy):
         """
         return cls._upload(host_array(array, None)[0], None, device, borrow=True)
 
+    @classmethod
+    def from_dlpack(cls, x: Any, *, device: str | None = None, copy: bool | None = None) -> Self:
+        """A tensor over the host's memory of another library's tensor, which it keeps alive; as `from_numpy` of it.
+
+        kernmill never writes to that memory. Changes that you make to it later may or may not be seen; with `copy=True`
+        they are not. With `copy=False` it is refused where a copy would be made.
+
+        Raises:
+            DTypeError: something that does not speak DLPack, memory of another device, a dtype that NumPy has not.
+            ShapeError: copy=False and elements that do not follow each other, or a device that needs a copy.
+        """
+        import numpy as np
+
+        if not hasattr(x, "__dlpack__"):
+            raise DTypeError(f"from_dlpack: a {type(x).__name__} does not speak DLPack. Use Tensor(..) for a copy.")
+        try:
+            array = np.from_dlpack(x)
+        except RuntimeError as error:
+            raise DTypeError(
+                f"from_dlpack: NumPy, which takes the memory in, says: {error} Give memory of the host with bools, "
+                "ints or floats; bfloat16 as int16, and then .bitcast(dtypes.bfloat16)."
+            ) from None
+        made = cls._upload(array, None, device, borrow=not copy)
+        memory = next(iter(made.uop.toposort())).storage
+        if copy is False and array.size and memory.address != array.ctypes.data:
+            raise ShapeError(
+                f"from_dlpack: shape {array.shape} with strides {array.strides} cannot be used without a copy on "
+                f"{made._device}. Make it contiguous, or leave out copy=False."
+            )
+        return made
+
     # --- constants
     @classmethod
     def full(

@@ -109,7 +109,10 @@ CASES: dict[str, Case] = {
     "ints_of_two_kinds": (lambda: Tensor([2**63, -1]), DTypeError,
                           "Tensor of a list: no dtype holds these ints together. Use a float dtype."),
     "dlpack": (lambda: np.from_dlpack(Tensor([1.0]).bfloat16()), DTypeError,
-               "__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float()."),
+               "__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float(), or "
+               ".bitcast(dtypes.int16) and let the other side see it as bfloat16."),
+    "from_dlpack_of_a_list": (lambda: Tensor.from_dlpack([1.0]), DTypeError,
+                              "from_dlpack: a list does not speak DLPack. Use Tensor(..) for a copy."),
     "normal_bools": (lambda: ANY.randn(2, dtype="bool"), DTypeError,
                      "normal numbers in bool: use a float dtype, or randint."),
     # sizes and settings

@@ -49,6 +49,61 @@ def test_numpy_reads_it() -> None:
 def test_torch_reads_it() -> None:
     torch = pytest.importorskip("torch")
     assert torch.from_dlpack(Tensor([[1.0, 2.0]])).tolist() == [[1, 2]]
+    halves = Tensor([1.5, -2.0], dtypes.bfloat16)
+    assert torch.from_dlpack(halves.bitcast(dtypes.int16)).view(torch.bfloat16).tolist() == [1.5, -2]
+
+
+@pytest.mark.parametrize("dtype", [d for d in dtypes.data if d is not dtypes.bfloat16], ids=str)
+def test_every_dtype_goes_out_and_in_by_dlpack(dtype: DType) -> None:
+    torch = pytest.importorskip("torch")
+    for shape in ((2, 3), (), (0, 3)):
+        t = Tensor(np.arange(6).reshape(2, 3)[: shape[0]] % 2 if shape else 1, dtype)
+        same(Tensor.from_dlpack(np.from_dlpack(t)), t.numpy())
+        theirs = torch.from_dlpack(t)
+        assert (tuple(theirs.shape), str(theirs.dtype)) == (shape, f"torch.{dtype.name}")
+        same(Tensor.from_dlpack(theirs), t.numpy())
+
+
+def test_dlpack_is_read_only_and_keeps_the_memory() -> None:
+    """The memory that went out could be written by NumPy: tensors of the same values changed with it."""
+    t = Tensor([1.0, 2.0]) * 2
+    same_values = t.clone()
+    view, address = np.from_dlpack(t), t.numpy().ctypes.data
+    assert not view.flags.writeable
+    if t.device == "LLVM":
+        assert view.ctypes.data == address
+    t += 1
+    t.realize()
+    del t
+    gc.collect()
+    Tensor(np.full(2, 9, np.float32)).realize()  # would take the memory, were it free
+    assert view.tolist() == same_values.tolist() == [2, 4]
+    copied = np.from_dlpack(same_values, copy=True)
+    copied[0] = 5
+    assert same_values.tolist() == [2, 4]
+
+
+def test_who_knows_no_read_only_memory_gets_a_copy() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Old:
+        """As NumPy 2.0 asks: without a version."""
+
+        def __init__(self, tensor: Tensor) -> None:
+            self.tensor = tensor
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.tensor.__dlpack__()
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return self.tensor.__dlpack_device__()
+
+    t = Tensor([1.0, 2.0])
+    theirs = torch.from_dlpack(Old(t))
+    theirs[0] = 5
+    assert (theirs.tolist(), t.tolist()) == ([5, 2], [1, 2])
+    with pytest.raises(BufferError, match="without a copy the memory is read-only"):
+        t.__dlpack__(copy=False)
 
 
 def test_a_numpy_view_outlives_its_tensor_and_later_writes() -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import IndexRangeError, ShapeError, Tensor, dtypes
+from kernmill import DTypeError, IndexRangeError, ShapeError, Tensor, dtypes
 from tests.kernmill.against import close, same
 
 DATA: list[tuple[Any, str]] = [
@@ -31,6 +32,34 @@ def test_data_is_copied() -> None:
     t = Tensor(x)
     x[0] = 1
     assert t.tolist() == [0, 0]
+
+
+def test_from_dlpack_shares_the_memory_and_keeps_it() -> None:
+    torch = pytest.importorskip("torch")
+    theirs = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    t = Tensor.from_dlpack(theirs)
+    assert t.numpy().ctypes.data == theirs.data_ptr() or t.device != "LLVM"
+    t += 1
+    t.realize()
+    assert theirs.tolist() == [[0, 1, 2], [3, 4, 5]]  # never written
+    ours = Tensor.from_dlpack(torch.full((1000,), 7.0))  # its owner is gone
+    gc.collect()
+    torch.full((1000,), 8.0)
+    assert (ours * 2).sum().item() == 14000
+    copied = Tensor.from_dlpack(theirs, copy=True)
+    theirs[0, 0] = 9
+    assert copied.tolist()[0] == [0, 1, 2]
+    same(Tensor.from_dlpack(theirs.T), theirs.numpy().T)
+    same(Tensor.from_dlpack(t), t.numpy())
+    with pytest.raises(ShapeError, match=r"shape \(3, 2\) with strides \(4, 12\) cannot be used without a copy on"):
+        Tensor.from_dlpack(theirs.T, copy=False)
+    same(Tensor.from_dlpack(torch.arange(3), copy=False if t.device == "LLVM" else None), np.arange(3))
+    with pytest.raises(DTypeError, match=r"Unsupported dtype .* bfloat16 as int16, and then .bitcast"):
+        Tensor.from_dlpack(theirs.bfloat16())
+    with pytest.raises(DTypeError, match="complex64"):
+        Tensor.from_dlpack(theirs.to(torch.complex64))
+    bits = Tensor.from_dlpack(theirs.bfloat16().view(torch.int16)).bitcast(dtypes.bfloat16)
+    assert bits.float().tolist() == theirs.tolist()
 
 
 RANGES = [(5,), (2, 5), (0, 10, 3), (5, 0, -2), (5, 5), (5, 2), (0.0, 1.0, 0.25), (1, 2, 0.3), (-1.5,), (3.0,)]

@@ -132,7 +132,8 @@ class Training:
         loss = self.model(x).square().sum()
         loss.backward()
         self.optimizer.step(loss)
-        return loss.detach()
+        detached: Tensor = loss.detach()
+        return detached
 
     def steps(self, first: int, last: int) -> None:
         for i in range(first, last):
@@ -178,7 +179,7 @@ def test_a_resumed_training_is_pytorchs() -> None:
     saved: dict[str, np.ndarray[Any, Any]] = {}
     for i in range(6):
         own = nn.optim.AdamW([ours], lr=0.7)  # made anew for each step
-        own.load_state_dict(saved or own.state_dict() | {"lr": np.float32([0.1])})
+        own.load_state_dict(saved or own.state_dict() | {"lr": Tensor([0.1])})
         (ours * ours * (i + 1)).sum().backward()
         own.step()
         own.zero_grad()
