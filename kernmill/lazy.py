@@ -23,7 +23,7 @@ import os
 import reprlib
 import sys
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
@@ -45,6 +45,8 @@ from kernmill.ir import (
     scalar,
     setting,
 )
+
+from kernmill.runtime import device_names
 
 from .arguments import AnyTensor, refuse
 from .size import SymbolicSize, as_node, shown
@@ -93,9 +95,23 @@ def is_training() -> bool:
     return _training.get()
 
 
+_DEVICES: Mapping[str, str] = {  # theirs: what is written here
+    "CPU": "the CPU is LLVM here: write 'LLVM', or name no device.", "OPENCL": "OpenCL is CL here: write 'CL'.",
+    **dict.fromkeys(("CUDA", "GPU", "HIP", "MPS", "XPU"), "GPUs are CL here, by OpenCL: write 'CL'."),
+    **{dtype.name.upper(): f"that is a dtype: write x.cast({dtype.name!r})." for dtype in dtypes.data},
+}  # fmt: skip
+
+
 def device_name(name: str | None) -> str:
-    """A device name as it is stored: upper case, `:0` dropped; None gives the default device."""
+    """A device name as it is stored: upper case, `:0` dropped; None gives the default device.
+
+    Raises:
+        DeviceError: a name that other libraries give to a device, or that of a dtype.
+    """
     text = str(setting("DEVICE") if name is None else name).upper()
+    kind = text.partition(":")[0]
+    if name is not None and kind in _DEVICES and kind not in device_names():
+        raise DeviceError(f"device {name!r}: {_DEVICES[kind]} `kernmill info` lists the devices.")
     return text.removesuffix(":0")
 
 

@@ -53,10 +53,10 @@ class Comparison(Lazy):
         return self._compare(Ops.LE, other, reverse=True)
 
     def __eq__(self, other: Any) -> Self:  # type: ignore[override]
-        return self.eq(other)
+        return NotImplemented if other is None else self.eq(other)  # as in PyTorch: x == None is False, x in [None] too
 
     def __ne__(self, other: Any) -> Self:  # type: ignore[override]
-        return self.ne(other)
+        return NotImplemented if other is None else self.ne(other)
 
     __lt__, __le__, __gt__, __ge__ = lt, le, gt, ge
 

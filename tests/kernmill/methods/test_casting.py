@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -50,5 +52,14 @@ def test_a_float_outside_an_int_wraps_in_lanes_as_alone(dtype: str, device: str)
 
 
 def test_a_device_that_is_not_there_is_told_at_once() -> None:
+    for name, sentence in (
+        ("cpu", "device 'cpu': the CPU is LLVM here: write 'LLVM', or name no device."),
+        ("cuda:0", "device 'cuda:0': GPUs are CL here, by OpenCL: write 'CL'."),
+        ("float16", "device 'float16': that is a dtype: write x.cast('float16')."),
+    ):
+        with pytest.raises(DeviceError, match=re.escape(sentence)):
+            Tensor([1.0]).to(name)
+        with pytest.raises(DeviceError, match=re.escape(sentence)):
+            Tensor([1.0], device=name)
     with pytest.raises(DeviceError, match="device 'NOWHERE': there is no such device"):
         Tensor([1.0]).to("nowhere")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import DType, Tensor, dtypes, where
+from kernmill import DType, DTypeError, Tensor, dtypes, where
 from tests.kernmill.against import close, same, values, with_torch
 
 EDGES = np.array([0.0, -0.0, 1.0, -1.5, 3.0, np.inf, -np.inf, np.nan, 0.5, -2.0], np.float32)
@@ -24,6 +24,15 @@ def test_operators_on_edge_values_are_numpys(name: str) -> None:
     got = fn(Tensor(a), Tensor(b)).numpy()
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
+
+
+def test_no_tensor_equals_none() -> None:
+    """As in PyTorch and Python; `x == None` and `x in [None]` raised."""
+    x = Tensor([1.0])
+    assert (x == None, x != None, None == x, None != x) == (False, True, False, True)  # noqa: E711
+    assert x not in [None]
+    with pytest.raises(DTypeError, match="Tensor with NoneType"):
+        x.eq(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", [*BINARY, "and_", "or_", "xor"])
