@@ -45,7 +45,6 @@ from kernmill.ir import (
     scalar,
     setting,
 )
-
 from kernmill.runtime import device_names
 
 from .arguments import AnyTensor, refuse
