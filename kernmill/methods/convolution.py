@@ -194,20 +194,36 @@ class Convolution(Contraction):
         return seen.sum(axes).div(ones._windows(pool.kernel, pool.steps, pool.gaps).sum(axes))
 
     def adaptive_avg_pool2d(self, output_size: Each) -> Self:
-        """The mean of equal blocks, so many of them that the last two axes become `output_size`.
+        """The mean of blocks, so many of them that the last two axes become `output_size`.
+
+        Block i of n begins at floor(i * size / n) and ends before ceil((i + 1) * size / n): they overlap where n does
+        not divide the size.
 
         Raises:
-            ShapeError: a size that is no multiple of the wanted one.
+            ShapeError: fewer than two axes, or none of their entries.
         """
         wanted = each(output_size, 2, "output_size")
         sizes = self.node_shape[-2:]
         if len(sizes) < 2:
             raise ShapeError(f"adaptive_avg_pool2d: shape {show_shape(self.uop.shape)} has no two axes. Unsqueeze it.")
-        if any(s % w for s, w in zip(sizes, wanted, strict=True)):
-            raise ShapeError(
-                f"adaptive_avg_pool2d: {sizes} is no multiple of {wanted}. Pad the input, or use avg_pool2d."
-            )
-        return self.avg_pool2d([s // w for s, w in zip(sizes, wanted, strict=True)])
+        if not any(s % w for s, w in zip(sizes, wanted, strict=True)):
+            return self.avg_pool2d([s // w for s, w in zip(sizes, wanted, strict=True)])
+        x = self._floating()
+        pooled = x.cast(accumulator(x.dtype))._pool_blocks(self.ndim - 2, wanted[0])
+        return pooled._pool_blocks(self.ndim - 1, wanted[1]).cast(x.dtype)
+
+    def _pool_blocks(self, axis: int, count: int) -> Self:
+        """The means of `count` blocks of an axis, each gathered in the length of the longest."""
+        size = self.node_shape[axis]
+        first = [i * size // count for i in range(count)]
+        last = [-(-(i + 1) * size // count) for i in range(count)]
+        longest = max(end - start for start, end in zip(first, last, strict=True))
+        places = [min(start + i, size - 1) for start in first for i in range(longest)]
+        before, after = self.node_shape[:axis], self.node_shape[axis + 1 :]
+        blocks = self.index_select(axis, places).reshape((*before, count, longest, *after))
+        lengths = self._from_host([end - start for start, end in zip(first, last, strict=True)]).reshape((count, 1))
+        is_rest = self.arange(longest).ge(lengths).reshape((count, longest, *(1,) * len(after)))
+        return blocks.masked_fill(is_rest, 0).sum(axis + 1).div(lengths.reshape((count, *(1,) * len(after))))
 
     def interpolate(
         self,

@@ -297,15 +297,33 @@ class GroupNorm(Module):
 
 
 class Embedding(Module):
-    """A table of vectors, one for each of num_embeddings whole numbers; starts normal."""
+    """A table of vectors, one for each of num_embeddings whole numbers; starts normal.
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, *, dtype: DType = dtypes.default_float) -> None:
+    That of `padding_idx` starts as zeros and gets no gradient.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
+                 dtype: DType = dtypes.default_float) -> None:  # fmt: skip
         _sizes("Embedding", num_embeddings=num_embeddings, embedding_dim=embedding_dim)
-        self.weight = Tensor.randn((num_embeddings, embedding_dim), dtype=dtype, requires_grad=True)
+        self.weight = Tensor.randn((num_embeddings, embedding_dim), dtype=dtype)
+        self.padding_idx = padding_idx
+        if padding_idx is not None:
+            if not isinstance(padding_idx, Integral) or not -num_embeddings <= padding_idx < num_embeddings:
+                raise ShapeError(
+                    f"Embedding: padding_idx={padding_idx!r} of {num_embeddings} vectors. Give a whole number from "
+                    f"{-num_embeddings} to {num_embeddings - 1}, or None."
+                )
+            self.padding_idx = int(padding_idx) % num_embeddings
+            self.weight[self.padding_idx] = 0
+        self.weight.requires_grad_()
 
     def forward(self, index: Tensor) -> Tensor:
         """Shapes: (...) of an int dtype -> (..., embedding_dim)."""
-        return self.weight[index]
+        found: Tensor = self.weight[index]
+        if self.padding_idx is None:
+            return found
+        is_padding = (index == self.padding_idx) | (index == self.padding_idx - self.weight.shape[0])
+        return found.detach().where(is_padding.unsqueeze(-1), found)
 
 
 class Dropout(Module):

@@ -114,6 +114,18 @@ def test_adaptive_pooling_and_resizing() -> None:
     with_torch(
         lambda t: t.adaptive_avg_pool2d((2, 1)), lambda t: f.adaptive_avg_pool2d(t, (2, 1)), [values(1, 2, 4, 3)]
     )
+    for size in ((3, 2), (4, 3), (1, 5), (7, 7), 6):
+        with_torch(
+            lambda t, size=size: t.adaptive_avg_pool2d(size),
+            lambda t, size=size: f.adaptive_avg_pool2d(t, size),
+            [values(2, 3, 7, 5)],
+        )
+    x = values(2, 7, 5)
+    x[0, 0, 0], x[1, 6, 4] = np.inf, np.nan  # each only in the blocks that hold it
+    close(Tensor(x).adaptive_avg_pool2d(3), f.adaptive_avg_pool2d(torch.tensor(x), 3).numpy())
+    half = torch.tensor(values(7, 500)).bfloat16()
+    want = f.adaptive_avg_pool2d(half[None], 3)[0].float().numpy()
+    close(Tensor(half.float().numpy()).bfloat16().adaptive_avg_pool2d(3).float(), want, 1e-2)
     with_torch(
         lambda t: t.interpolate(scale_factor=2), lambda t: f.interpolate(t, scale_factor=2), [values(1, 2, 3, 3)]
     )

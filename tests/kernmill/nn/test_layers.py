@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import DType, Tensor, dtypes, manual_seed, nn, train
+from kernmill import DType, ShapeError, Tensor, dtypes, manual_seed, nn, train
 from tests.kernmill.against import close, values
 
 torch = pytest.importorskip("torch")
@@ -73,6 +73,21 @@ def test_norms() -> None:
 
 def test_embedding() -> None:
     together(nn.Embedding(5, 3), torch.nn.Embedding(5, 3), np.array([[0, 4], [2, 2]]))
+
+
+@pytest.mark.parametrize("padding", [2, -3])
+def test_embedding_of_padding(padding: int) -> None:
+    layer = nn.Embedding(5, 3, padding)
+    assert layer.weight[2].tolist() == [0, 0, 0]
+    assert all(any(layer.weight[i].tolist()) for i in (0, 1, 3, 4))
+    assert layer(Tensor([2, -3])).tolist() == [[0, 0, 0]] * 2
+    layer(Tensor([-3, 2, 1])).sum().backward()  # counted from the end as well
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.sum(1).tolist() == [0, 3, 0, 0, 0]
+    layer.weight.grad = None
+    together(layer, torch.nn.Embedding(5, 3, padding), np.array([[0, 4], [2, 2]]))
+    with pytest.raises(ShapeError, match=r"padding_idx=5 of 5 vectors. Give a whole number from -5 to 4, or None."):
+        nn.Embedding(5, 3, 5)
 
 
 def test_attention() -> None:
