@@ -24,8 +24,12 @@ from .layers import (
     Sequential,
 )
 from .module import Module
+from .recurrent import GRU, LSTM, RNN
 
 __all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
     "BatchNorm",
     "BatchNorm1d",
     "BatchNorm2d",

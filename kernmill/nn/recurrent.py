@@ -1,0 +1,164 @@
+"""Recurrent layers: RNN, LSTM and GRU. Names of arguments and tensors, shapes and the order of gates are PyTorch's.
+
+A layer is written out step by step: a sequence of another length is another graph, and a captured call another capture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from kernmill.ir import DType, SettingError, ShapeError, dtypes, show_shape
+
+from ..arguments import with_sentences
+from ..methods.movement import cat, stack
+from ..tensor import Tensor
+from .module import Module
+
+__all__ = ["GRU", "LSTM", "RNN"]
+
+
+class _Recurrent(Module):
+    """Layers over the places of a sequence, in one direction or both; subclasses say what one place does."""
+
+    gates = 1  # blocks of rows in each weight
+    states = 1  # tensors that go from place to place
+
+    @with_sentences
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
+                 batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, *,
+                 dtype: DType = dtypes.default_float) -> None:  # fmt: skip
+        name = type(self).__name__
+        for word, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
+            if not isinstance(size, int) or size < 1:
+                raise ShapeError(f"{name}: {word}={size!r}. Give a whole number, 1 or more.")
+        if not 0 <= dropout <= 1:
+            raise SettingError(f"{name}: dropout={dropout!r} is no probability. Give a number from 0 to 1.")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.batch_first, self.dropout, self.bidirectional = batch_first, dropout, bidirectional
+        self._ends = [
+            f"l{layer}{end}" for layer in range(num_layers) for end in ("", "_reverse")[: 1 + bool(bidirectional)]
+        ]
+        rows, bound = self.gates * hidden_size, 1 / math.sqrt(hidden_size)
+        for i, end in enumerate(self._ends):
+            width = input_size if i < self._directions else hidden_size * self._directions
+            shapes = {"weight_ih": (rows, width), "weight_hh": (rows, hidden_size)}
+            if bias:
+                shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
+            for kind, shape in shapes.items():
+                start = Tensor.uniform(shape, low=-bound, high=bound, dtype=dtype, requires_grad=True)
+                setattr(self, f"{kind}_{end}", start)
+
+    @property
+    def _directions(self) -> int:
+        return 1 + bool(self.bidirectional)
+
+    def _run(self, x: Tensor, given: Sequence[Tensor] | None) -> tuple[Tensor, list[Tensor]]:
+        """The last layer's values at each place, and the states after the last place, in the order of layers."""
+        name, wide = type(self).__name__, self.input_size
+        if x.ndim not in (2, 3) or x.uop.shape[-1] != wide or not all(isinstance(s, int) and s for s in x.uop.shape):
+            raise ShapeError(
+                f"{name}: x of shape {show_shape(x.uop.shape)}: give (places, batch, {wide}), with batch_first=True "
+                f"(batch, places, {wide}), or (places, {wide}), none of them 0 or a variable."
+            )
+        has_batch = x.ndim == 3
+        x = x.transpose(0, 1) if has_batch and self.batch_first else x if has_batch else x.unsqueeze(1)
+        shape = (len(self._ends), x.shape[1], self.hidden_size)
+        if given is None:
+            states = [Tensor.zeros(shape, dtype=x.dtype)] * self.states
+        else:
+            states = [state if has_batch else state.unsqueeze(1) for state in given]
+        for state in states:
+            if state.uop.shape != shape:
+                wanted = shape if has_batch else (shape[0], shape[2])
+                raise ShapeError(f"{name}: a state of shape {show_shape(state.uop.shape)}. Give one of {wanted}.")
+        last: list[tuple[Tensor, ...]] = []
+        for i in range(0, len(self._ends), self._directions):
+            seen = []
+            for k in range(i, i + self._directions):
+                values, after = self._layer(x, self._ends[k], tuple(state[k] for state in states))
+                seen.append(values)
+                last.append(after)
+            x = cat(seen, 2)
+            if self.dropout and i + self._directions < len(self._ends):
+                x = x.dropout(self.dropout, self.training)
+        x = x if has_batch else x.squeeze(1)
+        after_all = [stack(parts) if has_batch else stack(parts).squeeze(1) for parts in zip(*last, strict=True)]
+        return x.transpose(0, 1) if has_batch and self.batch_first else x, after_all
+
+    def _layer(self, x: Tensor, end: str, states: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """One layer in one direction: the values at each place, and the states after the last."""
+        tensors = vars(self)
+        # the inputs of all places in one product
+        given = x.linear(tensors[f"weight_ih_{end}"], tensors.get(f"bias_ih_{end}")).unbind(0)
+        weight, bias = tensors[f"weight_hh_{end}"], tensors.get(f"bias_hh_{end}")
+        is_reverse = end.endswith("_reverse")
+        found = []
+        for now in reversed(given) if is_reverse else given:
+            # in memory: the next place would compute it again for each of its elements
+            states = tuple(s.contiguous() for s in self._place(now, states[0].linear(weight, bias), states))
+            found.append(states[0])
+        return stack(found[::-1] if is_reverse else found), states
+
+    def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The states after a place: `now` is what its input gives to the gates, `before` what the last state does."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The values at each place, and the state after the last.
+
+        Shapes: (places, batch, input_size) -> (places, batch, directions * hidden_size) and
+        (layers * directions, batch, hidden_size); the batch is the first axis of x with `batch_first`, or left out.
+        """
+        values, states = self._run(x, None if hx is None else [hx])
+        return values, states[0]
+
+    def _shown(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+
+
+class RNN(_Recurrent):
+    """h = tanh(W x + b + V h + c)."""
+
+    def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return ((now + before).tanh(),)
+
+
+class LSTM(_Recurrent):
+    """Long short-term memory; the rows of each weight are the input gate, forget gate, cell and output gate.
+
+    Source: Hochreiter and Schmidhuber, Long Short-Term Memory, Neural Computation 9, 1997.
+    """
+
+    gates, states = 4, 2
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The values at each place, and the states (h, c) after the last; hx is such a pair.
+
+        Shapes: those of RNN, h and c alike.
+        """
+        values, (hidden, cell) = self._run(x, hx)
+        return values, (hidden, cell)
+
+    def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        enter, keep, new, show = (now + before).chunk(4, -1)
+        cell = keep.sigmoid() * states[1] + enter.sigmoid() * new.tanh()
+        return show.sigmoid() * cell.tanh(), cell
+
+
+class GRU(_Recurrent):
+    """Gated recurrent unit; the rows of each weight are the reset gate, update gate and new value.
+
+    Source: Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, EMNLP 2014; reset after the product,
+    as PyTorch does.
+    """
+
+    gates = 3
+
+    def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        reset, update, new = now.chunk(3, -1)
+        old_reset, old_update, old = before.chunk(3, -1)
+        keep = (update + old_update).sigmoid()
+        return (((1 - keep) * (new + (reset + old_reset).sigmoid() * old).tanh() + keep * states[0]),)
