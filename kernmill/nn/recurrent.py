@@ -18,7 +18,7 @@ from .module import Module
 __all__ = ["GRU", "LSTM", "RNN"]
 
 
-class _Recurrent(Module):
+class Recurrent(Module):
     """Layers over the places of a sequence, in one direction or both; subclasses say what one place does."""
 
     gates = 1  # blocks of rows in each weight
@@ -42,7 +42,7 @@ class _Recurrent(Module):
         rows, bound = self.gates * hidden_size, 1 / math.sqrt(hidden_size)
         for i, end in enumerate(self._ends):
             width = input_size if i < self._directions else hidden_size * self._directions
-            shapes = {"weight_ih": (rows, width), "weight_hh": (rows, hidden_size)}
+            shapes: dict[str, tuple[int, ...]] = {"weight_ih": (rows, width), "weight_hh": (rows, hidden_size)}
             if bias:
                 shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)}
             for kind, shape in shapes.items():
@@ -64,6 +64,8 @@ class _Recurrent(Module):
         has_batch = x.ndim == 3
         x = x.transpose(0, 1) if has_batch and self.batch_first else x if has_batch else x.unsqueeze(1)
         shape = (len(self._ends), x.shape[1], self.hidden_size)
+        if given is not None and (isinstance(given, Tensor) or len(given) != self.states):
+            raise ShapeError(f"{name}: hx is to be {self.states} tensors, such as (h, c). Give them as a tuple.")
         if given is None:
             states = [Tensor.zeros(shape, dtype=x.dtype)] * self.states
         else:
@@ -117,14 +119,14 @@ class _Recurrent(Module):
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
 
 
-class RNN(_Recurrent):
+class RNN(Recurrent):
     """h = tanh(W x + b + V h + c)."""
 
     def _place(self, now: Tensor, before: Tensor, states: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return ((now + before).tanh(),)
 
 
-class LSTM(_Recurrent):
+class LSTM(Recurrent):
     """Long short-term memory; the rows of each weight are the input gate, forget gate, cell and output gate.
 
     Source: Hochreiter and Schmidhuber, Long Short-Term Memory, Neural Computation 9, 1997.
@@ -148,7 +150,7 @@ class LSTM(_Recurrent):
         return show.sigmoid() * cell.tanh(), cell
 
 
-class GRU(_Recurrent):
+class GRU(Recurrent):
     """Gated recurrent unit; the rows of each weight are the reset gate, update gate and new value.
 
     Source: Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, EMNLP 2014; reset after the product,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import FormatError, Tensor, dtypes, jit, nn
+from kernmill import DTypeError, FormatError, Tensor, dtypes, jit, nn
 from tests.kernmill.against import values
 
 torch = pytest.importorskip("torch")
@@ -202,6 +202,8 @@ def test_a_state_that_does_not_fit_changes_nothing() -> None:
     )
     with pytest.raises(FormatError, match=r"mean.0 has shape \(3,\), the optimizer \(2,\)"):
         adam.load_state_dict(nn.optim.Adam([Tensor(values(3), requires_grad=True)], lr=0.25).state_dict())
+    with pytest.raises(DTypeError, match=r"Optimizer.load_state_dict: state is 5, of type int. Give a dict."):
+        adam.load_state_dict(5)  # type: ignore[arg-type]
     assert adam.lr.item() == 0.5
 
 

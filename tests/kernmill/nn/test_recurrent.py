@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import SettingError, ShapeError, Tensor, jit, nn
+from kernmill import DTypeError, SettingError, ShapeError, Tensor, jit, nn
 from tests.kernmill.against import close, values
 
 torch = pytest.importorskip("torch")
@@ -106,7 +106,8 @@ def test_a_captured_step_trains() -> None:
         loss = out(layer(x)[0][-1]).mse_loss(y)
         loss.backward()
         optimizer.step(loss)
-        return loss.detach()
+        detached: Tensor = loss.detach()
+        return detached
 
     losses = [step(Tensor(x), Tensor(target)).item() for _ in range(40)]
     assert losses[-1] < losses[0] / 2
@@ -117,6 +118,11 @@ def test_faults_say_what_is_wanted() -> None:
         nn.LSTM(5, 2)(Tensor.zeros(2, 3, 4))
     with pytest.raises(ShapeError, match=r"GRU: a state of shape \(1, 2, 2\). Give one of \(1, 3, 2\)."):
         nn.GRU(4, 2)(Tensor.zeros(2, 3, 4), Tensor.zeros(1, 2, 2))
+    for hidden in (Tensor.zeros(1, 3, 2), (Tensor.zeros(1, 3, 2),)):
+        with pytest.raises(ShapeError, match=r"LSTM: hx is to be 2 tensors, such as \(h, c\). Give them as a tuple."):
+            nn.LSTM(4, 2)(Tensor.zeros(2, 3, 4), hidden)
+    with pytest.raises(DTypeError, match=r"Recurrent.forward: hx is .*, of type tuple. Give a Tensor or None"):
+        nn.GRU(4, 2)(Tensor.zeros(2, 3, 4), (Tensor.zeros(1, 3, 2),))
     with pytest.raises(SettingError, match=r"RNN: dropout=2 is no probability"):
         nn.RNN(4, 2, dropout=2)
     with pytest.raises(ShapeError, match=r"GRU: hidden_size=0. Give a whole number, 1 or more."):
