@@ -34,6 +34,7 @@ MANY_PARAMETERS: dict[str, str] = {
     "ir/ops.py:Op.__init__": "the columns of the op table, by keyword",
     "kernmill/nn/layers.py:_Conv.__init__": "PyTorch's arguments",
     "kernmill/nn/layers.py:ConvTranspose2d.__init__": "PyTorch's arguments",
+    "kernmill/nn/recurrent.py:Recurrent.__init__": "PyTorch's arguments",
 }
 LARGE_CLASSES: dict[str, str] = {}
 

@@ -83,6 +83,25 @@ def test_dlpack_is_read_only_and_keeps_the_memory() -> None:
     assert same_values.tolist() == [2, 4]
 
 
+def test_a_replay_leaves_memory_alone_that_went_out() -> None:
+    counter = Tensor([1.0, 2.0]).realize()
+
+    @jit
+    def step() -> None:
+        counter.assign(counter + 1).realize()
+
+    for _ in range(3):
+        step()
+    view = np.from_dlpack(counter)
+    step()
+    assert (view.tolist(), counter.tolist()) == ([4, 5], [5, 6])
+    own = np.array([1.0, 2.0], np.float32)
+    counter.replace(Tensor.from_dlpack(own))
+    for _ in range(3):
+        step()
+    assert (own.tolist(), counter.tolist()) == ([1, 2], [4, 5])
+
+
 def test_who_knows_no_read_only_memory_gets_a_copy() -> None:
     torch = pytest.importorskip("torch")
 

@@ -242,3 +242,30 @@ def test_schedules_of_the_rate_are_pytorchs(is_captured: bool) -> None:
 
     for is_own in (False, True):
         np.testing.assert_allclose(train(is_own), theirs.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_two_optimizers_are_pytorchs_groups(is_captured: bool) -> None:
+    """Each group's gradients are those of the parameters before either step."""
+    inputs = [values(5, 3, seed=i) for i in range(6)]
+    theirs = [torch.tensor(values(*shape), requires_grad=True) for shape in ((3, 4), (4, 2))]
+    other = torch.optim.AdamW([{"params": theirs[:1], "weight_decay": 0.5}, {"params": theirs[1:], "lr": 0.01}], lr=0.1)
+    for x in inputs:
+        other.zero_grad()
+        (torch.tensor(x) @ theirs[0] @ theirs[1]).square().mean().backward()
+        other.step()
+    first, second = ours = [Tensor(values(*shape), requires_grad=True) for shape in ((3, 4), (4, 2))]
+    groups = [nn.optim.AdamW([first], lr=0.1, weight_decay=0.5), nn.optim.AdamW([second], lr=0.01)]
+
+    def step(x: Tensor) -> None:
+        for group in groups:
+            group.zero_grad()
+        (x @ first @ second).square().mean().backward()
+        for group in groups:
+            group.step()
+
+    run = jit(step) if is_captured else step
+    for x in inputs:
+        run(Tensor(x))
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-5)
