@@ -313,7 +313,7 @@ class Ops:
     FOLD     = Op(Group.VECTOR, "all lanes folded with op arg to a scalar, halves first", 1)
     DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of 4 neighbouring products; a, b of bytes, c of int32 with a quarter of "
                                 "their lanes; exact, but for the int32 sum, which wraps", 3)
-    MMA     = Op(Group.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a holds m rows of k, c m rows of n, and b "
+    MMA      = Op(Group.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a holds m rows of k, c m rows of n, and b "
                                 "k/g rows of n groups of g values that follow each other in k; ints wrap; floats are added in any "
                                 "order, subnormal ones may count as 0", 3, _mma)
 
