@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import (
@@ -160,6 +160,11 @@ class Conversions(Casting):
         ours = _OPERATORS.get(function.__name__)
         if ours is not None and call == "__call__" and not options:
             return ours(self._tensor(inputs[0]), inputs[1])
+        if call == "at":
+            raise DTypeError(  # NumPy would write, though the memory is read-only
+                f"np.{function.__name__}.at: NumPy does not write to a tensor. Use x.index_add(axis, index, y), "
+                "or give NumPy x.numpy().copy()."
+            )
         if self.requires_grad and is_grad_enabled():
             raise GradientError(
                 f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
@@ -343,8 +348,8 @@ def _as_arrays(value: Any) -> Any:
     """Arguments of a NumPy function, with arrays in place of tensors."""
     if isinstance(value, Conversions):
         return value.numpy()
-    if type(value) in (list, tuple):
-        return type(value)(map(_as_arrays, value))
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return (tuple if isinstance(value, tuple) else list)(map(_as_arrays, value))
     return {name: _as_arrays(one) for name, one in value.items()} if type(value) is dict else value
 
 

@@ -6,6 +6,7 @@ Half types are multiplied and added in float32.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Self
 
 from kernmill.ir import DTypeError, Ops, ShapeError, promote, show_shape
@@ -78,7 +79,7 @@ class Contraction(Indexing):
 
     def tensordot(self, other: Self, axes: int | Sequence[Sequence[int]] = 2) -> Self:
         """The product summed over axes: so many last ones with as many first ones, or those of two lists, in pairs."""
-        if isinstance(axes, int):
+        if isinstance(axes, (int, Integral)):
             axes = range(self.ndim - axes, self.ndim), range(axes)
         left, right = self._axes(axes[0], "tensordot"), other._axes(axes[1], "tensordot")
         sizes = [[t.node_shape[a] for a in own] for t, own in ((self, left), (other, right))]

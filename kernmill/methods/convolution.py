@@ -245,6 +245,8 @@ class Convolution(Contraction):
                 "interpolate: mode is 'nearest', 'linear', 'bilinear' or 'trilinear', and exactly one of size and "
                 "scale_factor is given."
             )
+        if align_corners and mode == "nearest":
+            raise SettingError("interpolate: align_corners is for the modes between entries. Leave it out.")
         rank, old = self.ndim - 2, self.node_shape[2:]
         if rank < 1 or any(isinstance(s, int) and not s for s in old):
             raise ShapeError(

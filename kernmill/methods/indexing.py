@@ -424,6 +424,8 @@ class Indexing(Sortable):
     def index_add(self, axis: int, index: Self, value: Self, *, alpha: float = 1) -> Self:
         """self with alpha * value[i] added to entry index[i] of an axis; what comes twice is added twice."""
         axis = self._axis(axis, "index_add")
+        if not self.ndim:
+            return self.reshape((1,)).index_add(0, index, value.reshape((-1,)), alpha=alpha).reshape(())
         places = self._index(index, axis, self.uop.shape[axis])
         rows = self._own(value).movedim(axis, 0)
         others = [s for a, s in enumerate(self.node_shape) if a != axis]

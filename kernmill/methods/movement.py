@@ -260,6 +260,8 @@ class Movement(Arithmetic):
 
     def rot90(self, k: int = 1, axes: Sequence[int] = (0, 1)) -> Self:
         """Turned k times by 90 degrees, from the first of two axes towards the second."""
+        if len(axes) != 2:
+            raise ShapeError(f"rot90: axes {tuple(axes)}: a turn is from one axis towards another. Name two.")
         first, second = self._axes(axes, "rot90")
         if k % 2:
             return (self.flip(second) if k % 4 == 1 else self.flip(first)).transpose(first, second)
@@ -270,6 +272,8 @@ class Movement(Arithmetic):
         axis = self._axis(axis, "diff")
         if not self.ndim:
             raise ShapeError("diff: a 0-d tensor has no entries. Unsqueeze it first.")
+        if n < 0:
+            raise SettingError(f"diff: n={n} times. Give 0 or more.")
         result = self
         for _ in range(n):
             size = result.node_shape[axis]

@@ -161,7 +161,11 @@ class Reduce(Activations, Joining):
 
     def nanmean(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The mean of what is not nan; nan where nothing is left."""
-        return self.nansum(axis, keepdim).div(self.isnan().logical_not().sum(axis, keepdim).cast(self.dtype))
+        if not self.dtype.is_float:
+            return self.mean(axis, keepdim)
+        wide = self.cast(accumulator(self.dtype))
+        count = self.isnan().logical_not().sum(axis, keepdim)
+        return wide.nansum(axis, keepdim).div(count.cast(wide.dtype)).cast(self.dtype)
 
     def _count(self, axis: Axes, call: str) -> int | UOp:
         return numel(tuple(self.node_shape[a] for a in self._axes(axis, call)))
@@ -169,9 +173,11 @@ class Reduce(Activations, Joining):
     def mean(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The mean; ints are added exactly and give float32. Half types are added in float32."""
         if self.dtype.is_int and self.dtype.bits == 64:  # the sum may not fit, those of both halves do
-            high, low = self.bitwise_right_shift(32), self.bitwise_and(0xFFFFFFFF)
-            high, low = (half.sum(axis, keepdim).cast(dtypes.float64) for half in (high, low))
-            return high.mul(2.0**32).add(low)._divided(self._count(axis, "mean")).cast(dtypes.default_float)
+            halves = self.bitwise_right_shift(32), self.bitwise_and(0xFFFFFFFF)
+            high, low = (half.cast(dtypes.int64).sum(axis, keepdim) for half in halves)
+            carry = low.add(1 << 31).bitwise_right_shift(32)  # the rest is below 2**31: both as floats lose little
+            high, low = high.add(carry)._floating(), low.sub(carry.bitwise_left_shift(32))._floating()
+            return high.mul(2.0**32).add(low)._divided(self._count(axis, "mean"))
         if not self.dtype.is_float:
             return self.sum(axis, keepdim)._floating()._divided(self._count(axis, "mean"))
         wide = self.cast(accumulator(self.dtype))

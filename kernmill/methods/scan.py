@@ -171,7 +171,8 @@ class Scan(Indexing):
         low, high, last = (
             values.index_select(axis, [i]).squeeze(axis) for i in (int(place), math.ceil(place), size - 1)
         )
-        return choose(last.isnan(), last, low.lerp(high, place - int(place)))
+        between = low if place == int(place) else low.lerp(high, place - int(place))  # inf - inf would be nan
+        return choose(last.isnan(), last, between)
 
     def median(self, axis: int | None = None) -> Self:
         """The middle value, the lower one of two as in PyTorch; nan if there is one."""

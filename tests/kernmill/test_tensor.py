@@ -3,13 +3,14 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Context, GradientError, ShapeError, Tensor, dtypes, jit, no_grad
+from kernmill import Context, DTypeError, GradientError, ShapeError, Tensor, dtypes, jit, no_grad
 from kernmill.ir import DType
 from kernmill.runtime import realize as compute
 from tests.kernmill.against import close, same, values
@@ -462,3 +463,19 @@ def test_pythons_round() -> None:
 def test_a_shape_without_elements_is_shown() -> None:
     assert repr(Tensor.zeros(0, 3).realize()) == "Tensor([], shape=(0, 3), dtype=float32)"
     assert repr(Tensor.zeros(0).realize()) == "Tensor([], dtype=float32)"
+
+
+def test_numpys_functions_take_tensors_in_any_sequence() -> None:
+    """A named tuple, such as sort gives, was passed on as it was, and again, until the stack was full."""
+    x = values(2, 3)
+    wanted = np.stack([np.sort(x), np.argsort(x)])
+    for given in (Tensor(x).sort(), [*Tensor(x).sort()], deque(Tensor(x).sort())):
+        np.testing.assert_array_equal(np.stack(given), wanted)
+
+
+def test_numpy_does_not_write_to_a_tensor() -> None:
+    """ufunc.at writes to memory that is read-only, which other tensors may share."""
+    x = Tensor([1.0, 2.0]).realize()
+    with pytest.raises(DTypeError, match=r"np\.add\.at: NumPy does not write to a tensor"):
+        np.add.at(x, [0], 5)  # type: ignore[arg-type]
+    assert x.tolist() == [1, 2]

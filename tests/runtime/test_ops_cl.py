@@ -584,6 +584,7 @@ def test_without_float64_only_float64_is_refused(
         half = x.astype(np.float16)
         np.testing.assert_array_equal((Tensor(half) + 1).numpy(), half + np.float16(1))
         np.testing.assert_array_equal((Tensor(x.astype(np.int64)) // 7).numpy(), x.astype(np.int64) // 7)
+        assert Tensor([-(2**62), 1, 2**62, 2]).mean().item() == 0.75
         with pytest.raises(DTypeError, match=r"the device has no float64\. Bring float32 to it"):
             (Tensor(x.astype(np.float64)) + 1).numpy()
         assert Tensor([1.0]).add(1).tolist() == [2]

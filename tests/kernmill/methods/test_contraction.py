@@ -95,6 +95,8 @@ def test_tensordot_is_numpys(axes: Any) -> None:
     a, b = values(2, 3, 2), values(3 if axes in (1, 2) else 2, 2, 2 if axes != ([1], [-1]) else 3, seed=1)
     b = values(2, 2, 3, seed=1) if axes == 1 else b
     close(Tensor(a).tensordot(Tensor(b), axes), np.tensordot(a, b, axes), 1e-5)
+    if isinstance(axes, int):
+        close(Tensor(a).tensordot(Tensor(b), np.int64(axes)), np.tensordot(a, b, axes), 1e-5)  # type: ignore[arg-type]
 
 
 def test_tensordot_of_other_sizes() -> None:

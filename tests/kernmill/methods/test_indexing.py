@@ -332,3 +332,7 @@ def test_numbers_are_counted() -> None:
         Tensor(x).bincount(minlength=4).realize()
     with pytest.raises(ShapeError, match="and as minlength a number above all of them"):
         Tensor(x).bincount()
+
+
+def test_sums_at_the_only_entry_of_a_number() -> None:
+    assert Tensor(3.0).index_add(0, Tensor([0, 0]), Tensor([1.0, 2.0])).item() == 6

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import ShapeError, Tensor, cat, meshgrid, stack
+from kernmill import SettingError, ShapeError, Tensor, cat, meshgrid, stack
 from tests.kernmill.against import close, same, values, with_torch
 
 X = values(2, 3, 4)
@@ -207,3 +207,10 @@ def test_differences_of_bools() -> None:
     same(Tensor([True, False, False]).diff(), np.array([True, False]))
     with pytest.raises(ShapeError, match="diff: a 0-d tensor has no entries"):
         Tensor(1.0).diff()
+
+
+def test_differences_and_turns_that_are_none() -> None:
+    with pytest.raises(SettingError, match=r"diff: n=-1 times\. Give 0 or more"):
+        Tensor([1.0, 2.0]).diff(-1)
+    with pytest.raises(ShapeError, match=r"rot90: axes \(0,\): a turn is from one axis towards another"):
+        Tensor([[1.0]]).rot90(1, (0,))

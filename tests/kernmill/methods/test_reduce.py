@@ -206,3 +206,12 @@ def test_what_is_not_nan() -> None:
     with_torch(lambda t: t.nansum(1), lambda t: t.nansum(1), [x], 1e-5)
     with_torch(lambda t: t.nanmean((0, 2), True), lambda t: t.nanmean((0, 2), True), [x], 1e-5)
     assert np.isnan(Tensor([np.nan]).nanmean().item())
+
+
+def test_a_mean_of_what_is_not_nan_counts_beyond_its_dtype() -> None:
+    """The count was kept in the dtype: inf in float16, and True for bools."""
+    x = np.full(70001, 0.5, np.float16)
+    x[3] = np.nan
+    same(Tensor(x).nanmean(), np.float16(0.5))
+    same(Tensor(x + np.float16(30)).nanmean(), np.float16(30.5))
+    close(Tensor([True, False, True]).nanmean(), np.float32(2 / 3), 1e-6)

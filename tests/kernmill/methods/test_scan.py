@@ -150,3 +150,9 @@ def test_what_sort_and_topk_give_has_names() -> None:
     for found in (Tensor(X).sort(1), Tensor(X).topk(2, 1)):
         values_of_it, places = found
         assert (found.values, found.indices) == (values_of_it, places)
+
+
+def test_quantiles_at_entries_are_those() -> None:
+    """Between an infinity and itself there was nan."""
+    x = np.array([1, np.inf, -np.inf, 3, np.inf], np.float32)
+    assert [Tensor(x).quantile(q).item() for q in (0, 0.25, 0.5, 1)] == [-np.inf, 1, 3, np.inf]
