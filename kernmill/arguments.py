@@ -77,7 +77,7 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     """An error that names the first argument of a type that its annotation leaves out; None: there is none."""
     signature = inspect.signature(function)
     call = function.__qualname__.removesuffix(".__init__")
-    for word in kwargs.keys() - signature.parameters.keys():
+    for word in (word for word in kwargs if word not in signature.parameters):
         own = _OTHER_WORDS.get(word, word.replace("dims", "axis").replace("dim", "axis"))
         if own in signature.parameters:
             return DTypeError(f"{call}: there is no {word}=. Write {own}=.")
