@@ -72,11 +72,18 @@ def _check_room(target: str | os.PathLike[str], size_bytes: int) -> None:
                           f"{_mib(free)} left. Choose another place.")  # fmt: skip
 
 
+def _sharing(metadata: gguf.Metadata, model: str) -> int:
+    """How many heads of queries share one of keys and values; 1 where layers differ, or nothing is said."""
+    queries, keys = (metadata.get(f"{model}.attention.{name}") for name in ("head_count", "head_count_kv"))
+    return queries // keys if isinstance(queries, int) and isinstance(keys, int) and keys > 0 else 1
+
+
 def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> TensorType:
     """What becomes of a tensor."""
-    layers = file.metadata.read("general.architecture", str, "")
-    count = file.metadata.read(f"{layers}.block_count", int, 0)
-    kind = recipe.type_for(entry.name, entry.shape, count, is_tied="output.weight" not in file.entries)
+    model = file.metadata.read("general.architecture", str, "")
+    count = file.metadata.read(f"{model}.block_count", int, 0)
+    is_tied = "output.weight" not in file.entries
+    kind = recipe.type_for(entry.name, entry.shape, count, is_tied=is_tied, sharing=_sharing(file.metadata, model))
     if kind is None or kind is entry.type or (entry.type.dtype is not None and not entry.type.dtype.is_float):
         return entry.type
     if entry.type.dtype is None:

@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(commands.add_parser("run", help="write text with a language model from a GGUF file"))
     quantize = commands.add_parser("quantize", help="write a GGUF file with its weights in fewer bits")
     quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
-    quantize.add_argument("target", metavar="OUT", help="the file to write; it may replace IN")
+    quantize.add_argument("target", metavar="OUT", help="the file to write, another than IN")
     quantize.add_argument("mix", metavar="MIX", help="such as Q4_K_M, Q8_0 or Q4_0")
     quantize.add_argument("--requantize", action="store_true", help="also weights that are quantized already")
     quantize.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
@@ -141,7 +141,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _bench_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kernmill bench", description="Tokens per second of a model.")
+    parser = argparse.ArgumentParser(
+        prog="kernmill bench", description="Tokens per second of a model.",
+        epilog="Without a GGUF file it runs the benchmarks of a checkout: python -m bench --help.",
+    )  # fmt: skip
     parser.add_argument("model", help="a GGUF file, or the first part of a split one")
     parser.add_argument("-p", "--n-prompt", type=_counts, default=[512], metavar="N,N", help="of prompts (default 512)")
     parser.add_argument("-n", "--n-gen", type=_counts, default=[128], metavar="N,N", help="to make (default 128)")
@@ -358,7 +361,7 @@ def _threads(count: int | None) -> AbstractContextManager[object]:
 
 def run_bench(given: argparse.Namespace) -> int:
     """A model's tokens per second if a GGUF file is among the arguments, else the benchmarks of a checkout."""
-    if not any(word.lower().endswith(".gguf") for word in given.rest):
+    if not any(word.lower().endswith(".gguf") or word in ("-h", "--help") for word in given.rest):
         return _run_own_bench(given)
     from ..llm.bench import run
 

@@ -194,16 +194,18 @@ class _Session:
     def answer(self, ids: Sequence[int]) -> Iterator[str]:
         """The text after these tokens, piece by piece."""
         model = self.loaded(ids)
-        stream, is_prompt = self.tokenizer.stream(), True
+        stream, is_prompt, room = self.tokenizer.stream(), True, model.capacity + 1 - len(ids)
         tokens = model.generate(ids, self.sampler, self.options.tokens)
         while True:
             with self.timings.step(model, is_prompt=is_prompt):
                 token = next(tokens, None)
             if token is None:
                 break
-            is_prompt = False
+            is_prompt, room = False, room - 1
             yield stream.push(token)
         yield stream.finish()
+        if not room and self.options.tokens != model.capacity + 1 - len(ids):
+            print(f"\nThe context of {model.capacity} tokens is full: the text is cut off here.", file=sys.stderr)
 
     def loaded(self, ids: Sequence[int]) -> Model:
         """The model, with room for the prompt."""

@@ -2,7 +2,8 @@
 
 Most tensors get the base type. The output, or the embedding that stands in for it, and in the _M mixes half of those
 that matter most (attention values, the way out of the feed-forward part) get a better one. Where a row is no whole
-number of blocks, the type falls back to one with smaller blocks.
+number of blocks, the type falls back to one with smaller blocks. Attention values that many heads of queries share
+are small and matter to all of them: IQ4 mixes, and models of 80 layers, spend more bits on those.
 Source: github.com/ggml-org/llama.cpp, src/llama-quant.cpp; file types: include/llama.h (`enum llama_ftype`).
 """
 
@@ -24,6 +25,9 @@ _SMALLER = {
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
     **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"), "F16"), "F16": "F32",
 }  # fmt: skip
+_FIRST = 4  # layers whose attention values are early ones
+_SHARING = 4  # heads of queries that share values, from which on these get more bits
+_LARGE = 80  # layers of a model of 70B
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +39,50 @@ class Mix:
     base: str
     output: str = "Q6_K"
     better: str | None = None  # for attention values and the feed-forward's way out, in layers that count
-    early: str | None = None  # the same tensors, in the first layers
+    early: str | None = None  # the feed-forward's way out, in the first eighth of the layers
+    early_values: str | None = None  # attention values, in the first four layers
+    shared_values: str | None = None  # attention values that four or more heads of queries share
     fused: str | None = None  # attention whose queries, keys and values are one tensor
 
-    def type_for(self, name: str, shape: Sequence[int], layers: int, *, is_tied: bool) -> TensorType | None:
-        """The type of a tensor, None if it stays as it is. `is_tied`: the embedding is the output as well."""
+    def type_for(
+        self, name: str, shape: Sequence[int], layers: int, *, is_tied: bool, sharing: int = 1
+    ) -> TensorType | None:
+        """The type of a tensor, None if it stays as it is. `is_tied`: the embedding is the output as well; `sharing`:
+        how many heads of queries share one of keys and values."""
         if not name.endswith(".weight") or len(shape) < 2 or _KEPT.search(name):
             return None
-        kind = tensor_type(self._wanted(name, layers, is_tied))
+        kind = tensor_type(self._wanted(name, layers, is_tied, sharing))
         while shape[-1] % kind.values:
             kind = tensor_type(_SMALLER[kind.name])
         return kind
 
-    def _wanted(self, name: str, layers: int, is_tied: bool) -> str:
+    def _wanted(self, name: str, layers: int, is_tied: bool, sharing: int) -> str:
         if name == "output.weight" or (is_tied and name == "token_embd.weight"):
             return self.output
         found = _LAYER.match(name)
         if found is None:
             return self.base
-        layer, eighth = int(found[1]), layers // 8
+        layer = int(found[1])
         if name.endswith(".attn_qkv.weight"):
             return self.fused or self.base
-        if not name.endswith((".attn_v.weight", ".ffn_down.weight", ".ffn_down_exps.weight")):
+        if name.endswith(".attn_v.weight"):
+            return self._values(layer, layers, sharing)
+        if not name.endswith((".ffn_down.weight", ".ffn_down_exps.weight")):
             return self.base
         if self.better is not None and _counts(layer, layers):
             return self.better
-        if self.early is not None and layer < (4 if name.endswith(".attn_v.weight") else eighth):
-            return self.early
-        return self.base
+        return self.early or self.base if layer < layers // 8 else self.base
+
+    def _values(self, layer: int, layers: int, sharing: int) -> str:
+        """The type of a layer's attention values."""
+        wanted = self.base
+        if self.better is not None and _counts(layer, layers):
+            wanted = self.better
+        elif self.early_values is not None and layer < _FIRST:
+            wanted = self.early_values
+        elif self.shared_values is not None and sharing >= _SHARING:
+            wanted = self.shared_values
+        return "Q5_K" if wanted == "Q4_K" and layers == _LARGE and sharing > 1 else wanted
 
 
 def _counts(layer: int, layers: int) -> bool:
@@ -77,13 +97,13 @@ _ROWS = (
     Mix("Q8_0", 7, "Q8_0", output="Q8_0"),
     Mix("Q5_0", 8, "Q5_0"),
     Mix("Q5_1", 9, "Q5_1"),
-    Mix("Q4_K_S", 14, "Q4_K", early="Q5_K"),
+    Mix("Q4_K_S", 14, "Q4_K", early="Q5_K", early_values="Q5_K"),
     Mix("Q4_K_M", 15, "Q4_K", better="Q6_K", fused="Q5_K"),
     Mix("Q5_K_S", 16, "Q5_K"),
     Mix("Q5_K_M", 17, "Q5_K", better="Q6_K", fused="Q6_K"),
     Mix("Q6_K", 18, "Q6_K"),
-    Mix("IQ4_NL", 25, "IQ4_NL"),
-    Mix("IQ4_XS", 30, "IQ4_XS"),
+    Mix("IQ4_NL", 25, "IQ4_NL", early="Q5_K", shared_values="Q5_K"),
+    Mix("IQ4_XS", 30, "IQ4_XS", early="Q5_K", shared_values="Q5_K"),
 )
 MIXES: dict[str, Mix] = {mix.name: mix for mix in _ROWS}
 

@@ -236,3 +236,13 @@ def test_real_models_are_as_the_reference_writes_them(tmp_path: Path, shared_dat
         same = {name for name in ours.entries if bytes(ours.values(name)) == bytes(theirs.values(name))}
         assert set(ours.entries) - same <= {"output.weight"}
         assert "output.weight" in same or mix == "q4_0"
+
+
+def test_values_that_heads_share_are_known_by_the_metadata(tmp_path: Path) -> None:
+    for keys, wanted in ((2, "Q5_K"), (8, "IQ4_XS"), ([2, 8], "IQ4_XS")):
+        source, target = tmp_path / "in.gguf", tmp_path / "out.gguf"
+        heads = {"llama.attention.head_count": 8, "llama.attention.head_count_kv": keys}
+        pairs = {"general.architecture": "llama", "llama.block_count": 1, **heads}
+        save(source, {"blk.0.attn_v.weight": Tensor(weight(3, 256))}, pairs)
+        quantize.run(source, target, "IQ4_XS", report=quiet)
+        assert types(target) == {"blk.0.attn_v": wanted}

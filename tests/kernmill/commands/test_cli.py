@@ -169,3 +169,12 @@ def test_a_word_where_a_number_belongs(capsys: pytest.CaptureFixture[str]) -> No
         with pytest.raises(SystemExit):
             main(arguments)
         assert text in capsys.readouterr().err
+
+
+def test_bench_tells_how_a_model_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["bench", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert stop.value.code == 0
+    assert "--n-prompt" in out
+    assert "python -m bench --help" in out

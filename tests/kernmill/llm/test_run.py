@@ -49,6 +49,16 @@ def test_without_a_limit_the_context_is_filled(made: Callable[..., Path], capsys
     assert re.search(r"total time = .* / +12 tokens", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(("tokens", "is_told"), [(9, False), (10, False), (11, True), (None, True)])
+def test_a_text_that_the_context_cuts_off_is_told(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], tokens: int | None, is_told: bool
+) -> None:
+    assert run(made(), Options("ab", tokens=tokens, capacity=12), GREEDY) == 0
+    out, err = capsys.readouterr()
+    assert ("The context of 12 tokens is full: the text is cut off here.\n" in err) is is_told
+    assert "context" not in out
+
+
 def test_a_conversation(
     made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,10 @@ from kernmill import FormatError
 from kernmill.quant.mixes import MIXES, mix_named
 
 
-def kind(mix: str, name: str, shape: tuple[int, ...] = (512, 512), layers: int = 16, tied: bool = False) -> str | None:
-    found = MIXES[mix].type_for(name, shape, layers, is_tied=tied)
+def kind(
+    mix: str, name: str, shape: tuple[int, ...] = (512, 512), layers: int = 16, tied: bool = False, sharing: int = 1
+) -> str | None:
+    found = MIXES[mix].type_for(name, shape, layers, is_tied=tied, sharing=sharing)
     return None if found is None else found.name
 
 
@@ -29,6 +31,22 @@ def test_others() -> None:
     assert [kind("Q4_K_S", f"blk.{n}.attn_v.weight") for n in (3, 4)] == ["Q5_K", "Q4_K"]
     assert [kind("Q4_K_S", f"blk.{n}.ffn_down.weight") for n in (1, 2)] == ["Q5_K", "Q4_K"]
     assert [kind(mix, "output.weight") for mix in ("Q8_0", "Q4_0", "F16")] == ["Q8_0", "Q6_K", "F16"]
+
+
+@pytest.mark.parametrize("mix", ["IQ4_NL", "IQ4_XS"])
+def test_values_that_many_heads_share_and_the_first_way_out_get_more_bits(mix: str) -> None:
+    assert [kind(mix, f"blk.{n}.ffn_down.weight") for n in (0, 1, 2)] == ["Q5_K", "Q5_K", mix]
+    values = [kind(mix, "blk.9.attn_v.weight", sharing=sharing) for sharing in (1, 3, 4, 8)]
+    assert values == [mix, mix, "Q5_K", "Q5_K"]
+    assert kind(mix, "blk.0.ffn_down.weight", (512, 96)) == "Q5_1"  # no row of whole blocks of 256
+    assert kind("Q4_K_M", "blk.2.attn_v.weight", sharing=8) == "Q4_K"
+
+
+def test_values_of_a_model_of_70b() -> None:
+    found = {mix: kind(mix, "blk.10.attn_v.weight", layers=80, sharing=8) for mix in ("Q4_K_S", "Q4_K_M", "Q4_0")}
+    assert found == {"Q4_K_S": "Q5_K", "Q4_K_M": "Q5_K", "Q4_0": "Q4_0"}
+    assert kind("Q4_K_M", "blk.10.attn_v.weight", layers=80) == "Q4_K"  # every head has values of its own
+    assert kind("Q4_K_M", "blk.10.ffn_down.weight", layers=80, sharing=8) == "Q4_K"
 
 
 def test_what_stays() -> None:
