@@ -81,6 +81,8 @@ def main() -> None:
         parser.error("--width is a multiple of 8; --layers, --steps and --batch are 1 or more")
     if given.stories <= HELD_OUT:
         parser.error(f"--stories is more than the {HELD_OUT} that are held out")
+    if not given.out.parent.is_dir():  # before the training, whose result would be lost
+        parser.error(f"--out: there is no folder {given.out.parent}")
     try:
         with Context(**({"DEVICE": given.device} if given.device else {})):
             run(given)

@@ -27,7 +27,7 @@ class Phi3(Architecture):
         }
 
     def has_window(self, n: int) -> bool:
-        """All layers, where the file has a window."""
+        """All layers, where the file has a window, as in Transformers; llama.cpp reads such files without one."""
         return self.config.window > 0
 
     def rope_factors(self) -> Tensor | None:

@@ -8,6 +8,7 @@ import pytest
 from kernmill import Context, DType, Tensor, dtypes, manual_seed
 from kernmill.ir import const, evaluate
 from kernmill.methods.random import threefry
+from kernmill.runtime import counters
 from tests.runtime.processes import run
 
 # Random123's known answers, kat_vectors: threefry2x32 20
@@ -144,3 +145,15 @@ def test_forked_children_draw_other_numbers() -> None:
     numbers = run(FORK)[0].splitlines()
     assert len(set(numbers)) == len(numbers) == 5
     assert run(FORK)[0].splitlines() == numbers
+
+
+def test_weights_drawn_for_equal_layers_share_a_kernel() -> None:
+    """Which call of the generator it is was a constant of the kernel, so that each layer compiled its own."""
+    layers = [Tensor.rand(3, 41) for _ in range(5)]
+    for layer in layers[:2]:
+        layer.realize()
+    before = counters.compiled
+    for layer in layers[2:]:
+        layer.realize()
+    assert counters.compiled == before
+    assert len({layer.numpy().tobytes() for layer in layers}) == len(layers)
