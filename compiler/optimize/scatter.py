@@ -23,8 +23,7 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     Raises:
         ValueError: the sum is another one.
     """
-    store = ast.src[0]
-    to, total = store.src
+    to, total = ast.src[0].src
     if len(ast.src) > 1 or total.op is not Ops.REDUCE or total.arg[1] != 1 or closed_ranges(total) != (terms,):
         raise ValueError(f"only the output's own sum over {terms.arg[0]} alone can go to places")
     op, value = total.arg[0], total.src[0]
