@@ -177,10 +177,12 @@ def verdicts(line: Line) -> list[str]:
     makes = line.test.startswith("tg")
     wanted = GOALS[line.mix][0 if makes else 1] if line.threads == 1 or not makes else 1.0
     found = ratios(line.kernmill, line.llama).median
-    said = [f"{digits(wanted)}x: {'met' if found >= wanted else f'short by {1 - found / wanted:.0%}'}"]
+    said = [f"{digits(wanted)}x: {'met' if found >= wanted else f'short by {100 * (1 - found / wanted):.2g}%'}"]
     if makes:
         share = ratios(line.kernmill, line.ceiling).median
-        said.append(f"{_SHARE:.0%} of reading: {'met' if share >= _SHARE else f'short by {1 - share / _SHARE:.0%}'}")
+        said.append(
+            f"{_SHARE:.0%} of reading: {'met' if share >= _SHARE else f'short by {100 * (1 - share / _SHARE):.2g}%'}"
+        )
     return said
 
 

@@ -95,7 +95,7 @@ def judged(goal: Goal, row: Row, prepared: Prepared, samples: Mapping[str, list[
         found = ratios_to(samples[name], ours).median
         shown = f"{goal.ratio:.0%} of the ceiling" if name == "ceiling" else f"{goal.ratio:g}x {goal.peer}"
         who = f", {name}" if goal.peer == "best" else ""
-        missing = f"short by {1 - found / goal.ratio:.0%}"
+        missing = f"short by {100 * (1 - found / goal.ratio):.2g}%"
         return [shown, f"{'met' if found >= goal.ratio else missing} ({digits(found)}{who})"]
     show = show_bytes if row.quantity == "B" else show_seconds
     found = prepared.measured(samples) if prepared.measured else spread(ours).median

@@ -68,7 +68,9 @@ def loops_schedule(facts: Facts) -> Schedule:
 def scatter_schedule(facts: Facts) -> Schedule | None:
     """Terms that name their places go there, in lanes and copies as far as they lie side by side at a place; where they
     are single numbers, the lanes are places that are filled."""
-    store, schedule = facts.stores[0], Schedule(facts.ast)
+    store, schedule, total = facts.stores[0], Schedule(facts.ast), facts.ast.src[0].src[1]
+    if total.op is not Ops.REDUCE or total.src[0].op is not Ops.WHERE:  # most kernels: nothing has to be tried
+        return None
     for terms, place in ((group.loops[0], name) for group in facts.groups for name in facts.outputs):
         near = next((name for name in facts.outputs if store.step(name) == 1), place)
         numbers = facts.sizes[place] * (store.step(place) or 0)
