@@ -53,10 +53,14 @@ class Comparison(Lazy):
         return self._compare(Ops.LE, other, reverse=True)
 
     def __eq__(self, other: Any) -> Self:  # type: ignore[override]
-        return NotImplemented if other is None else self.eq(other)  # as in PyTorch: x == None is False, x in [None] too
+        if other is None:  # as in PyTorch: x == None is False, x in [None] too
+            return NotImplemented
+        return self.eq(other)
 
     def __ne__(self, other: Any) -> Self:  # type: ignore[override]
-        return NotImplemented if other is None else self.ne(other)
+        if other is None:
+            return NotImplemented
+        return self.ne(other)
 
     __lt__, __le__, __gt__, __ge__ = lt, le, gt, ge
 

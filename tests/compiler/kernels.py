@@ -78,6 +78,13 @@ def softmax(x: UOp, axis: int = -1) -> UOp:
     return elementwise(Ops.DIV, e, total(e, axis))
 
 
+def triangle(rows: int, columns: int, *, is_open: bool = False) -> UOp:
+    """Sums of the lower triangle of a matrix."""
+    compare = Ops.LT if is_open else Ops.LE
+    seen = elementwise(compare, reshape(iota(columns), (1, columns)), reshape(iota(rows), (rows, 1)))
+    return total(elementwise(Ops.WHERE, seen, data(0, rows, columns), scalar(F32, 0.0)), 1)
+
+
 def attention(q: UOp, k: UOp, v: UOp, is_causal: bool = False) -> UOp:
     """One head, divided by the sums at the end; weights are rounded to the type of q."""
     rows, columns, kind = int(q.shape[0]), int(k.shape[0]), q.dtype  # type: ignore[arg-type]

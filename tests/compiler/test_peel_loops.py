@@ -17,14 +17,8 @@ from tests.compiler.kernels import (
     run_ast,
     run_on,
     total,
+    triangle,
 )
-
-
-def triangle(rows: int, columns: int, *, is_open: bool = False) -> UOp:
-    """Sums of the lower triangle of a matrix."""
-    compare = Ops.LT if is_open else Ops.LE
-    seen = elementwise(compare, reshape(iota(columns), (1, columns)), reshape(iota(rows), (rows, 1)))
-    return total(elementwise(Ops.WHERE, seen, data(0, rows, columns), scalar(F32, 0.0)), 1)
 
 
 def peeled(ast: UOp, schedule: str) -> UOp:

@@ -20,14 +20,8 @@ from tests.compiler.kernels import (
     scheduled,
     softmax,
     total,
+    triangle,
 )
-
-
-def triangle(rows: int, columns: int, *, is_open: bool = False) -> UOp:
-    """Sums of the lower triangle of a matrix."""
-    compare = Ops.LT if is_open else Ops.LE
-    seen = elementwise(compare, reshape(iota(columns), (1, columns)), reshape(iota(rows), (rows, 1)))
-    return total(elementwise(Ops.WHERE, seen, data(0, rows, columns), scalar(F32, 0.0)), 1)
 
 
 def ends(ast: UOp) -> dict[str, UOp]:
