@@ -72,7 +72,7 @@ class Sampler:
         """The tokens that can be drawn, best first, and the probability of each."""
         scores = self._penalized(logits, recent)
         ids = self._best(scores)
-        kept = scores[ids]
+        kept = scores[ids].astype(np.float64)
         chances = _softmax(kept)
         before = np.cumsum(chances) - chances  # what better tokens reach together
         is_kept = (before < self.top_p) & (chances >= self.min_p * chances[0])
@@ -83,12 +83,14 @@ class Sampler:
         return ids, _softmax(kept / self.temperature)
 
     def _penalized(self, logits: Array, recent: Sequence[int]) -> Array:
-        scores = np.array(logits, dtype=np.float64).reshape(-1)
-        if np.isnan(scores).any() or not scores.size or scores.max() == -np.inf:
+        """The logits, in float64 if recent tokens have others."""
+        scores = np.asarray(logits).reshape(-1)
+        if not scores.size or not scores.max() > -np.inf:  # nan if there is one
             raise FormatError("sampling: the logits are nan or -inf. The model's weights are damaged, or overflow.")
         if self.repeat_penalty != 1 and self.repeat_last:
             ids = np.unique(np.asarray(recent[-self.repeat_last :] if self.repeat_last > 0 else recent, np.int64))
             ids = ids[(ids >= 0) & (ids < scores.size)]
+            scores = scores.astype(np.float64)
             scores[ids] = np.where(
                 scores[ids] > 0, scores[ids] / self.repeat_penalty, scores[ids] * self.repeat_penalty
             )
@@ -96,17 +98,27 @@ class Sampler:
 
     def _best(self, scores: Array) -> Array:
         """The ids of the top_k best scores, best first; of equals the first."""
-        if 0 < self.top_k < scores.size:
-            limit = np.partition(scores, scores.size - self.top_k)[scores.size - self.top_k]
-            found = np.flatnonzero(scores >= limit)
-            return found[np.argsort(-scores[found], kind="stable")][: self.top_k]
-        return np.argsort(-scores, kind="stable")
+        count = self.top_k
+        if not 0 < count < scores.size:
+            return np.argsort(-scores, kind="stable")
+        limit = -np.inf
+        if count < _COLUMNS < scores.size:  # what so many columns reach, so many tokens reach: most are below it
+            limit = _reached(scores[: scores.size // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS).max(0), count)
+        found = np.flatnonzero(scores >= limit)
+        found = found[scores[found] >= _reached(scores[found], count)]
+        return found[np.argsort(-scores[found], kind="stable")][:count]
 
 
+_COLUMNS = 1024  # of a vocabulary, each of which has one best token
 _RANGES = (
     ("temperature", 0.0, 1e6), ("top_k", 0, 2**31), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0),
     ("repeat_penalty", 0.0, 1e6), ("repeat_last", -1, 2**31),
 )  # fmt: skip
+
+
+def _reached(scores: Array, count: int) -> Any:
+    """What the `count` best of them are not below."""
+    return np.partition(scores, scores.size - count)[scores.size - count]
 
 
 def _softmax(scores: Array) -> Array:
