@@ -64,7 +64,7 @@ class Capture:
             is_written = node is not None and node.storage is not before and id(node.storage) in self._written
             if is_written or (id(before) in self._touched and id(before) not in mine):
                 found.append(tensor)
-        return found
+        return sorted(found, key=lambda t: id(known.buffers.get(id(t))) not in self._written)
 
     def _members(self) -> dict[int, list[int]]:
         """By buffer that was there before: the tensors that held it."""

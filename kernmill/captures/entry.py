@@ -402,7 +402,7 @@ class Entry:
     def _claim(self, now: Sequence[Lazy]) -> None:
         """What the recording writes in place must be seen by its own tensor only."""
         written = self._written
-        if self._owns() and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned:
+        if self.owns() and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned:
             return
         mine, is_shared = [now[self.sources[slot].members[0]] for slot in written], False
         for slot, tensor in zip(written, mine, strict=True):
@@ -417,12 +417,17 @@ class Entry:
                     self._uops[member - self.count] = weakref.ref(now[member].uop)
         self._owned = [id(tensor.uop) for tensor in mine]
         self._nodes = [] if is_shared else [weakref.ref(node) for tensor in mine for node in chain(tensor.uop)]
-        self._counts = _UNKNOWN if is_shared else _counted(self._nodes)
+        self._counts = _UNKNOWN if is_shared else self._counted()
 
-    def _owns(self) -> bool:
+    def _counted(self) -> list[int]:
+        """How often what is written in place is referred to: the nodes of its tensors, and the memory, which NumPy's
+        views and other nodes that were found to be the same refer to."""
+        memory = [self._buffers[slot] for slot in self._written]
+        return [*map(getrefcount, [ref() for ref in self._nodes]), *map(getrefcount, memory)]
+
+    def owns(self) -> bool:
         """Whether nobody else sees what is written in place, as nobody did when it was claimed."""
-        memory = [self._buffers[slot] for slot in self._written]  # makers: other nodes that were found to be the same
-        return _counted(self._nodes) == self._counts and not any(b.makers or b.is_exported for b in memory)
+        return self._counted() == self._counts
 
     def is_alone(self, state: Sequence[Lazy]) -> bool:
         """Whether nobody else sees what is written in place, nor the gradients that the last replay put at places.
@@ -430,7 +435,7 @@ class Entry:
         They are taken out first: another thread has one by now, which is counted, or finds None until `put_back`.
         """
         any(map(setattr, map(state.__getitem__, self.gradients), _GRAD, _NONE))
-        return [*map(getrefcount, self._placed)] == self._placed_counts and self._owns()
+        return [*map(getrefcount, self._placed)] == self._placed_counts and self.owns()
 
     def put_back(self, state: Sequence[Lazy]) -> None:
         """The gradients to where `is_alone` took them out; no Ctrl-C comes between two."""
@@ -499,11 +504,6 @@ def _refill(refills: Sequence[Refill], holders: Sequence[Any], made: Sequence[An
         new.append([old[key] if part is None else part(made) for key, part in refill.parts.values()])
     for refill, parts in zip(refills, new, strict=True):
         refill.kind.fill(holders[refill.holder], list(refill.parts), parts)
-
-
-def _counted(refs: Sequence[weakref.ref[Any]]) -> list[int]:
-    """How often each is referred to."""
-    return [*map(getrefcount, [ref() for ref in refs])]
 
 
 def _nothing() -> None:

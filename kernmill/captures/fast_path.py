@@ -34,7 +34,11 @@ def write_fast_path(entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any])
         writer.launch("")
     else:
         writer.state("not knows(state)")
-        if is_launched and entry.lasting is not None:
+        if is_launched and entry.lasting is not None and not entry.gradients:
+            reading.scope["owns"] = entry.owns
+            writer.lines.append(" if entry.is_bound and owns():")
+            writer.launch(" ")
+        elif is_launched and entry.lasting is not None:
             reading.scope |= {"is_alone": entry.is_alone, "put_back": entry.put_back}
             writer.lines += [" try:", "  if entry.is_bound and is_alone(state):"]
             writer.launch("  ")
@@ -57,8 +61,8 @@ class _Writer:
         """The guards hold, and tensors that are no arguments are those of the last replay."""
         entry, scope = self.entry, self.reading.scope
         self.lines += [" state = check()", " if state is None: return MISS"]
-        if entry.reaches > entry.count + len(entry.guard.places):  # else each would be looked at for its own sake
-            scope["held"] = tuple(entry.held)
+        if (more := entry.reaches - entry.count - len(entry.guard.places)) > 0:  # of the others none is looked at
+            scope["held"] = tuple(entry.held[:more])
             self.lines.append(" state = (*state, *held)")
         if entry.guard.places or entry.held:
             scope["knows"] = entry.knows

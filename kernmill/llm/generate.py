@@ -131,23 +131,23 @@ class Model:
             return model
 
     # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
-    def _last_logits(self, tokens: Tokens, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
+    def _last_logits(self, tokens: Tokens, last: Tensor | None, places: Places) -> Tensor:
         """The logits after token `last` of each sequence, None: the only one. Shapes: (sequences, vocabulary)."""
-        hidden = self._all_states(tokens, last, places, cache)
+        hidden = self._all_states(tokens, last, places)
         if last is not None:
             hidden = hidden.take_along_dim(last.unflatten(0, (-1, 1, 1)), 1)
         rows = hidden.squeeze(1).contiguous()  # a product that gathers as it goes reads weights in columns
         return self.architecture.logits(rows)
 
-    def _all_states(self, tokens: Tokens, last: Tensor | None, places: Places, cache: Cache) -> Tensor:
+    def _all_states(self, tokens: Tokens, last: Tensor | None, places: Places) -> Tensor:
         """The hidden state of every token. Shapes: (sequences, tokens, width)."""
         table = tokens if isinstance(tokens, Tensor) else cat([Tensor(token).reshape(1, 1) for token in tokens])
-        return self.architecture.forward(table, places, cache, LayerTemplates().layer)
+        return self.architecture.forward(table, places, self._cache, LayerTemplates().layer)
 
     # --- tokens into the cache
     def _checked(self, ids: Sequence[int], call: str) -> list[int]:
         try:
-            known = [index(i) for i in ids]
+            known = [*map(index, ids)]
         except TypeError:
             raise SettingError(
                 f"{call}: token ids are whole numbers. Text becomes ids by tokenizer.encode(), "
@@ -204,7 +204,7 @@ class Model:
             with no_grad():
                 places = Places.bound(first, size, self.capacity)
                 start, launched, replays = time.perf_counter_ns(), launched_ns(), self.replays
-                result = function(tokens, last, places, self._cache).numpy()
+                result = function(tokens, last, places).numpy()
                 if self.replays == replays:  # a graph was built, its kernels found or compiled, and captured
                     self.builds += 1
                     self.build_ns += time.perf_counter_ns() - start - (launched_ns() - launched)
