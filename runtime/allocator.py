@@ -8,7 +8,6 @@ PADDING_BYTES may be read: a kernel loads its last vector whole.
 from __future__ import annotations
 
 import collections
-import contextlib
 import ctypes
 import mmap
 import os
@@ -19,12 +18,13 @@ from typing import Any
 from kernmill.ir import InternalError, OutOfMemoryError, process_lock
 
 __all__ = [
-    "ALIGNMENT_BYTES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator", "Lease", "available_memory",
-    "total_memory",
+    "ALIGNMENT_BYTES", "LARGE_PAGES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator", "Lease",
+    "available_memory", "total_memory",
 ]  # fmt: skip
 
 ALIGNMENT_BYTES = 64
 PADDING_BYTES = 64
+LARGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", -1)  # -1: no system listens to that
 _LARGE_BYTES = 1 << 20
 SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
 _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack, and untouched slack costs no memory
@@ -193,11 +193,9 @@ class HostAllocator:
         size = -(-(capacity + PADDING_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         if os.name == "nt":
             return Block(mmap.mmap(-1, size), capacity)
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a system without transparent huge pages gives ordinary ones
-                memory.madvise(mmap.MADV_HUGEPAGE)
-        return Block(memory, capacity)
+        block = Block(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), capacity)
+        block.advise(LARGE_PAGES)  # a system without them gives ordinary ones
+        return block
 
     def free_bytes(self) -> int:
         """What the system still has."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import DType, dtypes
 
-from .allocator import ALIGNMENT_BYTES, Block, Lease
+from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, Lease
 from .buffer import Buffer
 from .device import get_device
 from .execute import allocate_buffer
@@ -26,7 +26,7 @@ __all__ = ["WeightArena"]
 
 _WHOLE_BYTES = 64 << 20  # of a mapping, where no more is expected: what is not used of it costs no memory
 _LARGE_PAGE = 2 << 20
-_ORDINARY, _LARGE, _GONE = (getattr(mmap, f"MADV_{name}", -1) for name in ("NOHUGEPAGE", "HUGEPAGE", "DONTNEED"))
+_ORDINARY, _GONE = (getattr(mmap, f"MADV_{name}", -1) for name in ("NOHUGEPAGE", "DONTNEED"))
 _TOGETHER = (32, 4)  # large pages' worth that is touched in one call: by ordinary pages, by large ones
 _SLOW = 2  # times what ordinary pages take
 _LONGER = 4  # times as many ordinary pages after each large one that was slow
@@ -64,7 +64,7 @@ class WeightArena:
     def close(self) -> None:
         """All that lies there is written: from now on the system may make large pages of the others."""
         if self._whole is not None and self._whole.block is not None:
-            self._whole.block.advise(_LARGE)
+            self._whole.block.advise(LARGE_PAGES)
         self._whole = None
 
     def _begin(self, size: int) -> None:
@@ -75,6 +75,7 @@ class WeightArena:
 
         def give_back(block: Block) -> None:
             block.advise(_GONE)
+            block.advise(LARGE_PAGES)  # as it came: an arena that was not closed leaves ordinary ones
             place.free(block)
 
         whole = Buffer(self.device, dtypes.uint8, size, Lease(block, give_back), block.address)
@@ -99,7 +100,7 @@ def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
             continue
         pause_s, begun = _PAUSES_S[0], time.thread_time()  # the clock would count what others do
         if is_large:
-            whole.block.advise(_LARGE, at, count * _LARGE_PAGE)
+            whole.block.advise(LARGE_PAGES, at, count * _LARGE_PAGE)
         touch(whole.address + at, count * _LARGE_PAGE)
         page_s = (time.thread_time() - begun) / count
         at, left = at + count * _LARGE_PAGE, left - count

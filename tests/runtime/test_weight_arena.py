@@ -158,13 +158,12 @@ def test_what_is_full_or_closed_may_become_large_pages(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
     arena = WeightArena("LLVM")
-    arena.buffer(dtypes.uint8, 1000)
-    arena.buffer(dtypes.uint8, 80 * MB)
-    assert advised.count(module._ORDINARY) == 2
-    before = advised.count(module._LARGE)
+    kept = [arena.buffer(dtypes.uint8, 1000), arena.buffer(dtypes.uint8, 80 * MB)]
+    assert advised.count(module._ORDINARY) == len(kept)
+    before = advised.count(module.LARGE_PAGES)
     arena.close()
     arena.close()
-    assert advised.count(module._LARGE) == before + 1
+    assert advised.count(module.LARGE_PAGES) == before + 1
 
 
 @needs_pages
@@ -207,3 +206,22 @@ def test_pages_go_to_the_system_and_not_to_whoever_asks_next(monkeypatch: pytest
     again = WeightArena("LLVM", [40 * MB] * 2).buffer(dtypes.uint8, 40 * MB)
     assert again.address == address
     assert not again.host_array().any()
+
+
+@needs_pages
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_block_that_comes_back_gets_large_pages_again(is_closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An arena dropped without close left its block with ordinary pages, to whoever asked for that size next."""
+    advised: list[int] = []
+
+    def advise(block: Any, advice: int, *_: int) -> bool:
+        advised.append(advice)
+        return True
+
+    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
+    arena = WeightArena("LLVM")
+    buffer = arena.buffer(dtypes.uint8, 1000)
+    if is_closed:
+        arena.close()
+    del arena, buffer
+    assert advised[-2:] == [module._GONE, module.LARGE_PAGES]
