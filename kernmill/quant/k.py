@@ -157,7 +157,8 @@ def _write_q5_k(x: Tensor) -> dict[str, Tensor]:
 def _write_around_zero(x: Tensor, half_range: int, most_scale: int) -> tuple[Tensor, Tensor, Tensor]:
     """The part d, the signed scales of 16 groups as whole numbers, and the codes from 0 on."""
     x = x.unflatten(-1, (16, 16))
-    scale = fit_around_zero(x, x.square(), half_range, 19).squeeze(-1).contiguous()
+    weights = x.square().mean(-1, keepdim=True) + x.square()
+    scale = fit_around_zero(x, weights, half_range, 19).squeeze(-1).contiguous()
     reach = inverse(largest(scale))
     scales = (scale * (-most_scale * reach)).round().clamp(-most_scale, most_scale - 1)
     d = half_bytes(largest(scale) / -most_scale)
