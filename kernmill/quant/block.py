@@ -11,7 +11,6 @@ from kernmill.ir import DTypeError, FormatError, ShapeError, dtypes, show_shape
 from ..formats.gguf_types import TensorType, tensor_type
 from ..methods.movement import cat
 from ..tensor import Tensor
-from .bits import lookup
 
 __all__ = ["BlockType", "Codes"]
 
@@ -22,29 +21,18 @@ class Codes:
 
     Shapes: codes [.., values], scale and offset [.., groups]: equal runs of the codes, of 16 at least.
     Dtypes: codes uint8 or int8, scale and offset float32.
-    `places`: codes that are left where they lie in their bytes, so many bits up, for each group of a block, or for
-    each of a few that repeat. A product takes them so: a mask is enough, and what they are too large by is made good
-    with x.
     """
 
     codes: Tensor
     scale: Tensor
     zero: int = 0
     offset: Tensor | None = None
-    places: tuple[int, ...] = (0,)
-
-    def place(self, groups: int) -> Tensor:
-        """The place of each group of a block: [groups]."""
-        found = Tensor.arange(groups, dtype=dtypes.uint8)
-        return lookup(found % len(self.places), self.places, dtypes.uint8)
 
     def values(self) -> Tensor:
         """The values, float32 [.., values]: one product, rounded, and one sum, rounded."""
         groups = self.scale.shape[-1]
-        codes = self.codes.unflatten(-1, (groups, self.codes.shape[-1] // groups))
-        if any(self.places):
-            codes = codes >> self.place(groups).unsqueeze(-1)
-        values = self.scale.unsqueeze(-1) * (codes.float() - self.zero if self.zero else codes.float())
+        codes = self.codes.float() - self.zero if self.zero else self.codes.float()
+        values = self.scale.unsqueeze(-1) * codes.unflatten(-1, (groups, codes.shape[-1] // groups))
         return (values if self.offset is None else values + self.offset.unsqueeze(-1)).flatten(-2)
 
 

@@ -9,6 +9,8 @@ Tests: tests/kernmill/quant/test_k.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 from kernmill.ir import dtypes
 
 from ..methods.elementwise import where
@@ -47,8 +49,8 @@ def _from_least(codes: Tensor, d: Tensor, dmin: Tensor, scales: Tensor, leasts: 
     return Codes(codes, half(d) * scales.float(), offset=-half(dmin) * leasts.float())
 
 
-def _read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> Codes:
-    return _from_least(unpack(qs, 2, 32), d, dmin, scales & 15, scales >> 4)
+def _read_q2_k(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor, run: int = 32) -> Codes:
+    return _from_least(unpack(qs, 2, run), d, dmin, scales & 15, scales >> 4)
 
 
 def _read_q3_k(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> Codes:
@@ -193,16 +195,9 @@ def _packed_sixes(x: Tensor) -> Tensor:
     return cat(parts, axis=-1).flatten(-2)
 
 
-def _q2_k_by_planes(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict[str, Tensor]:
-    """The codes of four groups in four words, each group at its place of every byte."""
-    return {"d": d, "dmin": dmin, "scales": scales, "qs": pack(unpack(qs, 2, 32), 2, 16)}
-
-
-def _read_laid_q2_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Codes:
-    masks = 3 << Tensor.arange(4, dtype=dtypes.uint8) * 2
-    codes = (qs.unflatten(-1, (4, 1, 16)) & masks.unsqueeze(-1)).flatten(-3)
-    offset = half(dmin) * -0.0625 * (scales & 0xF0).float()
-    return Codes(codes, half(d) * (scales & 15).float(), offset=offset, places=(0, 2, 4, 6))
+def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict[str, Tensor]:
+    """The codes of a group in a word."""
+    return {"d": d, "dmin": dmin, "scales": scales, "qs": pack(unpack(qs, 2, 32), 2, 4)}
 
 
 def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
@@ -211,19 +206,19 @@ def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict
     codes = (unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2).unflatten(-1, (8, 2, 4, 4))
     low, high = codes[..., 0, :, :], codes[..., 1, :, :]
     last, other = low[..., 3:, :], high[..., 3:, :]
-    rest = cat([last << 6, other << 6, (last >> 2) << 6 | (other >> 2) << 7], axis=-2)
+    rest = cat([last << 6, other << 6, last >> 2 << 6 | other >> 2 << 7], axis=-2)
     words = low[..., :3, :] | high[..., :3, :] << 3 | rest
     return {"d": d, "scales": _packed_sixes(_sixteen_scales(scales)), "codes": words.flatten(-3)}
 
 
 def _read_laid_q3_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
     first, second, third = codes.unflatten(-1, (8, 1, 3, 4)).split(1, axis=-2)
-    place, slot = Tensor.arange(2).reshape(2, 1, 1), Tensor.arange(4).unsqueeze(-1)
-    three = where(slot.eq(0), first, where(slot.eq(1), second, third))  # all are read, so that no load has a gate
-    low = where(slot.eq(3), first >> 6 | third >> 4 & 4, three & 7)
-    high = where(slot.eq(3), second >> 3 & 24 | third >> 2 & 32, three & 56)
+    group, word = Tensor.arange(2).reshape(2, 1, 1), Tensor.arange(4).unsqueeze(-1)
+    three = where(word.eq(0), first, where(word.eq(1), second, third))  # all are read, so that no load has a gate
+    low = where(word.eq(3), first >> 6 | third >> 4 & 4, three & 7)
+    high = where(word.eq(3), second >> 6 | third >> 5 & 4, three >> 3 & 7)
     scale = half(d) * (_sixes(scales).float() - 32)
-    return Codes(where(place.eq(0), low, high).flatten(-4), scale, 4, places=(0, 3))
+    return Codes(where(group.eq(0), low, high).flatten(-4), scale, 4)
 
 
 def _in_pairs(scales: Tensor) -> Tensor:
@@ -263,7 +258,7 @@ def _read_laid_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
 
 
 _SMALL = ("scales",)
-_Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "scales": 16, "qs": 64}, _read_laid_q2_k, None,
+_Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "scales": 16, "qs": 64}, partial(_read_q2_k, run=4), None,
                   (4, 4, 4, 4), _SMALL)  # fmt: skip
 _Q3_K = BlockType("Q3_K", {"d": 2, "scales": 12, "codes": 96}, _read_laid_q3_k, None, (4, 2, 2, 4, 4), _SMALL)
 _Q4_K = BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_pairs, None, (4, 2, 32), _SMALL)
@@ -273,7 +268,7 @@ _Q6_K = BlockType("Q6_K", {"d": 2, "scales": 16, "codes": 192}, _read_laid_q6_k,
 
 BLOCKS = (
     BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k,
-              (2, 4, 2, 16), _SMALL, (_Q2_K, _q2_k_by_planes)),
+              (2, 4, 2, 16), _SMALL, (_Q2_K, _q2_k_by_groups)),
     BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k,
               (2, 4, 2, 16), _SMALL, (_Q3_K, _q3_k_by_pairs)),
     BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k,

@@ -76,14 +76,10 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     terms = unsigned.unflatten(-1, (*outer, *inner)).unsqueeze(0).cast(dtypes.int32)
     last = tuple(range(-len(inner), 0))
     total = (terms * of_x(rows.codes, *inner).cast(dtypes.int32)).sum(last, dtype=dtypes.int32)
-    scale, zeros = per_run(rows.scale), sums * -zero
-    if any(codes.places):
-        up = codes.place(groups).unsqueeze(-1).expand(groups, group // run).flatten().float().exp2()  # of runs
-        each = (count, blocks, up.shape[0])
-        scale, zeros = (scale.reshape(each) / up).contiguous(), zeros.reshape(each) * up.cast(dtypes.int32)
     if zero:
-        total = total + of_x(zeros.contiguous())
-    result = of_groups(codes.scale) * of_x(scale) * total.float()
+        total = total + of_x((sums * -zero).contiguous())
+    scale = of_x(per_run(rows.scale))
+    result = of_groups(codes.scale) * scale * total.float()
     if codes.offset is not None:
         result = result + of_groups(codes.offset) * of_x((per_run(rows.scale) * sums.float()).contiguous())
     return result.sum(tuple(range(-1 - len(outer), 0)))
