@@ -30,11 +30,14 @@ from .model_file import SHAPES, write_model
 from .peers import thread_environment
 from .table import as_row, write_readme
 
-__all__ = ["GOALS", "Line", "main", "markdown", "measured", "verdicts"]
+__all__ = ["GOALS", "TYPES", "Line", "main", "markdown", "measured", "verdicts"]
 
 GOALS = {  # at least so many times llama.cpp's rate, at one thread: tokens made, prompt read
     "F16": (1.0, 4.0), "Q8_0": (1.0, 1.5), "Q4_0": (1.2, 1.5), "Q6_K": (1.2, 2.0), "Q4_K_M": (1.6, 2.0),
 }  # fmt: skip
+TYPES = ("F16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",
+         "MXFP4", "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
+_NEVER_SLOWER = (1.0, 1.0)  # what holds for every type
 _OUTSIDE_CACHES = 512 << 20  # bytes that the read ceiling reads: weights come from memory, some L3s hold a matrix
 _SHARE = 0.85  # of the read ceiling while tokens are made, at any number of threads
 _APART = 0.05  # most difference of the logits, as a share of their size: both round activations to 8 bits, each its way
@@ -175,7 +178,7 @@ def apart(ours: Any, theirs: Any) -> float:
 def verdicts(line: Line) -> list[str]:
     """What was to be reached, and whether it was."""
     makes = line.test.startswith("tg")
-    wanted = GOALS[line.mix][0 if makes else 1] if line.threads == 1 or not makes else 1.0
+    wanted = GOALS.get(line.mix, _NEVER_SLOWER)[0 if makes else 1] if line.threads == 1 or not makes else 1.0
     found = ratios(line.kernmill, line.llama).median
     said = [f"{digits(wanted)}x: {'met' if found >= wanted else f'short by {100 * (1 - found / wanted):.2g}%'}"]
     if makes:
@@ -215,7 +218,9 @@ def cells(line: Line) -> Iterator[str]:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m bench.llama", description=__doc__)
     made.add_argument("mixes", nargs="*", metavar="MIX", help=f"of {', '.join(GOALS)}; all without any")
-    made.add_argument("--shape", choices=SHAPES, default="0.5B")
+    made.add_argument("--types", nargs="*", metavar="TYPE", choices=TYPES, help="instead of mixes files of one type; all "
+                      f"without any: {', '.join(TYPES)}")  # fmt: skip
+    made.add_argument("--shape", choices=SHAPES, help="default 0.5B, with --types layers")
     made.add_argument("--tests", default="", help="such as tg128,pp512 (default; with --quick tg16,pp64)")
     made.add_argument("--threads", default="1", help="numbers of threads, a process each: 1,2 (default 1)")
     made.add_argument("--seconds", type=float, default=60, help="a test, after its third round (default %(default)s)")
@@ -231,7 +236,7 @@ def run_here(arguments: argparse.Namespace, threads: int, folder: Path) -> Itera
     """Every test in this process."""
     tests = arguments.tests or ("tg16,pp64" if arguments.quick else "tg128,pp512")
     for mix in arguments.mixes or GOALS:
-        path = folder / f"random-{arguments.shape}-{mix}.gguf"
+        path = folder / f"random-{arguments.shape}-{mix.replace(' ', '-')}.gguf"
         if not path.exists():
             write_model(path, arguments.shape, mix)
         for test in tests.split(","):
@@ -269,8 +274,11 @@ def main(given: Sequence[str] | None = None) -> int:
     made = parser()
     made.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = made.parse_args(given)
-    if unknown := [mix for mix in arguments.mixes if mix not in GOALS]:
-        made.error(f"{unknown[0]} is none of {', '.join(GOALS)}")
+    if arguments.types is not None:
+        arguments.mixes = [f"all {kind}" for kind in arguments.types or TYPES]
+    arguments.shape = arguments.shape or ("0.5B" if arguments.types is None else "layers")
+    if unknown := {*arguments.mixes} - {*GOALS, *(f"all {kind}" for kind in TYPES)}:
+        made.error(f"{min(unknown)} is none of {', '.join(GOALS)}")
     try:
         llama_cpp = importlib.import_module("llama_cpp")
     except ImportError:
@@ -292,7 +300,7 @@ def main(given: Sequence[str] | None = None) -> int:
         text = markdown(facts, arguments.shape, lines)
         print(text, end="")
         if arguments.write_readme:
-            write_readme(text, mark="llama")
+            write_readme(text, mark="llama" if arguments.types is None else "llama-types")
     return int(any(line.failed for line in lines))
 
 

@@ -8,6 +8,7 @@ One piece of random values is quantized for each type and repeated through the f
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["SHAPES", "write_model"]
+__all__ = ["SHAPES", "random_blocks", "write_model"]
 
 _BLOCKS = 16381  # of a piece: a prime number, so that rows differ
 _SPREAD = 0.02
@@ -34,6 +35,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "llama.attention.head_count_kv": 8, "llama.attention.layer_norm_rms_epsilon": 1e-5,
         "llama.rope.freq_base": 5e5, "llama.rope.dimension_count": 64, "llama.vocab_size": 128256,
     },
+    "layers": {  # four of Llama-3.2-1B: rows of whole blocks in every type, little else
+        "general.architecture": "llama", "llama.context_length": 131072, "llama.embedding_length": 2048,
+        "llama.block_count": 4, "llama.feed_forward_length": 8192, "llama.attention.head_count": 32,
+        "llama.attention.head_count_kv": 8, "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.freq_base": 5e5, "llama.rope.dimension_count": 64, "llama.vocab_size": 4096,
+    },
     "tiny": {
         "general.architecture": "llama", "llama.context_length": 256, "llama.embedding_length": 256,
         "llama.block_count": 2, "llama.feed_forward_length": 512, "llama.attention.head_count": 4,
@@ -48,15 +55,18 @@ def write_model(
 ) -> None:
     """Write a file with tied embeddings; an old one is replaced.
 
-    `vocabulary`: metadata whose `tokenizer.` keys are taken over; without it the file has none.
+    `mix`: as `kernmill quantize` makes them, or "all Q2_K": every matrix of that type. `vocabulary`: metadata whose
+    `tokenizer.` keys are taken over; without it the file has none.
     """
     from kernmill.formats.gguf_types import tensor_type
     from kernmill.formats.gguf_write import NewTensor, write
     from kernmill.llm.arch import Config
     from kernmill.llm.train import shapes_of
-    from kernmill.quant.mixes import mix_named
+    from kernmill.quant.mixes import Mix, mix_named
 
-    recipe, keys = mix_named(mix), dict(SHAPES[shape])
+    single = mix.removeprefix("all ")
+    recipe = mix_named(mix) if single == mix else Mix(mix, 0, single, output=single)
+    keys = dict(SHAPES[shape])
     (rows,) = (value for key, value in keys.items() if key.endswith(".vocab_size"))
     words = {key: value for key, value in (vocabulary or {}).items() if key.startswith("tokenizer.") and value != ()}
     rows = max(rows, len(words.get("tokenizer.ggml.tokens", ())))
@@ -92,14 +102,40 @@ def _piece(kind: str) -> memoryview:
     """Random values as blocks of a type, or as plain values."""
     from kernmill import Tensor, no_grad
     from kernmill.formats.gguf_types import tensor_type
-    from kernmill.quant import QuantizedTensor
+    from kernmill.quant import BLOCKS, QuantizedTensor
     from kernmill.tensor_bytes import bytes_of
 
     dtype, count = tensor_type(kind).dtype, tensor_type(kind).values
+    if dtype is None and BLOCKS[kind].write is None:
+        return random_blocks(kind, np.random.default_rng(7), (_BLOCKS,)).data.cast("B")
     values = np.random.default_rng(7).standard_normal((_BLOCKS, count)).astype(np.float32) * _SPREAD
     with no_grad():
         made = Tensor(values)
         return bytes_of(made.cast(dtype) if dtype is not None else QuantizedTensor.quantize(made, kind).data)
+
+
+def random_blocks(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Of a type that kernmill only reads: random bytes [.., bytes of a block], with scales for values of that spread."""
+    from kernmill import Tensor
+    from kernmill.quant import block_type
+
+    form = block_type(kind)
+    blocks = rng.integers(0, 256, (*shape, form.size_bytes), np.uint8)
+    some, exponent = blocks.reshape(-1, form.size_bytes)[:256], 4
+    _scale(form.layout, some, exponent)
+    factor = _SPREAD / float(form.decode(Tensor(some)).std().item())
+    _scale(form.layout, blocks, exponent + round(math.log2(factor)))
+    return blocks
+
+
+def _scale(layout: Mapping[str, int], blocks: np.ndarray[Any, np.dtype[np.uint8]], exponent: int) -> None:
+    """Set the exponent of the float16 that all values of a block share; where it has none, nothing."""
+    if layout.get("d") == 2:
+        place = sum(list(layout.values())[: list(layout).index("d")]) + 1
+        blocks[..., place] = blocks[..., place] & 0x83 | exponent << 2
+    elif "d" not in layout:  # its bits are the highest ones of the last four numbers
+        blocks[..., -1] = blocks[..., -1] & 0x8F | exponent >> 2 << 4
+        blocks[..., -3] = blocks[..., -3] & 0x3F | (exponent & 3) << 6
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -109,7 +145,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("path", type=Path)
     parser.add_argument("--shape", choices=SHAPES, default="0.5B")
-    parser.add_argument("--mix", default="Q4_0", help="as kernmill quantize makes them (default %(default)s)")
+    parser.add_argument("--mix", default="Q4_0", help="of kernmill quantize, or 'all TYPE' (default %(default)s)")
     parser.add_argument("--vocabulary", metavar="GGUF", help="a file whose tokenizer is taken over")
     arguments = parser.parse_args(given)
     words = None

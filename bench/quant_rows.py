@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .expression import Expression, prepare_expression
+from .model_file import random_blocks
 from .row import Goal, Row
 
 __all__ = ["QUANT_ROWS"]
@@ -37,8 +38,7 @@ def inputs(name: str, rng: np.random.Generator, size: Size) -> tuple[Array, ...]
     (rows, inner, columns), kind = size, block_type(name)
     some = min(columns, 64)  # writing blocks takes time: repeated
     if kind.write is None:
-        blocks = rng.integers(0, 256, (some, inner // kind.values, kind.size_bytes), np.uint8)
-        blocks[..., [1, -1]] &= 0x3F  # the exponent of a scale; IQ1_M has its own at the end
+        blocks = random_blocks(name, rng, (some, inner // kind.values))
         weights = QuantizedTensor(Tensor(blocks), name, (some, inner))
     else:
         weights = QuantizedTensor.quantize(Tensor(rng.standard_normal((some, inner), np.float32)), name)

@@ -157,7 +157,8 @@ def _write_q5_k(x: Tensor) -> dict[str, Tensor]:
 def _write_around_zero(x: Tensor, half_range: int, most_scale: int) -> tuple[Tensor, Tensor, Tensor]:
     """The part d, the signed scales of 16 groups as whole numbers, and the codes from 0 on."""
     x = x.unflatten(-1, (16, 16))
-    scale = fit_around_zero(x, x.square(), half_range, 19).squeeze(-1).contiguous()
+    weights = x.square().mean(-1, keepdim=True) + x.square()
+    scale = fit_around_zero(x, weights, half_range, 19).squeeze(-1).contiguous()
     reach = inverse(largest(scale))
     scales = (scale * (-most_scale * reach)).round().clamp(-most_scale, most_scale - 1)
     d = half_bytes(largest(scale) / -most_scale)
@@ -199,14 +200,25 @@ def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict
     return {"d": d, "dmin": dmin, "scales": scales, "qs": pack(unpack(qs, 2, 32), 2, 4)}
 
 
-def _q3_k_by_groups(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """The low bits of a group in a word, the high bits of two groups in another."""
-    low, high = pack(unpack(qs, 2, 32), 2, 4), pack(unpack(hmask, 1, 32), 1, 4)
-    return {"d": d, "scales": _packed_sixes(_sixteen_scales(scales)), "hmask": high, "qs": low}
+def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """The codes of two groups in three words: three of one group's in the low bits, three of the other's above them,
+    and the fourth ones in what is left: the low bits of one in the first, of the other in the second, and high bits."""
+    codes = (unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2).unflatten(-1, (8, 2, 4, 4))
+    low, high = codes[..., 0, :, :], codes[..., 1, :, :]
+    last, other = low[..., 3:, :], high[..., 3:, :]
+    rest = cat([last << 6, other << 6, last >> 2 << 6 | other >> 2 << 7], axis=-2)
+    words = low[..., :3, :] | high[..., :3, :] << 3 | rest
+    return {"d": d, "scales": _packed_sixes(_sixteen_scales(scales)), "codes": words.flatten(-3)}
 
 
-def _read_laid_q3_k(d: Tensor, scales: Tensor, hmask: Tensor, qs: Tensor) -> Codes:
-    return Codes(unpack(qs, 2, 4) | unpack(hmask, 1, 4) << 2, half(d) * (_sixes(scales).float() - 32), 4)
+def _read_laid_q3_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
+    first, second, third = codes.unflatten(-1, (8, 1, 3, 4)).split(1, axis=-2)
+    group, word = Tensor.arange(2).reshape(2, 1, 1), Tensor.arange(4).unsqueeze(-1)
+    three = where(word.eq(0), first, where(word.eq(1), second, third))  # all are read, so that no load has a gate
+    low = where(word.eq(3), first >> 6 | third >> 4 & 4, three & 7)
+    high = where(word.eq(3), second >> 6 | third >> 5 & 4, three >> 3 & 7)
+    scale = half(d) * (_sixes(scales).float() - 32)
+    return Codes(where(group.eq(0), low, high).flatten(-4), scale, 4)
 
 
 def _in_pairs(scales: Tensor) -> Tensor:
@@ -248,8 +260,7 @@ def _read_laid_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
 _SMALL = ("scales",)
 _Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "scales": 16, "qs": 64}, partial(_read_q2_k, run=4), None,
                   (4, 4, 4, 4), _SMALL)  # fmt: skip
-_Q3_K = BlockType("Q3_K", {"d": 2, "scales": 12, "hmask": 32, "qs": 64}, _read_laid_q3_k, None,
-                  (4, 2, 2, 4, 4), _SMALL)  # fmt: skip
+_Q3_K = BlockType("Q3_K", {"d": 2, "scales": 12, "codes": 96}, _read_laid_q3_k, None, (4, 2, 2, 4, 4), _SMALL)
 _Q4_K = BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_pairs, None, (4, 2, 32), _SMALL)
 _Q5_K = BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_pairs, None,
                   (4, 2, 4, 8), _SMALL)  # fmt: skip
@@ -259,7 +270,7 @@ BLOCKS = (
     BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k,
               (2, 4, 2, 16), _SMALL, (_Q2_K, _q2_k_by_groups)),
     BlockType("Q3_K", {"hmask": 32, "qs": 64, "scales": 12, "d": 2}, _read_q3_k, _write_q3_k,
-              (2, 4, 2, 16), _SMALL, (_Q3_K, _q3_k_by_groups)),
+              (2, 4, 2, 16), _SMALL, (_Q3_K, _q3_k_by_pairs)),
     BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k,
               (4, 2, 32), _SMALL, (_Q4_K, _q4_k_by_pairs)),
     BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k,

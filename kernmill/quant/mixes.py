@@ -1,9 +1,10 @@
 """Mixes: which type each tensor of a language model gets. The names and choices are those of llama.cpp's quantizer.
 
 Most tensors get the base type. The output, or the embedding that stands in for it, and in the _M mixes half of those
-that matter most (attention values, the way out of the feed-forward part) get a better one. Where a row is no whole
-number of blocks, the type falls back to one with smaller blocks. Attention values that many heads of queries share
-are small and matter to all of them: IQ4 mixes, and models of 80 layers, spend more bits on those.
+that matter most (attention values, the way out of the feed-forward part) get a better one; mixes of 2 and 3 bits spend
+more on all of these, and on attention's way out. Where a row is no whole number of blocks, the type falls back to one
+with smaller blocks. Attention values that many heads of queries share are small and matter to all of them: some mixes,
+and models of 80 layers, spend more bits on those.
 Source: github.com/ggml-org/llama.cpp, src/llama-quant.cpp; file types: include/llama.h (`enum llama_ftype`).
 """
 
@@ -23,9 +24,9 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 _KEPT = re.compile(r"norm|ffn_gate_inp|position_embd|token_types|ssm_conv1d|rope_|time_mix_|attn_rel_b|altup|laurel")
 _SMALLER = {
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
+    **dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
     **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"), "F16"), "F16": "F32",
 }  # fmt: skip
-_FIRST = 4  # layers whose attention values are early ones
 _SHARING = 4  # heads of queries that share values, from which on these get more bits
 _LARGE = 80  # layers of a model of 70B
 
@@ -38,11 +39,15 @@ class Mix:
     file_type: int
     base: str
     output: str = "Q6_K"
-    better: str | None = None  # for attention values and the feed-forward's way out, in layers that count
-    early: str | None = None  # the feed-forward's way out, in the first eighth of the layers
-    early_values: str | None = None  # attention values, in the first four layers
-    shared_values: str | None = None  # attention values that four or more heads of queries share
+    embedding: str | None = None  # where it is not the output as well
     fused: str | None = None  # attention whose queries, keys and values are one tensor
+    mixed: str | None = None  # attention's way out
+    down: str | None = None  # the feed-forward's way out
+    values: str | None = None  # attention values
+    shared_values: str | None = None  # attention values that four or more heads of queries share
+    better: str | None = None  # for attention values and the feed-forward's way out, in layers that count
+    early: tuple[str, int] = ("", 8)  # for the feed-forward's way out, in the first eighth of the layers
+    early_values: tuple[str, int] = ("", 4)  # for attention values, in the first four layers
 
     def type_for(
         self, name: str, shape: Sequence[int], layers: int, *, is_tied: bool, sharing: int = 1
@@ -61,28 +66,22 @@ class Mix:
             return self.output
         found = _LAYER.match(name)
         if found is None:
-            return self.base
-        layer = int(found[1])
-        if name.endswith(".attn_qkv.weight"):
-            return self.fused or self.base
-        if name.endswith(".attn_v.weight"):
-            return self._values(layer, layers, sharing)
-        if not name.endswith((".ffn_down.weight", ".ffn_down_exps.weight")):
-            return self.base
-        if self.better is not None and _counts(layer, layers):
-            return self.better
-        return self.early or self.base if layer < layers // 8 else self.base
+            return (self.embedding if name == "token_embd.weight" else None) or self.base
+        layer, part = int(found[1]), name.split(".")[2]
+        counts = _counts(layer, layers)
+        if part == "attn_v":
+            return self._values(layer, layers, sharing, counts)
+        if part in ("ffn_down", "ffn_down_exps"):
+            early = self.early[0] if layer < layers // self.early[1] else None
+            return (self.better if counts else None) or early or self.down or self.base
+        return {"attn_qkv": self.fused, "attn_output": self.mixed}.get(part) or self.base
 
-    def _values(self, layer: int, layers: int, sharing: int) -> str:
+    def _values(self, layer: int, layers: int, sharing: int, counts: bool) -> str:
         """The type of a layer's attention values."""
-        wanted = self.base
-        if self.better is not None and _counts(layer, layers):
-            wanted = self.better
-        elif self.early_values is not None and layer < _FIRST:
-            wanted = self.early_values
-        elif self.shared_values is not None and sharing >= _SHARING:
-            wanted = self.shared_values
-        return "Q5_K" if wanted == "Q4_K" and layers == _LARGE and sharing > 1 else wanted
+        early = self.early_values[0] if layer < self.early_values[1] else None
+        shared = self.shared_values if sharing >= _SHARING else None
+        wanted = (self.better if counts else None) or early or shared or self.values or self.base
+        return "Q5_K" if wanted in ("Q3_K", "Q4_K") and layers == _LARGE and sharing > 1 else wanted
 
 
 def _counts(layer: int, layers: int) -> bool:
@@ -97,14 +96,21 @@ _ROWS = (
     Mix("Q8_0", 7, "Q8_0", output="Q8_0"),
     Mix("Q5_0", 8, "Q5_0"),
     Mix("Q5_1", 9, "Q5_1"),
-    Mix("Q4_K_S", 14, "Q4_K", early="Q5_K", early_values="Q5_K"),
+    Mix("Q2_K", 10, "Q2_K", mixed="Q3_K", down="Q3_K", values="Q3_K", shared_values="Q4_K"),
+    Mix("Q3_K_S", 11, "Q3_K"),
+    Mix("Q3_K_M", 12, "Q3_K", fused="Q4_K", mixed="Q4_K", down="Q4_K", values="Q4_K", early=("Q5_K", 16),
+        early_values=("Q5_K", 2)),
+    Mix("Q3_K_L", 13, "Q3_K", fused="Q4_K", mixed="Q5_K", down="Q5_K", values="Q5_K"),
+    Mix("Q4_K_S", 14, "Q4_K", early=("Q5_K", 8), early_values=("Q5_K", 4)),
     Mix("Q4_K_M", 15, "Q4_K", better="Q6_K", fused="Q5_K"),
     Mix("Q5_K_S", 16, "Q5_K"),
     Mix("Q5_K_M", 17, "Q5_K", better="Q6_K", fused="Q6_K"),
     Mix("Q6_K", 18, "Q6_K"),
-    Mix("IQ4_NL", 25, "IQ4_NL", early="Q5_K", shared_values="Q5_K"),
-    Mix("IQ4_XS", 30, "IQ4_XS", early="Q5_K", shared_values="Q5_K"),
-)
+    Mix("IQ4_NL", 25, "IQ4_NL", early=("Q5_K", 8), shared_values="Q5_K"),
+    Mix("IQ4_XS", 30, "IQ4_XS", early=("Q5_K", 8), shared_values="Q5_K"),
+    Mix("TQ1_0", 36, "TQ1_0", embedding="Q4_K"),
+    Mix("TQ2_0", 37, "TQ2_0", embedding="Q4_K"),
+)  # fmt: skip
 MIXES: dict[str, Mix] = {mix.name: mix for mix in _ROWS}
 
 

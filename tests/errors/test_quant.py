@@ -8,7 +8,10 @@ from kernmill.formats.gguf_write import write
 from kernmill.quant.mixes import mix_named
 from tests.errors.mistakes import Case, each_message
 
-MIXES = "F16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, IQ4_NL, IQ4_XS"
+MIXES = (
+    "F16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, "
+    "IQ4_NL, IQ4_XS, TQ1_0, TQ2_0"
+)
 CASES: dict[str, Case] = {
     "no file": (lambda: quant.load("no/such/file"), FormatError,
                 "no/such/file: cannot be read: No such file or directory. Give the path of a GGUF file."),

@@ -25,7 +25,7 @@ REFERENCE = {"Q2_K": 0.2959, "Q3_K": 0.1505, "Q4_K": 0.0719, "Q5_K": 0.0362, "Q6
 
 @pytest.mark.parametrize("name", NAMES)
 def test_error(name: str, on_device: str) -> None:
-    against.check_error(name, REFERENCE[name] * 1.03, on_device)
+    against.check_error(name, REFERENCE[name] * (1.03 if name in ("Q4_K", "Q5_K") else 1), on_device)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -33,6 +33,41 @@ def test_others() -> None:
     assert [kind(mix, "output.weight") for mix in ("Q8_0", "Q4_0", "F16")] == ["Q8_0", "Q6_K", "F16"]
 
 
+LOW = {  # attention values, shared by two and by four heads; attention's way out; the feed-forward's; all in one
+    "Q2_K": ("Q3_K", "Q4_K", "Q3_K", "Q3_K", "Q2_K"),
+    "Q3_K_S": ("Q3_K", "Q3_K", "Q3_K", "Q3_K", "Q3_K"),
+    "Q3_K_M": ("Q4_K", "Q4_K", "Q4_K", "Q4_K", "Q4_K"),
+    "Q3_K_L": ("Q5_K", "Q5_K", "Q5_K", "Q5_K", "Q4_K"),
+}
+
+
+@pytest.mark.parametrize("mix", LOW)
+def test_mixes_of_two_and_three_bits(mix: str) -> None:
+    """As llama.cpp's quantizer chose them for random files."""
+    parts = ("attn_v", "attn_output", "ffn_down", "attn_qkv")
+    values, mixed, down, fused = (kind(mix, f"blk.9.{part}.weight", sharing=2) for part in parts)
+    assert (values, kind(mix, "blk.9.attn_v.weight", sharing=4), mixed, down, fused) == LOW[mix]
+    base = "Q2_K" if mix == "Q2_K" else "Q3_K"
+    assert {kind(mix, f"blk.0.{part}.weight") for part in ("attn_q", "attn_k", "ffn_gate", "ffn_up")} == {base}
+    assert [kind(mix, name) for name in ("output.weight", "token_embd.weight")] == ["Q6_K", base]
+    assert kind(mix, "blk.9.attn_q.weight", (8, 96)) == "Q4_0"
+
+
+def test_the_first_layers_of_q3_k_m() -> None:
+    found = [kind("Q3_K_M", f"blk.{n}.attn_v.weight", layers=32) for n in range(4)]
+    assert found == ["Q5_K", "Q5_K", "Q4_K", "Q4_K"]
+    found = [kind("Q3_K_M", f"blk.{n}.ffn_down.weight", layers=32) for n in range(4)]
+    assert found == ["Q5_K", "Q5_K", "Q4_K", "Q4_K"]
+    assert kind("Q3_K_M", "blk.0.ffn_down.weight", layers=15) == "Q4_K"  # no whole sixteenth
+    assert [kind(mix, "blk.9.attn_v.weight", layers=80, sharing=8) for mix in LOW] == ["Q5_K"] * 4
+
+
+@pytest.mark.parametrize("mix", ["TQ1_0", "TQ2_0"])
+def test_ternary_mixes_keep_the_embedding_in_four_bits(mix: str) -> None:
+    assert [kind(mix, "token_embd.weight", tied=tied) for tied in (False, True)] == ["Q4_K", "Q6_K"]
+    assert [kind(mix, "blk.0.attn_v.weight", shape) for shape in ((8, 256), (8, 96))] == [mix, "Q4_0"]
+
+
 @pytest.mark.parametrize("mix", ["IQ4_NL", "IQ4_XS"])
 def test_values_that_many_heads_share_and_the_first_way_out_get_more_bits(mix: str) -> None:
     assert [kind(mix, f"blk.{n}.ffn_down.weight") for n in (0, 1, 2)] == ["Q5_K", "Q5_K", mix]
