@@ -16,6 +16,7 @@ from .partition_loops import *
 from .peel_loops import *
 from .pipeline import *
 from .plan_kernels import *
+from .read_parts import *
 from .reduce_loops import *
 from .share_work import *
 from .trim_loops import *

@@ -168,17 +168,9 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             if node.op is Ops.EXPAND and reads and _elements(node.shape) >= _REUSE * _elements(node.src[0].shape):
                 cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
             is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
-            facts[node] = _Facts(
-                cost=min(cost, 1000),
-                reads=reads,
-                is_heavy=is_heavy,
-                depth=depth,
-                widest=min(max((f.widest for f in below), default=0), _elements(node.shape)),  # a part may be taken
-                is_tiled=is_heavy and any(f.is_tiled for f in below),
-                data=data,
-                terms=terms,
-                is_bytes=all(f.is_bytes for f in below),
-            )
+            widest = min(max((f.widest for f in below), default=0), _elements(node.shape))  # a part may be taken
+            is_tiled, is_bytes = is_heavy and any(f.is_tiled for f in below), all(f.is_bytes for f in below)
+            facts[node] = _Facts(min(cost, 1000), reads, is_heavy, depth, widest, is_tiled, data, terms, is_bytes)
     return facts
 
 

@@ -57,7 +57,7 @@ class Alive:
     def __init__(self, items: Sequence[Item], buffers: Sequence[BufferPlan]) -> None:
         self.touched: dict[int, set[int]] = {}  # positions, by buffer
         for position, item in enumerate(items):
-            for number in buffers_of(item):
+            for number in (part[0] if (part := buffers[n].part) else n for n in buffers_of(item)):
                 if buffers[number].is_intermediate:
                     self.touched.setdefault(number, set()).add(position)
         self.sizes = {number: _size_bytes(buffers[number]) for number in self.touched}

@@ -33,6 +33,7 @@ from .fuse import Fusion, Kept, fuse, region_gate
 from .kernel import KernelInfo, numbered
 from .merge_kernels import merge_kernels
 from .rangeify import TRUE, Use
+from .read_parts import reading_parts
 from .reduce_loops import tidy_reduce_loops
 from .split_reduce import neutral_element, split_reduces
 
@@ -55,7 +56,8 @@ def plan_kernels(
         plan = builder.run()
         clash = builder.clashes()
         if not clash:
-            plan.items = merge_kernels(plan)
+            items = merge_kernels(plan)
+            plan.items = [reading_parts(i, plan.buffers) if isinstance(i, Kernel) else i for i in items]
             return plan
         refused |= clash
 
@@ -316,13 +318,10 @@ def _depends(node: UOp, on: UOp, reads: dict[UOp, set[UOp]]) -> bool:
     seen: set[UOp] = set()
     stack = [node]
     while stack:
-        for below in reads.get(stack.pop(), ()):
-            if below is on:
-                return True
-            if below not in seen:
-                seen.add(below)
-                stack.append(below)
-    return False
+        new = reads.get(stack.pop(), set()) - seen
+        seen |= new
+        stack += new
+    return on in seen
 
 
 def _data_below(node: UOp, buffer_of: dict[UOp, int]) -> set[UOp]:

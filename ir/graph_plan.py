@@ -61,11 +61,12 @@ class BufferPlan:
     device: str
     slot: int | None = None
     is_output: bool = False
+    part: tuple[int, int] | None = None  # of another buffer: which one, and the first value there
 
     @property
     def is_intermediate(self) -> bool:
         """Whether it lives only while the schedule runs."""
-        return self.slot is None and not self.is_output
+        return self.slot is None and not self.is_output and self.part is None
 
 
 class CheckItem(NamedTuple):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kernmill.ir import (
+    Copy,
     DType,
     IndexRangeError,
     Kernel,
@@ -32,7 +33,7 @@ from .build import build
 from .device import Call, canonical_name, get_device
 from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
-from .views import opened, views
+from .views import opened, part_of, views
 from .watch import wants_report
 
 __all__ = ["STALE", "allocate_buffer", "download", "launched_ns", "realize", "take_over", "upload"]
@@ -171,6 +172,8 @@ class _Run:
         for number, wanted in enumerate(plan.graph.buffers):
             if wanted.slot is not None:
                 buffers.append(self.storages[wanted.slot])
+            elif wanted.part is not None:
+                buffers.append(part_of(buffers[wanted.part[0]], wanted.part[1], wanted.numel))
             elif number in plan.memory.offsets and wanted.device in arenas:
                 arena = arenas[wanted.device]
                 address = arena.address + plan.memory.offsets[number]
@@ -184,23 +187,19 @@ class _Run:
 
     def launch(self, plan: Plan, buffers: list[Buffer]) -> None:
         """Run the items; kernels of one device that follow each other go as one batch."""
-        batch: list[tuple[Kernel, Call]] = []
-        record = current_recording()
-        for item, program in zip(plan.graph.items, plan.programs, strict=True):
-            if not isinstance(item, Kernel):
-                run_batch(batch)
-                batch = []
-                copy_between(buffers[item.target], buffers[item.source])
-                if record is not None:
-                    record.add_copy(buffers[item.target], buffers[item.source])
-                continue
-            assert program is not None
-            if batch and batch[-1][0].device != item.device:
-                run_batch(batch)
-                batch = []
-            values = tuple(self.variables[name] for name, _, _ in item.variables)
-            batch.append((item, Call(program, tuple(buffers[n] for n in item.buffers), values, program.threads)))
-        run_batch(batch)
+        record, pairs = current_recording(), zip(plan.graph.items, plan.programs, strict=True)
+        for _, group in itertools.groupby(pairs, lambda pair: pair[0].device if isinstance(pair[0], Kernel) else None):
+            batch: list[tuple[Kernel, Call]] = []
+            for item, program in group:
+                if program is not None and isinstance(item, Kernel):
+                    values = tuple([self.variables[name] for name, _, _ in item.variables])
+                    call = Call(program, tuple([buffers[n] for n in item.buffers]), values, program.threads)
+                    batch.append((item, call))
+                elif isinstance(item, Copy):
+                    copy_between(buffers[item.target], buffers[item.source])
+                    if record is not None:
+                        record.add_copy(buffers[item.target], buffers[item.source])
+            run_batch(batch)
 
     def finish(self, plan: Plan, buffers: list[Buffer]) -> None:
         failed = [check.message for check in plan.graph.checks if download_scalar(buffers[check.buffer])]

@@ -97,7 +97,7 @@ def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], d
 def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     items = [(i.buffers, i.outputs, i.device, i.key.hex(), i.name, i.variables) if isinstance(i, Kernel)
              else (i.source, i.target) for i in graph.items]  # fmt: skip
-    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output) for b in graph.buffers]
+    buffers = [(b.dtype.name, b.numel, b.device, b.slot, b.is_output, b.part) for b in graph.buffers]
     checks = [(check.buffer, check.message) for check in graph.checks]
     sizes = memory.arena_bytes, memory.lower_bound_bytes, memory.unplanned_bytes
     return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()

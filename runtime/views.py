@@ -16,7 +16,7 @@ from kernmill.ir import Ops, UOp, numel, reshape
 from .buffer import Buffer
 from .device import get_device
 
-__all__ = ["opened", "views"]
+__all__ = ["opened", "part_of", "views"]
 
 _MOST_PARTS = 64  # of one leaf: a kernel may read them all, and each is an argument
 _SAME_ORDER = (Ops.RESHAPE, Ops.DETACH)
@@ -46,7 +46,7 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
         if device not in room:
             room[device] = get_device(device).props().max_buffers // 2
         if leaf not in nodes and len(nodes) <= min(_MOST_PARTS, room[device]):
-            inside = [_part(leaf.storage, *places[node][1:]) for node in nodes]
+            inside = [part_of(leaf.storage, *places[node][1:]) for node in nodes]
             by_address = sorted(inside, key=lambda part: part.address)
             if all(part.address + part.nbytes <= after.address for part, after in pairwise(by_address)):
                 found |= zip(nodes, inside, strict=True)
@@ -83,5 +83,6 @@ def _place(node: UOp, places: dict[UOp, tuple[UOp, int, int]]) -> tuple[UOp, int
     return leaf, first, count
 
 
-def _part(whole: Buffer, first: int, count: int) -> Buffer:
+def part_of(whole: Buffer, first: int, count: int) -> Buffer:
+    """Values of a buffer as memory of their own."""
     return Buffer(whole.device, whole.dtype, count, whole, whole.address + first * whole.dtype.size_bytes)

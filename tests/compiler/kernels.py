@@ -171,6 +171,9 @@ def run_schedule(schedule: GraphPlan, given: Sequence[Array], seed: int = 0) -> 
     for number, plan in enumerate(schedule.buffers):
         if plan.slot is not None:
             arrays[number] = given[plan.slot].copy()
+        elif plan.part is not None:
+            whole, first = plan.part
+            arrays[number] = arrays[whole][first : first + plan.numel]
     for item in schedule.items:
         if isinstance(item, Copy):
             arrays[item.target][:] = arrays[item.source]

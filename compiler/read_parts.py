@@ -1,0 +1,35 @@
+"""A kernel reads part of an intermediate as memory of its own: for two places of a sequence it is the same kernel.
+
+When: last. Why there: only now is it known what each kernel reads. A step of a recurrent layer reads the rows of its
+place in what one product has made for all places; where they begin is in an address then, and one kernel serves all
+places. Data have runtime/views.py for that. Guarantees: the same values. Tests: tests/compiler/test_read_parts.py.
+"""
+
+from __future__ import annotations
+
+from kernmill.ir import BufferPlan, Kernel, Ops, UOp, rebuilt, simplify
+
+__all__ = ["reading_parts"]
+
+
+def reading_parts(kernel: Kernel, buffers: list[BufferPlan]) -> Kernel:
+    """The kernel, each of whose slots reaches from the first to the last value read; `buffers` get those parts."""
+    places: dict[UOp, list[UOp]] = {}
+    for node in kernel.ast.toposort():
+        if node.op is Ops.INDEX and node.src[0].op is Ops.PARAM:
+            places.setdefault(node.src[0], []).append(node.src[1])
+    numbers, parts = [*kernel.buffers], dict[UOp, tuple[int, UOp]]()
+    for param, read in places.items():
+        slot, count = param.arg
+        number, whole = numbers[slot], buffers[numbers[slot]]
+        first, end = int(min(place.bounds[0] for place in read)), 1 + int(max(place.bounds[1] for place in read))
+        if whole.is_intermediate and number not in kernel.outputs and first >= 0 and end <= count > end - first:
+            buffers.append(BufferPlan(whole.dtype, end - first, whole.device, part=(number, first)))
+            numbers[slot], parts[param] = len(buffers) - 1, (first, param.replace(arg=(slot, end - first)))
+
+    def moved(old: UOp, new: UOp) -> UOp:
+        first, part = parts.get(old.src[0], (0, None)) if old.op is Ops.INDEX else (0, None)
+        return new if part is None else new.replace(src=(part, simplify(new.src[1] - first), *new.src[2:]))
+
+    ast = rebuilt(kernel.ast, moved) if parts else kernel.ast
+    return Kernel.of(ast, tuple(numbers), kernel.outputs, kernel.device, kernel.origin) if parts else kernel
