@@ -47,6 +47,8 @@ class Case:
     run: Program
     below: Sequence[int] = ()
     work: float = 0.0  # multiply-adds, where there are products
+    dtype: str = "float32"  # of the other tensors
+    is_training: bool = False  # asked for are the gradients of the mean of its squares, for each tensor
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,145 @@ def _layers(rng: random.Random) -> Case:
                 lambda f, q, k, v: f.scaled_dot_product_attention(q, k, v, is_causal=causal))  # fmt: skip
 
 
+_TRAINED: dict[str, tuple[Sequence[str], Callable[..., Any]]] = {  # names of sizes for each tensor, what is trained
+    "linear": (("nd", "hd", "h"), lambda f, x, w, b: f.linear(x, w, b).relu()),
+    "product": (("nd", "dh"), lambda f, x, w: x @ w),
+    "batched product": (("bnd", "bdh"), lambda f, x, w: x @ w),
+    "softmax": (("bnd",), lambda f, x: x.softmax(-1)),
+    "log softmax": (("nd",), lambda f, x: x.log_softmax(1)),
+    "layer norm": (("bnd", "d", "d"), lambda f, x, w, b: _layer_norm(f, x, w, b)),
+    "bias": (("bnd", "d"), lambda f, x, b: f.gelu(x + b)),
+    "scaled rows": (("nd", "n1"), lambda f, x, w: (x * w).tanh()),
+    "batch norm": (("bhxx", "h", "h"), lambda f, x, w, b: (
+        (x - x.mean((0, 2, 3), keepdim=True)) / (x.var((0, 2, 3), keepdim=True) + 1e-5).sqrt()
+        * w[None, :, None, None] + b[None, :, None, None])),
+    "conv2d": (("bcxx", "hc33"), lambda f, x, w: f.conv2d(x, w, padding=1).relu()),
+    "1 x 1 conv2d": (("bcxx", "hc11"), lambda f, x, w: f.conv2d(x, w)),
+    "conv1d": (("bcn", "hc3"), lambda f, x, w: f.conv1d(x, w)),
+    "max_pool2d": (("bcxx",), lambda f, x: f.max_pool2d(x, 2)),
+    "attention": (("bqd", "bkd", "bkd"), lambda f, q, k, v: f.scaled_dot_product_attention(q, k, v)),
+    "add along": (("bnd",), lambda f, x: x / (x.std(1, keepdim=True) + 1)),
+}  # fmt: skip
+
+
+def _gradients(rng: random.Random) -> Case:
+    name = rng.choice(list(_TRAINED))
+    sizes = {"b": [1, 4, 8, 12], "n": [1, 7, 32, 64, 100, 256], "d": [16, 33, 64, 100, 256], "x": [7, 14, 20, 28],
+             "h": [10, 32, 64, 100], "c": [1, 3, 8, 32], "q": [7, 64, 100], "k": [64, 100, 300]}  # fmt: skip
+    chosen = {letter: rng.choice(found) for letter, found in sizes.items()} | {"1": 1, "3": 3}
+    shapes = [tuple(chosen[letter] for letter in term) for term in _TRAINED[name][0]]
+    work = 3.0 * math.prod(chosen[letter] for letter in set("".join(_TRAINED[name][0])))
+    what = f"gradients of {name} of {', '.join(map(_x, shapes))}"
+    return Case(what, shapes, _TRAINED[name][1], work=work, is_training=True)
+
+
+_BATCHED = ("bij,bjk->bik", "bij,bkj->bik", "bji,bjk->bik", "bij,bj->bi", "bij,jk->bik", "ij,kj->ik", "ij,jk->ik")
+
+
+def _batches(rng: random.Random) -> Case:
+    """Many small products, and tall and wide ones."""
+    formula = rng.choice(_BATCHED)
+    small, large = [2, 3, 4, 8, 10, 16, 20, 32], [1000, 2048, 5000, 20000]
+    size = {name: rng.choice(small) for name in "ijk"} | {"b": rng.choice([32, 100, 512, 1000])}
+    size |= {} if "b" in formula else {name: rng.choice(large) for name in rng.sample("ijk", 1)}
+    shapes = [tuple(size[name] for name in term) for term in formula.split("->")[0].split(",")]
+    what = f"einsum {formula} {', '.join(map(_x, shapes))}"
+    return Case(what, shapes, lambda f, *x: f.einsum(formula, *x), work=math.prod(size.values()))
+
+
+_TYPED: dict[str, tuple[str, Callable[..., Any]]] = {  # the kinds of dtypes that take it: float, int, bool
+    "sum": ("fib", lambda f, x, y, axis: x.sum(axis)),
+    "sum of all": ("fib", lambda f, x, y, axis: x.sum()),
+    "mean": ("f", lambda f, x, y, axis: x.mean(axis)),
+    "max": ("fi", lambda f, x, y, axis: x.amax(axis)),
+    "argmax": ("fi", lambda f, x, y, axis: x.argmax(axis)),
+    "any": ("fib", lambda f, x, y, axis: x.any(axis)),
+    "cumsum": ("fi", lambda f, x, y, axis: x.cumsum(axis)),
+    "add": ("fi", lambda f, x, y, axis: x + y * 2),
+    "quotient": ("fi", lambda f, x, y, axis: x / (y * y + 1)),
+    "compare": ("fib", lambda f, x, y, axis: x == y),
+    "where": ("fib", lambda f, x, y, axis: f.where(x == y, x, y)),
+    "to float": ("ib", lambda f, x, y, axis: x.float() * 0.5),
+    "softmax": ("f", lambda f, x, y, axis: x.softmax(axis)),
+    "gelu": ("f", lambda f, x, y, axis: f.gelu(x)),
+    "transpose": ("fib", lambda f, x, y, axis: x.transpose(axis, -1).contiguous()),
+    "cat": ("fib", lambda f, x, y, axis: f.cat([x, y], axis)),
+    "flip": ("fib", lambda f, x, y, axis: x.flip(axis)),
+    "sort": ("fi", lambda f, x, y, axis: x.sort(axis)[0]),
+    "bits": ("i", lambda f, x, y, axis: (x & y) | (x ^ 3)),
+    "product": ("f", lambda f, x, y, axis: x.reshape(-1, x.shape[-1])[:64] @ y.reshape(-1, y.shape[-1])[:100].T),
+}
+_DTYPES = {"float16": "f", "bfloat16": "f", "float64": "f", "int32": "i", "int64": "i", "uint8": "i", "bool": "b"}
+
+
+def _dtypes(rng: random.Random) -> Case:
+    dtype = rng.choice(list(_DTYPES))
+    name = rng.choice([one for one, (kinds, _) in _TYPED.items() if _DTYPES[dtype] in kinds])
+    shape, run = _shape(rng, [2, 2, 3]), _TYPED[name][1]
+    axis = rng.randrange(len(shape))
+    what = f"{name} of {dtype} {_x(shape)} axis {axis}"
+    return Case(what, [shape, shape], lambda f, x, y: run(f, x, y, axis), dtype=dtype)
+
+
+def _volumes(rng: random.Random) -> Case:
+    """Convolutions of other kinds, and what changes the size of images."""
+    kind = rng.choice(["conv3d", "groups", "dilation", "depthwise", "conv_transpose2d", "interpolate", "wide pool",
+                       "global pool"])  # fmt: skip
+    n, c, size = rng.choice([1, 4]), rng.choice([4, 16, 32]), rng.choice([7, 14, 20, 28, 33])
+    k, o, image = rng.choice([2, 3]), rng.choice([8, 16, 48]), (n, c, size, size)
+    if kind == "conv3d":
+        size = min(size, 14)
+        shapes = [(n, c, size, size, size), (o, c, k, k, k)]
+        return Case(f"conv3d of {_x(shapes[0])} by {_x(shapes[1])}", shapes, lambda f, x, w: f.conv3d(x, w),
+                    work=math.prod(shapes[1]) * n * size**3)  # fmt: skip
+    if kind in ("groups", "depthwise"):
+        groups = c if kind == "depthwise" else rng.choice([2, 4])
+        weight = (c if kind == "depthwise" else o, c // groups, k, k)
+        return Case(f"conv2d of {_x(image)} by {_x(weight)}, {groups} groups", [image, weight],
+                    lambda f, x, w: f.conv2d(x, w, padding=1, groups=groups))  # fmt: skip
+    if kind == "dilation":
+        return Case(f"conv2d of {_x(image)} by {_x((o, c, k, k))}, dilation 2", [image, (o, c, k, k)],
+                    lambda f, x, w: f.conv2d(x, w, padding=2, dilation=2))  # fmt: skip
+    if kind == "conv_transpose2d":
+        stride = rng.choice([1, 2])
+        return Case(f"{kind} of {_x(image)} by {_x((c, o, k, k))}, stride {stride}", [image, (c, o, k, k)],
+                    lambda f, x, w: f.conv_transpose2d(x, w, stride=stride))  # fmt: skip
+    if kind == "interpolate":
+        mode = rng.choice(["nearest", "bilinear"])
+        return Case(f"{mode} twice as large as {_x(image)}", [image],
+                    lambda f, x: f.interpolate(x, scale_factor=2, mode=mode))  # fmt: skip
+    if kind == "wide pool":
+        pool = rng.choice(["max_pool2d", "avg_pool2d"])
+        return Case(f"{pool} 3, stride 1 of {_x(image)}", [image], lambda f, x: getattr(f, pool)(x, 3, 1, 1))
+    return Case(f"mean of images of {_x(image)}", [image], lambda f, x: x.mean((2, 3)))
+
+
+_PLACED: dict[str, Callable[..., Any]] = {
+    "scatter_add": lambda f, x, i, axis: (x * 0).scatter_add(axis, i, x),
+    "gather": lambda f, x, i, axis: x.gather(axis, i),
+    "rows": lambda f, x, i, axis: x[i[:, 0]],
+    "columns": lambda f, x, i, axis: x.index_select(1, i[:, 0]),
+    "one hot": lambda f, x, i, axis: f.one_hot(i, 16).sum(0),
+    "equal": lambda f, x, i, axis: (i == i[:, :1]).sum(1),
+    "mask": lambda f, x, i, axis: x.masked_fill(i > 1, 0.0).sum(axis),
+    "outer": lambda f, x, i, axis: x[:, 0].unsqueeze(1) * x[:, 1].unsqueeze(0),
+    "distances": lambda f, x, i, axis: (x[:64, None, :] - x[None, :64, :]).pow(2).sum(-1),
+    "triangle sum": lambda f, x, i, axis: x.tril().sum(axis),
+    "cross entropy": lambda f, x, i, axis: -x.log_softmax(1).gather(1, i[:, :1]).mean(),
+    "row and column": lambda f, x, i, axis: x - x.mean(0, keepdim=True) - x.mean(1, keepdim=True),
+    "broadcast where": lambda f, x, i, axis: f.where(i[:, :1] > 1, x, x[:1]),
+    "middle row": lambda f, x, i, axis: x.sort(0)[0][x.shape[0] // 2],
+}
+
+
+def _places(rng: random.Random) -> Case:
+    name = rng.choice(list(_PLACED))
+    shape, run = (rng.choice([64, 100, 256, 1000, 3000]), rng.choice([16, 33, 100, 256])), _PLACED[name]
+    axis = rng.randrange(2)
+    what = f"{name} of {_x(shape)} axis {axis}"
+    return Case(what, [shape, shape], lambda f, x, i: run(f, x, i, axis), (0, 16))
+
+
 FAMILIES = {
     "products": _products,
     "einsums": _einsums,
@@ -225,6 +366,11 @@ FAMILIES = {
     "moves": _moves,
     "images": _images,
     "layers": _layers,
+    "gradients": _gradients,
+    "batches": _batches,
+    "dtypes": _dtypes,
+    "volumes": _volumes,
+    "places": _places,
 }
 
 
@@ -236,36 +382,77 @@ def _functions() -> tuple[Any, Any]:
     import kernmill
 
     joining = ("cat", "stack", "where", "einsum")
-    named = ("conv1d", "conv2d", "gelu", "linear", "avg_pool2d", "max_pool2d", "one_hot", "pad", "roll",
-             "scaled_dot_product_attention")  # fmt: skip
+    named = ("conv1d", "conv2d", "conv3d", "conv_transpose2d", "gelu", "interpolate", "linear", "avg_pool2d",
+             "max_pool2d", "one_hot", "pad", "roll", "scaled_dot_product_attention")  # fmt: skip
     theirs = {name: getattr(functional, name, None) or getattr(torch, name) for name in (*named, *joining)}
     ours = {name: getattr(kernmill.Tensor, name) for name in named}
     ours |= {name: getattr(kernmill, name) for name in joining}
     return SimpleNamespace(**ours), SimpleNamespace(**theirs)
 
 
+def _arrays(case: Case, values: Any) -> list[Any]:
+    """Random operands in NumPy's arrays, bfloat16 as float32."""
+    import numpy as np
+
+    found = []
+    for shape, below in zip_longest(case.shapes, case.below, fillvalue=0):
+        if below or _DTYPES.get(case.dtype) == "i":
+            found.append(values.integers(below or 100, size=shape).astype(np.int64 if below else case.dtype))
+        elif case.dtype == "bool":
+            found.append(values.random(shape) < 0.1)
+        else:
+            found.append(values.standard_normal(shape).astype("float32" if case.dtype == "bfloat16" else case.dtype))
+    return found
+
+
+def _calls(case: Case, arrays: list[Any]) -> dict[str, Callable[[], Any]]:
+    """The program on both sides: each gives a list of results."""
+    import torch
+
+    import kernmill
+
+    ours, theirs = _functions()
+    given, narrow = [kernmill.Tensor(array, requires_grad=case.is_training) for array in arrays], case.dtype == "bfloat16"
+    x = [t.cast("bfloat16").realize() if narrow and t.dtype.is_float else t for t in given]
+    y = [t.bfloat16() if narrow and t.is_floating_point() else t for t in map(torch.from_numpy, arrays)]
+
+    def slopes(*x: Any) -> Any:
+        result = case.run(ours, *x)
+        return (result * result).mean().gradient(*x)
+
+    def their_slopes(*y: Any) -> Any:
+        result = case.run(theirs, *y)
+        return torch.autograd.grad((result * result).mean(), y)
+
+    if case.is_training:
+        for leaf in y:
+            leaf.requires_grad_()
+        return {"kernmill": partial(kernmill.jit(slopes), *x), "torch": partial(their_slopes, *y)}
+    return {"kernmill": partial(kernmill.jit(lambda *x: [case.run(ours, *x)]), *x),
+            "torch": lambda: [case.run(theirs, *y)]}  # fmt: skip
+
+
+def _is_right(case: Case, found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    import numpy as np
+
+    near = {"float16": 2e-2, "bfloat16": 5e-2}.get(case.dtype, 1e-3)
+    pairs = [(a.cast("float64").numpy(), b.detach().double().numpy()) for a, b in zip(found, wanted, strict=True)]
+    return all(np.allclose(a, b, rtol=near, atol=near * max(1.0, abs(b).max(initial=0.0))) for a, b in pairs)
+
+
 def lines_of(family: str, seed: int, seconds: float) -> Iterator[Line]:
     """Random programs of a family, one after the other, until the time is over; at least one."""
     import numpy as np
-    import torch
-
-    from kernmill import Tensor, jit
 
     rng, values, end, line = random.Random(seed), np.random.default_rng(seed), time.monotonic() + seconds, None
-    ours, theirs = _functions()
     while time.monotonic() < end or line is None:
         case = FAMILIES[family](rng)
         if case.work > _MOST_WORK or max(map(math.prod, case.shapes)) > _MOST_ELEMENTS:
             continue
-        arrays = [
-            values.integers(below, size=shape) if below else values.standard_normal(shape).astype(np.float32)
-            for shape, below in zip_longest(case.shapes, case.below, fillvalue=0)
-        ]
-        calls = {"kernmill": partial(jit(partial(case.run, ours)), *map(Tensor, arrays)),
-                 "torch": partial(case.run, theirs, *map(torch.from_numpy, arrays))}  # fmt: skip
+        calls = _calls(case, _arrays(case, values))
         for _ in range(3):
             result = calls["kernmill"]()
-        is_right = np.allclose(result.numpy(), calls["torch"]().numpy(), rtol=1e-3, atol=1e-3)
+        is_right = _is_right(case, result, calls["torch"]())
         samplers = {name: call_sampler(call, _SAMPLE_S, 1) for name, call in calls.items()}
         times = interleave(samplers, _ROUNDS)
         line = Line(case.what, min(times["kernmill"]), min(times["torch"]), is_right)

@@ -220,6 +220,8 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
 def _read_back(ast: UOp, loop: UOp) -> UOp:
     """Sums that are taken while a row is filled, taken from the row when it is there: over loops named like `k0.r`."""
     order = ast.toposort()
+    if any(node.op is Ops.CARRY and loop in closed_ranges(node.src[0]) for node in order):
+        raise ValueError(f"sums go on where {loop.arg[0]} fills places, and no item waits until all are filled")
 
     def read_back(_: UOp, new: UOp) -> UOp:
         if new.op is not Ops.REDUCE or loop not in closed_ranges(new):

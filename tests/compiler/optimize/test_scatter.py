@@ -23,6 +23,7 @@ from kernmill.ir import (
     iota,
     reduce_axes,
     reshape,
+    substitute,
     verify,
 )
 from tests.compiler.kernels import VECTORS, Array, close, data, inputs, only, params, run_ast, run_on
@@ -133,6 +134,24 @@ def test_its_loop_is_walked_in_order(verb: str) -> None:
     ast = apply_actions(places(3, 9, 11), parse_schedule("scatter k0 i1"))
     with pytest.raises(CompileError, match=r"accumulates over k0|filled again"):
         apply_actions(ast, parse_schedule(verb))
+
+
+def test_the_items_of_a_group_do_not_fill_its_places() -> None:
+    """There is no barrier between the filling and the first term."""
+    ast = apply_actions(places(3, 9, 11), parse_schedule("scatter k0 i1"))
+    with pytest.raises(CompileError, match="no item waits until all are filled"):
+        apply_actions(ast, parse_schedule("local i1' 4"))
+
+
+def test_a_kernel_that_reads_what_its_output_held_is_refused() -> None:
+    """The places would be filled before their old values are read."""
+    ast = places(3, 9, 11)
+    (store,) = ast.src
+    old = UOp(Ops.LOAD, store.src[1].dtype, (store.src[0],))
+    x = next(node for node in store.src[1].toposort() if node.op is Ops.LOAD and node.dtype is old.dtype)
+    held = x.replace(src=(x.src[0].replace(src=(store.src[0].src[0], x.src[0].src[1])),))
+    with pytest.raises(CompileError, match="reads the old values of its output"):
+        apply_actions(substitute(ast, {x: held}), parse_schedule("scatter k0 i1"))
 
 
 def test_what_is_no_sum_at_places_is_refused() -> None:

@@ -66,6 +66,17 @@ def test_the_last_that_names_a_place(device: str, way: str, size: tuple[int, int
         assert all(np.array_equal(values[row, place], value) for place, value in named.items())
 
 
+@pytest.mark.parametrize(("count", "depth"), [(50, 33), (64, 65), (100, 17), (31, 100)])
+def test_each_number_of_an_entry_names_its_own_place(device: str, count: int, depth: int) -> None:
+    """A width that no block of lanes divides read past the end of the index; some of it names no place."""
+    rng, size = np.random.default_rng(0), 200
+    index = rng.integers(-2, size + 2, (count, depth))
+    x = rng.integers(-9, 9, (count, depth)).astype(np.float32)
+    hit = Tensor.arange(size).reshape(-1, 1, 1).eq(Tensor(index[None]))
+    got = Tensor(x[None]).where(hit, 0).sum(1).numpy()
+    assert np.array_equal(got, np.where(np.arange(size)[:, None, None] == index, x, 0).sum(1))
+
+
 def test_nothing_leaks_into_other_places(device: str, way: str) -> None:
     x = np.array([np.nan, 1, np.inf, 2, 4, -np.inf], np.float32).reshape(1, -1, 1)
     got = added(Tensor(x), Tensor([[3, 0, 1, 0, 4, 1]]), 6).numpy().reshape(-1)
