@@ -31,7 +31,7 @@ from bench.peers import PEERS, installed, missing
 from bench.row import Goal, Outcome, Prepared, Row, Setup, WrongResult, take_off
 from bench.table import BEGIN, END, markdown, write_readme
 from bench.timing import call_sampler, calls_for, interleave
-from bench.tuned import Line, lines_of
+from bench.tuned import Line, kernels_of, lines_of
 from bench.tuned import markdown as tuned_markdown
 from tests.conftest import why_missing
 
@@ -479,13 +479,15 @@ def test_a_tuned_row_and_its_table(tmp_path: Path) -> None:
 
     (row,) = chosen_rows(["rms_norm"])
     with Context(CACHE_DIR=str(tmp_path)):
-        lines = list(lines_of(row, 0.2, 2, tiny=True))
-    assert [line.row for line in lines] == ["rms_norm"]
+        lines = list(lines_of(kernels_of([row, row], tiny=True), 0.2, 2, 10.0))
+    assert [line.row for line in lines] == ["rms_norm"], "each kernel once"
     assert lines[0].ratio >= 1
     slow = Line("a", "b", 2e-3, 1e-3, 5, 1, "thread i0")
     text = tuned_markdown(FACTS, [*lines, slow], 0.2, "1")
     assert "| a | b | 2.00 ms | 1.00 ms | 2.00 | 5, 1 WRONG | `thread i0` |" in text
     assert text.index("| a |") < text.index("| rms_norm |")
+    (quantized,) = chosen_rows(["quant_q4_k_1"])
+    assert len(kernels_of([quantized], tiny=True)) < 10, "not those that write the blocks"
 
 
 # --- random sizes ----------------------------------------------------------------------------------------------------

@@ -425,7 +425,8 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     if any(_slot(store) == slot for store in ast.src):
         raise ValueError(f"the kernel writes buffer {slot}")
     loads = [n for n in ast.toposort() if n.op is Ops.LOAD and _slot(n) == slot]
-    values = unpacked(ast, loads) if any(n.dtype in BYTES for n in loads) else loads
+    is_tiled = bool(_count_local(ast, "tile"))  # a unit wants what is converted
+    values = unpacked(ast, loads) if is_tiled or any(n.dtype in BYTES for n in loads) else loads
     values = [n for n in values if all(any(r.arg[0] == name for r in n.ranges) for name in names)]
     if not values:
         raise ValueError(f"nothing is loaded from buffer {slot} over {', '.join(names)}")
@@ -437,7 +438,7 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
         mark = "'" * (first + number)
         loops = [next(r for r in value.ranges if r.arg[0] == name) for name in names]
         name = f"stage{slot}_{taken + number}"
-        table[value], copies = staged(value, loops, name, mark, has_gaps=not _count_local(ast, "tile"))
+        table[value], copies = staged(value, loops, name, mark, has_gaps=not is_tiled)
         made |= copies
     return simplify(substitute(ast, table)), made
 

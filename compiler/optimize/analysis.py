@@ -7,7 +7,7 @@ Nothing here asks what a kernel computes beyond one sum. Tests: tests/compiler/o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 
@@ -30,6 +30,7 @@ class Access:
     size_bytes: int
     memory_bytes: int  # of what all loops touch of the buffer
     is_plain: bool  # the place is a sum of multiples of loops, and touched in every iteration
+    dtype: DType  # of its values; of an operand: what they are converted to, and only widened from
 
     def step(self, loop: str) -> int | None:
         """Elements from one iteration to the next; 0 where the place does not change with the loop."""
@@ -129,8 +130,8 @@ class Facts:
         loops, loads = names_of(closed_ranges(total)), {a.node: a for a in self.loads if a.is_plain}
         if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL or len(loops) != 1:
             return ()
-        found = [loads.get(s.src[0]) for s in total.src[0].src if s.op is Ops.CAST]
-        both = tuple(a for a in found if a is not None and loops[0] in a.steps)
+        found = [(loads.get(_uncast(s)), s.src[0].dtype) for s in total.src[0].src if s.op is Ops.CAST]
+        both = tuple(replace(a, dtype=dtype) for a, dtype in found if a is not None and loops[0] in a.steps)
         return both if len(both) == 2 else ()
 
     @cached_property
@@ -169,7 +170,7 @@ def analyze(ast: UOp, target: Target) -> Facts:
             _add_group(facts, node, loads)
         elif node.op.is_elementwise and node.dtype.kind.value != "index":
             facts.work += _DEAR if node.op.cost > _DEAR else 1
-    widths = [a.node.dtype if a.node.op is Ops.LOAD else a.node.src[1].dtype for a in (*facts.loads, *facts.stores)]
+    widths = [a.dtype for a in (*facts.loads, *facts.stores) if a.steps] or [facts.stores[0].dtype]
     widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
     facts.lanes = target.vector_bytes // widest if target.vector_bytes else 1
     return facts
@@ -191,7 +192,14 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
     if None not in steps.values():
         walked = {name: abs(step) for name, step in steps.items() if step}
         count = min(count, min(walked.values(), default=1) * prod(sizes[name] for name in walked))
-    return Access(node, steps, size_bytes, count * size_bytes, is_plain)
+    value = node if node.op is Ops.LOAD else node.src[1]
+    return Access(node, steps, size_bytes, count * size_bytes, is_plain, value.dtype)
+
+
+def _uncast(u: UOp) -> UOp:
+    while u.op is Ops.CAST:
+        u = u.src[0]
+    return u
 
 
 def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:

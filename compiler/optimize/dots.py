@@ -28,7 +28,7 @@ def dot_schedule(facts: Facts) -> Schedule | None:
     if product is None or product.dtype is not dtypes.int32:
         return None
     inner, operands = product.inner, (product.left, product.right)
-    if any(a.node.dtype not in BYTES for a in operands) or facts.sizes[inner] < 2 * GROUP:
+    if any(a.dtype not in BYTES for a in operands) or facts.sizes[inner] < 2 * GROUP:
         return None
     schedule = Schedule(facts.ast)
     if product.rows:
@@ -51,7 +51,7 @@ def _tiled(schedule: Schedule, facts: Facts, product: Product) -> None:
     vectors = min(vectors, -(-sizes[columns] // lanes))
     tile = even_part(sizes[rows], most)
     wide, panel, is_packed = lanes * vectors, columns, sizes[rows] >= _PACKED_ROWS * tile
-    if is_packed and left.node.dtype is right.node.dtype:  # moved while copied: in the inner loop it would cost a fifth
+    if is_packed and left.dtype is right.dtype:  # moved while copied: in the inner loop it would cost a fifth
         alone = schedule.add("bias", right.slot, rows)[inner]
         schedule.cut("unroll", alone, GROUP)
         schedule.cut("vectorize", alone, lanes)

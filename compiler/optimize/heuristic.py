@@ -92,11 +92,11 @@ def _cost(accesses: list[Access], loop: str) -> float:
 
 def _packed_cost(facts: Facts, main: Group, loop: str) -> float:
     """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
-    total = 0.0
+    total, turned = 0.0, _copies_across(facts, main.terms)[0] if _turns(facts, main, loop) else 1.0
     for a in main.loads:
         again = facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
         is_panel = bool(main.terms) and loop in facts.outputs and not a.is_gated
-        total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
+        total += _cost([a], loop) * min(turned, _PACKING_COST / again if is_panel else 1.0)
     return total
 
 
@@ -113,10 +113,10 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*facts.loads, *facts.stores]
         is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *facts.stores))
-        if not is_near and (main is None or is_output or not _is_computed(main)):
+        if not is_near and main is not None and (is_output or not _is_computed(main)):
             continue
         waste = -(-size // facts.lanes) * facts.lanes / size
-        score = 4.0 * (_packed_cost(facts, main, name) if main else _cost(touched, name)) + (
+        score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name)) + (
             2.0 * _cost(facts.stores, name) if is_output and main else 0.0
         )
         score += (waste - 1) * 2 - place * 0.01
@@ -124,6 +124,17 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
             score += 0.25 + _FOLD_COST / facts.iterations(main.loops)  # lanes are folded once per result
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
+
+
+def _turns(facts: Facts, main: Group, rows: str) -> bool:
+    """Whether short rows are best copied out whole, and turn in registers so that they are lanes: a vector of terms is
+    folded for each row, and its end is masked unless the row fills vectors."""
+    size = facts.sizes.get(main.terms, 0)
+    is_short = size <= _MOST_ACROSS and size % facts.lanes and rows in facts.outputs and main.terms not in facts.symbolic
+    loads = [a for a in main.loads if a.steps.keys() - {main.terms}]
+    return bool(is_short and loads) and all(
+        a.step(main.terms) == 1 and (a.step(rows) or 0) > 1 and not a.is_gated for a in loads
+    )
 
 
 def _is_computed(main: Group) -> bool:
@@ -388,8 +399,9 @@ def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int)
         return {name: _tile(facts.sizes[name], 4 if many else 2) for name in reusing[:2]}
     blocks = -(-facts.sizes[lane_loop] // width)
     if not reusing:
-        whole = next((t for t in (8, 4, 2) if blocks >= t and blocks % t == 0), 1)
-        return {lane_loop: _tile(blocks, 8) if whole == 1 and many else whole}
+        most = min(8, _MAX_BODY // facts.sizes[main.terms]) if _turns(facts, main, lane_loop) else 8
+        whole = next((t for t in (8, 4, 2) if most >= t <= blocks and blocks % t == 0), 1)
+        return {lane_loop: _tile(blocks, most) if whole == 1 and many else whole}
     columns, rows = _best_block(blocks, facts.sizes[reusing[0]], many)
     tiles = {lane_loop: columns, reusing[0]: rows}
     left = (16 if many else 8) // (columns * rows)
@@ -435,7 +447,8 @@ def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str 
     for name in reversed(main.loops):
         size = facts.sizes[name]
         blocks = -(-size // width) if name == lane_loop else size
-        if name != lane_loop and 1 < blocks <= SMALL_REDUCE and body * blocks <= _MAX_BODY:
+        most = _MOST_ACROSS if _turns(facts, main, lane_loop or "") else SMALL_REDUCE
+        if name != lane_loop and 1 < blocks <= most and body * blocks <= _MAX_BODY:
             schedule.cut("unroll", name, blocks)
             body *= blocks
             continue

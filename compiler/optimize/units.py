@@ -132,7 +132,7 @@ def _unit_of(facts: Facts, product: Product) -> Unit | None:
     pairs = ((product.rows, product.left), (product.columns, product.right))
     if any(walked_together(operand.node, (name, product.inner)) for name, operand in pairs):
         return None
-    kinds = (product.left.node.dtype, product.right.node.dtype, product.dtype)
+    kinds = (product.left.dtype, product.right.dtype, product.dtype)
     return next((unit for unit in facts.target.units if (unit.a, unit.b, unit.c) == kinds), None)
 
 

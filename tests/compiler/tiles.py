@@ -24,13 +24,15 @@ def product(
     sizes: tuple[int, int, int] = (96, 96, 96),
     pair: tuple[DType, DType] = (BF16, BF16),
     turned: tuple[bool, bool] = (False, False),
+    kept: tuple[DType | None, DType | None] = (None, None),
 ) -> UOp:
-    """The usual matrix product of narrow values, in rows, inner and columns; each operand as it is, or turned."""
+    """The usual matrix product of narrow values, in rows, inner and columns; each operand as it is, or turned, and kept
+    in another type that it is converted from."""
     rows, inner, columns = sizes
     shapes = ((rows, inner), (inner, columns))
     wide = dtypes.int32 if pair[0].is_int else dtypes.float32
     operands: list[UOp] = []
-    for slot, (shape, dtype, is_turned) in enumerate(zip(shapes, pair, turned, strict=True)):
-        operand = data(slot, *(shape[::-1] if is_turned else shape), dtype=dtype).cast(wide)
+    for slot, (shape, dtype, is_turned, found) in enumerate(zip(shapes, pair, turned, kept, strict=True)):
+        operand = data(slot, *(shape[::-1] if is_turned else shape), dtype=found or dtype).cast(dtype).cast(wide)
         operands.append(permute(operand, (1, 0)) if is_turned else operand)
     return only(matmul(*operands))

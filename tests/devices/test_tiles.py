@@ -103,6 +103,22 @@ def test_a_matrix_by_itself(pair: tuple[DType, DType], turned: tuple[bool, bool]
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * float(np.abs(want).max()))
 
 
+@pytest.mark.parametrize("sizes", [(33, 70, 50), (32, 64, 32)])
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_operands_that_are_converted(sizes: tuple[int, int, int], turned: tuple[bool, bool], dtype: DType) -> None:
+    rows, inner, columns = sizes
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((rows, inner), np.float32), rng.standard_normal((inner, columns), np.float32)
+    wanted = [Tensor(x).cast(dtype).cast(dtypes.float32).numpy().astype(np.float64) for x in (a, b)]
+    left, right = (
+        (Tensor(np.ascontiguousarray(x.T)).cast(dtype).transpose(0, 1) if turn else Tensor(x).cast(dtype))
+        for x, turn in zip((a, b), turned, strict=True)
+    )
+    got = (left.cast(dtypes.float32) @ right.cast(dtypes.float32)).numpy()
+    np.testing.assert_allclose(got, wanted[0] @ wanted[1], rtol=2e-5, atol=2e-4)
+
+
 def test_more_blocks_than_one_and_threads() -> None:
     rng = np.random.default_rng(5)
     agree(values(rng, (300, 129), BF16), values(rng, (129, 1100), BF16), (BF16, BF16), "LLVM")

@@ -118,12 +118,54 @@ def test_luck_is_found_out(kernel: Kernel, tmp_path: Path) -> None:
     first = show_schedule(heuristic_schedule(llvm, kernel))
 
     def answer(text: str) -> dict[str, Any]:
-        return {"ratio": 0.8 if text == first else 0.9, "time_ns": 500.0}
+        return {"ratio": 0.8 if text == first else 0.9, "least": 0.8, "time_ns": 500.0}
 
     with Context(CACHE_DIR=str(tmp_path)):
         found = tune_kernel(llvm, kernel, seconds=0.2, worker=Answers(answer))
         assert found.tried > 1
         assert show_schedule(found.schedule) == first == schedules.stored_schedule(llvm, kernel)
+
+
+@pytest.mark.parametrize(("ratio", "least", "is_kept"), [(1.5, 1.2, True), (1.5, 0.9, False), (1.01, 1.0, False)])
+def test_a_winner_wins_by_more_than_noise_and_nearly_always(
+    kernel: Kernel, tmp_path: Path, ratio: float, least: float, is_kept: bool
+) -> None:
+    """Named regression: while others had the cores, schedules that lose were stored as up to twice as fast."""
+    llvm = get_device("LLVM")
+    first = show_schedule(heuristic_schedule(llvm, kernel))
+
+    def answer(text: str) -> dict[str, Any]:
+        return {"ratio": ratio if text == first else 0.9, "least": least, "time_ns": 500.0}
+
+    with Context(CACHE_DIR=str(tmp_path)):
+        found = tune_kernel(llvm, kernel, seconds=0.2, worker=Answers(answer))
+        assert (show_schedule(found.schedule) != first) is is_kept
+        assert found.speedup == (ratio if is_kept else 1.0)
+
+
+@pytest.mark.parametrize(("deaths", "is_found"), [(1, True), (2, False)])
+def test_a_worker_that_dies_at_the_first_timing_is_started_again(
+    kernel: Kernel, tmp_path: Path, deaths: int, is_found: bool
+) -> None:
+    """Named regression: a kernel was given up when somebody else ended its process in the first seconds."""
+
+    class Dying(Answers):
+        left = deaths
+
+        def ask(self, request: dict[str, str], limit_s: float) -> dict[str, Any]:
+            if self.left and "kernel" in request:
+                self.left -= 1
+                self.close()
+                raise CandidateLost("the process ended (-9)")
+            return super().ask(request, limit_s)
+
+    worker = Dying(lambda text: {"ratio": 1.0})
+    with Context(CACHE_DIR=str(tmp_path)):
+        if is_found:
+            assert tune_kernel(get_device("LLVM"), kernel, seconds=0.1, worker=worker).tried > 1
+        else:
+            with pytest.raises(CandidateLost):
+                tune_kernel(get_device("LLVM"), kernel, seconds=0.1, worker=worker)
 
 
 def test_a_wrong_candidate_is_reported_and_not_chosen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
 
@@ -16,6 +17,7 @@ from kernmill.ir import (
     elementwise,
     iota,
     permute,
+    reduce_axes,
     reshape,
     scalar,
     shrink,
@@ -65,6 +67,34 @@ def test_a_row_sum_has_lanes_and_groups_of_its_own() -> None:
     assert found["vectorize"] == [("k0", "16")]
     assert found["rfactor"] == [("k0", "4")]
     assert found.keys().isdisjoint({"unroll", "interleave", "prefetch"})
+
+
+def test_short_rows_are_lanes_and_turn_in_registers() -> None:
+    """Named regression: the maximum of 128 rows of 10 gathered each term, and took twice as long."""
+    for size in (9, 10, 13, 20, 23):
+        found = chosen(total(data(0, 256, size), 1))
+        assert found["vectorize"] == [("i0", "16")]
+        assert ("k0", str(size)) in found["unroll"]
+        assert prod(int(count) for _, count in found["unroll"]) <= 96
+    for size in (16, 32, 40):
+        assert chosen(total(data(0, 256, size), 1))["vectorize"] == [("k0", "16")]
+    by_a_vector = chosen(matmul(data(0, 256, 10), data(1, 10, 1)))
+    assert (by_a_vector["vectorize"], ("k0", "10") in by_a_vector["unroll"]) == ([("i0", "16")], True)
+
+
+def test_what_is_gathered_is_gathered_into_whole_vectors() -> None:
+    """Named regression: the last step of topk, of pairs of pairs, had two lanes, both gathered: 3.6 times as long."""
+    x = reshape(data(0, 64, 16), (64, 2, 2, 4))
+    some = elementwise(Ops.MAX, x, strided(x, (1, -1, -1, -1)))
+    last = shrink(elementwise(Ops.MAX, some, strided(some, (1, 1, 1, -1))), ((0, 64), (0, 2), (0, 2), (0, 1)))
+    assert chosen(last)["vectorize"] == [("i0", "16")]
+
+
+def test_lanes_are_those_of_what_is_read() -> None:
+    """Named regression: whether any of 8192 positions is out of range had 16 lanes of 8 bytes, for its one bool."""
+    places = data(0, 8192, dtype=dtypes.int64)
+    is_out = elementwise(Ops.LT, places, scalar(dtypes.int64, 0))
+    assert chosen(reduce_axes(is_out, Ops.OR, (0,)))["vectorize"] == [("k0", "8")]
 
 
 def test_sums_of_what_is_computed_have_lanes_too() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule
-from kernmill.ir import AxisKind, CompileError, Ops, Stage, UOp, dtypes, permute, strided, verify
+from kernmill.ir import AxisKind, CompileError, Ops, Stage, UOp, dtypes, permute, strided, take, verify
 from tests.compiler.kernels import (
     attention,
     close,
@@ -87,3 +88,15 @@ def test_a_copy_of_far_places_around_near_ones_is_a_loop() -> None:
     }  # fmt: skip
     arrays = inputs(turned)
     close(run_ast(ast, arrays), run_ast(turned, arrays))
+
+
+def test_a_place_that_is_clamped_is_the_last_one() -> None:
+    """Named regression: a search staged table[min(places, last)], and read 0 behind the last place."""
+    values, places = data(0, 21), data(1, 64, dtype=dtypes.int64)
+    ast = only(take(values, places, 0))
+    arrays = inputs(ast)
+    arrays[1][:], arrays[2][:] = np.arange(1, 22), np.arange(64)
+    want = run_ast(ast, arrays)
+    assert want[-1] == 21
+    for text in ("stage 1 i0", "vectorize i0 16; stage 1 i0.v", "unroll i0 5; stage 1 i0.u"):
+        np.testing.assert_array_equal(run_ast(staged(ast, text), arrays), want)

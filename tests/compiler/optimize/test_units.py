@@ -57,6 +57,18 @@ def test_every_pair_of_types(pair: tuple[DType, DType]) -> None:
     assert any(u.op is Ops.MMA for u in lower(product((32, 64, 32), pair), TILES, is_checked=True))
 
 
+@pytest.mark.parametrize("kept", [(dtypes.float32, None), (None, dtypes.float32), (dtypes.float32, dtypes.float16)])
+@pytest.mark.parametrize("turned", [(False, False), (True, True)])
+def test_operands_are_converted_while_they_are_packed(
+    kept: tuple[DType | None, DType | None], turned: tuple[bool, bool]
+) -> None:
+    """Named regression: a cast in front of a product left it to vectors."""
+    uops = lower(product((33, 70, 50), turned=turned, kept=kept), TILES, is_checked=True)
+    assert sum(u.op is Ops.MMA for u in uops) in (2, 4)
+    assert sum(u.op is Ops.LOCAL and u.dtype is BF16 for u in uops) == 2
+    assert any(u.op is Ops.MMA for u in lower(product(pair=(I8, U8), kept=(U8, None)), TILES, is_checked=True))
+
+
 @pytest.mark.parametrize("sizes", [(4, 96, 96), (96, 96, 7), (96, 15, 96)])
 def test_blocks_that_would_be_empty_for_the_most_part(sizes: tuple[int, int, int]) -> None:
     assert unit_schedule(analyze(product(sizes), TILES)) is None
