@@ -297,6 +297,10 @@ class Lazy(AnyTensor):
             for t, v in zip(tensors, (self, *values), strict=True)
         ]
 
+    def _own_box(self) -> Self:
+        """The same values in a tensor of its own: what a method gives is none of those it was given."""
+        return self._result(self.uop)
+
     def _apply(self, op: Op, *others: Self) -> Self:
         """An elementwise op on tensors of one dtype."""
         nodes = [o.uop for o in others]

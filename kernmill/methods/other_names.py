@@ -32,7 +32,7 @@ _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "index_put": "x[index] = y", "put": "x[index] = y", "take": "x.flatten()[index]", "equal": "(x == y).all()",
     "array_equal": "(x == y).all()", "layer_norm": "nn.LayerNorm(sizes)", "batch_norm": "nn.BatchNorm(channels)",
     "group_norm": "nn.GroupNorm(groups, channels)", "embedding": "weight[index]", "unique": "np.unique(x)",
-    "searchsorted": "np.searchsorted(x, y)", "histc": "np.histogram(x, bins)", "argwhere": "np.argwhere(x)",
+    "searchsorted": "np.searchsorted(x, y)", "argwhere": "np.argwhere(x)",
     "inverse": "np.linalg.inv(x)", "inv": "np.linalg.inv(x)", "svd": "np.linalg.svd(x)", "det": "np.linalg.det(x)",
     "values": "x, and for the places x.argmax(axis)", "indices": "x.argmax(axis)", "qr": "np.linalg.qr(x)",
     "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)",
