@@ -16,11 +16,11 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Self, TypeVar, Union, get_args, get_origin
 
-from kernmill.ir import DTypeError, KernmillError, UOp
+from kernmill.ir import DTypeError, KernmillError, SettingError, ShapeError, UOp
 
 from .size import SymbolicSize
 
-__all__ = ["AnyTensor", "is_foreign", "misfit", "refuse", "with_sentences"]
+__all__ = ["AnyTensor", "is_foreign", "misfit", "name_call", "refuse", "with_sentences"]
 
 
 class AnyTensor:
@@ -57,6 +57,16 @@ def refuse(
             raise fault from None
     finally:
         del fault
+
+
+def name_call(error: BaseException, call: str) -> None:
+    """A sentence of a part of a method begins with the method: `mse_loss: sub: shapes (3,) and (4,) ..`."""
+    if type(error) not in (ShapeError, DTypeError, SettingError) or call.startswith("__"):
+        return
+    text = str(error)
+    part = text.partition(":")[0]
+    if call not in part and not call.startswith(part):
+        error.args = (f"{call}: {text}",)
 
 
 def with_sentences(function: Call) -> Call:

@@ -47,7 +47,7 @@ from kernmill.ir import (
 )
 from kernmill.runtime import device_names
 
-from .arguments import AnyTensor, refuse
+from .arguments import AnyTensor, name_call, refuse
 from .size import SymbolicSize, as_node, shown
 
 if TYPE_CHECKING:
@@ -297,6 +297,10 @@ class Lazy(AnyTensor):
             for t, v in zip(tensors, (self, *values), strict=True)
         ]
 
+    def _own_box(self) -> Self:
+        """The same values in a tensor of its own: what a method gives is none of those it was given."""
+        return self._result(self.uop)
+
     def _apply(self, op: Op, *others: Self) -> Self:
         """An elementwise op on tensors of one dtype."""
         nodes = [o.uop for o in others]
@@ -384,6 +388,7 @@ def _traced(method: Method) -> Method:
             return method(*args, **kwargs)
         except Exception as error:
             refuse(error, method, args, kwargs)
+            name_call(error, method.__name__)
             raise
         finally:
             UOp.current_origin = None
@@ -408,6 +413,7 @@ def trace_origins(cls: Class) -> Class:
                 continue
             if hasattr(inner, "__code__"):  # what Python says of wrong arguments names the class that users know
                 inner.__qualname__ = f"{cls.__name__}.{inner.__name__}"
+                inner.__module__ = cls.__module__  # where pickle finds it: Tensor.relu is a layer of models
             if isinstance(member, (classmethod, staticmethod)):
                 setattr(base, name, type(member)(_traced(inner)))
             elif isinstance(member, type(trace_origins)):

@@ -33,7 +33,7 @@ from .autograd import filled
 from .autograd import gradient as gradient_of
 from .lazy import Lazy, expressions, fits, is_grad_enabled, keep_track, trace_origins
 from .methods.casting import Casting
-from .methods.creation import host_array
+from .methods.creation import DLPACK_BFLOAT, DLPACK_UINT, host_array, recode
 from .methods.movement import expand_whole
 from .methods.other_names import instead_of
 from .size import as_node, shown
@@ -130,16 +130,22 @@ class Conversions(Casting):
     def _array(self) -> Array:
         import numpy as np
 
-        while (node := _stored(self.uop)) is None:  # another thread may assign meanwhile
-            self.realize()
-        array: Array = np.asarray(download(node))
+        array = self._on_host()
         if self.dtype is dtypes.bfloat16 and array.dtype == np.uint16:
             try:
                 import ml_dtypes
             except ImportError:
                 raise DTypeError("numpy: NumPy has no bfloat16. Use .float().numpy(), or install ml_dtypes.") from None
             array = array.view(ml_dtypes.bfloat16)
-        return array.reshape(self.node_shape)
+        return array
+
+    def _on_host(self) -> Array:
+        """The values as the host has them: bfloat16 as uint16."""
+        import numpy as np
+
+        while (node := _stored(self.uop)) is None:  # another thread may assign meanwhile
+            self.realize()
+        return np.asarray(download(node)).reshape(self.node_shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         import numpy as np
@@ -153,7 +159,7 @@ class Conversions(Casting):
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions get what np.asarray gives, and their results are NumPy's."""
-        return function(*_as_arrays(args), **_as_arrays(kwargs))
+        return _leads_nowhere(function, (args, kwargs), function(*_as_arrays(args), **_as_arrays(kwargs)))
 
     def __array_ufunc__(self, function: Any, call: str, *inputs: Any, **options: Any) -> Any:
         """NumPy's operators leave the work to ours: `array + tensor` is a tensor, `np.exp(tensor)` an array."""
@@ -165,12 +171,9 @@ class Conversions(Casting):
                 f"np.{function.__name__}.at: NumPy does not write to a tensor. Use x.index_add(axis, index, y), "
                 "or give NumPy x.numpy().copy()."
             )
-        if self.requires_grad and is_grad_enabled():
-            raise GradientError(
-                f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
-                "Use the method of Tensor, or give NumPy t.detach()."
-            )
-        return getattr(function, call)(*_as_arrays(inputs), **_as_arrays(options))
+        return _leads_nowhere(
+            function, (inputs, options), getattr(function, call)(*_as_arrays(inputs), **_as_arrays(options))
+        )
 
     def __dlpack__(
         self,
@@ -187,19 +190,19 @@ class Conversions(Casting):
         """
         import numpy as np
 
-        if self.dtype is dtypes.bfloat16:
-            raise DTypeError(
-                "__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float(), or "
-                ".bitcast(dtypes.int16) and let the other side see it as bfloat16."
-            )
+        array = _read_only(self._on_host())
         if max_version is None or max_version < (1, 0) or np.__version__.startswith("2.0."):
             if copy is False:
                 raise BufferError(
                     "__dlpack__: without a copy the memory is read-only, which DLPack can say since version 1. "
                     "Ask with max_version=(1, 0), or allow a copy."
                 )
-            return self.numpy().copy().__dlpack__(stream=stream)
-        return self.numpy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+            capsule = array.copy().__dlpack__(stream=stream)
+        else:
+            capsule = array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        if self.dtype is dtypes.bfloat16:  # which NumPy does not export
+            recode(capsule, DLPACK_UINT, DLPACK_BFLOAT)
+        return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # kDLCPU: what other devices hold is copied to the host
@@ -353,6 +356,28 @@ def _as_arrays(value: Any) -> Any:
     return {name: _as_arrays(one) for name, one in value.items()} if type(value) is dict else value
 
 
+def _leads_nowhere(function: Any, given: Any, result: Any) -> Any:
+    """A result of NumPy's.
+
+    Raises:
+        GradientError: it has floats, and a gradient would be expected to flow through them.
+    """
+    if is_grad_enabled() and _has(given, lambda v: isinstance(v, Conversions) and v.requires_grad):
+        if _has(result, lambda v: getattr(getattr(v, "dtype", None), "kind", "") == "f"):
+            raise GradientError(
+                f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
+                "Use the method of Tensor, or give NumPy t.detach()."
+            )
+    return result
+
+
+def _has(values: Any, is_it: Callable[[Any], bool]) -> bool:
+    """Whether something is true of a value, or of one in a container."""
+    if isinstance(values, dict):
+        values = list(values.values())
+    return any(_has(v, is_it) for v in values) if isinstance(values, (list, tuple)) else is_it(values)
+
+
 def _read_only(array: Array) -> Array:
     array = array.view()
     array.flags.writeable = False
@@ -371,6 +396,7 @@ def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
             )
         return self.assign(result)
 
+    update.__name__ = f"__i{method}__"
     return update
 
 

@@ -11,7 +11,7 @@ from kernmill.ir import SettingError, UOp
 
 from ..lazy import KNOWN
 from .elementwise import choose
-from .functions import Functions
+from .functions import Functions, in_float32
 
 __all__ = ["Activations"]
 
@@ -43,24 +43,29 @@ class Activations(Functions):
         x = self._floating()
         return choose(x.gt(0), x, x.mul(negative_slope))
 
+    @in_float32
     def elu(self, alpha: float = 1.0) -> Self:
         """x where positive, else alpha * (exp(x) - 1)."""
         x = self._floating()
         is_positive = x.gt(0)
         return choose(is_positive, x, choose(is_positive, x._filled(0), x).expm1().mul(alpha))
 
+    @in_float32
     def celu(self, alpha: float = 1.0) -> Self:
         """x where positive, else alpha * (exp(x / alpha) - 1)."""
         return self.div(alpha).elu().mul(alpha)
 
+    @in_float32
     def selu(self) -> Self:
         """elu, scaled so that means and variances survive deep networks."""
         return self.elu(1.6732632423543772).mul(1.0507009873554805)
 
+    @in_float32
     def silu(self) -> Self:
         """x * sigmoid(x)."""
         return self.mul(self.sigmoid())
 
+    @in_float32
     def gelu(self, approximate: str = "none") -> Self:
         """x times the normal distribution function of x; `approximate="tanh"` by Hendrycks' formula."""
         x = self._floating()
@@ -71,10 +76,12 @@ class Activations(Functions):
             raise SettingError(f"gelu: approximate={approximate!r} is neither 'none' nor 'tanh'.")
         return x.mul(0.5).mul(x.mul(math.sqrt(0.5)).erf().add(1.0))
 
+    @in_float32
     def quick_gelu(self) -> Self:
         """x * sigmoid(1.702 x)."""
         return self.mul(self.mul(1.702).sigmoid())
 
+    @in_float32
     def softplus(self, beta: float = 1.0, threshold: float = 20.0) -> Self:
         """log(1 + exp(beta x)) / beta; x itself where beta x > threshold."""
         x = self._floating()
@@ -89,6 +96,7 @@ class Activations(Functions):
         x = self._floating()
         return x.neg().softplus(threshold=math.inf).neg()
 
+    @in_float32
     def mish(self) -> Self:
         """x * tanh(softplus(x))."""
         return self.mul(self.softplus().tanh())
@@ -106,6 +114,7 @@ class Activations(Functions):
         """(x + 3) / 6 between 0 and 1."""
         return self.add(3.0).relu6().div(6.0)
 
+    @in_float32
     def hardswish(self) -> Self:
         """x * hardsigmoid(x)."""
         return self.mul(self.add(3.0).relu6()).div(6.0)

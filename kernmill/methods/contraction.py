@@ -97,7 +97,8 @@ class Contraction(Indexing):
 
     def cosine_similarity(self, other: Self, axis: int = 1, eps: float = 1e-8) -> Self:
         """The cosine of the angle between vectors along an axis; norms below eps count as eps."""
-        a, b = (t._floating().div(t._floating().norm(axis=axis, keepdim=True).clamp(min=eps)) for t in (self, other))
+        pair = (t._floating() for t in self.broadcast_tensors(other))
+        a, b = (t.div(t.norm(axis=axis, keepdim=True).clamp(min=eps)) for t in pair)
         return a.mul(b).sum(axis)
 
     def cdist(self, other: Self, p: float = 2.0) -> Self:

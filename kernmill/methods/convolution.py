@@ -228,7 +228,7 @@ class Convolution(Contraction):
     def interpolate(
         self,
         size: Each | None = None,
-        scale_factor: Each | None = None,
+        scale_factor: float | Sequence[float] | None = None,
         mode: str = "nearest",
         align_corners: bool = False,
     ) -> Self:
@@ -253,19 +253,19 @@ class Convolution(Contraction):
                 f"interpolate: shape {show_shape(self.uop.shape)} has no spatial entries. Give (batch, channels, "
                 "*spatial), none of them empty."
             )
-        factors = each(1 if scale_factor is None else scale_factor, rank, "scale_factor")
-        new = tuple(s * f for s, f in zip(old, factors, strict=True)) if size is None else each(size, rank, "size")
+        factors = _factors(scale_factor, rank)
+        new = each(size, rank, "size") if size is not None else _scaled(old, factors)
         result = self
-        for axis, (before, after) in enumerate(zip(old, new, strict=True), 2):
+        for axis, (before, after, factor) in enumerate(zip(old, new, factors, strict=True), 2):
             if mode != "nearest":
-                result = result._between(axis, after, align_corners)
-            elif after % before == 0:
-                result = result.repeat_interleave(after // before, axis)
+                result = result._between(axis, after, align_corners, 1 / factor if factor else before / after)
+            elif isinstance(factor, int) and (factor or after % before == 0):
+                result = result.repeat_interleave(factor or after // before, axis)
             else:
-                result = result.index_select(axis, [place * before // after for place in range(after)])
+                result = result.index_select(axis, _nearest(before, after, factor))
         return result
 
-    def _between(self, axis: int, after: int, align_corners: bool) -> Self:
+    def _between(self, axis: int, after: int, align_corners: bool, step: float) -> Self:
         """An axis at another size, each place between two entries."""
         import numpy as np
 
@@ -273,13 +273,40 @@ class Convolution(Contraction):
         if align_corners:
             places = np.arange(after) * ((before - 1) / max(1, after - 1))
         else:
-            places = np.maximum((np.arange(after) + 0.5) * (before / after) - 0.5, 0)
+            places = np.maximum((np.arange(after) + 0.5) * step - 0.5, 0)
         first = np.minimum(places.astype(np.int64), before - 1)
         second = np.minimum(first + 1, before - 1)
         x = self._floating()
         share = self._upload((places - first).astype(np.float32), None, self._device).cast(x.dtype)
         low, high = x.index_select(axis, first), x.index_select(axis, second)  # type: ignore[arg-type]
         return low.lerp(high, share.reshape([after if a == axis else 1 for a in range(self.ndim)]))
+
+
+def _factors(given: float | Sequence[float] | None, count: int) -> tuple[float, ...]:
+    """One factor per spatial axis; 0 where the size is given."""
+    factors = tuple(given) if isinstance(given, Sequence) else (0 if given is None else given,) * count
+    if len(factors) != count or (given is not None and not all(0 < factor < math.inf for factor in factors)):
+        raise SettingError(
+            f"interpolate: scale_factor={given} for {count} spatial axes. Give a number above 0, or one for each axis."
+        )
+    return factors
+
+
+def _nearest(before: int, after: int, factor: float) -> list[int]:
+    """For each place the entry that it shows; by a factor as PyTorch rounds it."""
+    if not factor:
+        return [place * before // after for place in range(after)]
+    import numpy as np
+
+    places = (np.arange(after, dtype=np.float32) * np.float32(1 / factor)).astype(np.int64)
+    return np.minimum(places, before - 1).tolist()  # type: ignore[no-any-return]
+
+
+def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> tuple[int, ...]:
+    new = tuple(s * f if isinstance(f, int) else math.floor(s * f) for s, f in zip(sizes, factors, strict=True))
+    if any(isinstance(size, int) and not size for size in new):
+        raise ShapeError(f"interpolate: sizes {tuple(sizes)} times {tuple(factors)} leave nothing. Give larger ones.")
+    return new
 
 
 def _for_channels(bias: C, out: int, rank: int, shown: str) -> C:

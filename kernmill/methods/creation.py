@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, np.dtype[Any]]
 
-__all__ = ["Creation"]
+__all__ = ["DLPACK_BFLOAT", "DLPACK_UINT", "Creation", "host_array", "recode"]
 
 
 class Creation(Lazy):
@@ -98,14 +98,17 @@ class Creation(Lazy):
 
         if not hasattr(x, "__dlpack__"):
             raise DTypeError(f"from_dlpack: a {type(x).__name__} does not speak DLPack. Use Tensor(..) for a copy.")
+        given = _Given(x)
         try:
-            array = np.from_dlpack(x)
+            array = np.from_dlpack(given)
         except RuntimeError as error:
             raise DTypeError(
                 f"from_dlpack: NumPy, which takes the memory in, says: {error} Give memory of the host with bools, "
-                "ints or floats; bfloat16 as int16, and then .bitcast(dtypes.bfloat16)."
+                "ints or floats."
             ) from None
-        made = cls._upload(array, None, device, borrow=not copy)
+        dtype = dtypes.bfloat16 if given.is_bfloat16 else as_dtype(array.dtype)
+        place, values = device_name(device), np.ascontiguousarray(array).reshape(-1)
+        made = cls._make(reshape(upload(values, dtype, place, borrow=not copy), array.shape), place)
         memory = next(iter(made.uop.toposort())).storage
         if copy is False and array.size and memory.address != array.ctypes.data:
             raise ShapeError(
@@ -349,6 +352,43 @@ def bfloat16_bits(array: Array) -> Array:
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
+
+
+DLPACK_UINT, DLPACK_BFLOAT = 1, 4
+
+
+def recode(capsule: Any, old: int, new: int) -> bool:
+    """Give the elements that a DLPack capsule tells of another kind of the same size; whether they had the old one.
+
+    Source: dlpack.h, struct DLTensor, which a capsule of version 1 holds behind a version, two pointers and flags.
+    """
+    import ctypes
+
+    api, pointer = ctypes.pythonapi, ctypes.sizeof(ctypes.c_void_p)
+    api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+    for name, start in ((b"dltensor", 0), (b"dltensor_versioned", 16 + 2 * pointer)):
+        if api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
+            place = api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
+            kind = ctypes.c_uint8.from_address(place + start + pointer + 12)  # behind data, device and the number of axes
+            if kind.value == old:
+                kind.value = new
+                return True
+    return False
+
+
+class _Given:
+    """What speaks DLPack, with bfloat16, which NumPy does not take in, as uint16."""
+
+    def __init__(self, x: Any) -> None:
+        self.x, self.is_bfloat16 = x, False
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self.x.__dlpack__(**options)
+        self.is_bfloat16 = recode(capsule, DLPACK_BFLOAT, DLPACK_UINT)
+        return capsule
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
 
 
 def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:

@@ -81,7 +81,7 @@ class Comparison(Lazy):
 
     def clamp(self, min: Operand | None = None, max: Operand | None = None) -> Self:
         """Values below `min` become `min`, then values above `max` become `max`; nan stays nan, as a bound too."""
-        result = self
+        result = self._own_box()
         if self.requires_grad:  # nothing flows to nan
             result = choose(self.isnan(), self.detach(), self)
         if min is not None:
@@ -267,7 +267,7 @@ class Arithmetic(Bitwise):
 
     def abs(self) -> Self:
         """|self|."""
-        return self if self.dtype.is_bool else self._apply(Ops.ABS)
+        return self._own_box() if self.dtype.is_bool else self._apply(Ops.ABS)
 
     def square(self) -> Self:
         """self * self."""
@@ -325,7 +325,7 @@ class Arithmetic(Bitwise):
             return power
         if exponent == 0:  # 1 of nan too; it still leads to a gradient, which is 0
             return choose(self._filled(0).eq(0), self._filled(1), self)
-        result, power = None, self
+        result, power = None, self._own_box()
         while exponent:
             if exponent & 1:
                 result = power if result is None else result.mul(power)

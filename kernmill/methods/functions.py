@@ -2,23 +2,26 @@
 
 The op table has exp, exp2, log, log2, sin, cos, tanh, erf and sqrt; everything else is a formula over them, each with
 its bound in the docstring (units in the last place of float32, measured in tests/kernmill/methods/test_functions.py).
+Formulas compute half types in float32: 1 + erf(-3) has no digit left in float16.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
-from typing import TYPE_CHECKING, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from kernmill.ir import Op, Ops, dtypes
+from kernmill.ir import Op, Ops, dtypes, promote
 
-from ..lazy import accumulator
+from ..lazy import Lazy, accumulator
 from .elementwise import Arithmetic, choose
 
 if TYPE_CHECKING:
     from ..lazy import Operand
 
-__all__ = ["Functions"]
+__all__ = ["Functions", "in_float32"]
 
 # arctangent after reduction to |x| <= tan(pi/8), x <= 0.66: x + x*z*P(z)/Q(z), z = x*x. Source: Cephes atan.c, atanf.c
 _ATAN_P = (-8.750608600031904122785e-1, -1.615753718733365076637e1, -7.500855792314704667340e1,
@@ -30,11 +33,34 @@ _LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120, "float32": 2.0*
             "float64": math.nextafter(math.inf, 0.0)}  # fmt: skip
 
 
+Formula = TypeVar("Formula", bound=Callable[..., Any])
+
+
+def in_float32(formula: Formula) -> Formula:
+    """Decorator of a method that is a formula: half types go through it in float32, and are rounded once."""
+
+    @functools.wraps(formula)
+    def wide(self: Any, *given: Any, **named: Any) -> Any:
+        floating = self._floating()
+        tensors = [t for t in (*given, *named.values()) if isinstance(t, Lazy)]
+        if all(accumulator(t.dtype) is t.dtype for t in (floating, *tensors)):
+            return formula(self, *given, **named)
+        dtype = functools.reduce(promote, (t.dtype for t in tensors), floating.dtype)
+        result = formula(_wide(floating), *(_wide(v) for v in given), **{k: _wide(v) for k, v in named.items()})
+        return result.cast(dtype)
+
+    return cast("Formula", wide)
+
+
+def _wide(value: Any) -> Any:
+    return value.cast(accumulator(value.dtype)) if isinstance(value, Lazy) else value
+
+
 class Rounding(Arithmetic):
     """Rounding to whole numbers; ints stay as they are."""
 
     def _rounded(self, op: Op) -> Self:
-        return self._apply(op) if self.dtype.is_float else self
+        return self._apply(op) if self.dtype.is_float else self._own_box()
 
     def floor(self) -> Self:
         """Towards -inf."""
@@ -98,6 +124,7 @@ class Functions(Rounding):
         rest = x.sub(u.sub(1.0)).div(choose(is_usual, u, u._filled(1.0)))
         return u.log().add(choose(is_usual, rest, u._filled(0.0)).detach())
 
+    @in_float32
     def expm1(self) -> Self:
         """exp(x) - 1, exact for small x: 2t/(1-t) with t = tanh(x/2) where |x| < 1. Within 4 units."""
         x = self._floating()
@@ -108,15 +135,17 @@ class Functions(Rounding):
     def logaddexp(self, other: Operand) -> Self:
         """log(exp(self) + exp(other)) without overflow; nan if either is nan."""
         a, b = self._floating()._join(other)
+        dtype, wide = a.dtype, accumulator(a.dtype)
+        a, b = a.cast(wide), b.cast(wide)
         is_less = a.lt(b)  # no maximum: where both are equal it would be shared, and have no second gradient
         top, low = choose(is_less, b, a), choose(is_less, a, b)
         apart = choose(a.eq(b).logical_and(a.isinf()), low._filled(0.0), low.sub(top))
-        return top.add(apart.exp().log1p())
+        return top.add(apart.exp().log1p()).cast(dtype)
 
     def nan_to_num(self, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Self:
         """nan and infinities as numbers: without others, 0 and the largest and smallest that the dtype has."""
         if not self.dtype.is_float:
-            return self
+            return self._own_box()
         most = _LARGEST[self.dtype.name]
         low, high = -most if neginf is None else neginf, most if posinf is None else posinf
         result = choose(self.eq(-math.inf), self._filled(low), choose(self.eq(math.inf), self._filled(high), self))
@@ -143,10 +172,12 @@ class Functions(Rounding):
         """Cosine of radians."""
         return self._function(Ops.COS)
 
+    @in_float32
     def tan(self) -> Self:
         """Tangent of radians."""
         return self.sin().div(self.cos())
 
+    @in_float32
     def atan(self) -> Self:
         """Inverse tangent: Cephes' reduction and polynomial. Within 3 units."""
         x = self._floating()
@@ -192,12 +223,14 @@ class Functions(Rounding):
             result = result.mul(self).add(c)
         return result
 
+    @in_float32
     def asin(self) -> Self:
         """Inverse sine, 2 atan(x / (1 + cos)), cos = sqrt(1-x) sqrt(1+x): within 4 units; |x| > 1 gives nan."""
         x = self._floating()  # two roots: that of a product has a gradient of inf * 0 at its ends
         cosine = x.sub(1.0, reverse=True).sqrt().mul(x.add(1.0).sqrt())
         return x.div(cosine.add(1.0)).atan().mul(2.0)
 
+    @in_float32
     def acos(self) -> Self:
         """Inverse cosine, 2 atan(sqrt(1-x) / sqrt(1+x)) of |x|: within 4 units; |x| > 1 gives nan."""
         x = self._floating()
@@ -211,6 +244,7 @@ class Functions(Rounding):
         """Hyperbolic tangent."""
         return self._function(Ops.TANH)
 
+    @in_float32
     def sinh(self) -> Self:
         """Hyperbolic sine: 2t/(1-t*t) with t = tanh(x/2) where |x| < 1, else from exp(x/2) squared. Within 4 units."""
         x = self._floating()
@@ -220,12 +254,14 @@ class Functions(Rounding):
         far = up.mul(0.5).mul(up).sub(down.mul(0.5).mul(down))
         return choose(is_small, t.mul(2.0).div(t.mul(t).sub(1.0, reverse=True)), far)
 
+    @in_float32
     def cosh(self) -> Self:
         """Hyperbolic cosine, from exp(x/2) squared so that it overflows no sooner than it must. Within 4 units."""
         x = self._floating()
         up, down = x.mul(0.5).exp(), x.mul(-0.5).exp()
         return up.mul(0.5).mul(up).add(down.mul(0.5).mul(down))
 
+    @in_float32
     def asinh(self) -> Self:
         """Inverse hyperbolic sine."""
         x = self._floating()
@@ -238,6 +274,7 @@ class Functions(Rounding):
         result = choose(is_far, far, close)
         return choose(is_negative, result.neg(), result)
 
+    @in_float32
     def acosh(self) -> Self:
         """Inverse hyperbolic cosine; x < 1 gives nan."""
         x = self._floating()
@@ -246,11 +283,13 @@ class Functions(Rounding):
         close = rest.add(rest.sqrt().mul(rest.add(2.0).sqrt())).log1p()
         return choose(is_far, x.log().add(math.log(2.0)), close)
 
+    @in_float32
     def atanh(self) -> Self:
         """Inverse hyperbolic tangent, (log1p(x) - log1p(-x)) / 2; |x| > 1 gives nan."""
         x = self._floating()
         return choose(x.eq(0.0), x, x.log1p().sub(x.neg().log1p()).mul(0.5))  # -0.0 is itself
 
+    @in_float32
     def sigmoid(self) -> Self:
         """1 / (1 + exp(-x)), without overflow in it or in its gradient."""
         x = self._floating()

@@ -408,7 +408,7 @@ class Indexing(Sortable):
         if reduce is not None:
             raise SettingError(f"scatter: reduce={reduce!r} is none of None, 'add', 'multiply'.")
         if any(isinstance(length, int) and length == 0 for length in shape):
-            return self
+            return self._own_box()
         found, values = last_named(rows, named, size)
         found, last = found._from_rows(axis, shape), values.squeeze(-1)._from_rows(axis, shape)
         missing = self._missing(last)
@@ -422,8 +422,17 @@ class Indexing(Sortable):
         return self.scatter(axis, index, value, reduce="add")
 
     def index_add(self, axis: int, index: Self, value: Self, *, alpha: float = 1) -> Self:
-        """self with alpha * value[i] added to entry index[i] of an axis; what comes twice is added twice."""
-        axis = self._axis(axis, "index_add")
+        """self with alpha * value[i] added to entry index[i] of an axis; what comes twice is added twice.
+
+        Raises:
+            DTypeError: floats, or a float alpha, for ints; numbers for bools.
+        """
+        axis, is_float = self._axis(axis, "index_add"), isinstance(alpha, float) or value.dtype.is_float
+        if is_float > self.dtype.is_float or value.dtype.is_bool < self.dtype.is_bool:
+            raise DTypeError(
+                f"index_add: {value.dtype.name} values, times {alpha}, do not go into a {self.dtype.name} tensor. "
+                "Cast one of them."
+            )
         if not self.ndim:
             return self.reshape((1,)).index_add(0, index, value.reshape((-1,)), alpha=alpha).reshape(())
         places = self._index(index, axis, self.uop.shape[axis])
@@ -437,7 +446,7 @@ class Indexing(Sortable):
             )
         flat = rows._result(reshape(rows.uop, (1, rows.node_shape[0], numel(tuple(others)))))
         total = added(flat, places.unsqueeze(0), self.node_shape[axis])
-        return self.add(total.reshape((self.node_shape[axis], *others)).movedim(0, axis).mul(alpha))
+        return self.add(total.reshape((self.node_shape[axis], *others)).movedim(0, axis).mul(alpha).cast(self.dtype))
 
     def bincount(self, weights: Self | None = None, minlength: int = 0) -> Self:
         """How often each number below minlength is in this vector, int64; with weights, their sums.

@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any, Self, TypeVar, cast
+from typing import Self
 
-from kernmill.ir import DTypeError, SettingError, ShapeError, promote, show_shape
+from kernmill.ir import DTypeError, SettingError, ShapeError, show_shape
 
-from ..lazy import Lazy, accumulator
 from .attention import Attention
 from .elementwise import choose
+from .functions import in_float32
 
 __all__ = ["Losses"]
-
-
-Loss = TypeVar("Loss", bound=Callable[..., Any])
-
-
-def in_float32(loss: Loss) -> Loss:
-    """The loss of half types computed in float32 and rounded once."""
-
-    @functools.wraps(loss)
-    def wide(self: Any, *given: Any, **named: Any) -> Any:
-        floating = self._floating()
-        tensors = [t for t in (*given, *named.values()) if isinstance(t, Lazy)]
-        if all(accumulator(t.dtype) is t.dtype for t in (floating, *tensors)):
-            return loss(self, *given, **named)
-        dtype = functools.reduce(promote, (t.dtype for t in tensors), floating.dtype)
-        result = loss(_wide(floating), *(_wide(v) for v in given), **{k: _wide(v) for k, v in named.items()})
-        return result.cast(dtype)
-
-    return cast("Loss", wide)
 
 
 def _positive(call: str, **values: float) -> None:
     for name, value in values.items():
         if not value > 0:
             raise SettingError(f"{call}: {name}={value}. Give a number above 0.")
-
-
-def _wide(value: Any) -> Any:
-    return value.cast(accumulator(value.dtype)) if isinstance(value, Lazy) else value
 
 
 class Losses(Attention):

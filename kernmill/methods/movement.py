@@ -265,7 +265,7 @@ class Movement(Arithmetic):
         first, second = self._axes(axes, "rot90")
         if k % 2:
             return (self.flip(second) if k % 4 == 1 else self.flip(first)).transpose(first, second)
-        return self.flip(first, second) if k % 4 else self._result(self.uop)
+        return self.flip(first, second) if k % 4 else self._own_box()
 
     def diff(self, n: int = 1, axis: int = -1) -> Self:
         """Each entry of an axis minus the one before it, n times; bools: whether they differ."""
@@ -274,7 +274,7 @@ class Movement(Arithmetic):
             raise ShapeError("diff: a 0-d tensor has no entries. Unsqueeze it first.")
         if n < 0:
             raise SettingError(f"diff: n={n} times. Give 0 or more.")
-        result = self
+        result = self._own_box()
         for _ in range(n):
             size = result.node_shape[axis]
             if isinstance(size, int) and not size:
@@ -290,7 +290,7 @@ class Movement(Arithmetic):
         """Elements shifted along axes, those that leave come in at the other end; no axis: the flat tensor."""
         if axis is None:
             return self.flatten().roll(shifts, 0).reshape(self.node_shape)
-        result = self._result(self.uop)
+        result = self._own_box()
         moves = tuple(shifts) if isinstance(shifts, Iterable) else (shifts,)
         axes = self._axes(axis, "roll")
         if len(axes) != len(moves):
@@ -365,7 +365,7 @@ def join_pieces(pieces: Sequence[M], axis: int) -> M:
             padded = piece.pad([(place, total - place - size) if a == axis else (0, 0) for a in range(rank)])
             whole = padded if whole is None else choose(from_place(padded, axis, place), padded, whole)
         place = place + size
-    return pieces[0] if whole is None else whole
+    return pieces[0]._own_box() if whole is None else whole
 
 
 def from_place(like: M, axis: int, place: int) -> M:

@@ -5,7 +5,7 @@ One thing has one name here. What is asked for once in a program is found out on
 
 from __future__ import annotations
 
-__all__ = ["instead_of", "layer_instead_of", "module_instead_of"]
+__all__ = ["instead_of", "layer_instead_of", "module_instead_of", "optimizer_instead_of"]
 
 _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y", "copy_": "x.assign(y)",
@@ -32,7 +32,7 @@ _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "index_put": "x[index] = y", "put": "x[index] = y", "take": "x.flatten()[index]", "equal": "(x == y).all()",
     "array_equal": "(x == y).all()", "layer_norm": "nn.LayerNorm(sizes)", "batch_norm": "nn.BatchNorm(channels)",
     "group_norm": "nn.GroupNorm(groups, channels)", "embedding": "weight[index]", "unique": "np.unique(x)",
-    "searchsorted": "np.searchsorted(x, y)", "histc": "np.histogram(x, bins)", "argwhere": "np.argwhere(x)",
+    "searchsorted": "np.searchsorted(x, y)", "argwhere": "np.argwhere(x)",
     "inverse": "np.linalg.inv(x)", "inv": "np.linalg.inv(x)", "svd": "np.linalg.svd(x)", "det": "np.linalg.det(x)",
     "values": "x, and for the places x.argmax(axis)", "indices": "x.argmax(axis)", "qr": "np.linalg.qr(x)",
     "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)",
@@ -62,6 +62,17 @@ _MODULE: dict[str, str] = {
     "to": "with Context(DEVICE=..) around what makes the model", "cuda": "with Context(DEVICE='CL') around it",
     "half": "dtype=dtypes.float16 where layers are made", "bfloat16": "dtype=dtypes.bfloat16 where layers are made",
 }  # fmt: skip
+
+
+_OPTIMIZERS: dict[str, str] = {
+    "lr_scheduler": "optimizer.lr = .. before a step", "clip_grad_norm_": "nn.optim.clip_grad_norm",
+    "clip_grad_value_": "p.grad = p.grad.clamp(-most, most) for each p",
+}  # fmt: skip
+
+
+def optimizer_instead_of(name: str) -> str:
+    """What to write for a name that nn.optim has not."""
+    return f" Write {_OPTIMIZERS[name]}." if name in _OPTIMIZERS else ""
 
 
 def module_instead_of(name: str) -> str:

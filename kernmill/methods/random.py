@@ -136,13 +136,44 @@ class Random(Convolution, Scan):
             )
         place = device_name(device)
         with _lock:
-            if place not in _generators:
-                import numpy as np
-
-                node = upload(np.array([_seed_now() & _WORD, 0], np.uint32), dtypes.uint32, place)
-                _generators[place] = _Generator(cls._make(node, place))
-            x, y = _generators[place].words(sizes)
+            x, y = cls._generator(place).words(sizes)
             return cls._make(x, place), cls._make(y, place)
+
+    @classmethod
+    def _generator(cls, place: str) -> _Generator:
+        if place not in _generators:
+            import numpy as np
+
+            node = upload(np.array([_seed_now() & _WORD, 0], np.uint32), dtypes.uint32, place)
+            _generators[place] = _Generator(cls._make(node, place))
+        return _generators[place]
+
+    @classmethod
+    def random_state(cls, *, device: str | None = None) -> Self:
+        """Where the random numbers of a device stand: two uint32, which a checkpoint can hold beside the weights."""
+        with _lock:
+            generator = cls._generator(device_name(device))
+            return cls._make(generator.advance().uop, generator.state.device)
+
+    @classmethod
+    def set_random_state(cls, state: Self, *, device: str | None = None) -> None:
+        """Go on from a `random_state`, also in captured functions.
+
+        Raises:
+            ShapeError: no state of two uint32.
+        """
+        global _seed
+        if state.uop.shape != (2,) or state.dtype is not dtypes.uint32:
+            raise ShapeError(
+                f"set_random_state: {show_shape(state.uop.shape)} {state.dtype.name}. Give what Tensor.random_state() "
+                "gave: two uint32."
+            )
+        values = state.uop  # the generator's own tensor may be the one that is given
+        with _lock:
+            own = cls._generator(place := device_name(device)).advance()
+            own._put(assign(own.uop, cls._make(values, state._device).to(place).uop))
+        own.realize()
+        _seed = own.tolist()[0]
 
     @classmethod
     def _states(cls) -> list[Random]:

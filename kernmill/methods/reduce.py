@@ -224,7 +224,8 @@ class Reduce(Activations, Joining):
         if math.isinf(p):
             return size.max(axis, keepdim) if p > 0 else size.min(axis, keepdim)
         if p == 0:
-            return size._truth().sum(axis, keepdim).cast(self.dtype)
+            ones = choose(self.eq(0), self._filled(0), self.pow(0))  # they lead to a gradient, which is 0
+            return ones.sum(axis, keepdim)
         wide = size.cast(accumulator(self.dtype))
         if p == 1:
             return wide.sum(axis, keepdim).cast(self.dtype)

@@ -79,7 +79,7 @@ class Scan(Indexing):
     def _scan(self, kind: _Kind, axis: int, call: str) -> Self:
         axis = self._axis(axis, call)
         if not self.ndim or (isinstance(self.node_shape[axis], int) and self.node_shape[axis] == 0):
-            return self
+            return self._own_box()
         return self.movedim(axis, -1)._scan_last(kind).movedim(-1, axis)
 
     def _extreme(self, op: Op) -> _Kind:
@@ -137,7 +137,7 @@ class Scan(Indexing):
         return self._order(axis, descending, None, "argsort")
 
     def _picked(self, order: Self, axis: int) -> Self:
-        return self.gather(axis, order) if self.ndim else self
+        return self.gather(axis, order) if self.ndim else self._own_box()
 
     def sort(self, axis: int = -1, descending: bool = False) -> Ordered[Self]:
         """The elements in order, and the places they had. Stable; nan counts as the largest, so it comes last."""
@@ -173,6 +173,26 @@ class Scan(Indexing):
         )
         between = low if place == int(place) else low.lerp(high, place - int(place))  # inf - inf would be nan
         return choose(last.isnan(), last, between)
+
+    def histc(self, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Self:
+        """How many values lie in each of `bins` equal parts from min to max, int64; equal ones: of the values' own range.
+
+        A value between two parts counts in the upper one, max in the last; what lies outside counts nowhere, nor nan.
+        """
+        if bins < 1 or not -math.inf < min <= max < math.inf:
+            raise SettingError(f"histc: bins={bins}, min={min}, max={max}. Give 1 or more, and finite min <= max.")
+        x = self._floating().detach().flatten()
+        x = x.cast(accumulator(x.dtype))
+        low, high = x._filled(min), x._filled(max)
+        if min == max and x.numel():
+            low, high = choose(x.isfinite(), x, low._filled(math.inf)), choose(x.isfinite(), x, low._filled(-math.inf))
+            low, high = low.min(), high.max()
+            is_one = low.eq(high)
+            low, high = choose(is_one, low.sub(1), low), choose(is_one, high.add(1), high)
+        is_inside = x.ge(low).logical_and(x.le(high))
+        place = choose(is_inside, x, low).sub(low).mul(bins).div(high.sub(low)).floor().clamp(0, bins - 1)
+        counts = choose(is_inside, place, place._filled(bins)).long().bincount(minlength=bins + 1)
+        return counts.shrink([(0, bins)])
 
     def median(self, axis: int | None = None) -> Self:
         """The middle value, the lower one of two as in PyTorch; nan if there is one."""

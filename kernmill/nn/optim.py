@@ -1,4 +1,4 @@
-"""Optimizers: SGD, Adam, AdamW, and clipping of gradients. Their numbers are PyTorch's.
+"""Optimizers: SGD, Adam, AdamW, RMSprop, Adagrad, and clipping of gradients. Their numbers are PyTorch's.
 
 Everything a step changes lives in tensors made by the constructor, also the learning rate and the number of steps, and
 a step computes parameters and state in one realize. A captured step therefore advances them at each replay.
@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernmill.ir import DType, GradientError, SettingError, dtypes
 
 from ..arguments import with_sentences
 from ..lazy import no_grad
+from ..methods.other_names import optimizer_instead_of
 from ..tensor import Tensor
 from .module import give_values, pending_updates
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "clip_grad_norm"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "clip_grad_norm"]
 
 
 class Optimizer:
@@ -225,6 +226,71 @@ class AdamW(Adam):
         super().__init__(parameters, lr, betas, eps, weight_decay)
 
 
+class RMSprop(Optimizer):
+    """The gradient divided by the root of the running mean of its square; weight decay is added to the gradient.
+
+    Source: Tieleman and Hinton, Lecture 6.5, COURSERA: Neural Networks for Machine Learning, 2012.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+                 weight_decay: float = 0.0, momentum: float = 0.0) -> None:  # fmt: skip
+        super().__init__(parameters, lr)
+        _at_least_zero("RMSprop", alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
+        self.alpha, self.eps, self.weight_decay, self.momentum = alpha, eps, weight_decay, momentum
+        self.square, self.velocity = self._zeros(), self._zeros() if momentum else []
+
+    def state(self) -> list[Tensor]:
+        """The running means of the squares of gradients, and the velocities."""
+        return [*self.square, *self.velocity]
+
+    def _named(self) -> dict[str, Tensor]:
+        return _numbered(square=self.square, velocity=self.velocity)
+
+    def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
+        now = parameter.detach()
+        if self.weight_decay:
+            grad = grad + now * self.weight_decay
+        changed = [self.square[i].assign(self.square[i].detach() * self.alpha + grad * grad * (1 - self.alpha))]
+        move = grad / (self.square[i].detach().sqrt() + self.eps)
+        if self.momentum:
+            changed.append(self.velocity[i].assign(self.velocity[i].detach() * self.momentum + move))
+            move = self.velocity[i].detach()
+        parameter.assign(now - move * self._rate(parameter))
+        return changed
+
+
+class Adagrad(Optimizer):
+    """The gradient divided by the root of the sum of its squares so far; weight decay is added to the gradient.
+
+    Source: Duchi, Hazan and Singer, Adaptive Subgradient Methods, JMLR 12, 2011.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-2, weight_decay: float = 0.0,
+                 initial_accumulator_value: float = 0.0, eps: float = 1e-10) -> None:  # fmt: skip
+        super().__init__(parameters, lr)
+        start = initial_accumulator_value
+        _at_least_zero("Adagrad", weight_decay=weight_decay, initial_accumulator_value=start, eps=eps)
+        self.weight_decay, self.eps = weight_decay, eps
+        self.square = self._zeros()
+        if start:
+            self.square[0].realize(*(square.assign(start) for square in self.square))
+
+    def state(self) -> list[Tensor]:
+        """The sums of the squares of gradients."""
+        return self.square
+
+    def _named(self) -> dict[str, Tensor]:
+        return _numbered(square=self.square)
+
+    def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
+        now = parameter.detach()
+        if self.weight_decay:
+            grad = grad + now * self.weight_decay
+        self.square[i].assign(self.square[i].detach() + grad * grad)
+        parameter.assign(now - self._rate(parameter) * (grad / (self.square[i].detach().sqrt() + self.eps)))
+        return [self.square[i]]
+
+
 @with_sentences
 def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     """Scale the gradients together so that the norm of all of them is at most max_norm; returns the norm before.
@@ -276,9 +342,9 @@ def _checked(name: str, parameters: Iterable[Tensor]) -> list[Tensor]:
         )
     for i, p in enumerate(found):
         if not isinstance(p, Tensor):
-            raise SettingError(
-                f"{name}: parameter {i} is a {type(p).__name__}. Give tensors, such as model.parameters()."
-            )
+            remedy = "Give tensors, such as model.parameters()"
+            remedy = "Make an optimizer for each group of parameters" if isinstance(p, dict) else remedy
+            raise SettingError(f"{name}: parameter {i} is a {type(p).__name__}. {remedy}.")
         if not p.requires_grad or not p._is_leaf():
             raise GradientError(
                 f"{name}: parameter {i} of shape {p.shape} is no leaf with requires_grad. "
@@ -293,3 +359,11 @@ def _at_least_zero(name: str, **values: float) -> None:
     for word, value in values.items():
         if not isinstance(value, (int, float, Real)) or not 0 <= value < math.inf:
             raise SettingError(f"{name}: {word}={value!r}. Give a number, 0 or more.")
+
+
+if not TYPE_CHECKING:  # to a checker it would be every name that there could be
+
+    def __getattr__(name: str) -> Any:
+        """No such optimizer: what is written here for a name of another library's."""
+        text, hint = f"module {__name__!r} has no attribute {name!r}", optimizer_instead_of(name)
+        raise AttributeError(f"{text}.{hint}" if hint else text, name=name)
