@@ -51,8 +51,8 @@ def _mergeable(ast: UOp, a: UOp, b: UOp) -> bool:
                 return False
             if terms.get(a, 0) != terms.get(b, 0) * b.src[0].arg or (len(node.src) > 2 and pair & node.src[2].ranges):
                 return False
-        elif node.op is not Ops.RANGE and any(s.dtype.kind.value == "index" and pair & s.ranges for s in node.src):
-            places = node.dtype.kind.value == "index" or node in ast.src or closed_ranges(node)
+        elif node.op is not Ops.RANGE and any(s.dtype.is_index and pair & s.ranges for s in node.src):
+            places = node.dtype.is_index or node in ast.src or closed_ranges(node)
             if not places:
                 return False
     return True

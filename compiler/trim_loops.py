@@ -136,7 +136,7 @@ def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: di
 
 def asked(part: UOp, loop: UOp) -> tuple[int, dict[UOp, int], int]:
     """Of a comparison of places: step * loop + the sum of the atoms + offset < 0; a step of 0 for anything else."""
-    if part.op not in (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX) or part.src[0].dtype.kind.value != "index":
+    if part.op not in (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX) or not part.src[0].dtype.is_index:
         return 0, {}, 0
     terms, offset = linear(part.src[0] - part.src[1])
     return terms.get(loop, 0), {atom: k for atom, k in terms.items() if atom is not loop}, offset - (part.op is Ops.LE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
+from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, bits_of, dtypes
 
 from .amx import AMX_CONFIG, amx_functions, amx_instruction, tile_numbers
 from .base import Renderer, multiple_of, signature
@@ -92,7 +92,7 @@ def _opcode(op: Op, dtype: DType) -> str:
     if dtype.is_bool and op in _BOOL:
         return _BOOL[op]
     row = _COMPARE[op] if op in _COMPARE else _BINARY[op]
-    return row[0 if dtype.is_float else 1 if dtype.kind in (Kind.INT, Kind.INDEX) else 2]
+    return row[0 if dtype.is_float else 1 if dtype.is_signed else 2]
 
 
 class LLVMRenderer(Renderer):
@@ -442,7 +442,7 @@ class _Function:
         if a is b or (a.is_int and b.is_int and a.bits == b.bits):
             self.values[u] = value
             return
-        signed = a.kind in (Kind.INT, Kind.INDEX)
+        signed = a.is_signed
         if a.is_float and b.is_float:
             verb = "fpext" if b.bits > a.bits else "fptrunc"
         elif a.is_float:

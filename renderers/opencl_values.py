@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
+from kernmill.ir import DType, DTypeError, InternalError, Op, Ops, Target, UOp, bits_of, dtypes
 
 from .base import signature
 from .mma import MMA_ITEMS
@@ -203,7 +203,7 @@ class Values:
     def wrapped(self, op: Op, dtype: DType, a: str, b: str) -> str:
         """An int op modulo 2**bits, lane by lane; narrow scalars are computed in 32 bits, as C does anyway."""
         sign, kind = _INFIX[op], self.type_name(dtype)
-        if dtype.kind is Kind.UINT and (dtype.lanes > 1 or dtype.bits >= 32):
+        if dtype.kind == "uint" and (dtype.lanes > 1 or dtype.bits >= 32):
             return f"{a} {sign} {b}"
         if dtype.lanes > 1:
             return f"as_{kind}(as_u{kind}({a}) {sign} as_u{kind}({b}))"

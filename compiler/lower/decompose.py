@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kernmill.ir import Kind, Op, Ops, Rule, RuleSet, Target, UOp, dtypes, node, rewrite, var
+from kernmill.ir import Op, Ops, Rule, RuleSet, Target, UOp, dtypes, node, rewrite, var
 
 from .integer_division import INTEGER_DIVISION
 from .narrow_float import narrow_float_rules
@@ -23,7 +23,7 @@ x, y, z = var("x"), var("y"), var("z")
 def _max(op: Op, u: UOp) -> UOp | None:
     """max or min that keeps a nan of either side: a if a is nan or a > b, else b. Of places: see lower_index.py."""
     a, b = u.src
-    if u.dtype.kind is Kind.INDEX:
+    if u.dtype.is_index:
         return None
     if a.dtype.is_bool:
         return a | b if op is Ops.MAX else a & b

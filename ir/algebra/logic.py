@@ -63,7 +63,7 @@ def _lt_divide_left(x: UOp, c: UOp) -> UOp | None:
 
 
 def _is_index(x: UOp) -> bool:
-    return x.dtype.family == "index"
+    return x.dtype.is_index
 
 
 LOGIC = RuleSet(
