@@ -176,8 +176,10 @@ class _Function:
 
     def text(self) -> str:
         changed = self._changed_registers()
-        if self.tiles and self.has_tiles:
+        if self.has_tiles and self.tiles:
             self._unit("ldtilecfg", "ptr @tile_config")
+        elif self.tiles:
+            self.allocas += [f"  %tile{n} = alloca [1024 x i8], align {_LINE}" for n in sorted({*self.tiles.values()})]
         for u in self.uops:
             if u in self.tiles or (u.op is Ops.STORE and u.src[1] in self.tiles):
                 self._tile(u)
@@ -515,16 +517,13 @@ class _Function:
 
     def _unit(self, name: str, *operands: int | str) -> None:
         """An instruction of the matrix unit; a number among its operands is a tile's."""
-        texts = [o if isinstance(o, str) else f"i8 {o}" if self.has_tiles else f"ptr %tile{o}" for o in operands]
+        tile = "i8 {}" if self.has_tiles else "ptr %tile{}"
+        texts = [o if isinstance(o, str) else tile.format(o) for o in operands]
         if self.has_tiles:
             self._emit(self._call("void", f"llvm.x86.{name}", *((of, value) for of, value in map(str.split, texts))))
-            return
-        self.functions[name] = None
-        self._emit(f"call void @{name}({', '.join(texts)})")
-        for text in texts:
-            memory = f"  {text[4:]} = alloca [1024 x i8], align {_LINE}"
-            if text.startswith("ptr %tile") and memory not in self.allocas:
-                self.allocas.append(memory)
+        else:
+            self.functions[name] = None
+            self._emit(f"call void @{name}({', '.join(texts)})")
 
     def _fold(self, u: UOp) -> None:
         """A sum of ints; other folds are decomposed."""
