@@ -14,10 +14,9 @@ from math import prod
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
 
-from .kernel import conjuncts, iterations
+from .kernel import conjuncts, iterations, neutral_element
 from .linearize import loop_paths
 from .share_work import fills_shared
-from .split_reduce import neutral_element
 
 __all__ = ["asked", "gate_of", "greatest", "trim_loops"]
 
@@ -75,9 +74,8 @@ def gate_of(node: UOp) -> UOp | None:
 
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     """How many iterations can still have an open gate, seen from the loops around."""
-    gate = gate_of(node) if node.op is Ops.REDUCE else None
     least: UOp | None = None
-    for part in conjuncts(gate):
+    for part in conjuncts(gate_of(node)):
         step, atoms, offset = asked(part, loop)
         if step <= 0:
             continue

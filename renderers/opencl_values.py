@@ -254,7 +254,6 @@ class Values:
             self.define(u, self.arithmetic(u.op, u.dtype, [self.values[s] for s in u.src]))
 
     def _cast_vector(self, u: UOp) -> None:
-        """CAST."""
         (x,) = u.src
         if u.dtype.is_bool:
             zero = self.zero(x.dtype)
@@ -266,7 +265,6 @@ class Values:
             self.define(u, self.convert(self.type_name(u.dtype), self.values[x]))
 
     def _select(self, u: UOp) -> None:
-        """WHERE."""
         condition, yes, no = u.src
         if u.dtype.is_bool:
             bits = self.masks[condition]
@@ -276,7 +274,6 @@ class Values:
             self.define(u, f"{self.mask(condition, u.dtype.bits)} ? {self.values[yes]} : {self.values[no]}")
 
     def _lane(self, u: UOp) -> None:
-        """LANE."""
         text = self.lane_of(self.named(u.src[0]), u.arg)
         self.define(u, f"{text} != 0" if u.dtype.is_bool else text)
 
