@@ -37,7 +37,7 @@ def estimate(ast: UOp) -> Estimate:
             if param.op is not Ops.PARAM:
                 continue
             touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
-        elif node.op.is_elementwise and node.dtype.kind.value != "index":
+        elif node.op.is_elementwise and not node.dtype.is_index:
             flops += times if node.dtype.is_float else 0
             steps += times * node.op.cost
         elif node.op is Ops.REDUCE:

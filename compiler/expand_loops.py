@@ -7,15 +7,15 @@ Guarantees: no UNROLL or RFACTOR range is left. Tests: tests/compiler/test_expan
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from itertools import product
 from operator import mul
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, from_linear, linear, rebuilt, simplify, with_sources
 
-from .kernel import stored
+from .kernel import neutral_element, stored
 from .reduce_loops import separate_loops
-from .split_reduce import neutral_element
 
 __all__ = ["expand_loops"]
 
@@ -27,9 +27,8 @@ def expand_loops(ast: UOp) -> UOp:
     return separate_loops(simplify(root.replace(src=stores)))
 
 
-def _kind(ranges: object, kind: AxisKind) -> list[UOp]:
-    found = [r for r in ranges if r.arg[1] == kind]  # type: ignore[attr-defined]
-    return sorted(found, key=lambda r: str(r.arg[0]))
+def _kind(ranges: Iterable[UOp], kind: AxisKind) -> list[UOp]:
+    return sorted((r for r in ranges if r.arg[1] == kind), key=lambda r: str(r.arg[0]))
 
 
 def _tile(store: UOp) -> list[UOp]:

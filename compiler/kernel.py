@@ -1,15 +1,15 @@
-"""What every kernel carries besides its nodes, and how often its loops run."""
+"""What passes ask of any kernel: its loops and their order, places and gates, what a reduction starts from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from kernmill.ir import Ops, UOp, substitute
+from kernmill.ir import Op, Ops, UOp, const, linear, substitute
 
 __all__ = [
-    "KernelInfo", "conjuncts", "in_order", "iterations", "loops_of", "names_of", "numbered", "order_of", "output_loops",
-    "stored",
+    "KernelInfo", "conjuncts", "gated", "in_order", "iterations", "loops_of", "names_of", "neutral_element", "numbered",
+    "order_of", "output_loops", "step_of", "stored",
 ]  # fmt: skip
 
 
@@ -23,6 +23,31 @@ def conjuncts(gate: UOp | None) -> list[UOp]:
     if gate is None:
         return []
     return [p for s in gate.src for p in conjuncts(s)] if gate.op is Ops.AND else [gate]
+
+
+def step_of(place: UOp, loop: UOp) -> int:
+    """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
+    step = 0
+    for atom, factor in linear(place)[0].items():
+        if atom is loop:
+            step += factor
+        elif atom.op is Ops.MIN:
+            step += factor * step_of(atom.src[0], loop)
+    return abs(step)
+
+
+def gated(place: UOp, valid: UOp | None) -> UOp:
+    """The INDEX, touched only where `valid` holds."""
+    if valid is None:
+        return place
+    return place.replace(src=(*place.src[:2], valid if place.gate is None else place.gate & valid))
+
+
+def neutral_element(op: Op, like: UOp) -> UOp:
+    """The constant that a reduction starts from."""
+    dtype = like.dtype.scalar
+    value = {Ops.ADD: 0, Ops.OR: 0, Ops.XOR: 0, Ops.MUL: 1, Ops.MAX: dtype.min, Ops.MIN: dtype.max, Ops.AND: -1}[op]
+    return const(like.dtype, True if op is Ops.AND and dtype.is_bool else value)
 
 
 def loops_of(ast: UOp) -> dict[str, UOp]:
@@ -66,7 +91,7 @@ def stored(stores: Iterable[UOp]) -> tuple[UOp, ...]:
     kept: list[UOp] = []
     for store in stores:
         at, value = store.src
-        low, high = at.src[2].bounds if len(at.src) > 2 else (0, 1)
+        low, high = (0, 1) if at.gate is None else at.gate.bounds
         if high:
             kept.append(store.replace(src=(at.replace(src=at.src[:2]), value)) if low else store)
     return tuple(kept)

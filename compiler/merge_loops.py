@@ -49,10 +49,10 @@ def _mergeable(ast: UOp, a: UOp, b: UOp) -> bool:
             terms, _ = linear(node.src[1])
             if any(atom not in pair and pair & atom.ranges for atom in terms):
                 return False
-            if terms.get(a, 0) != terms.get(b, 0) * b.src[0].arg or (len(node.src) > 2 and pair & node.src[2].ranges):
+            if terms.get(a, 0) != terms.get(b, 0) * b.src[0].arg or (node.gate is not None and pair & node.gate.ranges):
                 return False
-        elif node.op is not Ops.RANGE and any(s.dtype.kind.value == "index" and pair & s.ranges for s in node.src):
-            places = node.dtype.kind.value == "index" or node in ast.src or closed_ranges(node)
+        elif node.op is not Ops.RANGE and any(s.dtype.is_index and pair & s.ranges for s in node.src):
+            places = node.dtype.is_index or node in ast.src or closed_ranges(node)
             if not places:
                 return False
     return True

@@ -30,12 +30,12 @@ from kernmill.ir import (
 )
 
 from .fuse import Fusion, Kept, fuse, region_gate
-from .kernel import KernelInfo, numbered
+from .kernel import KernelInfo, neutral_element, numbered
 from .merge_kernels import merge_kernels
 from .rangeify import TRUE, Use
 from .read_parts import reading_parts
 from .reduce_loops import tidy_reduce_loops
-from .split_reduce import neutral_element, split_reduces
+from .split_reduce import split_reduces
 
 __all__ = ["plan_kernels"]
 

@@ -17,8 +17,7 @@ from typing import TypeAlias
 
 from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, substitute
 
-from .kernel import in_order, order_of, output_loops
-from .optimize.staging import gated, step_of
+from .kernel import gated, in_order, order_of, output_loops, step_of
 
 __all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]
 

@@ -97,8 +97,7 @@ def _access(node: UOp) -> _Access | None:
         return None
     terms, offsets = read
     steps = tuple(offset - offsets[0] for offset in offsets)
-    memory, gate = place.src[0], place.src[2] if len(place.src) > 2 else None
-    return _Access(node, memory, tuple(terms.items()), offsets[0], steps, gate)
+    return _Access(node, place.src[0], tuple(terms.items()), offsets[0], steps, place.gate)
 
 
 def _lane_places(u: UOp) -> tuple[dict[UOp, int], list[int]] | None:
@@ -440,7 +439,7 @@ def _is_alike(u: UOp, other: UOp) -> bool:
 
 def _neighbours(values: Sequence[UOp]) -> UOp | None:
     """Scalars that lie side by side, as one load."""
-    if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in values):
+    if any(u.op is not Ops.LOAD or u.src[0].gate is not None for u in values):
         return None
     places = [linear(u.src[0].src[1]) for u in values]
     memory, first = values[0].src[0].src[:2]

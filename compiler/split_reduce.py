@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import Op, Ops, UOp, const, expand, iota, numel, pad, permute, rebuilt, reduce_axes, reshape
+from kernmill.ir import Op, Ops, UOp, expand, iota, numel, pad, permute, rebuilt, reduce_axes, reshape
+
+from .kernel import neutral_element
 
 __all__ = ["split_reduces"]
 
@@ -61,10 +63,3 @@ def _padded(flat: UOp, op: Op, length: int, wanted: int) -> UOp:
         return padded
     inside = expand(reshape(iota(wanted) < length, (1, wanted)), padded.shape)
     return inside.where(padded, neutral)
-
-
-def neutral_element(op: Op, like: UOp) -> UOp:
-    """The constant that a reduction starts from."""
-    dtype = like.dtype.scalar
-    value = {Ops.ADD: 0, Ops.OR: 0, Ops.XOR: 0, Ops.MUL: 1, Ops.MAX: dtype.min, Ops.MIN: dtype.max, Ops.AND: -1}[op]
-    return const(like.dtype, True if op is Ops.AND and dtype.is_bool else value)

@@ -14,10 +14,9 @@ from math import prod
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
 
-from .kernel import conjuncts, iterations
+from .kernel import conjuncts, iterations, neutral_element
 from .linearize import loop_paths
 from .share_work import fills_shared
-from .split_reduce import neutral_element
 
 __all__ = ["asked", "gate_of", "greatest", "trim_loops"]
 
@@ -75,9 +74,8 @@ def gate_of(node: UOp) -> UOp | None:
 
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     """How many iterations can still have an open gate, seen from the loops around."""
-    gate = gate_of(node) if node.op is Ops.REDUCE else None
     least: UOp | None = None
-    for part in conjuncts(gate):
+    for part in conjuncts(gate_of(node)):
         step, atoms, offset = asked(part, loop)
         if step <= 0:
             continue
@@ -136,7 +134,7 @@ def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: di
 
 def asked(part: UOp, loop: UOp) -> tuple[int, dict[UOp, int], int]:
     """Of a comparison of places: step * loop + the sum of the atoms + offset < 0; a step of 0 for anything else."""
-    if part.op not in (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX) or part.src[0].dtype.kind.value != "index":
+    if part.op not in (Ops.LT, Ops.LE, Ops.MIN, Ops.MAX) or not part.src[0].dtype.is_index:
         return 0, {}, 0
     terms, offset = linear(part.src[0] - part.src[1])
     return terms.get(loop, 0), {atom: k for atom, k in terms.items() if atom is not loop}, offset - (part.op is Ops.LE)

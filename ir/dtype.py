@@ -8,37 +8,28 @@ from __future__ import annotations
 
 import math
 import struct
-from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from .errors import DTypeError
 
-__all__ = ["DType", "DTypeLike", "Kind", "as_dtype", "dtypes", "promote", "round_float"]
+__all__ = ["DType", "DTypeLike", "as_dtype", "dtypes", "promote", "round_float"]
 
 
-class Kind(Enum):
-    """The family of a type: decides which ops take it."""
-
-    VOID = "void"
-    BOOL = "bool"
-    UINT = "uint"
-    INT = "int"
-    FLOAT = "float"
-    INDEX = "index"
+Kind: TypeAlias = Literal["void", "bool", "uint", "int", "float", "index"]  # decides which ops take a type
 
 
 def _limits(kind: Kind, bits: int) -> tuple[int | float, int | float]:
     """The least and the greatest value."""
-    if kind is Kind.FLOAT:
+    if kind == "float":
         return -math.inf, math.inf
-    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kind in (Kind.INT, Kind.INDEX) else (0, (1 << bits) - 1)
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kind in ("int", "index") else (0, (1 << bits) - 1)
 
 
 class DType:
     """A type of `lanes` equal scalars. Compare with `is` or `==`; both are identity."""
 
-    __slots__ = ("_vectors", "bits", "family", "is_bool", "is_float", "is_int", "kind", "lanes", "max", "min", "name",
-                 "scalar")  # fmt: skip
+    __slots__ = ("_vectors", "bits", "is_bool", "is_float", "is_index", "is_int", "is_signed", "kind", "lanes", "max",
+                 "min", "name", "scalar")  # fmt: skip
 
     def __init__(self, name: str, kind: Kind, bits: int, lanes: int = 1, scalar: DType | None = None) -> None:
         self.name: Final = name
@@ -46,10 +37,11 @@ class DType:
         self.bits: Final = bits  # of one lane
         self.lanes: Final = lanes
         self.scalar: Final[DType] = scalar or self
-        self.family: Final = kind.value  # the kind as a word: quicker to look up than the member
-        self.is_float: Final = kind is Kind.FLOAT
-        self.is_int: Final = kind in (Kind.INT, Kind.UINT, Kind.INDEX)  # not bool
-        self.is_bool: Final = kind is Kind.BOOL
+        self.is_float: Final = kind == "float"
+        self.is_int: Final = kind in ("int", "uint", "index")  # not bool
+        self.is_signed: Final = kind in ("int", "index")
+        self.is_index: Final = kind == "index"
+        self.is_bool: Final = kind == "bool"
         self.min, self.max = _limits(kind, bits)  # of the scalar
         self._vectors: dict[int, DType] = {}
 
@@ -82,21 +74,21 @@ class DType:
 class dtypes:  # a namespace of constants, as in `dtypes.float32`
     """The scalar types."""
 
-    void: Final = DType("void", Kind.VOID, 0)
-    index: Final = DType("index", Kind.INDEX, 64)
-    bool: Final = DType("bool", Kind.BOOL, 1)
-    int8: Final = DType("int8", Kind.INT, 8)
-    int16: Final = DType("int16", Kind.INT, 16)
-    int32: Final = DType("int32", Kind.INT, 32)
-    int64: Final = DType("int64", Kind.INT, 64)
-    uint8: Final = DType("uint8", Kind.UINT, 8)
-    uint16: Final = DType("uint16", Kind.UINT, 16)
-    uint32: Final = DType("uint32", Kind.UINT, 32)
-    uint64: Final = DType("uint64", Kind.UINT, 64)
-    float16: Final = DType("float16", Kind.FLOAT, 16)
-    bfloat16: Final = DType("bfloat16", Kind.FLOAT, 16)
-    float32: Final = DType("float32", Kind.FLOAT, 32)
-    float64: Final = DType("float64", Kind.FLOAT, 64)
+    void: Final = DType("void", "void", 0)
+    index: Final = DType("index", "index", 64)
+    bool: Final = DType("bool", "bool", 1)
+    int8: Final = DType("int8", "int", 8)
+    int16: Final = DType("int16", "int", 16)
+    int32: Final = DType("int32", "int", 32)
+    int64: Final = DType("int64", "int", 64)
+    uint8: Final = DType("uint8", "uint", 8)
+    uint16: Final = DType("uint16", "uint", 16)
+    uint32: Final = DType("uint32", "uint", 32)
+    uint64: Final = DType("uint64", "uint", 64)
+    float16: Final = DType("float16", "float", 16)
+    bfloat16: Final = DType("bfloat16", "float", 16)
+    float32: Final = DType("float32", "float", 32)
+    float64: Final = DType("float64", "float", 64)
 
     data: Final = (bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64)
     default_float: Final = float32
@@ -153,9 +145,9 @@ def promote(a: DType, b: DType) -> DType:
         return a if a.bits > b.bits else b
     if a.is_bool or b.is_bool:
         return b if a.is_bool else a
-    if a.kind is b.kind:
+    if a.kind == b.kind:
         return a if a.bits >= b.bits else b
-    signed, unsigned = (a, b) if a.kind is Kind.INT else (b, a)
+    signed, unsigned = (a, b) if a.is_signed else (b, a)
     if signed.bits > unsigned.bits:
         return signed
     return _by_name[f"int{min(64, unsigned.bits * 2)}"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum, StrEnum
 from typing import Any, Final
 
@@ -53,47 +54,25 @@ class AxisKind(StrEnum):
     LOCAL = "local"  # the work-items of a group: each runs one iteration
 
 
+@dataclass(eq=False, slots=True, repr=False)
 class Op:
     """One op. Identity is equality; the name comes from the row's place in `Ops`."""
 
-    __slots__ = (
-        "arity",
-        "associative",
-        "commutative",
-        "cost",
-        "doc",
-        "group",
-        "idempotent",
-        "is_elementwise",
-        "name",
-        "py",
-        "unit",
-    )
+    group: Group
+    doc: str
+    arity: int | None = None  # number of sources; None: variable
+    py: Callable[..., Any] | None = None
+    _: KW_ONLY
+    commutative: bool = False
+    associative: bool = False
+    idempotent: bool = False
+    unit: float | None = None  # x op unit == x
+    cost: int = 1  # about how many additions take as long
+    is_elementwise: bool = field(init=False)  # an element comes from the same element of each source
+    name: str = field(init=False, default="?")
 
-    def __init__(
-        self,
-        group: Group,
-        doc: str,
-        arity: int | None = None,
-        py: Callable[..., Any] | None = None,
-        *,
-        commutative: bool = False,
-        associative: bool = False,
-        idempotent: bool = False,
-        unit: float | None = None,
-        cost: int = 1,
-    ) -> None:
-        self.name = "?"
-        self.group: Final = group
-        self.doc: Final = doc
-        self.arity: Final = arity  # number of sources; None: variable
-        self.py: Final = py
-        self.commutative: Final = commutative
-        self.associative: Final = associative
-        self.idempotent: Final = idempotent
-        self.unit: Final = unit  # x op unit == x
-        self.cost: Final = cost  # about how many additions take as long
-        self.is_elementwise: Final = group in _ELEMENTWISE  # an element comes from the same element of each source
+    def __post_init__(self) -> None:
+        self.is_elementwise = self.group in _ELEMENTWISE
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -103,14 +82,14 @@ class Op:
 
 
 # --- meanings that Python's operators do not have --------------------------------------------------------------------
-def _guard(fn: Callable[[float], float], overflow: float = math.inf) -> Callable[[float], float]:
+def _guard(fn: Callable[[float], float]) -> Callable[[float], float]:
     def safe(x: float) -> float:
         try:
             return fn(x)
         except ValueError:
             return math.nan
         except OverflowError:
-            return overflow
+            return math.inf
 
     return safe
 
@@ -158,15 +137,12 @@ def _pow(a: Any, b: Any) -> Any:
         wrapped = pow(a, b, 1 << 64)  # a**b itself may not fit in any memory
         return wrapped - (1 << 64) if wrapped >> 63 else wrapped
     try:
-        result = math.pow(a, b)
-    except ZeroDivisionError:  # pragma: no cover - math.pow raises ValueError instead
-        return math.inf
+        return math.pow(a, b)
     except ValueError:
         odd = b == math.floor(b) and b % 2 == 1
         return math.copysign(math.inf, a) if a == 0 and odd else (math.inf if a == 0 else math.nan)
     except OverflowError:
         return -math.inf if a < 0 and b == math.floor(b) and b % 2 == 1 else math.inf
-    return result
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
@@ -202,10 +178,6 @@ def _rounded(fn: Callable[[float], int]) -> Callable[[Any], Any]:
     return lambda x: x if isinstance(x, int) or not math.isfinite(x) else math.copysign(float(fn(x)), x)
 
 
-def _trig(fn: Callable[[float], float]) -> Callable[[float], float]:
-    return lambda x: fn(x) if math.isfinite(x) else math.nan
-
-
 class Ops:
     """The table. A row: group, meaning with special cases, number of sources, Python meaning, algebraic facts."""
 
@@ -236,8 +208,8 @@ class Ops:
     EXP2     = Op(Group.UNARY, "2**x; overflow -> inf, nan -> nan", 1, _guard(lambda x: 2.0**x), cost=12)
     LOG      = Op(Group.UNARY, "natural logarithm; 0 -> -inf, x<0 -> nan", 1, _log(math.log), cost=12)
     LOG2     = Op(Group.UNARY, "logarithm base 2; 0 -> -inf, x<0 -> nan", 1, _log(math.log2), cost=12)
-    SIN      = Op(Group.UNARY, "sine of radians; +-inf -> nan", 1, _trig(math.sin), cost=20)
-    COS      = Op(Group.UNARY, "cosine of radians; +-inf -> nan", 1, _trig(math.cos), cost=20)
+    SIN      = Op(Group.UNARY, "sine of radians; +-inf -> nan", 1, _guard(math.sin), cost=20)
+    COS      = Op(Group.UNARY, "cosine of radians; +-inf -> nan", 1, _guard(math.cos), cost=20)
     TANH     = Op(Group.UNARY, "hyperbolic tangent; +-inf -> +-1", 1, math.tanh, cost=12)
     ERF      = Op(Group.UNARY, "error function; +-inf -> +-1", 1, math.erf, cost=12)
     SQRT     = Op(Group.UNARY, "square root, correctly rounded; x<0 -> nan, -0 -> -0", 1, _guard(math.sqrt), cost=4)

@@ -26,7 +26,7 @@ __all__ = ["Pat", "Rule", "RuleSet", "const_var", "node", "var"]
 Matcher: TypeAlias = Callable[[UOp], "UOp | None"]
 Target: TypeAlias = "Pat | float | Callable[..., UOp | float | None]"
 
-_KINDS: Final[dict[str, frozenset[str]]] = {  # the families of dtypes that each word admits
+_KINDS: Final[dict[str, frozenset[str]]] = {  # the kinds of dtypes that each word admits
     "int": frozenset({"int", "uint", "index"}),
     "index": frozenset({"index"}),
     "float": frozenset({"float"}),
@@ -153,7 +153,7 @@ class RuleSet:
 
     def apply(self, root: UOp) -> UOp | None:
         """What the first rule that fires makes of this node, or None."""
-        key = (root.op, root.dtype.family)
+        key = (root.op, root.dtype.kind)
         matcher = self._matchers.get(key, _match_none)
         if matcher is _match_none:
             matcher = self._matchers[key] = _compile(self.rules, *key, laws=self.laws)
@@ -164,7 +164,7 @@ def _match_none(root: UOp) -> UOp | None:
     return None
 
 
-# --- compiling patterns: one Python function for each root op and family of dtypes -----------------------------------
+# --- compiling patterns: one Python function for each root op and kind of dtype -----------------------------------
 def _variants(pat: Pat) -> list[Pat]:
     """The pattern in every order that commutative ops allow."""
     if not pat.src:
@@ -204,7 +204,7 @@ class _Writer:
         if pat.op is Ops.CONST:
             self.late.append(f"type({at}.arg) is not tuple")
         if pat.kind is not None:
-            self.late.append(f"{at}.dtype.family in {self.put('kind_' + pat.kind, _KINDS[pat.kind])}")
+            self.late.append(f"{at}.dtype.kind in {self.put('kind_' + pat.kind, _KINDS[pat.kind])}")
         for i, child in enumerate(pat.src or ()):
             if i == 0 and (pat.op is None or pat.op.arity != len(pat.src or ())):
                 self.tests.append(f"len({at}.src) == {len(pat.src or ())}")
@@ -216,15 +216,15 @@ class _Writer:
                 self.visit(child, f"{at}_{i}", is_known=True)
 
 
-def _compile(rules: Sequence[Rule], op: Op, family: str, *, laws: bool) -> Matcher | None:
-    """The function that tries, in order, all rules that can match a node of this op and family; None when there are
+def _compile(rules: Sequence[Rule], op: Op, kind: str, *, laws: bool) -> Matcher | None:
+    """The function that tries, in order, all rules that can match a node of this op and kind; None when there are
     none."""
     scope: dict[str, Any] = {"CONST": Ops.CONST, "UOp": UOp, "const": const}
     blocks: list[str] = []
-    is_guarded = laws and family != "index"  # no tensor has dtype index (ir/verify.py)
+    is_guarded = laws and kind != "index"  # no tensor has dtype index (ir/verify.py)
     for number, rule in enumerate(rules):
         root = rule.pattern.op
-        if rule.kind is not None and family not in _KINDS[rule.kind]:
+        if rule.kind is not None and kind not in _KINDS[rule.kind]:
             continue
         if op is not root and (
             root is not None or op.group is Group.CONTROL or (rule.ops is not None and op not in rule.ops)

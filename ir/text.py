@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -57,14 +59,14 @@ def _show(arg: Any, number: dict[UOp, int]) -> str:
         case tuple():
             return f"({', '.join(_show(item, number) for item in arg)}{',' if len(arg) == 1 else ''})"
         case str():
-            return '"' + str(arg).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+            return json.dumps(str(arg), ensure_ascii=False)
         case float() if math.isnan(arg):
             return "nan"
     return repr(arg)
 
 
-_LINE = re.compile(r"%(\d+) = (\w+) (\w+) \(([^)]*)\)")
-_TOKEN = re.compile(r'%\d+|@\w+|"(?:[^"\\]|\\.)*"|-?inf|nan|True|False|None|-?\d[\d.]*(?:e[+-]?\d+)?|[(),]')
+_WORD = r'"(?:[^"\\]|\\.)*"|[%@]\w+'  # of an arg: a string, a node, an op
+_LINE = re.compile(rf'%(\d+) = (\w+) (\w+) \(([^)]*)\)((?:{_WORD}|[^"%@#])*)(?:# (.*))?')
 
 
 def parse_uops(text: str) -> UOp:
@@ -80,7 +82,7 @@ def parse_uops(text: str) -> UOp:
             continue
         try:
             name, last = _parse_line(line.strip(), nodes)
-        except (ValueError, LookupError, TypeError, AssertionError) as error:
+        except (SyntaxError, ValueError, LookupError, TypeError, AssertionError) as error:
             raise FormatError(f"parse_uops: line {count}: {line.strip()!r} does not parse ({error}).") from None
         nodes[name] = last
     if last is None:
@@ -89,62 +91,32 @@ def parse_uops(text: str) -> UOp:
 
 
 def _parse_line(line: str, nodes: dict[str, UOp]) -> tuple[str, UOp]:
-    match = _LINE.match(line)
+    match = _LINE.fullmatch(line)
     if match is None:
         raise ValueError("not a node")
-    name, op, dtype, src = match.groups()
+    name, op, dtype, src, arg, origin = match.groups()
     sources = tuple(nodes[s.strip()[1:]] for s in src.split(",") if s.strip())
-    reader = _Reader(line, match.end(), nodes)
-    arg = reader.read() if reader.peek() not in ("", "#") else None
-    node = UOp(Ops.named(op), as_dtype(dtype), sources, arg)
-    rest = line[reader.at :].strip()
-    if rest and not rest.startswith("# "):
-        raise ValueError(f"{rest!r} follows the arg")
-    if rest:
-        node.origin = rest[2:]
+    node = UOp(Ops.named(op), as_dtype(dtype), sources, _parse_arg(arg.strip(), nodes) if arg.strip() else None)
+    node.origin = origin or node.origin
     return name, node
 
 
-class _Reader:
-    """Reads one arg from a place in a line."""
+def _parse_arg(text: str, nodes: dict[str, UOp]) -> Any:
+    """An arg is written as Python writes it, but for `%3`, a node, and `@ADD`, an op: to Python both are names."""
+    named = re.sub(_WORD, lambda found: re.sub("^%", "node", found[0]).removeprefix("@"), text)
+    return _value(ast.parse(named, mode="eval").body, nodes)
 
-    def __init__(self, line: str, at: int, nodes: dict[str, UOp]) -> None:
-        self.line, self.at, self.nodes = line, at, nodes
 
-    def peek(self) -> str:
-        """The next character that is no space; "" at the end."""
-        while self.line[self.at : self.at + 1] == " ":
-            self.at += 1
-        return self.line[self.at : self.at + 1]
-
-    def token(self) -> str:
-        """The next word, number, string or bracket."""
-        self.peek()
-        match = _TOKEN.match(self.line, self.at)
-        if match is None:
-            raise ValueError(f"{self.line[self.at :]!r} is no arg")
-        self.at = match.end()
-        return match.group()
-
-    def read(self) -> Any:
-        """The next value."""
-        token = self.token()
-        if token == "(":
-            items = []
-            while self.peek() != ")":
-                items.append(self.read())
-                if self.peek() == ",":
-                    self.token()
-                elif self.peek() != ")":
-                    raise ValueError("a bracket is not closed")
-            self.token()
-            return tuple(items)
-        if token[0] == "%":
-            return self.nodes[token[1:]]
-        if token[0] == "@":
-            return Ops.named(token[1:])
-        if token[0] == '"':
-            return re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], token[1:-1])
-        if token in ("True", "False", "None"):
-            return {"True": True, "False": False, "None": None}[token]
-        return int(token) if re.fullmatch(r"-?\d+", token) else float(token)
+def _value(tree: ast.expr, nodes: dict[str, UOp]) -> Any:
+    match tree:
+        case ast.Constant():
+            return tree.value
+        case ast.Tuple():
+            return tuple(_value(item, nodes) for item in tree.elts)
+        case ast.UnaryOp(op=ast.USub()):
+            return -_value(tree.operand, nodes)
+        case ast.Name(id="inf" | "nan"):
+            return float(tree.id)
+        case ast.Name():
+            return nodes[tree.id[4:]] if tree.id.startswith("node") else Ops.named(tree.id)
+    raise ValueError("not an arg")

@@ -201,6 +201,11 @@ class UOp(metaclass=_Nodes):
         """Of a RANGE: where in the threads' loop this part of it begins; None of a loop that is no part."""
         return self.arg[2] if len(self.arg) > 2 else None
 
+    @property
+    def gate(self) -> UOp | None:
+        """Of an INDEX: the bool beside its place; None where it is always touched."""
+        return self.src[2] if len(self.src) > 2 else None
+
     def toposort(self, stop: Callable[[UOp], bool] | None = None) -> list[UOp]:
         """All nodes below and including this one, sources first; does not look below nodes where `stop` holds."""
         if stop is None and self._order is not MISSING:

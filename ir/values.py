@@ -6,7 +6,7 @@ import math
 import struct
 from typing import Any
 
-from .dtype import DType, Kind, dtypes, round_float
+from .dtype import DType, dtypes, round_float
 
 __all__ = ["bits_of", "from_bits", "to_dtype"]
 
@@ -15,7 +15,7 @@ def to_dtype(dtype: DType, value: Any) -> Any:
     """A Python number as the nearest value of the scalar dtype: ints wrap, floats round to nearest even."""
     if dtype.is_float:
         return round_float(dtype.scalar, float(value))
-    if dtype.kind is Kind.INDEX:
+    if dtype.is_index:
         return int(value)
     if dtype.is_bool:
         return bool(value)

@@ -100,7 +100,7 @@ def _complaint(node: UOp, stage: Stage) -> Complaint:
     op = node.op
     if op not in LEGAL_OPS[stage]:
         return f"{op.name} is not legal in a {stage} graph"
-    if stage is Stage.TENSOR and node.dtype.family == "index" and node.shape:
+    if stage is Stage.TENSOR and node.dtype.is_index and node.shape:
         return f"{op.name} makes a tensor of dtype index, which is for sizes and loops"
     if op.arity is not None and len(node.src) != op.arity:
         return f"{op.name} takes {op.arity} sources and has {len(node.src)}"

@@ -1,4 +1,4 @@
-"""renderers."""
+"""The text: linear UOps to source text. A renderer decides nothing (docs/how-to/add-a-renderer.md)."""
 
 if __name__ != "kernmill.renderers":
     raise ImportError("import kernmill.renderers, not renderers: the bare name would load a second copy")

@@ -81,22 +81,14 @@ def tile_numbers(uops: Sequence[UOp]) -> dict[UOp, int]:
 
 # --- the same as functions -------------------------------------------------------------------------------------------
 _MOVE = """define internal void @{name}(ptr %a, ptr %b, i64 %step) #0 {{
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %near = mul i64 %i, 64
-  %far = mul i64 %i, %step
-  %p = getelementptr i8, ptr %a, i64 %near
-  %q = getelementptr i8, ptr %b, i64 %far
-  %v = load <16 x i32>, ptr {source}, align 1
-  store <16 x i32> %v, ptr {target}, align 1
-  %next = add i64 %i, 1
-  %more = icmp ult i64 %next, 16
-  br i1 %more, label %loop, label %done
-done:
+{rows}
   ret void
 }}"""
+_ROW = """  %p{n} = getelementptr i8, ptr %a, i64 {near}
+  %far{n} = mul i64 %step, {n}
+  %q{n} = getelementptr i8, ptr %b, i64 %far{n}
+  %v{n} = load <16 x i32>, ptr {source}{n}, align 1
+  store <16 x i32> %v{n}, ptr {target}{n}, align 1"""
 _ZERO = """define internal void @tilezero(ptr %a) #0 {
   store <256 x i32> zeroinitializer, ptr %a, align 64
   ret void
@@ -116,8 +108,8 @@ loop:
   %cp = getelementptr i8, ptr %c, i64 %co
   %one = load i32, ptr %ap, align 4
   %first = insertelement <16 x i32> poison, i32 %one, i64 0
-  %aw = shufflevector <16 x i32> %first, <16 x i32> poison, <16 x i32> zeroinitializer
-  %bw = load <16 x i32>, ptr %bp, align 64
+  %a.s = shufflevector <16 x i32> %first, <16 x i32> poison, <16 x i32> zeroinitializer
+  %b.s = load <16 x i32>, ptr %bp, align 64
   %c0 = load <16 x {kind}>, ptr %cp, align 64
 {terms}
   store <16 x {kind}> %c{group}, ptr %cp, align 64
@@ -139,30 +131,26 @@ def _function(name: str) -> str:
         return _ZERO
     if name in ("tileloadd64", "tilestored64"):
         source, target = ("%q", "%p") if name == "tileloadd64" else ("%p", "%q")
-        return _MOVE.format(name=name, source=source, target=target)
+        rows = (_ROW.format(n=n, near=64 * n, source=source, target=target) for n in range(16))
+        return _MOVE.format(name=name, rows="\n".join(rows))
     a, b = next(pair for pair, own in _NAMES.items() if own == name)
-    group, is_float = 4 // a.size_bytes, a.is_float
-    terms: list[str] = []
+    group, multiply, add, kind = (2, "fmul", "fadd", "float") if a.is_float else (4, "mul", "add", "i32")
+    wide, sums = f"<{16 * group} x {kind}>", f"<16 x {kind}>"
+    terms = [*_widened("a", a, group), *_widened("b", b, group), f"%m = {multiply} {wide} %a.w, %b.w"]
     for n in range(group):
-        for side, dtype in (("a", a), ("b", b)):
-            terms += _part(f"%{side}w", f"%{side}{n}", dtype, n)
-        multiply, add, kind = ("fmul", "fadd", "float") if is_float else ("mul", "add", "i32")
-        terms += [f"%m{n} = {multiply} <16 x {kind}> %a{n}, %b{n}", f"%c{n + 1} = {add} <16 x {kind}> %c{n}, %m{n}"]
-    kind = "float" if is_float else "i32"
+        lanes = ", ".join(f"i32 {lane}" for lane in range(n, 16 * group, group))
+        terms += [f"%m{n} = shufflevector {wide} %m, {wide} poison, <16 x i32> <{lanes}>",
+                  f"%c{n + 1} = {add} {sums} %c{n}, %m{n}"]  # fmt: skip
     return _DOT.format(name=name, kind=kind, group=group, terms="\n".join(f"  {line}" for line in terms))
 
 
-def _part(word: str, name: str, dtype: DType, number: int) -> list[str]:
-    """Lines that widen value `number` of the words: to int32 or float32."""
-    up, down = 32 - dtype.bits * (number + 1), 32 - dtype.bits
-    lines = [f"{name}.u = shl <16 x i32> {word}, splat (i32 {up})"]
+def _widened(side: str, dtype: DType, group: int) -> list[str]:
+    """Lines that make int32 or float32 of the values in 16 words."""
+    lanes, narrow = 16 * group, "half" if dtype is _F16 else f"i{dtype.bits}"
+    bits = f"%{side}.b = bitcast <16 x i32> %{side}.s to <{lanes} x {narrow}>"
     if dtype is _BF16:
-        return [*lines, f"{name}.h = and <16 x i32> {name}.u, splat (i32 -65536)",
-                f"{name} = bitcast <16 x i32> {name}.h to <16 x float>"]  # fmt: skip
-    shift = "lshr" if dtype is _U8 or dtype is _F16 else "ashr"
-    if dtype.is_int:
-        return [*lines, f"{name} = {shift} <16 x i32> {name}.u, splat (i32 {down})"]
-    return [*lines, f"{name}.d = lshr <16 x i32> {name}.u, splat (i32 {down})",
-            f"{name}.t = trunc <16 x i32> {name}.d to <16 x i16>",
-            f"{name}.h = bitcast <16 x i16> {name}.t to <16 x half>",
-            f"{name} = fpext <16 x half> {name}.h to <16 x float>"]  # fmt: skip
+        return [bits, f"%{side}.z = zext <{lanes} x i16> %{side}.b to <{lanes} x i32>",
+                f"%{side}.h = shl <{lanes} x i32> %{side}.z, splat (i32 16)",
+                f"%{side}.w = bitcast <{lanes} x i32> %{side}.h to <{lanes} x float>"]  # fmt: skip
+    verb, kind = ("fpext", "float") if dtype is _F16 else ("zext" if dtype is _U8 else "sext", "i32")
+    return [bits, f"%{side}.w = {verb} <{lanes} x {narrow}> %{side}.b to <{lanes} x {kind}>"]

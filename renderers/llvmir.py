@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
+from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, bits_of, dtypes
 
 from .amx import AMX_CONFIG, amx_functions, amx_instruction, tile_numbers
 from .base import Renderer, multiple_of, signature
@@ -56,9 +56,8 @@ def llvm_type(dtype: DType, memory: bool = False) -> str:
 
 
 def _mangled(dtype: DType, memory: bool = False) -> str:
-    base = {"half": "f16", "float": "f32", "double": "f64"}.get(
-        llvm_type(dtype.scalar, memory), llvm_type(dtype.scalar, memory)
-    )
+    kind = llvm_type(dtype.scalar, memory)
+    base = {"half": "f16", "float": "f32", "double": "f64"}.get(kind, kind)
     return base if dtype.lanes == 1 else f"v{dtype.lanes}{base}"
 
 
@@ -92,7 +91,7 @@ def _opcode(op: Op, dtype: DType) -> str:
     if dtype.is_bool and op in _BOOL:
         return _BOOL[op]
     row = _COMPARE[op] if op in _COMPARE else _BINARY[op]
-    return row[0 if dtype.is_float else 1 if dtype.kind in (Kind.INT, Kind.INDEX) else 2]
+    return row[0 if dtype.is_float else 1 if dtype.is_signed else 2]
 
 
 class LLVMRenderer(Renderer):
@@ -169,15 +168,16 @@ class _Function:
             Ops.REG: self._after, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
-            Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table,
-            Ops.DOT: self._dot,
+            Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table, Ops.DOT: self._dot,
             Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg),
         }  # fmt: skip
 
     def text(self) -> str:
         changed = self._changed_registers()
-        if self.tiles and self.has_tiles:
+        if self.has_tiles and self.tiles:
             self._unit("ldtilecfg", "ptr @tile_config")
+        elif self.tiles:
+            self.allocas += [f"  %tile{n} = alloca [1024 x i8], align {_LINE}" for n in sorted({*self.tiles.values()})]
         for u in self.uops:
             if u in self.tiles or (u.op is Ops.STORE and u.src[1] in self.tiles):
                 self._tile(u)
@@ -258,19 +258,16 @@ class _Function:
         """INDEX: an address, or a vector of them. A scalar gate moves a closed place to the start of the buffer."""
         memory, index = self.values[u.src[0]], u.src[1]
         value = self.values[index]
-        if len(u.src) > 2 and u.src[2].dtype.lanes == 1:
-            value = self._define(f"select i1 {self.values[u.src[2]]}, i64 {value}, i64 0")
+        if u.gate is not None and u.gate.dtype.lanes == 1:
+            value = self._define(f"select i1 {self.values[u.gate]}, i64 {value}, i64 0")
         kind = f"i64 {value}" if index.dtype.lanes == 1 else f"<{index.dtype.lanes} x i64> {value}"
         element = llvm_type(u.dtype.scalar, True)
-        inside = "" if len(u.src) > 2 and u.src[2].dtype.lanes > 1 else "inbounds "  # masked lanes may lie anywhere
+        inside = "" if u.gate is not None and u.gate.dtype.lanes > 1 else "inbounds "  # masked lanes may lie anywhere
         self.values[u] = self._define(f"getelementptr {inside}{element}, ptr {memory}, {kind}")
-
-    def _gate(self, place: UOp) -> UOp | None:
-        return place.src[2] if len(place.src) > 2 else None
 
     def _masked(self, verbs: tuple[str, str], place: UOp, dtype: DType) -> tuple[str, tuple[tuple[str, object], ...]]:
         """The function for lanes side by side with a mask, or each at a place of its own; where they lie."""
-        gate, lanes, is_apart = self._gate(place), dtype.lanes, place.src[1].dtype.lanes > 1
+        gate, lanes, is_apart = place.gate, dtype.lanes, place.src[1].dtype.lanes > 1
         mask = f"<{lanes} x i1>", "splat (i1 true)" if gate is None else self.values[gate]
         where = f"<{lanes} x ptr>" if is_apart else "ptr", self.values[place]
         name = f"llvm.masked.{verbs[is_apart]}.{_mangled(dtype, True)}.{f'v{lanes}p0' if is_apart else 'p0'}"
@@ -279,7 +276,7 @@ class _Function:
     def _load(self, u: UOp) -> None:
         place = u.src[0]
         kind, address, align = llvm_type(u.dtype, True), self.values[place], u.dtype.scalar.size_bytes
-        gate = self._gate(place)
+        gate = place.gate
         lanes = u.dtype.lanes
         if place.src[1].dtype.lanes > 1 or (gate is not None and gate.dtype.lanes > 1):
             name, where = self._masked(("load", "gather"), place, u.dtype)
@@ -308,7 +305,7 @@ class _Function:
         if stored.dtype.is_bool:
             value = self._define(f"zext {llvm_type(stored.dtype)} {value} to {kind}")
         address, align = self.values[place], stored.dtype.scalar.size_bytes
-        gate, is_apart = self._gate(place), place.src[1].dtype.lanes > 1
+        gate, is_apart = place.gate, place.src[1].dtype.lanes > 1
         is_one = gate is not None and gate.op is Ops.CONST and isinstance(gate.arg, tuple) and sum(gate.arg) == 1
         if gate is not None and is_one and not is_apart:
             # LLVM 22 stores one lane behind a constant mask in the size that it had before it was narrowed
@@ -442,7 +439,7 @@ class _Function:
         if a is b or (a.is_int and b.is_int and a.bits == b.bits):
             self.values[u] = value
             return
-        signed = a.kind in (Kind.INT, Kind.INDEX)
+        signed = a.is_signed
         if a.is_float and b.is_float:
             verb = "fpext" if b.bits > a.bits else "fptrunc"
         elif a.is_float:
@@ -515,16 +512,13 @@ class _Function:
 
     def _unit(self, name: str, *operands: int | str) -> None:
         """An instruction of the matrix unit; a number among its operands is a tile's."""
-        texts = [o if isinstance(o, str) else f"i8 {o}" if self.has_tiles else f"ptr %tile{o}" for o in operands]
+        tile = "i8 {}" if self.has_tiles else "ptr %tile{}"
+        texts = [o if isinstance(o, str) else tile.format(o) for o in operands]
         if self.has_tiles:
             self._emit(self._call("void", f"llvm.x86.{name}", *((of, value) for of, value in map(str.split, texts))))
-            return
-        self.functions[name] = None
-        self._emit(f"call void @{name}({', '.join(texts)})")
-        for text in texts:
-            memory = f"  {text[4:]} = alloca [1024 x i8], align {_LINE}"
-            if text.startswith("ptr %tile") and memory not in self.allocas:
-                self.allocas.append(memory)
+        else:
+            self.functions[name] = None
+            self._emit(f"call void @{name}({', '.join(texts)})")
 
     def _fold(self, u: UOp) -> None:
         """A sum of ints; other folds are decomposed."""

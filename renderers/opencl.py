@@ -99,7 +99,6 @@ class _Body(Values):
 
     # --- arguments, loops, accumulators
     def param(self, u: UOp) -> None:
-        """PARAM."""
         self.values[u] = f"b{u.arg[0]}"
 
     def variable(self, u: UOp) -> None:
@@ -162,7 +161,6 @@ class _Body(Values):
             self.define(u, self.values[u.src[0]])
 
     def set(self, u: UOp) -> None:
-        """SET."""
         accumulator, value = memory_of(u.src[0]), u.src[1]
         text = self.mask(value, self.masks[accumulator]) if value in self.masks else self.values[value]
         self.emit(f"{self.values[accumulator]} = {text};")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import DType, DTypeError, InternalError, Kind, Op, Ops, Target, UOp, bits_of, dtypes
+from kernmill.ir import DType, DTypeError, InternalError, Op, Ops, Target, UOp, bits_of, dtypes
 
 from .base import signature
 from .mma import MMA_ITEMS
@@ -203,7 +203,7 @@ class Values:
     def wrapped(self, op: Op, dtype: DType, a: str, b: str) -> str:
         """An int op modulo 2**bits, lane by lane; narrow scalars are computed in 32 bits, as C does anyway."""
         sign, kind = _INFIX[op], self.type_name(dtype)
-        if dtype.kind is Kind.UINT and (dtype.lanes > 1 or dtype.bits >= 32):
+        if dtype.kind == "uint" and (dtype.lanes > 1 or dtype.bits >= 32):
             return f"{a} {sign} {b}"
         if dtype.lanes > 1:
             return f"as_{kind}(as_u{kind}({a}) {sign} as_u{kind}({b}))"
@@ -254,7 +254,6 @@ class Values:
             self.define(u, self.arithmetic(u.op, u.dtype, [self.values[s] for s in u.src]))
 
     def _cast_vector(self, u: UOp) -> None:
-        """CAST."""
         (x,) = u.src
         if u.dtype.is_bool:
             zero = self.zero(x.dtype)
@@ -266,7 +265,6 @@ class Values:
             self.define(u, self.convert(self.type_name(u.dtype), self.values[x]))
 
     def _select(self, u: UOp) -> None:
-        """WHERE."""
         condition, yes, no = u.src
         if u.dtype.is_bool:
             bits = self.masks[condition]
@@ -276,7 +274,6 @@ class Values:
             self.define(u, f"{self.mask(condition, u.dtype.bits)} ? {self.values[yes]} : {self.values[no]}")
 
     def _lane(self, u: UOp) -> None:
-        """LANE."""
         text = self.lane_of(self.named(u.src[0]), u.arg)
         self.define(u, f"{text} != 0" if u.dtype.is_bool else text)
 

@@ -31,7 +31,6 @@ LONG_FILE_FOLDERS: dict[str, str] = {
 LONG_FUNCTIONS: dict[str, str] = {}
 DEEP_FUNCTIONS: dict[str, str] = {}
 MANY_PARAMETERS: dict[str, str] = {
-    "ir/ops.py:Op.__init__": "the columns of the op table, by keyword",
     "kernmill/nn/layers.py:_Conv.__init__": "PyTorch's arguments",
     "kernmill/nn/layers.py:ConvTranspose2d.__init__": "PyTorch's arguments",
     "kernmill/nn/recurrent.py:Recurrent.__init__": "PyTorch's arguments",

@@ -64,7 +64,7 @@ def _load(u: UOp) -> UOp | None:
         return u
     whole, start = u.src[0], u.arg[0] if u.op is Ops.SHUFFLE else 0
     is_part = u.op is Ops.SHUFFLE and u.arg == tuple(range(start, start + u.dtype.lanes))
-    if not is_part or whole.op is not Ops.LOAD or len(whole.src[0].src) > 2 or u.arg[-1] >= whole.dtype.lanes:
+    if not is_part or whole.op is not Ops.LOAD or whole.src[0].gate is not None or u.arg[-1] >= whole.dtype.lanes:
         return None
     place = whole.src[0]
     index = UOp(Ops.INDEX, u.dtype, (place.src[0], simplify(place.src[1] + start)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from kernmill.ir import Kind, Op, Ops, Rule, RuleSet, Target, UOp, dtypes, node, rewrite, var
+from kernmill.ir import Op, Ops, Rule, RuleSet, Target, UOp, dtypes, node, rewrite, var
 
 from .integer_division import INTEGER_DIVISION
 from .narrow_float import narrow_float_rules
@@ -20,14 +20,14 @@ __all__ = ["decompose"]
 x, y, z = var("x"), var("y"), var("z")
 
 
-def _max(op: Op, u: UOp) -> UOp | None:
+def _max(u: UOp) -> UOp | None:
     """max or min that keeps a nan of either side: a if a is nan or a > b, else b. Of places: see lower_index.py."""
     a, b = u.src
-    if u.dtype.kind is Kind.INDEX:
+    if u.dtype.is_index:
         return None
     if a.dtype.is_bool:
-        return a | b if op is Ops.MAX else a & b
-    better = b < a if op is Ops.MAX else a < b
+        return a | b if u.op is Ops.MAX else a & b
+    better = b < a if u.op is Ops.MAX else a < b
     if not a.dtype.is_float:
         return better.where(a, b)
     return a.ne(a).where(a, better.where(a, b))
@@ -74,8 +74,8 @@ def _fold(u: UOp, target: Target) -> UOp | None:
 
 # What most machines lack. A target that prints one of these ops itself lists it in target.ops.
 _BASICS: list[tuple[Op, Rule]] = [
-    (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), lambda u: _max(Ops.MAX, u))),
-    (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), lambda u: _max(Ops.MIN, u))),
+    (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), _max)),
+    (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), _max)),
     (
         Ops.FMA,
         Rule("fma_in_parts", node(Ops.FMA, x, y, z).named("u"), lambda u, x, y, z: u.arg and fma_in_parts(x, y, z)),

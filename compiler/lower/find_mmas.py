@@ -80,7 +80,7 @@ def _operands(total: UOp, unit: Unit) -> list[tuple[UOp, UOp]]:
     if total.arg != (Ops.ADD, 1) or total.dtype is not unit.c or total.src[0].op is not Ops.MUL:
         return []
     loads = [s.src[0] if s.op is Ops.CAST else s for s in total.src[0].src]
-    if any(u.op is not Ops.LOAD or len(u.src[0].src) > 2 for u in loads):
+    if any(u.op is not Ops.LOAD or u.src[0].gate is not None for u in loads):
         return []
     return [(a.src[0], b.src[0]) for a, b in (loads, loads[::-1]) if (a.dtype, b.dtype) == (unit.a, unit.b)]
 

@@ -28,7 +28,7 @@ def _typed(node: UOp, done: dict[UOp, UOp]) -> UOp:
     if node in done:
         return done[node]
     src = tuple([done[s] if s in done else _typed(s, done) for s in node.src])
-    dtype: DType = dtypes.int64.vec(node.dtype.lanes) if node.dtype.family == "index" else node.dtype
+    dtype: DType = dtypes.int64.vec(node.dtype.lanes) if node.dtype.is_index else node.dtype
     if node.op in (Ops.MAX, Ops.MIN) and dtype is not node.dtype:  # until here its bounds were those of a clamp
         a, b = src
         done[node] = (b < a if node.op is Ops.MAX else a < b).where(a, b)
@@ -55,7 +55,7 @@ def _by_depth(node: UOp, depth: Mapping[UOp, int]) -> UOp:
 
 def _lane_compare(node: UOp) -> UOp:
     """lanes + base < limit as narrow lanes against one scalar: lanes < limit - base, in 32 bits; so with <= and >."""
-    if node.op not in (Ops.LT, Ops.LE) or node.src[0].dtype.lanes == 1 or node.src[0].dtype.family != "index":
+    if node.op not in (Ops.LT, Ops.LE) or node.src[0].dtype.lanes == 1 or not node.src[0].dtype.is_index:
         return node
     first, second = (_lanes_and_rest(s) for s in node.src)
     if first is None or second is None:

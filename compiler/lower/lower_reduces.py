@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes, with_sources
 
-from ..kernel import conjuncts
-from ..split_reduce import neutral_element
+from ..kernel import conjuncts, neutral_element
 
 __all__ = ["lower_reduces", "without_mask"]
 
@@ -84,4 +83,4 @@ def without_mask(value: UOp) -> UOp:
 def _is_zero_outside(u: UOp, gate: UOp) -> bool:
     if u.op in (Ops.CAST, Ops.BROADCAST):
         return _is_zero_outside(u.src[0], gate.src[0] if gate.op is Ops.BROADCAST and u.op is Ops.BROADCAST else gate)
-    return u.op is Ops.LOAD and len(u.src[0].src) > 2 and {*conjuncts(gate)} <= {*conjuncts(u.src[0].src[2])}
+    return u.op is Ops.LOAD and {*conjuncts(gate)} <= {*conjuncts(u.src[0].gate)}

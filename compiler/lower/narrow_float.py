@@ -25,8 +25,6 @@ def _widen(u: UOp) -> UOp:
 
 
 def _is_narrow_math(u: UOp, target: Target) -> bool:
-    if not (u.op.is_elementwise or u.op is Ops.FOLD) or u.op.group is Group.CONVERT or u.op is Ops.WHERE:
-        return False
     return any(s.dtype.scalar in _NARROW and s.dtype.scalar not in target.compute_dtypes for s in u.src)
 
 

@@ -29,13 +29,13 @@ def _is_near(load: UOp) -> bool:
     wide = [u for u in place.src[1].toposort() if u.dtype.lanes > 1]
     steps = [u for u in wide if u.op.is_elementwise and u.op is not Ops.BITCAST]
     is_gather = place.src[1].dtype.lanes > 1 and any(u.op is Ops.LOAD for u in wide)
-    is_plain = is_gather and len(place.src) == 2 and not load.dtype.is_bool
+    is_plain = is_gather and place.gate is None and not load.dtype.is_bool
     return is_plain and len(steps) <= _MOST_STEPS and all(map(_is_known, wide))
 
 
 def _is_known(u: UOp) -> bool:
     if u.op is Ops.LOAD:
-        return u.src[0].src[1].dtype.lanes == 1 and len(u.src[0].src) == 2 and not u.dtype.is_bool
+        return u.src[0].src[1].dtype.lanes == 1 and u.src[0].gate is None and not u.dtype.is_bool
     if u.op is Ops.BITCAST and u.src[0].dtype.lanes != u.dtype.lanes:
         return u.src[0].op is Ops.LOAD and u.src[0].dtype.lanes > u.dtype.lanes
     return not u.dtype.is_bool and (u.op.is_elementwise or u.op in (Ops.CONST, Ops.BROADCAST, Ops.SHUFFLE, Ops.INDEX))

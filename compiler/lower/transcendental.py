@@ -18,7 +18,6 @@ from itertools import pairwise
 from kernmill.ir import Op, Ops, Rule, RuleSet, UOp, dtypes, node, var
 
 from .coefficients import TURN_DIGITS, TWO_OVER_PI
-from .power import pow_by_constant, pow_to_polynomial
 from .split_float import (
     clamp,
     copy_sign,
@@ -35,7 +34,7 @@ from .split_float import (
     split,
 )
 
-__all__ = ["SINES_IN_WORDS", "TRANSCENDENTAL", "decompose"]
+__all__ = ["SINES_IN_WORDS", "TRANSCENDENTAL", "in_basic_ops"]
 
 
 # --- constants as pairs: the nearest float64, and what that leaves ---
@@ -47,6 +46,8 @@ _ERF_CENTER = 1.25
 _TANH_SATURATES = {32: 9.1, 64: 20.0}
 _PI_WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)  # of 2/pi
 _HALF_PI = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
+_TWO_OVER_LN2 = 2.8853900817779268, 4.0710547481862066e-17
+_THIRD = 1 / 3, 1.850371707708594e-17
 
 
 def exp_to_polynomial(x: UOp) -> UOp:
@@ -255,6 +256,89 @@ def erf_to_polynomial(x: UOp) -> UOp:
     return (size < literal(x, _ERF_JOINT[f.bits])).where(small, copy_sign(large, x))
 
 
+# --- powers: 2**(y * log2|x|) with the logarithm in two words ---
+def _product(a: UOp, b: UOp | float, low: UOp) -> tuple[UOp, UOp]:
+    """a*b + low in two words, `low` being small."""
+    b = b if isinstance(b, UOp) else literal(a, b)
+    high = a * b
+    return high, fused(a, b, -high) + low
+
+
+def _sum(a: UOp, b: UOp) -> tuple[UOp, UOp]:
+    """a + b in two words, for |a| >= |b| or a = 0."""
+    high = a + b
+    return high, b - (high - a)
+
+
+def _log2(x: UOp) -> tuple[UOp, UOp]:
+    """log2(x) in two words for 0 < x < inf: with s = (m-1)/(m+1), log2(m) = 2/log(2) * s * (1 + s**2/3 + s**4*A(s**2));
+    s**2 <= 0.03, so that only the first terms need the second word.
+    """
+    m, e = split(x)
+    k_high, k_low = high_low(x, *_TWO_OVER_LN2)
+    third_high, third_low = high_low(x, *_THIRD)
+    f, d = m - 1, m + 1
+    d_low = m - (d - 1)
+    inverse = literal(x, 1.0) / d
+    s = f * inverse
+    s_low = fma(-s, d_low, fused(-s, d, f)) * inverse
+    p, p_low = _product(s, k_high, fma(s_low, k_high, s * literal(x, k_low)))
+    z, z_low = _product(s, s, (s + s) * s_low)
+    u, u_low = _product(z, third_high, fma(z_low, third_high, z * literal(x, third_low)))
+    u_low = fma(z * z, polynomial(z, "ATANH"), u_low)
+    q, q_low = _product(p, u, fma(p, u_low, p_low * u))
+    part, part_low = _sum(p, q)
+    total, total_low = _sum(e, part)
+    return _sum(total, total_low + (part_low + (p_low + q_low)))
+
+
+def pow_to_polynomial(x: UOp, y: UOp) -> UOp:
+    """x ** y. Error: float32 1.2 ulp, float64 1.6 ulp. All special cases of IEEE 754, as NumPy."""
+    f = format_of(x)
+    size = magnitude(x)
+    log_high, log_low = _log2(size)
+    infinite = literal(x, math.inf)
+    log_high = (size < infinite).where(log_high, size)  # inf and nan
+    log_high = size.eq(0).where(literal(x, -math.inf), log_high)
+    # |log2| is at least 2**-(fraction + 2), or 0: this exponent gives what any larger one gives, and nothing overflows
+    limit = 2.0 ** (f.fraction + 2 + f.bits.bit_length() + 7)
+    by = clamp(y, -limit, limit)
+    high = by * log_high
+    low = fused(by, log_high, -high) + by * log_low
+    inside = clamp(high, -float(f.bias + f.fraction + 3), f.bias + 1.5)
+    low = inside.eq(high).where(low, literal(x, 0.0))
+    n, biased = nearest(inside, 1, 2 * f.bias)
+    t = (inside - n) + low
+    power = power_of_two_in_steps(fma(t, polynomial(t, "EXP2"), 1.0), biased)
+    return _special_cases(x, y, power)
+
+
+def _special_cases(x: UOp, y: UOp, power: UOp) -> UOp:
+    """From |x| ** y to x ** y."""
+    half = y * literal(y, 0.5)
+    whole = y.alu(Ops.TRUNC).eq(y)
+    odd = whole & half.alu(Ops.TRUNC).ne(half)
+    negative = (x < 0) & (literal(x, -math.inf) < x)
+    power = (negative & y.alu(Ops.TRUNC).ne(y)).where(literal(x, math.nan), power)
+    power = odd.where(copy_sign(power, x), power)
+    return (x.eq(1) | y.eq(0)).where(literal(x, 1.0), power)
+
+
+def pow_by_constant(x: UOp, y: float) -> UOp | None:
+    """x ** y for the exponents that need no logarithm: -2, -1, -0.5, 0, 0.5, 1, 2, 3, 4. Error: at most 2 ulp."""
+    one = literal(x, 1.0)
+    if y in (0, 1, 2, 3, 4):
+        square = x * x
+        return (one, x, square, square * x, square * square)[int(y)]
+    if y in (-1, -2):
+        inverse = one / x
+        return inverse if y == -1 else inverse * inverse
+    if y in (0.5, -0.5):
+        root = x.eq(-math.inf).where(literal(x, math.inf), (x + literal(x, 0.0)).alu(Ops.SQRT))  # -0 + 0 is 0
+        return root if y == 0.5 else one / root
+    return None
+
+
 # --- rounding, for targets that cannot ---
 def round_to_magic(x: UOp) -> UOp:
     """To nearest, ties to even: 2**fraction added and taken away. Exact; -0, inf and nan stay."""
@@ -287,12 +371,12 @@ _UNARY: dict[Op, Callable[[UOp], UOp]] = {
 }  # fmt: skip
 
 
-def decompose(op: Op, x: UOp, *rest: UOp) -> UOp | None:
+def in_basic_ops(op: Op, x: UOp, *rest: UOp) -> UOp | None:
     """`op` of these sources in basic ops; None for an op that is not one of these, or not of floats."""
     if not x.dtype.is_float or (op not in _UNARY and op is not Ops.POW):
         return None
     if x.dtype.bits < 32:
-        wide = decompose(op, x.cast(dtypes.float32), *(r.cast(dtypes.float32) for r in rest))
+        wide = in_basic_ops(op, x.cast(dtypes.float32), *(r.cast(dtypes.float32) for r in rest))
         return None if wide is None else wide.cast(x.dtype.scalar)
     if op is not Ops.POW:
         return _UNARY[op](x)
@@ -307,8 +391,8 @@ _WHY = "float rounding; measured by tests/compiler/lower/test_transcendental.py"
 def _rule(name: str, op: Op) -> Rule:
     x, y = var("x"), var("y")
     if op is Ops.POW:
-        return Rule(name, node(op, x, y), lambda x, y: decompose(op, x, y), kind="float", unproven=_WHY)
-    return Rule(name, node(op, x), lambda x: decompose(op, x), kind="float", unproven=_WHY)
+        return Rule(name, node(op, x, y), lambda x, y: in_basic_ops(op, x, y), kind="float", unproven=_WHY)
+    return Rule(name, node(op, x), lambda x: in_basic_ops(op, x), kind="float", unproven=_WHY)
 
 
 TRANSCENDENTAL = RuleSet(

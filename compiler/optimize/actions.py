@@ -57,14 +57,13 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import in_order, loops_of, order_of
+from ..kernel import gated, in_order, loops_of, neutral_element, order_of
 from ..lower.find_dots import BYTES
 from ..lower.lower_reduces import without_mask
-from ..split_reduce import neutral_element
 from . import proposals as propose
 from .bias import biased
 from .scatter import scattered
-from .staging import gated, in_output, staged, unpacked
+from .staging import in_output, staged, unpacked
 
 __all__ = [
     "VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "fits", "parse_schedule", "show_schedule",

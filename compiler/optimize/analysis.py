@@ -168,7 +168,7 @@ def analyze(ast: UOp, target: Target) -> Facts:
             facts.filling += names_of(closed_ranges(node)[-1:])
         if node.op is Ops.REDUCE and filling.isdisjoint(closed_ranges(node)):
             _add_group(facts, node, loads)
-        elif node.op.is_elementwise and node.dtype.kind.value != "index":
+        elif node.op.is_elementwise and not node.dtype.is_index:
             facts.work += _DEAR if node.op.cost > _DEAR else 1
     widths = [a.dtype for a in (*facts.loads, *facts.stores) if a.steps] or [facts.stores[0].dtype]
     widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)

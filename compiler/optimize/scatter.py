@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, simplify, substitute
 
-from ..kernel import conjuncts, in_order, order_of
-from ..split_reduce import neutral_element
+from ..kernel import conjuncts, in_order, neutral_element, order_of
 
 __all__ = ["scattered"]
 

@@ -35,7 +35,7 @@ def body_size(ast: UOp, target: Target) -> tuple[int, int]:
     for node in ast.toposort():
         value = node.src[1] if node.op is Ops.STORE else node
         is_work = node.op.is_elementwise or node.op in (Ops.LOAD, Ops.STORE, Ops.REDUCE)
-        if not is_work or value.dtype.kind.value == "index":
+        if not is_work or value.dtype.is_index:
             continue
         total += _copies(node.ranges, target.lanes(value.dtype))
         if node.op is Ops.REDUCE:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, linear, make_range, simplify, substitute
 
-from ..kernel import iterations
+from ..kernel import gated, iterations, step_of
 
-__all__ = ["SAME_PLACE", "gated", "in_output", "staged", "step_of", "unpacked", "walked_together"]
+__all__ = ["SAME_PLACE", "in_output", "staged", "unpacked", "walked_together"]
 
 SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
 _LINE = 64  # bytes by which they are moved apart
@@ -155,24 +155,6 @@ def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
             open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
             return load.replace(src=(gated(open_place, index < last + 1),))
     return load
-
-
-def step_of(place: UOp, loop: UOp) -> int:
-    """How far apart, in elements, the places of neighbouring iterations lie; past its end a loop stands still."""
-    step = 0
-    for atom, factor in linear(place)[0].items():
-        if atom is loop:
-            step += factor
-        elif atom.op is Ops.MIN:
-            step += factor * step_of(atom.src[0], loop)
-    return abs(step)
-
-
-def gated(place: UOp, valid: UOp | None) -> UOp:
-    """The INDEX, touched only where `valid` holds."""
-    if valid is None:
-        return place
-    return place.replace(src=(*place.src[:2], place.src[2] & valid if len(place.src) > 2 else valid))
 
 
 def walked_together(load: UOp, names: Sequence[str]) -> list[list[str]]:

@@ -32,7 +32,7 @@ def _cast_cast(x: UOp, u: UOp) -> UOp | None:
     """cast(cast(x)) drops the inner one when that one could hold every value of x."""
     inner = u.src[0].dtype
     holds = x.dtype.is_bool or (
-        (x.dtype.is_float == inner.is_float and x.dtype.kind is inner.kind and inner.bits >= x.dtype.bits
+        (x.dtype.is_float == inner.is_float and x.dtype.kind == inner.kind and inner.bits >= x.dtype.bits
          and not (inner.bits == x.dtype.bits and inner is not x.dtype))
         or (x.dtype.is_int and inner.is_int and inner.min <= x.dtype.min and x.dtype.max <= inner.max)
     )  # fmt: skip
@@ -69,7 +69,7 @@ GENERIC = RuleSet(
         # bits that are taken out at one place and put in at another are moved once
         Rule("shl_of_masked_shr", node(Ops.SHL, node(Ops.SHR, x, const_var("a")) & const_var("m"), const_var("b")),
              lambda x, a, m, b: (x << max(b.arg - a.arg, 0) >> max(a.arg - b.arg, 0)) & (m.arg << b.arg & x.dtype.max),
-             when=lambda x, a, b: x.dtype.family == "uint" and max(a.arg, b.arg) < x.dtype.bits),
+             when=lambda x, a, b: x.dtype.kind == "uint" and max(a.arg, b.arg) < x.dtype.bits),
         # conversions
         Rule("cast_same", node(Ops.CAST, x, name="u"), lambda x: x, when=lambda x, u: x.dtype is u.dtype),
         Rule("bitcast_same", node(Ops.BITCAST, x, name="u"), lambda x: x, when=lambda x, u: x.dtype is u.dtype),

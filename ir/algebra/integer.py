@@ -51,7 +51,7 @@ INTEGER = RuleSet(
         Rule("max_by_bounds", node(Ops.MAX, x, y, name="u"), _min_max, kind="int"),
         Rule("min_by_bounds", node(Ops.MIN, x, y, name="u"), _min_max, kind="int"),
         Rule("cast_index_round_trip", node(Ops.CAST, node(Ops.CAST, x, name="inner"), name="u"), lambda x: x,
-             when=lambda x, inner, u: x.dtype is u.dtype and x.dtype.kind.value == "index" and inner.dtype.is_int
+             when=lambda x, inner, u: x.dtype is u.dtype and x.dtype.is_index and inner.dtype.is_int
              and inner.dtype.min <= x.bounds[0] and x.bounds[1] <= inner.dtype.max),
     ],
     laws=True,

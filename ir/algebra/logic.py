@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from math import gcd
 
-from ..dtype import dtypes
 from ..ops import Ops
 from ..pattern import Rule, RuleSet, const_var, node, var
 from ..uop import UOp
@@ -30,40 +29,34 @@ def _is_place(u: UOp, x: UOp, c: UOp) -> bool:
     return _are_places(u, x, x) and u.dtype.min < c.arg < u.dtype.max
 
 
-def _coarse(terms: dict[UOp, int], offset: int, limit: int) -> tuple[UOp, int] | None:
-    """x and g of a sum g*x + r, if r is from 0 to g - 1 and g divides the limit: what r is does not matter there."""
+def _smaller(x: UOp, limit: int) -> tuple[UOp, int] | None:
+    """y and n such that x < limit is y < n: a common factor goes, and so does what is less than it; the constant moves
+    to the right. None where there is nothing to do."""
+    terms, offset = linear(x)
     for g in sorted({k for k in terms.values() if k > 1 and limit % k == 0}, reverse=True):
         least, most = span({atom: k for atom, k in terms.items() if k % g}, offset)
         if least >= 0 and 0 < most < g:
-            return from_linear({atom: k // g for atom, k in terms.items() if k % g == 0}, 0, dtypes.index), g
-    return None
+            return from_linear({atom: k // g for atom, k in terms.items() if k % g == 0}, 0, x.dtype), limit // g
+    factor = gcd(*terms.values())
+    if factor == 0 or (factor == 1 and offset == 0):
+        return None
+    return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype), -((offset - limit) // factor)
 
 
 def _lt_divide(x: UOp, c: UOp) -> UOp | None:
-    """g*x + k < c  ->  x < ceil((c - k) / g): the common factor goes, the constant moves right."""
-    terms, offset = linear(x)
-    if found := _coarse(terms, offset, int(c.arg)):
-        return found[0] < int(c.arg) // found[1]
-    factor = gcd(*terms.values()) if terms else 0
-    if not terms or (factor <= 1 and offset == 0):
-        return None
-    limit = -((offset - int(c.arg)) // factor)
-    return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype) < limit
+    """g*x + k < c  ->  x < ceil((c - k) / g)."""
+    found = _smaller(x, int(c.arg))
+    return found and found[0] < found[1]
 
 
 def _lt_divide_left(x: UOp, c: UOp) -> UOp | None:
     """c < g*x + k  ->  floor((c - k) / g) < x: as lt_divide, for a lower limit."""
-    terms, offset = linear(x)
-    if found := _coarse(terms, offset, int(c.arg) + 1):
-        return found[0] > (int(c.arg) + 1) // found[1] - 1
-    factor = gcd(*terms.values()) if terms else 0
-    if not terms or (factor <= 1 and offset == 0):
-        return None
-    return from_linear({atom: k // factor for atom, k in terms.items()}, 0, x.dtype) > (int(c.arg) - offset) // factor
+    found = _smaller(x, int(c.arg) + 1)
+    return found and found[0] > found[1] - 1
 
 
 def _is_index(x: UOp) -> bool:
-    return x.dtype.family == "index"
+    return x.dtype.is_index
 
 
 LOGIC = RuleSet(

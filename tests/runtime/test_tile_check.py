@@ -39,7 +39,7 @@ def test_the_unit_itself(unit: Unit) -> None:
 def test_wrong_sums_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     render = LLVMRenderer.render
     monkeypatch.setattr(
-        LLVMRenderer, "render", lambda self, *a: render(self, *a).replace("mul <16 x i32>", "add <16 x i32>")
+        LLVMRenderer, "render", lambda self, *a: render(self, *a).replace("mul <64 x i32>", "add <64 x i32>")
     )
     assert not check.trial(BYTES, host.this_host(), has_tiles=False)()
 

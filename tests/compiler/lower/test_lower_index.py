@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.ir import Kind, Ops, UOp, dtypes
+from kernmill.ir import Ops, UOp, dtypes
 from tests.compiler.kernels import SCALARS, data, matmul, only, small_kernels, total
 from tests.compiler.passes import after
 
@@ -14,7 +14,7 @@ KERNELS = small_kernels()
 @pytest.mark.parametrize("name", KERNELS)
 def test_no_symbolic_width_is_left(name: str) -> None:
     for target_ast in (after("lower_index", KERNELS[name]), after("lower_index", KERNELS[name], "", SCALARS)):
-        assert not [node for node in target_ast.toposort() if node.dtype.kind is Kind.INDEX]
+        assert not [node for node in target_ast.toposort() if node.dtype.is_index]
 
 
 def test_sums_are_ordered_from_outer_to_inner_loops() -> None:

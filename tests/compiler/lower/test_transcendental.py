@@ -20,7 +20,7 @@ from kernmill.ir import DType, Op, Ops, RuleSet, UOp, dtypes, evaluate, rewrite
 
 # inside the compiler: no user of the package calls these
 _module = importlib.import_module("kernmill.compiler.lower.transcendental")
-decompose, TRANSCENDENTAL, SINES_IN_WORDS = _module.decompose, _module.TRANSCENDENTAL, _module.SINES_IN_WORDS
+in_basic_ops, TRANSCENDENTAL, SINES_IN_WORDS = _module.in_basic_ops, _module.TRANSCENDENTAL, _module.SINES_IN_WORDS
 exp_to_polynomial, exp2_to_polynomial = _module.exp_to_polynomial, _module.exp2_to_polynomial
 
 Array = np.ndarray[Any, Any]
@@ -80,7 +80,7 @@ def leaf(dtype: DType, slot: int = 0) -> UOp:
 
 def run(op: Op, dtype: DType, *arrays: Array) -> Array:
     leaves = [leaf(dtype, i) for i in range(len(arrays))]
-    root = decompose(op, *leaves)
+    root = in_basic_ops(op, *leaves)
     assert root is not None
     assert root.dtype is dtype
     result: Array = evaluate(root, dict(zip(leaves, arrays, strict=True)))
@@ -314,7 +314,7 @@ def test_sine_of_tiny_arguments_is_the_argument(dtype: DType) -> None:
 def test_sine_costs_what_is_stated(op: Op, dtype: DType, limit: int) -> None:
     """As in docs/decisions/0005-math.md: large arguments are paid for by all. FMA negates for nothing."""
     free = (Ops.CONST, Ops.PARAM, Ops.BITCAST, Ops.NEG)
-    root = decompose(op, leaf(dtype))
+    root = in_basic_ops(op, leaf(dtype))
     assert root is not None
     assert sum(n.op not in free for n in root.toposort()) <= limit
 
@@ -328,7 +328,7 @@ def test_constant_exponents(exponent: float, dtype: DType) -> None:
             np.array([0, -0.0, np.inf, -np.inf, np.nan], dtype.name),
         ]
     )
-    root = decompose(Ops.POW, leaf(dtype), leaf(dtype).like(exponent))
+    root = in_basic_ops(Ops.POW, leaf(dtype), leaf(dtype).like(exponent))
     assert root is not None
     got = evaluate(root, {leaf(dtype): x}) * np.ones_like(x)
     with np.errstate(all="ignore"):
@@ -368,7 +368,7 @@ def test_halves_are_rounded_float32(op: Op) -> None:
 def test_a_target_without_fused_multiplication_loses_little(op: Op, dtype: DType) -> None:
     """SIN, COS and POW, whose reductions must be exact, once lost all bits near the zeros and for large results."""
     x, y = leaf(dtype), leaf(dtype, 1)
-    root = rewrite(decompose(op, x, *[y] * (op is Ops.POW)) or x, _unfused())
+    root = rewrite(in_basic_ops(op, x, *[y] * (op is Ops.POW)) or x, _unfused())
     assert Ops.FMA not in {n.op for n in root.toposort()}
     values = samples(Ops.LOG if op is Ops.POW else op, dtype)
     values = values[np.abs(values) < 1e9] if op in PERIODIC else values
@@ -419,8 +419,8 @@ def test_vectors_stay_vectors_and_every_rule_fires(dtype: DType) -> None:
 
 
 def test_what_is_not_here_is_declined() -> None:
-    assert decompose(Ops.SQRT, leaf(dtypes.float32)) is None
-    assert decompose(Ops.POW, leaf(dtypes.int32), leaf(dtypes.int32, 1)) is None
+    assert in_basic_ops(Ops.SQRT, leaf(dtypes.float32)) is None
+    assert in_basic_ops(Ops.POW, leaf(dtypes.int32), leaf(dtypes.int32, 1)) is None
 
 
 def test_exp_is_short() -> None:
@@ -428,3 +428,36 @@ def test_exp_is_short() -> None:
     free = (Ops.CONST, Ops.PARAM, Ops.BITCAST)
     x = leaf(dtypes.float32)
     assert sum(n.op not in free for n in exp_to_polynomial(x).toposort()) <= 20
+
+
+# --- powers ---
+X = UOp(Ops.PARAM, dtypes.float32, (), (0, 1))
+VALUES = np.array([0.0, -0.0, 1.0, -1.0, 0.3, -2.5, 7.0, np.inf, -np.inf, np.nan], np.float32)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.0, 3.0, 0.5, -1.0, -0.5, -2.0])
+def test_by_a_constant(exponent: float) -> None:
+    found = _module.pow_by_constant(X, exponent)
+    if found is None:
+        return
+    with np.errstate(all="ignore"):
+        want = np.power(VALUES.astype(np.float64), np.full(len(VALUES), exponent)).astype(np.float32)
+    np.testing.assert_allclose(evaluate(found, {X: VALUES}), want, rtol=3e-7)
+
+
+def test_a_square_is_one_product() -> None:
+    found = _module.pow_by_constant(X, 2.0)
+    assert found is X * X
+
+
+def test_other_exponents_take_the_long_way() -> None:
+    assert _module.pow_by_constant(X, 2.7) is None
+
+
+def test_special_cases_of_the_polynomial() -> None:
+    y = UOp(Ops.PARAM, dtypes.float32, (), (1, 1))
+    a, b = (g.reshape(-1) for g in np.meshgrid(VALUES, VALUES))
+    with np.errstate(all="ignore"):
+        want = np.power(a.astype(np.float64), b.astype(np.float64))
+        got = evaluate(_module.pow_to_polynomial(X, y), {X: a, y: b})
+    np.testing.assert_allclose(got, want.astype(np.float32), rtol=1e-6)
