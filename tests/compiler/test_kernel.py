@@ -1,9 +1,11 @@
-"""What a kernel carries besides its nodes."""
+"""What passes ask of any kernel."""
 
 from __future__ import annotations
 
-from kernmill.compiler import KernelInfo, iterations
-from kernmill.ir import Ops
+import pytest
+
+from kernmill.compiler import KernelInfo, gated, iterations, neutral_element, step_of
+from kernmill.ir import DType, Op, Ops, UOp, apply_op, const, dtypes, index_const
 from tests.compiler.kernels import data, only
 
 
@@ -16,3 +18,23 @@ def test_a_kernel_knows_its_name_and_the_order_of_its_loops() -> None:
 def test_iterations_are_the_sizes_of_loops() -> None:
     loops = [node for node in only(data(0, 4, 5) + 1.0).toposort() if node.op is Ops.RANGE]
     assert sorted(iterations(loop) for loop in loops) == [4, 5]
+
+
+def test_places_have_steps_and_gates() -> None:
+    loops = {str(n.arg[0]): n for n in only(data(0, 4, 5) + 1.0).toposort() if n.op is Ops.RANGE}
+    row, column = loops["i0"], loops["i1"]
+    memory = UOp(Ops.PARAM, dtypes.float32, (), (0, 20))
+    place = UOp(Ops.INDEX, dtypes.float32, (memory, (row * 5).alu(Ops.MIN, 15) + column))
+    assert [step_of(place.src[1], loop) for loop in (row, column)] == [5, 1]
+    assert gated(place, None) is place
+    assert place.gate is None
+    assert gated(place, row < 3).gate is (row < 3)
+    assert gated(gated(place, row < 3), column < 2).gate is (row < 3) & (column < 2)
+    assert index_const(1).gate is None
+
+
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MUL, Ops.MAX, Ops.MIN, Ops.AND, Ops.OR, Ops.XOR], ids=str)
+@pytest.mark.parametrize("dtype", [dtypes.int8, dtypes.uint16, dtypes.bool], ids=str)
+def test_a_neutral_element_changes_nothing(op: Op, dtype: DType) -> None:
+    one = const(dtype, 1)
+    assert apply_op(one.alu(op, one), (1, neutral_element(op, one).arg)) == 1
