@@ -123,12 +123,10 @@ def fuse(sink: UOp, forced: set[UOp], in_place: frozenset[UOp] = frozenset()) ->
         uses = fusion.uses[node] = [*found.pop(node, ())]
         if node.op in _LEAVES and node not in forced:
             continue
-        is_kept = False
         is_free = not uses or _is_widened(node, facts)
         is_stored = node in forced or (not is_free and _needs_memory(node, uses, facts, fusion))
-        if node not in forced and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion)):
-            is_kept = _keep(node, uses, facts, fusion)
-        if is_kept:
+        may_keep = node not in forced and not is_free and (is_stored or _is_repeated(node, uses, facts, fusion))
+        if may_keep and _keep(node, uses, facts, fusion):
             uses = [fusion.kept[node].use]
         elif is_stored:
             uses = [_open_kernel(node, fusion, node in in_place)]

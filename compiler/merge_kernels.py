@@ -12,7 +12,7 @@ same results, and never more bytes alive at once. Tests: tests/compiler/test_mer
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from functools import lru_cache
 
 from kernmill.ir import GraphPlan, Item, Kernel, Ops, UOp, simplify, substitute
@@ -35,8 +35,7 @@ def merge_kernels(plan: GraphPlan) -> list[Item]:
             continue
         earlier = alike.setdefault((item.device, _loops(item.ast)), [])
         for n in earlier[::-1]:
-            place = _meeting_place(items, n, at)
-            if place is None or not _join(items, n, at, place, alive):
+            if not _join(items, n, at, alive):
                 continue
             if items[at] is None:
                 break
@@ -68,29 +67,22 @@ def _places(ast: UOp) -> dict[int, set[UOp]]:
     return places
 
 
-def _meeting_place(items: Sequence[Item | None], first: int, second: int) -> int | None:
-    """Where two kernels may be put together, if they may be: at one of them, past all that runs in between."""
+def _join(items: list[Item | None], first: int, second: int, alive: Alive) -> bool:
+    """Put two kernels together at one of them, if that one's place can be reached past all that runs in between, and
+    unless it takes more memory than before."""
     one, other = items[first], items[second]
     if not isinstance(one, Kernel) or not isinstance(other, Kernel):
-        return None
+        return False
     shared = [n for n in one.buffers if n in other.buffers]
     if not shared or len({*one.buffers, *other.buffers}) > _MOST_BUFFERS or not _fit(one, other, shared):
-        return None
+        return False
     between = [item for item in items[first + 1 : second] if item is not None]
-    for stays, moves in ((first, other), (second, one)):
-        if all(
-            set(outputs_of(item)).isdisjoint(moves.buffers) and set(moves.outputs).isdisjoint(buffers_of(item))
-            for item in between
-        ):
-            return stays
-    return None
-
-
-def _join(items: list[Item | None], first: int, second: int, place: int, alive: Alive) -> bool:
-    """Put two kernels together, unless that takes more memory than before."""
-    one, other = items[first], items[second]
-    assert isinstance(one, Kernel)
-    assert isinstance(other, Kernel)
+    written = {n for item in between for n in outputs_of(item)}
+    touched = {n for item in between for n in buffers_of(item)}
+    free = [moves for moves in (other, one) if written.isdisjoint(moves.buffers) and touched.isdisjoint(moves.outputs)]
+    if not free:
+        return False
+    place = first if free[0] is other else second
     both = {first, second}
     merged = _merged(one, other, {n for n in one.outputs if alive.touched.get(n) == both})
     if not alive.moved(both, place, {*one.buffers, *other.buffers}, merged.buffers):

@@ -8,8 +8,9 @@ place only where nobody can see the difference. Tests: tests/compiler/test_plan_
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from kernmill.ir import (
     BufferPlan,
@@ -56,8 +57,7 @@ def plan_kernels(
         plan = builder.run()
         clash = builder.clashes()
         if not clash:
-            items = merge_kernels(plan)
-            plan.items = [reading_parts(i, plan.buffers) if isinstance(i, Kernel) else i for i in items]
+            plan.items = [reading_parts(i, plan.buffers) if isinstance(i, Kernel) else i for i in merge_kernels(plan)]
             return plan
         refused |= clash
 
@@ -87,9 +87,6 @@ class _Builder:
     targets: dict[UOp, int] = field(default_factory=dict[UOp, int])  # in-place ASSIGN -> buffer it writes
     values: dict[tuple[UOp, Use], UOp] = field(default_factory=dict[tuple[UOp, Use], UOp])
     slots: list[dict[int, int]] = field(default_factory=list[dict[int, int]])  # of each kernel: buffer -> slot
-    finished: dict[Hashable, tuple[UOp, tuple[int, ...]]] = field(
-        default_factory=dict[Hashable, "tuple[UOp, tuple[int, ...]]"]
-    )  # a body as it was built -> the kernel, and the order of its slots
     kernels: dict[UOp, Kernel] = field(default_factory=dict[UOp, Kernel])
     device_of: dict[UOp, str | None] = field(default_factory=dict["UOp", "str | None"])
     reads: dict[UOp, set[UOp]] = field(default_factory=dict["UOp", "set[UOp]"])  # root -> nodes it reads
@@ -247,13 +244,11 @@ class _Builder:
         ast = UOp(Ops.SINK, dtypes.void, (UOp(Ops.STORE, dtypes.void, (target, value)),))
         if kernel.has_takes:
             ast = _insert_taken(ast, fusion, self.values)
-        found = self.finished.get((ast, kernel.loops))
-        if found is None:  # else an equal layer has the same kernel
-            found = self.finished[ast, kernel.loops] = _finished(ast, kernel.loops)
+        ast, slots = _finished(ast, kernel.loops)
         buffers = list(self.slots[number])
         device = self.device_of.get(node) or self.default_device
-        used = tuple(buffers[slot] for slot in found[1])
-        self.kernels[node] = Kernel.of(found[0], used, (self.buffer_of[node],), device, node.origin)
+        used = tuple(buffers[slot] for slot in slots)
+        self.kernels[node] = Kernel.of(ast, used, (self.buffer_of[node],), device, node.origin)
 
     def _memory(self, node: UOp, kernel: int) -> UOp:
         """The buffer of a node in the body of a kernel: numbered as that meets them, so that equal layers are equal."""
@@ -283,9 +278,7 @@ class _Builder:
         waits = {node: {s for s in below if s in self.reads} for node, below in self.reads.items()}
         for node in self.targets:
             old = _base(node.src[0])
-            for reader, below in self.reads.items():
-                if reader is not node and old in below:
-                    waits[node].add(reader)
+            waits[node] |= {reader for reader, below in self.reads.items() if reader is not node and old in below}
         return waits
 
     def clashes(self) -> set[UOp]:
@@ -342,6 +335,7 @@ def _count(node: UOp) -> int:
     return int(static((numel(node.shape),))[0])
 
 
+@lru_cache(maxsize=1024)  # an equal layer has the same kernel
 def _finished(ast: UOp, loops: tuple[UOp, ...]) -> tuple[UOp, tuple[int, ...]]:
     """The kernel of a body, and which of the body's slots became slot 0, 1, ..: the output first, then as read."""
     ast, slots = numbered(tidy_reduce_loops(simplify(ast)))

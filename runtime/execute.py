@@ -152,10 +152,8 @@ class _Run:
             for slot, (leaf, storage) in enumerate(zip(self.leaves, self.storages, strict=True))
         }
         closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
-        if self.has_numbered_leaves:
-            closed = _renumbered(closed)
-        if self.of_constants:
-            closed = rebuilt(closed, lambda old, new: _another(new) if old in self.of_constants else new)
+        if self.has_numbered_leaves or self.of_constants:
+            closed = _impersonal(closed, self.of_constants)
         devices = tuple(storage.device for storage in self.storages)
         default = canonical_name(str(setting("DEVICE")))
         plan = plan_of(closed, devices, self.in_place, default)
@@ -203,8 +201,7 @@ class _Run:
 
     def finish(self, plan: Plan, buffers: list[Buffer]) -> None:
         failed = [check.message for check in plan.graph.checks if download_scalar(buffers[check.buffer])]
-        record = current_recording()
-        if record is not None:
+        if (record := current_recording()) is not None:
             for check in plan.graph.checks:
                 record.add_check(buffers[check.buffer], check.message)
         written = {number for item in plan.graph.items if isinstance(item, Kernel) for number in item.outputs}
@@ -256,12 +253,16 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
         record.add_kernels(device.name, [(k, call._replace(threads=call.program.threads)) for k, call in batch])
 
 
-def _renumbered(graph: UOp) -> UOp:
-    """The graph with its leaves counted from 1: equal graphs are equal however many leaves were made before."""
+def _impersonal(graph: UOp, of_constants: set[UOp]) -> UOp:
+    """The graph with its leaves counted from 1, since equal graphs are equal however many leaves were made before, and
+    these assignments as other nodes: a plan that holds their tensors' would keep the memory of those as well, and show
+    what it was with one call's variables to the next call."""
     number = itertools.count(1)
 
-    def change(_: UOp, node: UOp) -> UOp:
-        return node.replace(arg=next(number)) if node.op is Ops.DETACH and node.arg else node
+    def change(old: UOp, new: UOp) -> UOp:
+        if old in of_constants:
+            return new.replace(src=(UOp(Ops.DETACH, new.dtype, new.src[:1], 0), *new.src[1:]))
+        return new.replace(arg=next(number)) if new.op is Ops.DETACH and new.arg else new
 
     return rebuilt(graph, change)
 
@@ -273,12 +274,6 @@ def _above_constants(order: Iterable[UOp]) -> set[UOp]:
         if node.storage is None and all(s in closed for s in node.src):
             closed.add(node)
     return {node for node in closed if node.op is Ops.ASSIGN}
-
-
-def _another(node: UOp) -> UOp:
-    """The same assignment as another node: a plan that holds its tensor's would keep the memory of it as well, and show
-    what it was with one call's variables to the next call."""
-    return node.replace(src=(UOp(Ops.DETACH, node.dtype, node.src[:1], 0), *node.src[1:]))
 
 
 def _bottom(node: UOp) -> list[UOp]:

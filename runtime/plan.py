@@ -11,7 +11,7 @@ import contextlib
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import (
@@ -103,17 +103,13 @@ def _written(graph: GraphPlan, memory: MemoryPlan) -> bytes:
     return json.dumps([items, buffers, graph.results, checks, [*memory.offsets.items()], *sizes]).encode()
 
 
-def _read(payload: bytes, planned: Callable[[], _Scheduled]) -> _Scheduled:
+def _read(payload: bytes, planned: Callable[[], Any]) -> _Scheduled:
     items, buffers, results, checks, offsets, *sizes = json.loads(payload)
-
-    def made(place: int) -> tuple[UOp, str | None]:
-        kernel: Any = planned()[0].items[place]
-        return kernel.ast, kernel.origin
 
     def kernel(place: int, buffers: list[int], outputs: list[int], device: str, *facts: Any) -> Kernel:
         key, name, variables = facts
         known = device, bytes.fromhex(key), name, tuple(tuple(variable) for variable in variables)
-        return Kernel(partial(made, place), tuple(buffers), tuple(outputs), *known)
+        return Kernel(lambda: planned()[0].items[place].made(), tuple(buffers), tuple(outputs), *known)
 
     graph = GraphPlan(
         [kernel(place, *row) if len(row) > 2 else Copy(*row) for place, row in enumerate(items)],

@@ -28,13 +28,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-CASES = ("matmul", "block_forward", "block_gradients", "blocks_forward", "blocks_gradients")
+CASES = ("matmul", "block_forward", "block_gradients", "blocks_forward", "blocks_gradients", "recurrent_forward")
 ABOUT = {
     "matmul": "a product, 512 x 512",
     "block_forward": "a transformer block of width 1024, 256 tokens, forward",
     "block_gradients": "the same with gradients",
     "blocks_forward": "four such blocks, forward",
     "blocks_gradients": "four such blocks with gradients",
+    "recurrent_forward": "an LSTM of width 64 over 128 places, forward",
 }
 LAYERS = tuple(f"layers{count}_{what}" for what in ("forward", "gradients") for count in (1, 12, 24))
 SIZES = {  # how many blocks, their width, tokens, heads
@@ -131,6 +132,11 @@ def work(case: str) -> Callable[[], object]:
     if case == "matmul":
         a, b = values(512, 512), values(512, 512)
         return lambda: (a @ b).realize()
+
+    if case == "recurrent_forward":
+        layer, sequence = nn.LSTM(32, 64), values(128, 8, 32)
+        layer.parameters()[0].realize(*layer.parameters())
+        return lambda: layer(sequence)[0].realize()
 
     count, width, tokens, heads = SIZES[case.partition("_")[0]]
 

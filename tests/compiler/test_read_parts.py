@@ -10,7 +10,18 @@ from kernmill.compiler import plan_memory
 from kernmill.ir import Context, GraphPlan, Ops, UOp, elementwise, reshape, shrink
 from kernmill.nn import GRU
 from kernmill.runtime import plan as graph_plans
-from tests.compiler.kernels import close, data, kernels, matmul, run_graph, run_schedule, scheduled, softmax, total
+from tests.compiler.kernels import (
+    Array,
+    close,
+    data,
+    kernels,
+    matmul,
+    run_graph,
+    run_schedule,
+    scheduled,
+    softmax,
+    total,
+)
 
 PLACES, BATCH, WIDTH = 5, 2, 6
 
@@ -35,7 +46,7 @@ def recurrent(axis: int) -> UOp:
     return state
 
 
-def arrays(*counts: int) -> list[np.ndarray]:  # type: ignore[type-arg]
+def arrays(*counts: int) -> list[Array]:
     return [np.random.default_rng(n).uniform(-1, 1, count).astype(np.float32) for n, count in enumerate(counts)]
 
 
@@ -96,18 +107,18 @@ def test_layers_over_sequences_compute_the_same_with_and_without_gradients(devic
     layer, places = GRU(4, 8), 6
     x = Tensor.randn(places, 3, 4)
 
-    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+    def step(x: Tensor) -> tuple[Tensor, Tensor | None]:
         for tensor in layer.parameters():
             tensor.grad = None
         loss = (layer(x)[0] * 0.5).sum()
         loss.backward()
-        return loss, layer.weight_hh_l0.grad
+        return loss, layer.parameters()[1].grad
 
     with Context(CHECK=int(device == "LLVM" and not is_captured)):
         call = jit(step) if is_captured else step
-        got = [[t.numpy().copy() for t in call(x)] for _ in range(3)]
+        got = [[t.numpy().copy() for t in call(x) if t is not None] for _ in range(3)]
     graph_plans.plans.clear()
-    want = [t.numpy() for t in step(x)]
+    want = [t.numpy() for t in step(x) if t is not None]
     for loss, gradient in got:
         close(loss, want[0])
         close(gradient, want[1])
