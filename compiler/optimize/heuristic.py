@@ -20,6 +20,7 @@ from .analysis import Access, Facts, Group, outgrows_caches
 from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .rows import ask_for_next_row, passes_along_rows
 from .schedule import Schedule
+from .staging import SAME_PLACE
 from .windows import overlapping
 
 __all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_schedule"]
@@ -33,8 +34,10 @@ _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _AHEAD = 2048  # bytes to prefetch ahead
 _STREAMS = 4  # that memory is read in
+_WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
+_WHOLE = 12  # rows that two vectors have room for; the other operand is then read once
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _IN_REGISTERS = 8  # rows whose sums are one tile
@@ -43,6 +46,8 @@ _EACH_BLOCK = 8  # elementwise ops; what is made of a sum that goes on in the ou
 _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
+_TURNING_COST = 1.5  # and where blocks of them turn in registers
+_TURNED = 8  # uses of a value, fewer of which do not wait for that
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
 _PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
 _SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
@@ -92,12 +97,24 @@ def _cost(accesses: list[Access], loop: str) -> float:
 
 def _packed_cost(facts: Facts, main: Group, loop: str) -> float:
     """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
-    total = 0.0
+    total, is_alone = 0.0, sum(a.moves(loop) for a in main.loads) == 1
     for a in main.loads:
-        again = facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
-        is_panel = bool(main.terms) and loop in facts.outputs and not a.is_gated
-        total += _cost([a], loop) * (min(1.0, _PACKING_COST / again) if is_panel else 1.0)
+        is_panel = is_alone and bool(main.terms) and loop in facts.outputs and not a.is_gated
+        each = _TURNING_COST if _turns(facts, main, a, loop) else _PACKING_COST
+        total += _cost([a], loop) * (min(1.0, each / _uses(facts, a, loop)) if is_panel else 1.0)
     return total
+
+
+def _uses(facts: Facts, a: Access, loop: str) -> int:
+    """How often a value is read, by iterations of the other output loops that it does not change with."""
+    return facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
+
+
+def _turns(facts: Facts, main: Group, a: Access, loop: str) -> bool:
+    """Whether the kernel is one sum whose panel turns in registers and is used often: its terms are neighbours, in rows
+    that lie in many places."""
+    is_one = len(facts.groups) == 1 and main.around.issuperset(facts.outputs) and a.step(main.terms) == 1
+    return is_one and _uses(facts, a, loop) >= _TURNED and (a.step(loop) or 0) * a.size_bytes % SAME_PLACE > 0
 
 
 def _lane_loop(facts: Facts, main: Group | None) -> str | None:
@@ -113,32 +130,25 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*facts.loads, *facts.stores]
         is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *facts.stores))
-        if not is_near and (main is None or is_output or not _is_computed(main)):
+        is_near = is_near or (main is not None and any(_turns(facts, main, a, name) for a in main.loads))
+        is_loaded = main is None or is_output or any(a.moves(loop) for a in main.loads for loop in main.loops)
+        if not is_near and is_loaded:  # a sum of which no term is: any of its loops can become lanes
             continue
         waste = -(-size // facts.lanes) * facts.lanes / size
-        score = 4.0 * (_packed_cost(facts, main, name) if main else _cost(touched, name)) + (
-            2.0 * _cost(facts.stores, name) if is_output and main else 0.0
-        )
-        score += (waste - 1) * 2 - place * 0.01
-        if main is not None and not is_output:
-            score += 0.25 + _FOLD_COST / facts.iterations(main.loops)  # lanes are folded once per result
+        score = 4.0 * (_packed_cost(facts, main, name) if main else _cost(touched, name))
+        score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - place * 0.01
+        if main is not None:  # what is done once for each result is little of a long sum
+            once = _FOLD_COST / facts.iterations(main.loops)
+            score += min(2.0, once) * _cost(facts.stores, name) if is_output else 0.25 + once
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
-
-
-def _is_computed(main: Group) -> bool:
-    """Whether no term of the sum is loaded: any of its loops can become lanes."""
-    return not any(a.moves(name) for a in main.loads for name in main.loops)
 
 
 def _width(facts: Facts, name: str) -> int:
     """Lanes for a loop: the register's, or fewer for a short loop."""
     width = facts.lanes
-    while width > 2 and width >= 2 * facts.sizes[name]:
+    while (width > 2 and width >= 2 * facts.sizes[name]) or (not facts.target.has_masks and facts.sizes[name] % width):
         width //= 2
-    if not facts.target.has_masks:
-        while width > 1 and facts.sizes[name] % width:
-            width //= 2
     return width
 
 
@@ -284,7 +294,7 @@ def _large_outside(schedule: Schedule, facts: Facts, main: Group, tiles: dict[st
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
     if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or not main.terms:
         return
-    size = {name: found[0].memory_bytes for name, found in loads.items()}
+    size = {n: facts.iterations((n, main.terms)) * found[0].size_bytes for n, found in loads.items()}  # of one product
     small, large = sorted(size, key=lambda name: size[name])
     if size[large] <= facts.target.l2_bytes:
         return
@@ -407,7 +417,8 @@ def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
         used = blocks / (-(-blocks // columns) * columns) * rows / (-(-rows // tile) * tile)
         return used * columns * tile / (columns * tile + _LOAD_COST * (columns + tile) + _TILE_COST)
 
-    columns, most = max(_BLOCKS if many else _SMALL_BLOCKS, key=worth)
+    whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= _WHOLE else ()
+    columns, most = max((*(_BLOCKS if many else _SMALL_BLOCKS), *whole), key=worth)
     return columns, _tile(rows, most)
 
 
