@@ -37,7 +37,6 @@ _STREAMS = 4  # that memory is read in
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
-_WHOLE = 12  # rows that two vectors have room for; the other operand is then read once
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
 _LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _IN_REGISTERS = 8  # rows whose sums are one tile
@@ -47,7 +46,6 @@ _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that block
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _TURNING_COST = 1.5  # and where blocks of them turn in registers
-_TURNED = 8  # uses of a value, fewer of which do not wait for that
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
 _PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
 _SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
@@ -114,7 +112,7 @@ def _turns(facts: Facts, main: Group, a: Access, loop: str) -> bool:
     """Whether the kernel is one sum whose panel turns in registers and is used often: its terms are neighbours, in rows
     that lie in many places."""
     is_one = len(facts.groups) == 1 and main.around.issuperset(facts.outputs) and a.step(main.terms) == 1
-    return is_one and _uses(facts, a, loop) >= _TURNED and (a.step(loop) or 0) * a.size_bytes % SAME_PLACE > 0
+    return is_one and _uses(facts, a, loop) >= facts.lanes // 2 and (a.step(loop) or 0) * a.size_bytes % SAME_PLACE > 0
 
 
 def _lane_loop(facts: Facts, main: Group | None) -> str | None:
@@ -279,9 +277,8 @@ def running_schedule(facts: Facts) -> Schedule | None:
     is_whole = facts.sizes[place] == size <= min(_BRIEF, 2 * facts.lanes) and rows not in facts.symbolic
     choices = (set(names_of(n.src[0].ranges)) for n in facts.ast.toposort() if n.op is Ops.WHERE)
     schedule = Schedule(facts.ast)
-    if not is_whole or {place, terms} not in choices or facts.sizes[rows] % facts.lanes:
-        return None
-    if not schedule.tries("vectorize", rows, facts.lanes):
+    is_even = is_whole and {place, terms} in choices and facts.sizes[rows] % facts.lanes == 0
+    if not is_even or not schedule.tries("vectorize", rows, facts.lanes):
         return None
     schedule.cut("unroll", place, size)
     schedule.cut("unroll", terms, size)
@@ -417,7 +414,7 @@ def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
         used = blocks / (-(-blocks // columns) * columns) * rows / (-(-rows // tile) * tile)
         return used * columns * tile / (columns * tile + _LOAD_COST * (columns + tile) + _TILE_COST)
 
-    whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= _WHOLE else ()
+    whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= prod(_BLOCKS[0]) // 2 else ()  # the other is read once
     columns, most = max((*(_BLOCKS if many else _SMALL_BLOCKS), *whole), key=worth)
     return columns, _tile(rows, most)
 
