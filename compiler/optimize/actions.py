@@ -190,9 +190,8 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
         fills = any(node.op is Ops.AFTER and loop in closed_ranges(node) for node in ast.toposort())
         size = loop.src[0]
         is_copied = fills and verb == "vectorize" and size.is_const and amount >= size.arg  # copies of stores as one
-        if loop.arg[1] not in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) and not is_copied:
-            raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
-        if loop.arg[1] != _ONLY.get(verb, loop.arg[1]):
+        is_cut = loop.arg[1] in (AxisKind.LOOP, AxisKind.REDUCE, AxisKind.THREAD) or is_copied
+        if not is_cut or loop.arg[1] != _ONLY.get(verb, loop.arg[1]):
             raise ValueError(f"{name} is a loop of kind {loop.arg[1]}")
         if verb == "local" and fills:
             ast = _read_back(ast, loop)

@@ -20,6 +20,7 @@ from .analysis import Access, Facts, Group, outgrows_caches
 from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .rows import ask_for_next_row, passes_along_rows
 from .schedule import Schedule
+from .staging import SAME_PLACE
 from .windows import overlapping
 
 __all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_schedule"]
@@ -33,6 +34,7 @@ _MOST_ACROSS = 24  # rows that are turned together
 _WOVEN = 4  # places; neighbours in vectors that lie no farther apart are picked from whole ones
 _AHEAD = 2048  # bytes to prefetch ahead
 _STREAMS = 4  # that memory is read in
+_WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
 _BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
 _SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
@@ -43,6 +45,7 @@ _EACH_BLOCK = 8  # elementwise ops; what is made of a sum that goes on in the ou
 _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that blocks of terms can be shorter
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
+_TURNING_COST = 1.5  # and where blocks of them turn in registers
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
 _PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
 _SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
@@ -92,12 +95,25 @@ def _cost(accesses: list[Access], loop: str) -> float:
 
 def _packed_cost(facts: Facts, main: Group, loop: str) -> float:
     """The same for a reduction: what is gathered once into a panel and read again by many rows costs little."""
-    total, turned = 0.0, _copies_across(facts, main.terms)[0] if _turns(facts, main, loop) else 1.0
+    total, is_alone = 0.0, sum(a.moves(loop) for a in main.loads) == 1
+    turned = _copies_across(facts, main.terms)[0] if _rows_turn(facts, main, loop) else 1.0
     for a in main.loads:
-        again = facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
-        is_panel = bool(main.terms) and loop in facts.outputs and not a.is_gated
-        total += _cost([a], loop) * min(turned, _PACKING_COST / again if is_panel else 1.0)
+        is_panel = is_alone and bool(main.terms) and loop in facts.outputs and not a.is_gated
+        each = _TURNING_COST if _panel_turns(facts, main, a, loop) else _PACKING_COST
+        total += _cost([a], loop) * min(turned, each / _uses(facts, a, loop) if is_panel else 1.0)
     return total
+
+
+def _uses(facts: Facts, a: Access, loop: str) -> int:
+    """How often a value is read, by iterations of the other output loops that it does not change with."""
+    return facts.iterations([name for name in facts.outputs if name != loop and name not in a.steps])
+
+
+def _panel_turns(facts: Facts, main: Group, a: Access, loop: str) -> bool:
+    """Whether the kernel is one sum whose panel turns in registers and is used often: its terms are neighbours, in rows
+    that lie in many places."""
+    is_one = len(facts.groups) == 1 and main.around.issuperset(facts.outputs) and a.step(main.terms) == 1
+    return is_one and _uses(facts, a, loop) >= facts.lanes // 2 and (a.step(loop) or 0) * a.size_bytes % SAME_PLACE > 0
 
 
 def _lane_loop(facts: Facts, main: Group | None) -> str | None:
@@ -113,43 +129,34 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*facts.loads, *facts.stores]
         is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *facts.stores))
-        if not is_near and main is not None and (is_output or not _is_computed(main)):
-            continue
+        is_near = is_near or (main is not None and any(_panel_turns(facts, main, a, name) for a in main.loads))
+        is_loaded = main is not None and any(a.moves(loop) for a in main.loads for loop in main.loops)
+        if not is_near and main is not None and (is_output or is_loaded):
+            continue  # of what is computed any loop can become lanes, and of what is gathered everywhere
         waste = -(-size // facts.lanes) * facts.lanes / size
-        score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name)) + (
-            2.0 * _cost(facts.stores, name) if is_output and main else 0.0
-        )
-        score += (waste - 1) * 2 - place * 0.01
-        if main is not None and not is_output:
-            score += 0.25 + _FOLD_COST / facts.iterations(main.loops)  # lanes are folded once per result
+        score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
+        score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - place * 0.01
+        if main is not None:  # what is done once for each result is little of a long sum
+            once = _FOLD_COST / facts.iterations(main.loops)
+            score += min(2.0, once) * _cost(facts.stores, name) if is_output else 0.25 + once
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)
 
 
-def _turns(facts: Facts, main: Group, rows: str) -> bool:
-    """Whether short rows are best copied out whole, and turn in registers so that they are lanes: a vector of terms is
-    folded for each row, and its end is masked unless the row fills vectors."""
-    size = facts.sizes.get(main.terms, 0)
-    is_short = size <= _MOST_ACROSS and size % facts.lanes and rows in facts.outputs and main.terms not in facts.symbolic
-    loads = [a for a in main.loads if a.steps.keys() - {main.terms}]
-    return bool(is_short and loads) and all(
-        a.step(main.terms) == 1 and (a.step(rows) or 0) > 1 and not a.is_gated for a in loads
-    )
-
-
-def _is_computed(main: Group) -> bool:
-    """Whether no term of the sum is loaded: any of its loops can become lanes."""
-    return not any(a.moves(name) for a in main.loads for name in main.loops)
+def _rows_turn(facts: Facts, main: Group, rows: str) -> bool:
+    """Whether short rows are copied out whole, and turn in registers to be lanes: each vector of terms would be folded
+    for its row alone, and masked at its end unless rows fill vectors."""
+    terms, loads = main.terms, [a for a in main.loads if a.steps.keys() - {main.terms}]
+    is_short = bool(facts.sizes.get(terms, 0) % facts.lanes) and facts.sizes[terms] <= _MOST_ACROSS
+    is_fixed = terms not in facts.symbolic and rows in facts.outputs and bool(loads)
+    return is_short and is_fixed and all(a.step(terms) == 1 < (a.step(rows) or 0) and not a.is_gated for a in loads)
 
 
 def _width(facts: Facts, name: str) -> int:
     """Lanes for a loop: the register's, or fewer for a short loop."""
     width = facts.lanes
-    while width > 2 and width >= 2 * facts.sizes[name]:
+    while (width > 2 and width >= 2 * facts.sizes[name]) or (not facts.target.has_masks and facts.sizes[name] % width):
         width //= 2
-    if not facts.target.has_masks:
-        while width > 1 and facts.sizes[name] % width:
-            width //= 2
     return width
 
 
@@ -280,9 +287,8 @@ def running_schedule(facts: Facts) -> Schedule | None:
     is_whole = facts.sizes[place] == size <= min(_BRIEF, 2 * facts.lanes) and rows not in facts.symbolic
     choices = (set(names_of(n.src[0].ranges)) for n in facts.ast.toposort() if n.op is Ops.WHERE)
     schedule = Schedule(facts.ast)
-    if not is_whole or {place, terms} not in choices or facts.sizes[rows] % facts.lanes:
-        return None
-    if not schedule.tries("vectorize", rows, facts.lanes):
+    is_even = is_whole and {place, terms} in choices and facts.sizes[rows] % facts.lanes == 0
+    if not is_even or not schedule.tries("vectorize", rows, facts.lanes):
         return None
     schedule.cut("unroll", place, size)
     schedule.cut("unroll", terms, size)
@@ -295,7 +301,7 @@ def _large_outside(schedule: Schedule, facts: Facts, main: Group, tiles: dict[st
     loads = {name: [a for a in main.loads if name in a.steps] for name, count in tiles.items() if count > 1}
     if len(loads) != 2 or any(len(found) != 1 for found in loads.values()) or not main.terms:
         return
-    size = {name: found[0].memory_bytes for name, found in loads.items()}
+    size = {n: facts.iterations((n, main.terms)) * found[0].size_bytes for n, found in loads.items()}  # of one product
     small, large = sorted(size, key=lambda name: size[name])
     if size[large] <= facts.target.l2_bytes:
         return
@@ -399,7 +405,7 @@ def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int)
         return {name: _tile(facts.sizes[name], 4 if many else 2) for name in reusing[:2]}
     blocks = -(-facts.sizes[lane_loop] // width)
     if not reusing:
-        most = min(8, _MAX_BODY // facts.sizes[main.terms]) if _turns(facts, main, lane_loop) else 8
+        most = min(8, _MAX_BODY // facts.sizes[main.terms]) if _rows_turn(facts, main, lane_loop) else 8
         whole = next((t for t in (8, 4, 2) if most >= t <= blocks and blocks % t == 0), 1)
         return {lane_loop: _tile(blocks, most) if whole == 1 and many else whole}
     columns, rows = _best_block(blocks, facts.sizes[reusing[0]], many)
@@ -419,7 +425,8 @@ def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
         used = blocks / (-(-blocks // columns) * columns) * rows / (-(-rows // tile) * tile)
         return used * columns * tile / (columns * tile + _LOAD_COST * (columns + tile) + _TILE_COST)
 
-    columns, most = max(_BLOCKS if many else _SMALL_BLOCKS, key=worth)
+    whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= prod(_BLOCKS[0]) // 2 else ()  # the other is read once
+    columns, most = max((*(_BLOCKS if many else _SMALL_BLOCKS), *whole), key=worth)
     return columns, _tile(rows, most)
 
 
@@ -447,7 +454,7 @@ def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str 
     for name in reversed(main.loops):
         size = facts.sizes[name]
         blocks = -(-size // width) if name == lane_loop else size
-        most = _MOST_ACROSS if _turns(facts, main, lane_loop or "") else SMALL_REDUCE
+        most = _MOST_ACROSS if _rows_turn(facts, main, lane_loop or "") else SMALL_REDUCE
         if name != lane_loop and 1 < blocks <= most and body * blocks <= _MAX_BODY:
             schedule.cut("unroll", name, blocks)
             body *= blocks

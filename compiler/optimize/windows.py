@@ -233,8 +233,7 @@ def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
         return None
     found: list[_Window] = []
     for moving, panel in (group.loads, group.loads[::-1]):
-        lanes = [name for name in group.around if name in panel.steps and name not in moving.steps]
-        lanes = [name for name in lanes if wanted in (None, name)]
+        lanes = [n for n in group.around if n in panel.steps and n not in moving.steps and wanted in (None, n)]
         is_plain = not panel.is_gated and None not in panel.steps.values() and None not in moving.steps.values()
         if not is_plain or not lanes or any(a.memory.op is not Ops.PARAM for a in (moving, panel)):
             continue
@@ -272,10 +271,9 @@ def _places(facts: Facts, moving: Access, line: tuple[str, str], count: int) -> 
 def _stage_rows(schedule: Schedule, window: _Window, inside: Sequence[str]) -> None:
     """The rows that a block of the output needs, without gates and side by side."""
     line, near = dict(window.lines[:2]), window.nearest
-    first = [name for name in window.terms if name in window.moving.steps and name not in line.values()]
+    first = [name for name in window.terms if name in window.moving.steps and name not in (*line.values(), near)]
     down = [] if window.down is None else [*inside, line[window.down]]
     last = [near] if near is not None else []
-    first = [name for name in first if name != near]
     copies = schedule.add("stage", window.moving.slot, *first, *down, window.along, window.taps, *last)
     if near is not None or min(abs(window.moving.step(name) or 0) for name in window.lines[0]) == 1:
         schedule.cut("vectorize", copies[near or window.along], window.facts.lanes)

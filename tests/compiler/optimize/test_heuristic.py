@@ -62,6 +62,30 @@ def test_a_product_is_a_register_tile() -> None:
     )
 
 
+def product(left: UOp, right: UOp, axis: int) -> UOp:
+    return total(elementwise(Ops.MUL, left, right), axis)
+
+
+def test_a_batch_of_small_products_is_no_large_one() -> None:
+    """What all products of a batch read was taken for one operand that no cache holds."""
+    for columns in (4, 10, 16):
+        left, right = data(0, 1000, 20, 32), data(1, 1000, columns, 32)
+        found = chosen(product(reshape(left, (1000, 20, 1, 32)), reshape(right, (1000, 1, columns, 32)), 3))
+        assert "accumulate" not in found
+
+
+def test_rows_that_two_vectors_have_room_for_are_one_tile() -> None:
+    assert ("i0", "9") in chosen(matmul(data(0, 9, 784), data(1, 784, 100)))["unroll"]
+
+
+def test_lanes_that_would_be_half_empty_leave_them_to_a_panel_that_turns() -> None:
+    """A convolution of single places with a stride of 2: 17 places in a row, 64 channels."""
+    x = reshape(strided(data(0, 8, 64, 33, 33), [1, 1, 2, 2]), (8, 1, 64, 17, 17))
+    found = chosen(product(x, reshape(data(1, 64, 64), (1, 64, 64, 1, 1)), 2))
+    assert ("i1", "16") in found["vectorize"]
+    assert found["stage"]
+
+
 def test_a_row_sum_has_lanes_and_groups_of_its_own() -> None:
     found = chosen(total(data(0, 2, 4096), 1))  # L1 may hold them
     assert found["vectorize"] == [("k0", "16")]
