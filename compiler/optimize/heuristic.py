@@ -113,8 +113,9 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
             continue  # the reduction stands outside this loop: its lanes would be idle
         touched = main.loads if main else [*facts.loads, *facts.stores]
         is_near = any(a.step(name) in range(1, _WOVEN + 1) for a in (*touched, *facts.stores))
-        if not is_near and main is not None and (is_output or not _is_computed(main)):
-            continue
+        is_loaded = main is not None and any(a.moves(loop) for a in main.loads for loop in main.loops)
+        if not is_near and main is not None and (is_output or is_loaded):
+            continue  # of what is computed any loop can become lanes, and of what is gathered everywhere
         waste = -(-size // facts.lanes) * facts.lanes / size
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name)) + (
             2.0 * _cost(facts.stores, name) if is_output and main else 0.0
@@ -127,19 +128,12 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
 
 
 def _turns(facts: Facts, main: Group, rows: str) -> bool:
-    """Whether short rows are best copied out whole, and turn in registers so that they are lanes: a vector of terms is
-    folded for each row, and its end is masked unless the row fills vectors."""
-    size = facts.sizes.get(main.terms, 0)
-    is_short = size <= _MOST_ACROSS and size % facts.lanes and rows in facts.outputs and main.terms not in facts.symbolic
-    loads = [a for a in main.loads if a.steps.keys() - {main.terms}]
-    return bool(is_short and loads) and all(
-        a.step(main.terms) == 1 and (a.step(rows) or 0) > 1 and not a.is_gated for a in loads
-    )
-
-
-def _is_computed(main: Group) -> bool:
-    """Whether no term of the sum is loaded: any of its loops can become lanes."""
-    return not any(a.moves(name) for a in main.loads for name in main.loops)
+    """Whether short rows are copied out whole, and turn in registers to be lanes: each vector of terms would be folded
+    for its row alone, and masked at its end unless rows fill vectors."""
+    terms, loads = main.terms, [a for a in main.loads if a.steps.keys() - {main.terms}]
+    is_short = bool(facts.sizes.get(terms, 0) % facts.lanes) and facts.sizes[terms] <= _MOST_ACROSS
+    is_fixed = terms not in facts.symbolic and rows in facts.outputs and bool(loads)
+    return is_short and is_fixed and all(a.step(terms) == 1 < (a.step(rows) or 0) and not a.is_gated for a in loads)
 
 
 def _width(facts: Facts, name: str) -> int:
