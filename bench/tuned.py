@@ -108,7 +108,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """1 when a schedule gave wrong results, else 0."""
     parser = argparse.ArgumentParser(prog="python -m bench.tuned", description=__doc__)
     parser.add_argument(
-        "rows", nargs="*", metavar="ROW", help="names or patterns; without any, those that are one expression, and steps"
+        "rows", nargs="*", metavar="ROW", help="names or patterns; without any, all expressions and training steps"
     )
     parser.add_argument("--seconds", type=float, default=30, help="of search, for each kernel (default %(default)s)")
     parser.add_argument("--beam", type=int, default=4, help="schedules kept at a time (default %(default)s)")

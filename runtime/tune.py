@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from kernmill.compiler import Action, merge_loops, neighbours, optimized, parse_schedule, show_schedule
 from kernmill.ir import SETTINGS, CompileError, InternalError, Kernel, KernmillError, UOp, setting
@@ -133,11 +133,10 @@ class Worker:
 
 
 _shared: Final = Worker()  # for BEAM=n; it ends with us, when its input does
-Progress: TypeAlias = Callable[[Tuned], None]
 
 
 def tune_kernel(device: Device, kernel: Kernel, *, width: int = 4, seconds: float = 10.0,
-                progress: Progress | None = None, worker: Worker | None = None) -> Tuned:  # fmt: skip
+                progress: Callable[[Tuned], None] | None = None, worker: Worker | None = None) -> Tuned:  # fmt: skip
     """Search for a schedule for at most about `seconds`, and store the best one; also what Ctrl-C interrupts.
 
     A `worker` that is given serves several searches and is closed by who gave it.
@@ -178,7 +177,7 @@ class _Member:
 
     schedule: list[Action]
     time_ns: float
-    left: Iterator[tuple[list[Action], UOp]]
+    left: Iterator[tuple[list[Action], UOp]] | None
 
 
 class _Search:
@@ -208,14 +207,13 @@ class _Search:
     def steps(self) -> Iterator[None]:
         """Try one neighbour after the other."""
         while time.monotonic() < self.deadline:
-            open_members = [m for m in self.members if m.left is not _NOTHING]
+            open_members = [m for m in self.members if m.left is not None]
             if not open_members:
                 return
-            weights = [1 / (1 + rank) for rank in range(len(open_members))]
-            (member,) = self.random.choices(open_members, weights)
-            step = next((s for s in member.left if s[1] not in self.seen), None)
+            (member,) = self.random.choices(open_members, [1 / (1 + rank) for rank in range(len(open_members))])
+            step = next((s for s in member.left or () if s[1] not in self.seen), None)
             if step is None:
-                member.left = _NOTHING
+                member.left = None
                 continue
             for _ in range(self.random.choices(range(len(_FARTHER)), _FARTHER)[0]):
                 step = next(neighbours(self.ast, step[0], self.device.target, self.random), step)
@@ -255,18 +253,18 @@ class _Search:
             self.consider(schedule, done, float(answer["ratio"]))
 
     def confirm(self) -> None:
-        """Time the best in turn with the heuristic's once more, in other memory: the best of many tries is in part the
-        luckiest. It has to win by more than noise in three of four rounds."""
-        found, least = self.found, 0.0
+        """Time the best in turn with the heuristic's again: it has to win by more than noise, three rounds of four."""
+        found = self.found
         if found.schedule == self.heuristic:
             return
         with contextlib.suppress(CandidateLost, CompileError, KeyError):  # lost, refused, wrong
             self.meet(_START_S)
             answer = self.worker.ask({"try": show_schedule(self.heuristic), "to_the_end": ""}, _START_S)
-            found.heuristic_ns, least = float(answer["time_ns"]), float(answer["least"])
+            found.heuristic_ns = float(answer["time_ns"])
             found.time_ns = found.heuristic_ns / float(answer["ratio"])
-        if least * _BETTER < 1:
-            found.schedule, found.time_ns = self.heuristic, found.heuristic_ns
+            if float(answer["least"]) * _BETTER >= 1:
+                return
+        found.schedule, found.time_ns = self.heuristic, found.heuristic_ns
 
     def consider(self, schedule: list[Action], done: UOp | None, ratio: float) -> None:
         """Keep a schedule if it is one of the fastest; `ratio` is its time by the best one's."""
@@ -289,6 +287,3 @@ class _Search:
         )
         _log.error("%s", error)
         return error
-
-
-_NOTHING: Final[Iterator[tuple[list[Action], UOp]]] = iter(())

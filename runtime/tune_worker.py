@@ -83,8 +83,9 @@ class Bench:
             KernmillError: they differ.
         """
         for slot in self.outputs:
-            size = self.buffers[slot].nbytes
-            self.fill(slot, self.data.get(slot, _nonsense(size)))
+            nonsense = self.results(slot).view("uint8")
+            nonsense.fill(0x5A)  # a place that is left out shows
+            self.fill(slot, self.data.get(slot, nonsense))
         self.device.run([call])
         for slot in self.outputs:
             got = self.results(slot)
@@ -110,8 +111,7 @@ class Bench:
                 self.run_checked(self.candidate)
             except KernmillError as error:
                 return {"wrong": str(error)}
-        least = sorted(ratios)[len(ratios) // 4]
-        return {"ratio": ratio, "least": least, "time_ns": statistics.median(times)}
+        return {"ratio": ratio, "least": sorted(ratios)[len(ratios) // 4], "time_ns": statistics.median(times)}
 
     def compare(self, one: Call, other: Call, *, to_the_end: bool = False) -> tuple[list[float], list[float]]:
         """Ratios of `one` to `other`, taken in turn, and the times of `one`."""
@@ -119,8 +119,7 @@ class Bench:
         if single > _HOPELESS * other_single and single > _SAMPLE_NS and not to_the_end:
             return [single / other_single], [single]
         sample_one, sample_other = self.sampler(one, single), self.sampler(other, other_single)
-        ratios: list[float] = []
-        times: list[float] = []
+        ratios, times = list[float](), list[float]()
         begun = time.perf_counter()
         least, most = (_ROUNDS, _SURE_ROUNDS) if to_the_end else (_FIRST_ROUNDS, _ROUNDS)
         for number in range(most):
@@ -146,13 +145,6 @@ class Bench:
         batch.run()
         self.device.synchronize()
         return time.perf_counter_ns() - begun
-
-
-def _nonsense(size_bytes: int) -> Any:
-    """What stands in a result before it is computed: a place that is left out shows."""
-    import numpy as np
-
-    return np.full(size_bytes, 0x5A, np.uint8)
 
 
 def _values(param: UOp, most: int, rng: Any) -> Any:

@@ -433,10 +433,9 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     first = _marks(ast, names)
     taken = _count_local(ast, f"stage{slot}_")
     for number, value in enumerate(values):
-        mark = "'" * (first + number)
         loops = [next(r for r in value.ranges if r.arg[0] == name) for name in names]
         name = f"stage{slot}_{taken + number}"
-        table[value], copies = staged(value, loops, name, mark, has_gaps=not is_tiled)
+        table[value], copies = staged(value, loops, name, "'" * (first + number), has_gaps=not is_tiled)
         made |= copies
     return simplify(substitute(ast, table)), made
 

@@ -130,7 +130,8 @@ class Facts:
         loops, loads = names_of(closed_ranges(total)), {a.node: a for a in self.loads if a.is_plain}
         if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL or len(loops) != 1:
             return ()
-        found = [(loads.get(_uncast(s)), s.src[0].dtype) for s in total.src[0].src if s.op is Ops.CAST]
+        values = [s.src[0] for s in total.src[0].src if s.op is Ops.CAST]
+        found = [(loads.get(v.src[0] if v.op is Ops.CAST else v), v.dtype) for v in values]
         both = tuple(replace(a, dtype=dtype) for a, dtype in found if a is not None and loops[0] in a.steps)
         return both if len(both) == 2 else ()
 
@@ -170,8 +171,8 @@ def analyze(ast: UOp, target: Target) -> Facts:
             _add_group(facts, node, loads)
         elif node.op.is_elementwise and not node.dtype.is_index:
             facts.work += _DEAR if node.op.cost > _DEAR else 1
-    widths = [a.dtype for a in (*facts.loads, *facts.stores) if a.steps] or [facts.stores[0].dtype]
-    widest = max((max(4, d.size_bytes) for d in widths if d.bits < 64 or d.is_float), default=8)
+    kinds = {a.dtype for a in (*facts.loads, *facts.stores) if a.steps} or {facts.stores[0].dtype}
+    widest = max((max(4, d.size_bytes) for d in kinds if d.bits < 64 or d.is_float), default=8)
     facts.lanes = target.vector_bytes // widest if target.vector_bytes else 1
     return facts
 
@@ -188,29 +189,21 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
         for name in names_of(place.src[2].ranges):  # read where the gate holds: changes with it, at no step of its own
             steps.setdefault(name, 0)
     is_plain = len(place.src) == 2 and all(atom.op is Ops.RANGE for atom in terms)
-    size_bytes, count = place.dtype.scalar.size_bytes, int(memory_of(place).arg[1])
+    dtype, count = place.dtype.scalar, int(memory_of(place).arg[1])
     if None not in steps.values():
         walked = {name: abs(step) for name, step in steps.items() if step}
         count = min(count, min(walked.values(), default=1) * prod(sizes[name] for name in walked))
-    value = node if node.op is Ops.LOAD else node.src[1]
-    return Access(node, steps, size_bytes, count * size_bytes, is_plain, value.dtype)
-
-
-def _uncast(u: UOp) -> UOp:
-    while u.op is Ops.CAST:
-        u = u.src[0]
-    return u
+    return Access(node, steps, dtype.size_bytes, count * dtype.size_bytes, is_plain, dtype)
 
 
 def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:
     names, around = names_of(closed_ranges(node)), set(names_of(node.ranges))
     mine = [loads[n] for n in node.toposort() if n.op is Ops.LOAD and any(name in names for name in names_of(n.ranges))]
-    for group in facts.groups:
-        if group.loops == names:
-            group.loads += [load for load in mine if load not in group.loads]
-            group.around |= around
-            return
-    facts.groups.append(Group(names, mine, around))
+    group = next((g for g in facts.groups if g.loops == names), None) or Group(names, [], set())
+    group.loads += [load for load in mine if load not in group.loads]
+    group.around |= around
+    if group not in facts.groups:
+        facts.groups.append(group)
 
 
 def even_part(count: int, most: int) -> int:

@@ -47,13 +47,12 @@ def gpu_schedule(facts: Facts) -> Schedule:
     """A schedule for the kernel."""
     schedule = Schedule(facts.ast)
     main = facts.main
+    single = main if len(facts.groups) == 1 and not facts.keeping else None
     spread = [name for name in facts.outputs if all(name in g.around for g in facts.groups)
               and name not in facts.symbolic and (not facts.keeping or name in facts.kept)]  # fmt: skip
     if main is None and not facts.keeping:
         _elementwise(schedule, facts)
-    elif _unit(schedule, facts):
-        pass
-    elif main is None or len(facts.groups) > 1 or facts.keeping or not _product(schedule, facts, main):
+    elif not _unit(schedule, facts) and not (single and _product(schedule, facts, single)):
         _sums(schedule, facts, main, spread)
     grid = [name for name in schedule.loops if name in spread and all(name in a.steps for a in facts.stores)]
     if grid:
@@ -62,7 +61,6 @@ def gpu_schedule(facts: Facts) -> Schedule:
 
 
 def _elementwise(schedule: Schedule, facts: Facts) -> None:
-    touched = [*facts.stores, *facts.loads]
     nearest = next((n for n in reversed(facts.outputs) if facts.stores[0].step(n) == 1), None)
     if nearest is None:
         return
@@ -77,7 +75,7 @@ def _elementwise(schedule: Schedule, facts: Facts) -> None:
         for slot in dict.fromkeys(a.slot for a in crossed):
             schedule.tries("stage", slot, f"{across}.l", f"{across}.u", f"{nearest}.l")
         return
-    schedule.tries("vectorize", nearest, _lanes(facts, nearest, touched))
+    schedule.tries("vectorize", nearest, _lanes(facts, nearest, [*facts.stores, *facts.loads]))
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
@@ -118,24 +116,21 @@ def _unit(schedule: Schedule, facts: Facts) -> bool:
 
 def _product(schedule: Schedule, facts: Facts, main: Group) -> bool:
     """A tile of results for a group; False where there is no pair of loops that reuse what is loaded."""
-    target = facts.target
-    loops = [
-        n
-        for n in facts.outputs
-        if n in main.around and n not in facts.symbolic and facts.sizes[n] >= _TILES[-1][0] * _TILES[-1][1]
-    ]
+    fixed = [n for n in facts.outputs if n in main.around and n not in facts.symbolic]
+    loops = [n for n in fixed if facts.sizes[n] >= prod(_TILES[-1])]
     pair = next(((row, column) for column in reversed(loops) for row in loops if row != column
                  and main.operand(row, column) and main.operand(column, row)), None)  # fmt: skip
     if pair is None:
         return False
     row, column = pair
     others = facts.iterations([n for n in facts.outputs if n not in pair])
+
     least = min(facts.sizes[row], facts.sizes[column])
 
     def groups(tile: tuple[int, int]) -> int:
         return others * prod(-(-facts.sizes[n] // prod(tile)) for n in (row, column))
 
-    tiles = [t for t in _TILES if t[0] ** 2 <= target.group_items and prod(t) <= least]
+    tiles = [t for t in _TILES if t[0] ** 2 <= facts.target.group_items and prod(t) <= least]
     if not tiles:
         return False
     items, results = next((t for t in tiles if groups(t) >= _GROUPS), tiles[min(len(tiles) - 1, 1)])
@@ -153,11 +148,8 @@ def _product(schedule: Schedule, facts: Facts, main: Group) -> bool:
     if not block:
         return True
     inside = f"{terms}.s" if facts.sizes[terms] > block and schedule.tries("split", terms, block) else terms
-    parts = {row: [f"{row}.l", f"{row}.u"], column: [f"{column}.u", f"{column}.l", f"{column}.v"]}
-    if width == 1:
-        parts[column] = [f"{column}.u", f"{column}.l"]
-    elif results == width:
-        parts[column] = [f"{column}.l", f"{column}.v"]
+    across = [*[f"{column}.u"] * (results != width), f"{column}.l", *[f"{column}.v"] * (width > 1)]
+    parts = {row: [f"{row}.l", f"{row}.u"], column: across}
     for loop, other in ((row, column), (column, row)):
         for slot in dict.fromkeys(a.slot for a in main.operand(loop, other)):
             schedule.tries("stage", slot, inside, *window, *parts[loop])

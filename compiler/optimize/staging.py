@@ -148,10 +148,9 @@ def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:
     """Where loops copy neighbours up to a last one, a gate for vectors of them in place of an end for each of them."""
     place = load.src[0]
     for atom in linear(place.src[1])[0]:
-        if atom.op is Ops.MIN and not atom.ranges.isdisjoint(loops):
+        is_end = atom.op is Ops.MIN and all(part.op in (Ops.RANGE, Ops.MIN) for part in linear(atom.src[0])[0])
+        if is_end and not atom.ranges.isdisjoint(loops):  # of other clamps what lies behind the last is the last one
             index, last = atom.src
-            if any(part.op not in (Ops.RANGE, Ops.MIN) for part in linear(index)[0]):
-                continue  # a clamp of its own: what lies behind the last place is the last one
             open_place = place.replace(src=(place.src[0], substitute(place.src[1], {atom: index}), *place.src[2:]))
             return load.replace(src=(gated(open_place, index < last + 1),))
     return load
