@@ -98,10 +98,7 @@ class Sampler:
 
     def _best(self, scores: Array) -> Array:
         """The ids of the top_k best scores, best first; of equals the first."""
-        count = self.top_k
-        if not 0 < count < scores.size:
-            return np.argsort(-scores, kind="stable")
-        limit = -np.inf
+        count, limit = min(self.top_k or scores.size, scores.size), -np.inf
         if count < _COLUMNS < scores.size:  # what so many columns reach, so many tokens reach: most are below it
             limit = _reached(scores[: scores.size // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS).max(0), count)
         found = np.flatnonzero(scores >= limit)
