@@ -94,7 +94,7 @@ class Buffer:
         if export is None:
             export = _Export(self, {
                 "version": 3, "shape": (self.numel,), "data": (address or self.address, False),
-                "typestr": np.dtype(self.dtype.stored_as).str,
+                "typestr": f"={self.dtype.stored_as[0]}{self.dtype.size_bytes}",  # np.dtype() looks it up
             })  # fmt: skip
             self._export = weakref.ref(export)
         return np.asarray(export)

@@ -98,15 +98,13 @@ class Sampler:
 
     def _best(self, scores: Array) -> Array:
         """The ids of the top_k best scores, best first; of equals the first."""
-        count = self.top_k
-        if not 0 < count < scores.size:
-            return np.argsort(-scores, kind="stable")
-        limit = -np.inf
+        count, limit = min(self.top_k or scores.size, scores.size), -np.inf
         if count < _COLUMNS < scores.size:  # what so many columns reach, so many tokens reach: most are below it
             limit = _reached(scores[: scores.size // _COLUMNS * _COLUMNS].reshape(-1, _COLUMNS).max(0), count)
-        found = np.flatnonzero(scores >= limit)
+        found: Array = np.flatnonzero(scores >= limit)
         found = found[scores[found] >= _reached(scores[found], count)]
-        return found[np.argsort(-scores[found], kind="stable")][:count]
+        order = np.argsort(-scores[found], kind="stable")
+        return found[order[:count]]
 
 
 _COLUMNS = 1024  # of a vocabulary, each of which has one best token
@@ -116,9 +114,9 @@ _RANGES = (
 )  # fmt: skip
 
 
-def _reached(scores: Array, count: int) -> Any:
+def _reached(scores: Array, count: int) -> float:
     """What the `count` best of them are not below."""
-    return np.partition(scores, scores.size - count)[scores.size - count]
+    return float(np.partition(scores, scores.size - count)[scores.size - count])
 
 
 def _softmax(scores: Array) -> Array:

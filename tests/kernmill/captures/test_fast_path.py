@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -391,6 +392,50 @@ def test_a_cache_that_is_written_in_place_by_straight_code() -> None:
         assert show(put(real(turn, turn).reshape(1, 2), place.bind(turn % 4))) == wanted.sum()
         assert show(cache) == wanted.tolist()
         assert old is None or show(old) == before
+
+
+class Box:
+    """Some tensors."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.tensors = tensors
+
+
+@pytest.mark.parametrize("seen_by", ["nobody", "a detached tensor", "an array", "a clone that is lazy", "a part"])
+def test_state_that_guards_do_not_see_is_written_by_straight_code(seen_by: str) -> None:
+    """A model's cache: held by the capture among its weights, of which a call looks at nothing but what it writes."""
+    hidden = [real(*range(number, number + 8)) for number in range(6)]
+    behind = weakref.ref(box := Box(hidden))  # guards do not follow it
+    place = Variable("p", 0, 7)
+
+    @jit
+    def put(x: Tensor, p: Any) -> Tensor:
+        first, second, *weights = behind().tensors  # type: ignore[union-attr]
+        first[p : p + 1] = x
+        second[p : p + 1] = x * 2
+        return sum(weights, first + second).sum().realize(first, second)
+
+    look: dict[str, Callable[[Tensor], Any]] = {
+        "nobody": lambda t: None, "a detached tensor": Tensor.detach, "an array": Tensor.numpy,
+        "a clone that is lazy": Tensor.clone, "a part": lambda t: t[2:4],
+    }  # fmt: skip
+    wanted = [np.arange(number, number + 8, dtype=np.float32) for number in range(6)]
+    for turn in range(14):
+        wanted[0][turn % 8], wanted[1][turn % 8] = turn, 2 * turn
+        old = look[seen_by](hidden[turn % 2]) if turn in (7, 8, 11) else None
+        before = wanted[turn % 2].copy() if old is not None else None
+        if before is not None:
+            before[turn % 8] = hidden[turn % 2].numpy()[turn % 8]
+        assert show(put(real(turn), place.bind(turn % 8))) == np.sum(wanted)
+        if before is not None:
+            assert np.asarray(old).tolist() == (before[2:4] if seen_by == "a part" else before).tolist()
+        assert [show(t) for t in hidden] == [w.tolist() for w in wanted]
+    (entry,) = put._recent
+    assert entry.lasting == set()
+    assert len(entry.held) == len(box.tensors)
+    assert {id(t) for t in entry.held[:2]} == {id(t) for t in hidden[:2]}
+    hidden[3].assign(hidden[3] + 1)
+    assert show(put(real(0), place.bind(0))) == np.sum(wanted) - wanted[0][0] - wanted[1][0] + 8
 
 
 def test_gradients_are_out_of_their_places_while_they_are_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,26 @@ def test_who_takes_the_best_makes_no_random_numbers() -> None:
     assert "_random" not in vars(greedy)
 
 
+@pytest.mark.parametrize("size", [41, 1023, 1024, 1025, 5000, 40_000])
+@pytest.mark.parametrize("top_k", [1, 40, 1023, 2000])
+def test_the_best_of_a_large_vocabulary(size: int, top_k: int) -> None:
+    """Most logits are only compared with what enough of them reach: the same tokens, of equals the first."""
+    random = np.random.default_rng(size + top_k)
+    logits = np.round(random.standard_normal(size) * 8).astype(np.float32) / 2
+    logits[random.random(size) < 0.3] = -np.inf
+    logits.flags.writeable = False
+    for penalty in (1.0, 1.5):
+        sampler = Sampler(temperature=1, top_k=top_k, top_p=1, min_p=0, repeat_penalty=penalty)
+        recent = random.integers(0, size, 20).tolist()
+        scores = logits.astype(np.float64)
+        scores[recent] = np.where(scores[recent] > 0, scores[recent] / penalty, scores[recent] * penalty)
+        best = sampler._best(sampler._penalized(logits, recent))
+        assert best.tolist() == np.argsort(-scores, kind="stable")[:top_k].tolist()
+        ids, chances = sampler.distribution(logits, recent)
+        assert (ids == best[: len(ids)]).all()
+        np.testing.assert_allclose(chances, np.exp(scores[ids]) / np.exp(scores[ids]).sum(), rtol=1e-12)
+
+
 def test_a_token_that_cannot_be() -> None:
     sampler = Sampler(seed=1)
     assert {sampler.choose(np.array([-np.inf, 0.0, -np.inf])) for _ in range(20)} == {1}
