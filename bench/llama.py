@@ -218,8 +218,8 @@ def cells(line: Line) -> Iterator[str]:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m bench.llama", description=__doc__)
     made.add_argument("mixes", nargs="*", metavar="MIX", help=f"of {', '.join(GOALS)}; all without any")
-    made.add_argument("--types", nargs="*", metavar="TYPE", choices=TYPES, help="instead of mixes files of one type; all "
-                      f"without any: {', '.join(TYPES)}")  # fmt: skip
+    made.add_argument("--types", nargs="*", metavar="TYPE", choices=TYPES, help="files of one type in place of mixes; "
+                      f"all without any: {', '.join(TYPES)}")  # fmt: skip
     made.add_argument("--shape", choices=SHAPES, help="default 0.5B, with --types layers")
     made.add_argument("--tests", default="", help="such as tg128,pp512 (default; with --quick tg16,pp64)")
     made.add_argument("--threads", default="1", help="numbers of threads, a process each: 1,2 (default 1)")
