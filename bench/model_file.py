@@ -115,7 +115,7 @@ def _piece(kind: str) -> memoryview:
 
 
 def random_blocks(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Of a type that kernmill only reads: random bytes [.., bytes of a block], with scales for values as others have."""
+    """Of a type that kernmill only reads: random bytes [.., bytes of a block], with scales that suit."""
     from kernmill import Tensor
     from kernmill.quant import block_type
 
