@@ -257,7 +257,9 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
         command = [sys.executable, "-m", "bench.llama", *arguments.mixes, "--shape", arguments.shape, *tests]
         command += ["--threads", str(threads), "--folder", str(arguments.folder or folder), "--json", str(kept)]
         command += ["--seconds", str(arguments.seconds), *(["--quick"] if arguments.quick else []), "--child"]
-        subprocess.run(command, env=thread_environment(threads), check=True)
+        done = subprocess.run(command, env=thread_environment(threads), check=False)  # 1 where a test failed
+        if not kept.exists():
+            raise RuntimeError(f"the run with {threads} threads ended with {done.returncode}, without figures")
         facts, found = shown([kept])
         lines += found
     return facts, lines

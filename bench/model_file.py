@@ -124,7 +124,7 @@ def random_blocks(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -
     some, exponent = blocks.reshape(-1, form.size_bytes)[:256], 4
     _scale(form.layout, some, exponent)
     factor = _SPREAD / float(form.decode(Tensor(some)).std().item())
-    _scale(form.layout, blocks, exponent + round(math.log2(factor)))
+    _scale(form.layout, blocks, exponent + math.floor(math.log2(factor)))
     return blocks
 
 
