@@ -218,8 +218,8 @@ def cells(line: Line) -> Iterator[str]:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m bench.llama", description=__doc__)
     made.add_argument("mixes", nargs="*", metavar="MIX", help=f"of {', '.join(GOALS)}; all without any")
-    made.add_argument("--types", nargs="*", metavar="TYPE", choices=TYPES, help="instead of mixes files of one type; all "
-                      f"without any: {', '.join(TYPES)}")  # fmt: skip
+    made.add_argument("--types", nargs="*", metavar="TYPE", choices=TYPES, help="files of one type in place of mixes; "
+                      f"all without any: {', '.join(TYPES)}")  # fmt: skip
     made.add_argument("--shape", choices=SHAPES, help="default 0.5B, with --types layers")
     made.add_argument("--tests", default="", help="such as tg128,pp512 (default; with --quick tg16,pp64)")
     made.add_argument("--threads", default="1", help="numbers of threads, a process each: 1,2 (default 1)")
@@ -257,7 +257,9 @@ def run_all(arguments: argparse.Namespace, folder: Path) -> tuple[dict[str, Any]
         command = [sys.executable, "-m", "bench.llama", *arguments.mixes, "--shape", arguments.shape, *tests]
         command += ["--threads", str(threads), "--folder", str(arguments.folder or folder), "--json", str(kept)]
         command += ["--seconds", str(arguments.seconds), *(["--quick"] if arguments.quick else []), "--child"]
-        subprocess.run(command, env=thread_environment(threads), check=True)
+        done = subprocess.run(command, env=thread_environment(threads), check=False)  # 1 where a test failed
+        if not kept.exists():
+            raise RuntimeError(f"the run with {threads} threads ended with {done.returncode}, without figures")
         facts, found = shown([kept])
         lines += found
     return facts, lines

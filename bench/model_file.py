@@ -115,7 +115,7 @@ def _piece(kind: str) -> memoryview:
 
 
 def random_blocks(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Of a type that kernmill only reads: random bytes [.., bytes of a block], with scales for values of that spread."""
+    """Of a type that kernmill only reads: random bytes [.., bytes of a block], with scales that suit."""
     from kernmill import Tensor
     from kernmill.quant import block_type
 
@@ -124,7 +124,7 @@ def random_blocks(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -
     some, exponent = blocks.reshape(-1, form.size_bytes)[:256], 4
     _scale(form.layout, some, exponent)
     factor = _SPREAD / float(form.decode(Tensor(some)).std().item())
-    _scale(form.layout, blocks, exponent + round(math.log2(factor)))
+    _scale(form.layout, blocks, exponent + math.floor(math.log2(factor)))
     return blocks
 
 

@@ -14,6 +14,7 @@ from bench.table import END
 from bench.table import README as TABLES
 from kernmill.formats import gguf
 from kernmill.llm import Model
+from kernmill.quant import load_tensor
 
 FACTS = {"cpu": "C", "cores": 2, "caches": {}, "system": "s", "versions": {}, "load": 0.0, "llama": "1"}
 
@@ -29,6 +30,19 @@ def test_a_random_file_is_a_model(mix: str, tmp_path: Path) -> None:
     assert logits.shape == (512,)
     assert np.isfinite(logits).all()
     assert logits.std() > 0.01
+
+
+@pytest.mark.parametrize("kind", ["Q3_K", "IQ1_M", "IQ2_XXS", "NVFP4"])
+def test_a_file_of_one_type_holds_values_of_the_usual_size(kind: str, tmp_path: Path) -> None:
+    if kind.startswith("IQ"):
+        pytest.importorskip("gguf")
+    write_model(tmp_path / "a.gguf", "tiny", f"all {kind}")
+    file = gguf.read(tmp_path / "a.gguf")
+    assert {entry.type.name for entry in file.entries.values()} == {kind, "F32"}
+    spread = load_tensor(file, "blk.1.ffn_up.weight").dequantize().std().item()  # type: ignore[union-attr]
+    assert np.isfinite(spread)
+    assert 0.008 < spread < 0.03 or kind == "NVFP4"  # whose scales have no exponent in common
+    assert "".join(verdicts(line(mix=f"all {kind}"))).startswith("1.00x: met")
 
 
 def test_a_vocabulary_is_taken_over(tmp_path: Path) -> None:
@@ -65,9 +79,13 @@ def test_how_far_logits_are_apart() -> None:
 
 
 def test_an_unknown_mix(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["Q9"])
-    assert "Q9 is none of F16, Q8_0, Q4_0, Q6_K, Q4_K_M" in capsys.readouterr().err
+    for given, said in (
+        (["Q9"], "Q9 is none of F16, Q8_0, Q4_0, Q6_K, Q4_K_M"),
+        (["--types", "Q9"], "choose from 'F16'"),
+    ):
+        with pytest.raises(SystemExit):
+            main(given)
+        assert said in capsys.readouterr().err.replace("choose from F16", "choose from 'F16'")
 
 
 def test_both_sides_agree(tmp_path: Path) -> None:
