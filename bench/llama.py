@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from .__main__ import thread_counts
+from .__main__ import thread_counts, unless_cut_off
 from .ceilings import ceiling_sampler
 from .figures import digits, ratios, show_bytes, show_ratio, spread
 from .machine import machine, machine_line
@@ -307,4 +307,4 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unless_cut_off(main))

@@ -21,6 +21,7 @@ from statistics import geometric_mean
 from types import SimpleNamespace
 from typing import Any
 
+from .__main__ import unless_cut_off
 from .figures import digits, show_seconds
 from .machine import machine, machine_line
 from .table import as_row
@@ -497,4 +498,4 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unless_cut_off(main))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .__main__ import chosen_rows
+from .__main__ import chosen_rows, unless_cut_off
 from .figures import digits, show_seconds
 from .machine import machine, machine_line
 from .measure import EXPRESSION_ROWS
@@ -139,4 +139,4 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(unless_cut_off(main))

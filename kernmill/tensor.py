@@ -105,6 +105,21 @@ class Conversions(Casting):
                 _realize(lazy)
         return self
 
+    @classmethod
+    def set_random_state(cls, state: Self, *, device: str | None = None) -> None:
+        """Go on from a `random_state`, also in captured functions.
+
+        Raises:
+            ShapeError: no state of two uint32.
+        """
+        if state.uop.shape != (2,) or state.dtype is not dtypes.uint32:
+            raise ShapeError(
+                f"set_random_state: {show_shape(state.uop.shape)} {state.dtype.name}. Give what Tensor.random_state() "
+                "gave: two uint32."
+            )
+        cls._go_on(device, state.tolist())
+        state.realize()
+
     def _settle(self, node: UOp) -> None:
         """After realizing: keep the memory, and the history only where backward() may ask for it."""
         storage = node.storage
@@ -362,12 +377,12 @@ def _leads_nowhere(function: Any, given: Any, result: Any) -> Any:
     Raises:
         GradientError: it has floats, and a gradient would be expected to flow through them.
     """
-    if is_grad_enabled() and _has(given, lambda v: isinstance(v, Conversions) and v.requires_grad):
-        if _has(result, lambda v: getattr(getattr(v, "dtype", None), "kind", "") == "f"):
-            raise GradientError(
-                f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
-                "Use the method of Tensor, or give NumPy t.detach()."
-            )
+    has_floats = _has(result, lambda v: getattr(getattr(v, "dtype", None), "kind", "") == "f")
+    if has_floats and is_grad_enabled() and _has(given, lambda v: isinstance(v, Conversions) and v.requires_grad):
+        raise GradientError(
+            f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
+            "Use the method of Tensor, or give NumPy t.detach()."
+        )
     return result
 
 

@@ -7,6 +7,7 @@ for large arguments of sine and cosine are cut from 400 digits.
 
 from __future__ import annotations
 
+import signal
 import struct
 import sys
 import textwrap
@@ -212,6 +213,7 @@ def filled(numbers: Sequence[float], indent: str) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` reads no further: end, without a traceback
     if "--write" in sys.argv:
         FILE.write_text(text(), encoding="utf-8")
     else:

@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import pstats
+import signal
 import subprocess
 import sys
 import tempfile
@@ -293,4 +294,5 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` reads no further: end, without a traceback
     main()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import statistics
 import subprocess
 import sys
@@ -151,4 +152,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` reads no further: end, without a traceback
     main()

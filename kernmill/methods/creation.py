@@ -369,7 +369,8 @@ def recode(capsule: Any, old: int, new: int) -> bool:
     for name, start in ((b"dltensor", 0), (b"dltensor_versioned", 16 + 2 * pointer)):
         if api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
             place = api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
-            kind = ctypes.c_uint8.from_address(place + start + pointer + 12)  # behind data, device and the number of axes
+            # behind data, device and the number of axes
+            kind = ctypes.c_uint8.from_address(place + start + pointer + 12)
             if kind.value == old:
                 kind.value = new
                 return True

@@ -156,24 +156,16 @@ class Random(Convolution, Scan):
             return cls._make(generator.advance().uop, generator.state.device)
 
     @classmethod
-    def set_random_state(cls, state: Self, *, device: str | None = None) -> None:
-        """Go on from a `random_state`, also in captured functions.
-
-        Raises:
-            ShapeError: no state of two uint32.
-        """
+    def _go_on(cls, device: str | None, words: Sequence[int]) -> None:
+        """The state of a device from now on, written by the next realize()."""
         global _seed
-        if state.uop.shape != (2,) or state.dtype is not dtypes.uint32:
-            raise ShapeError(
-                f"set_random_state: {show_shape(state.uop.shape)} {state.dtype.name}. Give what Tensor.random_state() "
-                "gave: two uint32."
-            )
-        values = state.uop  # the generator's own tensor may be the one that is given
+        import numpy as np
+
+        place = device_name(device)
         with _lock:
-            own = cls._generator(place := device_name(device)).advance()
-            own._put(assign(own.uop, cls._make(values, state._device).to(place).uop))
-        own.realize()
-        _seed = own.tolist()[0]
+            own = cls._generator(place).advance()
+            own._put(assign(own.uop, upload(np.array(words, np.uint32), dtypes.uint32, place)))
+            _seed = words[0]
 
     @classmethod
     def _states(cls) -> list[Random]:

@@ -175,23 +175,24 @@ class Scan(Indexing):
         return choose(last.isnan(), last, between)
 
     def histc(self, bins: int = 100, min: float = 0.0, max: float = 0.0) -> Self:
-        """How many values lie in each of `bins` equal parts from min to max, int64; equal ones: of the values' own range.
+        """How many values lie in each of `bins` equal parts from min to max, int64.
 
-        A value between two parts counts in the upper one, max in the last; what lies outside counts nowhere, nor nan.
+        If both are equal it is the range of the values, infinities apart. A value between two parts counts in the upper
+        one, max in the last; what lies outside and nan count nowhere.
         """
         if bins < 1 or not -math.inf < min <= max < math.inf:
             raise SettingError(f"histc: bins={bins}, min={min}, max={max}. Give 1 or more, and finite min <= max.")
         x = self._floating().detach().flatten()
         x = x.cast(accumulator(x.dtype))
         low, high = x._filled(min), x._filled(max)
-        if min == max and x.numel():
+        if min == max and not (isinstance(size := x.node_shape[0], int) and size == 0):
             low, high = choose(x.isfinite(), x, low._filled(math.inf)), choose(x.isfinite(), x, low._filled(-math.inf))
             low, high = low.min(), high.max()
             is_one = low.eq(high)
             low, high = choose(is_one, low.sub(1), low), choose(is_one, high.add(1), high)
         is_inside = x.ge(low).logical_and(x.le(high))
         place = choose(is_inside, x, low).sub(low).mul(bins).div(high.sub(low)).floor().clamp(0, bins - 1)
-        counts = choose(is_inside, place, place._filled(bins)).long().bincount(minlength=bins + 1)
+        counts = choose(is_inside, place, place._filled(bins)).cast(dtypes.int64).bincount(minlength=bins + 1)
         return counts.shrink([(0, bins)])
 
     def median(self, axis: int | None = None) -> Self:

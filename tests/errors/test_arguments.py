@@ -90,31 +90,28 @@ CASES: dict[str, Case] = {
     "step": (lambda: x()[::"a"], DTypeError, "t[..]: 'a' as the step of a slice. Steps are whole numbers or None."),
     # numbers that a dtype does not hold: they were any value
     "nan_in_ints": (lambda: i().masked_fill(i() > 0, math.nan), DTypeError,
-                    "nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
+                    "masked_fill: nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
                     "Cast the tensor to a float dtype first."),
     "infinity_as_border": (lambda: i().pad([1, 1], value=-math.inf), DTypeError,
-                           "-inf does not fit int64 (-9223372036854775808 to 9223372036854775807). "
+                           "pad: -inf does not fit int64 (-9223372036854775808 to 9223372036854775807). "
                            "Cast the tensor to a float dtype first."),
     "nan_written": (lambda: i().__setitem__(0, math.nan), DTypeError,
                     "nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
                     "Cast the tensor to a float dtype first."),
     "numpys_nan": (lambda: i().masked_fill(i() > 0, np.float32("nan")), DTypeError,
-                   "nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
+                   "masked_fill: nan does not fit int64 (-9223372036854775808 to 9223372036854775807). "
                    "Cast the tensor to a float dtype first."),
     "full_of_nan": (lambda: ANY.full((2,), math.nan, dtype="int8"), DTypeError,
-                    "nan does not fit int8 (-128 to 127). Cast the tensor to a float dtype first."),
+                    "full: nan does not fit int8 (-128 to 127). Cast the tensor to a float dtype first."),
     "huge": (lambda: x() + 10**400, DTypeError,
              "100000000000000000...0000000000000000000 does not fit float32 (-inf to inf). "
              "Cast the tensor to a wider dtype first."),
     "ints_of_two_kinds": (lambda: Tensor([2**63, -1]), DTypeError,
                           "Tensor of a list: no dtype holds these ints together. Use a float dtype."),
-    "dlpack": (lambda: np.from_dlpack(Tensor([1.0]).bfloat16()), DTypeError,
-               "__dlpack__: NumPy, which passes the memory on, exports no bfloat16. Use .float(), or "
-               ".bitcast(dtypes.int16) and let the other side see it as bfloat16."),
     "from_dlpack_of_a_list": (lambda: Tensor.from_dlpack([1.0]), DTypeError,
                               "from_dlpack: a list does not speak DLPack. Use Tensor(..) for a copy."),
     "normal_bools": (lambda: ANY.randn(2, dtype="bool"), DTypeError,
-                     "normal numbers in bool: use a float dtype, or randint."),
+                     "randn: normal numbers in bool: use a float dtype, or randint."),
     # sizes and settings
     "shifts": (lambda: x().roll([1, 2], 0), ShapeError,
                "roll: 2 shifts along 1 axes. Give one shift for each axis."),
@@ -141,8 +138,22 @@ CASES: dict[str, Case] = {
                 "Give a value for each entry of the index, or one number."),
     "bias": (lambda: image().conv2d(Tensor(KERNEL), Tensor.ones(3)), ShapeError,
              "conv: (1, 2, 6, 6) with weight (1, 2, 3, 3), groups 1: a bias of shape (3,). Give one of (1,), or None."),
-    "no_scale": (lambda: image().interpolate(scale_factor=0), ShapeError,
-                 "scale_factor=0: give at least 1 for each axis."),
+    "no_scale": (lambda: image().interpolate(scale_factor=0), SettingError,
+                 "interpolate: scale_factor=0 for 2 spatial axes. Give a number above 0, or one for each axis."),
+    "small_scale": (lambda: image().interpolate(scale_factor=0.1), ShapeError,
+                    "interpolate: sizes (6, 6) times (0.1, 0.1) leave nothing. Give larger ones."),
+    "float_alpha": (lambda: i().index_add(0, i()[:1], i()[:1], alpha=1.5), DTypeError,
+                    "index_add: int64 values, times 1.5, do not go into a int64 tensor. Cast one of them."),
+    "no_bins": (lambda: x().histc(0), SettingError,
+                "histc: bins=0, min=0.0, max=0.0. Give 1 or more, and finite min <= max."),
+    "random_state": (lambda: ANY.set_random_state(i()), ShapeError,
+                     "set_random_state: (3,) int64. Give what Tensor.random_state() gave: two uint32."),
+    "part_of_a_loss": (lambda: x().mse_loss(x().T), ShapeError,
+                       "mse_loss: sub: shapes (3, 4) and (4, 3) do not broadcast: at axis -2 the sizes are 3 and 4. "
+                       "Reshape one of them so that sizes are equal or 1."),
+    "part_of_a_pool": (lambda: image().max_pool2d(9), ShapeError,
+                       "max_pool2d: window: size 9, stride 9, dilation 1 on axis 2 of (1, 2, 6, 6): the window spans 9 "
+                       "places. Pad the input or use a smaller window."),
     "nothing_to_resize": (lambda: x().interpolate(3), ShapeError,
                           "interpolate: shape (3, 4) has no spatial entries. Give (batch, channels, *spatial), "
                           "none of them empty."),

@@ -45,6 +45,8 @@ CASES: dict[str, Case] = {
                       "SGD: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."),
     "no tensor": (lambda: nn.optim.SGD([NOT_A_TENSOR]), SettingError,
                   "SGD: parameter 0 is a int. Give tensors, such as model.parameters()."),
+    "parameter groups": (lambda: nn.optim.SGD([{"params": []}]), SettingError,  # type: ignore[list-item]
+               "SGD: parameter 0 is a dict. Make an optimizer for each group of parameters."),
     "no leaf": (lambda: nn.optim.Adam([Tensor([1.0])]), GradientError,
                 "Adam: parameter 0 of shape (1,) is no leaf with requires_grad. Make it with requires_grad=True."),
     "computed": (lambda: nn.optim.Adam([leaf(1) * 2]), GradientError,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 
-from kernmill import DType, Tensor, dtypes
+from kernmill import DType, Tensor, dtypes, nn
 from kernmill.tensor_bytes import bytes_of, tensor_over
 
 
@@ -30,3 +32,11 @@ def test_no_copy() -> None:
 
 def test_the_order_of_bytes() -> None:
     assert bytes(bytes_of(Tensor([1, 258], dtypes.int16))) == b"\1\0\2\1"
+
+
+def test_methods_are_pickled_by_their_names() -> None:
+    """A model with Tensor.relu as a layer could not be pickled: the method was looked for where it is defined."""
+    model = nn.Sequential(nn.Linear(2, 3), Tensor.relu)
+    x = Tensor([[1.0, -2.0]])
+    assert pickle.loads(pickle.dumps(model))(x).tolist() == model(x).tolist()
+    assert pickle.loads(pickle.dumps(Tensor.gelu)) is Tensor.gelu

@@ -122,3 +122,19 @@ def torch_cosine(x: Any, y: Any, axis: int) -> Any:
 
 def torch_cdist(x: Any, y: Any, p: float) -> Any:
     return pytest.importorskip("torch").cdist(x, y, p)
+
+
+def test_angles_of_tensors_that_broadcast() -> None:
+    """Axes were counted in each tensor for itself."""
+    a, b = values(2, 1, 5), values(3, 5, seed=1)
+    with_torch(lambda x, y: x.cosine_similarity(y, 2), lambda x, y: torch_cosine(x, y, 2), [a, b], 1e-5)
+    with_torch(lambda x, y: x.cosine_similarity(y, 0), lambda x, y: torch_cosine(x, y, 0), [b[0], b], 1e-5)
+
+
+def test_the_number_of_differences_has_a_gradient_of_0() -> None:
+    """cdist(p=0) and norm(0) led to no gradient at all: backward() raised."""
+    a, b = values(4, 5), values(3, 5, seed=1)
+    a[0] = b[0]
+    with_torch(lambda x, y: x.cdist(y, 0.0), lambda x, y: torch_cdist(x, y, 0.0), [a, b])
+    with_torch(lambda x: x.norm(0, 1), lambda x: x.norm(0, 1), [a])
+    assert Tensor([np.nan, 0.0, 2.0]).norm(0).item() == 2

@@ -156,3 +156,16 @@ def test_between_entries_is_torchs(shape: tuple[int, ...], size: Any, align_corn
         return torch.nn.functional.interpolate(t, size, mode=mode, align_corners=align_corners)
 
     with_torch(lambda t: t.interpolate(size, mode=mode, align_corners=align_corners), theirs, [values(*shape)], 1e-5)
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.6, 1.0, 1.7, 2.5, (0.4, 3), (1.9, 1 / 3)], ids=str)
+def test_interpolate_by_a_fraction_is_torchs(factor: Any) -> None:
+    """Only whole factors were taken."""
+    resize = pytest.importorskip("torch").nn.functional.interpolate
+    x = values(1, 2, 7, 9)
+    for how in ({}, {"mode": "bilinear"}, {"mode": "bilinear", "align_corners": True}):
+        with_torch(
+            lambda t: t.interpolate(scale_factor=factor, **how),  # noqa: B023
+            lambda t: resize(t, scale_factor=factor, **how),  # noqa: B023
+            [x],
+        )

@@ -54,12 +54,25 @@ def test_from_dlpack_shares_the_memory_and_keeps_it() -> None:
     with pytest.raises(ShapeError, match=r"shape \(3, 2\) with strides \(4, 12\) cannot be used without a copy on"):
         Tensor.from_dlpack(theirs.T, copy=False)
     same(Tensor.from_dlpack(torch.arange(3), copy=False if t.device == "LLVM" else None), np.arange(3))
-    with pytest.raises(DTypeError, match=r"Unsupported dtype .* bfloat16 as int16, and then .bitcast"):
-        Tensor.from_dlpack(theirs.bfloat16())
     with pytest.raises(DTypeError, match="complex64"):
         Tensor.from_dlpack(theirs.to(torch.complex64))
     bits = Tensor.from_dlpack(theirs.bfloat16().view(torch.int16)).bitcast(dtypes.bfloat16)
     assert bits.float().tolist() == theirs.tolist()
+
+
+def test_bfloat16_comes_and_goes_by_dlpack() -> None:
+    """It was refused on both ways: NumPy, which takes the memory in and passes it on, knows no bfloat16."""
+    torch = pytest.importorskip("torch")
+    theirs = torch.arange(6).reshape(2, 3).bfloat16()
+    t = Tensor.from_dlpack(theirs)
+    assert (t.dtype, t.tolist()) == (dtypes.bfloat16, theirs.tolist())
+    assert t.device != "LLVM" or t.bitcast(dtypes.uint16).numpy().tolist() == theirs.view(torch.int16).tolist()
+    for part in (theirs.T, theirs[:, 1], theirs[:0]):
+        assert Tensor.from_dlpack(part).tolist() == part.tolist()
+    ours = (t * 2).realize()
+    for back in (torch.from_dlpack(ours), torch.utils.dlpack.from_dlpack(ours.__dlpack__())):
+        assert (back.dtype, back.tolist()) == (torch.bfloat16, (theirs * 2).tolist())
+    assert Tensor.from_dlpack(ours).tolist() == ours.tolist()
 
 
 RANGES = [(5,), (2, 5), (0, 10, 3), (5, 0, -2), (5, 5), (5, 2), (0.0, 1.0, 0.25), (1, 2, 0.3), (-1.5,), (3.0,)]

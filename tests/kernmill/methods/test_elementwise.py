@@ -305,3 +305,21 @@ def test_every_operator_with_an_equals_sign_is_in_place() -> None:
     x, i, b = Tensor([1.0, 2.0, 3.0]), Tensor([1, 2, 3]), Tensor([True, True, False])
     change(x, i, b)
     assert (x.tolist(), i.tolist(), b.tolist()) == ([0.0, 2.0, 1.0], [7, 11, 15], [False, True, False])
+
+
+RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "clamp": lambda t: t.clamp(), "pow": lambda t: t.pow(1), "diff": lambda t: t.diff(0), "floor": Tensor.floor,
+    "round": Tensor.round, "nan_to_num": Tensor.nan_to_num, "cat": lambda t: t.cat(), "abs": lambda t: t.bool().abs(),
+    "sort": lambda t: t[0].sort().values, "cumsum": lambda t: t[0].cumsum(0),
+    "scatter": lambda t: t.scatter(0, t[:0], 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_a_tensor_of_its_own(name: str) -> None:
+    """`y = x.diff(0); y += 1` changed x, and so it was after `x ** 1`, `x.clamp()` and floor of ints."""
+    t = Tensor([3, 5])
+    found = RESULTS[name](t)
+    assert found is not t
+    found += found
+    assert t.tolist() == [3, 5]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import IndexRangeError, ShapeError, Tensor, dtypes
+from kernmill import DTypeError, IndexRangeError, ShapeError, Tensor, dtypes
 from kernmill.ir import Ops, UOp, evaluate
 from kernmill.runtime import download
 from tests.kernmill.against import close, same, values, with_torch
@@ -336,3 +336,15 @@ def test_numbers_are_counted() -> None:
 
 def test_sums_at_the_only_entry_of_a_number() -> None:
     assert Tensor(3.0).index_add(0, Tensor([0, 0]), Tensor([1.0, 2.0])).item() == 6
+
+
+def test_index_add_keeps_the_dtype() -> None:
+    """A float alpha made floats of ints, and bools became int64."""
+    index = Tensor([0, 1, 1])
+    same(Tensor([True, False]).index_add(0, index, Tensor([False, True, True])), np.array([True, True]))
+    small = Tensor([1, 2], dtypes.int8)
+    same(small.index_add(0, index, Tensor([1, 1, 1], dtypes.int8), alpha=2), np.array([3, 6], np.int8))
+    same(small.half().index_add(0, index, Tensor.ones(3), alpha=0.5), np.array([1.5, 3], np.float16))
+    for given, alpha in ((Tensor([1, 1, 1]), 1.5), (Tensor([1.0, 1.0, 1.0]), 1)):
+        with pytest.raises(DTypeError, match=r"index_add: .* do not go into a int8 tensor. Cast one of them."):
+            small.index_add(0, index, given, alpha=alpha)

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from kernmill import Context, DType, Tensor, dtypes, manual_seed
+from kernmill import Context, DType, Tensor, dtypes, jit, manual_seed
 from kernmill.ir import const, evaluate
 from kernmill.methods.random import threefry
 from kernmill.runtime import counters
@@ -157,3 +157,23 @@ def test_weights_drawn_for_equal_layers_share_a_kernel() -> None:
         layer.realize()
     assert counters.compiled == before
     assert len({layer.numpy().tobytes() for layer in layers}) == len(layers)
+
+
+def test_a_state_is_gone_on_from() -> None:
+    """What a checkpoint needs so that training goes on with the numbers that it would have had."""
+    manual_seed(3)
+    Tensor.rand(2).realize()
+    draw = jit(lambda: Tensor.rand(3))
+    state = Tensor.random_state()
+    wanted = [draw().tolist() for _ in range(4)]
+    saved = Tensor(state.numpy())
+    assert (saved.dtype, saved.tolist()[0]) == (dtypes.uint32, 3)
+    Tensor.set_random_state(saved)
+    assert [draw().tolist() for _ in range(4)] == wanted
+    manual_seed(4)
+    early = Tensor.rand(3)  # drawn before, computed after
+    Tensor.set_random_state(saved)
+    assert early.tolist() != wanted[0]
+    assert Tensor.rand(3).tolist() == wanted[0]
+    Tensor.set_random_state(Tensor.random_state())
+    assert Tensor.rand(3).tolist() == wanted[1]

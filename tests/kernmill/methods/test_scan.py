@@ -156,3 +156,18 @@ def test_quantiles_at_entries_are_those() -> None:
     """Between an infinity and itself there was nan."""
     x = np.array([1, np.inf, -np.inf, 3, np.inf], np.float32)
     assert [Tensor(x).quantile(q).item() for q in (0, 0.25, 0.5, 1)] == [-np.inf, 1, 3, np.inf]
+
+
+@pytest.mark.parametrize(
+    ("x", "given"),
+    [([1.0, 2.0, 1.0, 2.5], (4,)), ([1.0, 1.0], (3,)), ([1.0, 1.0, 3.0], (3, 1, 1)), ([], (3,)),
+     ([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, -1.0, np.nan], (4, 0, 2)), (values(500).tolist(), (20, -1.5, 1.5))],
+)  # fmt: skip
+def test_histc_is_torchs(x: list[float], given: tuple[float, ...]) -> None:
+    torch = pytest.importorskip("torch")
+    found = Tensor(np.array(x, np.float32)).histc(*given)  # type: ignore[arg-type]
+    same(found, torch.histc(torch.tensor(x), *given).long().numpy())
+
+
+def test_histc_of_its_own_range_leaves_infinities_out() -> None:
+    assert Tensor([1.0, np.inf, 3.0, np.nan, 2.0, -np.inf]).histc(2).tolist() == [1, 2]

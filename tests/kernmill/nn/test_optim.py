@@ -46,6 +46,10 @@ def twenty_steps(name: str, options: dict[str, Any], steps: int = 20) -> float:
         ("Adam", {"betas": (0.0, 0.9)}),
         ("AdamW", {}),
         ("AdamW", {"weight_decay": 0.2}),
+        ("RMSprop", {}),
+        ("RMSprop", {"momentum": 0.9, "weight_decay": 0.1, "alpha": 0.5}),
+        ("Adagrad", {}),
+        ("Adagrad", {"weight_decay": 0.1, "initial_accumulator_value": 0.5}),
     ],
 )
 def test_steps_are_pytorchs(name: str, options: dict[str, Any]) -> None:
@@ -151,7 +155,14 @@ class Training:
 @pytest.mark.parametrize("is_captured", [False, True])
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(nn.optim.SGD, {}), (nn.optim.SGD, {"momentum": 0.9}), (nn.optim.Adam, {}), (nn.optim.AdamW, {})],
+    [
+        (nn.optim.SGD, {}),
+        (nn.optim.SGD, {"momentum": 0.9}),
+        (nn.optim.Adam, {}),
+        (nn.optim.AdamW, {}),
+        (nn.optim.RMSprop, {"momentum": 0.9}),
+        (nn.optim.Adagrad, {}),
+    ],
 )
 def test_training_goes_on_exactly(kind: Any, options: dict[str, Any], is_captured: bool, tmp_path: Path) -> None:
     whole, first, second = (Training(kind, is_captured, **options) for _ in range(3))
@@ -269,3 +280,8 @@ def test_two_optimizers_are_pytorchs_groups(is_captured: bool) -> None:
         run(Tensor(x))
     for a, b in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_name_of_others_is_told() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'lr_scheduler'. Write optimizer.lr = .. before a step."):
+        _ = nn.optim.lr_scheduler  # type: ignore[attr-defined]
