@@ -185,16 +185,18 @@ class Replay:
         last: dict[int, int] = {}
         kept = {id(b): b for b in recorded.buffers() if id(b) not in self._slots}
         written = recorded.written()
+        parts = {key: id(b.owner) for key, b in kept.items() if id(b.owner) in kept}  # alive as that is
         for time, (touched, _) in enumerate(recorded.uses()):
-            for buffer in touched:
-                first.setdefault(id(buffer), time if id(buffer) in written else 0)
-                last[id(buffer)] = time if id(buffer) in written else len(recorded.steps) << 32
+            for key in (parts.get(id(buffer), id(buffer)) for buffer in touched):
+                first.setdefault(key, time if key in written else 0)
+                last[key] = time if key in written else len(recorded.steps) << 32
         blocks: dict[int, int] = {}
         for buffer in kept.values():
             whole = buffer.whole
             blocks[id(whole.owner)] = max(whole.nbytes, blocks.get(id(whole.owner), 0))
         changes: dict[int, int] = {}
-        for key, buffer in kept.items():
+        for key in kept.keys() - parts:
+            buffer = kept[key]
             changes[first[key]] = changes.get(first[key], 0) + buffer.nbytes
             changes[last[key] + 1] = changes.get(last[key] + 1, 0) - buffer.nbytes
         return sum(blocks.values()), max(accumulate(changes[time] for time in sorted(changes)), default=0)
