@@ -10,6 +10,7 @@ import pytest
 from kernmill.compiler import Action, analyze, dot_schedule, lower, merge_loops, show_schedule
 from kernmill.ir import DType, Ops, Target, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
+from tests.compiler.tiles import product as converted
 
 I8, U8 = dtypes.int8, dtypes.uint8
 VNNI = replace(VECTORS, dots=frozenset({(U8, I8)}))
@@ -136,3 +137,10 @@ def test_values_of_several_panels_beside_each_other_are_exact(rows: int, columns
     assert "i1.ss" in show_schedule(actions)
     expected = arrays[1].reshape(rows, 601).astype(np.int32) @ arrays[2].reshape(601, columns).astype(np.int32)
     np.testing.assert_array_equal(np.ravel(run_on("LLVM", ast, arrays, actions)), np.ravel(expected))
+
+
+@pytest.mark.parametrize("kept", [(None, dtypes.float32), (dtypes.int32, None), (U8, U8)])
+def test_bytes_that_are_converted_are_not_for_dots(kept: tuple[DType | None, DType | None]) -> None:
+    ast = merge_loops(converted((32, 16, 100), (I8, I8), kept=kept))
+    assert dot_actions(ast, VNNI) is None
+    lower(ast, VNNI)
