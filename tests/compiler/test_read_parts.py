@@ -122,3 +122,18 @@ def test_layers_over_sequences_compute_the_same_with_and_without_gradients(devic
     for loss, gradient in got:
         close(loss, want[0])
         close(gradient, want[1])
+
+
+def test_parts_of_an_intermediate_are_no_memory_more() -> None:
+    def places(x: Tensor) -> Tensor:
+        given = (x * 2).contiguous()  # each of its rows is a part
+        state = given[0]
+        for n in range(1, 4):
+            state = (state + given[n]).softmax(0).contiguous()
+        return state
+
+    work = jit(places)
+    for _ in range(2):
+        work(Tensor.ones(4, 1000).contiguous().realize())
+    kept, least = work.memory()
+    assert kept >= least >= 16000

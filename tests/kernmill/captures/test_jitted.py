@@ -749,21 +749,6 @@ def test_memory_is_reported() -> None:
     assert kept >= least >= 4000
 
 
-def test_parts_of_an_intermediate_are_no_memory_more() -> None:
-    def places(x: Tensor) -> Tensor:
-        given = (x * 2).contiguous()  # each of its rows is a part
-        state = given[0]
-        for n in range(1, 4):
-            state = (state + given[n]).softmax(0).contiguous()
-        return state
-
-    work = jit(places)
-    for _ in range(2):
-        work(tensor(4, 1000))
-    kept, least = work.memory()
-    assert kept >= least >= 16000
-
-
 def test_half_types_and_casts() -> None:
     work = jit(lambda x: x.cast(dtypes.float16) * 2)
     for i in range(3):
