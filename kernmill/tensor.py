@@ -377,8 +377,9 @@ def _leads_nowhere(function: Any, given: Any, result: Any) -> Any:
     Raises:
         GradientError: it has floats, and a gradient would be expected to flow through them.
     """
-    has_floats = _has(result, lambda v: getattr(getattr(v, "dtype", None), "kind", "") == "f")
-    if has_floats and is_grad_enabled() and _has(given, lambda v: isinstance(v, Conversions) and v.requires_grad):
+    has_floats = _has(result, lambda v: getattr(getattr(v, "dtype", None), "kind", "-") in "fcV")  # V: bfloat16
+    is_asked = has_floats and is_grad_enabled() and not function.__name__.endswith("_like")  # which take a shape only
+    if is_asked and _has(given, lambda v: isinstance(v, Conversions) and v.requires_grad):
         raise GradientError(
             f"np.{function.__name__}: NumPy's result would not lead back to this tensor, which has requires_grad. "
             "Use the method of Tensor, or give NumPy t.detach()."

@@ -258,7 +258,8 @@ class Convolution(Contraction):
         result = self
         for axis, (before, after, factor) in enumerate(zip(old, new, factors, strict=True), 2):
             if mode != "nearest":
-                result = result._between(axis, after, align_corners, 1 / factor if factor else before / after)
+                step = 1 / factor if factor and after != before else before / after
+                result = result._between(axis, after, align_corners, step)
             elif isinstance(factor, int) and (factor or after % before == 0):
                 result = result.repeat_interleave(factor or after // before, axis)
             else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from numbers import Integral
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -427,7 +428,7 @@ class Indexing(Sortable):
         Raises:
             DTypeError: floats, or a float alpha, for ints; numbers for bools.
         """
-        axis, is_float = self._axis(axis, "index_add"), isinstance(alpha, float) or value.dtype.is_float
+        axis, is_float = self._axis(axis, "index_add"), not isinstance(alpha, Integral) or value.dtype.is_float
         if is_float > self.dtype.is_float or value.dtype.is_bool < self.dtype.is_bool:
             raise DTypeError(
                 f"index_add: {value.dtype.name} values, times {alpha}, do not go into a {self.dtype.name} tensor. "

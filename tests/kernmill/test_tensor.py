@@ -454,13 +454,15 @@ def test_a_gradient_is_not_lost_to_numpy() -> None:
     with no_grad():
         assert np.exp(leaf) == pytest.approx(np.e)
     calls: list[Callable[[], Any]] = [lambda: np.sum(leaf), lambda: np.hypot(Tensor([1.0]), leaf),
-                                      lambda: np.concatenate([np.ones(1), leaf])]  # fmt: skip
+                                      lambda: np.concatenate([np.ones(1), leaf]), lambda: np.fft.fft(leaf),
+                                      lambda: np.multiply.outer(np.array([1j]), leaf)]  # fmt: skip
     for call in calls:
         with pytest.raises(GradientError, match="NumPy's result would not lead back"):
             call()
     assert not np.isnan(leaf).any()  # no gradient is expected of bools and ints
     assert np.allclose(leaf, np.ones(1))
     assert np.argmax(leaf) == 0
+    assert np.zeros_like(leaf) == 0  # nor of a shape
 
 
 def test_pythons_round() -> None:

@@ -169,3 +169,13 @@ def test_interpolate_by_a_fraction_is_torchs(factor: Any) -> None:
             lambda t: resize(t, scale_factor=factor, **how),  # noqa: B023
             [x],
         )
+
+
+def test_an_axis_that_a_fraction_leaves_as_it_is() -> None:
+    """9 * 1.1 is 9 again: its entries were mixed by 1 / 1.1. (Of the nearest entries PyTorch has two ways.)"""
+    resize = pytest.importorskip("torch").nn.functional.interpolate
+    with_torch(
+        lambda t: t.interpolate(scale_factor=(1.7, 1.1), mode="bilinear"),
+        lambda t: resize(t, scale_factor=(1.7, 1.1), mode="bilinear"),
+        [values(1, 2, 7, 9)],
+    )
