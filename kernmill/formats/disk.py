@@ -49,9 +49,11 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
     """A new file under another name. When the block ends it takes the place of the old one; when it fails, it is gone.
 
     Raises:
-        FormatError: the folder is not there or cannot be written, or the disk is full.
+        FormatError: the folder is not there or cannot be written, the disk is full, or a folder or device has the name.
     """
     where = os.fspath(path)
+    if os.path.exists(where) and not os.path.isfile(where):  # /dev/null would be gone
+        raise FormatError(f"{where}: cannot be written: it is no regular file. Choose another place.")
     temporary = f"{where}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
     try:
         try:
@@ -64,5 +66,7 @@ def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+    except BrokenPipeError:
+        raise  # not of this file: someone has stopped to read what the block prints
     except OSError as error:
         raise FormatError(f"{where}: cannot be written: {error.strerror}. Choose another place.") from None

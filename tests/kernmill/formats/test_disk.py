@@ -52,6 +52,22 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for place in (tmp_path, pipe):
+        with pytest.raises(FormatError, match="cannot be written: it is no regular file"), replacing(place):
+            pass
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_reader_that_has_left_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPipeError), replacing(tmp_path / "x"):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))  # of a report that the block prints
+    assert not list(tmp_path.iterdir())
+
+
 def test_released_bytes_are_read_again(tmp_path: Path) -> None:
     path = tmp_path / "x"
     written = os.urandom(5 * mmap.PAGESIZE)
