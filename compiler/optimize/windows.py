@@ -111,7 +111,9 @@ class _Window:
         sizes, window = self.facts.sizes, self.facts.sizes[self.taps]
         several = divisors(-(-sizes[self.lanes] // self.facts.lanes), _MOST_VECTORS)
         several = several if self.is_copied else several[-1:]  # read from memory: best read once
-        for vectors, along, down in product(several, divisors(sizes[self.along], 16), divisors(rows, 4)):
+        places = sizes[self.along]
+        counts = divisors(places, 16) if self.is_copied else range(1, min(places, 16) + 1)
+        for vectors, along, down in product(several, counts, divisors(rows, 4)):
             for taps in {1, window} if window <= _LONGEST else divisors(window, 4):
                 tile = _Tile(vectors, along, down, taps)
                 if tile.sums + vectors * taps + taps <= self.facts.target.vector_registers:
@@ -129,9 +131,17 @@ class _Window:
         stored = tile.vectors * tile.rows * (turned * _TURN + (tile.along - turned) * _SCATTER)
         if store.step(self.lanes) == 1:
             stored = tile.sums
-        size, steps = facts.sizes[self.lanes], facts.iterations(self.terms)
-        used = size / (-(-size // facts.lanes) * facts.lanes)
+        if not self.is_copied:
+            cycles += tile.vectors * tile.taps * self.filling(tile)
+        size, places, steps = facts.sizes[self.lanes], facts.sizes[self.along], facts.iterations(self.terms)
+        used = size / (-(-size // facts.lanes) * facts.lanes) * places / (-(-places // tile.along) * tile.along)
         return used * tile.sums * steps / (steps / tile.taps * cycles + stored + _AROUND)
+
+    def filling(self, tile: _Tile) -> float:
+        """Cycles of packing a vector of the panel, as each tile that reads it bears them."""
+        others = [name for name in self.facts.outputs if name not in (self.along, self.lanes, *self.panel.steps)]
+        readers = self.facts.iterations(others) * -(-self.facts.sizes[self.along] // tile.along)
+        return (1.0 if self.panel.step(self.lanes) == 1 else self.facts.lanes) / readers
 
     def speed_along(self) -> float:
         """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
@@ -155,8 +165,6 @@ def window_schedule(facts: Facts) -> Schedule | None:
     blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
         window = _find(analyze(schedule.ast, facts.target), window.lanes)
-    if not blocks and not (window is not None and window.is_copied):
-        return None
     return schedule if window is not None and _tiled(schedule, window, blocks, shared) else None
 
 
@@ -170,7 +178,7 @@ def _tiled(schedule: Schedule, window: _Window, blocks: Sequence[str], shared: S
     tile = max(window.tiles(rows), key=window.speed, default=None)
     if tile is None or panel * tile.vectors > room:
         return False
-    if window.is_copied and window.speed(tile) <= window.speed_along():
+    if (window.is_copied or not blocks) and window.speed(tile) <= window.speed_along():
         return False
     fits_panel = panel * vectors <= room
     down = [] if window.down is None or rows < 2 else [window.down]
@@ -244,10 +252,10 @@ def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
         if lines and lines[0][0] in group.around:
             return _Window(facts, moving, panel, lane, lines, group.loops)
         rows = [name for name in facts.outputs if name in moving.steps and name not in panel.steps]
-        if rows and moving.step(group.loops[-1]) == 1 and not moving.is_gated:
-            row = max(rows, key=lambda name: facts.sizes[name])
+        if rows and moving.step(group.loops[-1]) == 1:
+            row = max(rows, key=lambda name: (facts.sizes[name], -abs(moving.step(name) or 0)))
             found.append(_Window(facts, moving, panel, lane, [(row, group.loops[-1])], group.loops, is_copied=False))
-    return min(found, key=lambda window: facts.sizes[window.lanes], default=None)
+    return max(found, key=lambda window: max(map(window.speed, window.tiles(1)), default=0), default=None)
 
 
 def _lines(facts: Facts, moving: Access, without: Collection[str] = ()) -> list[tuple[str, str]]:
