@@ -40,6 +40,7 @@ _TURNED = 16  # terms that are packed together
 _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # and so many outputs for each lane in one
 _MOST_TAPS = 16  # of windows that are copied out whole
+_READERS = 8  # of a panel, from which on packing it pays where rows lie as they are
 _OVERLAP = 0.75  # of the places are read where windows that overlap are computed together; less is worth little
 
 
@@ -111,7 +112,8 @@ class _Window:
         sizes, window = self.facts.sizes, self.facts.sizes[self.taps]
         several = divisors(-(-sizes[self.lanes] // self.facts.lanes), _MOST_VECTORS)
         several = several if self.is_copied else several[-1:]  # read from memory: best read once
-        for vectors, along, down in product(several, divisors(sizes[self.along], 16), divisors(rows, 4)):
+        counts = divisors(sizes[self.along], 16) if self.is_copied else range(1, min(sizes[self.along], 16) + 1)
+        for vectors, along, down in product(several, counts, divisors(rows, 4)):
             for taps in {1, window} if window <= _LONGEST else divisors(window, 4):
                 tile = _Tile(vectors, along, down, taps)
                 if tile.sums + vectors * taps + taps <= self.facts.target.vector_registers:
@@ -129,9 +131,24 @@ class _Window:
         stored = tile.vectors * tile.rows * (turned * _TURN + (tile.along - turned) * _SCATTER)
         if store.step(self.lanes) == 1:
             stored = tile.sums
-        size, steps = facts.sizes[self.lanes], facts.iterations(self.terms)
-        used = size / (-(-size // facts.lanes) * facts.lanes)
+        filling = 0.0 if self.is_copied else 1.0 if self.panel.step(self.lanes) == 1 else facts.lanes
+        cycles += tile.vectors * tile.taps * filling / self.readers(tile)
+        steps = facts.iterations(self.terms)
+        used = _used(facts.sizes[self.lanes], facts.lanes) * _used(facts.sizes[self.along], tile.along)
         return used * tile.sums * steps / (steps / tile.taps * cycles + stored + _AROUND)
+
+    def readers(self, tile: _Tile) -> int:
+        """Tiles that read a panel."""
+        others = [name for name in self.facts.outputs if name not in (self.along, self.lanes, *self.panel.steps)]
+        return self.facts.iterations(others) * -(-self.facts.sizes[self.along] // tile.along)
+
+    def pays(self, tile: _Tile) -> bool:
+        """Whether these lanes pay for rows that are read as they lie: they fill vectors, as terms that both operands
+        have side by side do not; the sum is long beside turning its results, and enough tiles read a panel."""
+        facts, last = self.facts, self.terms[-1]
+        are_lanes = self.panel.step(last) == 1 and facts.sizes[last] % facts.lanes == 0
+        is_long = facts.stores[0].step(self.lanes) == 1 or facts.iterations(self.terms) >= 2 * facts.lanes
+        return facts.sizes[self.lanes] >= facts.lanes and not are_lanes and is_long and self.readers(tile) >= _READERS
 
     def speed_along(self) -> float:
         """Of a tile whose lanes are places along the line, with what is read at every step of the sum."""
@@ -141,7 +158,12 @@ class _Window:
         load = _GATED if self.moving.is_gated else 2.0
         load *= 1.0 if abs(self.moving.step(self.along) or 0) == 1 else facts.lanes / 2
         cycles = max(vectors * rows / 2, (vectors * rows + rows + vectors * load) / _ISSUED)
-        return vectors * rows / cycles * size / (blocks * facts.lanes)
+        return vectors * rows / cycles * _used(size, facts.lanes)
+
+
+def _used(size: int, each: int) -> float:
+    """The part of blocks of a loop that its iterations fill."""
+    return size / (-(-size // each) * each)
 
 
 def window_schedule(facts: Facts) -> Schedule | None:
@@ -155,8 +177,6 @@ def window_schedule(facts: Facts) -> Schedule | None:
     blocks, shared = _in_blocks(schedule, window)
     if blocks or is_moved:
         window = _find(analyze(schedule.ast, facts.target), window.lanes)
-    if not blocks and not (window is not None and window.is_copied):
-        return None
     return schedule if window is not None and _tiled(schedule, window, blocks, shared) else None
 
 
@@ -170,7 +190,8 @@ def _tiled(schedule: Schedule, window: _Window, blocks: Sequence[str], shared: S
     tile = max(window.tiles(rows), key=window.speed, default=None)
     if tile is None or panel * tile.vectors > room:
         return False
-    if window.is_copied and window.speed(tile) <= window.speed_along():
+    is_better = window.speed(tile) > window.speed_along() and (window.is_copied or window.pays(tile))
+    if not is_better and (window.is_copied or not blocks):
         return False
     fits_panel = panel * vectors <= room
     down = [] if window.down is None or rows < 2 else [window.down]
@@ -244,10 +265,10 @@ def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
         if lines and lines[0][0] in group.around:
             return _Window(facts, moving, panel, lane, lines, group.loops)
         rows = [name for name in facts.outputs if name in moving.steps and name not in panel.steps]
-        if rows and moving.step(group.loops[-1]) == 1 and not moving.is_gated:
-            row = max(rows, key=lambda name: facts.sizes[name])
+        if rows and moving.step(group.loops[-1]) == 1:
+            row = max(rows, key=lambda name: (facts.sizes[name], -abs(moving.step(name) or 0)))
             found.append(_Window(facts, moving, panel, lane, [(row, group.loops[-1])], group.loops, is_copied=False))
-    return min(found, key=lambda window: facts.sizes[window.lanes], default=None)
+    return max(found, key=lambda window: max(map(window.speed, window.tiles(1)), default=0), default=None)
 
 
 def _lines(facts: Facts, moving: Access, without: Collection[str] = ()) -> list[tuple[str, str]]:

@@ -112,11 +112,11 @@ def layer_norm(x: UOp) -> UOp:
     return elementwise(Ops.DIV, centred, (variance + 1e-5).alu(Ops.SQRT))
 
 
-def convolution(x: UOp, w: UOp) -> UOp:
+def convolution(x: UOp, w: UOp, stride: int = 1) -> UOp:
     """Channels first: x (n, c, h, w), w (o, c, k, k)."""
     n, c = x.shape[:2]
     o, _, k, _ = w.shape
-    views = window(window(x, 2, k), 3, k)  # type: ignore[arg-type]
+    views = window(window(x, 2, k, stride), 3, k, stride)  # type: ignore[arg-type]
     oh, ow = views.shape[2], views.shape[3]
     left = reshape(views, (n, 1, c, oh, ow, k, k))
     right = reshape(w, (1, o, c, 1, 1, k, k))

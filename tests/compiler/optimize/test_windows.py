@@ -56,7 +56,20 @@ def test_few_channels_do_not_fill_lanes() -> None:
     assert "vectorize i1 16" not in chosen(convolution(data(0, 2, 16, 34, 34), data(1, 2, 16, 3, 3)))
 
 
+def test_windows_that_do_not_overlap_read_their_rows_as_they_lie() -> None:
+    found = chosen(convolution(data(0, 8, 32, 32, 32), data(1, 64, 32, 2, 2), stride=2))
+    assert found[:3] == ["vectorize i1 16", "unroll i1 4", "unroll i3 4"]
+    assert "stage 2 k0 k1 k2 i1.u i1.v" in found
+    few = chosen(convolution(data(0, 8, 32, 32, 32), data(1, 6, 32, 2, 2), stride=2))
+    assert "vectorize i1 16" not in few  # they do not fill lanes
+    short = chosen(convolution(data(0, 4, 3, 28, 28), data(1, 64, 3, 2, 2), stride=2))
+    assert "vectorize i1 16" not in short  # results turn
+
+
 CASES = [
+    ((2, 8, 17, 17), (32, 8, 2, 2), {"stride": 2, "padding": 1}),
+    ((3, 8, 15, 14), (20, 8, 2, 2), {"stride": 2}),
+    ((2, 3, 20, 20), (48, 3, 4, 4), {"stride": 4, "padding": 2}),
     ((2, 8, 12, 12), (16, 8, 3, 3), {"padding": 1}),
     ((1, 3, 17, 13), (20, 3, 3, 3), {"padding": 1}),
     ((2, 8, 12, 12), (32, 8, 3, 3), {"stride": 2, "padding": 1}),
