@@ -22,6 +22,7 @@ __all__ = ["CompilerProcess", "Emitter", "serve"]
 
 _IDLE_S: Final = 30.0
 _LEVEL: Final = 2  # of the code generator; for what the others would give see docs/compile-time.md
+_FOLDS_MASKED_LOADS: Final = (22,)  # from here on that pass folds them into permutations, which read lanes that are off
 
 
 class Emitter:
@@ -31,6 +32,8 @@ class Emitter:
         self.binding: Any = importlib.import_module("llvmlite.binding")  # it carries no types
         self.binding.initialize_native_target()
         self.binding.initialize_native_asmprinter()
+        if self.binding.llvm_version_info >= _FOLDS_MASKED_LOADS:
+            self.binding.set_option("kernmill", "--disable-peephole")
         self.machines: dict[tuple[str, str, int], Any] = {}
 
     def parse(self, text: str, cpu: str, features: str, level: int = _LEVEL) -> tuple[Any, Any]:
