@@ -345,6 +345,7 @@ def test_index_add_keeps_the_dtype() -> None:
     small = Tensor([1, 2], dtypes.int8)
     same(small.index_add(0, index, Tensor([1, 1, 1], dtypes.int8), alpha=2), np.array([3, 6], np.int8))
     same(small.half().index_add(0, index, Tensor.ones(3), alpha=0.5), np.array([1.5, 3], np.float16))
-    for given, alpha in ((Tensor([1, 1, 1]), 1.5), (Tensor([1, 1, 1]), np.float32(0.5)), (Tensor([1.0, 1.0, 1.0]), 1)):
+    half: Any = np.float32(0.5)  # neither a Python float nor an int
+    for given, alpha in ((Tensor([1, 1, 1]), 1.5), (Tensor([1, 1, 1]), half), (Tensor([1.0, 1.0, 1.0]), 1)):
         with pytest.raises(DTypeError, match=r"index_add: .* do not go into a int8 tensor. Cast one of them."):
             small.index_add(0, index, given, alpha=alpha)
