@@ -25,7 +25,7 @@ __all__ = [
     "llvm_version",
 ]  # fmt: skip
 
-_FORMAT = 3  # raise it when the same text and host would give other bytes for a reason in this file
+_FORMAT = 4  # raise it when the same text and host would give other bytes for a reason in this file
 _lock = process_lock()  # llvmlite has one global lock anyway
 _process: CompilerProcess | None = None
 

@@ -22,7 +22,7 @@ __all__ = ["CompilerProcess", "Emitter", "serve"]
 
 _IDLE_S: Final = 30.0
 _LEVEL: Final = 2  # of the code generator; for what the others would give see docs/compile-time.md
-_FOLDS_MASKED_LOADS: Final = (22,)  # from here on that pass folds them into permutations, which read lanes that are off
+_FOLDS_MASKED_LOADS: Final = (22,)  # from here on that pass moves them into permutations, which read all lanes
 
 
 class Emitter:
@@ -32,8 +32,6 @@ class Emitter:
         self.binding: Any = importlib.import_module("llvmlite.binding")  # it carries no types
         self.binding.initialize_native_target()
         self.binding.initialize_native_asmprinter()
-        if self.binding.llvm_version_info >= _FOLDS_MASKED_LOADS:
-            self.binding.set_option("kernmill", "--disable-peephole")
         self.machines: dict[tuple[str, str, int], Any] = {}
 
     def parse(self, text: str, cpu: str, features: str, level: int = _LEVEL) -> tuple[Any, Any]:
@@ -43,6 +41,9 @@ class Emitter:
             target = self.binding.Target.from_triple(self.binding.get_process_triple())
             machine = target.create_target_machine(cpu, features, level, "pic", "default")
             self.machines[cpu, features, level] = machine
+        if self.binding.llvm_version_info >= _FOLDS_MASKED_LOADS:
+            is_off = str("llvm.masked.load" in text).lower()
+            self.binding.set_option("kernmill", f"--disable-peephole={is_off}")
         module = self.binding.parse_assembly(text)
         module.verify()
         module.triple = machine.triple
