@@ -46,6 +46,7 @@ _SHORT_BLOCK = 32  # rows; the sums of fewer are soon there again, so that block
 _PAGE = 4096  # bytes of each row of a matrix that are read before the next rows are
 _PACKING_COST = 2.5  # of gathering a value into a panel, in uses of it from there
 _TURNING_COST = 1.5  # and where blocks of them turn in registers
+_CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
 _PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
 _SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
@@ -137,7 +138,9 @@ def _lane_loop(facts: Facts, main: Group | None) -> str | None:
         score = 4.0 * (_packed_cost(facts, main, name) if main else waste * _cost(touched, name))
         score += (waste - 1) * (_WASTE if main and is_output and len(main.loads) > 1 else 2) - place * 0.01
         if main is not None:  # what is done once for each result is little of a long sum
-            once = _FOLD_COST / facts.iterations(main.loops)
+            once, widest = _FOLD_COST / facts.iterations(main.loops), max((a.size_bytes for a in main.loads), default=0)
+            if is_output:  # its lanes are multiplied by single values, and each is converted by itself
+                score += _CONVERTING_COST * sum(a.size_bytes < widest and not a.moves(name) for a in main.loads)
             score += min(2.0, once) * _cost(facts.stores, name) if is_output else 0.25 + once
         scores[name] = score
     return min(scores, key=lambda name: scores[name], default=None)

@@ -9,6 +9,7 @@ import pytest
 
 from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
 from kernmill.ir import (
+    DType,
     Ops,
     Target,
     UOp,
@@ -357,6 +358,13 @@ def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -
     assert verbs["vectorize"][0] == "k0"
     assert verbs["order"] == (("i1", "i0") if rows == 16 else ("i1", "k0", "i0"))
     assert verbs["thread"] == ("i1",)
+
+
+@pytest.mark.parametrize(("kind", "lanes"), [(dtypes.float16, "i1"), (dtypes.float32, "i0")])
+def test_the_operand_that_is_converted_is_lanes(kind: DType, lanes: str) -> None:
+    """Each of its values would be converted by itself: a prompt through float16 weights took 1.16 times as long."""
+    weight = permute(data(1, 4864, 896, dtype=kind), (1, 0)).cast(dtypes.float32)
+    assert chosen(matmul(data(0, 64, 896), weight))["vectorize"] == [(lanes, "16")]
 
 
 @pytest.mark.parametrize(("rows", "terms", "verb"), [
