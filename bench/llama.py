@@ -180,13 +180,15 @@ def verdicts(line: Line) -> list[str]:
     makes = line.test.startswith("tg")
     wanted = GOALS.get(line.mix, _NEVER_SLOWER)[0 if makes else 1] if line.threads == 1 or not makes else 1.0
     found = ratios(line.kernmill, line.llama).median
-    said = [f"{digits(wanted)}x: {'met' if found >= wanted else f'short by {100 * (1 - found / wanted):.2g}%'}"]
+    said = [f"{digits(wanted)}x: {_verdict(found, wanted)}"]
     if makes:
         share = ratios(line.kernmill, line.ceiling).median
-        said.append(
-            f"{_SHARE:.0%} of reading: {'met' if share >= _SHARE else f'short by {100 * (1 - share / _SHARE):.2g}%'}"
-        )
+        said.append(f"{_SHARE:.0%} of reading: {_verdict(share, _SHARE)}")
     return said
+
+
+def _verdict(found: float, wanted: float) -> str:
+    return "met" if found >= wanted else f"short by {100 * (1 - found / wanted):.2g}%"
 
 
 def markdown(facts: dict[str, Any], shape: str, lines: Sequence[Line]) -> str:

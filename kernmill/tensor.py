@@ -118,7 +118,7 @@ class Conversions(Casting):
                 "gave: two uint32."
             )
         cls._go_on(device, state.tolist())
-        state.realize()
+        state.realize()  # and with it what waits to be written
 
     def _settle(self, node: UOp) -> None:
         """After realizing: keep the memory, and the history only where backward() may ask for it."""

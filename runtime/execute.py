@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kernmill.ir import (
-    Copy,
     DType,
     IndexRangeError,
     Kernel,
@@ -189,11 +188,12 @@ class _Run:
         for _, group in itertools.groupby(pairs, lambda pair: pair[0].device if isinstance(pair[0], Kernel) else None):
             batch: list[tuple[Kernel, Call]] = []
             for item, program in group:
-                if program is not None and isinstance(item, Kernel):
+                if isinstance(item, Kernel):
+                    assert program is not None
                     values = tuple([self.variables[name] for name, _, _ in item.variables])
                     call = Call(program, tuple([buffers[n] for n in item.buffers]), values, program.threads)
                     batch.append((item, call))
-                elif isinstance(item, Copy):
+                else:
                     copy_between(buffers[item.target], buffers[item.source])
                     if record is not None:
                         record.add_copy(buffers[item.target], buffers[item.source])

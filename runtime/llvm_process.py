@@ -22,7 +22,7 @@ __all__ = ["CompilerProcess", "Emitter", "serve"]
 
 _IDLE_S: Final = 30.0
 _LEVEL: Final = 2  # of the code generator; for what the others would give see docs/compile-time.md
-_FOLDS_MASKED_LOADS: Final = (22,)  # from here on that pass moves them into permutations, which read all lanes
+_FOLDS_MASKED_LOADS: Final = (22,)  # LLVM whose peephole pass moves them into permutations, which read all lanes
 
 
 class Emitter:

@@ -213,7 +213,8 @@ def filled(numbers: Sequence[float], indent: str) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` reads no further: end, without a traceback
+    if hasattr(signal, "SIGPIPE"):  # `| head` reads no further: end, without a traceback
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     if "--write" in sys.argv:
         FILE.write_text(text(), encoding="utf-8")
     else:

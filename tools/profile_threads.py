@@ -152,5 +152,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` reads no further: end, without a traceback
+    if hasattr(signal, "SIGPIPE"):  # `| head` reads no further: end, without a traceback
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     main()

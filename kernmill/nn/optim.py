@@ -141,8 +141,7 @@ class SGD(Optimizer):
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        if self.weight_decay:
-            grad = grad + now * self.weight_decay
+        grad = _decayed(grad, now, self.weight_decay)
         changed = []
         if self.momentum:
             velocity = self.velocity[i].detach() * self.momentum + grad
@@ -199,8 +198,8 @@ class Adam(Optimizer):
         now, lr = parameter.detach(), self._rate(parameter)
         if self.weight_decay and self.is_decoupled:
             now = now * (1 - lr * self.weight_decay)
-        elif self.weight_decay:
-            grad = grad + now * self.weight_decay
+        else:
+            grad = _decayed(grad, now, self.weight_decay)
         first, second = self.betas
         self.mean[i].assign(self.mean[i].detach() * first + grad * (1 - first))
         self.square[i].assign(self.square[i].detach() * second + grad * grad * (1 - second))
@@ -248,8 +247,7 @@ class RMSprop(Optimizer):
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        if self.weight_decay:
-            grad = grad + now * self.weight_decay
+        grad = _decayed(grad, now, self.weight_decay)
         changed = [self.square[i].assign(self.square[i].detach() * self.alpha + grad * grad * (1 - self.alpha))]
         move = grad / (self.square[i].detach().sqrt() + self.eps)
         if self.momentum:
@@ -284,11 +282,15 @@ class Adagrad(Optimizer):
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        if self.weight_decay:
-            grad = grad + now * self.weight_decay
+        grad = _decayed(grad, now, self.weight_decay)
         self.square[i].assign(self.square[i].detach() + grad * grad)
         parameter.assign(now - self._rate(parameter) * (grad / (self.square[i].detach().sqrt() + self.eps)))
         return [self.square[i]]
+
+
+def _decayed(grad: Tensor, now: Tensor, weight_decay: float) -> Tensor:
+    """The gradient with that of a penalty on large parameters."""
+    return grad + now * weight_decay if weight_decay else grad
 
 
 @with_sentences

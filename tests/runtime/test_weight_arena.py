@@ -149,15 +149,21 @@ def test_a_device_with_other_memory_gives_its_own(monkeypatch: pytest.MonkeyPatc
     assert all(buffer.whole is buffer for buffer in buffers)
 
 
-@needs_pages
-def test_what_is_full_or_closed_may_become_large_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    advised: list[int] = []
+@pytest.fixture
+def advised(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the system is told about pages, from now on."""
+    found: list[int] = []
 
     def advise(block: Any, advice: int, *_: int) -> bool:
-        advised.append(advice)
+        found.append(advice)
         return True
 
     monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
+    return found
+
+
+@needs_pages
+def test_what_is_full_or_closed_may_become_large_pages(advised: list[int]) -> None:
     arena = WeightArena("LLVM")
     kept = [arena.buffer(dtypes.uint8, 1000), arena.buffer(dtypes.uint8, 80 * MB)]
     assert advised.count(module._ORDINARY) == len(kept)
@@ -211,15 +217,8 @@ def test_pages_go_to_the_system_and_not_to_whoever_asks_next(monkeypatch: pytest
 
 @needs_pages
 @pytest.mark.parametrize("is_closed", [True, False])
-def test_a_block_that_comes_back_gets_large_pages_again(is_closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_that_comes_back_gets_large_pages_again(is_closed: bool, advised: list[int]) -> None:
     """An arena dropped without close left its block with ordinary pages, to whoever asked for that size next."""
-    advised: list[int] = []
-
-    def advise(block: Any, advice: int, *_: int) -> bool:
-        advised.append(advice)
-        return True
-
-    monkeypatch.setattr("kernmill.runtime.allocator.Block.advise", advise)
     arena = WeightArena("LLVM")
     buffer = arena.buffer(dtypes.uint8, 1000)
     if is_closed:
