@@ -17,7 +17,7 @@ from functools import cache, cached_property
 from math import prod
 from typing import Any, NamedTuple
 
-from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, debug, process_lock, setting
+from kernmill.ir import CompileError, DeviceError, DType, Op, Target, UOp, before_forks, debug, process_lock, setting
 from kernmill.renderers import Renderer
 
 from .allocator import Block, HostAllocator
@@ -314,7 +314,7 @@ def canonical_name(name: str) -> str:
     base, _, index = name.upper().partition(":")
     number: int | None = int(index) if index.isdigit() else None
     if index and number is None and base in device_names():
-        number = _device_class(base).index_of(name.partition(":")[2])
+        number = _device_class(base, base).index_of(name.partition(":")[2])
     if not base or (index and number is None):
         raise DeviceError(f"device {name!r}: a device is named like LLVM or LLVM:1.")
     return f"{base}:{number}" if number else base
@@ -322,7 +322,7 @@ def canonical_name(name: str) -> str:
 
 def device_indices(base: str) -> list[int]:
     """The devices of a kind that are there. Raises DeviceError where none can be found, with the reason."""
-    return _device_class(base).devices()
+    return _device_class(base, base).devices()
 
 
 def get_device(name: str | None = None) -> Device:
@@ -355,8 +355,7 @@ def _open_device(name: str) -> Device:
     return device
 
 
-def _device_class(base: str, name: str = "") -> type[Device]:
-    name = name or base
+def _device_class(base: str, name: str) -> type[Device]:
     builtin = f"ops_{base.lower()}"
     if os.path.exists(os.path.join(os.path.dirname(__file__), f"{builtin}.py")):
         module, attribute = f"kernmill.runtime.{builtin}", f"{base.capitalize()}Device"
@@ -366,7 +365,8 @@ def _device_class(base: str, name: str = "") -> type[Device]:
             raise DeviceError(f"device {name!r}: there is no such device. Devices here: {', '.join(known)}.")
         module, _, attribute = known[base].partition(":")
     try:
-        loaded = importlib.import_module(module)
+        with before_forks():
+            loaded = importlib.import_module(module)
     except ImportError as error:
         raise DeviceError(
             f"device {name!r}: {module} cannot be imported ({error}). Install what it needs, or choose another device."

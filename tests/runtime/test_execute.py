@@ -115,6 +115,33 @@ def test_a_child_forked_while_another_thread_realizes_works(tmp_path: Path) -> N
     assert run("from kernmill import Tensor" + BUSY, tmp_path / "cache")[0].strip() == str([0] * 8)
 
 
+OPENING = """
+import faulthandler, os, sys, threading, time
+class Slow:
+    begun = threading.Event()
+    def find_spec(self, name, path, target=None):
+        if name.startswith("kernmill.runtime.ops_"):
+            self.begun.set()
+            time.sleep(0.3)
+sys.meta_path.insert(0, Slow())
+other = threading.Thread(target=lambda: Tensor.ones(3).sum().item())
+other.start()
+Slow.begun.wait()
+child = os.fork()
+if child == 0:
+    faulthandler.dump_traceback_later(20, exit=True)
+    os._exit(int(Tensor.ones(5).sum().item()) != 5)
+other.join()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_while_another_thread_imports_the_device_works(tmp_path: Path) -> None:
+    """It once waited for Python's lock of the module that the other thread was importing."""
+    assert run("from kernmill import Tensor" + OPENING, tmp_path / "cache")[0].strip() == "0"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_child_works(tmp_path: Path) -> None:
     """The pool's threads are not copied by a fork; a child makes its own."""
