@@ -34,9 +34,8 @@ def estimate(ast: UOp) -> Estimate:
         times = prod(iterations(loop) for loop in max((paths[r] for r in node.ranges), key=len, default=()))
         if node.op in (Ops.LOAD, Ops.STORE):
             param = node.src[0].src[0]
-            if param.op is not Ops.PARAM:
-                continue
-            touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
+            if param.op is Ops.PARAM:
+                touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
         elif node.op.is_elementwise and not node.dtype.is_index:
             flops += times if node.dtype.is_float else 0
             steps += times * node.op.cost

@@ -84,9 +84,8 @@ def _close(node: UOp) -> UOp:
     values = [copy for value in head for copy in _copies(value, repeated)]
     groups = _kind(rest, AxisKind.RFACTOR)
     loops = tuple(r for r in rest if r not in groups)
-    op = node.arg[0]
     several = zip(*(_copies(value, groups) for value in values), strict=True)
-    parts = [_reduce(node, list(part), loops) for part in several]
+    op, parts = node.arg[0], [_reduce(node, list(part), loops) for part in several]
     while len(parts) > 1:
         parts = [a.alu(op, b) for a, b in zip(parts[::2], parts[1::2], strict=False)] + parts[len(parts) // 2 * 2 :]
     return parts[0]

@@ -82,14 +82,11 @@ def walked(loops: Iterable[UOp]) -> list[UOp]:
 
 
 def _place(ranges: frozenset[UOp], paths: dict[UOp, Path]) -> Path:
-    deepest: Path = ()
     around = walked(ranges)
     for loop in around:
-        path = paths.get(loop)
-        if path is None:
+        if loop not in paths:
             raise InternalError(f"linearize: a value stands in the loop {loop.arg}, which nothing opens")
-        if len(path) > len(deepest):
-            deepest = path
+    deepest: Path = max((paths[loop] for loop in around), key=len, default=())
     for loop in around:
         if paths[loop] != deepest[: len(paths[loop])]:
             names = " ".join(sorted(str(r.arg[0]) for r in ranges))
@@ -109,21 +106,15 @@ def _emit(
     needs: list[set[int]] = [set() for _ in members]
     for node, number in owner.items():
         needs[number].update([n for s in node.src if (n := owner.get(s, number)) != number])
-    for number, member in enumerate(members):
-        if not isinstance(member, UOp):
-            needs[number].update([n for s in member[-1].src if (n := owner.get(s, number)) != number])
     users: list[list[int]] = [[] for _ in members]
     for number, needed in enumerate(needs):
         for n in needed:
             users[n].append(number)
     missing = [len(needed) for needed in needs]
     level = _levels(members, needs, side_by_side)
-    ready = [(_rank(members[n]), level[n], n) for n in range(len(members)) if not missing[n]]
-    ready.sort()
-    done = 0
+    ready = sorted((_rank(members[n]), level[n], n) for n in range(len(members)) if not missing[n])
     while ready:
         _, _, number = heappop(ready)
-        done += 1
         member = members[number]
         if isinstance(member, UOp):
             out.append(member)
@@ -136,7 +127,7 @@ def _emit(
             missing[user] -= 1
             if not missing[user]:
                 heappush(ready, (_rank(members[user]), level[user], user))
-    if done != len(members):
+    if any(missing):
         raise InternalError(f"linearize: a block in {[r.arg[0] for r in path]} waits for itself")
 
 
@@ -189,6 +180,7 @@ def _rank(member: UOp | Path) -> int:
 
 
 def _inside(path: Path, blocks: dict[Path, list[UOp]], children: dict[Path, list[Path]]) -> Iterable[UOp]:
+    yield path[-1]
     yield from blocks.get(path, ())
     for child in children.get(path, ()):
         yield from _inside(child, blocks, children)

@@ -18,11 +18,9 @@ __all__ = ["merge_loops"]
 
 def merge_loops(ast: UOp) -> UOp:
     """The kernel with as few loops as its indices allow."""
-    while True:
-        pair = next((p for p in _neighbours(ast) if _mergeable(ast, *p)), None)
-        if pair is None:
-            return ast
+    while pair := next((p for p in _neighbours(ast) if _mergeable(ast, *p)), None):
         ast = _merge(ast, *pair)
+    return ast
 
 
 def _neighbours(ast: UOp) -> list[tuple[UOp, UOp]]:
@@ -64,13 +62,9 @@ def _merge(ast: UOp, a: UOp, b: UOp) -> UOp:
     for node in ast.toposort():
         src = tuple(done.get(s, s) for s in node.src)
         if node.op is Ops.INDEX:
-            shared, offset = linear(node.src[1])
-            terms = dict(shared)
-            step = terms.pop(b, 0)
-            terms.pop(a, None)
-            if step:
-                terms[loop] = step
-            index = from_linear({done.get(atom, atom): k for atom, k in terms.items()}, offset, node.src[1].dtype)
+            terms, offset = linear(node.src[1])
+            moved = {done.get(atom, atom): k for atom, k in terms.items() if atom not in (a, b)}
+            index = from_linear(moved | ({loop: terms[b]} if terms.get(b) else {}), offset, node.src[1].dtype)
             src = (src[0], index, *src[2:])
         elif a in node.src and (closed_ranges(node) or node.op is Ops.LOCAL):
             src = tuple(loop if s is a else done.get(s, s) for s in node.src if s is not b)

@@ -21,7 +21,7 @@ from .lower.find_mmas import find_mmas
 from .lower.find_tables import find_tables
 from .lower.insert_prefetches import insert_prefetches
 from .lower.lower_index import lower_index
-from .lower.lower_reduces import lower_reduces
+from .lower.lower_reduces import lower_reduces, nest_sums
 from .lower.scalarize_gathers import scalarize_gathers
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
@@ -109,16 +109,10 @@ def lower(
         ast = step.run(ast, target)
         if is_checked:
             verify(ast, step.stage, step.name)
-    uops = place_barriers(linearize(ast, target.vector_registers // 2))
+    uops = place_barriers(nest_sums(linearize(ast, target.vector_registers // 2)))
     named = {(u.op, u.arg) for u in uops if u.op in (Ops.PARAM, Ops.VARIABLE)}
-    uops = [  # an argument that turned out to be unused is still passed
-        *(
-            u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype)
-            for u in arguments
-            if (u.op, u.arg) not in named
-        ),
-        *uops,
-    ]
+    unused = [u for u in arguments if (u.op, u.arg) not in named]  # still passed
+    uops = [*(u.replace(dtype=dtypes.int64 if u.op is Ops.VARIABLE else u.dtype) for u in unused), *uops]
     if is_checked:
         verify(uops, Stage.LINEAR, "linearize")
     return uops

@@ -54,10 +54,8 @@ class Places:
 
 def flat_index(index: tuple[UOp, ...], shape: Shape) -> UOp:
     """The row-major position of a place."""
-    total = index_const(0)
-    for i, stride in zip(index, row_strides(shape), strict=True):
-        total = total + i * stride
-    return simplify(total)
+    terms = (i * stride for i, stride in zip(index, row_strides(shape), strict=True))
+    return simplify(sum(terms, index_const(0)))
 
 
 def _moved(node: UOp, use: Use) -> tuple[tuple[UOp, ...], UOp]:
@@ -116,13 +114,10 @@ def _regrouped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]
         return list(index)
     flat = flat_index(index, shape)
     result: list[UOp] = []
-    strides = row_strides(source)
-    for axis, (size, stride) in enumerate(zip(source, strides, strict=True)):
-        if size == 1:
-            result.append(index_const(0))
-            continue
+    for axis, (size, stride) in enumerate(zip(source, row_strides(source), strict=True)):
         place = flat // stride if stride != 1 else flat
-        result.append(simplify(place if all(s == 1 for s in source[:axis]) else place % size))
+        place = place if all(s == 1 for s in source[:axis]) else place % size
+        result.append(index_const(0) if size == 1 else simplify(place))
     return result
 
 

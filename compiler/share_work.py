@@ -99,12 +99,10 @@ def _dealt(node: UOp, group: int, number: int) -> UOp:
         place = loops[1] * group + item
     is_whole = rounds == 1 or total % group == 0
     here, there = _digits(dealt, place), _digits(dealt, place if is_whole else place.alu(Ops.MIN, total - 1))
-    new: list[UOp] = []
+    limit, new = None if is_whole else place < total, list[UOp]()
     for store in effects:
-        target = substitute(store.src[0], here)
-        new.append(
-            store.replace(src=(target if is_whole else gated(target, place < total), substitute(store.src[1], there)))
-        )
+        target = gated(substitute(store.src[0], here), limit)
+        new.append(store.replace(src=(target, substitute(store.src[1], there))))
     return node.replace(src=(node.src[0], *new, *loops, *(loop for loop in closed if loop not in dealt)))
 
 

@@ -17,8 +17,6 @@ __all__ = ["split_reduces"]
 
 _PARTS = 64  # partial results per output
 _MIN_INNER = 2048  # elements folded into one partial result, at least
-_MOST_INNER = 1 << 20  # and at most, while the parts do not become too many: float32 counts to 2**24
-_MOST_PARTS = 1 << 14
 _MAX_OUTPUTS = 16  # with more outputs than this there are rows enough already
 
 
@@ -39,8 +37,7 @@ def _split(node: UOp, new: UOp) -> UOp:
         return new
     kept = [axis for axis in range(len(source.shape)) if axis not in axes]
     apart = permute(source, [*kept, *axes])
-    parts = min(_MOST_PARTS, max(_PARTS, length // _MOST_INNER))
-    first, *others = apart.shape[len(kept) :]
+    parts, (first, *others) = _PARTS, apart.shape[len(kept) :]
     whole = next((n for n in (*range(parts, 2 * parts), *range(parts, parts // 2, -1)) if first % n == 0), 0)
     if whole:  # axes that do not lie one behind the other stay apart
         parts = whole
@@ -58,8 +55,5 @@ def _split(node: UOp, new: UOp) -> UOp:
 def _padded(flat: UOp, op: Op, length: int, wanted: int) -> UOp:
     """More elements at the end of axis 1 that do not change the result."""
     padded = pad(flat, ((0, 0), (0, wanted - length)))
-    neutral = neutral_element(op, flat)
-    if op in (Ops.ADD, Ops.OR, Ops.XOR):
-        return padded
     inside = expand(reshape(iota(wanted) < length, (1, wanted)), padded.shape)
-    return inside.where(padded, neutral)
+    return padded if op in (Ops.ADD, Ops.OR, Ops.XOR) else inside.where(padded, neutral_element(op, flat))

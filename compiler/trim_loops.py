@@ -40,7 +40,8 @@ def trim_loops(ast: UOp) -> UOp:
         seen.add(node)
         for loop in closed_ranges(node):
             is_fixed = loop in together or loop.arg[1] != AxisKind.REDUCE or not loop.src[0].is_const
-            if is_fixed or loop.src[0].arg < 2 or iterations(loop) * _copies(node) < _LEAST:
+            copies = prod(iterations(r) for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL)
+            if is_fixed or loop.src[0].arg < 2 or iterations(loop) * copies < _LEAST:
                 continue
             around = set(paths[loop][:-1])
             if loop in limits or any(later not in seen for later in closers[loop]):
@@ -59,17 +60,12 @@ def trim_loops(ast: UOp) -> UOp:
     return simplify(substitute(ast, table))
 
 
-def _copies(node: UOp) -> int:
-    return prod(iterations(r) for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL)
-
-
 def gate_of(node: UOp) -> UOp | None:
     """The condition outside which a REDUCE folds nothing but neutral elements."""
     value = node.src[0]
     if node.arg[1] != 1 or value.op is not Ops.WHERE:
         return None
-    neutral = neutral_element(node.arg[0], value)
-    return value.src[0] if value.src[2] is neutral else None
+    return value.src[0] if value.src[2] is neutral_element(node.arg[0], value) else None
 
 
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:

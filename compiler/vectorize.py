@@ -38,9 +38,7 @@ def _vector(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
         return _close(node, src)
     if node.op is Ops.INDEX:
         return _place(node, src, done)
-    if src == node.src:
-        return node
-    if node.op is Ops.MMA:
+    if src == node.src or node.op is Ops.MMA:
         return node.replace(src=src)
     lanes = max(s.dtype.lanes for s in src)
     if node.op is Ops.LOAD:
@@ -68,15 +66,13 @@ def _place(node: UOp, src: tuple[UOp, ...], done: dict[UOp, UOp]) -> UOp:
         return node.replace(src=src)
     lanes = int(loop.src[0].arg)
     gate = tuple(spread(g, lanes) for g in src[2:])
-    if loop not in node.src[1].ranges:  # one place for all lanes, behind a gate that differs
-        return node.replace(src=(src[0], spread(src[1], lanes), *gate))
     terms, offset = linear(node.src[1])
     apart = {atom for atom in terms if loop in atom.ranges}
     if apart == {loop} and terms[loop] == 1:
         rest = {done.get(atom, atom): k for atom, k in terms.items() if atom is not loop}
         first = simplify(from_linear(rest, offset, node.src[1].dtype))
         return node.replace(dtype=node.dtype.vec(lanes), src=(src[0], first, *gate))
-    return node.replace(src=(src[0], spread(src[1], lanes), *gate))
+    return node.replace(src=(src[0], spread(src[1], lanes), *gate))  # or one place, behind a gate that differs
 
 
 def _close(node: UOp, src: tuple[UOp, ...]) -> UOp:
@@ -87,9 +83,7 @@ def _close(node: UOp, src: tuple[UOp, ...]) -> UOp:
     loops = tuple(new for old, new in zip(closed, src[first:], strict=True) if old is not lanes_loop)
     if node.op is Ops.AFTER:
         return node.replace(src=(*src[:first], *loops))
-    lanes = max(v.dtype.lanes for v in src[:first])
-    if lanes_loop is not None:
-        lanes = int(lanes_loop.src[0].arg)
+    lanes = max(v.dtype.lanes for v in src[:first]) if lanes_loop is None else int(lanes_loop.src[0].arg)
     values = tuple(spread(v, lanes) for v in src[:first])
     op = node.arg[0]
     if loops or not closed:

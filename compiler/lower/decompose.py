@@ -41,10 +41,7 @@ def _safe_shift(u: UOp) -> UOp | None:
         return None
     inside = (by >= 0) & (by < bits)
     shifted = value.alu(u.op, by & (bits - 1))  # inside the word for every by, as its bounds show
-    if u.op is Ops.SHR and value.dtype.min != 0:
-        filled = value.alu(Ops.SHR, bits - 1)
-        return inside.where(shifted, filled)
-    return inside.where(shifted, 0)
+    return inside.where(shifted, value.alu(Ops.SHR, bits - 1) if u.op is Ops.SHR and value.dtype.min != 0 else 0)
 
 
 def _float_to_int(u: UOp) -> UOp | None:

@@ -44,13 +44,10 @@ def _by_depth(node: UOp, depth: Mapping[UOp, int]) -> UOp:
     for atom, factor in terms.items():
         level = max((depth.get(r, 0) for r in atom.ranges), default=-1)
         levels.setdefault(level, {})[atom] = factor
-    total: UOp | None = None
-    for level in sorted(levels):
-        part = from_linear(levels[level], 0, node.dtype)
-        total = part if total is None else total + part
-    if total is None:
-        return const(node.dtype, offset)
-    return total + offset if offset else total
+    parts = [from_linear(levels[level], 0, node.dtype) for level in sorted(levels)]
+    if offset or not parts:
+        parts.append(const(node.dtype, offset))
+    return sum(parts[1:], parts[0])
 
 
 def _lane_compare(node: UOp) -> UOp:

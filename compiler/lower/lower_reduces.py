@@ -8,11 +8,19 @@ chain of them. Tests: tests/compiler/lower/test_lower_reduces.py.
 
 from __future__ import annotations
 
-from kernmill.ir import Op, Ops, Target, UOp, closed_ranges, dtypes, with_sources
+from collections.abc import Sequence
+from functools import reduce
+from math import prod
+
+from kernmill.ir import AxisKind, Op, Ops, Target, UOp, closed_ranges, const, dtypes, with_sources
 
 from ..kernel import conjuncts, neutral_element
 
-__all__ = ["lower_reduces", "without_mask"]
+__all__ = ["lower_reduces", "nest_sums", "without_mask"]
+
+_BLOCK = 64  # terms of a short sum, about: an addition and the end of a loop more are little beside them
+_MOST_SUMS = 8  # in one loop: so many accumulators a plain sum has, tiles of products have more
+_FLOATS = (dtypes.float32, dtypes.float64)  # half types are sums of these
 
 
 def lower_reduces(ast: UOp, target: Target) -> UOp:
@@ -40,16 +48,15 @@ def _is_short(u: UOp) -> bool:
 def _accumulate(node: UOp, name: str, target: Target) -> UOp:
     op: Op = node.arg[0]
     loops = closed_ranges(node)
+
+    def add(total: UOp, value: UOp) -> UOp:
+        return _add(total, value, op, target)
+
     if not loops:
-        total = node.src[0]
-        for value in node.src[1:]:
-            total = _add(total, value, op, target)
-        return total
+        return reduce(add, node.src)
     around = sorted(node.ranges, key=lambda r: str(r.arg[0]))
     register = UOp(Ops.REG, node.dtype, (neutral_element(op, node), *around), name)
-    total = UOp(Ops.CARRY, node.dtype, (register, *loops))
-    for value in node.src[: node.arg[1]]:
-        total = _add(total, value, op, target)
+    total = reduce(add, node.src[: node.arg[1]], UOp(Ops.CARRY, node.dtype, (register, *loops)))
     return UOp(Ops.AFTER, node.dtype, (register, UOp(Ops.SET, dtypes.void, (register, total)), *loops), 1)
 
 
@@ -84,3 +91,56 @@ def _is_zero_outside(u: UOp, gate: UOp) -> bool:
     if u.op in (Ops.CAST, Ops.BROADCAST):
         return _is_zero_outside(u.src[0], gate.src[0] if gate.op is Ops.BROADCAST and u.op is Ops.BROADCAST else gate)
     return u.op is Ops.LOAD and {*conjuncts(gate)} <= {*conjuncts(u.src[0].gate)}
+
+
+def nest_sums(uops: list[UOp]) -> list[UOp]:
+    """The list with long sums of floats in levels: a large number forgets the ends of the small ones added to it.
+
+    In the list every value has its place, so the blocks of a loop stand where the loop did. Loops that end at a place
+    known only inside stay as they are. Figures: docs/decisions/0069-sums-of-sums.md.
+    """
+    sums: dict[tuple[UOp, ...], list[UOp]] = {}  # by their loops
+    for u in uops:
+        if u.op is Ops.AFTER and u.src[0].op is Ops.REG and u.dtype.scalar in _FLOATS and u.src[0].src[0].arg == 0:
+            sums.setdefault(closed_ranges(u), []).append(u)  # no other reduction starts with 0
+    for loops, totals in sums.items():
+        sizes = [r.src[0].arg if r.src[0].is_const and r.arg[1] == AxisKind.REDUCE else 0 for r in loops]
+        if prod(sizes) > 2 * _BLOCK and len(totals) <= _MOST_SUMS:
+            level = max(n for n in range(len(sizes)) if 2 * prod(sizes[n:]) >= _BLOCK)
+            return nest_sums(_nested(uops, totals, level, prod(sizes[level + 1 :])))
+    return uops
+
+
+def _nested(uops: list[UOp], totals: Sequence[UOp], level: int, inside: int) -> list[UOp]:
+    """The list in which a block of a loop, whose iterations add so many terms each, has accumulators of its own."""
+    loops = closed_ranges(totals[0])
+    loop = part = place = loops[level]
+    if (size := loop.src[0].arg) * inside > 2 * _BLOCK:
+        lengths = range(max(2, _BLOCK // 2 // inside), 2 * _BLOCK // inside)
+        block = min(lengths, key=lambda n: (size % n > 0, abs(n * inside - _BLOCK)))
+        last, whole = (size - 1) // block, const(loop.dtype, block)
+        outer = loop.replace(src=(const(loop.dtype, last + 1),), arg=(f"{loop.arg[0]}.o", *loop.arg[1:]))
+        length = outer.alu(Ops.LT, last).where(whole, size - last * block) if size % block else whole
+        part = loop.replace(src=(length,), arg=(f"{loop.arg[0]}.t", *loop.arg[1:]))
+        place = outer.alu(Ops.MUL, whole).alu(Ops.ADD, part)
+    head = place.toposort()
+    around = tuple(u for u in head if u.op is Ops.RANGE and u is not part)
+    new = {r: r.replace(src=(*r.src, *around), arg=f"{r.arg}.{loop.arg[0]}") for r in [u.src[0] for u in totals]}
+    at, first, end = head.index(part), uops.index(loop), uops.index(UOp(Ops.END, dtypes.void, (loop,)))
+    out = [*(u for u in head if u.op is Ops.CONST), *uops[:first], *head[:at], *new.values(), *head[at:]]
+
+    def moved(u: UOp) -> UOp:
+        here = (*around, part) if u.op in (Ops.REG, Ops.LOCAL, Ops.CARRY, Ops.AFTER) else (place,)
+        src = [x for s in u.src for x in (here if s is loop else (new.get(s, s),))]
+        return new.setdefault(u, with_sources(u, tuple(src)))
+
+    out += [*map(moved, uops[first + 1 : end]), UOp(Ops.END, dtypes.void, (part,))]
+    for u in totals:
+        register, step = u.src[:2]
+        done = UOp(Ops.AFTER, u.dtype, (new[register], new[step], part, *loops[level + 1 :]), 1)
+        so_far = UOp(Ops.CARRY, u.dtype, (register, *loops[:level], *around))
+        added = UOp(Ops.SET, dtypes.void, (register, so_far.alu(Ops.ADD, done)))
+        out += [done, so_far, added.src[1], added]
+        new |= {register: register, u: UOp(Ops.AFTER, u.dtype, (register, added, *loops[:level], *around), 1)}
+    out += [UOp(Ops.END, dtypes.void, (r,)) for r in around]
+    return list(dict.fromkeys([*out, *map(moved, uops[end + 1 :])]))

@@ -28,6 +28,12 @@ def test_a_long_sum_is_two_kernels() -> None:
     assert names(total(data(0, LONG), 0)) == ["sum_64_k2048", "sum_1_k64"]
 
 
+@pytest.mark.parametrize("length", [1 << 26, 1 << 30])
+def test_the_parts_do_not_become_more(length: int) -> None:
+    """How many terms a part may have is not asked here: nest_sums cuts its loop in blocks."""
+    assert names(total(data(0, length), 0)) == [f"sum_64_k{length // 64}", "sum_1_k64"]
+
+
 @pytest.mark.parametrize(("rows", "parts"), [(4096, 64), (1000, 100), (991, 64)])
 def test_axes_that_lie_apart_stay_loops_of_their_own(rows: int, parts: int) -> None:
     """As one they were walked by quotient and remainder, and lanes went over the parts: four times as long."""

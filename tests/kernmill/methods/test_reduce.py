@@ -215,3 +215,17 @@ def test_a_mean_of_what_is_not_nan_counts_beyond_its_dtype() -> None:
     same(Tensor(x).nanmean(), np.float16(0.5))
     same(Tensor(x + np.float16(30)).nanmean(), np.float16(30.5))
     close(Tensor([True, False, True]).nanmean(), np.float32(2 / 3), 1e-6)
+
+
+LONG: list[tuple[tuple[int, ...], Any]] = [
+    ((1 << 16,), None), ((1 << 22,), None), ((1_000_003,), None), ((16, 16384), 1), ((17, 70_001), 1), ((65536, 64), 0),
+    ((20_011, 5), 0), ((64, 16, 1024), (0, 2)), ((300, 300), (0, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "axis"), LONG, ids=str)
+def test_long_sums_lose_no_digits(shape: tuple[int, ...], axis: Any) -> None:
+    """Equal values, whose roundings all go the same way: one number that took in all of them was up to 2.6e-4 off."""
+    x = np.full(shape, 0.1, np.float32)
+    close(Tensor(x).sum(axis), np.asarray(np.sum(x, axis=axis, dtype=np.float64)), 1.5e-6, 0)
+    close(Tensor(x).mean(axis), np.asarray(np.mean(x, axis=axis, dtype=np.float64)), 1.5e-6, 0)
