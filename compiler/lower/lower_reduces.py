@@ -3,7 +3,7 @@
 When: after vectors exist. Why there: an accumulator has the final dtype, lanes included. Guarantees: no REDUCE is
 left; a sum of products, or of pairs of them, is a chain of FMAs where the target has them (the only place where a
 product and a sum are contracted: what a user writes as a*b + c keeps its two roundings); a sum of DOTs or MMAs is a
-chain of them. Tests: tests/compiler/lower/test_lower_reduces.py.
+chain of them. `nest_sums`, when: the list is written. Tests: tests/compiler/lower/test_lower_reduces.py.
 """
 
 from __future__ import annotations
