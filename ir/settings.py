@@ -91,7 +91,17 @@ DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
     (6, "once per kernel: the assembly"),
 )
 
-_environment: dict[str, Value] = {}
+
+class _Environment(dict[str, Value]):
+    """What the environment says, or the default: read when first asked for."""
+
+    def __missing__(self, name: str) -> Value:
+        row, text = SETTINGS[name], os.environ.get(name)
+        value = self[name] = row.default if text is None else _parse(row, text, "environment")
+        return value
+
+
+_environment = _Environment()
 _overrides: contextvars.ContextVar[dict[str, Value] | None] = contextvars.ContextVar("settings", default=None)
 
 
@@ -117,10 +127,6 @@ def setting(name: str) -> Value:
     overrides = _overrides.get()
     if overrides is not None and name in overrides:
         return overrides[name]
-    if name not in _environment:
-        row = SETTINGS[name]
-        text = os.environ.get(name)
-        _environment[name] = row.default if text is None else _parse(row, text, "environment")
     return _environment[name]
 
 

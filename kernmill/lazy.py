@@ -36,6 +36,7 @@ from kernmill.ir import (
     Ops,
     UOp,
     as_dtype,
+    current_origin,
     dtypes,
     elementwise,
     expand,
@@ -381,9 +382,9 @@ def user_line() -> str:
 def _traced(method: Method) -> Method:
     @functools.wraps(method)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        if UOp.current_origin is not None:
+        if current_origin.line is not None:
             return method(*args, **kwargs)
-        UOp.current_origin = user_line()
+        current_origin.line = user_line()
         try:
             return method(*args, **kwargs)
         except Exception as error:
@@ -391,7 +392,7 @@ def _traced(method: Method) -> Method:
             name_call(error, method.__name__)
             raise
         finally:
-            UOp.current_origin = None
+            current_origin.line = None
 
     traced.is_traced = True  # type: ignore[attr-defined]
     return traced  # type: ignore[return-value]

@@ -20,6 +20,7 @@ from kernmill.ir import (
     as_size,
     assign,
     broadcast_shapes,
+    current_origin,
     dtypes,
     numel,
     process_lock,
@@ -324,11 +325,11 @@ def _realize(lazy: list[tuple[Any, UOp]]) -> None:
                 "stays has a fixed one. Reduce it, or write it into a part of a larger tensor."
             )
     constant = [(t, node) for t, node in lazy if _is_shared(node)]
-    origin, UOp.current_origin = UOp.current_origin, None
+    origin, current_origin.line = current_origin.line, None
     try:
         realize(list(dict.fromkeys(node for _, node in lazy)), expressions, given_values())
     finally:
-        UOp.current_origin = origin
+        current_origin.line = origin
     for t, node in lazy:
         t._settle(node)
     for t, node in constant:  # other tensors share the node, not the memory

@@ -203,9 +203,14 @@ class Device(ABC):
         return Properties()
 
     @cached_property
+    def limits(self) -> Properties:
+        """`props` of the first time: for what stays as it is, since free memory takes a while to find."""
+        return self.props()
+
+    @cached_property
     def is_host_visible(self) -> bool:
         """Whether the host can read and write this device's memory in place."""
-        return self.props().is_host_visible
+        return self.limits.is_host_visible
 
     def buffer_types(self) -> tuple[BufferType, ...]:
         """(default: the plain one) How tensors may lie in this device's memory; the first is what it prefers."""
