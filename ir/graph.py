@@ -31,7 +31,7 @@ def as_size(value: Size) -> Size:
 
 
 def _sizes(shape: Sequence[Size]) -> Shape:
-    return tuple(as_size(size) for size in shape)
+    return tuple(shape) if {int}.issuperset(map(type, shape)) else tuple(as_size(size) for size in shape)
 
 
 def device_of(u: UOp) -> str | None:
@@ -87,7 +87,7 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
         else:
             missing = as_size(index_const(total) // known)
         shape = tuple(missing if s == -1 else s for s in shape)
-    if any(isinstance(s, int) and s < 0 for s in shape):
+    if min([s for s in shape if isinstance(s, int)], default=0) < 0:
         raise ShapeError(_reshape_error(x, given, "sizes are negative"))
     have, wanted = as_size(numel(x.shape)), as_size(numel(shape))
     if have != wanted:
@@ -107,7 +107,7 @@ def _reshape_error(x: UOp, shape: Shape, why: str) -> str:
 def expand(x: UOp, shape: Sequence[Size]) -> UOp:
     """Axes of size 1 repeated to the sizes of `shape`; the rank stays."""
     shape = _sizes(shape)
-    if len(shape) != len(x.shape) or any(a is not b and a != b and a != 1 for a, b in zip(x.shape, shape, strict=True)):
+    if len(shape) != len(x.shape) or False in [a in (b, 1) for a, b in zip(x.shape, shape, strict=True)]:
         raise ShapeError(
             f"expand: {show_shape(x.shape)} -> {show_shape(shape)}: only axes of size 1 can grow. "
             "Reshape first so that the growing axes have size 1."

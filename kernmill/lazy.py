@@ -184,7 +184,7 @@ class Lazy(AnyTensor):
         """A tensor around a node."""
         new = object.__new__(cls)
         new.uop, new.requires_grad, new.grad, new._device = uop, requires_grad, None, device
-        keep_track(new)
+        _track(weakref.ref(new, _forget))  # as `keep_track`
         return new
 
     @classmethod
@@ -237,7 +237,7 @@ class Lazy(AnyTensor):
     def _result(self, uop: UOp, *others: Lazy) -> Self:
         """A tensor computed from this one and others."""
         if not others:
-            return self._make(uop, self._device, self.requires_grad and _grad_enabled.get() and uop.dtype.is_float)
+            return self._make(uop, self._device, self.requires_grad and grad_state() and uop.dtype.is_float)
         device, requires_grad = self._device, self.requires_grad
         for other in others:
             requires_grad = requires_grad or other.requires_grad
@@ -284,9 +284,6 @@ class Lazy(AnyTensor):
 
     def _join(self, *values: Operand) -> list[Self]:
         """This tensor and the operands in their common dtype."""
-        if len(values) == 1 and isinstance(values[0], (bool, int, float)):
-            dtype = weak(self.uop.dtype, values[0])
-            return [self.cast(dtype), self._make(checked_const(dtype, values[0], dtype))]
         tensors = [self, *(self._tensor(v) for v in values)]
         strong = [t.uop.dtype for t, v in zip(tensors, (self, *values), strict=True) if not _is_weak(v)]
         dtype = functools.reduce(promote, strong)
@@ -304,15 +301,21 @@ class Lazy(AnyTensor):
 
     def _apply(self, op: Op, *others: Self) -> Self:
         """An elementwise op on tensors of one dtype."""
-        nodes = [o.uop for o in others]
-        shape = self.uop.shape
-        if all(node.shape == shape and node.dtype is self.uop.dtype for node in nodes):
-            return self._result(self.uop.alu(op, *nodes), *others)
-        return self._result(elementwise(op, self.uop, *nodes), *others)
+        node, nodes = self.uop, [other.uop for other in others]
+        shape, dtype = node.shape, node.dtype
+        for other in nodes:
+            if other.dtype is not dtype or other.shape != shape:
+                return self._result(elementwise(op, node, *nodes), *others)
+        return self._result(node.alu(op, *nodes), *others)
 
     def _binary(self, op: Op, other: Operand, reverse: bool = False) -> Self:
-        if isinstance(other, Lazy) and other.uop.dtype is self.uop.dtype:
-            a, b = self, self._tensor(other)  # the common case, without the detour
+        own = self.uop.dtype
+        if isinstance(other, (bool, int, float)):  # the common cases, without the detour
+            dtype = weak(own, other)
+            number, a = checked_const(dtype, other, dtype), self if dtype is own else self.cast(dtype)
+            return a._result(number.alu(op, a.uop) if reverse else a.uop.alu(op, number))
+        if isinstance(other, Lazy) and other.uop.dtype is own:
+            a, b = self, other
         else:
             a, b = self._join(other)
         return b._apply(op, a) if reverse else a._apply(op, b)
