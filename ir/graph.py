@@ -66,17 +66,19 @@ def iota(length: Size, dtype: DType = dtypes.int64) -> UOp:
 def elementwise(op: Op, *src: UOp) -> UOp:
     """Apply an elementwise op to sources of one dtype (a condition apart), broadcasting their shapes."""
     operands = src[1:] if op is Ops.WHERE else src
-    if any(s.dtype is not operands[0].dtype for s in operands):
+    if len({s.dtype for s in operands}) > 1:
         raise DTypeError(f"{op.name.lower()}: dtypes {', '.join(s.dtype.name for s in operands)} differ; cast first.")
-    shape = broadcast_shapes(op.name.lower(), *(s.shape for s in src))
-    src = tuple(broadcast_to(s, shape) for s in src)
-    return src[0].alu(op, *src[1:])
+    shape = broadcast_shapes(op.name.lower(), *[s.shape for s in src])
+    first, *others = [broadcast_to(s, shape) for s in src]
+    return first.alu(op, *others)
 
 
 def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
     """The same elements in row-major order under another shape; one size may be -1."""
     given = tuple(shape)
     shape = _sizes(given)
+    if shape == x.shape:
+        return x
     if shape.count(-1) == 1:
         known = prod(s for s in shape if s != -1)
         total = numel(x.shape)

@@ -92,16 +92,7 @@ DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
 )
 
 
-class _Environment(dict[str, Value]):
-    """What the environment says, or the default: read when first asked for."""
-
-    def __missing__(self, name: str) -> Value:
-        row, text = SETTINGS[name], os.environ.get(name)
-        value = self[name] = row.default if text is None else _parse(row, text, "environment")
-        return value
-
-
-_environment = _Environment()
+_environment: dict[str, Value] = {}
 _overrides: contextvars.ContextVar[dict[str, Value] | None] = contextvars.ContextVar("settings", default=None)
 
 
@@ -127,7 +118,11 @@ def setting(name: str) -> Value:
     overrides = _overrides.get()
     if overrides is not None and name in overrides:
         return overrides[name]
-    return _environment[name]
+    value = _environment.get(name)
+    if value is None:
+        row, text = SETTINGS[name], os.environ.get(name)
+        value = _environment[name] = row.default if text is None else _parse(row, text, "environment")
+    return value
 
 
 active_overrides = _overrides.get

@@ -291,7 +291,7 @@ class Lazy(AnyTensor):
             if isinstance(value, (bool, int, float)):
                 dtype = weak(dtype, value)
         return [
-            self._make(checked_const(dtype, v, dtype)) if isinstance(v, (bool, int, float)) else t.cast(dtype)
+            self._make(checked_const(dtype, v, dtype)) if isinstance(v, (bool, int, float)) else t._as(dtype)
             for t, v in zip(tensors, (self, *values), strict=True)
         ]
 
@@ -312,7 +312,7 @@ class Lazy(AnyTensor):
         own = self.uop.dtype
         if isinstance(other, (bool, int, float)):  # the common cases, without the detour
             dtype = weak(own, other)
-            number, a = checked_const(dtype, other, dtype), self if dtype is own else self.cast(dtype)
+            number, a = checked_const(dtype, other, dtype), self._as(dtype)
             return a._result(number.alu(op, a.uop) if reverse else a.uop.alu(op, number))
         if isinstance(other, Lazy) and other.uop.dtype is own:
             a, b = self, other
@@ -327,7 +327,7 @@ class Lazy(AnyTensor):
 
     def _floating(self) -> Self:
         """Ints and bools as float32."""
-        return self if self.dtype.is_float else self.cast(dtypes.default_float)
+        return self if self.uop.dtype.is_float else self._as(dtypes.default_float)
 
     def cast(self, dtype: DTypeLike) -> Self:
         """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even.
@@ -335,7 +335,9 @@ class Lazy(AnyTensor):
         A float that the int dtype cannot hold, but int32 (int64 for ints of 64 bits), wraps: -1.0 in uint32 is
         2**32 - 1. What neither holds gives any value.
         """
-        dtype = as_dtype(dtype)
+        return self._as(as_dtype(dtype))
+
+    def _as(self, dtype: DType) -> Self:
         return self if dtype is self.uop.dtype else self._result(self.uop.cast(dtype))
 
     def _select(self, yes: Self, no: Self) -> Self:

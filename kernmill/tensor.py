@@ -237,7 +237,7 @@ class Conversions(Casting):
                 f"item: shape {show_shape(self.uop.shape)} has {self.numel()} elements, not one. "
                 "Index it, or use tolist()."
             )
-        value: float = self.reshape(()).tolist()
+        value: float = (self.float() if self.dtype is dtypes.bfloat16 else self)._array().item()
         return value
 
     def allclose(self, other: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:

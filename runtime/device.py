@@ -207,14 +207,9 @@ class Device(ABC):
         """`props` of the first time: for what stays as it is, since free memory takes a while to find."""
         return self.props()
 
-    @cached_property
-    def is_host_visible(self) -> bool:
-        """Whether the host can read and write this device's memory in place."""
-        return self.limits.is_host_visible
-
     def buffer_types(self) -> tuple[BufferType, ...]:
         """(default: the plain one) How tensors may lie in this device's memory; the first is what it prefers."""
-        return (BufferType(is_host_visible=self.is_host_visible),)
+        return (BufferType(is_host_visible=self.limits.is_host_visible),)
 
     def allocate(self, size_bytes: int) -> Block:
         """(default: host memory) A block. Raises OutOfMemoryError."""
@@ -238,7 +233,7 @@ class Device(ABC):
 
     def host_array(self, buffer: Buffer) -> Any:
         """(default: a view where the host sees the memory) The values as a 1-D NumPy array (bfloat16: as uint16)."""
-        if self.is_host_visible:
+        if self.limits.is_host_visible:
             self.synchronize()
             return buffer.host_array()
         if type(self).copy_out is Device.copy_out:
@@ -253,7 +248,7 @@ class Device(ABC):
     def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """(default: one copy where the host sees one of them, else two) A buffer of another device into one of this
         one's, of the same size."""
-        if self.is_host_visible:
+        if self.limits.is_host_visible:
             device.synchronize()
             device.copy_out(target.host_array().data.cast("B"), source)
         else:

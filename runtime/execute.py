@@ -30,7 +30,7 @@ from . import later
 from .allocator import Lease
 from .buffer import Buffer, buffer_node
 from .build import build
-from .device import Call, Program, canonical_name, get_device
+from .device import Call, canonical_name, get_device
 from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
 from .views import opened, part_of, views
@@ -131,27 +131,21 @@ class _Run:
         """Slots of assigned leaves whose old values nobody else will read."""
         slots = {leaf: slot for slot, leaf in enumerate(self.leaves)}
         wanted = {id(leaf.storage): leaf for node in assigns for leaf in _bottom(node) if leaf in slots}
-        mine = set(self.roots)
-        for other in others():  # by memory, not by node: equal expressions that were realized apart share theirs
-            if other not in mine and wanted:
-                for node in _above_memory([other]):
-                    wanted.pop(id(node.storage), None)
+        mine = set(self.roots)  # by memory, not by node: equal expressions that were realized apart share theirs
+        for node in _above_memory(other for other in others() if other not in mine):
+            wanted.pop(id(node.storage), None)
         used = [id(s) for s in self.storages]
         return frozenset(
             slots[leaf] for leaf in wanted.values() if leaf.storage.is_ours and used.count(id(leaf.storage)) == 1
         )
 
     def go(self) -> None:
-        plan = self.plan()
-        buffers = self.memory(plan)
-        self.launch(plan, buffers)
-        self.finish(plan, buffers)
-
-    def plan(self) -> Plan:
         devices = tuple([storage.device for storage in self.storages])
         plan = plan_of(self.structure(), self.closed, devices, self.in_place)
         check_values(plan.bounds, self.variables)
-        return plan
+        buffers = self.memory(plan)
+        self.launch(plan, buffers)
+        self.finish(plan, buffers)
 
     def param(self, slot: int) -> UOp:
         """A leaf as the closed graph has it."""
@@ -170,15 +164,12 @@ class _Run:
         slots = {leaf: slot for slot, leaf in enumerate(self.leaves)}
         found: list[Any] = [order[root] for root in self.roots]
         for node in order:
-            if node in slots:
-                slot = slots[node]
+            if (slot := slots.get(node)) is not None:
                 plain = slot, node.dtype, self.storages[slot].numel, node.shape
                 found.append(self.param(slot) if node in self.parts else plain)
-            elif node.src:
-                arg = node.arg and 1 if node.op is Ops.DETACH else node.arg  # leaves are counted, as in `closed`
-                found.append((node.op, node.dtype, arg, *[order[s] for s in node.src]))
             else:
-                found.append(node)
+                arg = node.arg and 1 if node.op is Ops.DETACH else node.arg  # leaves are counted, as in `closed`
+                found.append((node.op, node.dtype, arg, *[order[s] for s in node.src]) if node.src else node)
         return tuple(found)
 
     def memory(self, plan: Plan) -> list[Buffer]:
@@ -199,8 +190,8 @@ class _Run:
                 buffers.append(Buffer(wanted.device, wanted.dtype, wanted.numel, arena, address))
             else:
                 buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
-        parts = {id(part) for part in self.parts.values()}
-        of_parts = [number for number in plan.graph.results if id(buffers[number]) in parts] if parts else []
+        parts = [*self.parts.values()]
+        of_parts = [n for n in plan.graph.results if buffers[n] in parts]
         self.own = {n: allocate_buffer(buffers[n].device, buffers[n].dtype, buffers[n].numel) for n in of_parts}
         return buffers
 
@@ -211,23 +202,21 @@ class _Run:
                 copy_between(buffers[step.target], buffers[step.source])
                 if (record := current_recording()) is not None:
                     record.add_copy(buffers[step.target], buffers[step.source])
-            else:
-                run_batch([(kernel, self.call(kernel, program, buffers)) for kernel, program in step])
-
-    def call(self, kernel: Kernel, program: Program, buffers: list[Buffer]) -> Call:
-        values = tuple([self.variables[name] for name, _, _ in kernel.variables])
-        return Call(program, tuple([buffers[n] for n in kernel.buffers]), values, program.threads)
+                continue
+            batch: list[tuple[Kernel, Call]] = []
+            for kernel, program in step:
+                values = tuple([self.variables[name] for name, _, _ in kernel.variables])
+                call = Call(program, tuple([buffers[n] for n in kernel.buffers]), values, program.threads)
+                batch.append((kernel, call))
+            run_batch(batch)
 
     def finish(self, plan: Plan, buffers: list[Buffer]) -> None:
         failed = [check.message for check in plan.graph.checks if download_scalar(buffers[check.buffer])]
         if (record := current_recording()) is not None:
             for check in plan.graph.checks:
                 record.add_check(buffers[check.buffer], check.message)
-        if self.in_place:  # else no kernel writes to what was there before
-            written = {number for item in plan.graph.items if isinstance(item, Kernel) for number in item.outputs}
-            for number, wanted in enumerate(plan.graph.buffers):
-                if wanted.slot is not None and number in written:
-                    take_over(self.leaves[wanted.slot])
+        for slot in plan.written:
+            take_over(self.leaves[slot])
         for number, own in self.own.items():  # a result that is a part of other memory has its own
             copy_between(own, buffers[number])
             buffers[number] = own
@@ -254,7 +243,7 @@ def launched_ns() -> int:
 def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     """Launch kernels of one device in order."""
     device, is_timed = get_device(batch[0][0].device), wants_report()
-    if setting("CHECK") and device.is_host_visible and device.name != "PYTHON":
+    if setting("CHECK") and device.limits.is_host_visible and device.name != "PYTHON":
         for kernel, call in batch:
             later.check.run_checked(
                 device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1)

@@ -49,6 +49,7 @@ class Plan(NamedTuple):
     memory: MemoryPlan
     steps: list[Copy | list[tuple[Kernel, Program]]]  # kernels of one device that follow each other go together
     bounds: dict[str, tuple[int, int]]  # what each variable may be
+    written: list[int]  # slots that kernels write to
 
 
 plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -86,7 +87,9 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan) -> Plan:
     for name, least, greatest in (variable for kernel in kernels for variable in kernel.variables):
         low, high = bounds.get(name, (least, greatest))
         bounds[name] = (max(low, least), min(high, greatest))
-    return Plan(graph, memory, steps, bounds)
+    outputs = {number for kernel in kernels for number in kernel.outputs}
+    written = [b.slot for number, b in enumerate(graph.buffers) if number in outputs and b.slot is not None]
+    return Plan(graph, memory, steps, bounds, written)
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------
