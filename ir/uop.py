@@ -39,8 +39,7 @@ class _Ref(weakref.ref["UOp"]):
     key: Any
 
 
-def _forget(ref: weakref.ref[UOp]) -> None:
-    assert isinstance(ref, _Ref)
+def _forget(ref: Any) -> None:
     if _table.get(ref.key) is ref:
         del _table[ref.key]
 

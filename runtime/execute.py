@@ -111,7 +111,6 @@ class _Run:
         ops = [node.op for node in order]
         assigns = [n for n in order if n.op is Ops.ASSIGN and n.storage is None] if Ops.ASSIGN in ops else []
         self.roots = list(dict.fromkeys([*roots, *assigns])) if assigns else roots
-        self.of_constants = _above_constants(order) if assigns else set[UOp]()
         self.variables = variables
         if STALE in [leaf.storage for leaf in leaves]:
             raise KernmillError(
@@ -155,7 +154,7 @@ class _Run:
     def closed(self) -> UOp:
         """The graph over PARAMs, which holds nothing of this run."""
         params = {leaf: self.param(slot) for slot, leaf in enumerate(self.leaves)}
-        return _impersonal(substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params), self.of_constants)
+        return _impersonal(substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params), self.order)
 
     def structure(self) -> tuple[Any, ...]:
         """What is equal where `closed` is, found without making its nodes: each node with the numbers of its sources.
@@ -254,8 +253,7 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
         _launched[0] += time.perf_counter_ns() - start
         if is_timed:
             later.profile.report(device, [kernel for kernel, _ in batch], times)
-    record = current_recording()
-    if record is not None:
+    if (record := current_recording()) is not None:
         # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups
         record.add_kernels(device.name, [(k, call._replace(threads=call.program.threads)) for k, call in batch])
 
@@ -275,27 +273,18 @@ def _above_memory(roots: Iterable[UOp], parts: Container[UOp] = ()) -> dict[UOp,
     return found
 
 
-def _impersonal(graph: UOp, of_constants: set[UOp]) -> UOp:
+def _impersonal(graph: UOp, own: Container[UOp]) -> UOp:
     """The graph with its leaves counted from 1, since equal graphs are equal however many leaves were made before, and
-    these assignments as other nodes: a plan that holds their tensors' would keep the memory of those as well, and show
-    what it was with one call's variables to the next call."""
+    assignments of constants, which are tensors' `own` nodes, as other nodes: a plan that holds them would keep their
+    memory as well, and show what it was with one call's variables to the next call."""
     number = itertools.count(1)
 
     def change(old: UOp, new: UOp) -> UOp:
-        if old in of_constants:
+        if old.op is Ops.ASSIGN and old in own:
             return new.replace(src=(UOp(Ops.DETACH, new.dtype, new.src[:1], 0), *new.src[1:]))
         return new.replace(arg=next(number)) if new.op is Ops.DETACH and new.arg else new
 
     return rebuilt(graph, change)
-
-
-def _above_constants(order: Iterable[UOp]) -> set[UOp]:
-    """Assignments that no leaf is below."""
-    closed: set[UOp] = set()
-    for node in order:
-        if node.storage is None and all(s in closed for s in node.src):
-            closed.add(node)
-    return {node for node in closed if node.op is Ops.ASSIGN}
 
 
 def _bottom(node: UOp) -> list[UOp]:

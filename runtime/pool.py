@@ -272,17 +272,17 @@ class LaunchTable:
     """Launches in the form that the pool walks. Keep the object alive while it runs."""
 
     def __init__(self, launches: Sequence[Launch]) -> None:
-        self.count = len(launches)
-        words, self._first = [0] * (4 * self.count), [4 * self.count]  # where the arguments of each entry begin
+        self.count, words = len(launches), list[int]()
+        for fn, _, n, chunk in launches:
+            words += (fn, 0, n, max(1, chunk, -(-n // _MOST_CHUNKS)))
+        self._first = [len(words)]  # where the arguments of each entry begin
         for launch in launches:
             words += launch.args
             self._first.append(len(words))
-        self._words = array("q", words)  # made anew for each launch that is not captured: one array, not two
+        self._words = array("q", words)  # entries and arguments: what is not captured makes one for each launch
         self.address = self._words.buffer_info()[0]
-        for index, (fn, _, n, chunk) in enumerate(launches):
-            self._words[4 * index] = fn
+        for index in range(self.count):
             self._words[4 * index + 1] = self.address + 8 * self._first[index]
-            self.set_range(index, n, chunk)
 
     def argument(self, entry: int, slot: int) -> tuple[array[int], int]:
         """Where an argument stands, a buffer address or a variable: an array of all, and the place in it."""
@@ -290,11 +290,6 @@ class LaunchTable:
         if not 0 <= slot < end - first:
             raise IndexError(f"argument: entry {entry} has {end - first} slots, not slot {slot}")
         return self._words, first + slot
-
-    def set_range(self, entry: int, n: int, chunk: int) -> None:
-        """Change the parallel range of an entry and the least of it that a thread claims at once."""
-        self._words[4 * entry + 2] = n
-        self._words[4 * entry + 3] = max(1, chunk, -(-n // _MOST_CHUNKS))
 
     def linked(self, first: int, end: int, parts: int, together: int, chunk: int) -> Launch:
         """Entries `first` to `end`, each with as many iterations in each of `parts`, as one that does so many parts
