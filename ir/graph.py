@@ -91,8 +91,8 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
         shape = tuple(missing if s == -1 else s for s in shape)
     if min([s for s in shape if isinstance(s, int)], default=0) < 0:
         raise ShapeError(_reshape_error(x, given, "sizes are negative"))
-    have, wanted = as_size(numel(x.shape)), as_size(numel(shape))
-    if have != wanted:
+    have, wanted = numel(x.shape), numel(shape)
+    if have != wanted and (have := as_size(have)) != (wanted := as_size(wanted)):
         why = f"{show_size(have)} elements do not make {show_size(wanted)}"
         raise ShapeError(_reshape_error(x, given, why))
     if shape == x.shape:

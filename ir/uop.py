@@ -228,7 +228,7 @@ class UOp:
         own = self.dtype
         src = (self, *[other if isinstance(other, UOp) else const(own, other) for other in others])
         if op.group is _COMPARE:
-            return UOp(op, dtypes.bool if own.lanes == 1 else dtypes.bool.vec(own.lanes), src)
+            own = dtypes.bool.vec(own.lanes)
         return UOp(op, src[-1].dtype if op is Ops.WHERE else own, src)
 
     __add__, __radd__ = _infix(Ops.ADD), _reflected(Ops.ADD)

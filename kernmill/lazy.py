@@ -342,7 +342,10 @@ class Lazy(AnyTensor):
 
     def _select(self, yes: Self, no: Self) -> Self:
         """This bool tensor chooses between tensors of one dtype."""
-        return self._result(elementwise(Ops.WHERE, self.uop, yes.uop, no.uop), yes, no)
+        node, a, b = self.uop, yes.uop, no.uop
+        if a.shape == b.shape == node.shape and a.dtype is b.dtype:  # nothing to broadcast
+            return self._result(node.alu(Ops.WHERE, a, b), yes, no)
+        return self._result(elementwise(Ops.WHERE, node, a, b), yes, no)
 
 
 def _is_weak(value: object) -> bool:

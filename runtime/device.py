@@ -287,7 +287,7 @@ class Device(ABC):
 
 
 _lock = process_lock()
-_open: dict[str, Device] = {}
+_open: dict[tuple[str, Any], Device] = {}  # by name and TARGET
 
 
 @cache
@@ -332,13 +332,11 @@ def get_device(name: str | None = None) -> Device:
         DeviceError: no such device, or it cannot be opened; the message lists those that can.
     """
     name, level = name if name is not None else str(setting("DEVICE")), setting("TARGET")
-    device = _open.get(f"{name} {level}")
+    device = _open.get((name, level))
     if device is None:
         name = canonical_name(name)
         with _lock:
-            device = _open.get(f"{name} {level}")
-            if device is None:
-                device = _open[f"{name} {level}"] = _open_device(name)
+            device = _open.get((name, level)) or _open.setdefault((name, level), _open_device(name))
     return device
 
 

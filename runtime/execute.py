@@ -9,6 +9,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from kernmill.ir import (
@@ -42,13 +43,8 @@ _lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
 
 
-class Stale:
-    """In place of the storage of a node whose memory an assignment took over."""
-
-    device = "nowhere"
-
-
-STALE = Stale()
+STALE: Any = SimpleNamespace(device="nowhere")
+"""In place of the storage of a node whose memory an assignment took over."""
 
 
 def allocate_buffer(device: str, dtype: DType, count: int) -> Buffer:
@@ -139,8 +135,7 @@ class _Run:
         )
 
     def go(self) -> None:
-        devices = tuple([storage.device for storage in self.storages])
-        plan = plan_of(self.structure(), self.closed, devices, self.in_place)
+        plan = plan_of(self.structure(), self.closed, tuple([s.device for s in self.storages]), self.in_place)
         check_values(plan.bounds, self.variables)
         buffers = self.memory(plan)
         self.launch(plan, buffers)
@@ -189,8 +184,7 @@ class _Run:
                 buffers.append(Buffer(wanted.device, wanted.dtype, wanted.numel, arena, address))
             else:
                 buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
-        parts = [*self.parts.values()]
-        of_parts = [n for n in plan.graph.results if buffers[n] in parts]
+        of_parts = [n for n in plan.graph.results if buffers[n] in self.parts.values()]
         self.own = {n: allocate_buffer(buffers[n].device, buffers[n].dtype, buffers[n].numel) for n in of_parts}
         return buffers
 

@@ -90,7 +90,7 @@ class _Table(Batch):
     def __init__(self, device: LlvmDevice, calls: Sequence[Call]) -> None:
         super().__init__(device, calls)
         self.table = self.short = LaunchTable([
-            Launch(c.program.handle.symbols[c.program.name], (*(b.address for b in c.buffers), *c.variables), c.threads,
+            Launch(c.program.handle.symbols[c.program.name], [*[b.address for b in c.buffers], *c.variables], c.threads,
                    c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
             for c in calls
         ])  # fmt: skip
