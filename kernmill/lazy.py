@@ -284,6 +284,9 @@ class Lazy(AnyTensor):
 
     def _join(self, *values: Operand) -> list[Self]:
         """This tensor and the operands in their common dtype."""
+        if len(values) == 1 and isinstance(values[0], (bool, int, float)):
+            dtype = weak(self.uop.dtype, values[0])
+            return [self._as(dtype), self._make(checked_const(dtype, values[0], dtype))]
         tensors = [self, *(self._tensor(v) for v in values)]
         strong = [t.uop.dtype for t, v in zip(tensors, (self, *values), strict=True) if not _is_weak(v)]
         dtype = functools.reduce(promote, strong)
