@@ -39,7 +39,7 @@ class _Ref(weakref.ref["UOp"]):
     key: Any
 
 
-def _forget(ref: Any) -> None:
+def _forget(ref: _Ref) -> None:
     if _table.get(ref.key) is ref:
         del _table[ref.key]
 

@@ -318,7 +318,7 @@ class Lazy(AnyTensor):
             number, a = checked_const(dtype, other, dtype), self._as(dtype)
             return a._result(number.alu(op, a.uop) if reverse else a.uop.alu(op, number))
         if isinstance(other, Lazy) and other.uop.dtype is own:
-            a, b = self, other
+            a, b = self, self._tensor(other)
         else:
             a, b = self._join(other)
         return b._apply(op, a) if reverse else a._apply(op, b)

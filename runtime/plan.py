@@ -80,9 +80,8 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan) -> Plan:
     kernels = [item for item in graph.items if isinstance(item, Kernel)]
     built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
     steps: list[Copy | list[tuple[Kernel, Program]]] = []
-    for _, items in groupby(graph.items, lambda item: item.device if isinstance(item, Kernel) else id(item)):
-        group = list(items)
-        steps.append(group[0] if isinstance(group[0], Copy) else [(k, next(built)) for k in group])
+    for key, items in groupby(graph.items, lambda item: item.device if isinstance(item, Kernel) else item):
+        steps.append(key if isinstance(key, Copy) else [(k, next(built)) for k in items if isinstance(k, Kernel)])
     bounds: dict[str, tuple[int, int]] = {}
     for name, least, greatest in (variable for kernel in kernels for variable in kernel.variables):
         low, high = bounds.get(name, (least, greatest))
