@@ -22,6 +22,7 @@ from kernmill.ir import (
     Op,
     Ops,
     UOp,
+    current_origin,
     dtypes,
     memory_of,
     numel,
@@ -164,14 +165,14 @@ class _Builder:
 
     # --- bodies
     def _bodies(self, fusion: Fusion) -> None:
-        outer = UOp.current_origin
+        outer = current_origin.line
         try:
             for node in fusion.order:
                 if node.op is not Ops.SINK:
-                    UOp.current_origin = node.origin  # what is built for a node comes from the node's line
+                    current_origin.line = node.origin  # what is built for a node comes from the node's line
                     self._body(node, fusion)
         finally:
-            UOp.current_origin = outer
+            current_origin.line = outer
 
     def _body(self, node: UOp, fusion: Fusion) -> None:
         number = fusion.kernel_of.get(node)

@@ -31,7 +31,7 @@ def as_size(value: Size) -> Size:
 
 
 def _sizes(shape: Sequence[Size]) -> Shape:
-    return tuple(as_size(size) for size in shape)
+    return tuple(shape) if {int}.issuperset(map(type, shape)) else tuple(as_size(size) for size in shape)
 
 
 def device_of(u: UOp) -> str | None:
@@ -66,17 +66,19 @@ def iota(length: Size, dtype: DType = dtypes.int64) -> UOp:
 def elementwise(op: Op, *src: UOp) -> UOp:
     """Apply an elementwise op to sources of one dtype (a condition apart), broadcasting their shapes."""
     operands = src[1:] if op is Ops.WHERE else src
-    if any(s.dtype is not operands[0].dtype for s in operands):
+    if len({s.dtype for s in operands}) > 1:
         raise DTypeError(f"{op.name.lower()}: dtypes {', '.join(s.dtype.name for s in operands)} differ; cast first.")
-    shape = broadcast_shapes(op.name.lower(), *(s.shape for s in src))
-    src = tuple(broadcast_to(s, shape) for s in src)
-    return src[0].alu(op, *src[1:])
+    shape = broadcast_shapes(op.name.lower(), *[s.shape for s in src])
+    first, *others = [broadcast_to(s, shape) for s in src]
+    return first.alu(op, *others)
 
 
 def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
     """The same elements in row-major order under another shape; one size may be -1."""
     given = tuple(shape)
     shape = _sizes(given)
+    if shape == x.shape:
+        return x
     if shape.count(-1) == 1:
         known = prod(s for s in shape if s != -1)
         total = numel(x.shape)
@@ -87,10 +89,10 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
         else:
             missing = as_size(index_const(total) // known)
         shape = tuple(missing if s == -1 else s for s in shape)
-    if any(isinstance(s, int) and s < 0 for s in shape):
+    if min([s for s in shape if isinstance(s, int)], default=0) < 0:
         raise ShapeError(_reshape_error(x, given, "sizes are negative"))
-    have, wanted = as_size(numel(x.shape)), as_size(numel(shape))
-    if have != wanted:
+    have, wanted = numel(x.shape), numel(shape)
+    if have != wanted and (have := as_size(have)) != (wanted := as_size(wanted)):
         why = f"{show_size(have)} elements do not make {show_size(wanted)}"
         raise ShapeError(_reshape_error(x, given, why))
     if shape == x.shape:
@@ -107,7 +109,7 @@ def _reshape_error(x: UOp, shape: Shape, why: str) -> str:
 def expand(x: UOp, shape: Sequence[Size]) -> UOp:
     """Axes of size 1 repeated to the sizes of `shape`; the rank stays."""
     shape = _sizes(shape)
-    if len(shape) != len(x.shape) or any(a is not b and a != b and a != 1 for a, b in zip(x.shape, shape, strict=True)):
+    if len(shape) != len(x.shape) or False in [a in (b, 1) for a, b in zip(x.shape, shape, strict=True)]:
         raise ShapeError(
             f"expand: {show_shape(x.shape)} -> {show_shape(shape)}: only axes of size 1 can grow. "
             "Reshape first so that the growing axes have size 1."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .errors import InternalError
 from .pattern import RuleSet
-from .uop import MISSING, UOp, origin, with_sources
+from .uop import MISSING, UOp, current_origin, with_sources
 
 __all__ = ["rewrite", "rewrite_with"]
 
@@ -80,14 +80,14 @@ def _recall(node: UOp, memo: dict[UOp, UOp]) -> bool:
 
 def _step(node: UOp, rules: RuleSet) -> UOp | None:
     """What the rules make of a node; new nodes come from the same line of the user's."""
-    before = origin.value
+    before = current_origin.line
     if before is node.origin:
         return rules.apply(node)
-    origin.value = node.origin
+    current_origin.line = node.origin
     try:
         return rules.apply(node)
     finally:
-        origin.value = before
+        current_origin.line = before
 
 
 def _watch(fired: list[int], steps: int, rules: RuleSet, root: UOp) -> list[int]:

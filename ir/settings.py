@@ -91,6 +91,7 @@ DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
     (6, "once per kernel: the assembly"),
 )
 
+
 _environment: dict[str, Value] = {}
 _overrides: contextvars.ContextVar[dict[str, Value] | None] = contextvars.ContextVar("settings", default=None)
 
@@ -117,11 +118,11 @@ def setting(name: str) -> Value:
     overrides = _overrides.get()
     if overrides is not None and name in overrides:
         return overrides[name]
-    if name not in _environment:
-        row = SETTINGS[name]
-        text = os.environ.get(name)
-        _environment[name] = row.default if text is None else _parse(row, text, "environment")
-    return _environment[name]
+    value = _environment.get(name)
+    if value is None:
+        row, text = SETTINGS[name], os.environ.get(name)
+        value = _environment[name] = row.default if text is None else _parse(row, text, "environment")
+    return value
 
 
 active_overrides = _overrides.get

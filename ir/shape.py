@@ -43,18 +43,18 @@ def broadcast_shapes(call: str, *shapes: Shape) -> Shape:
     Raises:
         ShapeError: two sizes differ and neither is 1.
     """
-    rank = max(len(shape) for shape in shapes)
+    rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     result: list[Size] = []
     for axis, sizes in enumerate(zip(*padded, strict=True)):
-        wide = [size for size in sizes if not (isinstance(size, int) and size == 1)]
-        if any(size is not wide[0] and size != wide[0] for size in wide[1:]):
+        wide = [*dict.fromkeys([size for size in sizes if size != 1])] or [1]
+        if len(wide) > 1:
             shown = " and ".join(show_shape(shape) for shape in shapes)
             raise ShapeError(
                 f"{call}: shapes {shown} do not broadcast: at axis {axis - rank} the sizes are "
                 f"{' and '.join(map(show_size, sizes))}. Reshape one of them so that sizes are equal or 1."
             )
-        result.append(wide[0] if wide else 1)
+        result += wide
     return tuple(result)
 
 

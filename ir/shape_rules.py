@@ -13,15 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["shape_of"]
 
+_MOVEMENT = Group.MOVEMENT  # found once
+
 
 def shape_of(node: UOp) -> Shape:
     """Sizes of a tensor node; () for scalars and for everything in a kernel."""
     if node.op.is_elementwise and node.op is not Ops.BITCAST:
-        for s in node.src:
-            if s.shape:
-                return s.shape
-        return ()
-    if node.op.group is Group.MOVEMENT:
+        return next(filter(None, [s.shape for s in node.src]), ())
+    if node.op.group is _MOVEMENT:
         return _moved(node, node.src[0].shape)
     match node.op:
         case Ops.BUFFER | Ops.PARAM:

@@ -26,11 +26,12 @@ from .shape_rules import shape_of
 from .values import to_dtype
 
 __all__ = [
-    "UOp", "closed_ranges", "const", "index_const", "make_range", "memory_of", "rebuilt", "substitute",
-    "with_sources",
+    "UOp", "closed_ranges", "const", "current_origin", "index_const", "make_range", "memory_of", "rebuilt",
+    "substitute", "with_sources",
 ]  # fmt: skip
 
 MISSING: Any = object()
+_COMPARE = Group.COMPARE  # to find it in the enum takes as long as all else in `alu`
 
 
 class _Ref(weakref.ref["UOp"]):
@@ -38,8 +39,7 @@ class _Ref(weakref.ref["UOp"]):
     key: Any
 
 
-def _forget(ref: weakref.ref[UOp]) -> None:
-    assert isinstance(ref, _Ref)
+def _forget(ref: _Ref) -> None:
     if _table.get(ref.key) is ref:
         del _table[ref.key]
 
@@ -85,24 +85,11 @@ def _key_of(node: UOp) -> bytes:
 
 
 class _Origin(threading.local):
-    value: str | None = None
+    line: str | None = None
 
 
-origin = _Origin()
-
-
-class _Nodes(type):
-    """The class of UOp: holds the origin, which is each thread's own. (An attribute of UOp itself would be slow to
-    write: Python forgets what it learned of a class whenever the class changes.)"""
-
-    @property
-    def current_origin(cls) -> str | None:
-        """Given to every node that this thread makes from now on."""
-        return origin.value
-
-    @current_origin.setter
-    def current_origin(cls, line: str | None) -> None:
-        origin.value = line
+current_origin = _Origin()
+"""Its `line` is given to every node that this thread makes from now on."""
 
 
 def _infix(op: Op) -> Callable[[UOp, UOp | float], UOp]:
@@ -114,7 +101,7 @@ def _reflected(op: Op) -> Callable[[UOp, UOp | float], UOp]:
     return lambda self, other: self.like(other).alu(op, self)
 
 
-class UOp(metaclass=_Nodes):
+class UOp:
     """One node. Build with operators, the functions of `ir.graph` or `UOp(op, dtype, src, arg)`."""
 
     __slots__ = (
@@ -144,7 +131,7 @@ class UOp(metaclass=_Nodes):
         with _lock:
             self = object.__new__(cls)
             self.op, self.dtype, self.src, self.arg = op, dtype, src, arg
-            self.origin, self.storage = origin.value, None
+            self.origin, self.storage = current_origin.line, None
             self._shape = self._bounds = self._ranges = self._key = self._simple = MISSING
             self._linear = self._order = MISSING
             new = _Ref(self, _forget)
@@ -240,8 +227,8 @@ class UOp(metaclass=_Nodes):
         """Apply an elementwise op; comparisons give bool."""
         own = self.dtype
         src = (self, *[other if isinstance(other, UOp) else const(own, other) for other in others])
-        if op.group is Group.COMPARE:
-            return UOp(op, dtypes.bool if own.lanes == 1 else dtypes.bool.vec(own.lanes), src)
+        if op.group is _COMPARE:
+            own = dtypes.bool.vec(own.lanes)
         return UOp(op, src[-1].dtype if op is Ops.WHERE else own, src)
 
     __add__, __radd__ = _infix(Ops.ADD), _reflected(Ops.ADD)

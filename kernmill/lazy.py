@@ -36,6 +36,7 @@ from kernmill.ir import (
     Ops,
     UOp,
     as_dtype,
+    current_origin,
     dtypes,
     elementwise,
     expand,
@@ -183,7 +184,7 @@ class Lazy(AnyTensor):
         """A tensor around a node."""
         new = object.__new__(cls)
         new.uop, new.requires_grad, new.grad, new._device = uop, requires_grad, None, device
-        keep_track(new)
+        _track(weakref.ref(new, _forget))  # as `keep_track`
         return new
 
     @classmethod
@@ -236,7 +237,7 @@ class Lazy(AnyTensor):
     def _result(self, uop: UOp, *others: Lazy) -> Self:
         """A tensor computed from this one and others."""
         if not others:
-            return self._make(uop, self._device, self.requires_grad and _grad_enabled.get() and uop.dtype.is_float)
+            return self._make(uop, self._device, self.requires_grad and grad_state() and uop.dtype.is_float)
         device, requires_grad = self._device, self.requires_grad
         for other in others:
             requires_grad = requires_grad or other.requires_grad
@@ -285,7 +286,7 @@ class Lazy(AnyTensor):
         """This tensor and the operands in their common dtype."""
         if len(values) == 1 and isinstance(values[0], (bool, int, float)):
             dtype = weak(self.uop.dtype, values[0])
-            return [self.cast(dtype), self._make(checked_const(dtype, values[0], dtype))]
+            return [self._as(dtype), self._make(checked_const(dtype, values[0], dtype))]
         tensors = [self, *(self._tensor(v) for v in values)]
         strong = [t.uop.dtype for t, v in zip(tensors, (self, *values), strict=True) if not _is_weak(v)]
         dtype = functools.reduce(promote, strong)
@@ -293,7 +294,7 @@ class Lazy(AnyTensor):
             if isinstance(value, (bool, int, float)):
                 dtype = weak(dtype, value)
         return [
-            self._make(checked_const(dtype, v, dtype)) if isinstance(v, (bool, int, float)) else t.cast(dtype)
+            self._make(checked_const(dtype, v, dtype)) if isinstance(v, (bool, int, float)) else t._as(dtype)
             for t, v in zip(tensors, (self, *values), strict=True)
         ]
 
@@ -303,15 +304,21 @@ class Lazy(AnyTensor):
 
     def _apply(self, op: Op, *others: Self) -> Self:
         """An elementwise op on tensors of one dtype."""
-        nodes = [o.uop for o in others]
-        shape = self.uop.shape
-        if all(node.shape == shape and node.dtype is self.uop.dtype for node in nodes):
-            return self._result(self.uop.alu(op, *nodes), *others)
-        return self._result(elementwise(op, self.uop, *nodes), *others)
+        node, nodes = self.uop, [other.uop for other in others]
+        shape, dtype = node.shape, node.dtype
+        for other in nodes:
+            if other.dtype is not dtype or other.shape != shape:
+                return self._result(elementwise(op, node, *nodes), *others)
+        return self._result(node.alu(op, *nodes), *others)
 
     def _binary(self, op: Op, other: Operand, reverse: bool = False) -> Self:
-        if isinstance(other, Lazy) and other.uop.dtype is self.uop.dtype:
-            a, b = self, self._tensor(other)  # the common case, without the detour
+        own = self.uop.dtype
+        if isinstance(other, (bool, int, float)):  # the common cases, without the detour
+            dtype = weak(own, other)
+            number, a = checked_const(dtype, other, dtype), self._as(dtype)
+            return a._result(number.alu(op, a.uop) if reverse else a.uop.alu(op, number))
+        if isinstance(other, Lazy) and other.uop.dtype is own:
+            a, b = self, self._tensor(other)
         else:
             a, b = self._join(other)
         return b._apply(op, a) if reverse else a._apply(op, b)
@@ -323,7 +330,7 @@ class Lazy(AnyTensor):
 
     def _floating(self) -> Self:
         """Ints and bools as float32."""
-        return self if self.dtype.is_float else self.cast(dtypes.default_float)
+        return self if self.uop.dtype.is_float else self._as(dtypes.default_float)
 
     def cast(self, dtype: DTypeLike) -> Self:
         """The values in another dtype: floats truncate to ints, ints wrap, floats round to nearest even.
@@ -331,12 +338,17 @@ class Lazy(AnyTensor):
         A float that the int dtype cannot hold, but int32 (int64 for ints of 64 bits), wraps: -1.0 in uint32 is
         2**32 - 1. What neither holds gives any value.
         """
-        dtype = as_dtype(dtype)
+        return self._as(as_dtype(dtype))
+
+    def _as(self, dtype: DType) -> Self:
         return self if dtype is self.uop.dtype else self._result(self.uop.cast(dtype))
 
     def _select(self, yes: Self, no: Self) -> Self:
         """This bool tensor chooses between tensors of one dtype."""
-        return self._result(elementwise(Ops.WHERE, self.uop, yes.uop, no.uop), yes, no)
+        node, a, b = self.uop, yes.uop, no.uop
+        if a.shape == b.shape == node.shape and a.dtype is b.dtype:  # nothing to broadcast
+            return self._result(node.alu(Ops.WHERE, a, b), yes, no)
+        return self._result(elementwise(Ops.WHERE, node, a, b), yes, no)
 
 
 def _is_weak(value: object) -> bool:
@@ -381,9 +393,9 @@ def user_line() -> str:
 def _traced(method: Method) -> Method:
     @functools.wraps(method)
     def traced(*args: Any, **kwargs: Any) -> Any:
-        if UOp.current_origin is not None:
+        if current_origin.line is not None:
             return method(*args, **kwargs)
-        UOp.current_origin = user_line()
+        current_origin.line = user_line()
         try:
             return method(*args, **kwargs)
         except Exception as error:
@@ -391,7 +403,7 @@ def _traced(method: Method) -> Method:
             name_call(error, method.__name__)
             raise
         finally:
-            UOp.current_origin = None
+            current_origin.line = None
 
     traced.is_traced = True  # type: ignore[attr-defined]
     return traced  # type: ignore[return-value]

@@ -20,10 +20,10 @@ from kernmill.ir import (
     as_size,
     assign,
     broadcast_shapes,
+    current_origin,
     dtypes,
     numel,
     process_lock,
-    reshape,
     scalar,
     show_shape,
 )
@@ -125,7 +125,7 @@ class Conversions(Casting):
         storage = node.storage
         is_leaf = self.requires_grad and self._is_leaf()
         if is_leaf or not self.requires_grad:
-            real = reshape(buffer_node(storage), node.shape)
+            real = buffer_node(storage, node.shape)
             # a DETACH, since a reshape of a reshape would leave out the leaf; its buffer alone tells it from others
             if self._put(UOp(Ops.DETACH, self.dtype, (real,), 0) if is_leaf else real, node):
                 self._device = storage.device
@@ -237,7 +237,7 @@ class Conversions(Casting):
                 f"item: shape {show_shape(self.uop.shape)} has {self.numel()} elements, not one. "
                 "Index it, or use tolist()."
             )
-        value: float = self.reshape(()).tolist()
+        value: float = (self.float() if self.dtype is dtypes.bfloat16 else self)._array().item()
         return value
 
     def allclose(self, other: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
@@ -318,22 +318,22 @@ class Conversions(Casting):
 def _realize(lazy: list[tuple[Any, UOp]]) -> None:
     """Compute the nodes of tensors, and give them their memory: those that no other thread has changed meanwhile."""
     for _, node in lazy:
-        if any(isinstance(size, UOp) for size in node.shape):
+        if not {int}.issuperset(map(type, node.shape)):
             raise ShapeError(
                 f"realize: the shape {show_shape(node.shape)} is known at each call only, and a tensor that "
                 "stays has a fixed one. Reduce it, or write it into a part of a larger tensor."
             )
     constant = [(t, node) for t, node in lazy if _is_shared(node)]
-    origin, UOp.current_origin = UOp.current_origin, None
+    origin, current_origin.line = current_origin.line, None
     try:
-        realize(list(dict.fromkeys(node for _, node in lazy)), expressions, given_values())
+        realize([node for _, node in lazy], expressions, given_values())
     finally:
-        UOp.current_origin = origin
+        current_origin.line = origin
     for t, node in lazy:
         t._settle(node)
     for t, node in constant:  # other tensors share the node, not the memory
         if t.uop is node:
-            t._put(reshape(buffer_node(node.storage), node.shape), node)
+            t._put(buffer_node(node.storage, node.shape), node)
         node.storage = None
 
 
@@ -349,9 +349,10 @@ def _is_shared(node: UOp) -> bool:
         u = stack.pop()
         if u.storage is not None or u.op in (Ops.BUFFER, Ops.DETACH):
             return False
-        new = set(u.src) - seen
-        seen |= new
-        stack += new
+        for s in u.src[::-1]:  # the first one first: data, nearly always
+            if s not in seen:
+                seen.add(s)
+                stack.append(s)
     return True
 
 

@@ -11,7 +11,7 @@ import itertools
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import DType, Ops, UOp
+from kernmill.ir import DType, Ops, Shape, UOp
 
 from .allocator import Block, Lease
 
@@ -100,8 +100,8 @@ class Buffer:
         return np.asarray(export)
 
 
-def buffer_node(buffer: Buffer) -> UOp:
-    """The BUFFER node that stands for this memory in expressions."""
+def buffer_node(buffer: Buffer, shape: Shape | None = None) -> UOp:
+    """The BUFFER node that stands for this memory in expressions; with a `shape` of as many values, it in that."""
     node = UOp(Ops.BUFFER, buffer.dtype, (), (next(_numbers), buffer.device, buffer.numel))
     node.storage = buffer
-    return node
+    return node if shape is None or shape == (buffer.numel,) else UOp(Ops.RESHAPE, buffer.dtype, (node,), shape)

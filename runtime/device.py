@@ -203,13 +203,13 @@ class Device(ABC):
         return Properties()
 
     @cached_property
-    def is_host_visible(self) -> bool:
-        """Whether the host can read and write this device's memory in place."""
-        return self.props().is_host_visible
+    def limits(self) -> Properties:
+        """`props` of the first time: for what stays as it is, since free memory takes a while to find."""
+        return self.props()
 
     def buffer_types(self) -> tuple[BufferType, ...]:
         """(default: the plain one) How tensors may lie in this device's memory; the first is what it prefers."""
-        return (BufferType(is_host_visible=self.is_host_visible),)
+        return (BufferType(is_host_visible=self.limits.is_host_visible),)
 
     def allocate(self, size_bytes: int) -> Block:
         """(default: host memory) A block. Raises OutOfMemoryError."""
@@ -233,7 +233,7 @@ class Device(ABC):
 
     def host_array(self, buffer: Buffer) -> Any:
         """(default: a view where the host sees the memory) The values as a 1-D NumPy array (bfloat16: as uint16)."""
-        if self.is_host_visible:
+        if self.limits.is_host_visible:
             self.synchronize()
             return buffer.host_array()
         if type(self).copy_out is Device.copy_out:
@@ -248,7 +248,7 @@ class Device(ABC):
     def copy_from(self, target: Buffer, source: Buffer, device: Device) -> None:
         """(default: one copy where the host sees one of them, else two) A buffer of another device into one of this
         one's, of the same size."""
-        if self.is_host_visible:
+        if self.limits.is_host_visible:
             device.synchronize()
             device.copy_out(target.host_array().data.cast("B"), source)
         else:
@@ -287,7 +287,7 @@ class Device(ABC):
 
 
 _lock = process_lock()
-_open: dict[str, Device] = {}
+_open: dict[tuple[str, Any], Device] = {}  # by name and TARGET
 
 
 @cache
@@ -332,13 +332,11 @@ def get_device(name: str | None = None) -> Device:
         DeviceError: no such device, or it cannot be opened; the message lists those that can.
     """
     name, level = name if name is not None else str(setting("DEVICE")), setting("TARGET")
-    device = _open.get(f"{name} {level}")
+    device = _open.get((name, level))
     if device is None:
         name = canonical_name(name)
         with _lock:
-            device = _open.get(f"{name} {level}")
-            if device is None:
-                device = _open[f"{name} {level}"] = _open_device(name)
+            device = _open.get((name, level)) or _open.setdefault((name, level), _open_device(name))
     return device
 
 

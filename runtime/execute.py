@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from kernmill.ir import (
+    Copy,
     DType,
     IndexRangeError,
     Kernel,
@@ -41,13 +43,8 @@ _lock = process_lock()
 _launched = [0]  # ns in kernels, outside of replays
 
 
-class Stale:
-    """In place of the storage of a node whose memory an assignment took over."""
-
-    device = "nowhere"
-
-
-STALE = Stale()
+STALE: Any = SimpleNamespace(device="nowhere")
+"""In place of the storage of a node whose memory an assignment took over."""
 
 
 def allocate_buffer(device: str, dtype: DType, count: int) -> Buffer:
@@ -105,22 +102,22 @@ class _Run:
     """One realize."""
 
     def __init__(self, roots: list[UOp], others: Callable[[], Iterable[UOp]], variables: dict[str, int]) -> None:
-        order = UOp(Ops.SINK, dtypes.void, tuple(roots)).toposort(stop=lambda u: u.storage is not None)
-        assigns = [node for node in order if node.op is Ops.ASSIGN and node.storage is None]
-        self.roots = list(dict.fromkeys([*roots, *assigns]))
-        self.of_constants = _above_constants(order) if assigns else set[UOp]()
-        self.variables = variables
+        self.order = order = _above_memory(roots)
         leaves = [node for node in order if node.storage is not None]
-        ops = {node.op for node in order}
-        self.has_numbered_leaves = Ops.DETACH in ops and any(node.op is Ops.DETACH and node.arg for node in order)
-        if any(leaf.storage is STALE for leaf in leaves):
+        ops = [node.op for node in order]
+        assigns = [n for n in order if n.op is Ops.ASSIGN and n.storage is None] if Ops.ASSIGN in ops else []
+        self.roots = list(dict.fromkeys([*roots, *assigns])) if assigns else roots
+        self.variables = variables
+        if STALE in [leaf.storage for leaf in leaves]:
             raise KernmillError(
                 "this expression reads a tensor as it was before an assignment took over its memory. "
                 "Realize the expression before assigning, or keep the old values with .clone()."
             )
-        assigned = {id(leaf.storage) for node in assigns for leaf in _bottom(node)}
-        found = views(order, self.roots) if Ops.SHRINK in ops and not is_to_be_recorded() else {}
-        self.parts = {node: part for node, part in found.items() if id(part.owner) not in assigned}
+        self.parts: dict[UOp, Buffer] = {}
+        if Ops.SHRINK in ops and not is_to_be_recorded():
+            assigned = {id(leaf.storage) for node in assigns for leaf in _bottom(node)}
+            found = views(order, self.roots)
+            self.parts = {node: part for node, part in found.items() if id(part.owner) not in assigned}
         self.leaves = [*leaves, *self.parts]
         self.storages: list[Buffer] = [leaf.storage for leaf in leaves] + [*self.parts.values()]
         self.in_place = self.overwritable(assigns, others) if assigns else frozenset[int]()
@@ -129,41 +126,51 @@ class _Run:
         """Slots of assigned leaves whose old values nobody else will read."""
         slots = {leaf: slot for slot, leaf in enumerate(self.leaves)}
         wanted = {id(leaf.storage): leaf for node in assigns for leaf in _bottom(node) if leaf in slots}
-        mine = set(self.roots)
-        for other in others():  # by memory, not by node: equal expressions that were realized apart share theirs
-            if other not in mine and wanted:
-                for node in other.toposort(stop=lambda u: u.storage is not None):
-                    wanted.pop(id(node.storage), None)
+        mine = set(self.roots)  # by memory, not by node: equal expressions that were realized apart share theirs
+        for node in _above_memory(other for other in others() if other not in mine) if wanted else ():
+            wanted.pop(id(node.storage), None)
         used = [id(s) for s in self.storages]
         return frozenset(
             slots[leaf] for leaf in wanted.values() if leaf.storage.is_ours and used.count(id(leaf.storage)) == 1
         )
 
     def go(self) -> None:
-        plan = self.plan()
+        plan = plan_of(self.structure(), self.closed, tuple([s.device for s in self.storages]), self.in_place)
+        check_values(plan.bounds, self.variables)
         buffers = self.memory(plan)
         self.launch(plan, buffers)
         self.finish(plan, buffers)
 
-    def plan(self) -> Plan:
-        params = {
-            leaf: opened(leaf, UOp(Ops.PARAM, leaf.dtype, (), (slot, storage.numel)))
-            for slot, (leaf, storage) in enumerate(zip(self.leaves, self.storages, strict=True))
-        }
-        closed = substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params)
-        if self.has_numbered_leaves or self.of_constants:
-            closed = _impersonal(closed, self.of_constants)
-        devices = tuple(storage.device for storage in self.storages)
-        default = canonical_name(str(setting("DEVICE")))
-        plan = plan_of(closed, devices, self.in_place, default)
-        check_values(plan.bounds, self.variables)
-        return plan
+    def param(self, slot: int) -> UOp:
+        """A leaf as the closed graph has it."""
+        leaf = self.leaves[slot]
+        return opened(leaf, UOp(Ops.PARAM, leaf.dtype, (), (slot, self.storages[slot].numel)))
+
+    def closed(self) -> UOp:
+        """The graph over PARAMs, which holds nothing of this run."""
+        params = {leaf: self.param(slot) for slot, leaf in enumerate(self.leaves)}
+        return _impersonal(substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params), self.order)
+
+    def structure(self) -> tuple[Any, ...]:
+        """What is equal where `closed` is, found without making its nodes: each node with the numbers of its sources.
+        It holds nothing of this run either: of nodes constants only, and what stands for a part of memory."""
+        order = _above_memory(self.roots, self.parts) if self.parts else self.order
+        slots = {leaf: slot for slot, leaf in enumerate(self.leaves)}
+        found: list[Any] = [order[root] for root in self.roots]
+        for node in order:
+            if (slot := slots.get(node)) is not None:
+                plain = slot, node.dtype, self.storages[slot].numel, node.shape
+                found.append(self.param(slot) if node in self.parts else plain)
+            else:
+                arg = node.arg and 1 if node.op is Ops.DETACH else node.arg  # leaves are counted, as in `closed`
+                found.append((node.op, node.dtype, arg, *[order[s] for s in node.src]) if node.src else node)
+        return tuple(found)
 
     def memory(self, plan: Plan) -> list[Buffer]:
         arenas = {
             device: allocate_buffer(device, dtypes.uint8, size)
             for device, size in plan.memory.arena_bytes.items()
-            if size <= get_device(device).props().max_alloc_bytes  # else each buffer has a block of its own
+            if size <= get_device(device).limits.max_alloc_bytes  # else each buffer has a block of its own
         }
         buffers: list[Buffer] = []
         for number, wanted in enumerate(plan.graph.buffers):
@@ -177,26 +184,23 @@ class _Run:
                 buffers.append(Buffer(wanted.device, wanted.dtype, wanted.numel, arena, address))
             else:
                 buffers.append(allocate_buffer(wanted.device, wanted.dtype, wanted.numel))
-        parts = {id(part) for part in self.parts.values()}
-        of_parts = [number for number in plan.graph.results if id(buffers[number]) in parts]
+        of_parts = [n for n in plan.graph.results if buffers[n] in self.parts.values()]
         self.own = {n: allocate_buffer(buffers[n].device, buffers[n].dtype, buffers[n].numel) for n in of_parts}
         return buffers
 
     def launch(self, plan: Plan, buffers: list[Buffer]) -> None:
         """Run the items; kernels of one device that follow each other go as one batch."""
-        record, pairs = current_recording(), zip(plan.graph.items, plan.programs, strict=True)
-        for _, group in itertools.groupby(pairs, lambda pair: pair[0].device if isinstance(pair[0], Kernel) else None):
+        for step in plan.steps:
+            if isinstance(step, Copy):
+                copy_between(buffers[step.target], buffers[step.source])
+                if (record := current_recording()) is not None:
+                    record.add_copy(buffers[step.target], buffers[step.source])
+                continue
             batch: list[tuple[Kernel, Call]] = []
-            for item, program in group:
-                if isinstance(item, Kernel):
-                    assert program is not None
-                    values = tuple([self.variables[name] for name, _, _ in item.variables])
-                    call = Call(program, tuple([buffers[n] for n in item.buffers]), values, program.threads)
-                    batch.append((item, call))
-                else:
-                    copy_between(buffers[item.target], buffers[item.source])
-                    if record is not None:
-                        record.add_copy(buffers[item.target], buffers[item.source])
+            for kernel, program in step:
+                values = tuple([self.variables[name] for name, _, _ in kernel.variables])
+                call = Call(program, tuple([buffers[n] for n in kernel.buffers]), values, program.threads)
+                batch.append((kernel, call))
             run_batch(batch)
 
     def finish(self, plan: Plan, buffers: list[Buffer]) -> None:
@@ -204,10 +208,8 @@ class _Run:
         if (record := current_recording()) is not None:
             for check in plan.graph.checks:
                 record.add_check(buffers[check.buffer], check.message)
-        written = {number for item in plan.graph.items if isinstance(item, Kernel) for number in item.outputs}
-        for number, wanted in enumerate(plan.graph.buffers):
-            if wanted.slot is not None and number in written:
-                take_over(self.leaves[wanted.slot])
+        for slot in plan.written:
+            take_over(self.leaves[slot])
         for number, own in self.own.items():  # a result that is a part of other memory has its own
             copy_between(own, buffers[number])
             buffers[number] = own
@@ -233,47 +235,50 @@ def launched_ns() -> int:
 
 def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     """Launch kernels of one device in order."""
-    if not batch:
-        return
-    device = get_device(batch[0][0].device)
-    if setting("CHECK") and device.is_host_visible and device.name != "PYTHON":
+    device, is_timed = get_device(batch[0][0].device), wants_report()
+    if setting("CHECK") and device.limits.is_host_visible and device.name != "PYTHON":
         for kernel, call in batch:
             later.check.run_checked(
                 device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1)
             )
     else:
         start = time.perf_counter_ns()
-        times = device.run([call for _, call in batch], is_timed=wants_report())
+        times = device.run([call for _, call in batch], is_timed=is_timed)
         _launched[0] += time.perf_counter_ns() - start
-        if wants_report():
+        if is_timed:
             later.profile.report(device, [kernel for kernel, _ in batch], times)
-    record = current_recording()
-    if record is not None:
+    if (record := current_recording()) is not None:
         # the threads of now: a launch may have been refused, and its kernel been made anew with smaller groups
         record.add_kernels(device.name, [(k, call._replace(threads=call.program.threads)) for k, call in batch])
 
 
-def _impersonal(graph: UOp, of_constants: set[UOp]) -> UOp:
+def _above_memory(roots: Iterable[UOp], parts: Container[UOp] = ()) -> dict[UOp, int]:
+    """The nodes of expressions, numbered, sources first; none below one in memory, or below such a part of memory."""
+    found: dict[UOp, int] = {}
+    path = [*roots][::-1]
+    while path:
+        node = path[-1]
+        for s in node.src if node.storage is None and node not in parts else ():
+            if s not in found:
+                path.append(s)
+                break
+        else:
+            found.setdefault(path.pop(), len(found))
+    return found
+
+
+def _impersonal(graph: UOp, own: Container[UOp]) -> UOp:
     """The graph with its leaves counted from 1, since equal graphs are equal however many leaves were made before, and
-    these assignments as other nodes: a plan that holds their tensors' would keep the memory of those as well, and show
-    what it was with one call's variables to the next call."""
+    assignments of constants, which are tensors' `own` nodes, as other nodes: a plan that holds them would keep their
+    memory as well, and show what it was with one call's variables to the next call."""
     number = itertools.count(1)
 
     def change(old: UOp, new: UOp) -> UOp:
-        if old in of_constants:
+        if old.op is Ops.ASSIGN and old in own:
             return new.replace(src=(UOp(Ops.DETACH, new.dtype, new.src[:1], 0), *new.src[1:]))
         return new.replace(arg=next(number)) if new.op is Ops.DETACH and new.arg else new
 
     return rebuilt(graph, change)
-
-
-def _above_constants(order: Iterable[UOp]) -> set[UOp]:
-    """Assignments that no leaf is below."""
-    closed: set[UOp] = set()
-    for node in order:
-        if node.storage is None and all(s in closed for s in node.src):
-            closed.add(node)
-    return {node for node in closed if node.op is Ops.ASSIGN}
 
 
 def _bottom(node: UOp) -> list[UOp]:

@@ -90,12 +90,12 @@ class _Table(Batch):
     def __init__(self, device: LlvmDevice, calls: Sequence[Call]) -> None:
         super().__init__(device, calls)
         self.table = self.short = LaunchTable([
-            Launch(c.program.handle.symbols[c.program.name], (*(b.address for b in c.buffers), *c.variables), c.threads,
+            Launch(c.program.handle.symbols[c.program.name], [*[b.address for b in c.buffers], *c.variables], c.threads,
                    c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
             for c in calls
         ])  # fmt: skip
-        chains = find_chains(calls, (device.host.l1, device.host.l2 // 2), device.host.threads())
-        if chains:
+        host = device.host
+        if len(calls) > 1 and (chains := find_chains(calls, (host.l1, host.l2 // 2), host.threads())):
             self.short = LaunchTable([
                 self.table.linked(c.first, c.end, c.parts, c.together, c.chunk(_CHUNK_NS, _SHARED_NS, _MOST_CHUNKS))
                 for c in chains
@@ -108,8 +108,7 @@ class _Table(Batch):
         import numpy as np  # takes a while, and many programs have no variables
 
         found = [self.table.argument(entry, len(self.calls[entry].buffers) + number) for entry, number in places]
-        slots: Any = np.ctypeslib.as_array(found[0][0])
-        return partial(slots.__setitem__, np.array([place for _, place in found]))
+        return partial(np.asarray(found[0][0]).__setitem__, np.array([place for _, place in found]))
 
     def run(self, *, is_timed: bool = False) -> list[int]:
         times, before = [], len(_refused)

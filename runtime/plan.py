@@ -12,6 +12,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 from kernmill.ir import (
@@ -30,7 +31,7 @@ from kernmill.ir import (
 from . import later
 from .build import build_all, expect
 from .compile_cache import cache_key, default_cache
-from .device import Program, get_device
+from .device import Program, canonical_name, get_device
 from .schedules import stamp
 from .watch import wants_report
 
@@ -38,7 +39,7 @@ __all__ = ["Plan", "plan_of", "plans"]
 
 _KEPT = 4096
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
-_PART_OF_A_PLAN = ("OVERRIDE", "BEAM", "TARGET", "CHECK")
+_PART_OF_A_PLAN = ("DEVICE", "OVERRIDE", "BEAM", "TARGET", "CHECK")
 
 
 class Plan(NamedTuple):
@@ -46,23 +47,27 @@ class Plan(NamedTuple):
 
     graph: GraphPlan
     memory: MemoryPlan
-    programs: list[Program | None]
+    steps: list[Copy | list[tuple[Kernel, Program]]]  # kernels of one device that follow each other go together
     bounds: dict[str, tuple[int, int]]  # what each variable may be
+    written: list[int]  # slots that kernels write to
 
 
 plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
-def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> Plan:
+def plan_of(structure: Any, closed: Callable[[], UOp], devices: tuple[str, ...], in_place: frozenset[int]) -> Plan:
     """The plan of a closed graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
+
+    `structure` is equal for equal graphs, and tells others apart; the graph is made where that is not known.
 
     Raises:
         CompileError: a kernel cannot be built.
     """
-    key = (graph, devices, in_place, default, *(setting(name) for name in _PART_OF_A_PLAN))
+    key = (structure, devices, in_place, *[setting(name) for name in _PART_OF_A_PLAN])
     found = plans.get(key)
     if found is None:
-        found = plans[key] = _with_programs(*_scheduled(graph, devices, in_place, default))
+        default = canonical_name(str(setting("DEVICE")))
+        found = plans[key] = _with_programs(*_scheduled(closed(), devices, in_place, default))
         if len(plans) > _KEPT:
             plans.popitem(last=False)
         if wants_report():
@@ -74,11 +79,16 @@ def plan_of(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], defa
 def _with_programs(graph: GraphPlan, memory: MemoryPlan) -> Plan:
     kernels = [item for item in graph.items if isinstance(item, Kernel)]
     built = iter(build_all([(get_device(kernel.device), kernel) for kernel in kernels]))
+    steps: list[Copy | list[tuple[Kernel, Program]]] = []
+    for key, items in groupby(graph.items, lambda item: item.device if isinstance(item, Kernel) else item):
+        steps.append(key if isinstance(key, Copy) else [(k, next(built)) for k in items if isinstance(k, Kernel)])
     bounds: dict[str, tuple[int, int]] = {}
     for name, least, greatest in (variable for kernel in kernels for variable in kernel.variables):
         low, high = bounds.get(name, (least, greatest))
         bounds[name] = (max(low, least), min(high, greatest))
-    return Plan(graph, memory, [next(built) if isinstance(i, Kernel) else None for i in graph.items], bounds)
+    outputs = {number for kernel in kernels for number in kernel.outputs}
+    written = [b.slot for number, b in enumerate(graph.buffers) if number in outputs and b.slot is not None]
+    return Plan(graph, memory, steps, bounds, written)
 
 
 # --- on disk ---------------------------------------------------------------------------------------------------------

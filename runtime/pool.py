@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import weakref
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -271,36 +272,29 @@ class LaunchTable:
     """Launches in the form that the pool walks. Keep the object alive while it runs."""
 
     def __init__(self, launches: Sequence[Launch]) -> None:
-        self.count = len(launches)
-        slots = [value for launch in launches for value in launch.args]
-        self._args = (ctypes.c_int64 * max(1, len(slots)))(*slots)
-        self._entries = (ctypes.c_int64 * max(1, 4 * self.count))()
-        self._first: list[int] = []
-        self._slots = [len(launch.args) for launch in launches]
-        first = 0
-        for index, launch in enumerate(launches):
-            self._first.append(first)
-            self._entries[4 * index] = launch.fn
-            self._entries[4 * index + 1] = ctypes.addressof(self._args) + 8 * first
-            self.set_range(index, launch.n, launch.chunk)
-            first += len(launch.args)
-        self.address = ctypes.addressof(self._entries)
+        self.count, words = len(launches), list[int]()
+        for fn, _, n, chunk in launches:
+            words += (fn, 0, n, max(1, chunk, -(-n // _MOST_CHUNKS)))
+        self._first = [len(words)]  # where the arguments of each entry begin
+        for launch in launches:
+            words += launch.args
+            self._first.append(len(words))
+        self._words = array("q", words)  # entries and arguments: what is not captured makes one for each launch
+        self.address = self._words.buffer_info()[0]
+        for index in range(self.count):
+            self._words[4 * index + 1] = self.address + 8 * self._first[index]
 
-    def argument(self, entry: int, slot: int) -> tuple[ctypes.Array[ctypes.c_int64], int]:
+    def argument(self, entry: int, slot: int) -> tuple[array[int], int]:
         """Where an argument stands, a buffer address or a variable: an array of all, and the place in it."""
-        if not 0 <= slot < self._slots[entry]:
-            raise IndexError(f"argument: entry {entry} has {self._slots[entry]} slots, not slot {slot}")
-        return self._args, self._first[entry] + slot
-
-    def set_range(self, entry: int, n: int, chunk: int) -> None:
-        """Change the parallel range of an entry and the least of it that a thread claims at once."""
-        self._entries[4 * entry + 2] = n
-        self._entries[4 * entry + 3] = max(1, chunk, -(-n // _MOST_CHUNKS))
+        first, end = self._first[entry : entry + 2]
+        if not 0 <= slot < end - first:
+            raise IndexError(f"argument: entry {entry} has {end - first} slots, not slot {slot}")
+        return self._words, first + slot
 
     def linked(self, first: int, end: int, parts: int, together: int, chunk: int) -> Launch:
         """Entries `first` to `end`, each with as many iterations in each of `parts`, as one that does so many parts
         `together` by all of them in turn. Its arguments are this table's, which has to be kept."""
-        rows = [self._entries[at : at + 3] for at in range(4 * first, 4 * end, 4)]
+        rows = [self._words[at : at + 3] for at in range(4 * first, 4 * end, 4)]
         steps = [value for fn, args, n in rows for value in (fn, args, n // parts)]
         return Launch(_native().chain, (together, *steps, 0), parts, chunk)
 

@@ -315,7 +315,7 @@ def copy_between(target: Buffer, source: Buffer) -> None:
 def download_scalar(buffer: Buffer) -> bool:
     """Whether the bool in a buffer of one element is true."""
     device = get_device(buffer.device)
-    if device.is_host_visible and type(device).host_array is Device.host_array:  # no array for one value
+    if device.limits.is_host_visible and type(device).host_array is Device.host_array:  # no array for one value
         device.synchronize()
         return bool(ctypes.c_uint8.from_address(buffer.address).value)
     return bool(device.host_array(buffer)[0])

@@ -44,7 +44,7 @@ def views(order: Iterable[UOp], roots: Iterable[UOp]) -> dict[UOp, Buffer]:
     for leaf, nodes in parts.items():
         device = leaf.storage.device
         if device not in room:
-            room[device] = get_device(device).props().max_buffers // 2
+            room[device] = get_device(device).limits.max_buffers // 2
         if leaf not in nodes and len(nodes) <= min(_MOST_PARTS, room[device]):
             inside = [part_of(leaf.storage, *places[node][1:]) for node in nodes]
             by_address = sorted(inside, key=lambda part: part.address)

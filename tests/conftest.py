@@ -100,7 +100,7 @@ def closed_devices() -> Iterator[None]:
     """OpenCL devices are opened anew in the test; whatever it opens is forgotten after it."""
     table = importlib.import_module("kernmill.runtime.device")._open
     kept = dict(table)
-    for key in [key for key in table if key.startswith("CL")]:
+    for key in [key for key in table if key[0].startswith("CL")]:
         del table[key]
     yield
     table.clear()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import TYPE_CHECKING, Self
 
-from kernmill.ir import DTypeError, Ops, ShapeError, promote, show_shape
+from kernmill.ir import DTypeError, Ops, ShapeError, permute, promote, reshape, show_shape
 
 from ..arguments import with_sentences
 from ..lazy import Lazy, accumulator
@@ -28,8 +28,8 @@ class Contraction(Indexing):
         """The product with `other`, broadcast, summed over axes; ints wrap in their own dtype."""
         dtype = promote(self.dtype, other.dtype)
         wide = accumulator(dtype)
-        product = self.cast(dtype).cast(wide)._apply(Ops.MUL, other.cast(dtype).cast(wide))
-        return product._reduce(Ops.ADD, axes, False, "matmul").cast(dtype)
+        product = self._as(dtype)._as(wide)._apply(Ops.MUL, other._as(dtype)._as(wide))
+        return product._reduce(Ops.ADD, axes, False, "matmul")._as(dtype)
 
     def matmul(self, other: Self) -> Self:
         """The matrix product over the last axis of self and the last but one of `other`; leading axes broadcast.
@@ -39,21 +39,25 @@ class Contraction(Indexing):
         """
         if not isinstance(other, Lazy):
             other = self._tensor(other)
-        shown = f"matmul: {show_shape(self.uop.shape)} @ {show_shape(other.uop.shape)}"
-        if not self.ndim or not other.ndim:
+        x, y, (left, right) = self.uop, other.uop, (self.uop.shape, other.uop.shape)
+        if not left or not right:
+            shown = f"matmul: {show_shape(left)} @ {show_shape(right)}"
             raise ShapeError(f"{shown}: a 0-d tensor has no axis to sum over. Use * instead.")
-        left = self if self.ndim > 1 else self.unsqueeze(0)
-        right = other if other.ndim > 1 else other.unsqueeze(1)
-        inner, own = left.node_shape[-1], right.node_shape[-2]
+        inner, own = left[-1], right[-2:][0]
         if inner is not own and inner != own:
+            shown = f"matmul: {show_shape(left)} @ {show_shape(right)}"
             raise ShapeError(
                 f"{shown}: inner sizes differ ({inner} and {own}). "
                 f"Transpose one side, or reshape the left to (..., {own})."
             )
-        result = left.unsqueeze(-2)._contract(right.mT.unsqueeze(-3), (-1,))
-        if self.ndim == 1:
+        rank = len(right)
+        turned = permute(y, (*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else y
+        rows = reshape(x, (*left[:-1], 1, inner)) if len(left) > 1 else reshape(x, (1, 1, inner))
+        columns = reshape(turned, (*right[:-2], 1, *turned.shape[-2:]) if rank > 1 else (1, 1, own))
+        result = self._result(rows)._contract(other._result(columns), (-1,))
+        if len(left) == 1:
             result = result.squeeze(-2)
-        return result.squeeze(-1) if other.ndim == 1 else result
+        return result.squeeze(-1) if rank == 1 else result
 
     dot = mm = bmm = matmul
 

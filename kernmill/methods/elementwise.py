@@ -64,8 +64,7 @@ class Comparison(Lazy):
 
     __lt__, __le__, __gt__, __ge__ = lt, le, gt, ge
 
-    def __hash__(self) -> int:
-        return id(self)
+    __hash__ = object.__hash__  # C: every tensor that is made is hashed
 
     def maximum(self, other: Operand) -> Self:
         """The larger of two; nan if either is nan."""
@@ -219,8 +218,9 @@ class Arithmetic(Bitwise):
 
     def div(self, other: Operand, *, reverse: bool = False) -> Self:
         """True division; ints give float32. x/0 is inf, 0/0 nan."""
-        is_number = isinstance(other, (bool, int, float))  # it need not fit the dtype of ints
-        a, b = (self._floating() if is_number else self)._join(other)
+        if isinstance(other, (bool, int, float)):  # it need not fit the dtype of ints
+            return self._floating()._binary(Ops.DIV, other, reverse)
+        a, b = self._join(other)
         a, b = a._floating(), b._floating()
         return b._apply(Ops.DIV, a) if reverse else a._apply(Ops.DIV, b)
 

@@ -57,7 +57,7 @@ class Reduce(Activations, Joining):
             return x.sum(axis, keepdim) if x.dtype.is_float else x._reduce(Ops.ADD, axis, keepdim, "sum")
         if not self.dtype.is_float:
             return self.cast(_wide(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum")
-        return self.cast(accumulator(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum").cast(self.dtype)
+        return self._as(accumulator(self.dtype))._reduce(Ops.ADD, axis, keepdim, "sum")._as(self.dtype)
 
     def prod(self, axis: Axes = None, keepdim: bool = False) -> Self:
         """The product; ints and bools in int64."""

@@ -14,6 +14,7 @@ from kernmill.ir import (
     Ops,
     UOp,
     assign,
+    current_origin,
     dtypes,
     elementwise,
     permute,
@@ -207,11 +208,11 @@ def test_names_say_what_and_how_large() -> None:
 
 
 def test_the_origin_of_a_kernel_is_the_users_line() -> None:
-    UOp.current_origin = "model.py:7"
+    current_origin.line = "model.py:7"
     try:
         root = X * 1234.5
     finally:
-        UOp.current_origin = None
+        current_origin.line = None
     assert [kernel.origin for kernel in kernels(scheduled(root))] == ["model.py:7"]
 
 

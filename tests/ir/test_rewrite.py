@@ -11,6 +11,7 @@ from kernmill.ir import (
     RuleSet,
     UOp,
     const,
+    current_origin,
     dtypes,
     node,
     rewrite,
@@ -82,27 +83,27 @@ def test_rules_that_do_not_rest_are_reported_by_name(rules: list[Rule]) -> None:
 
 
 def test_new_nodes_come_from_the_line_of_the_old() -> None:
-    UOp.current_origin = "user.py:7"
+    current_origin.line = "user.py:7"
     try:
         u = UOp(Ops.VARIABLE, dtypes.int32, (), ("origin", 0, 9)) - 77
     finally:
-        UOp.current_origin = None
+        current_origin.line = None
     result = rewrite(u, RuleSet("r", [Rule("r", x - y, lambda x, y: (x + (-y)) * 1)]))
     assert all(node.origin == "user.py:7" for node in result.toposort() if node.op is not Ops.CONST)
-    assert UOp.current_origin is None
+    assert current_origin.line is None
 
 
 def test_the_origin_is_restored_when_a_rule_fails() -> None:
     def fail(x: UOp) -> UOp:
         raise ZeroDivisionError
 
-    UOp.current_origin = "before"
+    current_origin.line = "before"
     try:
         with pytest.raises(ZeroDivisionError):
             rewrite(-A, RuleSet("r", [Rule("r", -x, fail)]))
-        assert UOp.current_origin == "before"
+        assert current_origin.line == "before"
     finally:
-        UOp.current_origin = None
+        current_origin.line = None
 
 
 def test_simplify_remembers_on_the_nodes() -> None:

@@ -21,6 +21,7 @@ from kernmill.ir import (
     UOp,
     closed_ranges,
     const,
+    current_origin,
     dtypes,
     index_const,
     make_range,
@@ -145,14 +146,14 @@ def test_a_node_is_never_pickled() -> None:
 
 def test_an_origin_belongs_to_its_thread() -> None:
     seen: list[str | None] = []
-    UOp.current_origin = "user.py:1"
+    current_origin.line = "user.py:1"
     try:
         thread = threading.Thread(target=lambda: seen.append(variable("other thread").origin))
         thread.start()
         thread.join()
         assert variable("this thread").origin == "user.py:1"
     finally:
-        UOp.current_origin = None
+        current_origin.line = None
     assert seen == [None]
     assert variable("later").origin is None
 

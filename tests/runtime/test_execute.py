@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +46,81 @@ def test_an_expression_computed_before_keeps_its_value(device: str) -> None:
         changed.realize()
         changed.assign(changed + 1).realize()
         assert (changed.tolist(), waiting.tolist(), (x * 3).tolist()) == ([4, 7], [3, 6], [3, 6])
+
+
+def written(x: Tensor, value: float) -> Tensor:
+    x[1] = value
+    return x
+
+
+GRAPHS: list[Callable[[Tensor, Tensor], Sequence[Tensor]]] = [
+    lambda x, y: [x + 1],
+    lambda x, y: [x + 2],
+    lambda x, y: [x + 0.0],
+    lambda x, y: [x + -0.0],
+    lambda x, y: [x + float("nan")],
+    lambda x, y: [x + y],
+    lambda x, y: [y + x],
+    lambda x, y: [x + x],
+    lambda x, y: [(x + y) * x],
+    lambda x, y: [(x + y) * y],
+    lambda x, y: [x + 1, y + 2],
+    lambda x, y: [y + 2, x + 1],
+    lambda x, y: [x.sum(0)],
+    lambda x, y: [x.sum(1)],
+    lambda x, y: [x[1] * 2],
+    lambda x, y: [x[2] * 2],
+    lambda x, y: [x[1:3] * 2],
+    lambda x, y: [x[:, 1:3] * 2],
+    lambda x, y: [x[:, 2:4] * 2],
+    lambda x, y: [x[1] + x[2]],
+    lambda x, y: [x[1] + y[2]],
+    lambda x, y: [x.reshape(5, 4).flip(0)],
+    lambda x, y: [x.reshape(2, 10).flip(0)],
+    lambda x, y: [x.long() + 1],
+    lambda x, y: [written(x, 1.0)],
+    lambda x, y: [written(x, 2.0)],
+    lambda x, y: [written(x + y, 1.0)],
+    lambda x, y: [written(Tensor.ones(4, 5), 1.0) + 1],
+    lambda x, y: [(x + 1).requires_grad_()],
+    lambda x, y: [(a := (x + 1).requires_grad_()) * a],
+    lambda x, y: [(x + 1).requires_grad_() * (x + 1).requires_grad_()],
+    lambda x, y: [(x + 1).requires_grad_().detach() * 2],
+    lambda x, y: [Tensor.arange(5) + 1],
+]
+
+
+def test_the_structure_of_a_graph_tells_what_its_closed_graph_tells() -> None:
+    """Plans are found by it, without making the closed graph: equal where that is, whatever memory is read."""
+    start: Any = importlib.import_module("kernmill.runtime.execute")._Run
+    found: list[tuple[Any, UOp]] = []
+    for make in GRAPHS * 2:
+        x, y = (Tensor(np.arange(20.0, dtype=np.float32).reshape(4, 5)).realize() for _ in range(2))
+        one = start([tensor.uop for tensor in make(x, y)], tuple, {})
+        found.append((one.structure(), one.closed()))
+    for structure, closed in found:
+        assert [structure == other for other, _ in found] == [closed is other for _, other in found]
+    for (first, _), (again, _) in zip(found[: len(GRAPHS)], found[len(GRAPHS) :], strict=True):
+        assert hash(first) == hash(again)
+
+
+def test_a_known_structure_holds_no_memory() -> None:
+    """What plans are found by stays as long as they do."""
+    x = Tensor(np.ones((4, 5), np.float32)).realize()
+    memory = weakref.ref(buffer_of(x))
+    ((x[1:3] * 7.0).sum() + x.sum()).realize()
+    x[2] = 3.0
+    x.realize()
+    del x
+    assert memory() is None
+
+
+def buffer_of(tensor: Tensor) -> Any:
+    """The Buffer of a realized tensor."""
+    node = tensor.uop
+    while node.storage is None:
+        node = node.src[0]
+    return node.storage
 
 
 # --- threads, forks, targets -----------------------------------------------------------------------------------------

@@ -149,7 +149,7 @@ def test_many_sums_are_expected_before_they_are_scheduled(
     monkeypatch.setattr(plan, "build_all", lambda wanted: [None for _ in wanted])
     x = data(0, 97)
     sums = [reduce_axes(x + float(number), Ops.ADD, (0,)) for number in range(count)]
-    plan.plan_of(UOp(Ops.SINK, dtypes.void, tuple(sums)), ("LLVM",), frozenset(), "LLVM")
+    plan.plan_of(tuple(sums), lambda: UOp(Ops.SINK, dtypes.void, tuple(sums)), ("LLVM",), frozenset())
     assert found == ["LLVM"] * started
 
 

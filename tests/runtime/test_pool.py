@@ -238,7 +238,7 @@ def test_arguments_and_ranges_may_change(crew: pool.Pool) -> None:
     for slot, value in enumerate((address_of(b), -5)):
         slots, place = table.argument(1, slot)
         slots[place] = value
-    table.set_range(1, 4, 1)
+    table._words[6], table._words[7] = 4, 1  # a shorter range
     table.run(crew)
     assert list(a) == [1] * 10
     assert list(b) == [-5] * 4 + [0] * 6
@@ -253,7 +253,7 @@ def test_odd_tables(crew: pool.Pool) -> None:
     pool.LaunchTable([launch("count", address_of(calls), n=1 << 50, chunk=1 << 40)]).run(crew)
     assert calls[0] == 1 + claims(1024, crew.threads)
     table = pool.LaunchTable([launch("empty", n=1 << 60, chunk=1)])
-    assert table._entries[3] == 1 << 40  # the number of chunks stays below 2^20
+    assert table._words[3] == 1 << 40  # the number of chunks stays below 2^20
     assert table.run_timed(pool.Pool(1))[0] >= 0
 
 

@@ -159,7 +159,7 @@ def test_more_parts_than_a_kernel_takes_arguments(device: str) -> None:
 def test_parts_of_many_leaves_on_a_device_that_takes_few_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is the kernel's, whichever leaves its parts are of."""
     device = get_device("LLVM")
-    monkeypatch.setattr(device, "props", lambda: Properties(max_buffers=16))
+    monkeypatch.setattr(device, "limits", Properties(max_buffers=16))
     with Context(DEVICE="LLVM"):
         leaves = [Tensor(VALUES[:, :, n].copy()).realize() for n in range(4)]
         rows = [x[row] for x in leaves for row in range(3)]
