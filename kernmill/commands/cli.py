@@ -320,7 +320,7 @@ def run_cache(given: argparse.Namespace) -> int:
 
 
 def run_tune(given: argparse.Namespace) -> int:
-    """Search for schedules; 1 when one gave wrong results."""
+    """Search for schedules; 1 when the program failed, or one gave wrong results."""
     from .tuning import run
 
     return run(given.program, given.arguments, given.seconds, given.beam)
