@@ -340,9 +340,15 @@ def run_model(given: argparse.Namespace) -> int:
         given.prompt, given.chat, given.system, given.n_predict, given.ctx_size,
         given.cache_type, not given.no_display_prompt,
     )  # fmt: skip
-    sampler = Sampler(
-        given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n, given.seed
-    )
+    try:
+        sampler = Sampler(
+            given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
+            given.seed,
+        )  # fmt: skip
+    except SettingError as error:
+        name, _, rest = str(error).removeprefix("Sampler: ").partition("=")
+        option = "repeat-last-n" if name == "repeat_last" else name.replace("_", "-")
+        raise SettingError(f"run: --{option} {rest}") from None
     with _threads(given.threads):
         return run(given.model, options, sampler)
 
