@@ -16,7 +16,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Self, TypeVar, Union, get_args, get_origin
 
-from kernmill.ir import DTypeError, KernmillError, SettingError, ShapeError, UOp
+from kernmill.ir import DTypeError, IndexRangeError, KernmillError, SettingError, ShapeError, UOp
 
 from .size import SymbolicSize
 
@@ -61,10 +61,11 @@ def refuse(
 
 def name_call(error: BaseException, call: str) -> None:
     """A sentence of a part of a method begins with the method: `mse_loss: sub: shapes (3,) and (4,) ..`."""
-    if type(error) not in (ShapeError, DTypeError, SettingError) or call.startswith("__"):
-        return
     text = str(error)
-    part = text.partition(":")[0]
+    part, _, rest = text.partition(": ")
+    is_axis = type(error) is IndexRangeError and rest.startswith("axis ")  # others may come from what ran now
+    if not (is_axis or type(error) in (ShapeError, DTypeError, SettingError)) or call.startswith("__"):
+        return
     if call not in part and not call.startswith(part):
         error.args = (f"{call}: {text}",)
 

@@ -40,3 +40,5 @@ def test_methods_are_pickled_by_their_names() -> None:
     x = Tensor([[1.0, -2.0]])
     assert pickle.loads(pickle.dumps(model))(x).tolist() == model(x).tolist()
     assert pickle.loads(pickle.dumps(Tensor.gelu)) is Tensor.gelu
+    for alias in (Tensor.view, Tensor.clip, Tensor.conv1d, Tensor.mm, Tensor.amax, Tensor.empty_like):
+        assert pickle.loads(pickle.dumps(alias)) == alias
