@@ -45,8 +45,18 @@ CASES: dict[str, Case] = {
                       "SGD: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."),
     "no tensor": (lambda: nn.optim.SGD([NOT_A_TENSOR]), SettingError,
                   "SGD: parameter 0 is a int. Give tensors, such as model.parameters()."),
-    "parameter groups": (lambda: nn.optim.SGD([{"params": []}]), SettingError,  # type: ignore[list-item]
-               "SGD: parameter 0 is a dict. Make an optimizer for each group of parameters."),
+    "empty groups": (lambda: nn.optim.SGD([{"params": []}]), SettingError,
+                     "SGD: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."),
+    "a group and a tensor": (lambda: nn.optim.SGD([{"params": [leaf(1)]}, leaf(1)]), SettingError,
+                             "SGD: group 1 is no dict with tensors under 'params', as the others are."),
+    "options of a group": (lambda: nn.optim.SGD([{"params": [leaf(1)], "momentum": 0.9}]), SettingError,
+                           "SGD: group 0 has momentum. A group has params, lr and weight_decay. Where other options "
+                           "differ, make two optimizers."),
+    "rate of a group": (lambda: nn.optim.SGD([{"params": [leaf(1)], "lr": -1}]), SettingError,
+                        "SGD: group 0: lr=-1. Give a number, 0 or more."),
+    "rates of groups": (lambda: nn.optim.SGD([{"params": [leaf(1)]}, {"params": [leaf(1)]}]).lr, SettingError,
+                        "SGD.lr: there are 2 groups, each with a rate of its own. Write optimizer.groups[0].lr, and "
+                        "so on."),
     "no leaf": (lambda: nn.optim.Adam([Tensor([1.0])]), GradientError,
                 "Adam: parameter 0 of shape (1,) is no leaf with requires_grad. Make it with requires_grad=True."),
     "computed": (lambda: nn.optim.Adam([leaf(1) * 2]), GradientError,
