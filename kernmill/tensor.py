@@ -280,6 +280,9 @@ class Conversions(Casting):
             raise ShapeError("len(tensor): a 0-d tensor has no length.")
         return self.shape[0]
 
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
     def __iter__(self) -> Iterator[Self]:
         if not self.ndim:
             raise ShapeError("iter(tensor): a 0-d tensor has nothing to go over.")

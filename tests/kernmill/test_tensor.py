@@ -470,6 +470,15 @@ def test_a_gradient_is_not_lost_to_numpy() -> None:
         assert given == 0  # refused before anything is written
 
 
+def test_whether_a_value_is_in_it() -> None:
+    """Python asked row after row for its truth, which a row has not."""
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert 2 in x
+    assert Tensor(4.0) in x
+    assert 5 not in x
+    assert 1 not in Tensor.zeros(0)
+
+
 def test_pythons_round() -> None:
     close(round(Tensor([1.26, 2.5]), 1), [1.3, 2.5])
     close(round(Tensor([1.26, 2.5])), [1.0, 2.0])
