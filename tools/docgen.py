@@ -112,8 +112,8 @@ def layers() -> str:
     kinds = [name for name in nn.__all__ if isinstance(getattr(nn, name), type)]
     optimizers = [name for name in nn.optim.__all__ if name[0].isupper() and name not in ("Group", "Optimizer")]
     intro = (
-        "What `kernmill.nn` has. Names, arguments and tensors are PyTorch's. What PyTorch has as a layer without tensors,\n"
-        "such as ReLU or pooling, is a method of Tensor, and any function of a tensor is a layer of `Sequential`\n"
+        "What `kernmill.nn` has. Names, arguments and tensors are PyTorch's. What PyTorch has as a layer without\n"
+        "tensors, such as ReLU or pooling, is a method of Tensor, and any function of a tensor is a layer of `Sequential`\n"
         "([from-pytorch](how-to/from-pytorch.md)).\n"
     )
     losses = [name for name in vars(Losses) if not name.startswith("_")]
