@@ -113,8 +113,8 @@ def layers() -> str:
     optimizers = [name for name in nn.optim.__all__ if name[0].isupper() and name not in ("Group", "Optimizer")]
     intro = (
         "What `kernmill.nn` has. Names, arguments and tensors are PyTorch's. What PyTorch has as a layer without\n"
-        "tensors, such as ReLU or pooling, is a method of Tensor, and any function of a tensor is a layer of `Sequential`\n"
-        "([from-pytorch](how-to/from-pytorch.md)).\n"
+        "tensors, such as ReLU or pooling, is a method of Tensor, and any function of a tensor is a layer of\n"
+        "`Sequential` ([from-pytorch](how-to/from-pytorch.md)).\n"
     )
     losses = [name for name in vars(Losses) if not name.startswith("_")]
     parts = [intro, "## Layers\n", calls(nn, kinds), "## Losses\n", calls(Losses, losses, is_method=True)]
