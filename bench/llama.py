@@ -279,6 +279,8 @@ def main(given: Sequence[str] | None = None) -> int:
     made.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = made.parse_args(given)
     if arguments.types is not None:
+        if arguments.mixes:
+            made.error(f"{arguments.mixes[0]} and --types: give mixes or types, not both")
         arguments.mixes = [f"all {kind}" for kind in arguments.types or TYPES]
     arguments.shape = arguments.shape or ("0.5B" if arguments.types is None else "layers")
     if unknown := {*arguments.mixes} - {*GOALS, *(f"all {kind}" for kind in TYPES)}:

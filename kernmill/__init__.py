@@ -5,7 +5,8 @@ import os as _os
 from typing import TYPE_CHECKING
 
 _here = _os.path.dirname(_os.path.realpath(__file__))
-if not _os.path.isdir(_os.path.join(_here, "ir")):  # a checkout: the sub-packages stand beside it, in a wheel inside
+_is_checkout = not _os.path.isdir(_os.path.join(_here, "ir"))
+if _is_checkout:  # the sub-packages stand beside it, in a wheel inside
     __path__.append(_os.path.dirname(_here))
 
 _was_enabled = _gc.isenabled()
@@ -35,6 +36,7 @@ try:
     from .methods.contraction import einsum
     from .methods.elementwise import where
     from .methods.movement import cat, meshgrid, stack
+    from .methods.other_names import front_instead_of as _front_instead_of
     from .methods.random import manual_seed
     from .tensor import Tensor
     from .variable import Variable
@@ -47,6 +49,8 @@ finally:
 if TYPE_CHECKING:
     from . import nn as nn
     from .captures import jit
+
+    __version__: str
 
 __all__ = [
     "CompileError",
@@ -77,14 +81,35 @@ __all__ = [
     "where",
 ]
 
+
+def _version() -> str:
+    """Read when it is asked for: the reader of versions takes longer than all else here."""
+    project = _os.path.join(_os.path.dirname(_here), "pyproject.toml")
+    if _is_checkout and _os.path.isfile(project):  # what is installed may be another one
+        import tomllib
+
+        with open(project, "rb") as file:
+            return str(tomllib.load(file)["project"]["version"])
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("kernmill")
+    except PackageNotFoundError:  # folders that were copied by themselves
+        return "0 (not installed)"
+
+
 if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there could be
     _find, __dir__ = _lazy_exports(__name__, "captures", "nn", only=__all__)
 
     def __getattr__(name: str) -> object:
         """A name whose module is imported now; of what is none, where it is."""
+        if name == "__version__":
+            return globals().setdefault(name, _version())
         try:
             return _find(name)
         except AttributeError as error:
+            if hint := _front_instead_of(name):
+                raise AttributeError(f"{error}.{hint}", name=name) from None
             for place in ("Tensor", "dtypes"):
                 if not name.startswith("_") and hasattr(globals()[place], name):
                     raise AttributeError(f"{error}. Write {place}.{name}.", name=name) from None

@@ -16,7 +16,7 @@ from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Self, TypeVar, Union, get_args, get_origin
 
-from kernmill.ir import DTypeError, KernmillError, SettingError, ShapeError, UOp
+from kernmill.ir import DTypeError, IndexRangeError, KernmillError, SettingError, ShapeError, UOp
 
 from .size import SymbolicSize
 
@@ -61,10 +61,11 @@ def refuse(
 
 def name_call(error: BaseException, call: str) -> None:
     """A sentence of a part of a method begins with the method: `mse_loss: sub: shapes (3,) and (4,) ..`."""
-    if type(error) not in (ShapeError, DTypeError, SettingError) or call.startswith("__"):
-        return
     text = str(error)
-    part = text.partition(":")[0]
+    part, _, rest = text.partition(": ")
+    is_axis = type(error) is IndexRangeError and rest.startswith("axis ")  # others may come from what ran now
+    if not (is_axis or type(error) in (ShapeError, DTypeError, SettingError)) or call.startswith("__"):
+        return
     if call not in part and not call.startswith(part):
         error.args = (f"{call}: {text}",)
 
@@ -86,7 +87,10 @@ def with_sentences(function: Call) -> Call:
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> DTypeError | None:
     """An error that names the first argument of a type that its annotation leaves out; None: there is none."""
     signature = inspect.signature(function)
-    call = function.__qualname__.removesuffix(".__init__")
+    owner = getattr(function, "__self__", None)
+    is_bound = owner is not None and not isinstance(owner, type)  # to a layer whose class may inherit it
+    call = f"{type(owner).__name__}.{function.__name__}" if is_bound else function.__qualname__
+    call = call.removesuffix(".__init__")
     for word in (word for word in kwargs if word not in signature.parameters):
         own = _OTHER_WORDS.get(word, word.replace("dims", "axis").replace("dim", "axis"))
         if own in signature.parameters:
@@ -106,7 +110,7 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
             wanted = " or ".join(dict.fromkeys(map(_wanted, kinds)))
             is_data = isinstance(bad, (bool, int, float, list, tuple)) or hasattr(bad, "__array__")
             remedy = "; wrap data in Tensor(..)" if is_data and AnyTensor in kinds else ""
-            return DTypeError(f"{call}: {name} is {_shown(bad)}, of type {type(bad).__name__}. Give {wanted}{remedy}.")
+            return DTypeError(f"{call}: {name} is {_shown(bad)}, of type {_type_name(bad)}. Give {wanted}{remedy}.")
     return None
 
 
@@ -125,6 +129,13 @@ def _kinds(kind: Any) -> tuple[Any, ...]:
     bound = kind.__bound__ if isinstance(kind, TypeVar) else kind
     is_tensor = bound is Self or (isinstance(bound, type) and issubclass(bound, AnyTensor))
     return (AnyTensor,) if is_tensor else (kind,)
+
+
+def _type_name(value: object) -> str:
+    """Another library's Tensor is none of ours."""
+    kind, package = type(value), type(value).__module__.partition(".")[0]
+    is_theirs = kind.__name__ == "Tensor" and package != __name__.partition(".")[0]
+    return f"{package}.Tensor" if is_theirs else kind.__name__
 
 
 def _fits(value: Any, kinds: tuple[Any, ...]) -> bool:

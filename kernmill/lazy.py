@@ -426,10 +426,12 @@ def trace_origins(cls: Class) -> Class:
             if hasattr(inner, "__code__"):  # what Python says of wrong arguments names the class that users know
                 inner.__qualname__ = f"{cls.__name__}.{inner.__name__}"
                 inner.__module__ = cls.__module__  # where pickle finds it: Tensor.relu is a layer of models
+            wrapped = _traced(inner)
+            wrapped.__qualname__ = f"{cls.__name__}.{name}"  # an alias is one of its own, and not what it calls
             if isinstance(member, (classmethod, staticmethod)):
-                setattr(base, name, type(member)(_traced(inner)))
+                setattr(base, name, type(member)(wrapped))
             elif isinstance(member, type(trace_origins)):
-                setattr(base, name, _traced(member))
+                setattr(base, name, wrapped)
     return cls
 
 

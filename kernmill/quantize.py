@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kernmill.ir import FormatError, dtypes
 
@@ -53,6 +55,8 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     gguf_write.write(target, metadata, tensors, alignment=file.alignment)
     before = sum(entry.stop - entry.start for entry in file.entries.values())
     after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
+    if fallen := _fallen(file, kinds, recipe):
+        report(fallen)
     report(f"{os.fspath(target)}: {recipe.name}, {_mib(after)} of weights from {_mib(before)}, "
            f"in {time.perf_counter() - start:.1f} s")  # fmt: skip
 
@@ -78,12 +82,29 @@ def _sharing(metadata: gguf.Metadata, model: str) -> int:
     return queries // keys if isinstance(queries, int) and isinstance(keys, int) and keys > 0 else 1
 
 
-def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> TensorType:
-    """What becomes of a tensor."""
+def _facts(file: gguf.File) -> dict[str, Any]:
+    """What a mix goes by besides a tensor's name."""
     model = file.metadata.read("general.architecture", str, "")
     count = file.metadata.read(f"{model}.block_count", int, 0)
-    is_tied = "output.weight" not in file.entries
-    kind = recipe.type_for(entry.name, entry.shape, count, is_tied=is_tied, sharing=_sharing(file.metadata, model))
+    return {
+        "layers": count, "is_tied": "output.weight" not in file.entries, "sharing": _sharing(file.metadata, model),
+    }  # fmt: skip
+
+
+def _fallen(file: gguf.File, kinds: Mapping[str, TensorType], recipe: Mix) -> str:
+    """Which types other ones stand in for, as a sentence; nothing where all rows are whole numbers of blocks."""
+    facts, counts = _facts(file), Counter[tuple[str, str]]()
+    for name, kind in kinds.items():
+        if kind is recipe.type_for(name, file.entries[name].shape, **facts):
+            counts[recipe.wanted(name, **facts), kind.name] += 1
+    changes = {types: count for types, count in counts.items() if types[0] != types[1]}
+    shown = ", ".join(f"{kind} for {wanted} in {count}" for (wanted, kind), count in changes.items())
+    return f"{sum(changes.values())} tensors have rows that are no whole number of blocks: {shown}" if changes else ""
+
+
+def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> TensorType:
+    """What becomes of a tensor."""
+    kind = recipe.type_for(entry.name, entry.shape, **_facts(file))
     if kind is None or kind is entry.type or (entry.type.dtype is not None and not entry.type.dtype.is_float):
         return entry.type
     if entry.type.dtype is None:

@@ -174,6 +174,7 @@ class Conversions(Casting):
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """NumPy's functions get what np.asarray gives, and their results are NumPy's."""
+        _leads_nowhere(function, (args, kwargs), kwargs.get("out"))  # before it is written
         return _leads_nowhere(function, (args, kwargs), function(*_as_arrays(args), **_as_arrays(kwargs)))
 
     def __array_ufunc__(self, function: Any, call: str, *inputs: Any, **options: Any) -> Any:
@@ -186,6 +187,7 @@ class Conversions(Casting):
                 f"np.{function.__name__}.at: NumPy does not write to a tensor. Use x.index_add(axis, index, y), "
                 "or give NumPy x.numpy().copy()."
             )
+        _leads_nowhere(function, (inputs, options), options.get("out"))  # before it is written
         return _leads_nowhere(
             function, (inputs, options), getattr(function, call)(*_as_arrays(inputs), **_as_arrays(options))
         )
@@ -277,6 +279,9 @@ class Conversions(Casting):
         if not self.ndim:
             raise ShapeError("len(tensor): a 0-d tensor has no length.")
         return self.shape[0]
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
 
     def __iter__(self) -> Iterator[Self]:
         if not self.ndim:

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Sequence
 
-from kernmill.ir import DType, dtypes
+from kernmill.ir import DType, KernmillError, dtypes
 
 from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, Lease
 from .buffer import Buffer
@@ -29,7 +29,7 @@ _LARGE_PAGE = 2 << 20
 _ORDINARY, _GONE = (getattr(mmap, f"MADV_{name}", -1) for name in ("NOHUGEPAGE", "DONTNEED"))
 _TOGETHER = (32, 4)  # large pages' worth that is touched in one call: by ordinary pages, by large ones
 _SLOW = 2  # times what ordinary pages take
-_LONGER = 4  # times as many ordinary pages after each large one that was slow
+_MORE = 4  # times as many ordinary pages after each large one that was slow
 _PAUSES_S = 1e-3, 0.1  # between looks at an arena that is not filled meanwhile: first, and at most
 
 
@@ -41,7 +41,7 @@ class WeightArena:
         self.device = device
         self._whole: Buffer | None = None  # the mapping that is being filled
         self._filled = self._last = 0  # bytes of it, and of the buffer that was asked for last
-        self._left = [_aligned(size) for size in expected]  # of those that are not written yet
+        self._left = [size + -size % ALIGNMENT_BYTES for size in expected]  # of those that are not written yet
         props = get_device(device).props()
         self._is_open = _ORDINARY >= 0 and props.is_host_visible
         if self._is_open and _WHOLE_BYTES < sum(self._left) <= props.max_alloc_bytes:
@@ -51,7 +51,8 @@ class WeightArena:
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
-        size = _aligned(count * dtype.size_bytes)
+        size = count * dtype.size_bytes
+        size += -size % ALIGNMENT_BYTES
         if self._is_open and (self._whole is None or self._filled + size > self._whole.numel):
             self._begin(max(size, _WHOLE_BYTES))
         if self._whole is None:
@@ -88,29 +89,26 @@ def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
     come is made of takes as much memory as itself, which is left for it."""
     if whole is None or whole.block is None:
         return
-    touch(whole.address, 1)
-    at, is_large, left, wait, ordinary_s, pause_s = -whole.address % _LARGE_PAGE, False, 1, _LONGER, 0.0, _PAUSES_S[0]
-    while (of := arena()) is not None and of._whole is whole and at + _LARGE_PAGE <= whole.numel:
-        at = max(at, at + (of._filled - of._last - at) // _LARGE_PAGE * _LARGE_PAGE)
-        count = min(left, _TOGETHER[is_large], (whole.numel - max(of._left, default=0) - at) // _LARGE_PAGE)
-        del of  # nothing that sleeps keeps it alive
-        if count <= 0:  # for the user's first words it may be minutes
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _PAUSES_S[1])
-            continue
-        pause_s, begun = _PAUSES_S[0], time.thread_time()  # the clock would count what others do
-        if is_large:
-            whole.block.advise(LARGE_PAGES, at, count * _LARGE_PAGE)
-        touch(whole.address + at, count * _LARGE_PAGE)
-        page_s = (time.thread_time() - begun) / count
-        at, left = at + count * _LARGE_PAGE, left - count
-        if not is_large:
-            is_large, left, ordinary_s = left == 0, left or 1, page_s
-        elif page_s <= _SLOW * ordinary_s:
-            left = 2 * count
-        else:
-            is_large, left, wait = False, wait, _LONGER * wait
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    with contextlib.suppress(KernmillError):  # no machine code: whoever needs it is told
+        touch(whole.address, 1)
+        at, is_large, left, wait, ordinary_s, pause_s = -whole.address % _LARGE_PAGE, False, 1, _MORE, 0.0, _PAUSES_S[0]
+        while (of := arena()) is not None and of._whole is whole and at + _LARGE_PAGE <= whole.numel:
+            at = max(at, at + (of._filled - of._last - at) // _LARGE_PAGE * _LARGE_PAGE)
+            count = min(left, _TOGETHER[is_large], (whole.numel - max(of._left, default=0) - at) // _LARGE_PAGE)
+            del of  # nothing that sleeps keeps it alive
+            if count <= 0:  # for the user's first words it may be minutes
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _PAUSES_S[1])
+                continue
+            pause_s, begun = _PAUSES_S[0], time.thread_time()  # the clock would count what others do
+            if is_large:
+                whole.block.advise(LARGE_PAGES, at, count * _LARGE_PAGE)
+            touch(whole.address + at, count * _LARGE_PAGE)
+            page_s = (time.thread_time() - begun) / count
+            at, left = at + count * _LARGE_PAGE, left - count
+            if not is_large:
+                is_large, left, ordinary_s = left == 0, left or 1, page_s
+            elif page_s <= _SLOW * ordinary_s:
+                left = 2 * count
+            else:
+                is_large, left, wait = False, wait, _MORE * wait

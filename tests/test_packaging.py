@@ -55,8 +55,17 @@ def test_the_wheel_holds_exactly_the_sources(wheel: Path) -> None:
 
 def test_the_wheel_works_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(wheel)!r}); import kernmill, kernmill.ir; print(kernmill.ir.__file__)"
+    code += "; print(kernmill.__version__)"
     run = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.stdout.strip().startswith(str(wheel)), run.stdout + run.stderr
+    assert run.stdout.startswith(str(wheel)), run.stdout + run.stderr
+    assert run.stdout.split()[-1] == PROJECT["version"]
+
+
+def test_a_checkout_knows_its_version_and_reads_it_only_when_it_is_asked_for() -> None:
+    code = "import sys, kernmill; print('importlib.metadata' in sys.modules or 'tomllib' in sys.modules); "
+    command = [sys.executable, "-c", f"{code} print(kernmill.__version__)"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["False", PROJECT["version"]], run.stdout + run.stderr
 
 
 # --- the checkout ----------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import sys
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -14,6 +15,8 @@ sys.path.insert(0, str(ROOT))  # run as a script, Python looks beside this file 
 
 import kernmill.compiler as compiler  # noqa: E402
 import kernmill.ir as ir  # noqa: E402
+import kernmill.nn as nn  # noqa: E402
+from kernmill.methods.losses import Losses  # noqa: E402
 
 SETTINGS: dict[str, Any] = getattr(ir, "SETTINGS", {})
 DEBUG_LEVELS: tuple[tuple[int, str], ...] = getattr(ir, "DEBUG_LEVELS", ())
@@ -92,6 +95,33 @@ def pipeline() -> str:
     return page("The pipeline", "compiler/pipeline.py", intro, listed)
 
 
+def calls(owner: object, names: Iterable[str], *, is_method: bool = False) -> str:
+    """A table of what is called under a name: its arguments, and the first sentence of its docstring."""
+    rows = []
+    for name in names:
+        found = inspect.unwrap(getattr(owner, name))
+        known = inspect.signature(found)
+        plain = [p.replace(annotation=p.empty) for p in known.parameters.values() if p.name != "self"]
+        arguments = known.replace(parameters=plain, return_annotation=known.empty)
+        shown = f"{'x.' if is_method else ''}{name}{arguments}"
+        rows.append((code(shown), sentence(inspect.getdoc(found) or "")))
+    return table(("written", "meaning"), rows)
+
+
+def layers() -> str:
+    kinds = [name for name in nn.__all__ if isinstance(getattr(nn, name), type)]
+    optimizers = [name for name in nn.optim.__all__ if name[0].isupper() and name not in ("Group", "Optimizer")]
+    intro = (
+        "What `kernmill.nn` has. Names, arguments and tensors are PyTorch's. What PyTorch has as a layer without\n"
+        "tensors, such as ReLU or pooling, is a method of Tensor, and any function of a tensor is a layer of\n"
+        "`Sequential` ([from-pytorch](how-to/from-pytorch.md)).\n"
+    )
+    losses = [name for name in vars(Losses) if not name.startswith("_")]
+    parts = [intro, "## Layers\n", calls(nn, kinds), "## Losses\n", calls(Losses, losses, is_method=True)]
+    return page("Layers", "kernmill/nn and kernmill/methods/losses.py", *parts, "## Optimizers\n",
+                calls(nn.optim, optimizers))  # fmt: skip
+
+
 FOLDERS = {
     "kernmill": "The front: what a user imports",
     "ir": "The data: what a program is",
@@ -110,10 +140,14 @@ MAP = (
 )
 
 
+def sentence(docstring: str) -> str:
+    """The first one."""
+    return " ".join(docstring.split("\n\n")[0].split()).split(". ")[0].removesuffix(".")
+
+
 def role(path: Path) -> str:
     """The first sentence of a module's docstring."""
-    paragraph = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n\n")[0]
-    return " ".join(paragraph.split()).split(". ")[0].removesuffix(".")
+    return sentence(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "")
 
 
 def listed(folder: str) -> list[tuple[object, ...]]:
@@ -145,6 +179,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings,
     "ops.md": ops,
     "pipeline.md": pipeline,
+    "layers.md": layers,
     "layout.md": layout,
     "decisions/README.md": decisions,
 }

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import kernmill
 from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
 from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
 
@@ -193,23 +194,14 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Say it, and exit."""
-        print(f"kernmill {_version()}")
+        print(f"kernmill {kernmill.__version__}")
         parser.exit()
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # takes longer than reading the arguments
-
-    try:
-        return version("kernmill")
-    except PackageNotFoundError:  # a checkout that was not installed
-        return "0 (not installed)"
 
 
 # --- info ------------------------------------------------------------------------------------------------------------
 def show_info(given: argparse.Namespace) -> int:
     """What is here and how it is set."""
-    print(f"kernmill {_version()}, Python {sys.version.split()[0]}, {_PACKAGE}")
+    print(f"kernmill {kernmill.__version__}, Python {sys.version.split()[0]}, {_PACKAGE}")
     print("\ndevices")
     default = canonical_name(str(setting("DEVICE")))
     get_device(default)  # an unknown DEVICE is a mistake, not a line of the table
@@ -328,7 +320,7 @@ def run_cache(given: argparse.Namespace) -> int:
 
 
 def run_tune(given: argparse.Namespace) -> int:
-    """Search for schedules; 1 when one gave wrong results."""
+    """Search for schedules; 1 when the program failed, or one gave wrong results."""
     from .tuning import run
 
     return run(given.program, given.arguments, given.seconds, given.beam)
@@ -348,9 +340,15 @@ def run_model(given: argparse.Namespace) -> int:
         given.prompt, given.chat, given.system, given.n_predict, given.ctx_size,
         given.cache_type, not given.no_display_prompt,
     )  # fmt: skip
-    sampler = Sampler(
-        given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n, given.seed
-    )
+    try:
+        sampler = Sampler(
+            given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
+            given.seed,
+        )  # fmt: skip
+    except SettingError as error:
+        name, _, rest = str(error).removeprefix("Sampler: ").partition("=")
+        option = "repeat-last-n" if name == "repeat_last" else name.replace("_", "-")
+        raise SettingError(f"run: --{option} {rest}") from None
     with _threads(given.threads):
         return run(given.model, options, sampler)
 

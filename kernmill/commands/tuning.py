@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kernmill.ir import Kernel, KernmillError
-from kernmill.runtime import Tuned, Worker, collecting_kernels, compile_cache, get_device, tune_kernel
+from kernmill.runtime import Tuned, Worker, collecting_kernels, compile_cache, get_device, schedules, tune_kernel
 
 __all__ = ["Found", "ProgressLine", "collect", "run", "tune_all"]
 
@@ -22,15 +22,18 @@ _LEAST_SHARE = 0.02  # of the time, for a kernel that takes next to none of the 
 
 @dataclass(slots=True)
 class Found:
-    """A kernel of the program, and the share of the program's kernel time that it took."""
+    """A kernel of the program, the share of its kernel time that it took, and whether it was searched before."""
 
     device: str
     kernel: Kernel
     share: float
+    is_known: bool = False
 
 
-def collect(program: str, arguments: Sequence[str]) -> list[Found]:
-    """Run a script or a module; the kernels that it launched, those that took the most time first.
+def collect(program: str, arguments: Sequence[str]) -> tuple[list[Found], bool]:
+    """Run a script or a module: the kernels that it launched, and whether it ended well.
+
+    New kernels come before those that were searched already, and of each those that took the most time first.
 
     Raises:
         KernmillError: the program cannot be found.
@@ -38,15 +41,19 @@ def collect(program: str, arguments: Sequence[str]) -> list[Found]:
     before = sys.argv, list(sys.path)
     try:
         with collecting_kernels() as seen:
-            _run_program(program, arguments)
+            ended_well = _run_program(program, arguments)
     finally:
         sys.argv, sys.path[:] = before
     whole = sum(time_ns for _, time_ns in seen.values()) or 1
-    found = [Found(device, kernel, time_ns / whole) for (device, _), (kernel, time_ns) in seen.items()]
-    return sorted(found, key=lambda f: -f.share)
+    found = [
+        Found(device, kernel, time_ns / whole, schedules.stored_schedule(get_device(device), kernel) is not None)
+        for (device, _), (kernel, time_ns) in seen.items()
+    ]
+    return sorted(found, key=lambda f: (f.is_known, -f.share)), ended_well
 
 
-def _run_program(program: str, arguments: Sequence[str]) -> None:
+def _run_program(program: str, arguments: Sequence[str]) -> bool:
+    """Whether it ended well; what is wrong is said."""
     is_file = Path(program).is_file()
     sys.path.insert(0, str(Path(program).resolve().parent) if is_file else "")
     if not is_file and not _is_module(program):
@@ -61,11 +68,15 @@ def _run_program(program: str, arguments: Sequence[str]) -> None:
         else:
             runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as end:
-        if end.code not in (None, 0):
-            _say_ended(program, f"with {end.code}")
+        if end.code in (None, 0):
+            return True
+        _say_ended(program, f"with {end.code}")
     except Exception as error:
         traceback.print_exception(error)
         _say_ended(program, f"by {type(error).__name__}")
+    else:
+        return True
+    return False
 
 
 def _say_ended(program: str, how: str) -> None:
@@ -110,7 +121,8 @@ class ProgressLine:
 
 
 def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextIO) -> list[Tuned]:
-    """Search for each; time is given by share of the program's time. What was found is stored after each."""
+    """Search for each; time is given by share of the program's time, to those that were searched before what the new
+    ones leave. What was found is stored after each."""
     deadline = time.monotonic() + seconds
     line = ProgressLine(stream, len(kernels), deadline)
     done: list[Tuned] = []
@@ -120,7 +132,7 @@ def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextI
             left = deadline - time.monotonic()
             if left <= 0:
                 break
-            shares = [max(_LEAST_SHARE, other.share) for other in kernels[number:]]
+            shares = [max(_LEAST_SHARE, other.share) for other in kernels[number:] if other.is_known is found.is_known]
             line.number = number + 1
             try:
                 result = tune_kernel(
@@ -138,18 +150,20 @@ def tune_all(kernels: Sequence[Found], seconds: float, width: int, stream: TextI
 
 
 def run(program: str, arguments: Sequence[str], seconds: float, width: int) -> int:
-    """The command; 1 when a schedule gave wrong results, else 0."""
-    kernels = collect(program, arguments)
+    """The command; 1 when the program failed or a schedule gave wrong results, else 0."""
+    kernels, ended_well = collect(program, arguments)
     if not kernels:
         print(f"kernmill tune: {program} launches no kernel, so there is nothing to tune", file=sys.stderr)
-        return 0
-    print(f"{len(kernels)} kernels in {program}; {seconds:g} s to tune them", file=sys.stderr)
+        return 0 if ended_well else 1
+    known = sum(found.is_known for found in kernels)
+    before = f", {known} of them searched before" if known else ""
+    print(f"{len(kernels)} kernels in {program}{before}; {seconds:g} s to tune them", file=sys.stderr)
     done = tune_all(kernels, seconds, width, sys.stderr)
     shares = {f.kernel.ast: f.share for f in kernels}
     after = 1 - sum(shares[d.kernel.ast] * (1 - d.time_ns / d.heuristic_ns) for d in done if d.heuristic_ns)
     print(f"{len(done)} of {len(kernels)} kernels searched; all kernels together by these times: {1 / after:.2f}x. "
           f"{_kept(done)}", file=sys.stderr)  # fmt: skip
-    return 1 if any(d.wrong for d in done) else 0
+    return 1 if not ended_well or any(d.wrong for d in done) else 0
 
 
 def _kept(done: Sequence[Tuned]) -> str:

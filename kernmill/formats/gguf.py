@@ -166,7 +166,7 @@ class Metadata(Mapping[str, Any]):
         if kind is float and type(value) is int:
             value = float(value)
         if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
-            raise FormatError(f"{self._where}: metadata {key!r} is {_shown(value)}, where a {kind.__name__} belongs. "
+            raise FormatError(f"{self._where}: metadata {key!r} is {_shown(value)}, where {_name(kind)} belongs. "
                               "Convert the file again.")  # fmt: skip
         return value
 
@@ -278,6 +278,10 @@ def _split(raw: memoryview, places: Sequence[int]) -> list[str] | None:
 def _shown(value: object) -> str:
     text = repr(value)
     return f"the {type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def _name(kind: type) -> str:
+    return f"{'an' if kind is int else 'a'} {kind.__name__}"
 
 
 def _fault(where: str, place: int, what: str, text: str) -> FormatError:

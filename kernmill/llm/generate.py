@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ __all__ = ["Model", "ModelMemory", "arena_for", "config_of", "naming"]
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
 Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
+_OF_LAYER = re.compile(r"blk\.(\d+)\.attn_norm\.weight")
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
@@ -125,6 +127,7 @@ class Model:
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels are to come, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside):
+            _check_layers(file)
             model = cls.of(file.metadata, weight, **options)
             arena.close()
             _check_all_used(file, used, model.config.name)
@@ -329,7 +332,9 @@ def config_of(metadata: Mapping[str, Any]) -> Config:
     Raises:
         FormatError: an unknown architecture; a size that is missing or makes no sense.
     """
-    _check_known(str(metadata.get("general.architecture", "")))
+    if not metadata.get("general.architecture"):
+        raise FormatError("the file has no general.architecture: it does not say which model it is. Convert it again.")
+    _check_known(str(metadata["general.architecture"]))
     return Config.of(metadata)
 
 
@@ -360,6 +365,17 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
         raise SettingError(
             f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
             f"{room / 2**30:.2f} GiB left. Choose a smaller capacity, or a cache_type of fewer bits."
+        )
+
+
+def _check_layers(file: gguf.File) -> None:
+    """The file has as many layers as it says; said before memory is asked for."""
+    config = config_of(file.metadata)
+    layers = max((int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name))), default=0)
+    if layers not in (0, config.layers):
+        raise FormatError(
+            f"{config.name}.block_count is {config.layers}, and blk.{layers - 1} is the last layer that it has tensors "
+            "of. The file's metadata and its tensors do not belong together."
         )
 
 

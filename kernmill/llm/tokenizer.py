@@ -54,6 +54,7 @@ class TokenKind(IntEnum):
     BYTE = 6
 
 
+_NO_ID = (-1, 2**32 - 1)
 _SMALL = 1 << 12  # tokens: such a vocabulary is handed over as it is
 _TOGETHER = 1 << 12  # merges that are looked through together: texts of megabytes take new memory each time
 _SHORT_TEXTS = 4  # that get a vocabulary of their own; who has more gets the whole one
@@ -112,7 +113,7 @@ class Tokenizer:
         value = self._key(name, ())
         value = value.tolist() if hasattr(value, "tolist") else value
         if not isinstance(value, (list, tuple)):
-            raise FormatError(f"tokenizer.ggml.{name} is a {type(value).__name__}, not an array.")
+            raise FormatError(f"tokenizer.ggml.{name} is of type {type(value).__name__}, not an array.")
         if set(map(type, value)) - {kind}:
             raise FormatError(f"tokenizer.ggml.{name} holds something else than {words}.")
         return list(value)
@@ -157,13 +158,20 @@ class Tokenizer:
         return bool(value)
 
     def _id(self, name: str) -> int | None:
-        """The id of a role; writers without one put in the largest number."""
+        """The id of a role; writers without one put in the largest number, or -1."""
         value = self._key(f"{name}_token_id")
         if value is None:
             return None
         if not hasattr(value, "__index__") or hasattr(value, "__len__"):
             raise FormatError(f"tokenizer.ggml.{name}_token_id is {value!r}, not a whole number.")
-        return int(value) if 0 <= int(value) < len(self.tokens) else None
+        if int(value) in _NO_ID:
+            return None
+        if not 0 <= int(value) < len(self.tokens):
+            raise FormatError(
+                f"tokenizer.ggml.{name}_token_id is {int(value)}, and there are {len(self.tokens)} tokens. "
+                "The file is damaged, or was written by a faulty converter."
+            )
+        return int(value)
 
     def _ends(self) -> frozenset[int]:
         """The ids that end a generation: what the file says, and control tokens known for it."""

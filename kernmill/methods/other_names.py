@@ -5,7 +5,7 @@ One thing has one name here. What is asked for once in a program is found out on
 
 from __future__ import annotations
 
-__all__ = ["instead_of", "layer_instead_of", "module_instead_of", "optimizer_instead_of"]
+__all__ = ["front_instead_of", "instead_of", "layer_instead_of", "module_instead_of", "optimizer_instead_of"]
 
 _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y", "copy_": "x.assign(y)",
@@ -68,6 +68,19 @@ _OPTIMIZERS: dict[str, str] = {
     "lr_scheduler": "optimizer.lr = .. before a step", "clip_grad_norm_": "nn.optim.clip_grad_norm",
     "clip_grad_value_": "p.grad = p.grad.clamp(-most, most) for each p",
 }  # fmt: skip
+
+
+_FRONT: dict[str, str] = {
+    "save": "nn.state.save(path, model)", "load": "nn.state.load(path)", "compile": "jit(function)",
+    "grad": "loss.gradient(x)", "array": "Tensor(values)", "as_tensor": "Tensor(values)", "concatenate": "cat",
+    "concat": "cat", "nan": "math.nan", "inf": "math.inf", "newaxis": "None", "optim": "nn.optim",
+    "inference_mode": "no_grad()", "device": "with Context(DEVICE=..)",
+}  # fmt: skip
+
+
+def front_instead_of(name: str) -> str:
+    """What to write for a name that kernmill has not."""
+    return f" Write {_FRONT[name]}." if name in _FRONT else ""
 
 
 def optimizer_instead_of(name: str) -> str:

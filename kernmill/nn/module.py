@@ -100,7 +100,9 @@ class Module:
             FormatError: names that are missing or unknown, shapes that differ.
         """
         remedy = "Build the module with the sizes of the file, or load with strict=False to pass over names."
-        give_values(self, self.state_dict(), state, remedy, strict=strict)
+        own = self.state_dict()
+        known = {name: value for name, value in state.items() if not _is_counter(name, own)}
+        give_values(self, own, known, remedy, strict=strict)
         return self
 
     # --- showing
@@ -147,6 +149,12 @@ def give_values(
         tensor.assign(given[name].detach().cast(tensor.dtype).to(tensor.device))
     if both:
         own[both[0]].realize(*(own[name] for name in both[1:]))
+
+
+def _is_counter(name: str, own: Mapping[str, Tensor]) -> bool:
+    """PyTorch's batch norms count batches, which only one without a momentum needs."""
+    layer = name.removesuffix("num_batches_tracked")
+    return layer != name and name not in own and f"{layer}running_mean" in own
 
 
 def pending_updates() -> list[Tensor]:

@@ -19,18 +19,22 @@ from ..methods.other_names import optimizer_instead_of
 from ..tensor import Tensor
 from .module import give_values, pending_updates
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Optimizer", "RMSprop", "clip_grad_norm"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "clip_grad_norm"]
+
+Parameters = Iterable[Tensor | Mapping[str, Any]]  # all of them, or groups
 
 
-class Optimizer:
-    """What optimizers have in common. Subclasses make their state and say what one parameter's step is."""
+class Group:
+    """Some of an optimizer's parameters, with a rate of their own. `weight_decay` None: the optimizer's."""
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor) -> None:
-        self.parameters = _checked(type(self).__name__, parameters)
+    def __init__(self, name: str, parameters: list[Tensor], lr: float | Tensor, weight_decay: float | None = None):
+        self._name = name
         if not isinstance(lr, Tensor):
-            _at_least_zero(type(self).__name__, lr=lr)
+            _at_least_zero(name, lr=lr)
         self._lr = lr if isinstance(lr, Tensor) else Tensor([float(lr)], dtypes.float32).reshape(())
-        self.parameters[0].realize(*self.parameters[1:], self._lr)
+        if weight_decay is not None:
+            _at_least_zero(name, weight_decay=weight_decay)
+        self.parameters, self.weight_decay = parameters, weight_decay
 
     @property
     def lr(self) -> Tensor:
@@ -40,8 +44,46 @@ class Optimizer:
     @lr.setter
     def lr(self, value: float | Tensor) -> None:
         if not isinstance(value, Tensor):
-            _at_least_zero(type(self).__name__, lr=value)
+            _at_least_zero(self._name, lr=value)
         self._lr.assign(value).realize()
+
+
+class Optimizer:
+    """What optimizers have in common. Subclasses make their state and say what one parameter's step is.
+
+    `parameters`: tensors; or groups of them, dicts with `params` and what is different for these: `lr`, `weight_decay`.
+    They are `optimizer.groups`, each with its `lr`.
+    """
+
+    weight_decay: float = 0.0
+
+    def __init__(self, parameters: Parameters, lr: float | Tensor) -> None:
+        name = type(self).__name__
+        self.groups = _groups(name, parameters, lr)
+        self.parameters = _checked(name, [p for group in self.groups for p in group.parameters])
+        self._group = [group for group in self.groups for _ in group.parameters]  # of each parameter
+        self.parameters[0].realize(*self.parameters[1:], *self._rates().values())
+
+    @property
+    def lr(self) -> Tensor:
+        """The learning rate, a tensor of one element; give it a number to change it, also between replays.
+
+        Raises:
+            SettingError: there are several groups.
+        """
+        return self._only().lr
+
+    @lr.setter
+    def lr(self, value: float | Tensor) -> None:
+        self._only().lr = value
+
+    def _only(self) -> Group:
+        if len(self.groups) > 1:
+            raise SettingError(
+                f"{type(self).__name__}.lr: there are {len(self.groups)} groups, each with a rate of its own. "
+                "Write optimizer.groups[0].lr, and so on."
+            )
+        return self.groups[0]
 
     def zero_grad(self) -> None:
         """Forget the gradients, so that backward() starts anew."""
@@ -81,7 +123,7 @@ class Optimizer:
         They are the optimizer's own tensors, as a module's are: later steps change them. Momentum, betas and the like
         are arguments of the constructor, and not in it.
         """
-        return {"lr": self._lr, **self._named()}
+        return {**self._rates(), **self._named()}
 
     @with_sentences
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -95,8 +137,9 @@ class Optimizer:
         """
         own = self.state_dict()
         given = dict(state)
-        if "lr" in given and math.prod((rate := Tensor(given["lr"])).shape) == 1:
-            given["lr"] = rate.reshape(self._lr.shape)  # a rate may be of shape () or (1,)
+        for name, own_rate in self._rates().items():
+            if name in given and math.prod((rate := Tensor(given[name])).shape) == 1:
+                given[name] = rate.reshape(own_rate.shape)  # a rate may be of shape () or (1,)
         remedy = "Make the optimizer as the one that was saved, of the same parameters in the same order."
         give_values(self, own, given, remedy)
 
@@ -112,8 +155,17 @@ class Optimizer:
         """Assign the parameter its next value; gives the state that changed."""
         raise NotImplementedError
 
-    def _rate(self, parameter: Tensor) -> Tensor:
-        return self._lr.reshape(()).cast(parameter.dtype).to(parameter.device)
+    def _rates(self) -> dict[str, Tensor]:
+        """The rates by name."""
+        return {f"lr.{i}" if len(self.groups) > 1 else "lr": group.lr for i, group in enumerate(self.groups)}
+
+    def _rate(self, i: int) -> Tensor:
+        parameter = self.parameters[i]
+        return self._group[i].lr.reshape(()).cast(parameter.dtype).to(parameter.device)
+
+    def _decay(self, i: int) -> float:
+        own = self._group[i].weight_decay
+        return self.weight_decay if own is None else own
 
     def _zeros(self) -> list[Tensor]:
         """A tensor of zeros for each parameter, in memory of its own."""
@@ -123,7 +175,7 @@ class Optimizer:
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum, Nesterov's form of it, and weight decay (added to the gradient)."""
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3, momentum: float = 0.0,
+    def __init__(self, parameters: Parameters, lr: float | Tensor = 1e-3, momentum: float = 0.0,
                  weight_decay: float = 0.0, nesterov: bool = False) -> None:  # fmt: skip
         super().__init__(parameters, lr)
         _at_least_zero("SGD", momentum=momentum, weight_decay=weight_decay)
@@ -141,14 +193,14 @@ class SGD(Optimizer):
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        grad = _decayed(grad, now, self.weight_decay)
+        grad = _decayed(grad, now, self._decay(i))
         changed = []
         if self.momentum:
             velocity = self.velocity[i].detach() * self.momentum + grad
             self.velocity[i].assign(velocity)
             changed.append(self.velocity[i])
             grad = grad + velocity * self.momentum if self.nesterov else velocity
-        parameter.assign(now - grad * self._rate(parameter))
+        parameter.assign(now - grad * self._rate(i))
         return changed
 
 
@@ -160,7 +212,7 @@ class Adam(Optimizer):
 
     is_decoupled = False
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3,
+    def __init__(self, parameters: Parameters, lr: float | Tensor = 1e-3,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.0) -> None:  # fmt: skip
         super().__init__(parameters, lr)
@@ -195,11 +247,11 @@ class Adam(Optimizer):
         return list(self.steps.values())
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
-        now, lr = parameter.detach(), self._rate(parameter)
-        if self.weight_decay and self.is_decoupled:
-            now = now * (1 - lr * self.weight_decay)
+        now, lr = parameter.detach(), self._rate(i)
+        if self.is_decoupled:
+            now = now * (1 - lr * self._decay(i)) if self._decay(i) else now
         else:
-            grad = _decayed(grad, now, self.weight_decay)
+            grad = _decayed(grad, now, self._decay(i))
         first, second = self.betas
         self.mean[i].assign(self.mean[i].detach() * first + grad * (1 - first))
         self.square[i].assign(self.square[i].detach() * second + grad * grad * (1 - second))
@@ -219,7 +271,7 @@ class AdamW(Adam):
 
     is_decoupled = True
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-3,
+    def __init__(self, parameters: Parameters, lr: float | Tensor = 1e-3,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
                  weight_decay: float = 0.01) -> None:  # fmt: skip
         super().__init__(parameters, lr, betas, eps, weight_decay)
@@ -231,7 +283,7 @@ class RMSprop(Optimizer):
     Source: Tieleman and Hinton, Lecture 6.5, COURSERA: Neural Networks for Machine Learning, 2012.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
+    def __init__(self, parameters: Parameters, lr: float | Tensor = 1e-2, alpha: float = 0.99, eps: float = 1e-8,
                  weight_decay: float = 0.0, momentum: float = 0.0) -> None:  # fmt: skip
         super().__init__(parameters, lr)
         _at_least_zero("RMSprop", alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
@@ -247,13 +299,13 @@ class RMSprop(Optimizer):
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        grad = _decayed(grad, now, self.weight_decay)
+        grad = _decayed(grad, now, self._decay(i))
         changed = [self.square[i].assign(self.square[i].detach() * self.alpha + grad * grad * (1 - self.alpha))]
         move = grad / (self.square[i].detach().sqrt() + self.eps)
         if self.momentum:
             changed.append(self.velocity[i].assign(self.velocity[i].detach() * self.momentum + move))
             move = self.velocity[i].detach()
-        parameter.assign(now - move * self._rate(parameter))
+        parameter.assign(now - move * self._rate(i))
         return changed
 
 
@@ -263,7 +315,7 @@ class Adagrad(Optimizer):
     Source: Duchi, Hazan and Singer, Adaptive Subgradient Methods, JMLR 12, 2011.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float | Tensor = 1e-2, weight_decay: float = 0.0,
+    def __init__(self, parameters: Parameters, lr: float | Tensor = 1e-2, weight_decay: float = 0.0,
                  initial_accumulator_value: float = 0.0, eps: float = 1e-10) -> None:  # fmt: skip
         super().__init__(parameters, lr)
         start = initial_accumulator_value
@@ -282,9 +334,9 @@ class Adagrad(Optimizer):
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
-        grad = _decayed(grad, now, self.weight_decay)
+        grad = _decayed(grad, now, self._decay(i))
         self.square[i].assign(self.square[i].detach() + grad * grad)
-        parameter.assign(now - self._rate(parameter) * (grad / (self.square[i].detach().sqrt() + self.eps)))
+        parameter.assign(now - self._rate(i) * (grad / (self.square[i].detach().sqrt() + self.eps)))
         return [self.square[i]]
 
 
@@ -333,20 +385,40 @@ def _zeros(shape: Sequence[int], dtype: DType, device: str) -> Tensor:
     return Tensor(np.zeros(tuple(shape), np.float32), dtype, device)
 
 
-def _checked(name: str, parameters: Iterable[Tensor]) -> list[Tensor]:
-    """The parameters as a list of distinct tensors that want a gradient."""
+def _groups(name: str, parameters: Parameters, lr: float | Tensor) -> list[Group]:
+    """The groups; parameters without any are one."""
     if not isinstance(parameters, Iterable):
         raise SettingError(f"{name}: parameters={parameters!r}. Give model.parameters(), or a list of tensors.")
-    found = list(parameters)
+    given: list[Any] = list(parameters)
+    if not any(isinstance(group, Mapping) for group in given):
+        return [Group(name, given, lr)]
+    groups = []
+    for i, group in enumerate(given):
+        if not isinstance(group, Mapping) or not isinstance(group.get("params"), Iterable):
+            raise SettingError(f"{name}: group {i} is no dict with tensors under 'params', as the others are.")
+        unknown = [str(key) for key in group if key not in ("params", "lr", "weight_decay")]
+        if unknown:
+            raise SettingError(
+                f"{name}: group {i} has {', '.join(unknown)}. A group has params, lr and weight_decay. Where other "
+                "options differ, make two optimizers."
+            )
+        own = group.get("lr", lr), group.get("weight_decay")
+        tensors = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        groups.append(Group(f"{name}: group {i}", tensors, *own))
+    return groups
+
+
+def _checked(name: str, found: list[Tensor]) -> list[Tensor]:
+    """The parameters, distinct tensors that want a gradient."""
     if not found:
         raise SettingError(
             f"{name}: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."
         )
     for i, p in enumerate(found):
         if not isinstance(p, Tensor):
-            remedy = "Give tensors, such as model.parameters()"
-            remedy = "Make an optimizer for each group of parameters" if isinstance(p, dict) else remedy
-            raise SettingError(f"{name}: parameter {i} is a {type(p).__name__}. {remedy}.")
+            raise SettingError(
+                f"{name}: parameter {i} is a {type(p).__name__}. Give tensors, such as model.parameters()."
+            )
         if not p.requires_grad or not p._is_leaf():
             raise GradientError(
                 f"{name}: parameter {i} of shape {p.shape} is no leaf with requires_grad. "

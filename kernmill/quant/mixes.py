@@ -56,12 +56,13 @@ class Mix:
         how many heads of queries share one of keys and values."""
         if not name.endswith(".weight") or len(shape) < 2 or _KEPT.search(name):
             return None
-        kind = tensor_type(self._wanted(name, layers, is_tied, sharing))
+        kind = tensor_type(self.wanted(name, layers, is_tied=is_tied, sharing=sharing))
         while shape[-1] % kind.values:
             kind = tensor_type(_SMALLER[kind.name])
         return kind
 
-    def _wanted(self, name: str, layers: int, is_tied: bool, sharing: int) -> str:
+    def wanted(self, name: str, layers: int, *, is_tied: bool, sharing: int = 1) -> str:
+        """The type of a tensor whose rows are whole numbers of blocks."""
         if name == "output.weight" or (is_tied and name == "token_embd.weight"):
             return self.output
         found = _LAYER.match(name)

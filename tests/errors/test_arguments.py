@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import kernmill
-from kernmill import DTypeError, SettingError, ShapeError, Tensor, nn
+from kernmill import DTypeError, IndexRangeError, SettingError, ShapeError, Tensor, nn
 from tests.errors.mistakes import Case, each_message
 
 ANY: Any = Tensor  # the class without its types: what is tried here is wrong
@@ -151,6 +151,10 @@ CASES: dict[str, Case] = {
     "part_of_a_loss": (lambda: x().mse_loss(x().T), ShapeError,
                        "mse_loss: sub: shapes (3, 4) and (4, 3) do not broadcast: at axis -2 the sizes are 3 and 4. "
                        "Reshape one of them so that sizes are equal or 1."),
+    "axis_of_a_part": (lambda: x().std(5), IndexRangeError,
+                       "std: var: axis 5 of a tensor of shape (3, 4). Axes run from -2 to 1."),
+    "axis_of_a_mean": (lambda: x().mean(5), IndexRangeError,
+                       "mean: sum: axis 5 of a tensor of shape (3, 4). Axes run from -2 to 1."),
     "part_of_a_pool": (lambda: image().max_pool2d(9), ShapeError,
                        "max_pool2d: window: size 9, stride 9, dilation 1 on axis 2 of (1, 2, 6, 6): the window spans 9 "
                        "places. Pad the input or use a smaller window."),

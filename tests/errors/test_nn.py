@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmill import FormatError, GradientError, SettingError, ShapeError, Tensor, nn
+from kernmill import DTypeError, FormatError, GradientError, SettingError, ShapeError, Tensor, nn
 from tests.errors.mistakes import Case, each_message
 
 
@@ -19,6 +19,12 @@ def twice() -> list[Tensor]:
     return [one, one]
 
 
+class Theirs(np.ndarray[Any, Any]):
+    """Stands for a tensor of PyTorch's."""
+
+
+Theirs.__name__, Theirs.__module__ = "Tensor", "torch._tensor"
+THEIRS: Any = np.ones(2).view(Theirs)
 NOT_A_TENSOR: Any = 3
 CASES: dict[str, Case] = {
     "sizes": (lambda: nn.Linear(0, 3), ShapeError, "Linear: in_features=0. Give a whole number, 1 or more."),
@@ -37,6 +43,12 @@ CASES: dict[str, Case] = {
                    "BatchNorm: x of shape (2, 4): axis 1 is to have 3 channels."),
     "one value": (lambda: nn.BatchNorm(3).train()(leaf(1, 3)), ShapeError,
                   "BatchNorm: one value per channel has no variance. Train with larger batches, or call eval()."),
+    "array for a layer": (lambda: nn.Conv2d(1, 1, 1)(np.ones((1, 1, 2, 2))), DTypeError,  # not the base class's name
+                          "Conv2d.forward: x is data of shape (1, 1, 2, 2), of type ndarray. Give a Tensor; wrap data "
+                          "in Tensor(..)."),
+    "another library's": (lambda: nn.Linear(1, 1)(THEIRS), DTypeError,
+                          "Linear.forward: x is data of shape (2,), of type torch.Tensor. Give a Tensor; wrap data in "
+                          "Tensor(..)."),
     "dropout": (lambda: nn.Dropout(2), SettingError, "Dropout: p=2 is no probability. Give a number from 0 to 1."),
     "missing": (lambda: nn.Linear(2, 1).load_state_dict({"weight": np.ones((1, 3)), "other": np.ones(1)}), FormatError,
                 "load_state_dict: Linear: missing bias; unexpected other; weight has shape (1, 3), the module (1, 2). "
@@ -45,8 +57,18 @@ CASES: dict[str, Case] = {
                       "SGD: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."),
     "no tensor": (lambda: nn.optim.SGD([NOT_A_TENSOR]), SettingError,
                   "SGD: parameter 0 is a int. Give tensors, such as model.parameters()."),
-    "parameter groups": (lambda: nn.optim.SGD([{"params": []}]), SettingError,  # type: ignore[list-item]
-               "SGD: parameter 0 is a dict. Make an optimizer for each group of parameters."),
+    "empty groups": (lambda: nn.optim.SGD([{"params": []}]), SettingError,
+                     "SGD: no parameters. Give model.parameters(), or a list of tensors with requires_grad=True."),
+    "a group and a tensor": (lambda: nn.optim.SGD([{"params": [leaf(1)]}, leaf(1)]), SettingError,
+                             "SGD: group 1 is no dict with tensors under 'params', as the others are."),
+    "options of a group": (lambda: nn.optim.SGD([{"params": [leaf(1)], "momentum": 0.9}]), SettingError,
+                           "SGD: group 0 has momentum. A group has params, lr and weight_decay. Where other options "
+                           "differ, make two optimizers."),
+    "rate of a group": (lambda: nn.optim.SGD([{"params": [leaf(1)], "lr": -1}]), SettingError,
+                        "SGD: group 0: lr=-1. Give a number, 0 or more."),
+    "rates of groups": (lambda: nn.optim.SGD([{"params": [leaf(1)]}, {"params": [leaf(1)]}]).lr, SettingError,
+                        "SGD.lr: there are 2 groups, each with a rate of its own. Write optimizer.groups[0].lr, and "
+                        "so on."),
     "no leaf": (lambda: nn.optim.Adam([Tensor([1.0])]), GradientError,
                 "Adam: parameter 0 of shape (1,) is no leaf with requires_grad. Make it with requires_grad=True."),
     "computed": (lambda: nn.optim.Adam([leaf(1) * 2]), GradientError,

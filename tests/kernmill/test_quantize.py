@@ -80,6 +80,20 @@ def test_q4_k_m(tmp_path: Path) -> None:
     assert ": Q4_K_M, 0.00 MiB of weights from 0.02 MiB, in " in lines[-1]
 
 
+def test_types_that_stand_in_for_others_are_counted(tmp_path: Path) -> None:
+    """They were seen only in the lines of the tensors, of which a model has hundreds."""
+    model(tmp_path / "in", width=96)
+    lines = list[str]()
+    quantize.run(tmp_path / "in", tmp_path / "out", "Q4_K_M", report=lines.append)
+    assert lines[-2] == (
+        "5 tensors have rows that are no whole number of blocks: Q5_0 for Q4_K in 2, Q8_0 for Q6_K in 3"
+    )
+    assert types(tmp_path / "out")["blk.0.attn_q"] == "Q5_0"
+    model(tmp_path / "in", width=24)
+    quantize.run(tmp_path / "in", tmp_path / "out", "Q8_0", report=lines.append)
+    assert lines[-2].endswith(": F16 for Q8_0 in 5")
+
+
 @pytest.mark.parametrize("mix", ["F16", "Q8_0", "Q5_K_M", "Q6_K", "IQ4_XS"])
 def test_rows_that_are_no_whole_blocks(tmp_path: Path, mix: str) -> None:
     model(tmp_path / "in", 96)

@@ -463,6 +463,20 @@ def test_a_gradient_is_not_lost_to_numpy() -> None:
     assert np.allclose(leaf, np.ones(1))
     assert np.argmax(leaf) == 0
     assert np.zeros_like(leaf) == 0  # nor of a shape
+    given = np.zeros(1, np.float32)
+    for write in (lambda: np.exp(leaf, out=given), lambda: np.cumsum(leaf, out=given), lambda: given.__iadd__(leaf)):
+        with pytest.raises(GradientError, match="NumPy's result would not lead back"):
+            write()
+        assert given == 0  # refused before anything is written
+
+
+def test_whether_a_value_is_in_it() -> None:
+    """Python asked row after row for its truth, which a row has not."""
+    x = Tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert 2 in x
+    assert Tensor(4.0) in x
+    assert 5 not in x
+    assert 1 not in Tensor.zeros(0)
 
 
 def test_pythons_round() -> None:

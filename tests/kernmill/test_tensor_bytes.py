@@ -40,3 +40,6 @@ def test_methods_are_pickled_by_their_names() -> None:
     x = Tensor([[1.0, -2.0]])
     assert pickle.loads(pickle.dumps(model))(x).tolist() == model(x).tolist()
     assert pickle.loads(pickle.dumps(Tensor.gelu)) is Tensor.gelu
+    for name in ("view", "clip", "conv1d", "mm", "amax", "empty_like"):  # other names of a method
+        alias = getattr(Tensor, name)
+        assert pickle.loads(pickle.dumps(alias)) == alias

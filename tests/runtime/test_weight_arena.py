@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernmill.ir import dtypes
+from kernmill.ir import CompileError, dtypes
 from kernmill.runtime import Properties, WeightArena, get_device, pool
 from kernmill.runtime import weight_arena as module
 
@@ -94,6 +94,26 @@ def test_what_the_largest_is_made_of_has_its_memory(monkeypatch: pytest.MonkeyPa
     following = arena.buffer(dtypes.uint8, 10 * MB)
     assert following.address == large.address + 100 * MB
     pages.wait(70)
+    arena.close()
+
+
+@needs_pages
+def test_pages_are_not_got_ahead_where_nothing_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread ended with a traceback on the screen, besides the error that the caller gets."""
+    told, called = list[object](), threading.Event()
+
+    def touch(address: int, size: int) -> None:
+        called.set()
+        raise CompileError("LLVM refuses")
+
+    monkeypatch.setattr(module, "touch", touch)
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    arena = WeightArena("LLVM", [4 * MB] * 24)
+    assert called.wait(20)
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_get_ahead)"):
+            thread.join(20)
+    assert told == []
     arena.close()
 
 

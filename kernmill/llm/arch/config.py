@@ -71,9 +71,9 @@ class Config:
         kv_heads = keys.size("attention.head_count_kv", heads)
         if heads % kv_heads:
             raise FormatError(f"{keys.name}.attention.head_count_kv: {kv_heads} does not divide {heads} heads.")
-        head_width = keys.size("attention.key_length", width // heads, least=0)
-        if not head_width:
+        if heads > width and keys.get("attention.key_length") is None:
             raise FormatError(f"{keys.name}.attention.head_count: {heads} heads do not fit an embedding of {width}.")
+        head_width = keys.size("attention.key_length", width // heads)
         return cls(
             name=keys.name,
             context=keys.size("context_length"),
@@ -129,7 +129,7 @@ class _Keys:
         if value is None:
             raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
         if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= int(value) < LARGEST:
-            raise FormatError(f"{self.name}.{key} is {value!r}, not a whole number from {least} on.")
+            raise FormatError(f"{self.name}.{key} is {value!r}, not a whole number from {least} to {LARGEST - 1}.")
         return int(value)
 
     def pattern(self, key: str, layers: int) -> int | tuple[bool, ...]:

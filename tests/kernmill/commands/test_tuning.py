@@ -37,7 +37,8 @@ def program(tmp_path: Path) -> str:
 
 
 def test_the_kernels_of_a_program(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = collect(program, ["3", "b"])
+    found, ended_well = collect(program, ["3", "b"])
+    assert not ended_well  # with 3
     assert "['3', 'b']" in capsys.readouterr().out
     assert found
     assert found == sorted(found, key=lambda f: -f.share)
@@ -48,7 +49,9 @@ def test_a_program_that_fails_is_tuned_as_far_as_it_came(tmp_path: Path, capsys:
     """What it had launched by then was lost with it."""
     path = tmp_path / "failing.py"
     path.write_text(PROGRAM.replace("sys.exit(int(sys.argv[1]))", "raise ValueError('a mistake')"))
-    assert collect(str(path), ["0"])
+    found, ended_well = collect(str(path), ["0"])
+    assert found
+    assert not ended_well
     text = capsys.readouterr().err
     assert "ValueError: a mistake" in text
     assert f"{path} ended by ValueError; the kernels that it launched are tuned all the same" in text
@@ -62,7 +65,8 @@ def test_no_such_program() -> None:
 def test_the_command_stores_what_it_finds(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Context(CACHE_DIR=str(tmp_path / "cache")):
         assert main(["tune", "--seconds", "2", program, "0"]) == 0
-        kernels = collect(program, ["0"])
+        kernels, ended_well = collect(program, ["0"])
+        assert ended_well
         assert any(schedules.stored_schedule(get_device(f.device), f.kernel) for f in kernels)
     text = capsys.readouterr().err
     assert "[1/" in text
@@ -90,8 +94,32 @@ def test_a_program_without_kernels(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
+def test_a_program_that_fails_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The exit status was 0: who calls it from a script saw nothing."""
+    (tmp_path / "failing.py").write_text("import no_such_module")
+    assert main(["tune", str(tmp_path / "failing.py")]) == 1
+    assert "ended by ModuleNotFoundError" in capsys.readouterr().err
+
+
+def test_new_kernels_come_before_those_that_were_searched(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same kernels were searched again each time, and new ones got what was left."""
+    with Context(CACHE_DIR=str(tmp_path / "cache")):
+        found, _ = collect(program, ["0"])
+        assert not any(f.is_known for f in found)
+        first = found[0]
+        schedules.store_schedule(get_device(first.device), first.kernel, "", {})
+        again, _ = collect(program, ["0"])
+        assert again[-1].is_known
+        assert again[-1].kernel.ast is first.kernel.ast
+        assert {f.kernel.ast for f in again} == {f.kernel.ast for f in found}
+        assert main(["tune", "--seconds", "1", program, "0"]) == 0
+    assert f"{len(found)} kernels in {program}, 1 of them searched before; 1 s to tune them" in capsys.readouterr().err
+
+
 def test_time_that_is_up_ends_it(program: str) -> None:
-    assert tune_all(collect(program, ["0"]), 0.0, 2, io.StringIO()) == []
+    assert tune_all(collect(program, ["0"])[0], 0.0, 2, io.StringIO()) == []
 
 
 class Terminal(io.StringIO):
@@ -100,7 +128,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_line_that_changes_on_a_terminal_only(program: str) -> None:
-    kernel = collect(program, ["0"])[0].kernel
+    kernel = collect(program, ["0"])[0][0].kernel
     found = Tuned(kernel, parse_schedule(""), 1500.0, 3000.0, 7, lost=1)
     shown, plain = Terminal(), io.StringIO()
     for stream in (shown, plain):

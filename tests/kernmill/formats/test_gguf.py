@@ -231,9 +231,9 @@ def test_read_asks_for_a_kind() -> None:
     assert type(found.read("n", float)) is float
     with pytest.raises(FormatError, match="metadata 'none' is missing"):
         found.read("none", str)
-    with pytest.raises(FormatError, match=r"metadata 's' is the str 'xxx.*\.\.\., where a int belongs"):
+    with pytest.raises(FormatError, match=r"metadata 's' is the str 'xxx.*\.\.\., where an int belongs"):
         found.read("s", int)
-    with pytest.raises(FormatError, match="metadata 'b' is the bool True, where a int belongs"):
+    with pytest.raises(FormatError, match="metadata 'b' is the bool True, where an int belongs"):
         found.read("b", int)
 
 

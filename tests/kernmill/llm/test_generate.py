@@ -442,6 +442,18 @@ FILES: list[tuple[dict[str, Any], str]] = [
         "another model's. Use a file of the plain architecture.",
     ),
     (
+        {"metadata": {"general.architecture": ""}},
+        "the file has no general.architecture: it does not say which model it is. Convert it again.",
+    ),
+    *(
+        (
+            {"metadata": {"llama.block_count": layers}},
+            f"llama.block_count is {layers}, and blk.0 is the last layer that it has tensors of. The file's metadata "
+            "and its tensors do not belong together.",
+        )
+        for layers in (2, 10**6)
+    ),
+    (
         {"metadata": {"general.architecture": "mamba"}},
         "general.architecture is 'mamba', which kernmill cannot run yet. "
         "It runs gemma2, gemma3, llama, phi3, qwen2, qwen3.",

@@ -185,3 +185,24 @@ def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.
         run(made(), Options("a", tokens=1, cache_type=kind), GREEDY)
         sizes.append(float(capsys.readouterr().err.split()[-2]))
     assert sizes == [0.02, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "-1"], "run: --temperature -1.0 is outside 0..1e+06."),
+        (["--repeat-last-n", "-2"], "run: --repeat-last-n -2 is outside -1..2.14748e+09."),
+        (["--top-p", "nan"], "run: --top-p nan is outside 0..1."),
+        (
+            ["--repeat-penalty", "0"],
+            "run: --repeat-penalty 0 would divide by it. 1 leaves the logits as they are.",
+        ),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_an_option_is_named_as_it_was_written(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was the name that Python code would write: `Sampler: repeat_last=-2`."""
+    assert main(["run", "model.gguf", "-p", "a", *arguments]) == 2
+    assert capsys.readouterr().err == f"kernmill: {message}\n"

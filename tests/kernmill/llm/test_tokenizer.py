@@ -272,7 +272,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "the file has no vocabulary: it cannot read text or write any. kernmill bench needs none.",
     ),
     ({"tokens": []}, "tokenizer.ggml.tokens is empty or missing: the file has no vocabulary."),
-    ({"tokens": "abc"}, "tokenizer.ggml.tokens is a str, not an array."),
+    ({"tokens": "abc"}, "tokenizer.ggml.tokens is of type str, not an array."),
     (
         {"scores": [0.0]},
         "tokenizer.ggml.scores has 1 entries for 260 tokens. The file is damaged, or was written by a faulty "
@@ -281,6 +281,14 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"tokens": [b"a"]}, "tokenizer.ggml.tokens holds something else than text."),
     ({"scores": [float("nan")] * 260}, "tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them."),
     ({"bos_token_id": "x"}, "tokenizer.ggml.bos_token_id is 'x', not a whole number."),
+    *(
+        (
+            {f"{role}_token_id": number},
+            f"tokenizer.ggml.{role}_token_id is {number}, and there are 260 tokens. "
+            "The file is damaged, or was written by a faulty converter.",
+        )
+        for role, number in (("bos", 260), ("eos", 10**6), ("unknown", -2), ("eot", 2**31), ("eom", 2**32))
+    ),
     ({"add_bos_token": [1]}, "tokenizer.ggml.add_bos_token is [1], not true or false."),
     ({"scores": []}, "tokenizer.ggml.scores is missing, and a llama vocabulary merges by them."),
     (
@@ -292,7 +300,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "tokenizer.ggml.merges joins 'a' and 'q', and 'q' is no token. "
         "The file is damaged, or was written by a faulty converter.",
     ),
-    ({"model": "gpt2", "merges": 5}, "tokenizer.ggml.merges is a int, not an array."),
+    ({"model": "gpt2", "merges": 5}, "tokenizer.ggml.merges is of type int, not an array."),
     ({"model": "gpt2", "merges": [5]}, "tokenizer.ggml.merges holds something else than text."),
     (
         {"model": "gpt2", "merges": ["a a"]},
@@ -316,6 +324,13 @@ def test_a_damaged_vocabulary_is_a_sentence(change: dict[str, Any], message: str
     with pytest.raises(FormatError) as caught:
         Tokenizer(pieces("a") | {f"tokenizer.ggml.{name}": value for name, value in change.items()})
     assert str(caught.value) == message
+
+
+@both
+def test_a_role_without_a_token() -> None:
+    for none in (2**32 - 1, -1, None):
+        tokenizer = Tokenizer(pieces("a") | {"tokenizer.ggml.bos_token_id": none, "tokenizer.ggml.eos_token_id": none})
+        assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.end_ids) == (None, None, frozenset())
 
 
 @pytest.mark.parametrize("line", ["zzz qqqqq", "Hello", "Hel lo wor", "H  ello"])

@@ -24,6 +24,8 @@ SENTENCES: list[tuple[Any, str, str]] = [
         "ReLU",
         "module 'kernmill.nn' has no attribute 'ReLU'. Any function of a tensor is a layer: write Tensor.relu.",
     ),
+    (kernmill, "save", "module 'kernmill' has no attribute 'save'. Write nn.state.save(path, model)."),
+    (kernmill, "nonsense", "module 'kernmill' has no attribute 'nonsense'"),
     (NN, "Flatten", "module 'kernmill.nn' has no attribute 'Flatten'. Write lambda x: x.flatten(1)."),
     (NN, "Nonsense", "module 'kernmill.nn' has no attribute 'Nonsense'"),
     (nn.Linear(2, 2), "zero_grad", "'Linear' object has no attribute 'zero_grad'. Write optimizer.zero_grad()."),

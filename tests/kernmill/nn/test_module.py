@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from kernmill import Tensor, nn, train
+from kernmill import FormatError, Tensor, nn, train
 
 
 class Model(nn.Module):
@@ -61,3 +62,12 @@ def test_names_that_do_not_fit_are_passed_over_on_request() -> None:
 def test_repr() -> None:
     text = repr(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.1)))
     assert text == "Sequential(\n  0: Linear(weight(3, 2), bias(3,))\n  1: Dropout(p=0.1)\n)"
+
+
+def test_pytorchs_counters_of_batches_are_let_be() -> None:
+    """Every state of a PyTorch model with batch norm has some, and was refused as a whole."""
+    model = Model()
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    model.load_state_dict(state | {"norms.0.num_batches_tracked": np.array(3)})
+    with pytest.raises(FormatError, match=r"unexpected first\.num_batches_tracked\."):
+        model.load_state_dict(state | {"first.num_batches_tracked": np.array(3)})

@@ -56,6 +56,59 @@ def test_steps_are_pytorchs(name: str, options: dict[str, Any]) -> None:
     assert twenty_steps(name, options) < 1e-6
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("SGD", {"momentum": 0.9, "weight_decay": 0.1}),
+        ("Adam", {"weight_decay": 0.1}),
+        ("AdamW", {}),
+        ("RMSprop", {"weight_decay": 0.1}),
+        ("Adagrad", {}),
+    ],
+)
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_groups_are_pytorchs(name: str, options: dict[str, Any], is_captured: bool) -> None:
+    """Rates and weight decays of their own, also where a rate changes on the way."""
+    ours = [Tensor(values(*s), requires_grad=True) for s in SHAPES]
+    theirs = [torch.tensor(values(*s), requires_grad=True) for s in SHAPES]
+    own, other = (
+        getattr(module, name)([{"params": [w], "lr": 0.1, "weight_decay": 0.5}, {"params": [b]}], lr=0.01, **options)
+        for module, (w, b) in ((nn.optim, ours), (torch.optim, theirs))
+    )
+
+    def step(scale: Tensor) -> Tensor:
+        own.zero_grad()
+        loss = (ours[0] * ours[0] * scale).sum() + (ours[1] * ours[1] * scale).sum()
+        loss.backward()
+        own.step(loss)
+        detached: Tensor = loss.detach()
+        return detached
+
+    run = jit(step) if is_captured else step
+    for i in range(6):
+        if i == 4:
+            own.groups[1].lr = 0.05
+            other.param_groups[1]["lr"] = 0.05
+        run(Tensor([float(i)]))
+        other.zero_grad()
+        sum((p * p * float(i)).sum() for p in theirs).backward()
+        other.step()
+    for mine, their in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine.numpy(), their.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_rates_of_groups_are_kept() -> None:
+    def optimizer() -> nn.optim.SGD:
+        ours = [Tensor(values(*s), requires_grad=True) for s in SHAPES]
+        return nn.optim.SGD([{"params": ours[:1], "lr": 0.5}, {"params": ours[1]}], lr=0.1, momentum=0.9)
+
+    first, second = optimizer(), optimizer()
+    first.groups[1].lr = 0.25
+    second.load_state_dict(first.state_dict())
+    assert list(first.state_dict()) == ["lr.0", "lr.1", "velocity.0", "velocity.1"]
+    assert [group.lr.item() for group in second.groups] == [0.5, 0.25]
+
+
 @pytest.mark.parametrize("kind", [nn.optim.SGD, nn.optim.AdamW])
 def test_a_captured_step_advances_as_a_plain_one(kind: Any) -> None:
     def train(is_captured: bool) -> Any:

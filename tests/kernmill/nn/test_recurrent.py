@@ -121,7 +121,7 @@ def test_faults_say_what_is_wanted() -> None:
     for hidden in (Tensor.zeros(1, 3, 2), (Tensor.zeros(1, 3, 2),)):
         with pytest.raises(ShapeError, match=r"LSTM: hx is to be 2 tensors, such as \(h, c\). Give them as a tuple."):
             nn.LSTM(4, 2)(Tensor.zeros(2, 3, 4), hidden)
-    with pytest.raises(DTypeError, match=r"Recurrent.forward: hx is .*, of type tuple. Give a Tensor or None"):
+    with pytest.raises(DTypeError, match=r"GRU.forward: hx is .*, of type tuple. Give a Tensor or None"):
         nn.GRU(4, 2)(Tensor.zeros(2, 3, 4), (Tensor.zeros(1, 3, 2),))
     with pytest.raises(SettingError, match=r"RNN: dropout=2 is no probability"):
         nn.RNN(4, 2, dropout=2)
