@@ -131,7 +131,7 @@ class Contraction(Indexing):
         return result.permute([letters.index(name) for name in output]) if output else result
 
     def _lettered(self, names: str, elsewhere: set[str]) -> tuple[Self, str]:
-        """One axis a letter: an axis named twice becomes its diagonal; letters that stand nowhere else are summed up."""
+        """One axis a letter: an axis named twice becomes its diagonal; letters that stand nowhere else are summed."""
         result = self
         while len(set(names)) < len(names):
             name = next(n for n in names if names.count(n) > 1)
