@@ -166,7 +166,8 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             reads = sum(f.reads for f in below)
             if node.op is Ops.EXPAND and reads and _elements(node.shape) >= _REUSE * _elements(node.src[0].shape):
                 if cost > _CHEAP:  # being read over and over, it gets memory at its own size
-                    widest = data = max(data, _elements(node.src[0].shape))
+                    widest = _elements(node.src[0].shape)
+                    data = max(data, widest)
                 cost, reads = 0, 1
             is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             widest = min(widest, _elements(node.shape))  # a part may be taken
@@ -314,7 +315,8 @@ def _melts(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
             kernel.has_blocks = True
             return True
         is_one_sum = node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS
-        return is_one_sum and not (fact.is_tiled and _loses_its_tile(node, use, fusion))
+        is_long = fact.is_tiled and _reduced(node) > _SHORT_SUM
+        return is_one_sum and not (is_long and _loses_its_tile(node, use, fusion))
     if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):
         return False
     rows = _product(r for r in kernel.loops if r in needed)
