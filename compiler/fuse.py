@@ -147,6 +147,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
         below = [facts[s] for s in node.src]
         depth = max((f.depth for f in below), default=0)
         data = max((f.data for f in below), default=0)
+        widest = max((f.widest for f in below), default=0)
         terms = max((f.terms for f in below), default=1)
         if node.op in _LEAVES or node in forced:
             is_data = node.op is not Ops.CONST and node.op is not Ops.IOTA
@@ -164,9 +165,12 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             cost = sum(f.cost for f in below) + (node.op.cost if node.op.is_elementwise else 0)
             reads = sum(f.reads for f in below)
             if node.op is Ops.EXPAND and reads and _elements(node.shape) >= _REUSE * _elements(node.src[0].shape):
-                cost, reads = 0, 1  # if it is dear it gets memory at its own size, being read over and over
+                if cost > _CHEAP:  # being read over and over, it gets memory at its own size
+                    widest = _elements(node.src[0].shape)
+                    data = max(data, widest)
+                cost, reads = 0, 1
             is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
-            widest = min(max((f.widest for f in below), default=0), _elements(node.shape))  # a part may be taken
+            widest = min(widest, _elements(node.shape))  # a part may be taken
             is_tiled, is_bytes = is_heavy and any(f.is_tiled for f in below), all(f.is_bytes for f in below)
             facts[node] = _Facts(min(cost, 1000), reads, is_heavy, depth, widest, is_tiled, data, terms, is_bytes)
     return facts
@@ -310,7 +314,9 @@ def _melts(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
         if fact.terms <= _SHORT_SUM and use.gate is TRUE and repeats <= 1:
             kernel.has_blocks = True
             return True
-        return node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS
+        is_one_sum = node.op is Ops.REDUCE and _continues(node, fusion) and repeats <= _REPEATS
+        is_long = fact.is_tiled and _reduced(node) > _SHORT_SUM
+        return is_one_sum and not (is_long and _loses_its_tile(node, use, fusion))
     if use.gate is not TRUE or _evaluations(use, kernel) > _elements(node.shape):
         return False
     rows = _product(r for r in kernel.loops if r in needed)
@@ -330,6 +336,24 @@ def _continues(node: UOp, fusion: Fusion) -> bool:
     while len(readers) == 1 and readers[0].op.group is Group.MOVEMENT and readers[0].op is not Ops.EXPAND:
         readers = fusion.readers[readers[0]]
     return len(readers) == 1 and readers[0].op is Ops.REDUCE and readers[0].arg[0] is node.arg[0]
+
+
+def _loses_its_tile(node: UOp, use: Use, fusion: Fusion) -> bool:
+    """Whether this reduction, as part of its reader, no longer reads its data for many results at a time: some of them
+    differ in every row of the kernel, or are the same in loops that the reader closes."""
+    rows = set(fusion.roots[use.kernel].loops)
+    closed = _needed(use) - rows
+    place = tuple(index_const(0) if axis in node.arg[1] else i for axis, i in enumerate(use.place))
+    todo = [(node.src[0], Use(use.kernel, place, use.gate))]
+    while todo:
+        node, use = todo.pop()
+        if node.op.group is Group.MOVEMENT:
+            todo.append((node.src[0], fusion.places.moved(node, use)))
+        elif node.op.is_elementwise:
+            todo += [(source, use) for source in node.src if source.shape]
+        elif node.op not in (Ops.CONST, Ops.IOTA) and (rows <= _needed(use) or not closed <= _needed(use)):
+            return True
+    return False
 
 
 def _reduced(node: UOp) -> int:

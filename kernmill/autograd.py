@@ -40,7 +40,7 @@ from .methods.sorting import Sortable
 __all__ = ["gradient"]
 
 Grads = tuple[UOp | None, ...]
-_DEPTH = 3  # of the look at what is the same along an axis
+_DEPTH = 3  # elementwise steps in the look at what is the same along an axis
 
 
 def gradient(root: UOp, grad: UOp, targets: Collection[UOp], leaves: Collection[UOp] = ()) -> dict[UOp, UOp]:
@@ -103,22 +103,45 @@ def _still(x: UOp, depth: int) -> set[int]:
     long = {a for a, size in enumerate(x.shape) if isinstance(size, int) and size != 1}
     if _constant(x) is not None:
         return long
-    if x.op is Ops.EXPAND:
-        return {a for a in long if x.src[0].shape[a] == 1}
+    if x.op in (Ops.EXPAND, Ops.PERMUTE, Ops.RESHAPE):
+        below = _still(x.src[0], depth)
+        return {a for a, own in enumerate(_axes_below(x)) if a in long and (own is None or own in below)}
     if not (x.op.is_elementwise and depth):
         return set()
     return long.intersection(*(_still(s, depth - 1) for s in x.src if s.shape))
 
 
+def _axes_below(x: UOp) -> list[int | None]:
+    """The axis of its source that each axis of an EXPAND, PERMUTE or RESHAPE is; None: all entries are one. An axis
+    that a RESHAPE cuts or joins is -1, which no source has."""
+    (source,) = x.src
+    if x.op is Ops.PERMUTE:
+        return [*x.arg]
+    if x.op is Ops.EXPAND:
+        return [
+            None if own == 1 != size else a for a, (own, size) in enumerate(zip(source.shape, x.shape, strict=True))
+        ]
+    long = [a for a, size in enumerate(source.shape) if size != 1]
+    if [source.shape[a] for a in long] != [size for size in x.shape if size != 1]:
+        return [-1] * len(x.shape)
+    return [long.pop(0) if size != 1 else -1 for size in x.shape]
+
+
 def _narrow(x: UOp, axes: set[int]) -> UOp:
     """One entry of axes along which all are the same."""
+    if not axes:
+        return x
     shape = [1 if a in axes else size for a, size in enumerate(x.shape)]
     value = _constant(x)
     if value is not None:
         return expand(reshape(value, (1,) * len(shape)), shape) if x.shape else x
-    if x.op is Ops.EXPAND:
-        return expand(x.src[0], shape)
-    return x.replace(src=tuple(_narrow(s, axes) if s.shape else s for s in x.src))
+    if x.op.is_elementwise:
+        return x.replace(src=tuple(_narrow(s, axes) if s.shape else s for s in x.src))
+    below = _axes_below(x)
+    source = _narrow(x.src[0], {own for a in axes if (own := below[a]) is not None})
+    if x.op is Ops.PERMUTE:
+        return permute(source, x.arg)
+    return expand(source, shape) if x.op is Ops.EXPAND else reshape(source, shape)
 
 
 def _constant(x: UOp) -> UOp | None:

@@ -258,7 +258,7 @@ def _find(facts: Facts, wanted: str | None = None) -> _Window | None:
         is_plain = not panel.is_gated and None not in panel.steps.values() and None not in moving.steps.values()
         if not is_plain or not lanes or any(a.memory.op is not Ops.PARAM for a in (moving, panel)):
             continue
-        if moving.memory is panel.memory:
+        if moving.memory is panel.memory or not panel.steps.keys() >= set(group.loops):
             continue
         lane = max(lanes, key=lambda name: facts.sizes[name])
         lines = _lines(facts, moving, {name for name in facts.outputs if name in panel.steps})

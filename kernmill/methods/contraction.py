@@ -6,6 +6,7 @@ Half types are multiplied and added in float32.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from numbers import Integral
 from typing import TYPE_CHECKING, Self
 
@@ -123,19 +124,18 @@ class Contraction(Indexing):
         if not formula:
             raise ShapeError('einsum: no formula. Write kernmill.einsum("ij,jk->ik", a, b).')
         inputs, output = parse_formula(formula, [t.ndim for t in (self, *others)])
-        result, letters = self._lettered(inputs[0])
-        for n, (tensor, names) in enumerate(zip(others, inputs[1:], strict=True)):
-            right, own = tensor._lettered(names)
-            later = set(output).union(*inputs[n + 2 :])
-            result, letters = result._paired(letters, right, own, later)
-        gone = tuple(a for a, name in enumerate(letters) if name not in output)
-        if gone:
-            result = result._contract(result._make(result._tensor(1).uop), gone)
-            letters = "".join(name for name in letters if name in output)
+        dtype = reduce(promote, (t.dtype for t in (self, *others)))
+        terms = [
+            tensor.cast(dtype)._lettered(names, set(output).union(*inputs[:n], *inputs[n + 1 :]))
+            for n, (tensor, names) in enumerate(zip((self, *others), inputs, strict=True))
+        ]
+        result, letters = terms[0]
+        for n, (right, own) in enumerate(terms[1:]):
+            result, letters = result._paired(letters, right, own, set(output).union(*inputs[n + 2 :]))
         return result.permute([letters.index(name) for name in output]) if output else result
 
-    def _lettered(self, names: str) -> tuple[Self, str]:
-        """One axis a letter: an axis named twice becomes its diagonal."""
+    def _lettered(self, names: str, elsewhere: set[str]) -> tuple[Self, str]:
+        """One axis a letter: an axis named twice becomes its diagonal; letters that stand nowhere else are summed."""
         result = self
         while len(set(names)) < len(names):
             name = next(n for n in names if names.count(n) > 1)
@@ -146,7 +146,10 @@ class Contraction(Indexing):
                 )
             result = result.diagonal(0, first, second)
             names = names[:first] + names[first + 1 : second] + names[second + 1 :] + name
-        return result, names
+        gone = tuple(a for a, name in enumerate(names) if name not in elsewhere)
+        if gone:
+            result = result._contract(result._tensor(1).cast(result.dtype), gone)
+        return result, "".join(name for name in names if name in elsewhere)
 
     def _paired(self, letters: str, right: Self, own: str, later: set[str]) -> tuple[Self, str]:
         """The product of two, summed over the letters that nobody needs later."""

@@ -9,7 +9,7 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.compiler import choose_actions, merge_loops
-from kernmill.ir import permute
+from kernmill.ir import Ops, elementwise, pad, permute, reduce_axes, reshape, window
 from kernmill.runtime import collecting_kernels
 from tests.compiler.kernels import VECTORS, convolution, data, matmul, only
 
@@ -64,6 +64,15 @@ def test_windows_that_do_not_overlap_read_their_rows_as_they_lie() -> None:
     assert "vectorize i1 16" not in few  # they do not fill lanes
     short = chosen(convolution(data(0, 4, 3, 28, 28), data(1, 64, 3, 2, 2), stride=2))
     assert "vectorize i1 16" not in short  # results turn
+
+
+def test_a_sum_over_the_places_too_is_no_window() -> None:
+    """The mean of a convolution's places got a schedule that did not fit: a loop of the sum was taken for a line."""
+    views = window(window(pad(data(0, 8, 32, 32, 32), ((0, 0), (0, 0), (1, 1), (1, 1))), 2, 3), 3, 3)
+    left = reshape(permute(views, (0, 2, 3, 1, 4, 5)), (8, 1, 32, 32, 32, 3, 3))
+    product = elementwise(Ops.MUL, left, reshape(data(1, 64, 32, 3, 3), (1, 64, 1, 1, 32, 3, 3)))
+    found = chosen(reduce_axes(product, Ops.ADD, (2, 3, 4, 5, 6)))
+    assert not any(action.startswith(("accumulate", "stage")) for action in found)
 
 
 CASES = [

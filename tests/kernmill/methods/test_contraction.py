@@ -23,7 +23,8 @@ FORMULAS = [
     ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]),
     ("...ij,...jk->...ik", [(5, 2, 3), (5, 3, 4)]), ("...ij,jk", [(5, 2, 3), (3, 4)]), ("ij,ij->", [(2, 3), (2, 3)]),
     ("ij->", [(2, 3)]), ("iij,jk->ik", [(2, 2, 3), (3, 4)]), ("i...->...", [(2, 3, 4)]),
-    ("ij , j -> i", [(2, 3), (3,)]),
+    ("ij , j -> i", [(2, 3), (3,)]), ("ij,kj->k", [(2, 3), (4, 3)]), ("ij,kl->", [(2, 3), (4, 5)]),
+    ("...i,j->...", [(5, 2, 3), (4,)]), ("iij,jk->", [(2, 2, 3), (3, 4)]), ("ij,ij->ji", [(2, 1), (1, 3)]),
 ]  # fmt: skip
 
 
@@ -31,6 +32,13 @@ FORMULAS = [
 def test_einsum_is_numpys(formula: str, shapes: list[tuple[int, ...]]) -> None:
     arrays = [values(*shape, seed=n) for n, shape in enumerate(shapes)]
     close(einsum(formula, *(Tensor(a) for a in arrays)), np.einsum(formula, *arrays), 1e-5)
+
+
+def test_einsum_adds_up_letters_of_one_operand_in_the_dtype_of_all() -> None:
+    small, large = np.full((50, 2), 100, np.int8), values(2, 3)
+    close(einsum("ij,jk->k", Tensor(small), Tensor(large)), np.einsum("ij,jk->k", small, large), 1e-5)
+    flags = np.array([[True, True], [False, False]])
+    assert einsum("ij->i", Tensor(flags)).numpy().tolist() == np.einsum("ij->i", flags).tolist() == [True, False]
 
 
 def test_linear_and_outer() -> None:
