@@ -429,6 +429,8 @@ class Tensor(Conversions):
     `data` is a number, nested lists, bytes (uint8), a NumPy array or anything with `__array__`; it is copied.
     """
 
+    _roots: tuple[weakref.ref[Tensor], ...] = ()  # of a leaf: what gave it gradients since an optimizer's last step
+
     def __init__(
         self, data: Any, dtype: DTypeLike | None = None, device: str | None = None, *, requires_grad: bool = False
     ) -> None:
@@ -532,6 +534,8 @@ class Tensor(Conversions):
         for node, leaf in found.items():
             part = leaf._make(grads[node] if node in grads else filled(node, 0.0), leaf._device)
             leaf.grad = part if leaf.grad is None else leaf.grad.add(part)
+            roots = [ref for ref in leaf._roots if (root := ref()) is not None and _stored(root.uop) is None]
+            leaf._roots = (*roots, weakref.ref(self))
 
     def _leaves_below(self) -> dict[UOp, Tensor]:
         with _lock:

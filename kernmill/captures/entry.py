@@ -23,7 +23,7 @@ from ..lazy import Lazy, changes
 from ..tensor import Tensor
 from .guards import Guard
 from .pytree import Kind, contents
-from .tensor_memory import buffer_of, chain, hold, make_real, own, stored
+from .tensor_memory import buffer_of, chain, hold, make_real, own, shared_memory, stored
 
 __all__ = ["Effects", "Entry", "Fresh", "Plan", "Refill", "Source", "Value"]
 
@@ -405,8 +405,9 @@ class Entry:
         if self.owns() and [id(now[self.sources[slot].members[0]].uop) for slot in written] == self._owned:
             return
         mine, is_shared = [now[self.sources[slot].members[0]] for slot in written], False
+        shared = shared_memory()
         for slot, tensor in zip(written, mine, strict=True):
-            self._buffers[slot] = own(tensor)
+            self._buffers[slot] = own(tensor, shared)
             for other in (now[member] for member in self.sources[slot].staying):
                 if other is not tensor:  # it was assigned the same
                     hold(other, buffer_node(self._buffers[slot]))

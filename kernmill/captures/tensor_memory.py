@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
 from operator import is_
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "make_real",
     "own",
     "refresh",
+    "shared_memory",
     "stored",
 ]
 
@@ -121,12 +123,28 @@ def refresh(tensors: Iterable[Lazy]) -> dict[int, list[UOp]]:
     return old
 
 
-def own(tensor: Lazy) -> Buffer:
-    """Memory that no other tensor, expression or NumPy view sees: what the tensor has, or a copy of it."""
+def shared_memory() -> set[int]:
+    """The ids of all memory that several tensors have, or that an expression reads: nobody may write there in place."""
+    owners: Counter[int] = Counter()
+    lazy: list[UOp] = []
+    for tensor in alive_tensors():
+        node = stored(tensor.uop)
+        if node is None:
+            lazy.append(tensor.uop)
+        else:
+            owners[id(node.storage)] += 1
+    below = UOp(Ops.SINK, lazy[0].dtype, tuple(lazy)).toposort(stop=lambda u: u.storage is not None) if lazy else []
+    read = {id(node.storage) for node in below if node.storage is not None}
+    return read.union(memory for memory, count in owners.items() if count > 1)
+
+
+def own(tensor: Lazy, shared: Container[int]) -> Buffer:
+    """Memory that no other tensor, expression or NumPy view sees: what the tensor has, or a copy of it. `shared`: what
+    `shared_memory` found before the first of several tensors."""
     buffer, node = buffer_of(tensor), stored(tensor.uop)
     assert buffer is not None
     assert node is not None
-    if not buffer.is_ours or any(t is not tensor and _reaches(t.uop, buffer) for t in alive_tensors()):
+    if not buffer.is_ours or id(buffer) in shared:
         new = allocate_buffer(buffer.device, buffer.dtype, buffer.numel)
         copy_between(new, buffer)
     else:
@@ -134,13 +152,6 @@ def own(tensor: Lazy) -> Buffer:
         new = Buffer(buffer.device, buffer.dtype, buffer.numel, buffer.owner, buffer.address)
     hold(tensor, buffer_node(new))
     return new
-
-
-def _reaches(uop: UOp, buffer: Buffer) -> bool:
-    node = stored(uop)
-    if node is not None:
-        return node.storage is buffer
-    return any(node.storage is buffer for node in uop.toposort(stop=lambda u: u.storage is not None))
 
 
 def chain(uop: UOp) -> list[UOp]:

@@ -91,9 +91,10 @@ class Optimizer:
             parameter.grad = None
 
     def step(self, *also: Tensor) -> None:
-        """Move each parameter that has a gradient. `also` (the loss, say) is computed in the same go.
+        """Move each parameter that has a gradient. What backward() was called on and `also` are computed in the same go.
 
-        Give what you want to read of this step: computed later, it would need the parameters as they were before.
+        Give what else you want to read of this step, such as the output of the model: computed later, it would need the
+        parameters as they were before.
 
         Raises:
             GradientError: no parameter has a gradient.
@@ -110,7 +111,11 @@ class Optimizer:
                 assert grad is not None
                 changed += self._move(i, self.parameters[i], grad.detach())
         grads = [grad for i in moving if (grad := self.parameters[i].grad) is not None]
-        everything = [*changed, *(self.parameters[i] for i in moving), *grads, *pending_updates(), *also]
+        roots = {id(root): root for i in moving for ref in self.parameters[i]._roots if (root := ref()) is not None}
+        for parameter in self.parameters:
+            parameter._roots = ()
+        moved = [self.parameters[i] for i in moving]
+        everything = [*changed, *moved, *grads, *pending_updates(), *roots.values(), *also]
         everything[0].realize(*everything[1:])
 
     def state(self) -> list[Tensor]:
