@@ -30,7 +30,7 @@ def _max(u: UOp) -> UOp | None:
     better = b < a if u.op is Ops.MAX else a < b
     if not a.dtype.is_float:
         return better.where(a, b)
-    return a.ne(a).where(a, better.where(a, b))
+    return a.eq(a).where(better.where(a, b), a)
 
 
 def _safe_shift(u: UOp) -> UOp | None:

@@ -48,7 +48,10 @@ def _accumulate(node: UOp, name: str, target: Target) -> UOp:
     around = sorted(node.ranges, key=lambda r: str(r.arg[0]))
     register = UOp(Ops.REG, node.dtype, (neutral_element(op, node), *around), name)
     total = UOp(Ops.CARRY, node.dtype, (register, *loops))
-    for value in node.src[: node.arg[1]]:
+    values = list(node.src[: node.arg[1]])
+    while op in (Ops.MAX, Ops.MIN) and len(values) > 1:
+        values = [a.alu(op, b) for a, b in zip(values[::2], values[1::2])] + values[len(values) // 2 * 2 :]
+    for value in values:
         total = _add(total, value, op, target)
     return UOp(Ops.AFTER, node.dtype, (register, UOp(Ops.SET, dtypes.void, (register, total)), *loops), 1)
 
