@@ -30,7 +30,6 @@ from .split_float import (
     nearest,
     polynomial,
     power_of_two,
-    power_of_two_in_steps,
     split,
 )
 
@@ -58,19 +57,19 @@ def exp_to_polynomial(x: UOp) -> UOp:
     """
     f = format_of(x)
     x = clamp(x, -2 * f.bias * _LN2[0] + 0.2, (f.bias + 1 + 0.05) * _LN2[0])
-    n, biased = nearest(x, _LOG2_E[0], 2 * f.bias)
+    n, _ = nearest(x, _LOG2_E[0], 2 * f.bias)
     high, low = high_low(x, *_LN2, short=True)
     r = fma(n, -low, fma(n, -high, x))
-    return power_of_two_in_steps(fma(r, polynomial(r, "EXP"), 1.0), biased)
+    return fma(r, polynomial(r, "EXP"), 1.0).alu(Ops.SCALE, n)
 
 
 def exp2_to_polynomial(x: UOp) -> UOp:
     """2**x = 2**n * 2**t with n = round(x). Error: float32 1.1 ulp, float64 1.2 ulp; see exp_to_polynomial."""
     f = format_of(x)
     x = clamp(x, -2.0 * f.bias, f.bias + 1.25)
-    n, biased = nearest(x, 1, 2 * f.bias)
+    n, _ = nearest(x, 1, 2 * f.bias)
     t = x - n
-    return power_of_two_in_steps(fma(t, polynomial(t, "EXP2"), 1.0), biased)
+    return fma(t, polynomial(t, "EXP2"), 1.0).alu(Ops.SCALE, n)
 
 
 def log_to_polynomial(x: UOp) -> UOp:
@@ -307,9 +306,9 @@ def pow_to_polynomial(x: UOp, y: UOp) -> UOp:
     low = fused(by, log_high, -high) + by * log_low
     inside = clamp(high, -float(f.bias + f.fraction + 3), f.bias + 1.5)
     low = inside.eq(high).where(low, literal(x, 0.0))
-    n, biased = nearest(inside, 1, 2 * f.bias)
+    n, _ = nearest(inside, 1, 2 * f.bias)
     t = (inside - n) + low
-    power = power_of_two_in_steps(fma(t, polynomial(t, "EXP2"), 1.0), biased)
+    power = fma(t, polynomial(t, "EXP2"), 1.0).alu(Ops.SCALE, n)
     return _special_cases(x, y, power)
 
 
