@@ -163,6 +163,7 @@ def test_scale_is_rounded_once(dtype: DType) -> None:
         want = np.ldexp(values, by.astype(np.int32))
     got = evaluate(nodes[0].alu(Ops.SCALE, nodes[1]), dict(zip(nodes, (values, by), strict=True)))
     np.testing.assert_array_equal(got, want)
+    assert Ops.SCALE.py is not None
     folded = [Ops.SCALE.py(*pair) for pair in zip(values.tolist(), by.tolist(), strict=True)]
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(np.array(folded).astype(dtype.name), want)
