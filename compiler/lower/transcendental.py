@@ -399,18 +399,14 @@ TRANSCENDENTAL = RuleSet(
 )
 
 
-def _sine_in_words(name: str, op: Op, program: Callable[[UOp, bool], UOp]) -> Rule:
+def _sine_in_words(op: Op, program: Callable[[UOp, bool], UOp]) -> Rule:
     def expand(x: UOp) -> UOp | None:
         return None if x.dtype.bits == 64 else program(x.cast(dtypes.float32), True).cast(x.dtype.scalar)
 
-    return Rule(name, node(op, var("x")), expand, kind="float", unproven=_WHY)
+    return Rule(f"{op.name.lower()}_in_words", node(op, var("x")), expand, kind="float", unproven=_WHY)
 
 
 # For targets without float64, to be asked before those above.
 SINES_IN_WORDS = RuleSet(
-    "sines_in_words",
-    [
-        _sine_in_words("sin_in_words", Ops.SIN, sin_to_polynomial),
-        _sine_in_words("cos_in_words", Ops.COS, cos_to_polynomial),
-    ],
+    "sines_in_words", [_sine_in_words(op, f) for op, f in ((Ops.SIN, sin_to_polynomial), (Ops.COS, cos_to_polynomial))]
 )
