@@ -136,6 +136,7 @@ def _functions() -> Functions:
         Ops.CDIV: _cdiv,
         Ops.CMOD: lambda a, b: a - _cdiv(a, b) * b,
         Ops.POW: np.power,
+        Ops.SCALE: lambda a, b: a * np.exp2(b // 2) * np.exp2(b - b // 2),
         Ops.MAX: np.maximum,
         Ops.MIN: np.minimum,
         Ops.AND: np.bitwise_and,

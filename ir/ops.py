@@ -228,6 +228,7 @@ class Ops:
     CDIV     = Op(Group.BINARY, "ints, towards zero, b != 0 and no overflow: the divide instruction", 2, _cdiv)
     CMOD     = Op(Group.BINARY, "ints, remainder of CDIV, sign of a, b != 0", 2, lambda a, b: a - _cdiv(a, b) * b)
     POW      = Op(Group.BINARY, "a ** b as IEEE 754 pow; ints wrap", 2, _pow, cost=20)
+    SCALE    = Op(Group.BINARY, "a * 2**b of float32 or float64, rounded once; for a near 1 and a whole b", 2, lambda a, b: a * _pow(2.0, b // 2) * _pow(2.0, b - b // 2))
     MAX      = Op(Group.BINARY, "the larger; nan if either is nan", 2, _max, commutative=True, associative=True, idempotent=True)
     MIN      = Op(Group.BINARY, "the smaller; nan if either is nan", 2, _min, commutative=True, associative=True, idempotent=True)
     AND      = Op(Group.BINARY, "bitwise and of ints; and of bools", 2, operator.and_, commutative=True, associative=True, idempotent=True)

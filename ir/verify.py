@@ -69,7 +69,7 @@ _WITH_VECTORS: Final = frozenset({Stage.VECTORIZED, Stage.LOWERED, Stage.LINEAR}
 
 # --- the specification: dtypes of operands ---------------------------------------------------------------------------
 _FLOAT_ONLY: Final = frozenset({
-    Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.SQRT, Ops.DIV,
+    Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.SQRT, Ops.DIV, Ops.SCALE,
 })  # fmt: skip
 _INT_ONLY: Final = frozenset({Ops.SHL, Ops.SHR, Ops.CDIV, Ops.CMOD})
 _NOT_BOOL: Final = frozenset({Ops.NEG, Ops.ABS, Ops.SUB})  # a bool has no sign

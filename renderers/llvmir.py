@@ -168,7 +168,7 @@ class _Function:
             Ops.REG: self._after, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
             Ops.BROADCAST: self._broadcast, Ops.FOLD: self._fold, Ops.LANE: self._lane, Ops.LANES: self._lanes,
-            Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table, Ops.DOT: self._dot,
+            Ops.SHUFFLE: self._shuffle, Ops.TABLE: self._table, Ops.DOT: self._dot, Ops.SCALE: self._scale,
             Ops.PREFETCH: lambda u: self._prefetch(self.values[u.src[0]], u.arg),
         }  # fmt: skip
 
@@ -489,6 +489,16 @@ class _Function:
         table = ", ".join(f"i8 {byte}" for byte in u.arg * (lanes // len(u.arg)))
         operands = (kind, f"<{table}>"), (kind, self.values[u.src[0]])
         self.values[u] = self._define(self._call(kind, f"llvm.x86.{_TABLES[lanes]}", *operands))
+
+    def _scale(self, u: UOp) -> None:
+        """x86 (AVX512F), a whole register. Lanes whose 2**b is taken for 0 are masked: underflow takes an assist."""
+        kind, is_short, lanes = llvm_type(u.dtype), u.dtype.bits == 32, u.dtype.lanes
+        a, b = ((kind, self.values[s]) for s in u.src)
+        some = self._define(f"fcmp une {kind} {b[1]}, {_constant(u.dtype, -254.0 if is_short else -2046.0)}")
+        mask = self._define(f"bitcast <{lanes} x i1> {some} to i{lanes}")
+        name = f"llvm.x86.avx512.mask.scalef.p{'s' if is_short else 'd'}.512"
+        more = (kind, "zeroinitializer"), (f"i{lanes}", mask), ("i32", 4)
+        self.values[u] = self._define(self._call(kind, name, a, b, *more))
 
     def _dot(self, u: UOp) -> None:
         """x86 (AVX512-VNNI, AVX-VNNI): unsigned by signed bytes, given as words of four."""

@@ -145,7 +145,8 @@ def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
     """What generated code may use on this CPU, with these products of a matrix unit."""
     wide = host.has("avx512f")
     vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
-    ops = LLVM_OPS if host.arch != "x86_64" or host.has("fma") else LLVM_OPS - {Ops.FMA}
+    ops = LLVM_OPS | ({Ops.SCALE} if wide else set())
+    ops = ops if host.arch != "x86_64" or host.has("fma") else ops - {Ops.FMA}
     if host.arch == "x86_64" and not (host.has("sse4.1") or host.has("avx")):
         ops = ops - {Ops.FLOOR, Ops.CEIL, Ops.TRUNC, Ops.ROUND}
     return Target(

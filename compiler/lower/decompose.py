@@ -12,7 +12,7 @@ from kernmill.ir import Op, Ops, Rule, RuleSet, Target, UOp, dtypes, node, rewri
 
 from .integer_division import INTEGER_DIVISION
 from .narrow_float import narrow_float_rules
-from .split_float import fma_in_parts
+from .split_float import fma_in_parts, scale_in_steps
 from .transcendental import SINES_IN_WORDS, TRANSCENDENTAL
 
 __all__ = ["decompose"]
@@ -27,10 +27,12 @@ def _max(u: UOp) -> UOp | None:
         return None
     if a.dtype.is_bool:
         return a | b if u.op is Ops.MAX else a & b
-    better = b < a if u.op is Ops.MAX else a < b
-    if not a.dtype.is_float:
-        return better.where(a, b)
-    return a.ne(a).where(a, better.where(a, b))
+    better = (b < a if u.op is Ops.MAX else a < b).where(a, b)
+    return a.eq(a).where(better, a) if a.dtype.is_float else better
+
+
+def _fma(u: UOp, x: UOp, y: UOp, z: UOp) -> UOp:
+    return fma_in_parts(x, y, z) if u.arg else x * y + z
 
 
 def _safe_shift(u: UOp) -> UOp | None:
@@ -73,11 +75,7 @@ def _fold(u: UOp, target: Target) -> UOp | None:
 _BASICS: list[tuple[Op, Rule]] = [
     (Ops.MAX, Rule("max_to_where", node(Ops.MAX, x, y).named("u"), _max)),
     (Ops.MIN, Rule("min_to_where", node(Ops.MIN, x, y).named("u"), _max)),
-    (
-        Ops.FMA,
-        Rule("fma_in_parts", node(Ops.FMA, x, y, z).named("u"), lambda u, x, y, z: u.arg and fma_in_parts(x, y, z)),
-    ),
-    (Ops.FMA, Rule("fma_to_mul_add", node(Ops.FMA, x, y, z), lambda x, y, z: x * y + z)),
+    (Ops.FMA, Rule("fma_in_parts", node(Ops.FMA, x, y, z).named("u"), _fma)),
     (Ops.NEG, Rule("neg_to_sub", node(Ops.NEG, x), lambda x: x.like(-0.0 if x.dtype.is_float else 0) - x)),
     (Ops.ABS, Rule("abs_to_where", node(Ops.ABS, x), lambda x: (x < 0).where(-x, x + 0 if x.dtype.is_float else x))),
 ]
@@ -96,6 +94,9 @@ def _rules(target: Target) -> RuleSet:
     rules = [*(rule for op, rule in _BASICS if op not in target.ops), *_ALWAYS]
     sines = () if dtypes.float64 in target.storage_dtypes else SINES_IN_WORDS
     rules.append(Rule("fold_to_halves", node(Ops.FOLD, x).named("u"), lambda u: _fold(u, target)))
+    whole = 8 * target.vector_bytes if Ops.SCALE in target.ops else 0  # bits: instructions are for whole registers
+    is_part = lambda x, y: x.dtype.bits * x.dtype.lanes != whole  # noqa: E731
+    rules.append(Rule("scale_in_steps", node(Ops.SCALE, x, y), lambda x, y: scale_in_steps(x, y), when=is_part))
     rules += [r for r in (*sines, *TRANSCENDENTAL) if r.pattern.op not in target.ops]
     rules += list(INTEGER_DIVISION)
     return RuleSet("decompose", [*narrow_float_rules(target), *rules])

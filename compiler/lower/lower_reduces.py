@@ -48,21 +48,20 @@ def _is_short(u: UOp) -> bool:
 def _accumulate(node: UOp, name: str, target: Target) -> UOp:
     op: Op = node.arg[0]
     loops = closed_ranges(node)
-
-    def add(total: UOp, value: UOp) -> UOp:
-        return _add(total, value, op, target)
-
-    if not loops:
-        return reduce(add, node.src)
     around = sorted(node.ranges, key=lambda r: str(r.arg[0]))
     register = UOp(Ops.REG, node.dtype, (neutral_element(op, node), *around), name)
-    total = reduce(add, node.src[: node.arg[1]], UOp(Ops.CARRY, node.dtype, (register, *loops)))
+    start = [UOp(Ops.CARRY, node.dtype, (register, *loops))] if loops else []
+    values = list(node.src[: node.arg[1]])
+    while op in (Ops.MAX, Ops.MIN) and len(values) > 1:  # exact in any order: no long chain
+        values.append(values.pop(0).alu(op, values.pop(0)))
+    total = reduce(lambda total, value: _add(total, value, op, target), start + values)
+    if not loops:
+        return total
     return UOp(Ops.AFTER, node.dtype, (register, UOp(Ops.SET, dtypes.void, (register, total)), *loops), 1)
 
 
 def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
-    if op is Ops.ADD:
-        value = without_mask(value)
+    value = without_mask(value) if op is Ops.ADD else value
     if value.op is Ops.WHERE and value.src[2] is neutral_element(op, value):
         gate = value.src[0]  # one masked instruction where the target has masks
         return gate.where(_add(total, value.src[1], op, target), total)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernmill.ir import DType, Ops, UOp, dtypes, to_dtype
+from kernmill.ir import DType, Ops, UOp, bits_of, dtypes, to_dtype
 
 from .coefficients import POLYNOMIALS
 
 __all__ = [
     "Format", "clamp", "copy_sign", "fma", "fma_in_parts", "format_of", "fused", "high_low", "literal", "magnitude",
-    "nearest", "polynomial", "power_of_two", "power_of_two_in_steps", "split",
+    "nearest", "polynomial", "power_of_two", "scale_in_steps", "split",
 ]  # fmt: skip
 
 
@@ -37,19 +37,9 @@ class Format:
         return 1.5 * 2.0**self.fraction
 
     @property
-    def magic_bits(self) -> int:
-        """The bits of `magic`."""
-        return (self.bias + self.fraction << self.fraction) + (1 << (self.fraction - 1))
-
-    @property
     def sign_bit(self) -> int:
         """The uppermost bit."""
         return 1 << (self.bits - 1)
-
-    @property
-    def smallest_normal(self) -> float:
-        """Below it floats are denormal."""
-        return 2.0 ** (1 - self.bias)
 
 
 _FORMATS = {32: Format(32, 23, dtypes.uint32), 64: Format(64, 52, dtypes.uint64)}
@@ -157,9 +147,12 @@ def power_of_two(biased: UOp, like: UOp) -> UOp:
     return (biased << format_of(like).fraction).bitcast(like.dtype.scalar)
 
 
-def power_of_two_in_steps(value: UOp, biased: UOp) -> UOp:
-    """value * 2**(low bits of `biased` - 2*bias) in two factors, so that overflow and denormals are right."""
-    half = biased >> 1
+def scale_in_steps(value: UOp, n: UOp) -> UOp:
+    """value * 2**n in two factors, so that overflow and denormals are right. |n| <= 2*bias."""
+    f = format_of(value)
+    offset = literal(n, f.magic + 2 * f.bias)
+    total = n.src[0] if n.op is Ops.SUB and n.src[1] is offset else n + offset  # as `nearest` has it
+    half = (biased := total.bitcast(f.uint)) >> 1
     return value * power_of_two(half, value) * power_of_two(biased - half, value)
 
 
@@ -167,10 +160,10 @@ def split(x: UOp) -> tuple[UOp, UOp]:
     """x = m * 2**e with m between sqrt(1/2) and sqrt(2), for x > 0, denormals too; both as floats."""
     f = format_of(x)
     root = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}[f.bits]  # the bits of sqrt(1/2)
-    tiny = x < literal(x, f.smallest_normal)
+    tiny = x < literal(x, 2.0 ** (1 - f.bias))  # the least normal number
     bits = tiny.where(x * literal(x, 2.0 ** (f.fraction + 1)), x).bitcast(f.uint)
     shifted = bits + ((f.bias << f.fraction) - root)
     m = ((shifted & ((1 << f.fraction) - 1)) + root).bitcast(x.dtype.scalar)
-    e = ((shifted >> f.fraction) | f.magic_bits).bitcast(x.dtype.scalar)
+    e = ((shifted >> f.fraction) | bits_of(x.dtype.scalar, f.magic)).bitcast(x.dtype.scalar)
     bias = f.magic + f.bias
     return m, e - tiny.where(literal(x, bias + f.fraction + 1), literal(x, bias))

@@ -30,7 +30,6 @@ from .split_float import (
     nearest,
     polynomial,
     power_of_two,
-    power_of_two_in_steps,
     split,
 )
 
@@ -58,19 +57,19 @@ def exp_to_polynomial(x: UOp) -> UOp:
     """
     f = format_of(x)
     x = clamp(x, -2 * f.bias * _LN2[0] + 0.2, (f.bias + 1 + 0.05) * _LN2[0])
-    n, biased = nearest(x, _LOG2_E[0], 2 * f.bias)
+    n, _ = nearest(x, _LOG2_E[0], 2 * f.bias)
     high, low = high_low(x, *_LN2, short=True)
     r = fma(n, -low, fma(n, -high, x))
-    return power_of_two_in_steps(fma(r, polynomial(r, "EXP"), 1.0), biased)
+    return fma(r, polynomial(r, "EXP"), 1.0).alu(Ops.SCALE, n)
 
 
 def exp2_to_polynomial(x: UOp) -> UOp:
     """2**x = 2**n * 2**t with n = round(x). Error: float32 1.1 ulp, float64 1.2 ulp; see exp_to_polynomial."""
     f = format_of(x)
     x = clamp(x, -2.0 * f.bias, f.bias + 1.25)
-    n, biased = nearest(x, 1, 2 * f.bias)
+    n, _ = nearest(x, 1, 2 * f.bias)
     t = x - n
-    return power_of_two_in_steps(fma(t, polynomial(t, "EXP2"), 1.0), biased)
+    return fma(t, polynomial(t, "EXP2"), 1.0).alu(Ops.SCALE, n)
 
 
 def log_to_polynomial(x: UOp) -> UOp:
@@ -307,9 +306,9 @@ def pow_to_polynomial(x: UOp, y: UOp) -> UOp:
     low = fused(by, log_high, -high) + by * log_low
     inside = clamp(high, -float(f.bias + f.fraction + 3), f.bias + 1.5)
     low = inside.eq(high).where(low, literal(x, 0.0))
-    n, biased = nearest(inside, 1, 2 * f.bias)
+    n, _ = nearest(inside, 1, 2 * f.bias)
     t = (inside - n) + low
-    power = power_of_two_in_steps(fma(t, polynomial(t, "EXP2"), 1.0), biased)
+    power = fma(t, polynomial(t, "EXP2"), 1.0).alu(Ops.SCALE, n)
     return _special_cases(x, y, power)
 
 
@@ -400,18 +399,14 @@ TRANSCENDENTAL = RuleSet(
 )
 
 
-def _sine_in_words(name: str, op: Op, program: Callable[[UOp, bool], UOp]) -> Rule:
+def _sine_in_words(op: Op, program: Callable[[UOp, bool], UOp]) -> Rule:
     def expand(x: UOp) -> UOp | None:
         return None if x.dtype.bits == 64 else program(x.cast(dtypes.float32), True).cast(x.dtype.scalar)
 
-    return Rule(name, node(op, var("x")), expand, kind="float", unproven=_WHY)
+    return Rule(f"{op.name.lower()}_in_words", node(op, var("x")), expand, kind="float", unproven=_WHY)
 
 
 # For targets without float64, to be asked before those above.
 SINES_IN_WORDS = RuleSet(
-    "sines_in_words",
-    [
-        _sine_in_words("sin_in_words", Ops.SIN, sin_to_polynomial),
-        _sine_in_words("cos_in_words", Ops.COS, cos_to_polynomial),
-    ],
+    "sines_in_words", [_sine_in_words(op, f) for op, f in ((Ops.SIN, sin_to_polynomial), (Ops.COS, cos_to_polynomial))]
 )

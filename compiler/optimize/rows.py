@@ -146,7 +146,5 @@ def _pass(facts: Facts, node: UOp, closed: tuple[UOp, ...]) -> _Pass:
 
 def _product_loop(one: _Pass, fixed: list[str]) -> str | None:
     """The loop over results of a product which share what is loaded for the row."""
-    if one.node.op is not Ops.REDUCE:
-        return None
-    around = sorted(one.around - set(fixed))
+    around = sorted(one.around - set(fixed)) if one.node.op is Ops.REDUCE else []
     return next((name for name in around if one.shared(name)), None)

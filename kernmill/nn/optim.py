@@ -91,7 +91,7 @@ class Optimizer:
             parameter.grad = None
 
     def step(self, *also: Tensor) -> None:
-        """Move each parameter that has a gradient. What backward() was called on and `also` are computed in the same go.
+        """Move each parameter that has a gradient. What backward() was called on and `also` are computed along.
 
         Give what else you want to read of this step, such as the output of the model: computed later, it would need the
         parameters as they were before.

@@ -208,6 +208,15 @@ def fused(a: Array, b: Array, c: Array) -> Array:
     return a * b + c
 
 
+def scaled(a: Array, b: Array) -> Any:
+    return np.ldexp(a, b.astype(np.int32))
+
+
+def scalable(a: Array, b: Array) -> Any:
+    """What the op is for: a factor near 1, and a whole number."""
+    return (np.abs(a) >= 0.5) & (np.abs(a) <= 2) & (b == np.rint(b)) & (np.abs(b) < 2000 // (64 // a.itemsize // 8))
+
+
 def signed_zero_any(case_op: Op) -> bool:
     """max(0, -0) may be either."""
     return case_op in (Ops.MAX, Ops.MIN)
@@ -244,6 +253,7 @@ CASES = {
         Case(Ops.CDIV, toward_zero, INTS, domain=no_trap),
         Case(Ops.CMOD, left_over, INTS, domain=no_trap),
         Case(Ops.POW, power, NUMBERS, 1.6, mpmath.power),
+        Case(Ops.SCALE, scaled, (dtypes.float32, dtypes.float64), domain=scalable),
         Case(Ops.MAX, np.maximum, ALL),
         Case(Ops.MIN, np.minimum, ALL),
         Case(Ops.AND, np.bitwise_and, BITS),

@@ -153,9 +153,25 @@ def test_fma_of_float64_rounds_once() -> None:
     np.testing.assert_array_equal(got, [Ops.FMA.py(*column) for column in values.T.tolist()])
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+def test_scale_is_rounded_once(dtype: DType) -> None:
+    most = 2 * int(np.finfo(dtype.name).maxexp) - 2
+    values, by = (a.ravel() for a in np.meshgrid([0.7, 1.0, -1.3, np.nan], np.arange(-most, most + 1)))
+    values, by = values.astype(dtype.name), by.astype(dtype.name)
+    nodes = [UOp(Ops.VARIABLE, dtype, (), (name, 0, 0)) for name in "ab"]
+    with np.errstate(all="ignore"):
+        want = np.ldexp(values, by.astype(np.int32))
+    got = evaluate(nodes[0].alu(Ops.SCALE, nodes[1]), dict(zip(nodes, (values, by), strict=True)))
+    np.testing.assert_array_equal(got, want)
+    assert Ops.SCALE.py is not None
+    folded = [Ops.SCALE.py(*pair) for pair in zip(values.tolist(), by.tolist(), strict=True)]
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(np.array(folded).astype(dtype.name), want)
+
+
 def test_every_op_has_a_meaning_somewhere() -> None:
     """An op that is added must be added here, or to the tests of the stage it belongs to."""
-    tested = {*FLOATS, *WHOLE, Ops.WHERE, Ops.FMA, Ops.CAST, Ops.BITCAST}
+    tested = {*FLOATS, *WHOLE, Ops.WHERE, Ops.FMA, Ops.SCALE, Ops.CAST, Ops.BITCAST}
     assert {op for op in Ops.rows() if op.is_elementwise} == tested
 
 

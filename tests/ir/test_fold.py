@@ -34,6 +34,7 @@ EXACT = [
         "SHL",
         "SHR",
         "WHERE",
+        "SCALE",
     )
 ]
 FLOAT_OPS = [op for op in EXACT if op not in (Ops.AND, Ops.OR, Ops.XOR)]

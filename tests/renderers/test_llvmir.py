@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from kernmill.compiler import lower
@@ -49,6 +50,22 @@ def test_llvm_does_not_look_through_more_than_two_steps_of_a_transpose(dtype: DT
     assert text.count("shufflevector") == 3 * 8
     assert text.count("= call <8 x ") == (8 if has_fences else 0)
     assert text.count("@llvm.arithmetic.fence.v8f") == (9 if has_fences else 0), "8 calls and a declaration"
+
+
+@pytest.mark.parametrize(("dtype", "letter", "least"), [(dtypes.float32, "s", -254.0), (dtypes.float64, "d", -2046.0)])
+def test_powers_of_two_of_a_register_are_one_instruction(dtype: DType, letter: str, least: float) -> None:
+    """Where e**x is surely 0 the lanes are masked: an instruction that underflows takes a microcode assist."""
+    lanes = 512 // dtype.bits
+    target = replace(VECTORS, ops=LLVM_OPS | {Ops.SCALE})
+    text = render(elementwise(Ops.EXP, data(0, 64, dtype=dtype)), f"vectorize i0 {lanes}", target)
+    has(
+        text,
+        f"call <{lanes} x {'float' if dtype.bits == 32 else 'double'}> @llvm.x86.avx512.mask.scalef.p{letter}.512(",
+    )
+    has(text, "fcmp une", f"bitcast <{lanes} x i1>", "zeroinitializer")
+    lacks(text, "lshr")
+    lacks(render(elementwise(Ops.EXP, data(0, 64, dtype=dtype)), "vectorize i0 4", target), "scalef")
+    assert np.float64(least).view(np.uint64) == int(re.findall(r"fcmp une .*splat \(\w+ 0x(\w+)\)", text)[0], 16)
 
 
 def test_products_are_fused_into_sums() -> None:

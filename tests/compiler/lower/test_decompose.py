@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,11 @@ def test_fma_of_ints_is_two_ops() -> None:
 @pytest.mark.parametrize("op", [op for op in Ops.rows() if op.is_elementwise], ids=str)
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.int16, dtypes.bfloat16], ids=str)
 def test_nothing_is_left_that_the_target_lacks(op: Op, dtype: DType) -> None:
-    floats_only = op in (Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.SQRT, Ops.DIV)
+    floats_only = op in (Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, Ops.TANH, Ops.ERF, Ops.SQRT, Ops.DIV,
+                         Ops.SCALE)  # fmt: skip
     ints_only = op in (Ops.AND, Ops.OR, Ops.XOR, Ops.SHL, Ops.SHR, Ops.CDIV, Ops.CMOD)
-    if (floats_only and dtype.is_int) or (ints_only and dtype.is_float):
+    is_narrow = op is Ops.SCALE and dtype.bits < 32  # what is computed of 16 bits is widened first
+    if is_narrow or (floats_only and dtype.is_int) or (ints_only and dtype.is_float):
         pytest.skip(f"{op} is not of {dtype}")
     if op is Ops.BITCAST:
         root = leaf(dtype, 0).bitcast(dtypes.uint16 if dtype.bits == 16 else dtypes.int32)
@@ -96,6 +99,28 @@ def test_nothing_is_left_that_the_target_lacks(op: Op, dtype: DType) -> None:
     for target in (VECTORS, POOR):
         lowered = decompose(root, target)
         assert {n.op for n in lowered.toposort() if n.op.is_elementwise} <= target.ops
+
+
+@pytest.mark.parametrize("lanes", [1, 8, 16, 32])
+def test_a_scale_is_left_where_it_fills_a_register(lanes: int) -> None:
+    """The instruction is for whole registers; in steps it is the same to the bit."""
+    dtype = dtypes.float32.vec(lanes)
+    root = leaf(dtype, 0).alu(Ops.EXP)
+    target = replace(VECTORS, ops=VECTORS.ops | {Ops.SCALE})
+    found = {n.op for n in decompose(root, target).toposort()}
+    assert (Ops.SCALE in found) == (lanes == 16)
+    assert Ops.SCALE not in {n.op for n in decompose(root, VECTORS).toposort()}
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64], ids=str)
+def test_a_scale_in_steps_is_rounded_once(dtype: DType) -> None:
+    most = 2 * int(np.finfo(dtype.name).maxexp) - 2
+    values, by = (a.ravel() for a in np.meshgrid([0.7, 1.0, -1.3, np.nan], np.arange(-most, most + 1)))
+    given = {leaf(dtype, 0): values.astype(dtype.name), leaf(dtype, 1): by.astype(dtype.name)}
+    lowered = decompose(leaf(dtype, 0).alu(Ops.SCALE, leaf(dtype, 1)), HERE)
+    with np.errstate(all="ignore"):
+        want = np.ldexp(given[leaf(dtype, 0)], by.astype(np.int32))
+    np.testing.assert_array_equal(evaluate(lowered, given), want)
 
 
 def test_vectors_are_decomposed_like_scalars() -> None:

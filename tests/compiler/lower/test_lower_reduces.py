@@ -70,6 +70,17 @@ def test_what_the_user_wrote_as_two_ops_stays_two() -> None:
     assert count(after("lower_index", ast), Ops.FMA) == 0
 
 
+def test_the_largest_of_several_is_a_tree() -> None:
+    """A chain of eight waits eight times: maximum, comparison, mask."""
+    ast = after("lower_reduces", only(reduce_axes(X, Ops.MAX, (1,))), "unroll k0 8")
+    order = [n for n in ast.toposort() if n.op is Ops.MAX]
+    depth: dict[UOp, int] = {}
+    for node in order:
+        depth[node] = 1 + max(depth.get(s, 0) for s in node.src)
+    assert (len(order), max(depth.values())) == (8, 4)
+    assert count(ast, Ops.CARRY) == 1
+
+
 def test_a_masked_product_stays_fused() -> None:
     """Both factors are 0 outside of the mask, and so is the product: no select is needed around the sum."""
     ast = after("lower_reduces", only(matmul(data(0, 6, 40), data(1, 40, 20))), "vectorize k0 16")
