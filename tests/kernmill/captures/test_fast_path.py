@@ -158,9 +158,9 @@ def test_tensors_that_are_written_are_looked_for_elsewhere_once(monkeypatch: pyt
     """The code's own variables counted as somebody who sees the last argument: each call walked over all tensors."""
     walks: list[Any] = []
 
-    def counted(tensor: Any) -> Any:
+    def counted(tensor: Any, shared: Any) -> Any:
         walks.append(tensor)
-        return own(tensor)
+        return own(tensor, shared)
 
     monkeypatch.setattr("kernmill.captures.entry.own", counted)
     first, second = Tensor([1.0, 2.0, 3.0, 4.0]), Tensor([1.0, 2.0])

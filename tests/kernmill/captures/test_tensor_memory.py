@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, jit
-from kernmill.captures.tensor_memory import buffer_of, make_ready, make_real, own, refresh, stored
+from kernmill.captures.tensor_memory import buffer_of, make_ready, make_real, own, refresh, shared_memory, stored
 from kernmill.ir import IndexRangeError
 from kernmill.runtime import Buffer
 
@@ -20,11 +20,19 @@ def made(requires_grad: bool = False) -> Tensor:
     return Tensor(np.ones((2, 3), np.float32), requires_grad=requires_grad).realize()
 
 
+def test_shared_memory_is_what_two_tensors_have_or_an_expression_reads() -> None:
+    alone, twice, read = (Tensor([1.0, 2.0]).realize() for _ in range(3))
+    other, expression = twice.detach(), read + 1.0
+    shared = shared_memory()
+    assert [id(buffer_of(tensor)) in shared for tensor in (alone, twice, other, read)] == [False, True, True, True]
+    assert expression.tolist() == [2.0, 3.0]
+
+
 def test_own_memory_stays_where_it_is() -> None:
     tensor = made()
     before = buffer_of(tensor)
     assert before is not None
-    assert own(tensor).address == before.address
+    assert own(tensor, shared_memory()).address == before.address
 
 
 def test_shared_memory_is_copied() -> None:
@@ -33,7 +41,7 @@ def test_shared_memory_is_copied() -> None:
         other: Any = share()
         before = buffer_of(tensor)
         assert before is not None
-        assert own(tensor).address != before.address
+        assert own(tensor, shared_memory()).address != before.address
         np.testing.assert_array_equal(tensor.numpy(), np.ones((2, 3)))
         assert other.shape == (2, 3)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernmill import DTypeError, FormatError, Tensor, dtypes, jit, nn
+from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import values
 
 torch = pytest.importorskip("torch")
@@ -338,3 +339,40 @@ def test_two_optimizers_are_pytorchs_groups(is_captured: bool) -> None:
 def test_a_name_of_others_is_told() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'lr_scheduler'. Write optimizer.lr = .. before a step."):
         _ = nn.optim.lr_scheduler  # type: ignore[attr-defined]
+
+
+def test_a_step_computes_the_losses_along() -> None:
+    """Computed later they needed the parameters as they were: a captured step made the forward pass twice, and gave all
+    parameters new memory at each call."""
+    x = Tensor(values(5, 4))
+
+    def counted(step: Any) -> tuple[int, list[float]]:
+        parameter = Tensor(values(4, 3), requires_grad=True)
+        optimizer = nn.optim.Adam([parameter], lr=0.01)
+
+        @jit
+        def train() -> Tensor:
+            loss = (x @ parameter).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            step(optimizer, loss)
+            return loss
+
+        losses = [train().item() for _ in range(5)]
+        return train.cache_info().kernels, losses
+
+    given = counted(lambda optimizer, loss: optimizer.step(loss))
+    assert counted(lambda optimizer, _: optimizer.step()) == given
+
+
+def test_a_step_computes_the_losses_of_all_its_gradients() -> None:
+    parameter = Tensor(values(4, 3), requires_grad=True)
+    optimizer = nn.optim.SGD([parameter], lr=0.01)
+    losses = [(parameter * n).sum() for n in range(1, 4)]
+    for loss in losses:
+        loss.backward()
+    optimizer.step()
+    with collecting_kernels() as found:
+        total = [loss.item() for loss in losses]
+    assert not found
+    np.testing.assert_allclose(total, values(4, 3).sum() * np.arange(1, 4), rtol=1e-5)
