@@ -175,7 +175,7 @@ class Lazy(AnyTensor):
     """A box around one UOp. The box can be given another node; a node never changes."""
 
     uop: UOp
-    requires_grad: bool
+    _requires_grad: bool
     grad: Self | None
     _device: str | None  # None: made of constants only, at home everywhere
 
@@ -183,9 +183,23 @@ class Lazy(AnyTensor):
     def _make(cls, uop: UOp, device: str | None = None, requires_grad: bool = False) -> Self:
         """A tensor around a node."""
         new = object.__new__(cls)
-        new.uop, new.requires_grad, new.grad, new._device = uop, requires_grad, None, device
+        new.uop, new._requires_grad, new.grad, new._device = uop, requires_grad, None, device
         _track(weakref.ref(new, _forget))  # as `keep_track`
         return new
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether this tensor is a leaf that backward() gives a gradient to, or was computed from one. Setting it is
+        `requires_grad_`."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Make this tensor a leaf that backward() gives a gradient to, or stop that."""
+        raise NotImplementedError
 
     @classmethod
     def _from_host(cls, value: Any) -> Self:
@@ -237,10 +251,10 @@ class Lazy(AnyTensor):
     def _result(self, uop: UOp, *others: Lazy) -> Self:
         """A tensor computed from this one and others."""
         if not others:
-            return self._make(uop, self._device, self.requires_grad and grad_state() and uop.dtype.is_float)
-        device, requires_grad = self._device, self.requires_grad
+            return self._make(uop, self._device, self._requires_grad and grad_state() and uop.dtype.is_float)
+        device, requires_grad = self._device, self._requires_grad
         for other in others:
-            requires_grad = requires_grad or other.requires_grad
+            requires_grad = requires_grad or other._requires_grad
             if other._device is not None and other._device != device:
                 if device is not None:
                     raise DeviceError(

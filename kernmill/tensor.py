@@ -316,7 +316,7 @@ class Conversions(Casting):
             # a node of its own: equal constants share a node, leaves must not
             self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers)))
             _register(self)
-        self.requires_grad = requires_grad
+        self._requires_grad = requires_grad
         return self
 
 
@@ -436,7 +436,7 @@ class Tensor(Conversions):
     ) -> None:
         dtype = None if dtype is None else as_dtype(dtype)
         self.grad = None
-        self.requires_grad = False
+        self._requires_grad = False
         made = self._of(data, dtype, device, requires_grad)
         self.uop, self._device = made.uop, made._device
         keep_track(self)  # last: other threads look at every tensor there is
@@ -500,7 +500,7 @@ class Tensor(Conversions):
             _register(self)
             return
         self._put(other.uop)
-        self._device, self.requires_grad = other._device, other.requires_grad
+        self._device, self._requires_grad = other._device, other._requires_grad
 
     __iadd__, __isub__ = _updating("+", "add"), _updating("-", "sub")
     __imul__, __ipow__ = _updating("*", "mul"), _updating("**", "pow")

@@ -54,10 +54,6 @@ class Creation(Lazy):
         new = cls._make(node, device)
         return new.requires_grad_() if requires_grad else new
 
-    def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Make this tensor a leaf that backward() gives a gradient to, or stop that."""
-        raise NotImplementedError
-
     @classmethod
     def _from_host(cls, value: Any) -> Self:
         """A tensor of NumPy data; scalars become constants."""

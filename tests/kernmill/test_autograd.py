@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor, dtypes
+from kernmill import DTypeError, Tensor, dtypes
 from kernmill.compiler import estimate
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import close, values, with_torch
@@ -172,3 +172,18 @@ def test_the_second_gradient_of_abs_at_zero_is_zero() -> None:
     first = x.abs().gradient(x, gradient=Tensor.ones(5))[0]
     np.testing.assert_array_equal(first.numpy(), [0, 0, 1, -1, 1])
     np.testing.assert_array_equal(first.sum().gradient(x)[0].numpy(), 0)
+
+
+def test_requires_grad_can_be_set() -> None:
+    """It was an attribute that nothing looked at: backward() left no gradient, without a word."""
+    x, y = Tensor([1.0, 2.0]).realize(), Tensor([3.0, 4.0], requires_grad=True)
+    x.requires_grad, y.requires_grad = True, False
+    (x * y).sum().backward()
+    assert x.grad is not None
+    assert (x.grad.tolist(), y.grad) == ([3.0, 4.0], None)
+    y.requires_grad = True
+    (x * y).sum().backward()
+    assert y.grad is not None
+    assert y.grad.tolist() == [1.0, 2.0]
+    with pytest.raises(DTypeError, match="no gradient"):
+        Tensor([1, 2]).requires_grad = True

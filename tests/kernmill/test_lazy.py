@@ -71,7 +71,7 @@ def test_nodes_are_exchanged_in_one_place() -> None:
         if found.search(line)
     ]
     assert sites == [
-        "lazy.py: new.uop, new.requires_grad, new.grad, new._device = uop, requires_grad, None, device",
+        "lazy.py: new.uop, new._requires_grad, new.grad, new._device = uop, requires_grad, None, device",
         "lazy.py: self.uop = node",
         "size.py: self.uop = uop",
         "tensor.py: self.uop, self._device = made.uop, made._device",
