@@ -131,7 +131,7 @@ def run(data: list[np.ndarray], epochs: int, batch: int, seed: int) -> float:
         optimizer.zero_grad()
         loss = model(x).cross_entropy(y)
         loss.backward()
-        optimizer.step(loss)
+        optimizer.step()
         return loss.detach()
 
     @jit

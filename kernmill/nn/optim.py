@@ -12,9 +12,10 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from kernmill.ir import DType, GradientError, SettingError, dtypes
+from kernmill.runtime import is_to_be_recorded
 
 from ..arguments import with_sentences
-from ..lazy import no_grad
+from ..lazy import no_grad, tracked_tensors
 from ..methods.other_names import optimizer_instead_of
 from ..tensor import Tensor
 from .module import give_values, pending_updates
@@ -91,10 +92,11 @@ class Optimizer:
             parameter.grad = None
 
     def step(self, *also: Tensor) -> None:
-        """Move each parameter that has a gradient. What backward() was called on and `also` are computed along.
+        """Move each parameter that has a gradient. What backward() was called on and `also` are computed along; in a
+        captured function, all that is still to be computed from the parameters as they are.
 
-        Give what else you want to read of this step, such as the output of the model: computed later, it would need the
-        parameters as they were before.
+        Elsewhere give what else you want to read of this step, such as the output of the model: computed later, it
+        needs the parameters as they were before, and makes the forward pass once more.
 
         Raises:
             GradientError: no parameter has a gradient.
@@ -104,6 +106,7 @@ class Optimizer:
             raise GradientError(
                 f"{type(self).__name__}.step: no parameter has a gradient. Call backward() on the loss first."
             )
+        also = (*also, *self._readers(moving))
         with no_grad():
             changed = self._before()
             for i in moving:
@@ -111,12 +114,23 @@ class Optimizer:
                 assert grad is not None
                 changed += self._move(i, self.parameters[i], grad.detach())
         grads = [grad for i in moving if (grad := self.parameters[i].grad) is not None]
-        roots = {id(root): root for i in moving for ref in self.parameters[i]._roots if (root := ref()) is not None}
+        everything = [*changed, *(self.parameters[i] for i in moving), *grads, *pending_updates(), *also]
+        everything[0].realize(*everything[1:])
+
+    def _readers(self, moving: Sequence[int]) -> list[Tensor]:
+        """What is computed along with a step."""
+        refs = {ref for i in moving for ref in self.parameters[i]._roots}
         for parameter in self.parameters:
             parameter._roots = ()
-        moved = [self.parameters[i] for i in moving]
-        everything = [*changed, *moved, *grads, *pending_updates(), *roots.values(), *also]
-        everything[0].realize(*everything[1:])
+        if not is_to_be_recorded():
+            return [root for ref in refs if (root := ref()) is not None]
+        nodes = {self.parameters[i].uop for i in moving}
+
+        def reads(tensor: Tensor) -> bool:
+            below = tensor.uop.toposort(stop=lambda u: u in nodes or u.storage is not None)
+            return tensor.uop not in nodes and any(u in nodes for u in below)
+
+        return [tensor for _, tensor in tracked_tensors() if isinstance(tensor, Tensor) and reads(tensor)]
 
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes besides the parameters."""

@@ -376,3 +376,30 @@ def test_a_step_computes_the_losses_of_all_its_gradients() -> None:
         total = [loss.item() for loss in losses]
     assert not found
     np.testing.assert_allclose(total, values(4, 3).sum() * np.arange(1, 4), rtol=1e-5)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_captured_step_computes_along_what_reads_the_parameters(is_listed: bool) -> None:
+    """The output of the model, an accuracy: a replay needed the old parameters for them."""
+    x, y = Tensor(values(5, 4)), Tensor(np.arange(5) % 3)
+    parameter = Tensor(values(4, 3), requires_grad=True)
+    start, average = parameter.numpy(), parameter * 0.5  # which nobody computes before the first step
+    optimizer = nn.optim.SGD([parameter], lr=0.01)
+
+    @jit
+    def train() -> tuple[Tensor, Tensor]:
+        output = x @ parameter
+        hits = (output.argmax(1) == y).sum()
+        optimizer.zero_grad()
+        output.square().mean().backward()
+        optimizer.step(*[output, hits] if is_listed else [])
+        return output, hits
+
+    for step in range(4):
+        before = parameter.numpy()
+        output, hits = train()
+        np.testing.assert_allclose(output.numpy(), x.numpy() @ before, rtol=1e-5, atol=1e-6)
+        assert hits.item() == (output.numpy().argmax(1) == y.numpy()).sum(), step
+    np.testing.assert_allclose(average.numpy(), start * 0.5)
+    assert train.cache_info()[:2] == (1, 3)
+    assert train.cache_info().kernels <= 6
