@@ -119,11 +119,11 @@ class Optimizer:
 
     def _readers(self, moving: Sequence[int]) -> list[Tensor]:
         """What is computed along with a step."""
-        refs = {ref for i in moving for ref in self.parameters[i]._roots}
+        roots = {id(root): root for i in moving for ref in self.parameters[i]._roots if (root := ref()) is not None}
         for parameter in self.parameters:
             parameter._roots = ()
         if not is_to_be_recorded():
-            return [root for ref in refs if (root := ref()) is not None]
+            return [*roots.values()]
         nodes = {self.parameters[i].uop for i in moving}
 
         def reads(tensor: Tensor) -> bool:
