@@ -1,6 +1,7 @@
 """Tensor methods: running sums and sorting.
 
-Running values over more than 16 entries are made of blocks: what each adds up to, what stands before it, both joined.
+Running values over more than 16 entries are made of blocks of 8 to 16, which leave nothing over where they can: what
+each adds up to, what stands before it, both joined.
 
 Sorting orders int64 keys, the value above its place, so that no two are equal and the order is stable; values of 64
 bits are sorted by their lower halves, then by their upper ones.
@@ -103,9 +104,11 @@ class Scan(Indexing):
             wide = self.unsqueeze(-2)
             short: Self = kind.fold(choose(self._lower(), wide, wide._filled(kind.unit)))
             return short
-        rows = -(-size // _BLOCK)
-        padded = self.pad([*((0, 0) for _ in self.node_shape[:-1]), (0, rows * _BLOCK - size)], value=kind.unit)
-        blocks = padded.reshape((*self.node_shape[:-1], rows, _BLOCK))
+        fitting = (n for n in range(_BLOCK, _BLOCK // 2 - 1, -1) if isinstance(size, int) and size % n == 0)
+        each = next(fitting, _BLOCK)  # nothing to pad, and no copy of the part that was asked for
+        rows = -(-size // each)
+        padded = self.pad([*((0, 0) for _ in self.node_shape[:-1]), (0, rows * each - size)], value=kind.unit)
+        blocks = padded.reshape((*self.node_shape[:-1], rows, each))
         last = kind.fold(blocks)
         before = last.pad([*((0, 0) for _ in last.node_shape[:-1]), (1, 0)], value=kind.unit)
         before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(kind)
