@@ -45,6 +45,7 @@ class BlockType:
     Leading axes are free. Both are written in ordinary Tensor calls and are compiled like anything else. `axes` are the
     sizes that the values of a block fall into, such as groups with one scale: what runs over them reads plain strides.
     `single` names the parts whose bytes are used one at a time, such as small scales; others are read as words.
+    `looked_up`: codes are taken from tables in memory, which takes so long that they are made ahead for several rows.
     `laid` is for interleaved rows, where another order of the bits takes fewer instructions or lies in the order of
     reading: a type of the same name and size, and what makes its parts of ours.
     """
@@ -56,6 +57,7 @@ class BlockType:
     axes: tuple[int, ...] = ()
     single: tuple[str, ...] = ()
     laid: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
+    looked_up: bool = False
     type: TensorType = field(init=False)
 
     def __post_init__(self) -> None:

@@ -204,17 +204,21 @@ def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
 
 _XXS, _XS, _XXS3 = {"d": 2, "qs": 64}, {"d": 2, "qs": 64, "scales": 8}, {"d": 2, "qs": 64, "scales": 32}
 _LAID = (
-    BlockType("IQ2_XXS", _XXS, _read_laid_iq2_xxs, axes=(8, 32)),
-    BlockType("IQ2_XS", _XS, _read_laid_iq2_xs, axes=(8, 2, 16)),
-    BlockType("IQ3_XXS", _XXS3, _read_laid_iq3_xxs, axes=(8, 32)),
+    BlockType("IQ2_XXS", _XXS, _read_laid_iq2_xxs, axes=(8, 32), looked_up=True),
+    BlockType("IQ2_XS", _XS, _read_laid_iq2_xs, axes=(8, 2, 16), looked_up=True),
+    BlockType("IQ3_XXS", _XXS3, _read_laid_iq3_xxs, axes=(8, 32), looked_up=True),
 )
 
 BLOCKS = (
-    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), laid=(_LAID[0], _iq2_xxs_by_bytes)),
-    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), laid=(_LAID[1], _iq2_xs_by_bytes)),
-    BlockType("IQ2_S", {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, _read_iq2_s, axes=(8, 2, 16)),
-    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), laid=(_LAID[2], _iq3_xxs_by_bytes)),
-    BlockType("IQ3_S", {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}, _read_iq3_s, axes=(4, 2, 32)),
-    BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32)),
-    BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16)),
+    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[0], _iq2_xxs_by_bytes)),
+    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True, laid=(_LAID[1], _iq2_xs_by_bytes)),
+    BlockType(
+        "IQ2_S", {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, _read_iq2_s, axes=(8, 2, 16), looked_up=True
+    ),
+    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[2], _iq3_xxs_by_bytes)),
+    BlockType(
+        "IQ3_S", {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}, _read_iq3_s, axes=(4, 2, 32), looked_up=True
+    ),
+    BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32), looked_up=True),
+    BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16), looked_up=True),
 )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from math import prod
-from typing import Self
+from typing import Any, Self
 
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
 from kernmill.runtime import WeightArena
 
 from ..captures import Jit
 from ..formats.gguf_types import TensorType
+from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
@@ -22,6 +24,7 @@ __all__ = ["QuantizedTensor", "interleaved_bytes"]
 
 _INTERLEAVE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
 _WORD = 4  # bytes that are copied together
+_TILE = 2  # rows of x that share what is looked up for one of them
 
 
 class QuantizedTensor:
@@ -144,9 +147,11 @@ class QuantizedTensor:
                 f"linear: x of shape {show_shape(x.uop.shape)} with {own}: the last axis of x is to be that of the "
                 "weight, which has two axes. Reshape one."
             )
-        codes = self._codes()
+        codes, count = self._codes(), prod(x.shape[:-1])
+        if self.interleave > 1 and self._form.looked_up and _least(count) > _TILE:
+            codes = _made_ahead(codes)
         if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
-            result = product(x.reshape(prod(x.shape[:-1]), x.shape[-1]), codes, self._form)
+            result = product(x.reshape(count, x.shape[-1]), codes, self._form)
         else:
             result = self._float_product(x, codes)
         rows = prod(codes.scale.shape[:-2])
@@ -202,6 +207,17 @@ class QuantizedTensor:
 def interleaved_bytes(type: TensorType, shape: Sequence[int]) -> int:
     """What `interleaved` takes for a matrix."""
     return type.nbytes((-(-shape[0] // _INTERLEAVE) * _INTERLEAVE, shape[1]))
+
+
+def _least(count: Any) -> int:
+    return count.bounds[0] if isinstance(count, SymbolicSize) else int(count)
+
+
+def _made_ahead(codes: Codes) -> Codes:
+    """Codes of interleaved rows in memory, words of all rows side by side, and their scales."""
+    word = codes.codes.unflatten(-1, (-1, _WORD)).permute(0, 2, 3, 1, 4).contiguous()
+    scale = codes.scale.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    return replace(codes, codes=word.permute(0, 3, 1, 2, 4).flatten(-2), scale=scale)
 
 
 @cache

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, IndexRangeError, SettingError, ShapeError, Tensor, dtypes, jit
+from kernmill.ir import Ops
 from kernmill.quant import BLOCKS, QuantizedTensor, block_type, grids
 from kernmill.quant.product import ACTIVATIONS, quantized_rows
 
@@ -84,6 +85,15 @@ def test_few_rows_of_points(name: str, count: int, device: str) -> None:
     few = weight(name, 2, count)
     for rows in (1, 2, 5) if device == "LLVM" else (1,):
         check(few, rows)
+
+
+@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_S", "IQ3_S"])
+def test_points_are_looked_up_once_for_several_rows(name: str) -> None:
+    """They were looked up again for each tile of rows of x: 128 rows took 25 times as long."""
+    mine = weight(name, 2).interleaved()
+    few, many = (mine.linear(Tensor.zeros(rows, mine.shape[1])) for rows in (2, 9))
+    sizes = [[node.dtype for node in result.uop.toposort() if node.op is Ops.CONTIGUOUS] for result in (few, many)]
+    assert [kinds.count(dtypes.uint8) for kinds in sizes] == [0, 1]
 
 
 @pytest.mark.parametrize("name", TYPES + READ_ONLY)
