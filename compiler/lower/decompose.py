@@ -58,14 +58,16 @@ def _float_to_int(u: UOp) -> UOp | None:
 
 
 def _fold(u: UOp, target: Target) -> UOp | None:
-    """Halves onto each other until one lane is left. Not of ints that are added where the target does it: LLVM loses
-    terms of products of bytes where it finds such a ladder."""
-    if u.arg is Ops.ADD and u.dtype.is_int and Ops.FOLD in target.ops:
+    """Halves onto each other until one lane is left. Ints that are added: by the target, or neighbours; LLVM, that of an
+    OpenCL driver too, loses terms of products of bytes where it finds a ladder of halves."""
+    is_whole = u.arg is Ops.ADD and u.dtype.is_int
+    if is_whole and Ops.FOLD in target.ops:
         return None
     value = u.src[0]
-    while (half := value.dtype.lanes // 2) > 1:
-        picks = (tuple(range(first, first + half)) for first in (0, half))
-        low, high = (UOp(Ops.SHUFFLE, value.dtype.vec(half), (value, value), lanes) for lanes in picks)
+    while (lanes := value.dtype.lanes) > 2:
+        middle = lanes // 2
+        picks = (range(0, lanes, 2), range(1, lanes, 2)) if is_whole else (range(middle), range(middle, lanes))
+        low, high = (UOp(Ops.SHUFFLE, value.dtype.vec(middle), (value, value), tuple(pick)) for pick in picks)
         value = low.alu(u.arg, high)
     both = value.alu(u.arg, UOp(Ops.SHUFFLE, value.dtype, (value, value), (1, 0)))
     return UOp(Ops.LANE, u.dtype, (both,), 0)
