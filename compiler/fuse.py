@@ -166,8 +166,7 @@ def _gather_facts(order: list[UOp], forced: set[UOp]) -> dict[UOp, _Facts]:
             reads = sum(f.reads for f in below)
             if node.op is Ops.EXPAND and reads and _elements(node.shape) >= _REUSE * _elements(node.src[0].shape):
                 if cost > _CHEAP:  # being read over and over, it gets memory at its own size
-                    widest = _elements(node.src[0].shape)
-                    data = max(data, widest)
+                    data = max(data, widest := _elements(node.src[0].shape))
                 cost, reads = 0, 1
             is_heavy = any(f.is_heavy for f in below) and node.op is not Ops.EXPAND
             widest = min(widest, _elements(node.shape))  # a part may be taken
@@ -344,13 +343,14 @@ def _loses_its_tile(node: UOp, use: Use, fusion: Fusion) -> bool:
     rows = set(fusion.roots[use.kernel].loops)
     closed = _needed(use) - rows
     place = tuple(index_const(0) if axis in node.arg[1] else i for axis, i in enumerate(use.place))
-    todo = [(node.src[0], Use(use.kernel, place, use.gate))]
+    todo = {(node.src[0], Use(use.kernel, place, use.gate))}
     while todo:
-        node, use = todo.pop()
+        node, use = latest = max(todo, key=lambda reading: fusion.position[reading[0]])  # after all its readers: once
+        todo.remove(latest)
         if node.op.group is Group.MOVEMENT:
-            todo.append((node.src[0], fusion.places.moved(node, use)))
+            todo.add((node.src[0], fusion.places.moved(node, use)))
         elif node.op.is_elementwise:
-            todo += [(source, use) for source in node.src if source.shape]
+            todo |= {(source, use) for source in node.src if source.shape}
         elif node.op not in (Ops.CONST, Ops.IOTA) and (rows <= _needed(use) or not closed <= _needed(use)):
             return True
     return False

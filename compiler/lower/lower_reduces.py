@@ -96,17 +96,17 @@ def nest_sums(uops: list[UOp]) -> list[UOp]:
     """The list with long sums of floats in levels: a large number forgets the ends of the small ones added to it.
 
     In the list every value has its place, so the blocks of a loop stand where the loop did. Loops that end at a place
-    known only inside stay as they are. Figures: docs/decisions/0069-sums-of-sums.md.
+    known only inside, and tiles of a matrix unit, stay as they are. Figures: docs/decisions/0069-sums-of-sums.md.
     """
     sums: dict[tuple[UOp, ...], list[UOp]] = {}  # by their loops
     for u in uops:
         if u.op is Ops.AFTER and u.src[0].op is Ops.REG and u.dtype.scalar in _FLOATS and u.src[0].src[0].arg == 0:
             sums.setdefault(closed_ranges(u), []).append(u)  # no other reduction starts with 0
-    for loops, totals in sums.items():
+    for loops, found in sums.items():
         sizes = [r.src[0].arg if r.src[0].is_const and r.arg[1] == AxisKind.REDUCE else 0 for r in loops]
-        if prod(sizes) > 2 * _BLOCK and len(totals) <= _MOST_SUMS:
+        if prod(sizes) > 2 * _BLOCK and len(found) <= _MOST_SUMS and Ops.MMA not in {u.src[1].src[1].op for u in found}:
             level = max(n for n in range(len(sizes)) if 2 * prod(sizes[n:]) >= _BLOCK)
-            return nest_sums(_nested(uops, totals, level, prod(sizes[level + 1 :])))
+            return nest_sums(_nested(uops, found, level, prod(sizes[level + 1 :])))
     return uops
 
 

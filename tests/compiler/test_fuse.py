@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from kernmill.ir import (
@@ -53,6 +55,8 @@ def pooled(x: UOp) -> UOp:
     n, c, h, w = x.shape
     return reduce_axes(reshape(x, (n, c, h // 2, 2, w // 2, 2)), Ops.MAX, (3, 5))
 
+
+fuse = importlib.import_module("kernmill.compiler.fuse")  # not the function of that name
 
 X, Y = data(0, 32, 64), data(1, 32, 64)
 A, B = data(0, 32, 48), data(1, 48, 64)
@@ -137,6 +141,18 @@ def test_a_product_of_values_that_are_made_on_the_way_is_stored() -> None:
     made = [reshape(elementwise(Ops.MUL, iota(n).cast(F32), data(slot, 1)).alu(Ops.SIN), shape)
             for slot, n, shape in ((0, 32 * 48, (32, 48)), (1, 48 * 64, (48, 64)))]  # fmt: skip
     assert names(total(relu(matmul(*made)), 1)) == ["map_1536", "map_3072", "sum_32x64_k48", "sum_32_k64"]
+
+
+def test_steps_of_a_factor_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step reads the one before it three times: 12 of them were half a million paths."""
+    looks: list[object] = []
+    needed = fuse._needed
+    monkeypatch.setattr(fuse, "_needed", lambda use: (looks.append(use), needed(use))[1])
+    factor = B
+    for _ in range(12):
+        factor = elementwise(Ops.ADD, factor * 0.5, elementwise(Ops.MUL, factor, factor))
+    assert len(names(total(matmul(A, factor), 1))) <= 3
+    assert len(looks) < 1000
 
 
 def test_a_reduction_read_by_two_kernels_is_stored() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from kernmill.compiler import lower, parse_schedule
 from kernmill.ir import Op, Ops, UOp, dtypes, elementwise, pad, reduce_axes
+from kernmill.renderers import LLVMRenderer
 from tests.compiler.kernels import (
     SCALARS,
     causal_kernel,
@@ -25,6 +26,7 @@ from tests.compiler.kernels import (
     triangle,
 )  # fmt: skip
 from tests.compiler.passes import after
+from tests.compiler.tiles import TILES, product
 
 lower_reduces = importlib.import_module("kernmill.compiler.lower.lower_reduces")  # for the length of its blocks
 
@@ -148,6 +150,15 @@ def test_whole_numbers_and_largest_elements_stay() -> None:
 def test_a_tile_of_a_product_stays() -> None:
     ast = only(matmul(data(0, 16, 4096), data(1, 4096, 16)))
     assert levels(ast, "unroll i0 4\nunroll i1 4") == [(4096,)] * 16
+
+
+def test_tiles_of_a_matrix_unit_stay() -> None:
+    """It adds products to a tile, nothing else: products of half types with more than 4,096 terms did not compile."""
+    for size in (16, 64):
+        uops = lower(product((size, 16384, size)), TILES)
+        registers = [u for u in uops if u.op is Ops.REG]
+        assert len(registers) == sum(u.op is Ops.MMA for u in uops) == {16: 1, 64: 4}[size]
+        assert LLVMRenderer(TILES).render("k", uops)
 
 
 def test_a_loop_that_ends_with_a_mask_stays() -> None:
