@@ -190,7 +190,7 @@ def test_requires_grad_can_be_set() -> None:
 
 
 def test_what_is_made_of_a_frozen_leaf_leads_to_no_gradient() -> None:
-    """It did once the leaf was thawed; and each time that leaf's expression had one more node, a structure to compile."""
+    """It did once the leaf was thawed; and each time the leaf's expression had one more node, and was compiled anew."""
     x = Tensor([1.0, 2.0], requires_grad=True).realize()
     before, depths = x * 3, []
     for _ in range(3):
