@@ -316,7 +316,9 @@ class Conversions(Casting):
             # a node of its own: equal constants share a node, leaves must not
             self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers)))
             _register(self)
-        self._requires_grad = requires_grad
+        elif not requires_grad and self.requires_grad and self.uop.op is Ops.DETACH:
+            self._put(self.uop.src[0])  # what is made from now on does not lead to the leaf that this was
+        self._requires_grad = bool(requires_grad)
         return self
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import DType, GradientError, SettingError, dtypes
+from kernmill.ir import DType, GradientError, Ops, SettingError, UOp, dtypes
 from kernmill.runtime import is_to_be_recorded
 
 from ..arguments import with_sentences
@@ -124,13 +124,14 @@ class Optimizer:
             parameter._roots = ()
         if not is_to_be_recorded():
             return [*roots.values()]
+        others = [tensor for _, tensor in tracked_tensors() if isinstance(tensor, Tensor)]
         nodes = {self.parameters[i].uop for i in moving}
-
-        def reads(tensor: Tensor) -> bool:
-            below = tensor.uop.toposort(stop=lambda u: u in nodes or u.storage is not None)
-            return tensor.uop not in nodes and any(u in nodes for u in below)
-
-        return [tensor for _, tensor in tracked_tensors() if isinstance(tensor, Tensor) and reads(tensor)]
+        everything = UOp(Ops.SINK, dtypes.void, tuple([tensor.uop for tensor in others]))
+        leads = set(nodes)  # in one walk: each gradient reads nearly the whole graph
+        for u in everything.toposort(stop=lambda u: u in nodes or u.storage is not None):
+            if u.storage is None and not leads.isdisjoint(u.src):
+                leads.add(u)
+        return [tensor for tensor in others if tensor.uop in leads and tensor.uop not in nodes]
 
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes besides the parameters."""

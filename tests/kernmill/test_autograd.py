@@ -187,3 +187,18 @@ def test_requires_grad_can_be_set() -> None:
     assert y.grad.tolist() == [1.0, 2.0]
     with pytest.raises(DTypeError, match="no gradient"):
         Tensor([1, 2]).requires_grad = True
+
+
+def test_what_is_made_of_a_frozen_leaf_leads_to_no_gradient() -> None:
+    """It did once the leaf was thawed; and each time the leaf's expression had one more node, and was compiled anew."""
+    x = Tensor([1.0, 2.0], requires_grad=True).realize()
+    before, depths = x * 3, []
+    for _ in range(3):
+        x.requires_grad = False
+        frozen = x * 2
+        x.requires_grad = True
+        depths.append(len(x.uop.toposort()))
+    (x * frozen + before).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [5.0, 7.0]
+    assert depths == depths[:1] * 3
