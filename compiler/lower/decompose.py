@@ -58,8 +58,8 @@ def _float_to_int(u: UOp) -> UOp | None:
 
 
 def _fold(u: UOp, target: Target) -> UOp | None:
-    """Halves onto each other until one lane is left. Ints that are added: by the target, or neighbours: LLVM, also where
-    an OpenCL driver uses it, loses terms of products of bytes in a ladder of halves."""
+    """Halves onto each other until one lane is left. Ints that are added: by the target, or neighbours: LLVM, where an
+    OpenCL driver uses it too, loses terms of products of bytes in a ladder of halves."""
     is_whole = u.arg is Ops.ADD and u.dtype.is_int
     if is_whole and Ops.FOLD in target.ops:
         return None
