@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import DType, GradientError, Ops, SettingError, UOp, dtypes
-from kernmill.runtime import is_to_be_recorded
+from kernmill.ir import DType, GradientError, SettingError, UOp, dtypes
 
 from ..arguments import with_sentences
 from ..lazy import no_grad, tracked_tensors
@@ -46,6 +45,8 @@ class Group:
     def lr(self, value: float | Tensor) -> None:
         if not isinstance(value, Tensor):
             _at_least_zero(self._name, lr=value)
+            # in memory: a number would be a part of the kernel, and each rate another kernel
+            value = Tensor([float(value)], self._lr.dtype, self._lr.device).reshape(self._lr.shape)
         self._lr.assign(value).realize()
 
 
@@ -92,11 +93,11 @@ class Optimizer:
             parameter.grad = None
 
     def step(self, *also: Tensor) -> None:
-        """Move each parameter that has a gradient. What backward() was called on and `also` are computed along; in a
-        captured function, all that is still to be computed from the parameters as they are.
+        """Move each parameter that has a gradient.
 
-        Elsewhere give what else you want to read of this step, such as the output of the model: computed later, it
-        needs the parameters as they were before, and makes the forward pass once more.
+        What backward() was called on is computed along, what there is on the way to it and to the gradients, such as
+        the output of the model and the norm that they were clipped by, and `also`. Give what else you want to read:
+        computed later, it would need the parameters as they were before.
 
         Raises:
             GradientError: no parameter has a gradient.
@@ -106,32 +107,18 @@ class Optimizer:
             raise GradientError(
                 f"{type(self).__name__}.step: no parameter has a gradient. Call backward() on the loss first."
             )
-        also = (*also, *self._readers(moving))
+        roots = {id(root): root for i in moving for ref in self.parameters[i]._roots if (root := ref()) is not None}
+        grads = [grad for i in moving if (grad := self.parameters[i].grad) is not None]
+        along = _on_the_way(self.parameters, [*roots.values(), *grads])
         with no_grad():
             changed = self._before()
-            for i in moving:
-                grad = self.parameters[i].grad
-                assert grad is not None
+            for i, grad in zip(moving, grads, strict=True):
                 changed += self._move(i, self.parameters[i], grad.detach())
-        grads = [grad for i in moving if (grad := self.parameters[i].grad) is not None]
-        everything = [*changed, *(self.parameters[i] for i in moving), *grads, *pending_updates(), *also]
-        everything[0].realize(*everything[1:])
-
-    def _readers(self, moving: Sequence[int]) -> list[Tensor]:
-        """What is computed along with a step."""
-        roots = {id(root): root for i in moving for ref in self.parameters[i]._roots if (root := ref()) is not None}
         for parameter in self.parameters:
             parameter._roots = ()
-        if not is_to_be_recorded():
-            return [*roots.values()]
-        others = [tensor for _, tensor in tracked_tensors() if isinstance(tensor, Tensor)]
-        nodes = {self.parameters[i].uop for i in moving}
-        everything = UOp(Ops.SINK, dtypes.void, tuple([tensor.uop for tensor in others]))
-        leads = set(nodes)  # in one walk: each gradient reads nearly the whole graph
-        for u in everything.toposort(stop=lambda u: u in nodes or u.storage is not None):
-            if u.storage is None and not leads.isdisjoint(u.src):
-                leads.add(u)
-        return [tensor for tensor in others if tensor.uop in leads and tensor.uop not in nodes]
+        moved = [self.parameters[i] for i in moving]
+        everything = [*changed, *moved, *grads, *pending_updates(), *along, *roots.values(), *also]
+        everything[0].realize(*everything[1:])
 
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes besides the parameters."""
@@ -358,6 +345,17 @@ class Adagrad(Optimizer):
         self.square[i].assign(self.square[i].detach() + grad * grad)
         parameter.assign(now - self._rate(i) * (grad / (self.square[i].detach().sqrt() + self.eps)))
         return [self.square[i]]
+
+
+def _on_the_way(parameters: Iterable[Tensor], roots: Iterable[Tensor]) -> list[Tensor]:
+    """Tensors that are not computed, on the way from parameters to roots."""
+    found, seen = {parameter.uop for parameter in parameters}, set[UOp]()
+    for root in roots:
+        for node in root.uop.toposort(stop=lambda u: u.storage is not None or u in found or u in seen):
+            seen.add(node)
+            if not found.isdisjoint(node.src):
+                found.add(node)
+    return [t for _, t in tracked_tensors() if t.uop in found and isinstance(t, Tensor) and not t.is_realized]
 
 
 def _decayed(grad: Tensor, now: Tensor, weight_decay: float) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kernmill import DTypeError, FormatError, Tensor, dtypes, jit, nn
+from kernmill.ir import DType
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import values
 
@@ -378,6 +379,8 @@ def test_a_step_computes_the_losses_of_all_its_gradients() -> None:
     np.testing.assert_allclose(total, values(4, 3).sum() * np.arange(1, 4), rtol=1e-5)
 
 
+
+
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_a_captured_step_computes_along_what_reads_the_parameters(is_listed: bool) -> None:
     """The output of the model, an accuracy: a replay needed the old parameters for them."""
@@ -403,3 +406,61 @@ def test_a_captured_step_computes_along_what_reads_the_parameters(is_listed: boo
     np.testing.assert_allclose(average.numpy(), start * 0.5)
     assert train.cache_info()[:2] == (1, 2)
     assert train.cache_info().kernels <= 6
+
+
+def test_a_step_computes_what_is_on_the_way_to_its_losses() -> None:
+    """The output of the model, which a loop of PyTorch's reads after the step."""
+    x = Tensor(values(5, 4))
+    parameter = Tensor(values(4, 3), requires_grad=True)
+    optimizer = nn.optim.Adam([parameter], lr=0.01)
+
+    def train() -> tuple[Tensor, Tensor, Tensor]:
+        output = x @ parameter
+        loss = output.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss, output, output.argmax(1)
+
+    before = parameter.numpy().copy()
+    loss, output, _ = train()
+    assert output.is_realized
+    np.testing.assert_allclose(output.numpy(), x.numpy() @ before, rtol=1e-5)
+    captured = jit(train)
+    for _ in range(4):
+        before = parameter.numpy().copy()
+        loss, output, found = captured()
+        np.testing.assert_allclose(output.numpy(), x.numpy() @ before, rtol=1e-5)
+        np.testing.assert_array_equal(found.numpy(), output.numpy().argmax(1))
+        np.testing.assert_allclose(loss.item(), np.square(output.numpy()).mean(), rtol=1e-5)
+    entry = next(iter(captured._entries.values()))[0]
+    assert not entry.effects.rebound  # written in place
+
+
+def test_what_is_not_on_the_way_is_left() -> None:
+    """It is not computed along, and has the parameters as they were when it is."""
+    parameter = Tensor(values(4, 3), requires_grad=True)
+    before = parameter.numpy().copy()
+    other, beside = parameter * 3, parameter.detach() * 2
+    optimizer = nn.optim.SGD([parameter], lr=0.5)
+    (parameter * parameter).sum().backward()
+    optimizer.step()
+    assert not other.is_realized
+    assert not beside.is_realized
+    np.testing.assert_array_equal(other.numpy(), before * 3)
+    np.testing.assert_array_equal(beside.numpy(), before * 2)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64])
+def test_a_rate_is_no_part_of_a_kernel(dtype: DType) -> None:
+    parameter = Tensor(values(4, 3), requires_grad=True)
+    optimizer = nn.optim.SGD([parameter], lr=Tensor([0.5], dtype))
+    names = []
+    for rate in (0.1, 0.2, 0.3):
+        with collecting_kernels() as found:
+            optimizer.lr = rate
+        names.append(list(found))
+        assert optimizer.lr.numpy() == np.array([rate], dtype.name)
+    assert names[0] == names[1] == names[2]
+
+
