@@ -464,3 +464,25 @@ def test_a_rate_is_no_part_of_a_kernel(dtype: DType) -> None:
     assert names[0] == names[1] == names[2]
 
 
+
+
+
+
+def test_a_captured_step_may_return_the_norm() -> None:
+    parameter = Tensor(values(4, 3), requires_grad=True)
+    optimizer = nn.optim.SGD([parameter], lr=0.01)
+
+    @jit
+    def train() -> Tensor:
+        optimizer.zero_grad()
+        (parameter * parameter * parameter).sum().backward()
+        norm = nn.optim.clip_grad_norm([parameter], 0.5)
+        optimizer.step()
+        return norm
+
+    for _ in range(4):
+        before = parameter.numpy().copy()
+        np.testing.assert_allclose(train().item(), np.linalg.norm(3 * before * before), rtol=1e-5)
+    assert not next(iter(train._entries.values()))[0].effects.rebound  # written in place
+
+
