@@ -379,8 +379,6 @@ def test_a_step_computes_the_losses_of_all_its_gradients() -> None:
     np.testing.assert_allclose(total, values(4, 3).sum() * np.arange(1, 4), rtol=1e-5)
 
 
-
-
 @pytest.mark.parametrize("is_listed", [False, True])
 def test_a_captured_step_computes_along_what_reads_the_parameters(is_listed: bool) -> None:
     """The output of the model, an accuracy: a replay needed the old parameters for them."""
@@ -464,10 +462,6 @@ def test_a_rate_is_no_part_of_a_kernel(dtype: DType) -> None:
     assert names[0] == names[1] == names[2]
 
 
-
-
-
-
 def test_a_captured_step_may_return_the_norm() -> None:
     parameter = Tensor(values(4, 3), requires_grad=True)
     optimizer = nn.optim.SGD([parameter], lr=0.01)
@@ -484,5 +478,3 @@ def test_a_captured_step_may_return_the_norm() -> None:
         before = parameter.numpy().copy()
         np.testing.assert_allclose(train().item(), np.linalg.norm(3 * before * before), rtol=1e-5)
     assert not next(iter(train._entries.values()))[0].effects.rebound  # written in place
-
-
