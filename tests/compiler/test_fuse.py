@@ -147,7 +147,12 @@ def test_steps_of_a_factor_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -
     """Each step reads the one before it three times: 12 of them were half a million paths."""
     looks: list[object] = []
     needed = fuse._needed
-    monkeypatch.setattr(fuse, "_needed", lambda use: (looks.append(use), needed(use))[1])
+
+    def counted(use: Any) -> Any:
+        looks.append(use)
+        return needed(use)
+
+    monkeypatch.setattr(fuse, "_needed", counted)
     factor = B
     for _ in range(12):
         factor = elementwise(Ops.ADD, factor * 0.5, elementwise(Ops.MUL, factor, factor))
