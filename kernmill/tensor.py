@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import (
+    DeviceError,
     DType,
     DTypeError,
     DTypeLike,
@@ -158,9 +159,16 @@ class Conversions(Casting):
         """The values as the host has them: bfloat16 as uint16."""
         import numpy as np
 
-        while (node := _stored(self.uop)) is None:  # another thread may assign meanwhile
-            self.realize()
-        return np.asarray(download(node)).reshape(self.node_shape)
+        while True:
+            uop = self.uop
+            if (node := _stored(uop)) is None:  # another thread may assign meanwhile
+                self.realize()
+                continue
+            try:
+                return np.asarray(download(node)).reshape(self.node_shape)
+            except DeviceError:
+                if self.uop is uop:  # else another thread's replay took this memory over
+                    raise
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         import numpy as np

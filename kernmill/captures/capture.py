@@ -23,7 +23,11 @@ from .guards import Guard, Walk
 from .pytree import Kind, contents, kind_of, rebuild
 from .tensor_memory import Holders, Tensors, alive_tensors, buffer_of, stored
 
-__all__ = ["Capture"]
+__all__ = ["Capture", "OvertakenError"]
+
+
+class OvertakenError(Exception):
+    """Another thread computed something that this one recorded as still to be computed: no replay would compute it."""
 
 
 class Capture:
@@ -47,10 +51,13 @@ class Capture:
         self._made_number: dict[int, int] = {}
         self._kept: list[Any] = []  # so that none of these ids becomes another's
         self._effects = Effects()
+        self._constants = {id(buffer) for buffer in known.buffers.values()}  # or data: what a value may lie in
         for key, buffer in self._touched.items():
             if key in self._owners:
                 self._sources[key] = buffer
             elif key not in self._written:
+                if buffer.is_borrowed:
+                    self._constants.add(key)
                 buffer.is_borrowed = True  # a constant of this capture: nobody may change it any more
 
     # --- sorting buffers
@@ -82,7 +89,11 @@ class Capture:
         return list(self._sources).index(id(buffer))
 
     def _value(self, tensor: Lazy) -> Value:
-        """How the memory of a tensor is found again in a replay."""
+        """How the memory of a tensor is found again in a replay.
+
+        Raises:
+            OvertakenError: another thread made it meanwhile.
+        """
         node = stored(tensor.uop)
         shape = tensor.uop.shape
         is_leaf = tensor.requires_grad
@@ -94,6 +105,8 @@ class Capture:
         if id(buffer) in self._written:
             number, _, fresh = self._fresh.setdefault(id(buffer), (len(self._fresh), buffer, Fresh(buffer)))
             return Value("fresh", number, fresh.shape(shape), None, is_leaf)
+        if id(buffer) not in self._constants and (id(buffer) in self._touched or not buffer.is_borrowed):
+            raise OvertakenError
         buffer.is_borrowed = True
         return Value("constant", 0, shape, reshape(node, shape), is_leaf)
 
@@ -131,9 +144,10 @@ class Capture:
                 is_changed = id(tensor) in known.constants and tensor.uop is not known.constants[id(tensor)]
             else:
                 is_shared = len({id(self._tensors[member]) for member in self._owners.get(id(before), ())}) > 1
-                is_changed = buffer_of(tensor) is not before or (
-                    is_shared and id(before) not in self._written and known.is_given(tensor)
-                )
+                is_given = id(before) not in self._written and known.is_given(tensor)
+                is_changed = buffer_of(tensor) is not before or (is_shared and is_given)
+                if is_given and not is_changed:  # in place, and not by this thread
+                    raise OvertakenError
             if is_changed and self._number[id(tensor)] == number:
                 self._effects.rebound.append((number, self._value(tensor)))
         replaced = self._replaced()

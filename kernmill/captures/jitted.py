@@ -31,7 +31,7 @@ from ..methods.random import _generators  # pyright: ignore[reportPrivateUsage]
 from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..variable import given_values, values_of, variables_below, with_values
-from .capture import Capture
+from .capture import Capture, OvertakenError
 from .entry import Entry
 from .fast_path import write_fast_path
 from .guards import Guard, Walk
@@ -252,7 +252,7 @@ class Jit(Generic[P, R]):
         self._warn_of_escapes(known.coming_from(new, recorded))
         for tensor in made:
             _without_history(tensor)
-        with suppress(OutOfMemoryError):  # for memory of replays: this call is done
+        with suppress(OutOfMemoryError, OvertakenError):  # of memory for replays; this call is done
             self._keep(call.key, Capture(recorded, known, Guard(before), after, holders).entry(result, renewed), after)
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 

@@ -144,13 +144,15 @@ def own(tensor: Lazy, shared: Container[int]) -> Buffer:
     buffer, node = buffer_of(tensor), stored(tensor.uop)
     assert buffer is not None
     assert node is not None
-    if not buffer.is_ours or id(buffer) in shared:
+    is_taken = buffer.is_ours and id(buffer) not in shared
+    if is_taken:
+        new = Buffer(buffer.device, buffer.dtype, buffer.numel, buffer.owner, buffer.address)
+    else:
         new = allocate_buffer(buffer.device, buffer.dtype, buffer.numel)
         copy_between(new, buffer)
-    else:
-        take_over(node)
-        new = Buffer(buffer.device, buffer.dtype, buffer.numel, buffer.owner, buffer.address)
     hold(tensor, buffer_node(new))
+    if is_taken:
+        take_over(node)  # last: another thread may read the tensor meanwhile
     return new
 
 

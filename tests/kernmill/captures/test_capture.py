@@ -446,3 +446,19 @@ def test_a_gradient_of_an_argument_that_a_failed_step_left_stops_no_later_one(ba
                 results.append(function(weight, optimizer, x, labels).tolist())
     assert len(results) == 10
     assert results[:5] == pytest.approx(results[5:])
+
+
+def test_what_another_thread_computed_meanwhile_is_captured_anew() -> None:
+    """Its replays put back what the tensor was in the capture: all later updates were lost, without a word."""
+    w, x = Tensor([1.0, 1.0]).realize(), Tensor([0.0, 0.0]).realize()
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        w.assign(w * 2 + x)
+        reader = threading.Thread(target=w.numpy)
+        reader.start()
+        reader.join()
+        return (w + 0).sum()
+
+    assert [step(x).item() for _ in range(5)] == [4.0, 8.0, 16.0, 32.0, 64.0]
+    assert w.tolist() == [32.0, 32.0]
