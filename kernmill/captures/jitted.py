@@ -252,7 +252,7 @@ class Jit(Generic[P, R]):
         self._warn_of_escapes(known.coming_from(new, recorded))
         for tensor in made:
             _without_history(tensor)
-        with suppress(OutOfMemoryError, OvertakenError):  # of memory for replays; this call is done
+        with suppress(OutOfMemoryError, OvertakenError):  # no entry is kept; this call is done
             self._keep(call.key, Capture(recorded, known, Guard(before), after, holders).entry(result, renewed), after)
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
 

@@ -380,7 +380,7 @@ def test_a_step_computes_the_losses_of_all_its_gradients() -> None:
 
 
 @pytest.mark.parametrize("is_listed", [False, True])
-def test_a_captured_step_computes_along_what_reads_the_parameters(is_listed: bool) -> None:
+def test_a_captured_step_may_return_the_output_and_what_is_made_of_it(is_listed: bool) -> None:
     """The output of the model, an accuracy: a replay needed the old parameters for them."""
     x, y = Tensor(values(5, 4)), Tensor(np.arange(5) % 3)
     parameter = Tensor(values(4, 3), requires_grad=True)
