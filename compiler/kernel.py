@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from kernmill.ir import Op, Ops, UOp, const, linear, substitute
 
 __all__ = [
-    "KernelInfo", "conjuncts", "gated", "in_order", "iterations", "loops_of", "names_of", "neutral_element", "numbered",
-    "order_of", "output_loops", "step_of", "stored",
+    "KernelInfo", "conjuncts", "gated", "in_order", "iterations", "loops_of", "masked", "names_of", "neutral_element",
+    "numbered", "order_of", "output_loops", "slot_of", "step_of", "stored",
 ]  # fmt: skip
 
 
@@ -36,6 +36,12 @@ def step_of(place: UOp, loop: UOp) -> int:
     return abs(step)
 
 
+def slot_of(access: UOp) -> int | None:
+    """The number of the buffer that a LOAD or STORE touches; None of memory of the kernel's own."""
+    memory = access.src[0].src[0]
+    return int(memory.arg[0]) if memory.op is Ops.PARAM else None
+
+
 def gated(place: UOp, valid: UOp | None) -> UOp:
     """The INDEX, touched only where `valid` holds."""
     if valid is None:
@@ -48,6 +54,13 @@ def neutral_element(op: Op, like: UOp) -> UOp:
     dtype = like.dtype.scalar
     value = {Ops.ADD: 0, Ops.OR: 0, Ops.XOR: 0, Ops.MUL: 1, Ops.MAX: dtype.min, Ops.MIN: dtype.max, Ops.AND: -1}[op]
     return const(like.dtype, True if op is Ops.AND and dtype.is_bool else value)
+
+
+def masked(value: UOp, op: Op) -> tuple[UOp | None, UOp]:
+    """A term of a reduction: the condition outside which it changes nothing (None: it always may), and what it is
+    there."""
+    is_masked = value.op is Ops.WHERE and value.src[2] is neutral_element(op, value)
+    return (value.src[0], value.src[1]) if is_masked else (None, value)
 
 
 def loops_of(ast: UOp) -> dict[str, UOp]:

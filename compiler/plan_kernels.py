@@ -32,7 +32,7 @@ from kernmill.ir import (
 )
 
 from .fuse import Fusion, Kept, fuse, region_gate
-from .kernel import KernelInfo, neutral_element, numbered
+from .kernel import KernelInfo, masked, neutral_element, numbered
 from .merge_kernels import merge_kernels
 from .rangeify import TRUE, Use
 from .read_parts import reading_parts
@@ -362,15 +362,10 @@ def reduction(op: Op, value: UOp, loops: tuple[UOp, ...]) -> UOp:
     """A REDUCE in a kernel: over no elements the neutral one; a sum inside a sum is one sum over all loops."""
     if any(r.src[0].is_const and r.src[0].arg == 0 for r in loops):
         return neutral_element(op, value)
-    gate: UOp | None = None
-    inner = value
-    if value.op is Ops.WHERE and op is Ops.ADD and value.src[2].is_const and value.src[2].arg == 0:
-        gate, inner = value.src[0], value.src[1]
+    gate, inner = masked(value, op)
     if inner.op is Ops.REDUCE and inner.arg == (op, 1):
-        body, inner_loops = inner.src[0], inner.src[1:]
-        if gate is not None:
-            body = gate.where(body, 0)
-        return UOp(Ops.REDUCE, value.dtype, (body, *loops, *inner_loops), (op, 1))
+        body = inner.src[0] if gate is None else gate.where(inner.src[0], value.src[2])
+        return UOp(Ops.REDUCE, value.dtype, (body, *loops, *inner.src[1:]), (op, 1))
     return UOp(Ops.REDUCE, value.dtype, (value, *loops), (op, 1))
 
 

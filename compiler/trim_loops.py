@@ -14,7 +14,7 @@ from math import prod
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
 
-from .kernel import conjuncts, iterations, neutral_element
+from .kernel import conjuncts, iterations, masked
 from .linearize import loop_paths
 from .share_work import fills_shared
 
@@ -62,10 +62,7 @@ def trim_loops(ast: UOp) -> UOp:
 
 def gate_of(node: UOp) -> UOp | None:
     """The condition outside which a REDUCE folds nothing but neutral elements."""
-    value = node.src[0]
-    if node.arg[1] != 1 or value.op is not Ops.WHERE:
-        return None
-    return value.src[0] if value.src[2] is neutral_element(node.arg[0], value) else None
+    return masked(node.src[0], node.arg[0])[0] if node.arg[1] == 1 else None
 
 
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:

@@ -10,7 +10,7 @@ import ast
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .dtype import as_dtype
@@ -18,7 +18,7 @@ from .errors import FormatError
 from .ops import Op, Ops
 from .uop import UOp
 
-__all__ = ["parse_uops", "print_uops"]
+__all__ = ["parse_uops", "print_uop", "print_uops"]
 
 
 def print_uops(root: UOp | Sequence[UOp]) -> str:
@@ -33,15 +33,19 @@ def print_uops(root: UOp | Sequence[UOp]) -> str:
                 if inner not in number:
                     line(inner)
         number[node] = len(number)
-        src = ", ".join(f"%{number[s]}" for s in node.src)
-        arg = "" if node.arg is None else f" {_show(node.arg, number)}"
-        origin = f"  # {node.origin}" if node.origin else ""
-        lines.append(f"%{number[node]} = {node.op.name} {node.dtype.name} ({src}){arg}{origin}")
+        lines.append(print_uop(node, number) + (f"  # {node.origin}" if node.origin else ""))
 
     for node in nodes:
         if node not in number:
             line(node)
     return "\n".join(lines) + "\n"
+
+
+def print_uop(node: UOp, number: Mapping[UOp, int]) -> str:
+    """The line of one node; other nodes by their numbers."""
+    src = ", ".join(f"%{number.get(s, '?')}" for s in node.src)
+    arg = "" if node.arg is None else f" {_show(node.arg, number)}"
+    return f"%{number[node]} = {node.op.name} {node.dtype.name} ({src}){arg}"
 
 
 def _uops_in(arg: Any) -> list[UOp]:
@@ -50,10 +54,10 @@ def _uops_in(arg: Any) -> list[UOp]:
     return [u for item in arg for u in _uops_in(item)] if isinstance(arg, tuple) else []
 
 
-def _show(arg: Any, number: dict[UOp, int]) -> str:
+def _show(arg: Any, number: Mapping[UOp, int]) -> str:
     match arg:
         case UOp():
-            return f"%{number[arg]}"
+            return f"%{number.get(arg, '?')}"
         case Op():
             return f"@{arg.name}"
         case tuple():

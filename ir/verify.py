@@ -18,7 +18,7 @@ from .dtype import dtypes
 from .errors import InternalError
 from .ops import AxisKind, Group, Op, Ops
 from .shape import numel
-from .text import print_uops
+from .text import print_uop
 from .uop import UOp
 
 __all__ = ["Stage", "verify"]
@@ -117,19 +117,10 @@ def _error(nodes: Sequence[UOp], node: UOp, stage: Stage, where: str, complaint:
     near = dict.fromkeys([*node.src, *nodes[max(0, at - 3) : at], node, *users, *nodes[at + 1 : at + 4]])
     chosen = sorted(list(near)[:10] + ([node] if node not in list(near)[:10] else []), key=nodes.index)
     number = {u: n for n, u in enumerate(nodes)}
-    lines = [f"{'->' if u is node else '  '} {_line(u, number)}" for u in chosen]
+    lines = [f"{'->' if u is node else '  '} {print_uop(u, number)}" for u in chosen]
     return InternalError(
         f"{where}: {complaint}. It is node %{at} of {len(nodes)} of a {stage} program; around it:\n" + "\n".join(lines)
     )
-
-
-def _line(u: UOp, number: dict[UOp, int]) -> str:
-    """The node as ir/text.py prints it, its sources by their numbers in the whole program."""
-    text = print_uops(u).splitlines()[-1].partition(" = ")[2]
-    head, _, tail = text.partition(" (")
-    arg = "" if u.arg is None else tail.partition(") ")[2].partition("  # ")[0]
-    sources = ", ".join(f"%{number[s]}" if s in number else "%?" for s in u.src)
-    return f"%{number[u]} = {head} ({sources}) {arg}".rstrip()
 
 
 # --- what each group asks --------------------------------------------------------------------------------------------

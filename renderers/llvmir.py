@@ -162,8 +162,9 @@ class _Function:
         self.count = 0
         self.has_streams = False
         self.steps: dict[UOp, int] = {}  # of a network of shuffles
+        self.changed = self._changed_registers()
         self.handlers: dict[Op, Callable[[UOp], None]] = {
-            Ops.PARAM: self._param, Ops.VARIABLE: self._variable, Ops.LOCAL: self._local, Ops.INDEX: self._place,
+            Ops.PARAM: self._argument, Ops.VARIABLE: self._argument, Ops.LOCAL: self._local, Ops.INDEX: self._place,
             Ops.LOAD: self._load, Ops.STORE: self._store, Ops.RANGE: self._open, Ops.END: self._close,
             Ops.REG: self._after, Ops.CARRY: self._after, Ops.SET: self._set, Ops.AFTER: self._after,
             Ops.CAST: self._cast, Ops.BITCAST: self._bitcast, Ops.WHERE: self._where, Ops.NEG: self._neg,
@@ -173,7 +174,6 @@ class _Function:
         }  # fmt: skip
 
     def text(self) -> str:
-        changed = self._changed_registers()
         if self.has_tiles and self.tiles:
             self._unit("ldtilecfg", "ptr @tile_config")
         elif self.tiles:
@@ -183,8 +183,6 @@ class _Function:
                 self._tile(u)
             elif u.op is Ops.CONST:
                 self.values[u] = _constant(u.dtype, u.arg)
-            elif u.op is Ops.RANGE:
-                self._open(u, changed[u])
             elif u.op in self.handlers:
                 self.handlers[u.op](u)
             else:
@@ -234,15 +232,11 @@ class _Function:
         return f"{llvm_type(u.dtype)} {self.values[u]}"
 
     # --- arguments and memory
-    def _argument(self, u: UOp, slot: int, kind: str) -> None:
+    def _argument(self, u: UOp) -> None:
+        """PARAM or VARIABLE: variables come after the buffers."""
+        slot = (*self.signature.params, *self.signature.variables).index(u)
         at = self._define(f"getelementptr i8, ptr %args, i64 {slot * 8}")
-        self.values[u] = self._define(f"load {kind}, ptr {at}, align 8")
-
-    def _param(self, u: UOp) -> None:
-        self._argument(u, self.signature.params.index(u), "ptr")
-
-    def _variable(self, u: UOp) -> None:
-        self._argument(u, len(self.signature.params) + self.signature.variables.index(u), "i64")
+        self.values[u] = self._define(f"load {'ptr' if u.op is Ops.PARAM else 'i64'}, ptr {at}, align 8")
 
     def _local(self, u: UOp) -> None:
         """LOCAL: on the stack, or from the C library's heap where a thread's stack may be too small."""
@@ -361,9 +355,9 @@ class _Function:
     def _after(self, u: UOp) -> None:
         self.values[u] = self.values[u.src[0]]
 
-    def _open(self, u: UOp, registers: list[UOp] | None = None) -> None:
+    def _open(self, u: UOp) -> None:
         self.count += 1
-        loop = _Loop(self.count, self.block, registers or [])
+        loop = _Loop(self.count, self.block, self.changed[u])
         is_thread = u.arg[1] == AxisKind.THREAD
         first, limit = ("%begin", "%end") if is_thread else ("0", self.values[u.src[0]])
         begin = u.first_iteration

@@ -45,7 +45,7 @@ _V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 _TARGETS: dict[str, tuple[str, set[str]]] = {
     "sse": ("x86-64-v2", _V2),
     "avx2": ("x86-64-v3", _V3),
-    "avx512": ("x86-64-v4", _V4),
+    "avx512": ("", _V4),  # under a name that fits what the CPU has
     "amx": ("", set()),  # what there is, with functions in place of the matrix unit
 }
 _NEEDS_AVX = {"avx", "avx2", "fma", "f16c", "fma4", "xop", "vaes", "vpclmulqdq"}
@@ -119,25 +119,20 @@ def read_cpuinfo(text: str) -> tuple[str, set[str]]:
 
 def x86_target(vendor: str, found: set[str], target: str) -> tuple[str, tuple[str, ...]]:
     """The LLVM CPU name and feature list for what was found, lowered to `target`."""
-    if target:
-        name, needed = _TARGETS[target]
-        missing = sorted(needed - found)
-        if missing:
-            raise SettingError(
-                f"TARGET={target}: this CPU lacks {', '.join(missing)}. Leave TARGET empty to use what it has."
-            )
-        found = {feature for feature in found if _allowed(feature, target)}
-        cpu = name if target in ("sse", "avx2") else _x86_cpu(vendor, found)
-    else:
-        cpu = _x86_cpu(vendor, found)
-    table = X86_FEATURES.values()
-    return cpu, tuple(f"+{f}" if f in found else f"-{f}" for f in sorted(set(table)))
+    name, needed = _TARGETS.get(target, ("", set[str]()))
+    if missing := sorted(needed - found):
+        raise SettingError(
+            f"TARGET={target}: this CPU lacks {', '.join(missing)}. Leave TARGET empty to use what it has."
+        )
+    found = {feature for feature in found if _allowed(feature, target)}
+    features = tuple(f"+{f}" if f in found else f"-{f}" for f in sorted({*X86_FEATURES.values()}))
+    return name or _x86_cpu(vendor, found), features
 
 
 def _allowed(feature: str, target: str) -> bool:
     if feature.startswith("amx"):
-        return False
-    if target in ("avx512", "amx"):
+        return not target
+    if target in ("", "avx512", "amx"):
         return True
     if feature.startswith("avx512"):
         return False

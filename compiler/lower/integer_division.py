@@ -68,8 +68,6 @@ def mod_to_cmod(a: UOp, b: UOp) -> UOp | None:
 def pow_by_squaring(a: UOp, b: UOp) -> UOp | None:
     """a ** b of ints by squaring over the bits of b, wrapping. Negative b: right for 1 and -1, 0 for all else."""
     low, high = (int(bound) for bound in b.bounds)
-    if b.is_const and b.arg >= 0:
-        return _constant_power(a, b.arg)
     result, square = a.like(1), a
     bits = max(high, 0).bit_length()
     for i in range(bits):
@@ -79,16 +77,6 @@ def pow_by_squaring(a: UOp, b: UOp) -> UOp | None:
         return result
     inverse = a.eq(-1).where((b & 1).eq(0).where(a.like(1), a), a.eq(1).where(a, a.like(0)))
     return (b < 0).where(inverse, result)
-
-
-def _constant_power(a: UOp, exponent: int) -> UOp:
-    result, square = None, a
-    while exponent:
-        if exponent & 1:
-            result = square if result is None else result * square
-        exponent >>= 1
-        square = square * square if exponent else square
-    return a.like(1) if result is None else result
 
 
 # --- floats ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from math import prod
 
 from kernmill.ir import AxisKind, Op, Ops, Target, UOp, closed_ranges, const, dtypes, with_sources
 
-from ..kernel import conjuncts, neutral_element
+from ..kernel import conjuncts, masked, neutral_element
 
 __all__ = ["lower_reduces", "nest_sums", "without_mask"]
 
@@ -62,9 +62,9 @@ def _accumulate(node: UOp, name: str, target: Target) -> UOp:
 
 def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
     value = without_mask(value) if op is Ops.ADD else value
-    if value.op is Ops.WHERE and value.src[2] is neutral_element(op, value):
-        gate = value.src[0]  # one masked instruction where the target has masks
-        return gate.where(_add(total, value.src[1], op, target), total)
+    gate, inside = masked(value, op)
+    if gate is not None:  # one masked instruction where the target has masks
+        return gate.where(_add(total, inside, op, target), total)
     if value.op in (Ops.DOT, Ops.MMA) and value.src[2].is_const and value.src[2].arg == 0:
         return value.replace(src=(*value.src[:2], total))
     if op is Ops.ADD and value.dtype.is_float and Ops.FMA in target.ops:
@@ -78,12 +78,11 @@ def _add(total: UOp, value: UOp, op: Op, target: Target) -> UOp:
 def without_mask(value: UOp) -> UOp:
     """a*b for where(g, a*b, 0) with a and b loaded under g: both are 0 outside, and so is a*b. Of whole numbers one of
     them is enough."""
-    if value.op is not Ops.WHERE or not (value.src[2].is_const and value.src[2].arg == 0):
+    gate, product = masked(value, Ops.ADD)
+    if gate is None or product.op is not Ops.MUL:
         return value
-    gate, product = value.src[0], value.src[1]
     enough = all if product.dtype.is_float else any
-    gated = product.op is Ops.MUL and enough(_is_zero_outside(s, gate) for s in product.src)
-    return product if gated else value
+    return product if enough(_is_zero_outside(s, gate) for s in product.src) else value
 
 
 def _is_zero_outside(u: UOp, gate: UOp) -> bool:

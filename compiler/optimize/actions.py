@@ -34,6 +34,7 @@ Tests: tests/compiler/optimize/test_actions.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -57,7 +58,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import gated, in_order, loops_of, neutral_element, order_of
+from ..kernel import gated, in_order, loops_of, neutral_element, order_of, slot_of
 from ..lower.find_dots import BYTES
 from ..lower.lower_reduces import without_mask
 from . import proposals as propose
@@ -330,7 +331,7 @@ def _place_changes(place: UOp, loop: UOp) -> bool:
     return any(loop in s.ranges for s in place.src[1:])
 
 
-def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _thread(ast: UOp, args: tuple[str, ...]) -> Acted:
     loop = find_loop(ast, args[0])
     if args[0] not in order_of(ast):
         raise ValueError(f"{args[0]} is no output loop")
@@ -338,10 +339,10 @@ def _thread(ast: UOp, args: tuple[str, ...]) -> UOp:
     if any(r.op is Ops.RANGE and r is not loop and r.arg[1] == AxisKind.THREAD for r in ast.toposort()):
         raise ValueError("the threads share another loop already")
     ast = substitute(ast, {loop: loop.replace(arg=(loop.arg[0], AxisKind.THREAD))})
-    return _outside(ast, args)
+    return _outside(ast, args), {}
 
 
-def _grid(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _grid(ast: UOp, args: tuple[str, ...]) -> Acted:
     table: dict[UOp, UOp] = {}
     for name in args:
         loop = find_loop(ast, name)
@@ -351,26 +352,26 @@ def _grid(ast: UOp, args: tuple[str, ...]) -> UOp:
         if any(loop not in store.ranges for store in ast.src):
             raise ValueError(f"a store does not change with {name}: every work-item would repeat it")
         table[loop] = loop.replace(arg=(loop.arg[0], AxisKind.GLOBAL))
-    return _outside(substitute(ast, table), args)
+    return _outside(substitute(ast, table), args), {}
 
 
 def _outside(ast: UOp, names: Sequence[str]) -> UOp:
     return in_order(ast, (*names, *(name for name in order_of(ast) if name not in names)))
 
 
-def _order(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _order(ast: UOp, args: tuple[str, ...]) -> Acted:
     if sorted(args) != sorted(order_of(ast)):
         raise ValueError(f"the output loops are {' '.join(order_of(ast))}")
-    return in_order(ast, args)
+    return in_order(ast, args), {}
 
 
-def _inner(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _inner(ast: UOp, args: tuple[str, ...]) -> Acted:
     loop = find_loop(ast, args[0])
     sums = [n for n in ast.toposort() if n.op is Ops.REDUCE and loop in closed_ranges(n)]
     table = {n: n.replace(src=(*(s for s in n.src if s is not loop), loop)) for n in sums if n.src[-1] is not loop}
     if not table or len(sums) > 1:
         raise ValueError(f"{args[0]} is no outer loop of one sum")
-    return substitute(ast, table)
+    return substitute(ast, table), {}
 
 
 def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
@@ -420,9 +421,9 @@ def _scatter(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
     slot, names = int(args[0]), args[1:]
-    if any(_slot(store) == slot for store in ast.src):
+    if any(slot_of(store) == slot for store in ast.src):
         raise ValueError(f"the kernel writes buffer {slot}")
-    loads = [n for n in ast.toposort() if n.op is Ops.LOAD and _slot(n) == slot]
+    loads = [n for n in ast.toposort() if n.op is Ops.LOAD and slot_of(n) == slot]
     is_tiled = bool(_count_local(ast, "tile"))  # a unit wants what is converted
     values = unpacked(ast, loads) if is_tiled or any(n.dtype in BYTES for n in loads) else loads
     values = [n for n in values if all(any(r.arg[0] == name for r in n.ranges) for name in names)]
@@ -445,11 +446,6 @@ def _count_local(ast: UOp, start: str) -> int:
     return sum(node.op is Ops.LOCAL and str(node.arg[0]).startswith(start) for node in ast.toposort())
 
 
-def _slot(load: UOp) -> int | None:
-    memory = load.src[0].src[0]
-    return int(memory.arg[0]) if memory.op is Ops.PARAM else None
-
-
 def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
     sums = [n for n in ast.toposort() if n.op is Ops.REDUCE]
     if len(sums) != 1:
@@ -459,7 +455,7 @@ def _bias(ast: UOp, args: tuple[str, ...]) -> Acted:
     return simplify(substitute(ast, {sums[0]: total})), made
 
 
-def _vnni(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _vnni(ast: UOp, args: tuple[str, ...]) -> Acted:
     loop = find_loop(ast, args[0])
     row = next((n for n in ast.toposort() if n.op is Ops.AFTER and loop in closed_ranges(n)), None)
     count = _WORD // row.dtype.size_bytes if row is not None and row.src[0].op is Ops.LOCAL else 0
@@ -477,7 +473,7 @@ def _vnni(ast: UOp, args: tuple[str, ...]) -> UOp:
         place = from_linear({atom: k for atom, k in terms.items() if atom is not lane}, offset, dtypes.index) // lanes
         return new.replace(src=(new.src[0], place // count * (count * lanes) + lane * count + place % count))
 
-    return simplify(rebuilt(ast, moved))
+    return simplify(rebuilt(ast, moved)), {}
 
 
 def _tensorize(ast: UOp, args: tuple[str, ...]) -> Acted:
@@ -506,11 +502,12 @@ def _share(ast: UOp, args: tuple[str, ...]) -> Acted:
     ast, made = _cut("share")(ast, args)
     inner = find_loop(ast, made[args[0]])
     mark = "'" * _marks(ast, [str(n.arg[0]).rstrip("'") for n in before if n.op is Ops.RANGE])
-    done: dict[UOp, UOp] = {}
-    for node in ast.toposort():
-        new = with_sources(node, tuple(done[s] for s in node.src))
-        done[node] = _folded(new, inner, f"share{len(done)}", mark) if inner in closed_ranges(new) else new
-    return simplify(done[ast]), made
+    numbers = itertools.count()
+
+    def folded(_: UOp, new: UOp) -> UOp:
+        return _folded(new, inner, f"share{next(numbers)}", mark) if inner in closed_ranges(new) else new
+
+    return simplify(rebuilt(ast, folded)), made
 
 
 _AT_ONCE: Final = 16  # parts of a sum that one work-item folds
@@ -535,23 +532,23 @@ def _folded(node: UOp, inner: UOp, name: str, mark: str) -> UOp:
         part, inner, name = UOp(Ops.REDUCE, node.dtype, (value, several), (op, 1)), left, f"{name}'"
 
 
-def _stream(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _stream(ast: UOp, args: tuple[str, ...]) -> Acted:
     if any(store.arg == "prefetchw" for store in ast.src):
         raise ValueError("the stores have `prefetchw`, to be written through the caches")
-    return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src))
+    return ast.replace(src=tuple(store.replace(arg="nt") for store in ast.src)), {}
 
 
-def _prefetchw(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _prefetchw(ast: UOp, args: tuple[str, ...]) -> Acted:
     if any(store.arg is not None for store in ast.src):
         raise ValueError("the stores go around the caches, or have `prefetchw` already")
-    return ast.replace(src=tuple(store.replace(arg="prefetchw") for store in ast.src))
+    return ast.replace(src=tuple(store.replace(arg="prefetchw") for store in ast.src)), {}
 
 
 _WORD = 4  # bytes
 _PREFETCHED = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
 
 
-def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
+def _prefetch(ast: UOp, args: tuple[str, ...]) -> Acted:
     table: dict[UOp, UOp] = {}
     cache = 2 if args[-1] == "L2" else 1
     inside = {find_loop(ast, name) for name in args[1 : len(args) + 1 - cache]}
@@ -560,12 +557,7 @@ def _prefetch(ast: UOp, args: tuple[str, ...]) -> UOp:
         is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED
         if node.op is Ops.LOAD and is_large and inside <= node.ranges:
             table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=(int(args[0]), cache))
-    return substitute(ast, table)
-
-
-def _keeps_loops(act: Callable[[UOp, tuple[str, ...]], UOp]) -> Callable[[UOp, tuple[str, ...]], Acted]:
-    """A verb that makes no loops."""
-    return lambda ast, args: (act(ast, args), {})
+    return substitute(ast, table), {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -590,18 +582,18 @@ VERBS: Final[dict[str, Verb]] = {
     "rfactor": Verb(_cut("rfactor"), propose.rfactors),
     "local": Verb(_cut("local"), propose.items),
     "share": Verb(_share, propose.items),
-    "inplace": Verb(_keeps_loops(lambda ast, args: in_output(ast, find_loop(ast, args[0]))), propose.rows, -1),
+    "inplace": Verb(lambda ast, args: (in_output(ast, find_loop(ast, args[0])), {}), propose.rows, -1),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
     "scatter": Verb(_scatter, propose.scatters, 1),
-    "inner": Verb(_keeps_loops(_inner), propose.inner),
-    "order": Verb(_keeps_loops(_order), propose.orders, 2, propose.fit_order),
+    "inner": Verb(_inner, propose.inner),
+    "order": Verb(_order, propose.orders, 2, propose.fit_order),
     "tensorize": Verb(_tensorize, propose.tiles, 2),
-    "vnni": Verb(_keeps_loops(_vnni), propose.rows, 2),
+    "vnni": Verb(_vnni, propose.rows, 2),
     "bias": Verb(_bias, propose.biases, -1),
     "stage": Verb(_stage, propose.stages, 3, propose.fit_stage),
-    "stream": Verb(_keeps_loops(_stream), propose.streams, 4),
-    "prefetchw": Verb(_keeps_loops(_prefetchw), propose.once, 4),
-    "prefetch": Verb(_keeps_loops(_prefetch), propose.prefetches, 4),
-    "grid": Verb(_keeps_loops(_grid), propose.grids, 5, propose.fit_grid),
-    "thread": Verb(_keeps_loops(_thread), propose.threads, 5, propose.fit_thread),
+    "stream": Verb(_stream, propose.streams, 4),
+    "prefetchw": Verb(_prefetchw, propose.once, 4),
+    "prefetch": Verb(_prefetch, propose.prefetches, 4),
+    "grid": Verb(_grid, propose.grids, 5, propose.fit_grid),
+    "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
 }

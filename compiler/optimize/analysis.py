@@ -43,7 +43,7 @@ class Access:
     @property
     def is_gated(self) -> bool:
         """Whether it is read only where a condition holds."""
-        return self.node.op is Ops.LOAD and len(self.node.src[0].src) > 2
+        return self.node.op is Ops.LOAD and self.node.src[0].gate is not None
 
     @property
     def memory(self) -> UOp:
@@ -185,10 +185,9 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
             steps.setdefault(str(atom.arg[0]), factor)
         else:
             steps.update(dict.fromkeys(names_of(atom.ranges)))
-    if len(place.src) > 2:
-        for name in names_of(place.src[2].ranges):  # read where the gate holds: changes with it, at no step of its own
-            steps.setdefault(name, 0)
-    is_plain = len(place.src) == 2 and all(atom.op is Ops.RANGE for atom in terms)
+    for name in names_of(place.gate.ranges if place.gate is not None else ()):
+        steps.setdefault(name, 0)  # read where the gate holds: changes with it, at no step of its own
+    is_plain = place.gate is None and all(atom.op is Ops.RANGE for atom in terms)
     dtype, count = place.dtype.scalar, int(memory_of(place).arg[1])
     if None not in steps.values():
         walked = {name: abs(step) for name, step in steps.items() if step}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, substitute
 
+from ..kernel import slot_of
 from ..lower.find_dots import BYTES, moved
 from .staging import staged
 
@@ -44,5 +45,4 @@ def biased(total: UOp, slot: int, rows: Sequence[UOp], mark: str) -> tuple[UOp, 
 
 def _slot(factor: UOp) -> int | None:
     is_byte = factor.op is Ops.CAST and factor.src[0].op is Ops.LOAD and factor.src[0].dtype in BYTES
-    memory = factor.src[0].src[0].src[0] if is_byte else factor
-    return int(memory.arg[0]) if memory.op is Ops.PARAM else None
+    return slot_of(factor.src[0]) if is_byte else None

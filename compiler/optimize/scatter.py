@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, simplify, substitute
 
-from ..kernel import conjuncts, in_order, neutral_element, order_of
+from ..kernel import conjuncts, in_order, masked, neutral_element, order_of
 
 __all__ = ["scattered"]
 
@@ -26,10 +26,10 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     if len(ast.src) > 1 or total.op is not Ops.REDUCE or total.arg[1] != 1 or closed_ranges(total) != (terms,):
         raise ValueError(f"only the output's own sum over {terms.arg[0]} alone can go to places")
     op, value = total.arg[0], total.src[0]
-    neutral = neutral_element(op, value)
-    gate = conjuncts(value.src[0]) if value.op is Ops.WHERE and value.src[2] is neutral else []
+    condition, term = masked(value, op)
+    gate = conjuncts(condition)
     named = {part: found for part in gate if (found := _named(part, terms, place)) is not None}
-    if not named or place not in to.src[1].ranges or any(place in u.ranges for u in (value.src[1], *to.src[2:])):
+    if not named or place not in to.src[1].ranges or any(place in u.ranges for u in (term, *to.src[2:])):
         raise ValueError(f"no term of {terms.arg[0]} names its one place on {place.arg[0]}")
     if any(node.op is Ops.LOAD and memory_of(node.src[0]) is to.src[0] for node in ast.toposort()):
         raise ValueError("the kernel reads the old values of its output")
@@ -41,11 +41,11 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     for part in (*to.src[2:], *(substitute(part, near) for part in gate if part is not asked)):
         inside = inside & part
     fill = make_range(name, place.src[0], AxisKind.REDUCE)
-    start = UOp(Ops.STORE, dtypes.void, (substitute(to, {place: fill}), neutral))
+    start = UOp(Ops.STORE, dtypes.void, (substitute(to, {place: fill}), neutral_element(op, value)))
     filled = UOp(Ops.AFTER, to.dtype, (to.src[0], start, fill), 1)
     held = UOp(Ops.CARRY, to.dtype, (filled, terms))
     there = UOp(Ops.INDEX, to.dtype, (held, substitute(to.src[1], table), inside))
-    so_far = UOp(Ops.LOAD, to.dtype, (there,)).alu(op, value.src[1])
+    so_far = UOp(Ops.LOAD, to.dtype, (there,)).alu(op, term)
     loop = terms.replace(arg=(terms.arg[0], AxisKind.LOOP))
     ast = ast.replace(src=(substitute(UOp(Ops.STORE, dtypes.void, (there, so_far)), {terms: loop}),))
     rest = [other for other in order_of(ast) if other != place.arg[0]]

@@ -55,10 +55,7 @@ GENERIC = RuleSet(
         Rule("xor_self", x ^ x, 0),
         Rule("sub_self", x - x, 0, kind="exact"),
         # idempotence
-        Rule("max_self", node(Ops.MAX, x, x), x),
-        Rule("min_self", node(Ops.MIN, x, x), x),
-        Rule("and_self", x & x, x),
-        Rule("or_self", x | x, x),
+        *(Rule(f"{op.name.lower()}_self", node(op, x, x), x) for op in Ops.rows() if op.idempotent),
         # involutions
         Rule("neg_neg", node(Ops.NEG, -x), x),
         Rule("abs_abs", node(Ops.ABS, node(Ops.ABS, x, name="inner")), lambda inner: inner),
