@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from .dtype import DType, dtypes
 from .errors import InternalError
+from .lazy_exports import LazyModule
 from .ops import Op, Ops
 from .shape import static
 from .uop import UOp
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[Any]]
+else:
+    np = LazyModule("numpy")
 
 __all__ = ["evaluate", "round_bfloat16"]
 
@@ -30,8 +33,6 @@ Functions = dict[Op, Callable[..., Any]]
 
 def round_bfloat16(x: Array) -> Array:
     """float32 values rounded to the nearest bfloat16, ties to even; nan stays nan."""
-    import numpy as np
-
     bits = np.asarray(x, np.float32).view(np.uint32)
     rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
     return np.where(np.isnan(x), np.float32(np.nan), rounded).astype(np.float32)
@@ -43,8 +44,6 @@ def _numpy_name(dtype: DType) -> str:
 
 def _settle(dtype: DType, value: Any) -> Array:
     """An array of the dtype: rounded for bfloat16."""
-    import numpy as np
-
     array = np.asarray(value)
     if dtype.scalar is dtypes.bfloat16:
         return round_bfloat16(array.astype(np.float32))
@@ -53,8 +52,6 @@ def _settle(dtype: DType, value: Any) -> Array:
 
 def _fma(a: Array, b: Array, c: Array) -> Array:
     """a*b + c rounded once. Floats below float64 are exact enough in float64; float64 goes by error-free sums."""
-    import numpy as np
-
     if a.dtype != np.float64:
         return (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype.kind == "f" else a * b + c
     (fa, ea), (fb, eb) = np.frexp(a), np.frexp(b)
@@ -80,8 +77,6 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 def _odd_sum(a: Array, b: Array) -> Array:
     """a + b rounded to odd: a last bit of 1 says that something was cut off, so that the next rounding is right."""
-    import numpy as np
-
     total, error = _two_sum(a, b)
     even = (np.asarray(total).view(np.int64) & 1) == 0
     return np.where((error != 0) & even, np.nextafter(total, np.where(error > 0, np.inf, -np.inf)), total)
@@ -89,7 +84,6 @@ def _odd_sum(a: Array, b: Array) -> Array:
 
 def _shifted(by: Any, fill: int) -> Callable[[Array, Array], Array]:
     """A shift whose amount may lie outside the word; `fill` is what a negative value becomes then."""
-    import numpy as np
 
     def fn(a: Array, b: Array) -> Array:
         ok = (b >= 0) & (b < a.dtype.itemsize * 8)
@@ -100,8 +94,6 @@ def _shifted(by: Any, fill: int) -> Callable[[Array, Array], Array]:
 
 
 def _cdiv(a: Array, b: Array) -> Array:
-    import numpy as np
-
     safe = np.where(b == 0, 1, b)
     quotient: Array = a // safe
     adjusted: Array = quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))
@@ -110,8 +102,6 @@ def _cdiv(a: Array, b: Array) -> Array:
 
 def _erf(x: Array) -> Array:
     import math
-
-    import numpy as np
 
     result: Array = np.vectorize(math.erf, otypes=[np.float64])(x)
     return result.astype(x.dtype)
@@ -122,8 +112,6 @@ _LIKE_NUMPY = (Ops.ABS, Ops.EXP, Ops.EXP2, Ops.LOG, Ops.LOG2, Ops.SIN, Ops.COS, 
 
 
 def _functions() -> Functions:
-    import numpy as np
-
     table: Functions = {
         Ops.NEG: lambda a: np.logical_not(a) if a.dtype == bool else -a,
         Ops.ERF: _erf,
@@ -161,8 +149,6 @@ def evaluate(
 
     `buffers` holds a 1-D array for each BUFFER, PARAM or realized node; `variables` a value for each VARIABLE by name.
     """
-    import numpy as np
-
     with np.errstate(all="ignore"):
         return _Evaluator(root, dict(buffers or {}), dict(variables or {})).run()
 
@@ -207,8 +193,6 @@ class _Evaluator:
         return handler(u, src)
 
     def function(self, u: UOp, src: list[Array]) -> Any:
-        import numpy as np
-
         fn = self.functions[u.op]
         if u.dtype.is_bool and u.op in (Ops.ADD, Ops.MUL):
             return (np.logical_or if u.op is Ops.ADD else np.logical_and)(*src)
@@ -219,8 +203,6 @@ class _Evaluator:
 
     # --- one method per group of ops
     def _source(self, u: UOp, src: list[Array]) -> Any:
-        import numpy as np
-
         match u.op:
             case Ops.CONST:
                 return np.array(u.arg, _numpy_name(u.dtype))
@@ -239,8 +221,6 @@ class _Evaluator:
         return tuple(self.size(s) for s in shape)
 
     def _movement(self, u: UOp, src: list[Array]) -> Any:
-        import numpy as np
-
         (x,) = src
         match u.op:
             case Ops.RESHAPE:
@@ -271,8 +251,6 @@ class _Evaluator:
         return out
 
     def _convert(self, u: UOp, src: list[Array]) -> Any:
-        import numpy as np
-
         if u.op is Ops.CAST:
             x = src[0]
             if u.dtype.is_int and u.src[0].dtype.is_float:  # as the devices do, not as the machine under NumPy likes
@@ -287,8 +265,6 @@ class _Evaluator:
         return whole.view(_numpy_name(u.dtype))
 
     def _reduction(self, u: UOp, src: list[Array]) -> Any:
-        import numpy as np
-
         op = u.arg[0]
         reducer = self.functions[op]
         if u.dtype.is_bool and op in (Ops.ADD, Ops.MAX, Ops.MUL, Ops.MIN):
@@ -309,15 +285,11 @@ class _Evaluator:
 
     @staticmethod
     def reduce(reducer: Any, x: Array, axes: tuple[int, ...]) -> Array:
-        import numpy as np
-
         wide = x.astype(np.float64) if x.dtype.name in ("float16", "float32") else x
         initial = {} if all(x.shape[a] for a in axes) or reducer.identity is not None else {"initial": -np.inf}
         return np.asarray(reducer.reduce(wide, axis=axes, keepdims=True, **initial)).astype(x.dtype)
 
     def _tensor(self, u: UOp, src: list[Array]) -> Any:
-        import numpy as np
-
         match u.op:
             case Ops.TAKE:
                 return np.take(src[0], src[1], axis=u.arg, mode="clip")
@@ -331,8 +303,6 @@ class _Evaluator:
         return src[0]
 
     def _memory(self, u: UOp, src: list[Array]) -> Any:
-        import numpy as np
-
         if u.op is Ops.INDEX:
             gate = src[2] if len(src) > 2 else np.array(True)
             return np.where(gate, src[1], -1)
@@ -357,8 +327,6 @@ class _Evaluator:
 
     def places(self, memory: Array, index: Array) -> tuple[tuple[Array, ...], tuple[int, ...]]:
         """What to index memory with: a buffer has one axis, a LOCAL one more for every loop."""
-        import numpy as np
-
         if memory.ndim == 1:
             return (index,), index.shape
         axes = np.ogrid[tuple(slice(size) for size in memory.shape[:-1])]
@@ -366,8 +334,6 @@ class _Evaluator:
         return at, np.broadcast_shapes(*(a.shape for a in at))
 
     def _control(self, u: UOp, src: list[Array]) -> Any:
-        import numpy as np
-
         shape = [1] * len(self.axes)
         shape[self.axes[u]] = -1
         return np.arange(self.size(u.src[0])).reshape(shape)

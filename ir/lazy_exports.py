@@ -1,4 +1,4 @@
-"""Packages whose modules are imported when one of their names is first used (PEP 562)."""
+"""What is imported when it is first used: the modules of a package (PEP 562), or one from elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from .locks import before_forks
 
-__all__ = ["lazy_exports"]
+__all__ = ["LazyModule", "lazy_exports"]
 
 
 def lazy_exports(
@@ -36,3 +36,15 @@ def lazy_exports(
         return sorted({*vars(import_module(package)), *modules, *only})
 
     return find, names
+
+
+class LazyModule:
+    """A module that is imported when something of it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(import_module(self._name), attribute)
+        setattr(self, attribute, found)  # not asked for again
+        return found

@@ -80,15 +80,11 @@ def tile_numbers(uops: Sequence[UOp]) -> dict[UOp, int]:
 
 
 # --- the same as functions -------------------------------------------------------------------------------------------
-_MOVE = """define internal void @{name}(ptr %a, ptr %b, i64 %step) #0 {{
-{rows}
+_MOVE = """define internal void @{name}(ptr %tile, ptr %memory, i64 %step) #0 {{
+  %v = load <256 x i32>, ptr %{source}, align 1
+  store <256 x i32> %v, ptr %{target}, align 1
   ret void
 }}"""
-_ROW = """  %p{n} = getelementptr i8, ptr %a, i64 {near}
-  %far{n} = mul i64 %step, {n}
-  %q{n} = getelementptr i8, ptr %b, i64 %far{n}
-  %v{n} = load <16 x i32>, ptr {source}{n}, align 1
-  store <16 x i32> %v{n}, ptr {target}{n}, align 1"""
 _ZERO = """define internal void @tilezero(ptr %a) #0 {
   store <256 x i32> zeroinitializer, ptr %a, align 64
   ret void
@@ -130,9 +126,8 @@ def _function(name: str) -> str:
     if name == "tilezero":
         return _ZERO
     if name in ("tileloadd64", "tilestored64"):
-        source, target = ("%q", "%p") if name == "tileloadd64" else ("%p", "%q")
-        rows = (_ROW.format(n=n, near=64 * n, source=source, target=target) for n in range(16))
-        return _MOVE.format(name=name, rows="\n".join(rows))
+        source, target = ("memory", "tile") if name == "tileloadd64" else ("tile", "memory")
+        return _MOVE.format(name=name, source=source, target=target)  # rows of a block follow each other
     a, b = next(pair for pair, own in _NAMES.items() if own == name)
     group, multiply, add, kind = (2, "fmul", "fadd", "float") if a.is_float else (4, "mul", "add", "i32")
     wide, sums = f"<{16 * group} x {kind}>", f"<16 x {kind}>"

@@ -19,7 +19,7 @@ from kernmill.ir import InternalError, OutOfMemoryError, process_lock
 
 __all__ = [
     "ALIGNMENT_BYTES", "LARGE_PAGES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator", "Lease",
-    "available_memory", "total_memory",
+    "available_memory", "round_up", "total_memory",
 ]  # fmt: skip
 
 ALIGNMENT_BYTES = 64
@@ -184,13 +184,13 @@ class HostAllocator:
         """Round up to one of eight sizes per doubling, in whole steps, but not above what there is in one piece."""
         least = max(nbytes, self.step_bytes)
         step = max(self.step_bytes, 1 << max(0, (least - 1).bit_length() - 1 - _STEPS_LOG2))
-        return min(-(-least // step) * step, max(nbytes, self.most_bytes))
+        return min(round_up(least, step), max(nbytes, self.most_bytes))
 
     def new_block(self, capacity: int) -> Block:
         """Memory of the system. Raises OSError, MemoryError, OverflowError or ValueError where there is none."""
         if capacity < _LARGE_BYTES:
             return Block(bytearray(capacity + ALIGNMENT_BYTES + PADDING_BYTES), capacity)
-        size = -(-(capacity + PADDING_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = round_up(capacity + PADDING_BYTES, mmap.PAGESIZE)
         if os.name == "nt":
             return Block(mmap.mmap(-1, size), capacity)
         block = Block(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), capacity)
@@ -200,6 +200,11 @@ class HostAllocator:
     def free_bytes(self) -> int:
         """What the system still has."""
         return available_memory()
+
+
+def round_up(size: int, step: int) -> int:
+    """The next multiple of the step."""
+    return -(-size // step) * step
 
 
 def total_memory() -> int:

@@ -18,7 +18,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .allocator import Block, HostAllocator
+from .allocator import Block, HostAllocator, round_up
 
 if TYPE_CHECKING:
     from .cl_driver import ClFacts
@@ -85,7 +85,7 @@ class ClAllocator(HostAllocator):
                 raise MemoryError(str(error)) from error
             raise
         with self._lock:
-            address, self._next_address = self._next_address, self._next_address + -(-capacity // _STEP) * _STEP
+            address, self._next_address = self._next_address, self._next_address + round_up(capacity, _STEP)
         return ClBlock(memory, address, capacity)
 
     def trim(self, keep_bytes: int = 0) -> int:

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, cast
 
 from kernmill.ir import blake2b, setting
 
+from .allocator import round_up
+
 __all__ = ["CompileCache", "Entry", "cache_key", "default_cache", "default_cache_folder"]
 
 _MAGIC = b"KMCACHE\0"
@@ -190,7 +192,7 @@ class CompileCache:
 
     def evict(self) -> int:
         """Delete the least recently used entries if the cap is passed, down to nine tenths of it; how many."""
-        files = sorted(((s.st_mtime, -(-s.st_size // 4096) * 4096, path) for path, s in self._files()), reverse=True)
+        files = sorted(((s.st_mtime, round_up(s.st_size, 4096), path) for path, s in self._files()), reverse=True)
         total = sum(size for _, size, _ in files)
         if total <= self.max_bytes:
             return 0

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 
 from kernmill.ir import FormatError, OutOfMemoryError
 
+from .allocator import round_up
+
 __all__ = ["Module", "is_elf_host", "load_elf"]
 
 _PAGE = mmap.PAGESIZE
@@ -176,11 +178,11 @@ class _Object:
                 if kind in (_PROGBITS, _NOBITS) and flags & _ALLOC and flags & _WRITE == writable:
                     if align > _PAGE or align & (align - 1) or end + size > _LIMIT_BYTES:
                         raise _damaged(f"section {index} has {size} bytes and alignment {align}")
-                    self.place[index] = end = _up(end, max(align, 1))
+                    self.place[index] = end = round_up(end, max(align, 1))
                     end += size
             if not writable:
-                end = fixed_bytes = _up(max(self.add_slots(relocations, _up(end, 16)), 1), _PAGE)
-        return fixed_bytes, _up(end, _PAGE)
+                end = fixed_bytes = round_up(max(self.add_slots(relocations, round_up(end, 16)), 1), _PAGE)
+        return fixed_bytes, round_up(end, _PAGE)
 
     def add_slots(self, relocations: Mapping[int, Rows], end: int) -> int:
         for target, rows in relocations.items():
@@ -228,7 +230,3 @@ class _Object:
             except struct.error:
                 what = f"load_elf: the value of a relocation of type {kind} does not fit its field."
                 raise FormatError(f"{what} Compile with reloc='pic'.") from None
-
-
-def _up(value: int, align: int) -> int:
-    return -(-value // align) * align

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from kernmill.ir import DType, KernmillError, dtypes
 
-from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, Lease
+from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, Lease, round_up
 from .buffer import Buffer
 from .device import get_device
 from .execute import allocate_buffer
@@ -41,7 +41,7 @@ class WeightArena:
         self.device = device
         self._whole: Buffer | None = None  # the mapping that is being filled
         self._filled = self._last = 0  # bytes of it, and of the buffer that was asked for last
-        self._left = [size + -size % ALIGNMENT_BYTES for size in expected]  # of those that are not written yet
+        self._left = [round_up(size, ALIGNMENT_BYTES) for size in expected]  # of those that are not written yet
         props = get_device(device).props()
         self._is_open = _ORDINARY >= 0 and props.is_host_visible
         if self._is_open and _WHOLE_BYTES < sum(self._left) <= props.max_alloc_bytes:
@@ -51,8 +51,7 @@ class WeightArena:
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
-        size = count * dtype.size_bytes
-        size += -size % ALIGNMENT_BYTES
+        size = round_up(count * dtype.size_bytes, ALIGNMENT_BYTES)
         if self._is_open and (self._whole is None or self._filled + size > self._whole.numel):
             self._begin(max(size, _WHOLE_BYTES))
         if self._whole is None:
