@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 else:
     np = LazyModule("numpy")
 
-__all__ = ["evaluate", "round_bfloat16"]
+__all__ = ["evaluate", "np", "round_bfloat16"]
 
 Functions = dict[Op, Callable[..., Any]]
 

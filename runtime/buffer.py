@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kernmill.ir import DType, Ops, Shape, UOp
+from kernmill.ir import DType, Ops, Shape, UOp, np
 
 from .allocator import Block, Lease
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = ["Buffer", "buffer_node"]
 
@@ -88,8 +85,6 @@ class Buffer:
     def host_array(self, address: int | None = None) -> np.ndarray[Any, np.dtype[Any]]:
         """A NumPy view, 1-D, without a copy; bfloat16 as uint16. Only for memory that the host can address, at
         `address` where that is not the one that kernels know."""
-        import numpy as np
-
         export = None if self._export is None else self._export()  # one for all views: it dies with the last of them
         if export is None:
             export = _Export(self, {

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernmill.ir import InternalError, Kernel, print_uops, setting
+from kernmill.ir import InternalError, Kernel, np, print_uops, setting
 
 from .buffer import Buffer
 from .device import Call, Device, get_device
@@ -26,8 +26,6 @@ def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> 
     Raises:
         InternalError: the results differ; the message names the kernel and where its UOps were written.
     """
-    import numpy as np
-
     if device.name.partition(":")[0] == "NULL":
         device.run([call])  # there is no result to compare
         return
@@ -50,8 +48,6 @@ def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> 
 
 def agree(got: Any, wanted: Any, dtype: str) -> bool:
     """Equal up to the order of sums; ints exactly. bfloat16 comes as uint16."""
-    import numpy as np
-
     if dtype == "bfloat16":
         got, wanted = ((a.astype(np.uint32) << 16).view(np.float32) for a in (got, wanted))
     if dtype not in _TOLERANCE:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes
+from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes, np
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .allocator import available_memory, total_memory
@@ -105,8 +105,6 @@ class _Table(Batch):
         return self.table.argument(entry, slot)
 
     def setter(self, places: Sequence[tuple[int, int]]) -> Callable[[int], object]:
-        import numpy as np  # takes a while, and many programs have no variables
-
         found = [self.table.argument(entry, len(self.calls[entry].buffers) + number) for entry, number in places]
         return partial(np.asarray(found[0][0]).__setitem__, np.array([place for _, place in found]))
 

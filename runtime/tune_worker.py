@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import Kernel, KernmillError, Ops, UOp, dtypes, linear
+from kernmill.ir import Kernel, KernmillError, Ops, UOp, dtypes, linear, np
 
 from .buffer import Buffer
 from .check import agree
@@ -41,8 +41,6 @@ class Bench:
     """One kernel with data of its own; a program to beat, and the results that every other must have."""
 
     def __init__(self, kernel: Kernel, reference: str, schedule: str) -> None:
-        import numpy as np
-
         self.kernel = kernel
         self.outputs = list(dict.fromkeys(int(store.src[0].src[0].arg[0]) for store in kernel.ast.src))
         self.device = get_device(kernel.device)
@@ -149,8 +147,6 @@ class Bench:
 
 def _values(param: UOp, most: int, rng: Any) -> Any:
     """Values for a buffer that is read: normal numbers, bits, and whole numbers below `most`."""
-    import numpy as np
-
     count, dtype = int(param.arg[1]), param.dtype
     if dtype is dtypes.bool:
         return rng.integers(0, 2, count).astype(bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import KernelInfo, gated, iterations, neutral_element, step_of
+from kernmill.compiler import KernelInfo, gated, iterations, masked, neutral_element, slot_of, step_of
 from kernmill.ir import DType, Op, Ops, UOp, apply_op, const, dtypes, index_const
 from tests.compiler.kernels import data, only
 
@@ -38,3 +38,21 @@ def test_places_have_steps_and_gates() -> None:
 def test_a_neutral_element_changes_nothing(op: Op, dtype: DType) -> None:
     one = const(dtype, 1)
     assert apply_op(one.alu(op, one), (1, neutral_element(op, one).arg)) == 1
+
+
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MAX], ids=str)
+def test_a_masked_term_changes_nothing_outside(op: Op) -> None:
+    x = UOp(Ops.VARIABLE, dtypes.int32, (), ("x", 0, 9))
+    seen, neutral = x < 5, neutral_element(op, x)
+    assert masked(seen.where(x, neutral), op) == (seen, x)
+    assert masked(seen.where(x, x.like(1)), op) == (None, seen.where(x, x.like(1)))
+    assert masked(x, op) == (None, x)
+
+
+def test_an_access_has_the_number_of_its_buffer() -> None:
+    for memory, slot in (
+        (UOp(Ops.PARAM, dtypes.float32, (), (3, 8)), 3),
+        (UOp(Ops.LOCAL, dtypes.float32, (), ("a", 8)), None),
+    ):
+        place = UOp(Ops.INDEX, dtypes.float32, (memory, index_const(0)))
+        assert slot_of(UOp(Ops.LOAD, dtypes.float32, (place,))) == slot

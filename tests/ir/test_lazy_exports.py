@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernmill.ir import LazyModule
 from tests.runtime.processes import run
 
 
@@ -70,3 +71,11 @@ import kernmill
 print(pickle.loads(pickle.dumps(kernmill.Tensor([1.0, 2.0]))).tolist(), "kernmill.nn" in sys.modules)
 """
     assert run(code, DEVICE="PYTHON")[0].strip() == "[1.0, 2.0] False"
+
+
+def test_a_module_comes_when_it_is_asked_for(package: str) -> None:
+    late = LazyModule(f"{package}.two")
+    assert f"{package}.two" not in sys.modules
+    assert (late.first, late.second, vars(late)["first"]) == (3, 4, 3)
+    with pytest.raises(AttributeError, match="third"):
+        _ = late.third
