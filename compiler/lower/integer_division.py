@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kernmill.ir import Ops, Rule, RuleSet, UOp, dtypes, node, simplify, var
+from kernmill.ir import Ops, Rule, RuleSet, UOp, dtypes, node, var
 
 from .split_float import copy_sign, fused, literal, magnitude
 
@@ -71,10 +71,13 @@ def pow_by_squaring(a: UOp, b: UOp) -> UOp | None:
     result, square = a.like(1), a
     bits = max(high, 0).bit_length()
     for i in range(bits):
-        result = (b & (1 << i)).ne(0).where(result * square, result)
+        if not b.is_const:
+            result = (b & (1 << i)).ne(0).where(result * square, result)
+        elif b.arg >> i & 1:
+            result = result * square
         square = square * square
     if low >= 0:
-        return simplify(result) if b.is_const else result
+        return result
     inverse = a.eq(-1).where((b & 1).eq(0).where(a.like(1), a), a.eq(1).where(a, a.like(0)))
     return (b < 0).where(inverse, result)
 

@@ -34,7 +34,6 @@ Tests: tests/compiler/optimize/test_actions.py.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -502,12 +501,11 @@ def _share(ast: UOp, args: tuple[str, ...]) -> Acted:
     ast, made = _cut("share")(ast, args)
     inner = find_loop(ast, made[args[0]])
     mark = "'" * _marks(ast, [str(n.arg[0]).rstrip("'") for n in before if n.op is Ops.RANGE])
-    numbers = itertools.count()
-
-    def folded(_: UOp, new: UOp) -> UOp:
-        return _folded(new, inner, f"share{next(numbers)}", mark) if inner in closed_ranges(new) else new
-
-    return simplify(rebuilt(ast, folded)), made
+    done: dict[UOp, UOp] = {}
+    for node in ast.toposort():
+        new = with_sources(node, tuple(done[s] for s in node.src))
+        done[node] = _folded(new, inner, f"share{len(done)}", mark) if inner in closed_ranges(new) else new
+    return simplify(done[ast]), made
 
 
 _AT_ONCE: Final = 16  # parts of a sum that one work-item folds
