@@ -36,12 +36,9 @@ def estimate(ast: UOp) -> Estimate:
             param = node.src[0].src[0]
             if param.op is Ops.PARAM:
                 touched[param] = max(touched.get(param, 0), min(times, int(param.arg[1])))
-        elif node.op.is_elementwise and not node.dtype.is_index:
-            flops += times if node.dtype.is_float else 0
-            steps += times * node.op.cost
-        elif node.op is Ops.REDUCE:
+        elif node.op is Ops.REDUCE or (node.op.is_elementwise and not node.dtype.is_index):
             times *= prod(iterations(loop) for loop in closed_ranges(node))
             flops += times if node.dtype.is_float else 0
-            steps += times
+            steps += times * node.op.cost
     bytes_moved = sum(count * param.dtype.size_bytes for param, count in touched.items())
     return Estimate(flops, bytes_moved, max(steps / _OPS_PER_NS, bytes_moved / _BYTES_PER_NS))

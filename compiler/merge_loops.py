@@ -27,12 +27,10 @@ def _neighbours(ast: UOp) -> list[tuple[UOp, UOp]]:
     chains = [tuple(output_loops(ast)), *(closed for node in ast.toposort() if (closed := closed_ranges(node)))]
     pairs = dict.fromkeys((a, b) for chain in chains for a, b in pairwise(chain))
     return [  # every node that ends one of them ends both, in this order
-        (a, b) for a, b in pairs if all(_follows(closed, a, b) for closed in chains[1:] if a in closed or b in closed)
+        (a, b)
+        for a, b in pairs
+        if all((a, b) in pairwise(closed) for closed in chains[1:] if a in closed or b in closed)
     ]
-
-
-def _follows(closed: tuple[UOp, ...], a: UOp, b: UOp) -> bool:
-    return a in closed and b in closed and closed.index(b) == closed.index(a) + 1
 
 
 def _mergeable(ast: UOp, a: UOp, b: UOp) -> bool:

@@ -93,8 +93,7 @@ def _dealt(node: UOp, group: int, number: int) -> UOp:
     item = make_range(f"item{number}", min(total, group), AxisKind.LOCAL)
     place, loops, rounds = item, [item], -(-total // group)
     if rounds > 1:
-        is_copy = effects[0].src[1].op is Ops.LOAD
-        kind = AxisKind.UNROLL if is_copy and rounds <= _COPIED else AxisKind.REDUCE
+        kind = AxisKind.UNROLL if _is_copy(node) and rounds <= _COPIED else AxisKind.REDUCE
         loops.append(make_range(f"round{number}", rounds, kind))
         place = loops[1] * group + item
     is_whole = rounds == 1 or total % group == 0

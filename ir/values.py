@@ -10,6 +10,8 @@ from .dtype import DType, dtypes, round_float
 
 __all__ = ["bits_of", "from_bits", "to_dtype"]
 
+_CODES = {16: "<e", 32: "<f", 64: "<d"}  # of floats, to `struct`
+
 
 def to_dtype(dtype: DType, value: Any) -> Any:
     """A Python number as the nearest value of the scalar dtype: ints wrap, floats round to nearest even."""
@@ -32,8 +34,7 @@ def bits_of(dtype: DType, value: Any) -> int:
     if dtype is dtypes.bfloat16:
         return int(struct.unpack("<I", struct.pack("<f", value))[0]) >> 16
     if dtype.is_float:
-        code = {16: "<e", 32: "<f", 64: "<d"}[dtype.bits]
-        return int.from_bytes(struct.pack(code, value), "little")
+        return int.from_bytes(struct.pack(_CODES[dtype.bits], value), "little")
     return int(value) & ((1 << max(8, dtype.bits)) - 1)
 
 
@@ -42,6 +43,5 @@ def from_bits(dtype: DType, bits: int) -> Any:
     if dtype is dtypes.bfloat16:
         return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
     if dtype.is_float:
-        code, width = {16: ("<e", 2), 32: ("<f", 4), 64: ("<d", 8)}[dtype.bits]
-        return struct.unpack(code, bits.to_bytes(width, "little"))[0]
+        return struct.unpack(_CODES[dtype.bits], bits.to_bytes(dtype.size_bytes, "little"))[0]
     return to_dtype(dtype, bits)

@@ -26,9 +26,7 @@ def rounder_name(dtype: DType) -> str:
     scalar = dtype.scalar
     if scalar.is_bool:
         return "boolean"
-    return {"bfloat16": "bf16"}.get(
-        scalar.name, scalar.name.replace("float", "f").replace("uint", "u").replace("int", "i")
-    )
+    return scalar.name.replace("float", "f").replace("uint", "u").replace("int", "i")
 
 
 class PythonRenderer(Renderer):
@@ -101,7 +99,7 @@ def _line(u: UOp, names: dict[UOp, str]) -> str:
     if u.dtype in (dtypes.int64, dtypes.index) and u.op in (Ops.ADD, Ops.MUL) and _is_index(u):
         names[u] = f"({names[u.src[0]]} {_INFIX[u.op]} {names[u.src[1]]})"
         return ""
-    names[u] = identifier(str(u.arg)) if u.op in (Ops.REG,) else f"v{len(names)}"
+    names[u] = identifier(str(u.arg)) if u.op is Ops.REG else f"v{len(names)}"
     return f"{names[u]} = {_expression(u, names)}"
 
 

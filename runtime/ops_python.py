@@ -6,6 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 from kernmill.ir import DType, InternalError, Ops, Target, bits_of, dtypes, from_bits, setting, to_dtype
@@ -25,13 +26,11 @@ class PythonDevice(Device):
     @cached_property
     def renderer(self) -> Renderer:
         """Python, scalars only; with TARGET=gpu in groups of work-items, with TARGET=amx for a matrix unit."""
-        if setting("TARGET") in ("gpu", "mma"):
-            units = MMA_UNITS if setting("TARGET") == "mma" else ()
-            return PythonRenderer(Target(f"python-{setting('TARGET')}", ops=PYTHON_OPS, group_items=256, units=units))
-        if setting("TARGET") == "amx":
-            units = tuple(unit for several in AMX_UNITS.values() for unit in several)
-            return PythonRenderer(Target(name="python-amx", ops=PYTHON_OPS, units=units))
-        return PythonRenderer(Target(name="python", ops=PYTHON_OPS))
+        shape = str(setting("TARGET"))
+        units = {"mma": MMA_UNITS, "amx": tuple(chain(*AMX_UNITS.values()))}.get(shape, ())
+        name = f"python-{shape}" if shape in ("gpu", "mma", "amx") else "python"
+        items = 256 if shape in ("gpu", "mma") else 0
+        return PythonRenderer(Target(name, ops=PYTHON_OPS, group_items=items, units=units))
 
     def compile(self, name: str, source: str) -> bytes:
         """The text itself."""
