@@ -26,11 +26,8 @@ def merge_loops(ast: UOp) -> UOp:
 def _neighbours(ast: UOp) -> list[tuple[UOp, UOp]]:
     chains = [tuple(output_loops(ast)), *(closed for node in ast.toposort() if (closed := closed_ranges(node)))]
     pairs = dict.fromkeys((a, b) for chain in chains for a, b in pairwise(chain))
-    return [  # every node that ends one of them ends both, in this order
-        (a, b)
-        for a, b in pairs
-        if all((a, b) in pairwise(closed) for closed in chains[1:] if a in closed or b in closed)
-    ]
+    # every node that ends one of them ends both, in this order
+    return [(a, b) for a, b in pairs if all((a, b) in pairwise(c) for c in chains[1:] if a in c or b in c)]
 
 
 def _mergeable(ast: UOp, a: UOp, b: UOp) -> bool:
