@@ -11,26 +11,21 @@ from .errors import InternalError
 from .pattern import RuleSet
 from .uop import MISSING, UOp, current_origin, with_sources
 
-__all__ = ["rewrite", "rewrite_with"]
+__all__ = ["rewrite"]
 
 _DEEPEST = 5000  # replacements of replacements of ...; a set of rules that rests needs a few
 _LAST_STEPS = 100  # those before the limit whose rules are named in the report
 
 
-def rewrite(root: UOp, rules: RuleSet) -> UOp:
+def rewrite(root: UOp, rules: RuleSet, *, on_nodes: bool = False) -> UOp:
     """`root` with the rules applied everywhere, to a fixed point.
+
+    One rule set, the laws, keeps its results on the nodes (`on_nodes`), for other graphs; they die with the nodes.
 
     Raises:
         InternalError: the rules do not come to rest on this graph.
     """
-    return rewrite_with(root, rules, {})
-
-
-def rewrite_with(root: UOp, rules: RuleSet, memo: dict[UOp, UOp], *, on_nodes: bool = False) -> UOp:
-    """As `rewrite`, with a memory that may be kept over several graphs.
-
-    One rule set, the laws, keeps its results on the nodes instead (`on_nodes`), so that they die with them.
-    """
+    memo: dict[UOp, UOp] = {}
     waiting = 0  # nodes that wait for their replacement to be rewritten; without end for rules that do not rest
     became: dict[UOp, UOp] = {}  # what a rule made of a node, while that is rewritten itself
     busy: list[int] = []

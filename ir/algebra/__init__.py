@@ -3,7 +3,7 @@
 `simplify` applies all of them; its results are remembered on the nodes.
 """
 
-from ..rewrite import rewrite_with
+from ..rewrite import rewrite
 from ..uop import MISSING, UOp
 from .divmod import DIVMOD
 from .generic import GENERIC
@@ -20,4 +20,4 @@ def simplify(root: UOp) -> UOp:
     """The same value, by the laws of this folder."""
     if root._simple is not MISSING:
         return root._simple or root
-    return rewrite_with(root, ALGEBRA, {}, on_nodes=True)
+    return rewrite(root, ALGEBRA, on_nodes=True)

@@ -15,7 +15,6 @@ from kernmill.ir import (
     dtypes,
     node,
     rewrite,
-    rewrite_with,
     simplify,
     var,
 )
@@ -49,13 +48,13 @@ def test_a_shared_node_is_rewritten_once() -> None:
     assert seen == [shared]
 
 
-def test_a_memory_serves_several_graphs() -> None:
+def test_results_on_nodes_serve_several_graphs() -> None:
     rule = Rule("add_zero", x + 0, x)
-    rules, memo = RuleSet("strip", [rule]), dict[UOp, UOp]()
-    assert rewrite_with((A + 0) * 2, rules, memo) is A * 2
-    assert rewrite_with((A + 0) * 3, rules, memo) is A * 3
+    rules, own = RuleSet("strip", [rule]), UOp(Ops.VARIABLE, dtypes.int32, (), ("on nodes", 0, 9))
+    shared = own + 0
+    assert rewrite(shared * 2, rules, on_nodes=True) is own * 2
+    assert rewrite(shared * 3, rules, on_nodes=True) is own * 3
     assert rule.fired == 1
-    assert memo[A + 0] is A
 
 
 def test_deep_graphs_do_not_recurse() -> None:
