@@ -265,7 +265,8 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
         return False
     if rows * length > _elements(node.shape):
         return False
-    if facts[node].is_tiled and _elements(node.shape) < _KEPT_GAIN * facts[node].data:
+    is_operand = any(_evaluations(use, kernel) >= _TILED * _elements(node.shape) for use in uses)
+    if not _is_worth_a_row(node, facts[node], kernel, is_operand):
         return False
     number = kernel.kept_count
     kernel.kept_count += 1
@@ -277,6 +278,17 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
         index[axis] = loop
     fusion.kept[node] = Kept(Use(first.kernel, tuple(index), TRUE), loops, axes, around)
     return True
+
+
+def _is_worth_a_row(node: UOp, fact: _Facts, kernel: KernelRoot, is_operand: bool) -> bool:
+    """Whether it pays to keep a node: a product that makes it, or reads it, has no register tile there. That is worth it
+    where far more would be stored than is read and written besides, and a product reads the row that another one made.
+    And what is far less than it is made of is stored in no time, by a kernel of its own loops."""
+    size = _elements(node.shape)
+    if fact.is_tiled:
+        is_operand |= bool(kernel.kept_loops)
+        return is_operand and size >= _KEPT_GAIN * max(fact.data, _elements(kernel.node.shape))
+    return size * (1 if is_operand else _KEPT_GAIN) >= fact.data * (_KEPT_GAIN if is_operand else 1)
 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
