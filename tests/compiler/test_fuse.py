@@ -120,8 +120,9 @@ def test_more_kernels(name: str) -> None:
 
 @pytest.mark.parametrize("width", [2, 16])
 def test_attention_is_one_kernel_where_scores_outgrow_its_data(width: int) -> None:
-    assert len(names(attention(*(data(slot, 64, width) for slot in range(3))))) == 1
-    assert len(names(attention(*(data(slot, 64, 32) for slot in range(3))))) > 1
+    narrow, wide = (tuple(data(slot, 64, size) for slot in range(3)) for size in (width, 32))
+    assert len(names(attention(narrow[0], narrow[1], narrow[2]))) == 1
+    assert len(names(attention(wide[0], wide[1], wide[2]))) > 1
 
 
 def test_the_mean_of_everything_is_found_first() -> None:
