@@ -201,19 +201,16 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
         return False
     if not fact.reads and fact.cost <= _CHEAP:  # made of nothing that is in memory: places and constants
         return False
-    if fact.is_heavy and node.op.is_elementwise and _rests_on_stored(node, facts, fusion):
-        return any(
-            _evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses
-        )
-    if node.op is Ops.REDUCE or (fact.is_heavy and node.op.is_elementwise):
-        return len(uses) > 1 or not _melts(node, uses[0], fact, fusion)
-    if fact.cost == 0:
-        return False
-    kernels = {use.kernel for use in uses}
-    if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _pairs(uses))):
-        return True
-    if len(kernels) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
-        return True
+    is_heavy = fact.is_heavy and node.op.is_elementwise
+    if not (is_heavy and _rests_on_stored(node, facts, fusion)):
+        if node.op is Ops.REDUCE or is_heavy:
+            return len(uses) > 1 or not _melts(node, uses[0], fact, fusion)
+        if fact.cost == 0:
+            return False
+        if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _pairs(uses))):
+            return True
+        if len({use.kernel for use in uses}) > 1 and (fact.cost > _CHEAP or fact.reads > 2):
+            return True
     return any(_evaluations(use, fusion.roots[use.kernel]) >= _REUSE * max(1, _elements(node.shape)) for use in uses)
 
 
@@ -237,20 +234,17 @@ def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
 
 def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Dear, and computed several times for each element if nothing is done about it."""
-    if not (node.op.is_elementwise and facts[node].cost > _CHEAP) or _is_unpacked(uses, facts[node], fusion):
-        return False
-    times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses)
-    return times >= 2 * max(1, _elements(node.shape))
+    is_dear = node.op.is_elementwise and facts[node].cost > _CHEAP and not _is_unpacked(uses, facts[node], fusion)
+    times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses) if is_dear else 0
+    return is_dear and times >= 2 * max(1, _elements(node.shape))
 
 
 def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Keep the node in its only kernel, if its rows there are many, short, and each computed once."""
     first = uses[0]
     kernel = fusion.roots[first.kernel]
-    if not facts[node].depth:  # made of data alone: a kernel of its own is as good, and shorter
-        return False
-    if any(use.kernel != first.kernel or use.gate is not TRUE for use in uses):
-        return False
+    if not facts[node].depth or any(use.kernel != first.kernel or use.gate is not TRUE for use in uses):
+        return False  # made of data alone: a kernel of its own is as good, and shorter
     axes = tuple(
         axis
         for axis, place in enumerate(first.place)
@@ -258,16 +252,12 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
     )
     fixed = tuple(i for axis, i in enumerate(first.place) if axis not in axes)
     around = _path(Use(first.kernel, fixed, TRUE), kernel)
-    sizes = [node.shape[axis] for axis in axes]
-    length = _elements(tuple(sizes))
-    rows = _product(around)
-    if not axes or len(axes) == len(node.shape) or rows < _FEW_ROWS or not 2 <= length <= _MOST_KEPT:
+    sizes = tuple(node.shape[axis] for axis in axes)
+    length, rows, number = _elements(sizes), _product(around), kernel.kept_count
+    if not 0 < len(axes) < len(node.shape) or rows < _FEW_ROWS or not 2 <= length <= _MOST_KEPT:
         return False
-    if rows * length > _elements(node.shape):
+    if rows * length > _elements(node.shape) or not _is_worth_a_row(node, uses, facts[node], kernel):
         return False
-    if facts[node].is_tiled and _elements(node.shape) < _KEPT_GAIN * facts[node].data:
-        return False
-    number = kernel.kept_count
     kernel.kept_count += 1
     loops = tuple(make_range(f"t{number}_{n}", size, AxisKind.REDUCE) for n, size in enumerate(sizes))
     kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
@@ -277,6 +267,18 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
         index[axis] = loop
     fusion.kept[node] = Kept(Use(first.kernel, tuple(index), TRUE), loops, axes, around)
     return True
+
+
+def _is_worth_a_row(node: UOp, uses: list[Use], fact: _Facts, kernel: KernelRoot) -> bool:
+    """Whether keeping a node pays for the register tiles of products that make or read it: one reads what another one
+    made, and far more would be stored than is read and written besides. What is far less than it is made of is stored
+    in no time, and then each of both kernels has the loops that suit it."""
+    size, times = _elements(node.shape), max(_evaluations(use, kernel) for use in uses)
+    if fact.is_tiled and times <= size and not kernel.kept_loops:
+        return False
+    if fact.is_tiled or times >= _TILED * size:
+        return size >= _KEPT_GAIN * max(fact.data, _elements(kernel.node.shape))
+    return size * _KEPT_GAIN >= fact.data
 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
@@ -291,8 +293,6 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
             inner = (anchor, *(n for n in between if n is not node))
             if any(reader not in between for n in inner for reader in fusion.readers[n]):
                 return sum(n.op.cost for n in between if n.op.is_elementwise) <= 2 * _CHEAP
-            if anchor.op is Ops.REDUCE:
-                return False
         latest = max(below, key=fusion.position.__getitem__)
         if latest.op is Ops.REDUCE:
             return False

@@ -95,6 +95,17 @@ MORE = {
     "matmul, then the sum of all": (total(matmul(A, B), 0, 1), 2),
     "convolution, then sums over places": (
         total(convolution(data(0, 2, 8, 10, 10), data(1, 16, 8, 3, 3)), 2, 3), 2),
+    "matmul whose result outgrows its data, then row maxima": (
+        reduce_axes(matmul(data(0, 64, 16), data(1, 16, 64)) * 2.0, Ops.MAX, (1,)), 2),
+    "weights of attention, masked": (
+        elementwise(Ops.MUL, softmax(matmul(data(0, 64, 4), data(1, 4, 64))), data(2, 64, 64)), 2),
+    "mean, then matmul": (
+        matmul(reshape(total(data(0, 16, 64, 32), 1) * (1 / 64), (16, 32)), data(1, 32, 64)), 2),
+    "maxima, then their sum": (total(reduce_axes(data(0, 16, 64, 128), Ops.MAX, (1,)), 2), 2),
+    "layer norm, then matmul": (matmul(layer_norm(data(0, 32, 64)), data(1, 64, 48)), 2),
+    "pooling, then matmul": (matmul(reshape(pooled(data(0, 8, 4, 8, 8)), (8, 64)), data(1, 64, 32)), 2),
+    "attention of normalized keys": (
+        attention(layer_norm(data(0, 64, 16)), layer_norm(data(1, 64, 16)), data(2, 64, 16)), 3),
     "column sums, used by every row": (elementwise(Ops.SUB, data(0, 512, 512), total(data(0, 512, 512), 0)), 2),
     "convolution, then pooling": (pooled(relu(convolution(data(0, 2, 3, 10, 10), data(1, 4, 3, 3, 3)))), 2),
     "a value stored on purpose": (permute(UOp(Ops.CONTIGUOUS, F32, (X + 1.0,)), (1, 0)) * 2.0, 2),
@@ -105,6 +116,13 @@ MORE = {
 def test_more_kernels(name: str) -> None:
     root, count = MORE[name]
     assert len(names(root)) == count
+
+
+@pytest.mark.parametrize("width", [2, 16])
+def test_attention_is_one_kernel_where_scores_outgrow_its_data(width: int) -> None:
+    narrow, wide = (tuple(data(slot, 64, size) for slot in range(3)) for size in (width, 32))
+    assert len(names(attention(narrow[0], narrow[1], narrow[2]))) == 1
+    assert len(names(attention(wide[0], wide[1], wide[2]))) > 1
 
 
 def test_the_mean_of_everything_is_found_first() -> None:
