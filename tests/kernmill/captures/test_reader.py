@@ -93,7 +93,7 @@ def test_what_is_found() -> None:
 def test_settings_and_modes_count() -> None:
     read = make_reader((X,), {})
     assert read is not None
-    for block in (no_grad(), train(), Context(THREADS=1)):
+    for block in (no_grad(), train(False), Context(THREADS=1)):
         with block:
             assert read((X,), {}) is None
     assert read((X,), {}) is not None
@@ -133,7 +133,7 @@ def test_calls_of_every_look_in_turn() -> None:
     for _ in range(4):
         for look in looks:
             agree(step, plain, *look)
-        with train():
+        with train(False):
             agree(step, plain, *looks[0])
         with Context(DEVICE="PYTHON"):
             agree(step, plain, real(1, 2), real(3, 4), 2)
