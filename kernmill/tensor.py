@@ -307,6 +307,11 @@ class Conversions(Casting):
         shape = f", shape={self.shape}" if 0 in self.shape and self.ndim > 1 else ""
         return f"Tensor({text}{shape}, dtype={self.dtype.name}{grad})"
 
+    def _set_data(self, _value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'data'. Write x.assign(values).")
+
+    data = property(None, _set_data)  # it would be an attribute like any other, and the tensor stay as it is
+
     # --- leaves
     def _is_leaf(self) -> bool:
         owner = _leaves.get(self.uop)
@@ -317,7 +322,13 @@ class Conversions(Casting):
 
         Raises:
             DTypeError: the dtype is not a float.
+            GradientError: it was computed from such leaves, which would not stop that.
         """
+        if not requires_grad and self.requires_grad and not self._is_leaf():
+            raise GradientError(
+                "requires_grad: this tensor was computed from one with requires_grad, and leads to its gradient. Write "
+                "x.detach(), or compute it in no_grad()."
+            )
         if requires_grad and not self.dtype.is_float:
             raise DTypeError(f"requires_grad: a {self.dtype.name} tensor has no gradient. Use a float dtype.")
         if requires_grad and not self.requires_grad:

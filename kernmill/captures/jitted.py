@@ -377,7 +377,7 @@ def _random_states(walk: Walk) -> dict[str, bytes]:
 
 def _without_history(tensor: Lazy) -> None:
     if tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf():
-        tensor.requires_grad = False
+        tensor._requires_grad = False
         refresh([tensor])
 
 

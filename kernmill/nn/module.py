@@ -76,6 +76,10 @@ class Module:
         but in a block `with train(False):`."""
         return is_training() if self._mode is None else self._mode
 
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self._mode = mode
+
     def train(self, mode: bool = True) -> Self:
         """From now on behave as in training: dropout drops, batch norm measures its batch."""
         for module in self.modules():

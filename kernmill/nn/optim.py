@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import DType, GradientError, SettingError, UOp, dtypes
+from kernmill.ir import DType, GradientError, SettingError, UOp, dtypes, show_shape
 
 from ..arguments import with_sentences
 from ..lazy import no_grad, tracked_tensors
-from ..methods.other_names import optimizer_instead_of
+from ..methods.other_names import attribute_instead_of, optimizer_instead_of
 from ..tensor import Tensor
 from .module import give_values, pending_updates
 
@@ -29,9 +29,10 @@ class Group:
 
     def __init__(self, name: str, parameters: list[Tensor], lr: float | Tensor, weight_decay: float | None = None):
         self._name = name
+        self._is_shared = False  # the tensor of the rate, with other groups
         if not isinstance(lr, Tensor):
             _at_least_zero(name, lr=lr)
-        self._lr = lr if isinstance(lr, Tensor) else Tensor([float(lr)], dtypes.float32).reshape(())
+        self._lr = _rate(name, lr) if isinstance(lr, Tensor) else Tensor([float(lr)], dtypes.float32).reshape(())
         if weight_decay is not None:
             _at_least_zero(name, weight_decay=weight_decay)
         self.parameters, self.weight_decay = parameters, weight_decay
@@ -43,11 +44,14 @@ class Group:
 
     @lr.setter
     def lr(self, value: float | Tensor) -> None:
-        if not isinstance(value, Tensor):
-            _at_least_zero(self._name, lr=value)
-            # in memory: a number would be a part of the kernel, and each rate another kernel
-            value = Tensor([float(value)], self._lr.dtype, self._lr.device).reshape(self._lr.shape)
-        self._lr.assign(value).realize()
+        if self._is_shared:
+            self._lr, self._is_shared = self._lr.clone().realize(), False
+        if isinstance(value, Tensor):
+            self._lr.assign(_rate(self._name, value).reshape(self._lr.shape)).realize()
+            return
+        _at_least_zero(self._name, lr=value)
+        # in memory: a number would be a part of the kernel, and each rate another kernel
+        self._lr.replace(Tensor([float(value)], self._lr.dtype, self._lr.device).reshape(self._lr.shape))
 
 
 class Optimizer:
@@ -87,6 +91,14 @@ class Optimizer:
             )
         return self.groups[0]
 
+    if not TYPE_CHECKING:  # to a checker it would be every name that there could be
+
+        def __getattr__(self, name: str) -> Any:
+            """No such attribute: what is written here for one of another library's optimizers."""
+            text, hint = f"{type(self).__name__!r} object has no attribute {name!r}", attribute_instead_of(name)
+            raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
+
+    @with_sentences
     def zero_grad(self) -> None:
         """Forget the gradients, so that backward() starts anew."""
         for parameter in self.parameters:
@@ -387,6 +399,17 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     return norm
 
 
+def _rate(name: str, lr: Tensor) -> Tensor:
+    """A rate that is a tensor.
+
+    Raises:
+        SettingError: it has not one element.
+    """
+    if lr.numel() != 1:
+        raise SettingError(f"{name}: lr has shape {show_shape(lr.uop.shape)}. Give one number, or make a group for each rate.")
+    return lr
+
+
 def _numbered(**lists: Sequence[Tensor]) -> dict[str, Tensor]:
     """`name.0`, `name.1`, ...: one for each parameter."""
     return {f"{name}.{i}": tensor for name, tensors in lists.items() for i, tensor in enumerate(tensors)}
@@ -423,6 +446,8 @@ def _groups(name: str, parameters: Parameters, lr: float | Tensor) -> list[Group
         own = group.get("lr", lr), group.get("weight_decay")
         tensors = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         groups.append(Group(f"{name}: group {i}", tensors, *own))
+    for group in groups:
+        group._is_shared = [other.lr is group.lr for other in groups].count(True) > 1
     return groups
 
 
