@@ -68,6 +68,7 @@ class Optimizer:
         self.groups = _groups(name, parameters, lr)
         self.parameters = _checked(name, [p for group in self.groups for p in group.parameters])
         self._group = [group for group in self.groups for _ in group.parameters]  # of each parameter
+        self._once: dict[Any, Any] = {}  # during a step: what several parameters need of it
         self.parameters[0].realize(*self.parameters[1:], *self._rates().values())
 
     @property
@@ -122,15 +123,19 @@ class Optimizer:
         roots = {id(root): root for i in moving for ref in self.parameters[i]._roots if (root := ref()) is not None}
         grads = [grad for i in moving if (grad := self.parameters[i].grad) is not None]
         along = _on_the_way(self.parameters, [*roots.values(), *grads])
+        self._once.clear()
         with no_grad():
             changed = self._before()
             for i, grad in zip(moving, grads, strict=True):
                 changed += self._move(i, self.parameters[i], grad.detach())
+        self._once.clear()
         for parameter in self.parameters:
             parameter._roots = ()
         moved = [self.parameters[i] for i in moving]
         everything = [*changed, *moved, *grads, *pending_updates(), *along, *roots.values(), *also]
         everything[0].realize(*everything[1:])
+        for root in roots.values():
+            root._let_go()
 
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes besides the parameters."""
@@ -266,20 +271,31 @@ class Adam(Optimizer):
         return list(self.steps.values())
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
-        now, lr = parameter.detach(), self._rate(i)
+        now = parameter.detach()
         if self.is_decoupled:
-            now = now * (1 - lr * self._decay(i)) if self._decay(i) else now
+            now = now * (1 - self._rate(i) * self._decay(i)) if self._decay(i) else now
         else:
             grad = _decayed(grad, now, self._decay(i))
         first, second = self.betas
         self.mean[i].assign(self.mean[i].detach() * first + grad * (1 - first))
         self.square[i].assign(self.square[i].detach() * second + grad * grad * (1 - second))
         mean, square = self.mean[i].detach(), self.square[i].detach()  # where they were put: one kernel each, no copy
-        steps = self.steps[parameter.device].reshape(()).float()
-        rate = lr / _one_minus_power(first, steps).cast(parameter.dtype)
-        root = _one_minus_power(second, steps).rsqrt().cast(parameter.dtype)  # once, and no division for each element
+        rate, root = self._corrected(i)
         parameter.assign(now - rate * (mean / (square.sqrt() * root + self.eps)))
         return [self.mean[i], self.square[i]]
+
+    def _corrected(self, i: int) -> tuple[Tensor, Tensor]:
+        """The rate divided by the first correction, and the root of the second's inverse: no division for each element,
+        and made once for all parameters of a group, dtype and device."""
+        parameter = self.parameters[i]
+        key = id(self._group[i]), parameter.dtype, parameter.device
+        if key not in self._once:
+            first, second = self.betas
+            steps = self.steps[parameter.device].reshape(()).float()
+            rate = self._rate(i) / _one_minus_power(first, steps).cast(parameter.dtype)
+            self._once[key] = rate, _one_minus_power(second, steps).rsqrt().cast(parameter.dtype)
+        found: tuple[Tensor, Tensor] = self._once[key]
+        return found
 
 
 class AdamW(Adam):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import DTypeError, FormatError, Tensor, dtypes, jit, nn
+from kernmill import DTypeError, FormatError, GradientError, Tensor, dtypes, jit, nn
+from kernmill.captures.tensor_memory import buffer_of
 from kernmill.ir import DType
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import values
@@ -541,3 +544,24 @@ def test_a_captured_step_that_sets_the_rate_to_a_number_keeps_doing_so() -> None
         step()
         assert optimizer.lr.item() == 0.25
         np.testing.assert_allclose(weight.numpy(), [-0.25 * (i + 1)] * 2)
+
+
+def test_a_kept_loss_keeps_its_value_and_not_its_batch() -> None:
+    """Named regression: `losses.append(loss)` kept every batch, and all that was computed from it."""
+    weight, losses, batches = Tensor(values(3, 1), requires_grad=True), [], []
+    optimizer = nn.optim.SGD([weight], lr=0.1)
+    for i in range(3):
+        x = Tensor(values(4, 3, seed=i))
+        optimizer.zero_grad()
+        loss = (x @ weight).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+        batches.append(weakref.ref(buffer_of(x)))
+    del x
+    optimizer.zero_grad()
+    gc.collect()
+    assert [batch() for batch in batches] == [None] * 3
+    assert losses[0].item() == pytest.approx(float(((values(4, 3, seed=0) @ values(3, 1)) ** 2).mean()), rel=1e-5)
+    with pytest.raises(GradientError, match="an optimizer has made the step of this loss"):
+        losses[0].backward()
