@@ -74,8 +74,8 @@ def no_grad() -> Generator[None]:
 
 @contextlib.contextmanager
 def train(mode: bool = True) -> Generator[None]:
-    """In this block layers that were told neither by `train()` nor by `eval()` train: dropout drops, batch norm measures
-    its batch. That is so outside of blocks as well; in `with train(False):` they behave as in use."""
+    """In this block layers that were told neither by `train()` nor by `eval()` train: dropout drops, batch norm
+    measures its batch. That is so outside of blocks as well; in `with train(False):` they behave as in use."""
     token = _training.set(mode)
     try:
         yield

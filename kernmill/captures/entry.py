@@ -253,15 +253,15 @@ class Entry:
         if now != self._known_at:
             uops = [ref() for ref in self._uops]
             if not all(map(is_, map(_uop_of, self._state), uops)):
-                moved = [place for place, (t, uop) in enumerate(zip(self._state, uops, strict=True)) if t.uop is not uop]
+                moved = [place for place, t in enumerate(self._state) if t.uop is not uops[place]]
                 if not all(map(self._follow, moved)):
                     return False
             self._known_at = now
         return True
 
     def _follow(self, place: int) -> bool:
-        """Take note of other memory of one tensor of the state that is only read, as a rate is that somebody sets before
-        each step; all else stays as it is known. False: this is no such tensor, or the next call looks everything up."""
+        """Take note of other memory of one tensor of the state that is only read, as of a rate that is set before each
+        step; all else stays as it is known. False: this is no such tensor, or all is to be looked up."""
         tensor = self._state[place]
         slot, is_alone = self._slot_of.get(place + self.count, (None, False))
         if slot is None or not is_alone or not self.is_bound or self.sources[slot].is_written:

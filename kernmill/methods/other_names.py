@@ -42,7 +42,8 @@ _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "searchsorted": "np.searchsorted(x, y)", "argwhere": "np.argwhere(x)",
     "inverse": "np.linalg.inv(x)", "inv": "np.linalg.inv(x)", "svd": "np.linalg.svd(x)", "det": "np.linalg.det(x)",
     "values": "x, and for the places x.argmax(axis)", "indices": "x.argmax(axis)", "qr": "np.linalg.qr(x)",
-    "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)", "block_until_ready": "x.realize()", "at": "x[index] = y",
+    "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)", "block_until_ready": "x.realize()",
+    "at": "x[index] = y",
     "new_zeros": "Tensor.zeros(*shape)", "new_ones": "Tensor.ones(*shape)", "new_tensor": "Tensor(values)",
 }  # fmt: skip
 
@@ -83,7 +84,8 @@ _MODULE: dict[str, str] = {
 
 _OPTIMIZERS: dict[str, str] = {
     **dict.fromkeys(
-        ("lr_scheduler", "LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR", "OneCycleLR"),
+        ("lr_scheduler", "LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR",
+         "OneCycleLR"),
         "optimizer.lr = .. before a step; docs/how-to/from-pytorch.md has the usual schedules",
     ), "clip_grad_norm_": "nn.optim.clip_grad_norm",
     "clip_grad_value_": "p.grad = p.grad.clamp(-most, most) for each p",
@@ -101,7 +103,8 @@ _FRONT: dict[str, str] = {
     "grad": "loss.gradient(x)", "array": "Tensor(values)", "as_tensor": "Tensor(values)", "concatenate": "cat",
     "concat": "cat", "nan": "math.nan", "inf": "math.inf", "newaxis": "None", "optim": "nn.optim",
     "inference_mode": "no_grad()", "device": "with Context(DEVICE=..)", "set_grad_enabled": "no_grad()",
-    "DataLoader": "a loop: for i in range(0, len(images), 64): Tensor(images[i : i + 64])", "utils": "a loop over arrays",
+    "DataLoader": "a loop: for i in range(0, len(images), 64): Tensor(images[i : i + 64])",
+    "utils": "a loop over arrays",
     "autocast": "dtype=dtypes.bfloat16 where layers are made, or x.bfloat16()", "amp": "x.bfloat16()",
     "cuda": "with Context(DEVICE='CL')", "seed": "manual_seed(1)", "random": "manual_seed(1), Tensor.rand(..)",
     "PRNGKey": "manual_seed(1)", "value_and_grad": "loss.gradient(x)", "functional": "the methods of Tensor",

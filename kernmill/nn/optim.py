@@ -422,7 +422,9 @@ def _rate(name: str, lr: Tensor) -> Tensor:
         SettingError: it has not one element.
     """
     if lr.numel() != 1:
-        raise SettingError(f"{name}: lr has shape {show_shape(lr.uop.shape)}. Give one number, or make a group for each rate.")
+        raise SettingError(
+            f"{name}: lr has shape {show_shape(lr.uop.shape)}. Give one number, or make a group for each rate."
+        )
     return lr
 
 

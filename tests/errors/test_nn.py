@@ -63,8 +63,6 @@ CASES: dict[str, Case] = {
     "frozen result": (lambda: (leaf(2) * 2).requires_grad_(False), GradientError,
                       "requires_grad: this tensor was computed from one with requires_grad, and leads to its gradient. "
                       "Write x.detach(), or compute it in no_grad()."),
-    "data": (lambda: setattr(leaf(2), "data", leaf(2)), AttributeError,
-             "'Tensor' object has no attribute 'data'. Write x.assign(values)."),
     "dropout": (lambda: nn.Dropout(2), SettingError, "Dropout: p=2 is no probability. Give a number from 0 to 1."),
     "missing": (lambda: nn.Linear(2, 1).load_state_dict({"weight": np.ones((1, 3)), "other": np.ones(1)}), FormatError,
                 "load_state_dict: Linear: missing bias; unexpected other; weight has shape (1, 3), the module (1, 2). "

@@ -79,3 +79,10 @@ def test_what_is_written_here_is_here() -> None:
         for name in re.findall(r"(?<!\w)nn\.(\w+)", text):
             assert hasattr(nn, name), text
     assert dtypes.uint8
+
+
+def test_data_is_no_attribute_that_can_be_set() -> None:
+    """Named regression: `p.data = q` left the tensor as it was, without a word."""
+    x: Any = Tensor([1.0])
+    with pytest.raises(AttributeError, match=r"no attribute 'data'. Write x.assign\(values\)"):
+        x.data = X

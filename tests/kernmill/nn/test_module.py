@@ -42,12 +42,14 @@ def test_training_is_said_by_the_module_or_by_the_block() -> None:
 
 def test_a_new_module_trains_as_in_pytorch() -> None:
     """Named regression: dropout and batch norms of a ported loop did nothing, without a word."""
-    layers = nn.Sequential(nn.Linear(3, 2000), nn.BatchNorm(2000), nn.Dropout(0.5))
+    norm = nn.BatchNorm(2000)
+    layers = nn.Sequential(nn.Linear(3, 2000), norm, nn.Dropout(0.5))
+    assert norm.running_mean is not None
     assert [module.training for module in layers.modules()] == [True] * 4
-    before = layers[1].running_mean.numpy()
+    before = norm.running_mean.numpy()
     x = Tensor(np.arange(12, dtype=np.float32).reshape(4, 3))
     assert 0.4 < float((layers(x) == 0).float().mean()) < 0.6
-    assert (layers[1].running_mean.numpy() != before).any()
+    assert (norm.running_mean.numpy() != before).any()
 
 
 def test_state_goes_from_one_module_to_another() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import math
+import re
+import textwrap
 import weakref
 from pathlib import Path
 from typing import Any
@@ -565,3 +568,27 @@ def test_a_kept_loss_keeps_its_value_and_not_its_batch() -> None:
     assert losses[0].item() == pytest.approx(float(((values(4, 3, seed=0) @ values(3, 1)) ** 2).mean()), rel=1e-5)
     with pytest.raises(GradientError, match="an optimizer has made the step of this loss"):
         losses[0].backward()
+
+
+def test_the_schedules_of_the_how_to_are_pytorchs() -> None:
+    lr, n, most, steps = 0.1, 50, 0.1, 50
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "from-pytorch.md").read_text("utf-8")
+    functions = text[text.index("    def between") : text.index("`ReduceLROnPlateau`")]
+    scope: dict[str, Any] = {"math": math, "lr": lr, "n": n, "most": most, "steps": steps}
+    exec(textwrap.dedent(functions), scope)
+    rows = re.findall(r"^\| `(\w+)\((optimizer, .*?)\)` \| `(.*)` \|$", text, re.M)
+    assert len(rows) == 6
+    for name, arguments, expression in rows:
+        other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
+        values_of = {
+            **scope,
+            "optimizer": other,
+            "f": lambda i: 1 / (1 + i),
+            "make": getattr(torch.optim.lr_scheduler, name),
+        }
+        schedule = eval(f"make({arguments})", values_of)
+        for i in range(n):
+            assert eval(expression, {**values_of, "i": i}) == pytest.approx(other.param_groups[0]["lr"], rel=1e-5), name
+            other.step()
+            if i < n - 1:
+                schedule.step()
