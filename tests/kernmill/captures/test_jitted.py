@@ -449,26 +449,6 @@ def test_changes_at_every_call_are_answered_right_and_warned_about(caplog: pytes
     assert "Make it a Tensor" in caplog.text
 
 
-def test_an_argument_that_is_another_number_each_time_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """Named regression: each value captured anew without a word, up to the 17th."""
-    work = jit(lambda x, beta, flag=True, *, power=2: x * beta + power)
-    with caplog.at_level(logging.WARNING):
-        for i in range(5):
-            np.testing.assert_array_equal(work(tensor(3), 0.5).numpy(), numbers(3) * 0.5 + 2)
-            work(tensor(3), float(i % 2), i % 2 == 0)
-        assert caplog.records == []
-        for i in range(9):
-            np.testing.assert_array_equal(work(tensor(3), float(i)).numpy(), numbers(3) * i + 2)
-    assert [r.message.partition("was captured")[2] for r in caplog.records] == [
-        " for 4 values of the argument 'beta', now 2.0. Give it as a tensor, Tensor(beta); each capture costs as much "
-        "as many replays."
-    ]
-    with caplog.at_level(logging.WARNING):
-        for i in range(5):
-            work(tensor(4), 1.0, power=i)
-    assert "Tensor(power), or as Variable(..).bind(..) where it is a size" in caplog.records[-1].message
-
-
 def test_changes_in_place_of_large_values_are_noticed(caplog: pytest.LogCaptureFixture) -> None:
     array, many = np.zeros(1 << 18, np.float32), list(range(4096))
     work = jit(lambda x: x + Tensor(array.copy()).sum() + many[-1])
