@@ -32,6 +32,8 @@ _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError
 _WORDS = {AnyTensor: "a Tensor", int: "a whole number", float: "a number", str: "a text", bool: "True or False",
           os.PathLike: "a path", Mapping: "a dict", NoneType: "None"}  # fmt: skip
 _OTHER_WORDS = {"keepdims": "keepdim", "unbiased": "correction", "ddof": "correction", "size": "shape"}
+_NOT_HERE = {"retain_graph": "Leave it out: it is always so", "set_to_none": "Leave it out: it is always so",
+             "create_graph": "Write loss.gradient(x), whose results have gradients"}  # fmt: skip
 _SEVERAL = {int: "several whole numbers", float: "several numbers", AnyTensor: "several tensors"}
 
 
@@ -97,6 +99,8 @@ def misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
             return DTypeError(f"{call}: there is no {word}=. Write {own}=.")
         if own == "axis" and "axes" in signature.parameters:
             return DTypeError(f"{call}: there is no {word}=. Give the axes alone.")
+        if word in _NOT_HERE:
+            return DTypeError(f"{call}: there is no {word}=. {_NOT_HERE[word]}.")
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 __all__ = ["Lazy", "device_name", "is_grad_enabled", "is_training", "no_grad", "trace_origins", "train"]
 
 _grad_enabled: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
-_training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", default=False)
+_training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", default=True)
 
 
 @contextlib.contextmanager
@@ -74,7 +74,8 @@ def no_grad() -> Generator[None]:
 
 @contextlib.contextmanager
 def train(mode: bool = True) -> Generator[None]:
-    """In this block layers behave as in training: dropout drops, batch norm measures its batch."""
+    """In this block layers that were told neither by `train()` nor by `eval()` train: dropout drops, batch norm
+    measures its batch. That is so outside of blocks as well; in `with train(False):` they behave as in use."""
     token = _training.set(mode)
     try:
         yield
@@ -91,7 +92,7 @@ def is_grad_enabled() -> bool:
 
 
 def is_training() -> bool:
-    """Whether this is inside `with train():`."""
+    """Whether layers train here: yes, but in `with train(False):`."""
     return _training.get()
 
 

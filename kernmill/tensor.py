@@ -307,6 +307,11 @@ class Conversions(Casting):
         shape = f", shape={self.shape}" if 0 in self.shape and self.ndim > 1 else ""
         return f"Tensor({text}{shape}, dtype={self.dtype.name}{grad})"
 
+    def _set_data(self, _value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute 'data'. Write x.assign(values).")
+
+    data = property(None, _set_data)  # it would be an attribute like any other, and the tensor stay as it is
+
     # --- leaves
     def _is_leaf(self) -> bool:
         owner = _leaves.get(self.uop)
@@ -317,7 +322,13 @@ class Conversions(Casting):
 
         Raises:
             DTypeError: the dtype is not a float.
+            GradientError: it was computed from such leaves, which would not stop that.
         """
+        if not requires_grad and self.requires_grad and not self._is_leaf():
+            raise GradientError(
+                "requires_grad: this tensor was computed from one with requires_grad, and leads to its gradient. Write "
+                "x.detach(), or compute it in no_grad()."
+            )
         if requires_grad and not self.dtype.is_float:
             raise DTypeError(f"requires_grad: a {self.dtype.name} tensor has no gradient. Use a float dtype.")
         if requires_grad and not self.requires_grad:
@@ -440,6 +451,7 @@ class Tensor(Conversions):
     """
 
     _roots: tuple[weakref.ref[Tensor], ...] = ()  # of a leaf: what gave it gradients since an optimizer's last step
+    _was_stepped = False  # an optimizer has made the step that its backward() was for
 
     def __init__(
         self, data: Any, dtype: DTypeLike | None = None, device: str | None = None, *, requires_grad: bool = False
@@ -533,6 +545,11 @@ class Tensor(Conversions):
         Raises:
             GradientError: nothing requires a gradient; more than one element and no gradient given.
         """
+        if self._was_stepped and not self.requires_grad:
+            raise GradientError(
+                "backward: an optimizer has made the step of this loss, and what it was computed from is not kept. "
+                "Compute it anew, or call backward() before step()."
+            )
         if not self.requires_grad:
             raise GradientError(
                 "backward: this tensor does not lead to one with requires_grad. "
@@ -546,6 +563,13 @@ class Tensor(Conversions):
             leaf.grad = part if leaf.grad is None else leaf.grad.add(part)
             roots = [ref for ref in leaf._roots if (root := ref()) is not None and _stored(root.uop) is None]
             leaf._roots = (*roots, weakref.ref(self))
+
+    def _let_go(self) -> None:
+        """Of a loss after the step that it was for: who keeps it keeps its value, and not the batch."""
+        node = _stored(self.uop)
+        if node is not None and self.requires_grad and not self._is_leaf():
+            self._requires_grad, self._was_stepped = False, True
+            self._put(buffer_node(node.storage, self.node_shape))
 
     def _leaves_below(self) -> dict[UOp, Tensor]:
         with _lock:

@@ -245,14 +245,34 @@ class Entry:
         return now if all(self._resolve(slot, now) for slot in self._of_arguments) else None
 
     def knows(self, state: Sequence[Lazy]) -> bool:
-        """Whether these are the tensors of the last replay, in the same memory. Those that are held may be left out."""
+        """Whether these are the tensors of the last replay, in the same memory, or only read where they are now. Those
+        that are held may be left out."""
         now = changes()
         if not all(map(is_, state, self._state)):
             return False
         if now != self._known_at:
-            if not all(map(is_, map(_uop_of, self._state), [ref() for ref in self._uops])):
-                return False
+            uops = [ref() for ref in self._uops]
+            if not all(map(is_, map(_uop_of, self._state), uops)):
+                moved = [place for place, t in enumerate(self._state) if t.uop is not uops[place]]
+                if not all(map(self._follow, moved)):
+                    return False
             self._known_at = now
+        return True
+
+    def _follow(self, place: int) -> bool:
+        """Take note of other memory of one tensor of the state that is only read, as of a rate that is set before each
+        step; all else stays as it is known. False: this is no such tensor, or all is to be looked up."""
+        tensor = self._state[place]
+        slot, is_alone = self._slot_of.get(place + self.count, (None, False))
+        if slot is None or not is_alone or not self.is_bound or self.sources[slot].is_written:
+            return False
+        node = stored(tensor.uop)
+        is_fitting = (tensor.uop.shape, tensor.dtype) == self._shapes[place] and place not in self._constants
+        if node is None or not is_fitting or node.storage.device != self.sources[slot].device:
+            return False
+        self._buffers[slot] = node.storage
+        self._uops[place] = weakref.ref(tensor.uop)
+        self.replay.bind(slot, node.storage)
         return True
 
     def _set_state(self, state: Sequence[Lazy]) -> None:

@@ -15,6 +15,7 @@ How a replay keeps the meaning of plain execution:
 
 from __future__ import annotations
 
+import inspect
 import sys
 import weakref
 from collections import OrderedDict
@@ -113,6 +114,7 @@ class Jit(Generic[P, R]):
             self._captured: dict[Any, int] = {}
             self._captures = self.replays = self._kernels = 0
             self._warned: set[str] = set()
+            self._given: dict[Any, set[Any]] = {}  # the numbers that were arguments of captures, by name and shapes
 
     def cache_info(self) -> CacheInfo:
         """Captures and replays so far, kernels of the last capture, entries kept."""
@@ -252,6 +254,7 @@ class Jit(Generic[P, R]):
         self._warn_of_escapes(known.coming_from(new, recorded))
         for tensor in made:
             _without_history(tensor)
+        self._warn_of_numbers(args, kwargs, call)
         with suppress(OutOfMemoryError, OvertakenError):  # no entry is kept; this call is done
             self._keep(call.key, Capture(recorded, known, Guard(before), after, holders).entry(result, renewed), after)
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
@@ -320,6 +323,26 @@ class Jit(Generic[P, R]):
                 "Use Tensor.rand and its like, or draw them outside and make them a Tensor argument.",
             )
 
+    def _warn_of_numbers(self, args: Any, kwargs: Any, call: _Call) -> None:
+        """Arguments that are numbers, each value of which is captured anew."""
+        try:
+            given = inspect.signature(self.__kernmill_captured__).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):  # nobody knows their names
+            return
+        for name, value in given.items():
+            if not isinstance(value, (int, float)) or isinstance(value, bool):
+                continue
+            values = self._given.setdefault((name, call.key[1:]), set())
+            if len(values) <= PATIENCE:
+                values.add(value)
+            if len(values) > PATIENCE:
+                size = ", or as Variable(..).bind(..) where it is a size" if isinstance(value, int) else ""
+                self._warn(
+                    f"number {name}",
+                    f"was captured for {len(values)} values of the argument {name!r}, now {value!r}. Give it as a "
+                    f"tensor, Tensor({name}){size}; each capture costs as much as many replays.",
+                )
+
     def _warn_of_escapes(self, new: Sequence[Lazy]) -> None:
         """Tensors made in the capture that are alive, and that no place holds which a replay fills."""
         if new:
@@ -377,7 +400,7 @@ def _random_states(walk: Walk) -> dict[str, bytes]:
 
 def _without_history(tensor: Lazy) -> None:
     if tensor.requires_grad and isinstance(tensor, Tensor) and not tensor._is_leaf():
-        tensor.requires_grad = False
+        tensor._requires_grad = False
         refresh([tensor])
 
 

@@ -22,7 +22,7 @@ class Attention(Random):
     def dropout(self, p: float = 0.5, training: bool | None = None) -> Self:
         """In training: each element 0 with probability p, the others divided by 1 - p. Otherwise self.
 
-        `training` None asks whether this is inside `with train():`.
+        Without `training` it is so, but in a block `with train(False):`.
 
         Raises:
             SettingError: p outside 0..1.

@@ -5,7 +5,14 @@ One thing has one name here. What is asked for once in a program is found out on
 
 from __future__ import annotations
 
-__all__ = ["front_instead_of", "instead_of", "layer_instead_of", "module_instead_of", "optimizer_instead_of"]
+__all__ = [
+    "attribute_instead_of",
+    "front_instead_of",
+    "instead_of",
+    "layer_instead_of",
+    "module_instead_of",
+    "optimizer_instead_of",
+]
 
 _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y", "copy_": "x.assign(y)",
@@ -35,7 +42,9 @@ _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "searchsorted": "np.searchsorted(x, y)", "argwhere": "np.argwhere(x)",
     "inverse": "np.linalg.inv(x)", "inv": "np.linalg.inv(x)", "svd": "np.linalg.svd(x)", "det": "np.linalg.det(x)",
     "values": "x, and for the places x.argmax(axis)", "indices": "x.argmax(axis)", "qr": "np.linalg.qr(x)",
-    "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)",
+    "cholesky": "np.linalg.cholesky(x)", "fft": "np.fft.fft(x)", "block_until_ready": "x.realize()",
+    "at": "x[index] = y",
+    "new_zeros": "Tensor.zeros(*shape)", "new_ones": "Tensor.ones(*shape)", "new_tensor": "Tensor(values)",
 }  # fmt: skip
 
 _LAYERS: dict[str, str] = {
@@ -50,7 +59,14 @@ _LAYERS: dict[str, str] = {
     "BCEWithLogitsLoss": "predictions.binary_cross_entropy_with_logits(target)",
     "SmoothL1Loss": "predictions.smooth_l1_loss(target)", "HuberLoss": "predictions.huber_loss(target)",
     "MultiheadAttention": "nn.MultiHeadAttention(embed_dim, num_heads)", "utils": "nn.optim.clip_grad_norm",
-    "LeakyReLU": "Tensor.leaky_relu", "LogSoftmax": "lambda x: x.log_softmax(-1)",
+    "LeakyReLU": "Tensor.leaky_relu", "LogSoftmax": "lambda x: x.log_softmax(-1)", "F": "the methods of Tensor",
+    "TransformerEncoderLayer": "a module of nn.MultiHeadAttention, two nn.LayerNorm and two nn.Linear",
+    "TransformerEncoder": "nn.Sequential(*layers)", "LSTMCell": "nn.LSTM, over a sequence of one step",
+    "GRUCell": "nn.GRU, over a sequence of one step", "RNNCell": "nn.RNN, over a sequence of one step",
+    "init": "x.assign(Tensor.glorot_uniform(*x.shape))", "BatchNorm3d": "nn.BatchNorm(channels)",
+    "InstanceNorm2d": "nn.GroupNorm(channels, channels)", "DataParallel": "the model alone: kernels use every core",
+    "MaxPool1d": "lambda x: x.unsqueeze(2).max_pool2d((1, 2)).squeeze(2)", "Buffer": "self.name = tensor",
+    "CosineSimilarity": "x.cosine_similarity(y)", "TripletMarginLoss": "(x.cdist(y) ..).relu().mean()",
 }  # fmt: skip
 
 
@@ -60,13 +76,25 @@ _MODULE: dict[str, str] = {
     "named_modules": "model.modules()", "apply": "for module in model.modules(): ..",
     "requires_grad_": "for p in model.parameters(): p.requires_grad_(False)",
     "to": "with Context(DEVICE=..) around what makes the model", "cuda": "with Context(DEVICE='CL') around it",
+    "compile": "jit(model)", "device": "parameter.device", "named_children": "model.modules()", "cpu": "model",
+    "reset_parameters": "a new module", "type": "dtype=.. where layers are made",
     "half": "dtype=dtypes.float16 where layers are made", "bfloat16": "dtype=dtypes.bfloat16 where layers are made",
 }  # fmt: skip
 
 
 _OPTIMIZERS: dict[str, str] = {
-    "lr_scheduler": "optimizer.lr = .. before a step", "clip_grad_norm_": "nn.optim.clip_grad_norm",
+    **dict.fromkeys(
+        ("lr_scheduler", "LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR",
+         "OneCycleLR"),
+        "optimizer.lr = .. before a step; docs/how-to/from-pytorch.md has the usual schedules",
+    ), "clip_grad_norm_": "nn.optim.clip_grad_norm",
     "clip_grad_value_": "p.grad = p.grad.clamp(-most, most) for each p",
+}  # fmt: skip
+
+
+_OPTIMIZER: dict[str, str] = {
+    "param_groups": "optimizer.groups, each with its lr, or optimizer.lr", "defaults": "optimizer.lr",
+    "add_param_group": "groups where the optimizer is made: SGD([{'params': a}, {'params': b, 'lr': 1e-4}])",
 }  # fmt: skip
 
 
@@ -74,7 +102,13 @@ _FRONT: dict[str, str] = {
     "save": "nn.state.save(path, model)", "load": "nn.state.load(path)", "compile": "jit(function)",
     "grad": "loss.gradient(x)", "array": "Tensor(values)", "as_tensor": "Tensor(values)", "concatenate": "cat",
     "concat": "cat", "nan": "math.nan", "inf": "math.inf", "newaxis": "None", "optim": "nn.optim",
-    "inference_mode": "no_grad()", "device": "with Context(DEVICE=..)",
+    "inference_mode": "no_grad()", "device": "with Context(DEVICE=..)", "set_grad_enabled": "no_grad()",
+    "DataLoader": "a loop: for i in range(0, len(images), 64): Tensor(images[i : i + 64])",
+    "utils": "a loop over arrays",
+    "autocast": "dtype=dtypes.bfloat16 where layers are made, or x.bfloat16()", "amp": "x.bfloat16()",
+    "cuda": "with Context(DEVICE='CL')", "seed": "manual_seed(1)", "random": "manual_seed(1), Tensor.rand(..)",
+    "PRNGKey": "manual_seed(1)", "value_and_grad": "loss.gradient(x)", "functional": "the methods of Tensor",
+    "numpy": "Tensor(values), and its methods", "FloatTensor": "Tensor(values)", "LongTensor": "Tensor(values)",
 }  # fmt: skip
 
 
@@ -86,6 +120,11 @@ def front_instead_of(name: str) -> str:
 def optimizer_instead_of(name: str) -> str:
     """What to write for a name that nn.optim has not."""
     return f" Write {_OPTIMIZERS[name]}." if name in _OPTIMIZERS else ""
+
+
+def attribute_instead_of(name: str) -> str:
+    """What to write for an attribute that an optimizer has not."""
+    return f" Write {_OPTIMIZER[name]}." if name in _OPTIMIZER else ""
 
 
 def module_instead_of(name: str) -> str:

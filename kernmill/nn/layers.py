@@ -146,7 +146,7 @@ def _kernel(layer: str, size: Each, rank: int) -> tuple[int, ...]:
 
 
 class BatchNorm(Module):
-    """Each channel (axis 1) to mean 0 and variance 1 over the batch; in use over the batches seen in training.
+    """Each channel (axis 1) to mean 0 and variance 1 over the batch; after eval() over the batches seen in training.
 
     In training the running statistics move by `momentum` towards the batch's; the next optimizer step computes them.
     """

@@ -26,7 +26,7 @@ class Module:
     neither.
     """
 
-    _mode: bool | None = None  # None: as the block says, `with train():`
+    _mode: bool | None = None  # None: it trains, but in `with train(False):`
 
     if not TYPE_CHECKING:  # to a checker it would be every name that there could be
 
@@ -72,8 +72,13 @@ class Module:
     # --- training
     @property
     def training(self) -> bool:
-        """Whether the layer behaves as in training: what train() or eval() said last, else `with train():`."""
+        """Whether the layer behaves as in training: what train() or eval() said last; a new one does, as PyTorch's,
+        but in a block `with train(False):`."""
         return is_training() if self._mode is None else self._mode
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self._mode = mode
 
     def train(self, mode: bool = True) -> Self:
         """From now on behave as in training: dropout drops, batch norm measures its batch."""

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from kernmill.ir import DType, GradientError, SettingError, UOp, dtypes
+from kernmill.ir import DType, GradientError, SettingError, UOp, dtypes, show_shape
 
 from ..arguments import with_sentences
 from ..lazy import no_grad, tracked_tensors
-from ..methods.other_names import optimizer_instead_of
+from ..methods.other_names import attribute_instead_of, optimizer_instead_of
 from ..tensor import Tensor
 from .module import give_values, pending_updates
 
@@ -29,9 +29,10 @@ class Group:
 
     def __init__(self, name: str, parameters: list[Tensor], lr: float | Tensor, weight_decay: float | None = None):
         self._name = name
+        self._is_shared = False  # the tensor of the rate, with other groups
         if not isinstance(lr, Tensor):
             _at_least_zero(name, lr=lr)
-        self._lr = lr if isinstance(lr, Tensor) else Tensor([float(lr)], dtypes.float32).reshape(())
+        self._lr = _rate(name, lr) if isinstance(lr, Tensor) else Tensor([float(lr)], dtypes.float32).reshape(())
         if weight_decay is not None:
             _at_least_zero(name, weight_decay=weight_decay)
         self.parameters, self.weight_decay = parameters, weight_decay
@@ -43,11 +44,14 @@ class Group:
 
     @lr.setter
     def lr(self, value: float | Tensor) -> None:
-        if not isinstance(value, Tensor):
-            _at_least_zero(self._name, lr=value)
-            # in memory: a number would be a part of the kernel, and each rate another kernel
-            value = Tensor([float(value)], self._lr.dtype, self._lr.device).reshape(self._lr.shape)
-        self._lr.assign(value).realize()
+        if self._is_shared:
+            self._lr, self._is_shared = self._lr.clone().realize(), False
+        if isinstance(value, Tensor):
+            self._lr.assign(_rate(self._name, value).reshape(self._lr.shape)).realize()
+            return
+        _at_least_zero(self._name, lr=value)
+        # in memory: a number would be a part of the kernel, and each rate another kernel
+        self._lr.replace(Tensor([float(value)], self._lr.dtype, self._lr.device).reshape(self._lr.shape))
 
 
 class Optimizer:
@@ -64,6 +68,7 @@ class Optimizer:
         self.groups = _groups(name, parameters, lr)
         self.parameters = _checked(name, [p for group in self.groups for p in group.parameters])
         self._group = [group for group in self.groups for _ in group.parameters]  # of each parameter
+        self._once: dict[Any, Any] = {}  # during a step: what several parameters need of it
         self.parameters[0].realize(*self.parameters[1:], *self._rates().values())
 
     @property
@@ -87,6 +92,14 @@ class Optimizer:
             )
         return self.groups[0]
 
+    if not TYPE_CHECKING:  # to a checker it would be every name that there could be
+
+        def __getattr__(self, name: str) -> Any:
+            """No such attribute: what is written here for one of another library's optimizers."""
+            text, hint = f"{type(self).__name__!r} object has no attribute {name!r}", attribute_instead_of(name)
+            raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
+
+    @with_sentences
     def zero_grad(self) -> None:
         """Forget the gradients, so that backward() starts anew."""
         for parameter in self.parameters:
@@ -110,15 +123,19 @@ class Optimizer:
         roots = {id(root): root for i in moving for ref in self.parameters[i]._roots if (root := ref()) is not None}
         grads = [grad for i in moving if (grad := self.parameters[i].grad) is not None]
         along = _on_the_way(self.parameters, [*roots.values(), *grads])
+        self._once.clear()
         with no_grad():
             changed = self._before()
             for i, grad in zip(moving, grads, strict=True):
                 changed += self._move(i, self.parameters[i], grad.detach())
+        self._once.clear()
         for parameter in self.parameters:
             parameter._roots = ()
         moved = [self.parameters[i] for i in moving]
         everything = [*changed, *moved, *grads, *pending_updates(), *along, *roots.values(), *also]
         everything[0].realize(*everything[1:])
+        for root in roots.values():
+            root._let_go()
 
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes besides the parameters."""
@@ -254,20 +271,31 @@ class Adam(Optimizer):
         return list(self.steps.values())
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
-        now, lr = parameter.detach(), self._rate(i)
+        now = parameter.detach()
         if self.is_decoupled:
-            now = now * (1 - lr * self._decay(i)) if self._decay(i) else now
+            now = now * (1 - self._rate(i) * self._decay(i)) if self._decay(i) else now
         else:
             grad = _decayed(grad, now, self._decay(i))
         first, second = self.betas
         self.mean[i].assign(self.mean[i].detach() * first + grad * (1 - first))
         self.square[i].assign(self.square[i].detach() * second + grad * grad * (1 - second))
         mean, square = self.mean[i].detach(), self.square[i].detach()  # where they were put: one kernel each, no copy
-        steps = self.steps[parameter.device].reshape(()).float()
-        rate = lr / _one_minus_power(first, steps).cast(parameter.dtype)
-        root = _one_minus_power(second, steps).rsqrt().cast(parameter.dtype)  # once, and no division for each element
+        rate, root = self._corrected(i)
         parameter.assign(now - rate * (mean / (square.sqrt() * root + self.eps)))
         return [self.mean[i], self.square[i]]
+
+    def _corrected(self, i: int) -> tuple[Tensor, Tensor]:
+        """The rate divided by the first correction, and the root of the second's inverse: no division for each element,
+        and made once for all parameters of a group, dtype and device."""
+        parameter = self.parameters[i]
+        key = id(self._group[i]), parameter.dtype, parameter.device
+        if key not in self._once:
+            first, second = self.betas
+            steps = self.steps[parameter.device].reshape(()).float()
+            rate = self._rate(i) / _one_minus_power(first, steps).cast(parameter.dtype)
+            self._once[key] = rate, _one_minus_power(second, steps).rsqrt().cast(parameter.dtype)
+        found: tuple[Tensor, Tensor] = self._once[key]
+        return found
 
 
 class AdamW(Adam):
@@ -387,6 +415,19 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     return norm
 
 
+def _rate(name: str, lr: Tensor) -> Tensor:
+    """A rate that is a tensor.
+
+    Raises:
+        SettingError: it has not one element.
+    """
+    if lr.numel() != 1:
+        raise SettingError(
+            f"{name}: lr has shape {show_shape(lr.uop.shape)}. Give one number, or make a group for each rate."
+        )
+    return lr
+
+
 def _numbered(**lists: Sequence[Tensor]) -> dict[str, Tensor]:
     """`name.0`, `name.1`, ...: one for each parameter."""
     return {f"{name}.{i}": tensor for name, tensors in lists.items() for i, tensor in enumerate(tensors)}
@@ -423,6 +464,8 @@ def _groups(name: str, parameters: Parameters, lr: float | Tensor) -> list[Group
         own = group.get("lr", lr), group.get("weight_decay")
         tensors = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         groups.append(Group(f"{name}: group {i}", tensors, *own))
+    for group in groups:
+        group._is_shared = [other.lr is group.lr for other in groups].count(True) > 1
     return groups
 
 

@@ -49,6 +49,20 @@ CASES: dict[str, Case] = {
     "another library's": (lambda: nn.Linear(1, 1)(THEIRS), DTypeError,
                           "Linear.forward: x is data of shape (2,), of type torch.Tensor. Give a Tensor; wrap data in "
                           "Tensor(..)."),
+    "zero grad": (lambda: nn.optim.SGD([leaf(2)]).zero_grad(set_to_none=True), DTypeError,  # type: ignore[call-arg]
+                  "Optimizer.zero_grad: there is no set_to_none=. Leave it out: it is always so."),
+    "retained graph": (lambda: leaf(1).backward(retain_graph=True), DTypeError,  # type: ignore[call-arg]
+                       "Tensor.backward: there is no retain_graph=. Leave it out: it is always so."),
+    "graph of gradients": (lambda: leaf(1).backward(create_graph=True), DTypeError,  # type: ignore[call-arg]
+                           "Tensor.backward: there is no create_graph=. Write loss.gradient(x), whose results have "
+                           "gradients."),
+    "several rates": (lambda: nn.optim.SGD([leaf(2)], lr=Tensor([0.1, 0.2])), SettingError,
+                      "SGD: lr has shape (2,). Give one number, or make a group for each rate."),
+    "rate set to several": (lambda: setattr(nn.optim.SGD([leaf(2)]), "lr", Tensor([0.1, 0.2])), SettingError,
+                            "SGD: lr has shape (2,). Give one number, or make a group for each rate."),
+    "frozen result": (lambda: (leaf(2) * 2).requires_grad_(False), GradientError,
+                      "requires_grad: this tensor was computed from one with requires_grad, and leads to its gradient. "
+                      "Write x.detach(), or compute it in no_grad()."),
     "dropout": (lambda: nn.Dropout(2), SettingError, "Dropout: p=2 is no probability. Give a number from 0 to 1."),
     "missing": (lambda: nn.Linear(2, 1).load_state_dict({"weight": np.ones((1, 3)), "other": np.ones(1)}), FormatError,
                 "load_state_dict: Linear: missing bias; unexpected other; weight has shape (1, 3), the module (1, 2). "

@@ -19,11 +19,11 @@ def test_modes_are_of_a_block() -> None:
     with no_grad():
         assert not is_grad_enabled()
     assert is_grad_enabled()
-    assert not is_training()
-    with train():
-        assert is_training()
-        with train(False):
-            assert not is_training()
+    assert is_training()
+    with train(False):
+        assert not is_training()
+        with train():
+            assert is_training()
 
 
 def test_device_names() -> None:

@@ -93,7 +93,7 @@ def test_what_is_found() -> None:
 def test_settings_and_modes_count() -> None:
     read = make_reader((X,), {})
     assert read is not None
-    for block in (no_grad(), train(), Context(THREADS=1)):
+    for block in (no_grad(), train(False), Context(THREADS=1)):
         with block:
             assert read((X,), {}) is None
     assert read((X,), {}) is not None
@@ -133,7 +133,7 @@ def test_calls_of_every_look_in_turn() -> None:
     for _ in range(4):
         for look in looks:
             agree(step, plain, *look)
-        with train():
+        with train(False):
             agree(step, plain, *looks[0])
         with Context(DEVICE="PYTHON"):
             agree(step, plain, real(1, 2), real(3, 4), 2)
@@ -171,3 +171,23 @@ def test_an_argument_that_becomes_state_of_the_function() -> None:
     step = jit(lambda x: x * weight)
     for x in (real(3, 4), real(5, 6), weight, real(3, 4), weight, real(1, 1)):
         np.testing.assert_array_equal(step(x).numpy(), x.numpy() * weight.numpy())
+
+
+def test_an_argument_that_is_another_number_each_time_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Named regression: each value captured anew without a word, up to the 17th."""
+
+    @jit
+    def work(x: Tensor, beta: float, flag: bool = True, *, power: int = 2) -> Tensor:
+        return x * beta + power
+
+    for i in range(8):
+        work(X, (0.5, 0.0, 1.0)[i % 3], i % 2 == 0)
+    assert caplog.records == []
+    assert [work(X, float(i)).tolist() for i in range(4)] == [[x * i + 2 for x in X.tolist()] for i in range(4)]
+    for i in range(5):
+        work(X, 1.0, power=i)
+    assert [record.message.partition("was captured for ")[2].partition("; each")[0] for record in caplog.records] == [
+        "4 values of the argument 'beta', now 2.0. Give it as a tensor, Tensor(beta)",
+        "4 values of the argument 'power', now 3. Give it as a tensor, Tensor(power), or as Variable(..).bind(..) where it "
+        "is a size",
+    ]

@@ -30,6 +30,25 @@ SENTENCES: list[tuple[Any, str, str]] = [
     (NN, "Nonsense", "module 'kernmill.nn' has no attribute 'Nonsense'"),
     (nn.Linear(2, 2), "zero_grad", "'Linear' object has no attribute 'zero_grad'. Write optimizer.zero_grad()."),
     (nn.Linear(2, 2), "nonsense", "'Linear' object has no attribute 'nonsense'"),
+    (NN.Linear(2, 2), "cuda", "'Linear' object has no attribute 'cuda'. Write with Context(DEVICE='CL') around it."),
+    (
+        NN.optim.SGD([Tensor([1.0], requires_grad=True)]),
+        "param_groups",
+        "'SGD' object has no attribute 'param_groups'. Write optimizer.groups, each with its lr, or optimizer.lr.",
+    ),
+    (
+        NN.optim,
+        "StepLR",
+        "module 'kernmill.nn.optim' has no attribute 'StepLR'. Write optimizer.lr = .. before a step; "
+        "docs/how-to/from-pytorch.md has the usual schedules.",
+    ),
+    (
+        NN,
+        "TransformerEncoderLayer",
+        "module 'kernmill.nn' has no attribute 'TransformerEncoderLayer'. Write a module of nn.MultiHeadAttention, "
+        "two nn.LayerNorm and two nn.Linear.",
+    ),
+    (X, "data", "'Tensor' object has no attribute 'data'. Write x.detach()."),
     (PLAIN, "zeros", "module 'kernmill' has no attribute 'zeros'. Write Tensor.zeros."),
     (PLAIN, "int32", "module 'kernmill' has no attribute 'int32'. Write dtypes.int32."),
     (PLAIN, "nonsense", "module 'kernmill' has no attribute 'nonsense'"),
@@ -47,7 +66,7 @@ def test_a_name_of_another_library_says_what_is_written_here(place: Any, name: s
 
 
 def test_no_name_that_is_here_is_said_to_be_missing() -> None:
-    assert [name for name in other_names._INSTEAD if hasattr(Tensor, name)] == []
+    assert [name for name in other_names._INSTEAD if hasattr(X, name)] == []
     assert [name for name in other_names._LAYERS if hasattr(nn, name)] == []
     assert [name for name in other_names._MODULE if hasattr(nn.Module, name)] == []
 
@@ -60,3 +79,10 @@ def test_what_is_written_here_is_here() -> None:
         for name in re.findall(r"(?<!\w)nn\.(\w+)", text):
             assert hasattr(nn, name), text
     assert dtypes.uint8
+
+
+def test_data_is_no_attribute_that_can_be_set() -> None:
+    """Named regression: `p.data = q` left the tensor as it was, without a word."""
+    x: Any = Tensor([1.0])
+    with pytest.raises(AttributeError, match=r"no attribute 'data'. Write x.assign\(values\)"):
+        x.data = X

@@ -33,12 +33,23 @@ def test_names() -> None:
 
 def test_training_is_said_by_the_module_or_by_the_block() -> None:
     model = Model()
-    assert not model.training
-    with train():
-        assert model.norms[1].training
-        model.eval()
+    with train(False):
         assert not model.norms[1].training
-    assert model.train().norms[0].training
+        model.train()
+        assert model.norms[1].training
+    assert not model.eval().norms[0].training
+
+
+def test_a_new_module_trains_as_in_pytorch() -> None:
+    """Named regression: dropout and batch norms of a ported loop did nothing, without a word."""
+    norm = nn.BatchNorm(2000)
+    layers = nn.Sequential(nn.Linear(3, 2000), norm, nn.Dropout(0.5))
+    assert norm.running_mean is not None
+    assert [module.training for module in layers.modules()] == [True] * 4
+    before = norm.running_mean.numpy()
+    x = Tensor(np.arange(12, dtype=np.float32).reshape(4, 3))
+    assert 0.4 < float((layers(x) == 0).float().mean()) < 0.6
+    assert (norm.running_mean.numpy() != before).any()
 
 
 def test_state_goes_from_one_module_to_another() -> None:

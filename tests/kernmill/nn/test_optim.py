@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import math
+import re
+import textwrap
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import DTypeError, FormatError, Tensor, dtypes, jit, nn
+from kernmill import DTypeError, FormatError, GradientError, Tensor, dtypes, jit, nn
+from kernmill.captures.tensor_memory import buffer_of
 from kernmill.ir import DType
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import values
@@ -478,3 +484,111 @@ def test_a_captured_step_may_return_the_norm() -> None:
         before = parameter.numpy().copy()
         np.testing.assert_allclose(train().item(), np.linalg.norm(3 * before * before), rtol=1e-5)
     assert not next(iter(train._entries.values()))[0].effects.rebound  # written in place
+
+
+def test_groups_that_were_given_one_tensor_as_rate_are_set_apart() -> None:
+    """Named regression: to set the rate of one group changed those of all, and the caller's tensor."""
+    rate = Tensor([0.5])
+    parts = [Tensor(values(2), requires_grad=True) for _ in range(3)]
+    optimizer = nn.optim.SGD([{"params": part} for part in parts], lr=rate)
+    rate.assign(Tensor([0.25])).realize()
+    assert [group.lr.item() for group in optimizer.groups] == [0.25] * 3
+    optimizer.groups[1].lr = 0.125
+    assert [group.lr.item() for group in optimizer.groups] == [0.25, 0.125, 0.25]
+    assert rate.item() == 0.25
+
+
+def test_a_rate_that_is_set_before_each_captured_step_is_followed() -> None:
+    """Only what has changed is looked up again (`Entry._follow`), and only while the step does not write the rate."""
+    weight, rates = Tensor(np.zeros(3, np.float32), requires_grad=True), []
+    optimizer = nn.optim.SGD([weight], lr=0.5, momentum=0.0)
+
+    @jit
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss = weight.sum()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    want, other = 0.0, Tensor([0.0])
+    for i in range(12):
+        if i % 3 != 2:
+            optimizer.lr = 0.5 / (1 + i)
+        if i == 7:
+            other = weight.detach()  # sees the memory that the step writes
+            kept = other.numpy()
+        rates.append(optimizer.lr.item())
+        want -= rates[-1]
+        step()
+        np.testing.assert_allclose(weight.numpy(), [want] * 3, rtol=1e-5)
+    np.testing.assert_array_equal(other.numpy(), kept)
+    assert step.cache_info().captures == 1
+    assert rates[0] == 0.5
+    assert rates[2] == rates[1] == 0.25
+    optimizer.groups[0]._lr.replace(weight.detach()[:1].reshape(()).realize())
+    step()
+    np.testing.assert_allclose(weight.numpy(), [0.0] * 3, atol=1e-6)
+
+
+def test_a_captured_step_that_sets_the_rate_to_a_number_keeps_doing_so() -> None:
+    weight = Tensor(np.zeros(2, np.float32), requires_grad=True)
+    optimizer = nn.optim.SGD([weight], lr=1.0)
+
+    @jit
+    def step() -> None:
+        optimizer.lr = 0.25
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+
+    for i in range(5):
+        optimizer.lr = 1.0
+        step()
+        assert optimizer.lr.item() == 0.25
+        np.testing.assert_allclose(weight.numpy(), [-0.25 * (i + 1)] * 2)
+
+
+def test_a_kept_loss_keeps_its_value_and_not_its_batch() -> None:
+    """Named regression: `losses.append(loss)` kept every batch, and all that was computed from it."""
+    weight, losses, batches = Tensor(values(3, 1), requires_grad=True), [], []
+    optimizer = nn.optim.SGD([weight], lr=0.1)
+    for i in range(3):
+        x = Tensor(values(4, 3, seed=i))
+        optimizer.zero_grad()
+        loss = (x @ weight).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+        batches.append(weakref.ref(buffer_of(x)))
+    del x
+    optimizer.zero_grad()
+    gc.collect()
+    assert [batch() for batch in batches] == [None] * 3
+    assert losses[0].item() == pytest.approx(float(((values(4, 3, seed=0) @ values(3, 1)) ** 2).mean()), rel=1e-5)
+    with pytest.raises(GradientError, match="an optimizer has made the step of this loss"):
+        losses[0].backward()
+
+
+def test_the_schedules_of_the_how_to_are_pytorchs() -> None:
+    lr, n, most, steps = 0.1, 50, 0.1, 50
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "from-pytorch.md").read_text("utf-8")
+    functions = text[text.index("    def between") : text.index("`ReduceLROnPlateau`")]
+    scope: dict[str, Any] = {"math": math, "lr": lr, "n": n, "most": most, "steps": steps}
+    exec(textwrap.dedent(functions), scope)
+    rows = re.findall(r"^\| `(\w+)\((optimizer, .*?)\)` \| `(.*)` \|$", text, re.M)
+    assert len(rows) == 6
+    for name, arguments, expression in rows:
+        other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=lr)
+        values_of = {
+            **scope,
+            "optimizer": other,
+            "f": lambda i: 1 / (1 + i),
+            "make": getattr(torch.optim.lr_scheduler, name),
+        }
+        schedule = eval(f"make({arguments})", values_of)
+        for i in range(n):
+            assert eval(expression, {**values_of, "i": i}) == pytest.approx(other.param_groups[0]["lr"], rel=1e-5), name
+            other.step()
+            if i < n - 1:
+                schedule.step()
