@@ -48,9 +48,8 @@ class Sampler:
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
             value = getattr(self, name)
-            kind = numbers.Real if isinstance(low, float) else numbers.Integral
-            if not isinstance(value, kind):
-                word = "number" if kind is numbers.Real else "whole number"
+            word, kind = ("whole number", numbers.Integral) if isinstance(low, int) else ("number", numbers.Real)
+            if not issubclass(type(value), kind):
                 raise SettingError(f"Sampler: {name}={value!r} is no {word}. Give one from {low:g} to {high:g}.")
             if not low <= value <= high:
                 raise SettingError(f"Sampler: {name}={value} is outside {low:g}..{high:g}.")

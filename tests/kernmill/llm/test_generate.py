@@ -263,7 +263,7 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "Model: capacity=0, sequences=1, block=4. Give whole numbers, 1 or more.",
     ),
     (
-        lambda: random_model(capacity=2.5),
+        lambda: random_model(capacity=2.5),  # type: ignore[arg-type]
         SettingError,
         "Model: capacity=2.5, sequences=1, block=4. Give whole numbers, 1 or more.",
     ),
