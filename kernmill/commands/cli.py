@@ -334,6 +334,8 @@ def run_model(given: argparse.Namespace) -> int:
 
     if given.prompt is None and not given.chat:
         raise SettingError("run: no prompt. Give one with -p TEXT, or talk with the model: --chat.")
+    if given.system and not given.chat:
+        raise SettingError("run: --system is what a conversation begins with. Ask for one with --chat.")
     if given.seed is not None and given.seed < 0:
         raise SettingError(f"run: --seed {given.seed} is below 0. Leave it out for another text each time.")
     options = Options(

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from operator import index
 from typing import Any, NamedTuple
 
@@ -73,7 +74,7 @@ class Model:
     ) -> None:
         _check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
-        if min(capacity, sequences, block) < 1:
+        if not all(isinstance(size, Integral) and size > 0 for size in (capacity, sequences, block)):
             raise SettingError(
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
             )
@@ -288,7 +289,15 @@ class Model:
                 f"generate: {len(prompts)} prompts, and the model was built for {len(self._seen)} at once. "
                 "Give fewer, or build it with more sequences."
             )
+        if max_tokens is not None and not (isinstance(max_tokens, Integral) and max_tokens >= 0):
+            raise SettingError(
+                f"generate: max_tokens={max_tokens!r} is no whole number from 0 on. Leave it out for no limit."
+            )
         sampler = Sampler(temperature=0) if sampler is None else sampler
+        if not hasattr(sampler, "choose"):
+            raise SettingError(
+                f"generate: the sampler is {sampler!r}. Give a Sampler, such as Sampler(temperature=0.8), or none."
+            )
         texts = [self._checked(ids, "generate") for ids in prompts]
         limits = [self.capacity + 1 if max_tokens is None else len(text) + max_tokens for text in texts]
         ends = frozenset[int]() if self.tokenizer is None else self.tokenizer.end_ids
@@ -364,7 +373,8 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
     if 0 < room < size_bytes:
         raise SettingError(
             f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
-            f"{room / 2**30:.2f} GiB left. Choose a smaller capacity, or a cache_type of fewer bits."
+            f"{room / 2**30:.2f} GiB left. Choose a smaller context (capacity, -c), or a cache type of fewer bits "
+            "(cache_type, --cache-type)."
         )
 
 

@@ -136,7 +136,7 @@ class _Session:
 
     def complete(self) -> None:
         """What follows the prompt."""
-        prompt = self.options.prompt or ""
+        prompt = _checked(self.options.prompt or "", "the prompt")
         ids = self.tokenizer.encode(prompt, parse_special=True)
         self.loaded(ids)  # what is wrong is said before anything is written
         if self.options.shows_prompt:
@@ -150,7 +150,8 @@ class _Session:
         template = ChatTemplate.of(self.file.metadata, self.tokenizer)
         if "tokenizer.chat_template" not in self.file.metadata:
             print("The file has no chat template; ChatML is used.", file=sys.stderr)
-        messages = [{"role": "system", "content": self.options.system}] if self.options.system else []
+        system = _checked(self.options.system, "the text of --system")
+        messages = [{"role": "system", "content": system}] if system else []
         for said in self.messages():
             messages.append({"role": "user", "content": said})
             text = ""
@@ -180,7 +181,7 @@ class _Session:
     def messages(self) -> Iterator[str]:
         """What the user says."""
         if self.options.prompt is not None:
-            yield self.options.prompt
+            yield _checked(self.options.prompt, "the prompt")
         if self.options.prompt is not None and not sys.stdin.isatty():
             return
         while True:
@@ -188,8 +189,10 @@ class _Session:
                 said = input("\n> " if sys.stdin.isatty() else "")
             except EOFError:
                 return
+            except UnicodeDecodeError:
+                said = "\udcff"  # what it would be where Python lets such bytes through
             if said.strip():
-                yield said
+                yield _checked(said, "a line of stdin")
 
     def answer(self, ids: Sequence[int]) -> Iterator[str]:
         """The text after these tokens, piece by piece."""
@@ -236,6 +239,17 @@ class _Session:
         while size < wanted:
             size *= 2
         return min(context, size)
+
+
+def _checked(text: str, what: str) -> str:
+    """Text that came as bytes from outside."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SettingError(
+            f"run: {what} is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8."
+        ) from None
+    return text
 
 
 def _check_room(prompt: int, capacity: int, context: int) -> None:

@@ -6,6 +6,7 @@ go by the probabilities at temperature 1.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,10 +48,15 @@ class Sampler:
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
             value = getattr(self, name)
+            word, kind = ("whole number", numbers.Integral) if isinstance(low, int) else ("number", numbers.Real)
+            if not issubclass(type(value), kind):
+                raise SettingError(f"Sampler: {name}={value!r} is no {word}. Give one from {low:g} to {high:g}.")
             if not low <= value <= high:
                 raise SettingError(f"Sampler: {name}={value} is outside {low:g}..{high:g}.")
         if self.repeat_penalty == 0:
             raise SettingError("Sampler: repeat_penalty=0 would divide by it. 1 leaves the logits as they are.")
+        if self.seed is not None and not (isinstance(self.seed, numbers.Integral) and self.seed >= 0):
+            raise SettingError(f"Sampler: seed={self.seed!r} is no whole number from 0 on. None: one by chance.")
 
     @cached_property
     def _random(self) -> np.random.Generator:  # who takes the best token does without, and its import
@@ -60,7 +66,7 @@ class Sampler:
         """The id of the next token. Shapes: logits (vocabulary,).
 
         Raises:
-            FormatError: logits that are nan, or none above -inf.
+            FormatError: logits that are nan or inf, or none above -inf.
         """
         if self.temperature == 0:
             return int(np.argmax(self._penalized(logits, recent)))
@@ -74,19 +80,19 @@ class Sampler:
         ids = self._best(scores)
         kept = scores[ids].astype(np.float64)
         chances = _softmax(kept)
-        before = np.cumsum(chances) - chances  # what better tokens reach together
-        is_kept = (before < self.top_p) & (chances >= self.min_p * chances[0])
+        before = np.cumsum(chances) - chances  # what better tokens reach together, rounded: it may say 1 too early
+        is_kept = ((before < self.top_p) | (self.top_p == 1)) & (chances >= self.min_p * chances[0])
         is_kept[0] = True
         ids, kept = ids[is_kept], kept[is_kept]
         if self.temperature == 0:
             return ids[:1], np.ones(1)
-        return ids, _softmax(kept / self.temperature)
+        return ids, _softmax((kept - kept[0]) / max(self.temperature, _LEAST_TEMPERATURE))
 
     def _penalized(self, logits: Array, recent: Sequence[int]) -> Array:
         """The logits, in float64 if recent tokens have others."""
         scores = np.asarray(logits).reshape(-1)
-        if not scores.size or not scores.max() > -np.inf:  # nan if there is one
-            raise FormatError("sampling: the logits are nan or -inf. The model's weights are damaged, or overflow.")
+        if not scores.size or not -np.inf < scores.max() < np.inf:  # nan if there is one
+            raise FormatError("sampling: the logits are nan or infinite. The model's weights are damaged, or overflow.")
         if self.repeat_penalty != 1 and self.repeat_last:
             ids = np.unique(np.asarray(recent[-self.repeat_last :] if self.repeat_last > 0 else recent, np.int64))
             ids = ids[(ids >= 0) & (ids < scores.size)]
@@ -108,6 +114,7 @@ class Sampler:
 
 
 _COLUMNS = 1024  # of a vocabulary, each of which has one best token
+_LEAST_TEMPERATURE = 1e-100  # below it only the best token is left, and quotients overflow
 _RANGES = (
     ("temperature", 0.0, 1e6), ("top_k", 0, 2**31), ("top_p", 0.0, 1.0), ("min_p", 0.0, 1.0),
     ("repeat_penalty", 0.0, 1e6), ("repeat_last", -1, 2**31),

@@ -146,7 +146,8 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
     size = keys.size("rope.dimension_count", head_width)
     if size % 2 or size > head_width:
         raise FormatError(f"{keys.name}.rope.dimension_count is {size}: not even, or more than {head_width} a head.")
-    scaling = str(keys.get("rope.scaling.type") or "none")
+    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0)) or 1.0  # the second in old files
+    scaling = str(keys.get("rope.scaling.type") or ("none" if factor == 1 else "linear"))
     if scaling not in ("none", "linear", "yarn", "longrope"):
         raise FormatError(f"{keys.name}.rope.scaling.type is {scaling!r}: not one of none, linear, yarn, longrope.")
     base = keys.number("rope.freq_base", 10000.0)
@@ -157,7 +158,7 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
         base=base,
         local_base=keys.number("rope.freq_base_swa", 0.0),
         scaling=scaling,
-        factor=keys.number("rope.scaling.factor", 1.0) or 1.0,
+        factor=factor,
         trained_context=keys.size("rope.scaling.original_context_length", keys.size("context_length")),
         attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
         beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from kernmill import Tensor
 
-from .architecture import Architecture
+from .architecture import Architecture, Weights
+from .config import Config
 
 __all__ = ["Gemma2"]
 
@@ -20,6 +24,11 @@ class Gemma2(Architecture):
     needs_besides: tuple[str, ...] = ("post_attention_norm.weight", "post_ffw_norm.weight")
     period = 2  # of so many layers the last one has no window, unless the file says otherwise
     largest_layers = 46  # of the model whose scale goes by the width of the embedding
+    assumed: Mapping[str, Any] = {"window": 4096, "attention_cap": 50.0, "logit_cap": 30.0}  # the first files say none
+
+    def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
+        missing = {name: value for name, value in self.assumed.items() if not getattr(config, name)}
+        super().__init__(replace(config, **missing), weights, capacity)
 
     def has_window(self, n: int) -> bool:
         """What the file says, or all layers but the last of each period."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from kernmill import Tensor
 
@@ -18,6 +20,7 @@ class Gemma3(Gemma2):
     needs_besides = (*Gemma2.needs_besides, "attn_q_norm.weight", "attn_k_norm.weight")
     period = 6
     largest_layers = 62
+    assumed: Mapping[str, Any] = {}
 
     def rope_tables(self, is_local: bool) -> tuple[Tensor, Tensor]:
         """Layers with a window have a base of their own and are not stretched."""

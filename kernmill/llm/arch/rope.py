@@ -41,7 +41,7 @@ def _stretched(rope: Rope, frequencies: Array, factors: Array | None) -> tuple[A
             raise FormatError(
                 "rope: the file's factors are not all positive numbers, and frequencies are divided by them."
             )
-        return frequencies / factors, rope.attention_factor
+        frequencies = frequencies / factors
     if rope.scaling == "linear":
         return frequencies / rope.factor, rope.attention_factor
     if rope.scaling != "yarn":
@@ -49,7 +49,7 @@ def _stretched(rope: Rope, frequencies: Array, factors: Array | None) -> tuple[A
     low, high = (_pair_that_turns(rope, turns) for turns in (rope.beta_fast, rope.beta_slow))
     low, high = max(0.0, math.floor(low)), min(rope.size - 1.0, math.ceil(high))
     ramp = np.clip((np.arange(len(frequencies)) - low) / max(0.001, high - low), 0, 1)  # 0: fast, left alone
-    growth = rope.attention_factor * (1 + 0.1 * math.log(rope.factor))
+    growth = rope.attention_factor * (1 + 0.1 * math.log(max(1.0, rope.factor)))
     return frequencies * (1 - ramp) + frequencies / rope.factor * ramp, growth
 
 

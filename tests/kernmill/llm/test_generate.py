@@ -5,6 +5,7 @@ import re
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,24 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "Model: capacity=0, sequences=1, block=4. Give whole numbers, 1 or more.",
     ),
     (
+        lambda: random_model(capacity=2.5),  # type: ignore[arg-type]
+        SettingError,
+        "Model: capacity=2.5, sequences=1, block=4. Give whole numbers, 1 or more.",
+    ),
+    *(
+        (
+            partial(lambda count: list(random_model().generate([1], max_tokens=count)), count),
+            SettingError,
+            f"generate: max_tokens={count!r} is no whole number from 0 on. Leave it out for no limit.",
+        )
+        for count in (-1, 2.5, "5")  # it was no token, three, a TypeError
+    ),
+    (
+        lambda: list(random_model().generate([1], 0.8)),  # type: ignore[arg-type]
+        SettingError,
+        "generate: the sampler is 0.8. Give a Sampler, such as Sampler(temperature=0.8), or none.",
+    ),
+    (
         lambda: random_model().next_logits([]),
         SettingError,
         "logits: no tokens. Give at least one, such as the begin token.",
@@ -314,7 +333,7 @@ def test_a_context_that_no_memory_holds() -> None:
         random_model(capacity=1 << 50)
     assert re.fullmatch(
         rf"Model: a context of {1 << 50} tokens takes 67108864\.00 GiB, and the device has [\d.]+ GiB left\. "
-        r"Choose a smaller capacity, or a cache_type of fewer bits\.",
+        r"Choose a smaller context \(capacity, -c\), or a cache type of fewer bits \(cache_type, --cache-type\)\.",
         str(caught.value),
     )
 

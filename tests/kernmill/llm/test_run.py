@@ -206,3 +206,34 @@ def test_an_option_is_named_as_it_was_written(
     """It was the name that Python code would write: `Sampler: repeat_last=-2`."""
     assert main(["run", "model.gguf", "-p", "a", *arguments]) == 2
     assert capsys.readouterr().err == f"kernmill: {message}\n"
+
+
+def test_words_for_a_conversation_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    """They were left out without a word."""
+    assert main(["run", "model.gguf", "-p", "a", "--system", "b"]) == 2
+    expected = "kernmill: run: --system is what a conversation begins with. Ask for one with --chat.\n"
+    assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "what"),
+    [
+        (Options("a\udcff"), b"", "the prompt"),
+        (Options("a\udcff", chat=True), b"", "the prompt"),
+        (Options(None, chat=True, system="\udcff"), b"a\n", "the text of --system"),
+        (Options(None, chat=True, tokens=1), b"a\n\xff\n", "a line of stdin"),
+    ],
+    ids=["prompt", "message", "system", "stdin"],
+)
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_bytes_that_are_no_text(
+    options: Options, stdin: bytes, what: str, errors: str, made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a traceback where Python is strict, and elsewhere the advice to call a method of Python's."""
+    pytest.importorskip("jinja2")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8", errors))
+    with pytest.raises(SettingError) as caught:
+        run(made(), options, GREEDY)
+    assert str(caught.value) == (
+        f"run: {what} is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8."
+    )

@@ -113,10 +113,25 @@ def test_a_token_that_cannot_be() -> None:
     assert {sampler.choose(np.array([-np.inf, 0.0, -np.inf])) for _ in range(20)} == {1}
 
 
-@pytest.mark.parametrize("logits", [[np.nan, 0.0], [-np.inf, -np.inf], []])
-def test_logits_that_are_no_numbers(logits: list[float]) -> None:
-    with pytest.raises(FormatError, match=r"^sampling: the logits are nan or -inf\."):
-        Sampler().choose(np.array(logits))
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("logits", [[np.nan, 0.0], [-np.inf, -np.inf], [], [np.inf, 0.0]])
+def test_logits_that_are_no_numbers(logits: list[float], temperature: float) -> None:
+    with pytest.raises(FormatError, match=r"^sampling: the logits are nan or infinite\."):
+        Sampler(temperature).choose(np.array(logits))
+
+
+@pytest.mark.parametrize("temperature", [1e-310, 5e-324, 1e-100])
+def test_a_temperature_of_almost_nothing_takes_the_best(temperature: float) -> None:
+    """It divided to infinity, and the draw was past the last token."""
+    assert Sampler(temperature, seed=1).choose(np.array([1.0, 3.0, 2.0])) == 1
+    assert Sampler(temperature, seed=1).choose(np.array([-1.0, -3.0, -2.0])) == 0
+
+
+def test_top_p_1_keeps_all() -> None:
+    """What sums to almost 1 rounded to 1, and hid tokens that a high temperature lets through."""
+    for seed in range(20):
+        logits = np.random.default_rng(seed).standard_normal(300) * 20
+        assert len(Sampler(100, top_k=0, top_p=1, min_p=0).distribution(logits)[0]) == 300
 
 
 def test_values_outside_their_range() -> None:
@@ -128,3 +143,26 @@ def test_values_outside_their_range() -> None:
         Sampler(temperature=math.nan)
     with pytest.raises(SettingError, match=r"^Sampler: repeat_penalty=0 would divide by it"):
         Sampler(repeat_penalty=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"top_k": 40.0}, "top_k=40.0 is no whole number. Give one from 0 to 2.14748e+09."),
+        ({"repeat_last": None}, "repeat_last=None is no whole number. Give one from -1 to 2.14748e+09."),
+        ({"temperature": "0.8"}, "temperature='0.8' is no number. Give one from 0 to 1e+06."),
+        ({"seed": -1}, "seed=-1 is no whole number from 0 on. None: one by chance."),
+        ({"seed": 1.5}, "seed=1.5 is no whole number from 0 on. None: one by chance."),
+    ],
+    ids=str,
+)
+def test_values_of_another_kind(values: dict[str, Any], message: str) -> None:
+    """NumPy said so at the first token, in its own words."""
+    with pytest.raises(SettingError) as caught:
+        Sampler(**values)
+    assert str(caught.value) == f"Sampler: {message}"
+
+
+def test_values_of_numpy() -> None:
+    sampler = Sampler(np.float32(0.5), np.int64(3), np.float64(0.5), seed=np.uint8(4))  # type: ignore[arg-type]
+    assert sampler.choose(np.array([9.0, 0.0])) == 0

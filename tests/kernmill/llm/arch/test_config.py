@@ -32,6 +32,22 @@ def test_what_the_file_does_not_say_has_a_default() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("scaling", "expected"),
+    [
+        ({"rope__scaling__factor": 4.0}, ("linear", 4.0)),
+        ({"rope__scale_linear": 4.0}, ("linear", 4.0)),
+        ({"rope__scale_linear": 4.0, "rope__scaling__factor": 2.0, "rope__scaling__type": "yarn"}, ("yarn", 2.0)),
+        ({"rope__scaling__factor": 4.0, "rope__scaling__type": "none"}, ("none", 4.0)),
+        ({"rope__scaling__factor": 0.0}, ("none", 1.0)),
+    ],
+)
+def test_a_factor_without_a_type_stretches_evenly(scaling: dict[str, Any], expected: tuple[str, float]) -> None:
+    """Left out without a word, as was the key of old files, it made another model of this one."""
+    rope = Config.of(keys(**scaling)).rope
+    assert (rope.scaling, rope.factor) == expected
+
+
 def test_numbers_may_come_from_numpy_and_as_one_for_each_layer() -> None:
     config = Config.of(keys(block_count=np.uint32(2), attention__head_count_kv=[2, 2]))
     assert (config.layers, config.kv_heads) == (2, 2)

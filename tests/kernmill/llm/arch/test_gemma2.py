@@ -22,3 +22,12 @@ def test_the_largest_model_scales_by_the_embedding(tiny: Any) -> None:
     architecture.largest_layers = 2
     assert architecture.scale() == (24 / 4) ** -0.5
     assert np.isclose(tiny.make("gemma2", {}, NORMS, attention__scale=0.3).model().architecture.scale(), 0.3)
+
+
+def test_the_first_files_do_not_say_their_window_and_caps(tiny: Any) -> None:
+    """They came without a window and without caps, so that the text was another model's."""
+    config = tiny.make("gemma2", {}, NORMS).model().architecture.config
+    assert (config.window, config.attention_cap, config.logit_cap) == (4096, 50.0, 30.0)
+    said = {"attention__sliding_window": 3, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+    config = tiny.make("gemma2", {}, NORMS, **said).model().architecture.config
+    assert (config.window, config.attention_cap, config.logit_cap) == (3, 2.0, 3.0)

@@ -45,3 +45,8 @@ def test_with_soft_caps_and_a_pattern_of_its_own(tiny: Any, pattern: Any) -> Non
 def test_without_a_window_every_layer_sees_everything(tiny: Any) -> None:
     made = tiny.make("gemma3", {}, NORMS)
     assert made.model().architecture.is_local == [False, False]
+
+
+def test_a_file_without_window_and_caps_has_none(tiny: Any) -> None:
+    config = tiny.make("gemma3", {}, NORMS).model().architecture.config
+    assert (config.window, config.attention_cap, config.logit_cap) == (0, 0.0, 0.0)

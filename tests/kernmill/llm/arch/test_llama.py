@@ -28,5 +28,14 @@ def test_with_a_linearly_stretched_context(tiny: Any) -> None:
     tiny.check(made, [tiny.Layer(plain / 4)] * 2)
 
 
+def test_divided_frequencies_are_stretched_as_well(tiny: Any) -> None:
+    """Factors in the file switched the stretching off."""
+    keys = {"rope__scaling__type": "linear", "rope__scaling__factor": 4.0}
+    made = tiny.make("llama", {"rope_freqs.weight": (3,)}, {}, **keys)
+    made.weights["rope_freqs.weight"] = np.array([1.0, 2.0, 8.0])
+    plain = tiny.Reference(made).layers[0].frequencies
+    tiny.check(made, [tiny.Layer(plain / [4, 8, 32])] * 2)
+
+
 def test_biases_of_the_feed_forward_part(tiny: Any) -> None:
     tiny.check(tiny.make("llama", {}, {"ffn_gate.bias": (20,), "ffn_up.bias": (20,), "ffn_down.bias": (24,)}))

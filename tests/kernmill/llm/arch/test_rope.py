@@ -42,3 +42,16 @@ def test_yarn_without_frequencies() -> None:
     flat = Rope(4, 1.0, 0.0, "yarn", 2.0, 32, 1.0, 32.0, 1.0)
     with pytest.raises(FormatError, match=r"^rope: yarn with base 1 and 32 turns has no frequencies to choose from\.$"):
         tables(flat, 2)
+
+
+def test_yarn_with_a_factor_below_1_leaves_the_vectors_as_they_are() -> None:
+    """They shrank: the growth is by the logarithm of a context that became longer."""
+    cosine, _ = tables(rope(scaling="yarn", factor=0.5), 1)
+    assert cosine.numpy().tolist() == [[1.0, 1.0]]
+
+
+def test_yarn_stretches_divided_frequencies() -> None:
+    """Factors in the file switched the stretching off. Pair 1 is slow, and is divided by both."""
+    cosine, _ = tables(rope(scaling="yarn", factor=4.0), 2, Tensor([2.0, 5.0]))
+    growth = 1 + 0.1 * np.log(4)
+    np.testing.assert_allclose(cosine.numpy()[1, 1], growth * np.cos(0.1 / 5 / 4), rtol=1e-6)
