@@ -20,7 +20,7 @@ from .staging import unpacked
 __all__ = ["block_schedule", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
-_DOTS = 16  # of them in one body
+_DOTS = 16  # of them in one body, or a block's where several sums take the same bytes
 _TILE = 8  # rows of a register tile
 _SUMS = 12  # of a tile of many rows, whose registers hold them twice
 _WIDE = 3  # vectors of such a tile, or fewer: rows have more addresses than vectors have
@@ -38,7 +38,7 @@ def is_nested(total: UOp) -> bool:
 def block_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else."""
     nested, short = _sums(facts.ast)
-    if not facts.target.dots or len(facts.stores) != 1 or not nested or len(nested) != len(short) or facts.symbolic:
+    if not facts.target.dots or len(facts.stores) != 1 or not nested or len(nested) > len(short) or facts.symbolic:
         return None
     lanes = facts.target.vector_bytes // _WORD
     for column in (name for name in facts.sizes if name in facts.outputs and facts.sizes[name] % lanes == 0):
@@ -72,7 +72,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) ->
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
     for name in sorted(around, key=lambda n: sum(n in names_of(place.ranges) for place in places)):  # most shared first
-        if body * sizes[name] <= _DOTS:
+        if body * sizes[name] <= _DOTS or len({*places}) < len(places):
             copied[name] = None
             body *= sizes[name]
     for name in copied:

@@ -80,21 +80,33 @@ def _by_runs(bits: int, run: int, d: Tensor, qs: Tensor) -> dict[str, Tensor]:
 
 
 def _tq1_0_by_runs(qs: Tensor, qh: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """In four runs of 16 words of codes: five words each in three words of digits, the last one in two bits a code."""
+    """In four runs of 16 words: five words each in three words of digits, the last ones of all runs in another."""
     runs = _tq1_0_codes(qs, qh).unflatten(-1, (4, 16, 4))
     planes = runs[..., :15, :].unflatten(-2, (3, 5)).movedim(-2, -4).flatten(-4)
-    return {"d": d, "qs": _bytes(planes, 5), "qh": pack(runs[..., 15, :].flatten(-2), 2, 4)}
+    return {"d": d, "qs": _bytes(planes, 5), "qh": _bytes(runs[..., 15, :].flatten(-2), 4)}
+
+
+def _left(x: Tensor, count: int, skip: int) -> Tensor:
+    """What is left of bytes [.., 1, n] behind `skip` digits, behind one more, ..: [.., count, n]."""
+    place, power = Tensor.arange(count).unsqueeze(-1), x
+    for _ in range(skip):
+        power = power * 3
+    left = power
+    for digit in range(1, count):
+        power = power * 3
+        left = where(place.eq(digit), power, left)
+    return left
 
 
 def _read_laid_tq1_0(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
-    place = Tensor.arange(5).unsqueeze(-1)
-    shifted = power = qs.unflatten(-1, (4, 3, 1, 4))
-    for digit in range(1, 5):
-        power = power * 3
-        shifted = where(place.eq(digit), power, shifted)
-    digits = shifted.gt(85).cast(dtypes.uint8) + shifted.gt(170).cast(dtypes.uint8)
-    last = unpack(qh, 2, 4).unflatten(-1, (4, 1, 4))
-    return Codes(cat([digits.flatten(-3, -2), last], axis=-2).flatten(-3), half(d), 1)
+    """A digit of x is what 3 * x has beyond the byte, and the rest has the next one: 256 * digit = 3 * x - rest."""
+    runs, last = qs.unflatten(-1, (4, 3, 1, 4)), qh.unsqueeze(-2)
+    now, after = (
+        cat([_left(runs, 5, skip).flatten(-3, -2), _left(last, 4, skip).unsqueeze(-2)], axis=-2).flatten(-3)
+        for skip in (0, 1)
+    )
+    digits = now.gt(85).cast(dtypes.uint8) + now.gt(170).cast(dtypes.uint8)
+    return Codes(digits, half(d), 1, parts=((3, now), (-1, after)), unit=256)
 
 
 _TQ1_0 = BlockType("TQ1_0", {"d": 2, "qs": 48, "qh": 4}, _read_laid_tq1_0, None, (4, 2, 32))

@@ -35,6 +35,17 @@ def product(rows: int = 1, groups: int = 3, blocks: int = 4, planes: int = 1, st
     return reshape(reduce_axes(scaled, Ops.ADD, (3, 4)), (rows, groups, 16))
 
 
+def two_sums(groups: int) -> UOp:
+    """The same words in two sums, of which one outer sum is made, in blocks of eight planes."""
+    shape = (groups, 16, 4, 8, 4, 4)
+    weights = permute(data(0, groups, 4, 8, 4, 16, 4, dtype=dtypes.uint8), (0, 4, 1, 2, 3, 5))
+    xs = [expand(data(slot, 1, 1, 4, 8, 4, 4, dtype=dtypes.int8), shape).cast(dtypes.int32) for slot in (1, 2)]
+    first, second = (reduce_axes(weights.cast(dtypes.int32) * x, Ops.ADD, (4, 5)) for x in xs)
+    total = elementwise(Ops.ADD, first, second).cast(dtypes.float32)
+    scales = reshape(permute(data(3, groups, 4, 16), (0, 2, 1)), (groups, 16, 4, 1, 1, 1))
+    return reshape(reduce_axes(total * expand(scales, total.shape), Ops.ADD, (2, 3)), (groups, 16))
+
+
 def gated(groups: int, *shape: int) -> UOp:
     """A gate times a product of the same row, with something added, in a shape that is cut otherwise than the rows."""
     (first, second), x = (product(1, groups), product(1, groups, start=4)), data(3, *shape)
@@ -59,6 +70,19 @@ def test_one_row() -> None:
     assert "interleave i0 2" in schedule(product(groups=6))
     assert "interleave i0 2" in schedule(product(groups=4))  # two threads find something
     assert not any(line.startswith("interleave") for line in schedule(product(groups=3)))
+
+
+def test_two_sums_of_the_same_words() -> None:
+    """A body has a whole block of them, in fewer parts of memory at a time."""
+    found = schedule(two_sums(8))
+    assert "unroll k1 8" in found
+    assert "interleave i0 2" in found
+
+
+def test_values_of_two_sums_of_the_same_words() -> None:
+    ast = only(two_sums(2))
+    arrays = random_bytes(ast)
+    close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
 
 
 def test_many_rows() -> None:
