@@ -100,8 +100,7 @@ def closed(structure: tuple[Any, ...], origins: list[str | None]) -> UOp:
     """The graph of a structure, over PARAMs. Its leaves are counted from 1, since equal graphs are equal however many
     leaves were made before. Assignments to constants, which are tensors' own nodes, are other nodes here: a plan that
     holds them would keep their memory as well, and show what it was with one call's variables to the next call."""
-    nodes: list[UOp] = []
-    first, counted = len(structure) - len(origins), itertools.count(1)
+    nodes, first, counted = list[UOp](), len(structure) - len(origins), itertools.count(1)
     for form, origin in zip(structure[first:], origins, strict=True):
         if isinstance(form, UOp):
             node = form
