@@ -112,7 +112,7 @@ def closed(structure: tuple[Any, ...], origins: list[str | None]) -> UOp:
             if op is Ops.ASSIGN and all(below.op is not Ops.PARAM for below in src[0].toposort()):
                 src = (UOp(Ops.DETACH, dtype, src[:1], 0), *src[1:])
             node = UOp(op, dtype, src, next(counted) if op is Ops.DETACH and arg else arg)
-        node.origin = node.origin or origin
+            node.origin = node.origin or origin
         nodes.append(node)
     return UOp(Ops.SINK, dtypes.void, tuple([nodes[number] for number in structure[:first]]))
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from kernmill.ir import CompileError, dtypes
-from kernmill.runtime import Properties, WeightArena, get_device, pool
+from kernmill.runtime import Properties, WeightArena, get_device, host, pool
 from kernmill.runtime import weight_arena as module
-from kernmill.runtime.host import usable_cpus
 from tests.runtime.processes import run
 
 needs_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="a system without large pages")
@@ -121,7 +120,7 @@ def test_pages_are_not_got_ahead_where_nothing_can_be_compiled(monkeypatch: pyte
 
 
 @needs_pages
-@pytest.mark.skipif(usable_cpus() < 2, reason="a second process compiles where there is a second CPU")
+@pytest.mark.skipif(host.usable_cpus() < 2, reason="a second process compiles where there is a second CPU")
 def test_llvm_stays_out_of_the_process_that_gets_pages(tmp_path: Path) -> None:
     """With an empty cache the thread imported it for its loop: 62 MiB of the peak of a model's start."""
     code = """
