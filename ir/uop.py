@@ -26,7 +26,7 @@ from .shape_rules import shape_of
 from .values import to_dtype
 
 __all__ = [
-    "UOp", "closed_ranges", "const", "current_origin", "index_const", "make_range", "memory_of", "rebuilt",
+    "UOp", "arg_text", "closed_ranges", "const", "current_origin", "index_const", "make_range", "memory_of", "rebuilt",
     "substitute", "with_sources",
 ]  # fmt: skip
 
@@ -80,7 +80,7 @@ def _derive(node: UOp, slot: str, rule: Callable[[UOp], Derived]) -> Derived:
 
 
 def _key_of(node: UOp) -> bytes:
-    text = f"{node.op.name} {node.dtype.name} {_arg_text(node.arg)} "
+    text = f"{node.op.name} {node.dtype.name} {arg_text(node.arg)} "
     return blake2b(text.encode() + b"".join(s.key for s in node.src), digest_size=16).digest()
 
 
@@ -273,16 +273,16 @@ class UOp:
         return self if dtype is self.dtype else UOp(Ops.BITCAST, dtype, (self,))
 
     def __repr__(self) -> str:
-        arg = "" if self.arg is None else f" {_arg_text(self.arg)}"
+        arg = "" if self.arg is None else f" {arg_text(self.arg)}"
         return f"<{self.op.name} {self.dtype.name}{arg} of {len(self.src)}>"
 
 
-def _arg_text(arg: Any) -> str:
+def arg_text(arg: Any) -> str:
     """Text of an arg, equal in every process."""
     if isinstance(arg, UOp):
         return f"<{arg.key.hex()}>"
     if isinstance(arg, tuple):
-        return f"({','.join(_arg_text(item) for item in arg)})"
+        return f"({','.join(arg_text(item) for item in arg)})"
     if isinstance(arg, float):
         return arg.hex()
     return repr(str(arg)) if isinstance(arg, str) else str(arg)

@@ -5,27 +5,13 @@ A graph of a structure seen before costs none of that again: everything but memo
 
 from __future__ import annotations
 
-import itertools
 import time
 import weakref
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from kernmill.ir import (
-    Copy,
-    DType,
-    IndexRangeError,
-    Kernel,
-    KernmillError,
-    Ops,
-    UOp,
-    dtypes,
-    process_lock,
-    rebuilt,
-    setting,
-    substitute,
-)
+from kernmill.ir import Copy, DType, IndexRangeError, Kernel, KernmillError, Ops, UOp, dtypes, process_lock, setting
 
 from . import later
 from .allocator import Lease
@@ -118,6 +104,7 @@ class _Run:
             assigned = {id(leaf.storage) for node in assigns for leaf in _bottom(node)}
             found = views(order, self.roots)
             self.parts = {node: part for node, part in found.items() if id(part.owner) not in assigned}
+            self.order = _above_memory(self.roots, self.parts)
         self.leaves = [*leaves, *self.parts]
         self.storages: list[Buffer] = [leaf.storage for leaf in leaves] + [*self.parts.values()]
         self.in_place = self.overwritable(assigns, others) if assigns else frozenset[int]()
@@ -135,32 +122,22 @@ class _Run:
         )
 
     def go(self) -> None:
-        plan = plan_of(self.structure(), self.closed, tuple([s.device for s in self.storages]), self.in_place)
+        plan = plan_of(self.structure(), self.order, tuple([s.device for s in self.storages]), self.in_place)
         check_values(plan.bounds, self.variables)
         buffers = self.memory(plan)
         self.launch(plan, buffers)
         self.finish(plan, buffers)
 
-    def param(self, slot: int) -> UOp:
-        """A leaf as the closed graph has it."""
-        leaf = self.leaves[slot]
-        return opened(leaf, UOp(Ops.PARAM, leaf.dtype, (), (slot, self.storages[slot].numel)))
-
-    def closed(self) -> UOp:
-        """The graph over PARAMs, which holds nothing of this run."""
-        params = {leaf: self.param(slot) for slot, leaf in enumerate(self.leaves)}
-        return _impersonal(substitute(UOp(Ops.SINK, dtypes.void, tuple(self.roots)), params), self.order)
-
     def structure(self) -> tuple[Any, ...]:
-        """What is equal where `closed` is, found without making its nodes: each node with the numbers of its sources.
-        It holds nothing of this run either: of nodes constants only, and what stands for a part of memory."""
-        order = _above_memory(self.roots, self.parts) if self.parts else self.order
-        slots = {leaf: slot for slot, leaf in enumerate(self.leaves)}
+        """What tells this graph from others, and holds nothing of this run: the numbers of its roots, then each node:
+        a leaf as slot, dtype, shape and size, others with the numbers of their sources. Nodes stand for constants and
+        for parts of memory."""
+        order, slots = self.order, {leaf: slot for slot, leaf in enumerate(self.leaves)}
         found: list[Any] = [order[root] for root in self.roots]
         for node in order:
             if (slot := slots.get(node)) is not None:
-                plain = slot, node.dtype, self.storages[slot].numel, node.shape
-                found.append(self.param(slot) if node in self.parts else plain)
+                leaf = slot, node.dtype, node.shape, self.storages[slot].numel
+                found.append(opened(node, UOp(Ops.PARAM, node.dtype, (), leaf[::3])) if node in self.parts else leaf)
             else:
                 arg = node.arg and 1 if node.op is Ops.DETACH else node.arg  # leaves are counted, as in `closed`
                 found.append((node.op, node.dtype, arg, *[order[s] for s in node.src]) if node.src else node)
@@ -265,20 +242,6 @@ def _above_memory(roots: Iterable[UOp], parts: Container[UOp] = ()) -> dict[UOp,
         else:
             found.setdefault(path.pop(), len(found))
     return found
-
-
-def _impersonal(graph: UOp, own: Container[UOp]) -> UOp:
-    """The graph with its leaves counted from 1, since equal graphs are equal however many leaves were made before, and
-    assignments of constants, which are tensors' `own` nodes, as other nodes: a plan that holds them would keep their
-    memory as well, and show what it was with one call's variables to the next call."""
-    number = itertools.count(1)
-
-    def change(old: UOp, new: UOp) -> UOp:
-        if old.op is Ops.ASSIGN and old in own:
-            return new.replace(src=(UOp(Ops.DETACH, new.dtype, new.src[:1], 0), *new.src[1:]))
-        return new.replace(arg=next(number)) if new.op is Ops.DETACH and new.arg else new
-
-    return rebuilt(graph, change)
 
 
 def _bottom(node: UOp) -> list[UOp]:

@@ -8,9 +8,10 @@ UOps. Reports, searches and a program that is no longer in the cache ask for tho
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
@@ -23,8 +24,12 @@ from kernmill.ir import (
     Kernel,
     KernmillError,
     MemoryPlan,
+    Ops,
     UOp,
+    arg_text,
     as_dtype,
+    dtypes,
+    reshape,
     setting,
 )
 
@@ -35,7 +40,7 @@ from .device import Program, canonical_name, get_device
 from .schedules import stamp
 from .watch import wants_report
 
-__all__ = ["Plan", "plan_of", "plans"]
+__all__ = ["Plan", "closed", "plan_of", "plans"]
 
 _KEPT = 4096
 _Scheduled: TypeAlias = "tuple[GraphPlan, MemoryPlan]"
@@ -55,10 +60,10 @@ class Plan(NamedTuple):
 plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
-def plan_of(structure: Any, closed: Callable[[], UOp], devices: tuple[str, ...], in_place: frozenset[int]) -> Plan:
-    """The plan of a closed graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
+def plan_of(structure: Any, nodes: Iterable[UOp], devices: tuple[str, ...], in_place: frozenset[int]) -> Plan:
+    """The plan of a graph whose PARAM slot i lives on devices[i]; slots `in_place` may be overwritten.
 
-    `structure` is equal for equal graphs, and tells others apart; the graph is made where that is not known.
+    The graph is made of its `structure` where that is not known; `nodes` know the user's lines.
 
     Raises:
         CompileError: a kernel cannot be built.
@@ -67,7 +72,7 @@ def plan_of(structure: Any, closed: Callable[[], UOp], devices: tuple[str, ...],
     found = plans.get(key)
     if found is None:
         default = canonical_name(str(setting("DEVICE")))
-        found = plans[key] = _with_programs(*_scheduled(closed(), devices, in_place, default))
+        found = plans[key] = _with_programs(*_scheduled(key[:3], [node.origin for node in nodes], default))
         if len(plans) > _KEPT:
             plans.popitem(last=False)
         if wants_report():
@@ -91,15 +96,44 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan) -> Plan:
     return Plan(graph, memory, steps, bounds, written)
 
 
+def closed(structure: tuple[Any, ...], origins: list[str | None]) -> UOp:
+    """The graph of a structure, over PARAMs. Its leaves are counted from 1, since equal graphs are equal however many
+    leaves were made before. Assignments to constants, which are tensors' own nodes, are other nodes here: a plan that
+    holds them would keep their memory as well, and show what it was with one call's variables to the next call."""
+    nodes, first, counted = list[UOp](), len(structure) - len(origins), itertools.count(1)
+    for form, origin in zip(structure[first:], origins, strict=True):
+        if isinstance(form, UOp):
+            node = form
+        elif isinstance(form[0], int):
+            node = reshape(UOp(Ops.PARAM, form[1], (), form[::3]), form[2])
+        else:
+            op, dtype, arg, *numbers = form
+            src = tuple([nodes[number] for number in numbers])
+            if op is Ops.ASSIGN and all(below.op is not Ops.PARAM for below in src[0].toposort()):
+                src = (UOp(Ops.DETACH, dtype, src[:1], 0), *src[1:])
+            node = UOp(op, dtype, src, next(counted) if op is Ops.DETACH and arg else arg)
+            node.origin = node.origin or origin
+        nodes.append(node)
+    return UOp(Ops.SINK, dtypes.void, tuple([nodes[number] for number in structure[:first]]))
+
+
+def _text(structure: tuple[Any, ...]) -> str:
+    """A structure as text, equal in every process. Equal layers share their args."""
+    texts = {number: arg_text(arg) for number, arg in {id(f[2]): f[2] for f in structure if type(f) is tuple}.items()}
+    return "\n".join([f"{f[:2]}{texts[id(f[2])]}{f[3:]}" if type(f) is tuple else arg_text(f) for f in structure])
+
+
 # --- on disk ---------------------------------------------------------------------------------------------------------
-def _scheduled(graph: UOp, devices: tuple[str, ...], in_place: frozenset[int], default: str) -> _Scheduled:
-    planned = cache(lambda: later.planning.planned(graph.src, devices, in_place, default))
-    key = cache_key("plan", graph.key, json.dumps([devices, sorted(in_place), default]), stamp())
+def _scheduled(of: tuple[Any, ...], origins: list[str | None], default: str) -> _Scheduled:
+    structure, devices, in_place = of
+    graph = cache(lambda: closed(structure, origins))
+    planned = cache(lambda: later.planning.planned(graph().src, devices, in_place, default))
+    key = cache_key("plan", _text(structure), json.dumps([devices, sorted(in_place), default]), stamp())
     stored = default_cache("plans").get(key)
     if stored is not None:
         with contextlib.suppress(ValueError, TypeError, LookupError, KernmillError):  # of another form: made anew
             return _read(stored.payload, planned)
-    expect(graph, set(devices) or {default})
+    expect(graph(), set(devices) or {default})
     default_cache("plans").put(key, _written(*planned()), {"name": "plan"})
     return planned()
 

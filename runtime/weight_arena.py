@@ -20,7 +20,7 @@ from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, Lease, round_up
 from .buffer import Buffer
 from .device import get_device
 from .execute import allocate_buffer
-from .pool import touch
+from .pool import expect_pool, touch
 
 __all__ = ["WeightArena"]
 
@@ -89,6 +89,7 @@ def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
     if whole is None or whole.block is None:
         return
     with contextlib.suppress(KernmillError):  # no machine code: whoever needs it is told
+        expect_pool()  # in a process of its own if it is to be compiled: LLVM takes 60 MB
         touch(whole.address, 1)
         at, is_large, left, wait, ordinary_s, pause_s = -whole.address % _LARGE_PAGE, False, 1, _MORE, 0.0, _PAUSES_S[0]
         while (of := arena()) is not None and of._whole is whole and at + _LARGE_PAGE <= whole.numel:

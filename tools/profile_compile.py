@@ -87,10 +87,10 @@ class Phases:
 
 def watch(phases: Phases) -> None:
     """Put the phases into the compiler."""
-    phases.wrap("kernmill.runtime.execute", {
-        "plan_of": "look up the plan", "run_batch": "run", "substitute": "close the graph",
+    phases.wrap("kernmill.runtime.execute", {"plan_of": "look up the plan", "run_batch": "run"})
+    phases.wrap("kernmill.runtime.plan", {
+        "closed": "close the graph", "build_all": "look up", "_read": "read plan", "_written": "write plan",
     })  # fmt: skip
-    phases.wrap("kernmill.runtime.plan", {"build_all": "look up", "_read": "read plan", "_written": "write plan"})
     phases.wrap("kernmill.runtime.planning", {"plan_kernels": "plan kernels", "plan_memory": "plan memory"})
     phases.wrap(
         "kernmill.compiler.plan_kernels", {"fuse": "fuse"} if _has("kernmill.compiler.plan_kernels", "fuse") else {}

@@ -212,11 +212,13 @@ class Tensors:
         """Those of the tensors whose values come from ours or from the recording, and not from another thread."""
         ours = {id(b) for t in self.reachable() if (b := self.buffers.get(id(t))) is not None}
         ours |= set(map(id, recorded.buffers()))
-        return [
-            t
-            for t in tensors
-            if any(id(node.storage) in ours for node in t.uop.toposort(stop=lambda u: u.storage is not None))
-        ]
+        comes: dict[UOp, bool] = {}  # one walk for all: what later layers assign stands on the earlier ones
+        for tensor in tensors:
+            for node in tensor.uop.toposort(stop=lambda u: u.storage is not None or u in comes):
+                if node not in comes:
+                    is_kept = node.storage is not None
+                    comes[node] = id(node.storage) in ours if is_kept else any(comes[s] for s in node.src)
+        return [t for t in tensors if comes[t.uop]]
 
 
 class Holders:

@@ -2,13 +2,15 @@ import mmap
 import threading
 import time
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernmill.ir import CompileError, dtypes
-from kernmill.runtime import Properties, WeightArena, get_device, pool
+from kernmill.runtime import Properties, WeightArena, get_device, host, pool
 from kernmill.runtime import weight_arena as module
+from tests.runtime.processes import run
 
 needs_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_NOHUGEPAGE"), reason="a system without large pages")
 MB = 1 << 20
@@ -115,6 +117,22 @@ def test_pages_are_not_got_ahead_where_nothing_can_be_compiled(monkeypatch: pyte
             thread.join(20)
     assert told == []
     arena.close()
+
+
+@needs_pages
+@pytest.mark.skipif(host.usable_cpus() < 2, reason="a second process compiles where there is a second CPU")
+def test_llvm_stays_out_of_the_process_that_gets_pages(tmp_path: Path) -> None:
+    """With an empty cache the thread imported it for its loop: 62 MiB of the peak of a model's start."""
+    code = """
+import time
+from kernmill.runtime import WeightArena, pool
+arena = WeightArena("LLVM", [4 << 20] * 24)
+while not pool._loaded.cache_info().currsize:
+    time.sleep(0.01)
+print("llvmlite" in sys.modules)
+arena.close()
+"""
+    assert run(code, tmp_path)[0].split() == ["False"]
 
 
 @needs_pages
