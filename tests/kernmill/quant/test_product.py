@@ -87,7 +87,7 @@ def test_few_rows_of_points(name: str, count: int, device: str) -> None:
         check(few, rows)
 
 
-@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_S", "IQ3_S"])
+@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_S"])
 def test_points_are_looked_up_once_for_several_rows(name: str) -> None:
     """They were looked up again for each tile of rows of x: 128 rows took 25 times as long."""
     mine = weight(name, 2).interleaved()
