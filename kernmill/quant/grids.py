@@ -224,13 +224,11 @@ def _bits(*shape: int) -> Tensor:
     return Tensor.arange(2, dtype=dtypes.uint8).reshape(shape)
 
 
-def _of_planes(name: str, index: Tensor, *high: Tensor) -> Tensor:
-    """What the tables say of points: low bytes of places [.., n] and higher bits, the lowest first: [.., 2, n]."""
+def _of_planes(name: str, index: Tensor, is_second: Tensor | None = None) -> Tensor:
+    """What the tables say of points: their places [.., n] among the first 256 or the second: [.., 2, n]."""
     table = _planes(name, index.device)
     found = [_taken(table[:, n : n + 256], index).movedim(0, -2) for n in range(0, table.shape[1], 256)]
-    for bit in high:
-        found = [where(bit.unsqueeze(-2), b, a) for a, b in zip(found[::2], found[1::2], strict=True)]
-    return found[0]
+    return found[0] if is_second is None else where(is_second.unsqueeze(-2), found[1], found[0])
 
 
 def _choices(nibbles: Tensor, name: str, sign: Tensor | int) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import parse_schedule
+from kernmill.compiler import PIPELINE, parse_schedule
 from kernmill.ir import DType, Ops, UOp, const, dtypes, elementwise, expand, reshape, take
 from tests.compiler.kernels import VECTORS, data, inputs, only, run_ast, run_on
 from tests.compiler.passes import after
@@ -113,6 +113,25 @@ def test_no_memory_around_a_table_is_read() -> None:
     """A table that ends inside of registers, of which an index may be too large, or that begins before its memory."""
     assert len(tables(after("find_tables", gathered(128, most=127), "vectorize i0 64", HELD))) == 1
     for ast in (gathered(127, most=63), gathered(255), gathered(128, most=128), gathered(512, less=1)):
+        assert not tables(after("find_tables", ast, "vectorize i0 64", HELD))
+
+
+def test_neighbours_behind_a_byte_are_no_gather() -> None:
+    """One load of 64 bytes, whose place is one byte: its lanes were not asked for."""
+    (step,) = [step for step in PIPELINE if step.name == "find_tables"]
+    byte, memory = (UOp(Ops.PARAM, dtypes.uint8, (), (slot, 512)) for slot in (0, 1))
+    for lanes in (1, 64):
+        kind = dtypes.uint8.vec(lanes)
+        places = UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (byte, const(dtypes.index, 0))),))
+        index = UOp(Ops.INDEX, dtypes.uint8.vec(64), (memory, places.cast(dtypes.index)))
+        assert len(tables(step.run(UOp(Ops.LOAD, index.dtype, (index,)), HELD))) == (2 if lanes == 64 else 0)
+
+
+def test_places_of_several_bytes_stay() -> None:
+    """Places made of two bytes, or of a byte more than once."""
+    places = data(1, 64, dtype=dtypes.uint8).cast(dtypes.int32)
+    for more in (places, data(2, 64, dtype=dtypes.uint8).cast(dtypes.int32)):
+        ast = only(take(data(0, 512, dtype=dtypes.uint8), places + more, 0))
         assert not tables(after("find_tables", ast, "vectorize i0 64", HELD))
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from kernmill import Context, IndexRangeError, SettingError, ShapeError, Tensor, dtypes, jit
 from kernmill.ir import Ops
-from kernmill.quant import BLOCKS, QuantizedTensor, block_type, grids
+from kernmill.quant import BLOCKS, QuantizedTensor, block_type, grids, tensor
+from kernmill.quant.block import BlockType
 from kernmill.quant.product import ACTIVATIONS, quantized_rows
 
 ROWS = 32
@@ -94,6 +95,27 @@ def test_points_are_looked_up_once_for_several_rows(name: str) -> None:
     few, many = (mine.linear(Tensor.zeros(rows, mine.shape[1])) for rows in (2, 9))
     sizes = [[node.dtype for node in result.uop.toposort() if node.op is Ops.CONTIGUOUS] for result in (few, many)]
     assert [kinds.count(dtypes.uint8) for kinds in sizes] == [0, 1]
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("name", [block.name for block in grids.BLOCKS if block.held])
+def test_products_of_both_forms(name: str, is_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever registers hold: a weight keeps the form it was laid in, on another device as well."""
+
+    def chosen(kind: BlockType, device: str) -> object:
+        return (kind.held if is_held else kind.laid) or (kind, dict)
+
+    monkeypatch.setattr(tensor, "_laid", chosen)
+    mine = weight(name, 2)
+    other = mine.interleaved()
+    assert other.form is chosen(mine.type, "")[0]  # type: ignore[index]
+    monkeypatch.undo()
+    for rows in (1, 5):
+        check(other, rows)
+    again = other.to("PYTHON")
+    assert again.form is other.form
+    index = Tensor([3], device="PYTHON")
+    np.testing.assert_array_equal(again.rows(index).numpy(), mine.rows(Tensor([3])).numpy())
 
 
 @pytest.mark.parametrize("name", TYPES + READ_ONLY)
