@@ -18,7 +18,7 @@ from kernmill.ir import DType, Ops, Target, UOp, const, dtypes, from_linear, lin
 
 from .vectorize import spread
 
-__all__ = ["merged", "shuffle", "shuffle_lanes", "side_by_side"]
+__all__ = ["entry", "merged", "shuffle", "shuffle_lanes", "side_by_side"]
 
 _MOST_VECTORS = 4  # of contiguous memory that one gather is picked from
 _LEAST_ROWS = 4  # a block of fewer rows costs as much as gathers
@@ -238,16 +238,12 @@ def _mask(one: _Access, first: int, lanes: Sequence[Sequence[int]]) -> tuple[UOp
             part = UOp(Ops.SHUFFLE, bools, (one.gate, closed), picks)
             gate = part if gate is None else gate | part
         return () if gate is None else (gate,)
-    is_whole = all(lanes)
+    is_whole, touched = all(lanes), const(bools, tuple(map(bool, lanes)))
     if one.gate is not None:
-        return (one.gate,) if is_whole else (spread(one.gate, len(lanes)) & _bools(lanes),)
+        return (one.gate,) if is_whole else (spread(one.gate, len(lanes)) & touched,)
     count, (low, high) = memory_of(one.memory).arg[1], one.at(first).bounds
     is_inside = isinstance(count, int) and low >= 0 and high + len(lanes) <= count
-    return () if is_whole or is_inside else (_bools(lanes),)
-
-
-def _bools(lanes: Sequence[Sequence[int]]) -> UOp:
-    return const(dtypes.bool.vec(len(lanes)), tuple(bool(own) for own in lanes))
+    return () if is_whole or is_inside else (touched,)
 
 
 # --- stores
@@ -416,8 +412,22 @@ def side_by_side(values: Sequence[UOp], lanes: int) -> UOp:
     if is_alike and all(s.dtype.size_bytes == s.dtype.lanes for s in first.src):
         woven = (side_by_side([u.src[n] for u in values], lanes) for n in range(len(first.src)))
         return UOp(first.op, first.dtype.vec(count * lanes), tuple(woven), first.arg)
+    entries = [found for u in values if (found := entry(u))]
+    if len(entries) == count and len({found[1:] for found in entries}) == 1:
+        places, (_, memory, offset) = side_by_side([found[0] for found in entries], lanes), entries[0]
+        index = UOp(Ops.INDEX, first.dtype.vec(count * lanes), (memory, places.cast(dtypes.index) + offset))
+        return UOp(Ops.LOAD, index.dtype, (index,))
     vectors = [_of_words(spread(u, lanes)) for u in values]
     return merged([(vector, lane) for lane in range(lanes) for vector in vectors])
+
+
+def entry(u: UOp) -> tuple[UOp, UOp, int] | None:
+    """Of a gather of bytes without a gate by bytes: these, the memory, and the place of what is found by 0."""
+    is_gather = u.op is Ops.LOAD and u.dtype.scalar in (dtypes.int8, dtypes.uint8) and u.src[0].gate is None
+    terms, offset = linear(u.src[0].src[1]) if is_gather else ({}, 0)
+    byte, step = next(iter(terms.items()), (u, 0))
+    is_entry = len(terms) == step == 1 and byte.op is Ops.CAST and byte.src[0].dtype is dtypes.uint8.vec(u.dtype.lanes)
+    return (byte.src[0], u.src[0].src[0], offset) if is_entry else None
 
 
 def _of_words(u: UOp) -> UOp:
@@ -447,10 +457,8 @@ def _neighbours(values: Sequence[UOp]) -> UOp | None:
         u.src[0].src[0] is memory and terms == places[0][0] and offset == places[0][1] + n
         for n, (u, (terms, offset)) in enumerate(zip(values, places, strict=True))
     )
-    if not is_row:
-        return None
     kind = values[0].dtype.vec(len(values))
-    return UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, first)),), values[0].arg)
+    return UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, first)),), values[0].arg) if is_row else None
 
 
 def _columns(rows: Sequence[UOp], target: Target) -> list[UOp]:

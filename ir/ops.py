@@ -282,7 +282,7 @@ class Ops:
     LANES    = Op(Group.VECTOR, "the scalars side by side in one vector")
     LANE     = Op(Group.VECTOR, "lane arg of the vector", 1)
     SHUFFLE  = Op(Group.VECTOR, "src=(a, b): lanes arg of a and b laid side by side", 2)
-    TABLE    = Op(Group.VECTOR, "element src[0] of the 16 bytes arg, in each lane; of bytes 0 to 15", 1)
+    TABLE    = Op(Group.VECTOR, "in each lane an entry of a table: of the 16 bytes arg, src=(places below 16,); or src=(places, a, b): of a and b side by side, places modulo their lanes")
     FOLD     = Op(Group.VECTOR, "all lanes folded with op arg to a scalar, halves first", 1)
     DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of 4 neighbouring products; a, b of bytes, c of int32 with a quarter of "
                                 "their lanes; exact, but for the int32 sum, which wraps", 3)

@@ -40,6 +40,7 @@ class Target:
     compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # for sums and products; others go through float32
     dots: frozenset[tuple[DType, DType]] = frozenset()  # types of a and b that DOT takes, up to vector_bytes
     table_lanes: int = 0  # of the widest vector of bytes that TABLE looks up; 0: none
+    table_bytes: int = 0  # of the table in two registers that TABLE looks up in; 0: none
     units: tuple[Unit, ...] = ()  # what MMA can do
     has_threads: bool = False  # the outermost loop may be cut into chunks
     group_items: int = 0  # most work-items of a group; 0: no work-items, else outer loops are spread over them

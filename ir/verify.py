@@ -314,8 +314,8 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
             picked = node.arg if isinstance(node.arg, tuple) else ()
             is_legal = len(picked) == node.dtype.lanes and all(0 <= lane < sum(lanes) for lane in picked)
         case Ops.TABLE:
-            is_legal = node.src[0].dtype is dtypes.uint8.vec(node.dtype.lanes) and len(node.arg) == 16
-            is_legal &= node.dtype.scalar in (dtypes.int8, dtypes.uint8)
+            is_legal = node.src[0].dtype is dtypes.uint8.vec(node.dtype.lanes) and node.dtype.scalar in _BYTES
+            is_legal &= len(node.arg) == 16 if node.arg else [s.dtype for s in node.src[1:]] == [node.dtype] * 2
         case Ops.DOT:
             return _dot(node)
         case Ops.MMA:

@@ -19,7 +19,7 @@ from .base import Renderer, multiple_of, signature
 __all__ = ["LLVM_OPS", "LLVMRenderer"]
 
 _FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
-_TABLES = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512"}
+_TABLES = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512", 128: "avx512.vpermi2var.qi.512"}
 _LINE = 64  # bytes that memory of the kernel's own is aligned to
 _ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
 _STEPS = 2  # of shuffles that LLVM may put together; with more it tries all chains of them
@@ -478,11 +478,12 @@ class _Function:
             self.values[u], self.steps[u] = self._define(self._call(kind, fence, (kind, self.values[u]))), 0
 
     def _table(self, u: UOp) -> None:
-        """x86 (SSSE3, AVX2, AVX512BW): each 16 bytes of a register by the table beside them."""
+        """x86 (SSSE3, AVX2, AVX512BW): each 16 bytes of a register by those beside them; AVX512VBMI: by 128 bytes."""
         kind, lanes = llvm_type(u.dtype), u.dtype.lanes
-        table = ", ".join(f"i8 {byte}" for byte in u.arg * (lanes // len(u.arg)))
-        operands = (kind, f"<{table}>"), (kind, self.values[u.src[0]])
-        self.values[u] = self._define(self._call(kind, f"llvm.x86.{_TABLES[lanes]}", *operands))
+        index, *tables = ((kind, self.values[s]) for s in u.src)
+        table = ", ".join(f"i8 {byte}" for byte in (u.arg or ()) * (lanes // 16))
+        operands = (tables[0], index, tables[1]) if tables else ((kind, f"<{table}>"), index)
+        self.values[u] = self._define(self._call(kind, f"llvm.x86.{_TABLES[lanes << len(tables) // 2]}", *operands))
 
     def _scale(self, u: UOp) -> None:
         """x86 (AVX512F), a whole register. Lanes whose 2**b is taken for 0 are masked: underflow takes an assist."""

@@ -157,6 +157,7 @@ def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
         compute_dtypes=compute_dtypes(host.has("avx512fp16")),
         dots=dot_types(host),
         table_lanes=64 if host.has("avx512bw") else 32 if host.has("avx2") else 16 if host.has("ssse3") else 0,
+        table_bytes=128 if host.has("avx512vbmi") else 0,
         units=units,
         has_threads=True,
         has_gathers=host.has("avx512fp16"),  # CPUs made with the mend against Downfall, not mended by microcode

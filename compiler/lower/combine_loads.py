@@ -2,8 +2,8 @@
 
 When: after shuffle_lanes, before find_dots. Why there: bytes of neighbouring lanes are picked from vectors that were
 read whole, and all of them side by side again are that vector. Assumes: a little-endian target, as all known ones are.
-Guarantees: bytes are combined only where nothing but a plain load is left, halves of 64 bits only where each can be
-made in 32; otherwise the shifts stay. Tests: tests/compiler/lower/test_combine_loads.py.
+Guarantees: bytes are combined only where nothing but a plain load is left, or steps that all bytes share; halves of 64
+bits only where each can be made in 32; otherwise the shifts stay. Tests: tests/compiler/lower/test_combine_loads.py.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _word(u: UOp) -> UOp | None:
 
 
 def _load(u: UOp) -> UOp | None:
-    """The load itself, or that of the part of a longer vector that a shuffle takes."""
-    if u.op is Ops.LOAD:
+    """What is made of loads byte by byte, the load itself as well; or that of the part that a shuffle takes of one."""
+    if all(n.op in (Ops.LOAD, Ops.CONST) or n.op.is_elementwise for n in u.toposort(lambda n: n.op is Ops.LOAD)):
         return u
     whole, start = u.src[0], u.arg[0] if u.op is Ops.SHUFFLE else 0
     is_part = u.op is Ops.SHUFFLE and u.arg == tuple(range(start, start + u.dtype.lanes))
@@ -75,9 +75,7 @@ def _collect(u: UOp, parts: dict[int, UOp]) -> bool:
     """The bytes below by how far they are shifted; False where there is anything else."""
     if u.op is Ops.OR:
         return all(_collect(s, parts) for s in u.src)
-    by = 0
-    if u.op is Ops.SHL and u.src[1].is_const:
-        u, by = u.src[0], int(u.src[1].arg)
+    u, by = (u.src[0], int(u.src[1].arg)) if u.op is Ops.SHL and u.src[1].is_const else (u, 0)
     if u.op is not Ops.CAST or u.src[0].dtype.scalar is not dtypes.uint8 or by in parts:
         return False
     parts[by] = u.src[0]

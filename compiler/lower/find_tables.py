@@ -1,8 +1,8 @@
-"""Table lookup: what several steps make of four bits of a byte is looked up in sixteen bytes, which are one register.
+"""Table lookup: what steps make of four bits of a byte, or a byte gathers from 256 bytes, is looked up in registers.
 
 When: after find_dots. Why there: what was done to four products is done once to all of them. Assumes: nothing.
 Guarantees: a TABLE gives the byte that the steps gave, for each of the sixteen numbers that its source may be; steps
-that other values need as well stay. Tests: tests/compiler/lower/test_find_tables.py.
+that other values need as well stay. No memory behind a table is read. Tests: tests/compiler/lower/test_find_tables.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kernmill.ir import Ops, Target, UOp, apply_op, dtypes, substitute
+from kernmill.ir import Ops, Target, UOp, apply_op, const, dtypes, rebuilt, substitute
+
+from ..shuffle_lanes import entry
 
 __all__ = ["find_tables"]
 
@@ -19,7 +21,8 @@ _STEPS = 4  # from which on a lookup is fewer instructions
 
 
 def find_tables(ast: UOp, target: Target) -> UOp:
-    """The kernel with TABLE in place of choices between numbers."""
+    """The kernel with TABLE in place of choices between numbers, and of gathers of bytes from a few registers."""
+    ast = rebuilt(ast, lambda _, u: _held(u, target.table_bytes))
     sources = _sources(ast.toposort(), target.table_lanes)
     inside = {s for node in sources for s in node.src if sources.get(s) is sources[node]}
     tables: dict[UOp, UOp] = {}
@@ -29,6 +32,20 @@ def find_tables(ast: UOp, target: Target) -> UOp:
             table = tuple([_value(steps, code) for code in range(_SIZE)])
             tables[node] = UOp(Ops.TABLE, node.dtype, (source,), table)
     return substitute(ast, tables)
+
+
+def _held(load: UOp, part: int) -> UOp:
+    """A gather of bytes as a lookup in two registers, or in four, of which the highest bit of a place chooses two."""
+    found, kind = entry(load) if part == 2 * load.dtype.lanes else None, load.dtype
+    if found is None or found[1].op is not Ops.PARAM:
+        return load
+    (places, memory, first), size = found, found[1].arg[1]
+    starts = range(first, first + (int(places.bounds[1]) // part + 1) * part, kind.lanes)
+    if first < 0 or not isinstance(size, int) or starts.stop > size or len(starts) > 4:
+        return load
+    held = [UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (memory, const(dtypes.index, n))),)) for n in starts]
+    low, *high = (UOp(Ops.TABLE, kind, (places, *held[n : n + 2])) for n in range(0, len(held), 2))
+    return (places & part).ne(0).where(high[0], low) if high else low
 
 
 def _sources(order: Sequence[UOp], lanes: int) -> dict[UOp, UOp]:

@@ -1,6 +1,6 @@
 """Where gathers are slow, a gather by indices that come from plain loads becomes one scalar load per lane.
 
-When: after combine_loads, before find_dots. Why there: numbers of several bytes are one load of which a lane is a part.
+When: after combine_loads and find_tables. Why there: a lane is a part of one load, what registers hold is no gather.
 A gather takes its indices out of a vector again, and many CPUs are slow at it: 28 cycles for 16 entries where sixteen
 loads take 8, on one with the fix for Downfall (`Target.has_gathers`). An index in memory goes to an address by itself.
 Assumes: nothing. Guarantees: the same entries; indices that are gathered themselves, or have gates, stay in a vector.

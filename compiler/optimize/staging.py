@@ -95,7 +95,8 @@ def unpacked(ast: UOp, loads: Sequence[UOp]) -> list[UOp]:
     made = {load: load.ranges for load in loads}  # and the loops of the loads behind
     for node in order:
         behind = [made[s] for s in node.src if s in made]
-        if node.op.is_elementwise and behind and all(s in made or _is_plain(s) for s in node.src):
+        is_made = node.op.is_elementwise or node.op in (Ops.INDEX, Ops.LOAD)  # or looked up
+        if is_made and behind and all(s in made or _is_plain(s) for s in node.src):
             around = frozenset[UOp]().union(*behind)
             if around in behind:  # parts of one number, not of a row and a column
                 made[node] = around
@@ -104,8 +105,8 @@ def unpacked(ast: UOp, loads: Sequence[UOp]) -> list[UOp]:
 
 
 def _is_plain(u: UOp) -> bool:
-    """Made of constants and loops."""
-    return all(n.op.is_elementwise or n.op in (Ops.CONST, Ops.RANGE) for n in u.toposort())
+    """Made of constants and loops, or memory."""
+    return all(n.op.is_elementwise or n.op in (Ops.CONST, Ops.RANGE, Ops.PARAM) for n in u.toposort())
 
 
 def _unlengthened(u: UOp) -> UOp:

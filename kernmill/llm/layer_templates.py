@@ -73,7 +73,7 @@ def _look(weights: Sequence[Weight]) -> tuple[Hashable, list[UOp]]:
         form: Hashable = None
         tensor = weight
         if isinstance(weight, QuantizedTensor):
-            form, tensor = (weight.type.name, weight.shape, weight.interleave), weight.data
+            form, tensor = (weight.form, weight.shape, weight.interleave), weight.data
         if not isinstance(tensor, Tensor) or tensor.requires_grad or (node := stored(tensor.uop)) is None:
             return None, []
         if not (tensor.uop is node or (tensor.uop.op is Ops.RESHAPE and tensor.uop.src[0] is node)):

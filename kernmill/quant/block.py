@@ -49,9 +49,11 @@ class BlockType:
     Leading axes are free. Both are written in ordinary Tensor calls and are compiled like anything else. `axes` are the
     sizes that the values of a block fall into, such as groups with one scale: what runs over them reads plain strides.
     `single` names the parts whose bytes are used one at a time, such as small scales; others are read as words.
+    `order` are axes of a run of values and their order in codes: what lies in one word is looked up at once.
     `looked_up`: codes are taken from tables in memory, which takes so long that they are made ahead for several rows.
     `laid` is for interleaved rows, where another order of the bits takes fewer instructions or lies in the order of
-    reading: a type of the same name and size, and what makes its parts of ours.
+    reading: a type of the same name and size, and what makes its parts of ours. `held` is the same for targets whose
+    registers hold tables of bytes (`Target.table_bytes`).
     """
 
     name: str
@@ -61,6 +63,8 @@ class BlockType:
     axes: tuple[int, ...] = ()
     single: tuple[str, ...] = ()
     laid: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
+    held: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
+    order: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     looked_up: bool = False
     type: TensorType = field(init=False)
 
@@ -80,6 +84,17 @@ class BlockType:
         """Bytes of a block."""
         return self.type.size_bytes
 
+    def turned(self, x: Tensor) -> Tensor:
+        """Values [.., n] in the order of the codes."""
+        return _turned(x, *self.order)
+
+    def values_of(self, codes: Codes) -> Tensor:
+        """Codes as values in their order, [.., values]."""
+        sizes, axes = self.order
+        return _turned(
+            codes.values(), tuple([sizes[n] for n in axes]), tuple([axes.index(n) for n in range(len(axes))])
+        )
+
     def words(self) -> dict[str, int]:
         """For each part how many of its bytes are read together: 1, 2 or 4."""
         return {name: 1 if name in self.single else math.gcd(size, 4) for name, size in self.layout.items()}
@@ -97,7 +112,7 @@ class BlockType:
                 f"decode: {self.name} blocks of shape {show_shape(data.uop.shape)}: the last axis is the "
                 f"{self.size_bytes} bytes of a block. Reshape the bytes to (.., {self.size_bytes})."
             )
-        return self.codes(data).values()
+        return self.values_of(self.codes(data))
 
     def codes(self, data: Tensor) -> Codes:
         """Blocks as whole numbers with their scales: uint8 [.., size_bytes] to [.., values]."""
@@ -125,3 +140,12 @@ class BlockType:
             )
         parts = self.write(x.float())
         return cat([parts[name] for name in self.layout], axis=-1)
+
+
+def _turned(x: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
+    """Each run of so many values as axes, in another order: [.., n]."""
+    if not axes:
+        return x
+    runs = x.unflatten(-1, (x.shape[-1] // math.prod(sizes), *sizes))
+    first = runs.ndim - len(sizes)
+    return runs.permute(*range(first), *[first + n for n in axes]).flatten(first - 1)

@@ -17,21 +17,23 @@ from kernmill.ir import FormatError, dtypes, take
 from ..methods.elementwise import where
 from ..methods.movement import cat
 from ..tensor import Tensor
-from .bits import half, unpack, words
+from .bits import half, lookup, unpack, words
 from .block import BlockType, Codes
 
 __all__ = ["BLOCKS"]
 
 _ZERO = 128  # the code that stands for 0
 _ONES = 0x01010101  # the lowest bit of each byte
+_SIZES = {  # of values, by their numbers in a table
+    "IQ2_XXS": (8, 25, 43),
+    "IQ2_XS": (8, 25, 43),
+    "IQ3_XXS": (4, 12, 20, 28, 36, 44, 52, 62),
+    "IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15),
+}
 
 
-@functools.lru_cache(maxsize=32)
-def _table(name: str, device: str) -> Tensor:
-    """The points of a type on a device, 4 or 8 bytes in one: uint32 or uint64 [number of points].
-
-    A byte is 128 more than a value, of IQ1 than eight times a value: a code from 0 on, as a product of bytes wants it,
-    whose negative stands for the negative.
+def _grid(name: str) -> Any:
+    """The points of a type: numbers [points, values of one].
 
     Raises:
         FormatError: the package gguf is not here.
@@ -45,17 +47,48 @@ def _table(name: str, device: str) -> Tensor:
         ) from None
     traits = getattr(quants, name)
     traits.init_grid()
-    values = traits.grid.reshape(traits.grid_shape) * (8 if name.startswith("IQ1") else 1)
-    points = (values + _ZERO).astype("uint8")
+    return traits.grid.reshape(traits.grid_shape)
+
+
+@functools.lru_cache(maxsize=32)
+def _table(name: str, device: str) -> Tensor:
+    """The points of a type on a device, 4 or 8 bytes in one: uint32 or uint64 [number of points].
+
+    A byte is 128 more than a value, of IQ1 than eight times a value: a code from 0 on, as a product of bytes wants it,
+    whose negative stands for the negative.
+    """
+    points = (_grid(name) * (8 if name.startswith("IQ1") else 1) + _ZERO).astype("uint8")
     return Tensor(points.view(f"uint{8 * points.shape[1]}").flatten(), device=device).realize()
+
+
+@functools.lru_cache(maxsize=32)
+def _planes(name: str, device: str) -> Tensor:
+    """The points of a type as two tables of bytes: uint8 [2, number of points], small enough for registers.
+
+    Half a byte holds one number of a size or two, with room for signs: of eight values h * 4 + p * 2 + b that of h and
+    b in table p; of four values h * 2 + p that of h.
+    """
+    grid = _grid(name)
+    numbers: Any = sum(grid > size for size in _SIZES[name][:-1])
+    numbers = numbers.astype("uint8")
+    halves = numbers.reshape(len(grid), 2, 2, grid.shape[1] // 4)
+    planes = halves[:, 0] | halves[:, 1] << 4
+    return Tensor(
+        (planes[..., 0] | planes[..., -1] << (2 if grid.shape[1] == 8 else 0)).T.copy(), device=device
+    ).realize()
 
 
 def _points(name: str, index: Tensor) -> Tensor:
     """The points that an index names: [.., n] to [.., n * 4 or 8]. An index has as many bits as the table needs."""
     table = _table(name, index.device)
-    point = table._result(take(table.uop, index.cast(dtypes.int32).uop, 0), index).unsqueeze(-1)
+    point = _taken(table, index).unsqueeze(-1)
     places = Tensor.arange(table.dtype.size_bytes, dtype=table.dtype) * 8
     return (point >> places).cast(dtypes.uint8).flatten(-2)
+
+
+def _taken(table: Tensor, index: Tensor) -> Tensor:
+    """Entries along the last axis of a table: [.., points] and [..] to [.., ..]."""
+    return table._result(take(table.uop, index.cast(dtypes.int32).uop, table.ndim - 1), index)
 
 
 def _high_bits(x: Tensor, bits: int) -> Tensor:
@@ -144,11 +177,15 @@ def _scales_by_bytes(scales: Tensor) -> Tensor:
     return _in_bytes(word >> _places(4, 7) & 127, word >> 28 >> _places(4, 1) & 1)
 
 
-def _signed_by_scales(points: Tensor, scales: Tensor, unit: Tensor) -> Codes:
-    word = words(scales, dtypes.uint32)
+def _scales(word: Tensor, unit: Tensor) -> Tensor:
     bits = word >> 7 & _ONES
     scale = (bits | bits >> 7 | bits >> 14 | bits >> 21) & 15
-    return _signed(points, _signs(word), unit * (0.5 + scale.float()))
+    return unit * (0.5 + scale.float())
+
+
+def _signed_by_scales(points: Tensor, scales: Tensor, unit: Tensor) -> Codes:
+    word = words(scales, dtypes.uint32)
+    return _signed(points, _signs(word), _scales(word, unit))
 
 
 def _read_laid_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
@@ -174,6 +211,122 @@ def _read_laid_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
     high = (word.unsqueeze(-1) >> _places(4, 8) << 1 & 256).flatten(-2)
     points = _points("IQ2_XS", groups[..., :4].flatten(-2).cast(dtypes.uint32) | high)
     return _signed(points, _signs(word), half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25)
+
+
+# --- interleaved rows for registers that hold tables: a word has numbers of four points, a byte signs of eight values
+def _sign_bytes(word: Tensor) -> Tensor:
+    """[..] 32-bit numbers with four bytes of seven signs to [.., 4] of eight."""
+    return _signs(word.unsqueeze(-1)).cast(dtypes.uint8)
+
+
+def _bits(*shape: int) -> Tensor:
+    """0 and 1 along the first of these axes."""
+    return Tensor.arange(2, dtype=dtypes.uint8).reshape(shape)
+
+
+def _of_planes(name: str, index: Tensor, is_second: Tensor | None = None) -> Tensor:
+    """What the tables say of points: their places [.., n] among the first 256 or the second: [.., 2, n]."""
+    table = _planes(name, index.device)
+    found = [_taken(table[:, n : n + 256], index).movedim(0, -2) for n in range(0, table.shape[1], 256)]
+    return found[0] if is_second is None else where(is_second.unsqueeze(-2), found[1], found[0])
+
+
+def _choices(nibbles: Tensor, name: str, sign: Tensor | int) -> Tensor:
+    """Codes by numbers of sizes and a bit for the sign."""
+    sizes = _SIZES[name]
+    number = nibbles & (3 if len(sizes) < 4 else 7)
+    plus, minus = (lookup(number, [_ZERO + k * size for size in sizes], dtypes.uint8) for k in (1, -1))
+    return where((nibbles & sign).ne(0), minus, plus)
+
+
+def _eights(name: str, planes: Tensor, signs: Tensor) -> Tensor:
+    """Codes of points of eight values: [.., 2, 4] and signs [.., 4] to [.., 8, 4]."""
+    p, b, h = _bits(2, 1, 1), _bits(2, 1), _bits(2, 1, 1, 1)
+    both = (planes.unsqueeze(-2) >> b * 2 & 0x33) | (signs[..., None, None, :] << 2 - p * 2 & 0xCC)
+    return _choices(both.unsqueeze(-4) >> h * 4 & 15, name, 4 << b).flatten(-4, -2)
+
+
+def _fours(name: str, planes: Tensor, signs: Tensor) -> Tensor:
+    """Codes of pairs of points of four values: [.., 2, 2, 4] (of pair, table, word) and signs [.., 4] to [.., 8, 4]."""
+    w, p, h = _bits(2, 1, 1), _bits(2, 1), _bits(2, 1, 1)
+    both = (planes & 0x77) | (signs[..., None, None, :] << 3 - w * 2 - p & 0x88)
+    return _choices(both.unsqueeze(-3) >> h * 4 & 15, name, 8).flatten(-4, -2)
+
+
+def _two_words(qs: Tensor) -> Tensor:
+    """Every second of eight numbers in a word: [.., 8 * n] to the same."""
+    return qs.unflatten(-1, (-1, 4, 2)).transpose(-1, -2).flatten(-3)
+
+
+def _middle_swapped(x: Tensor) -> Tensor:
+    """The third and fourth bit where the fifth and sixth were, and these there."""
+    return x & 0xC3 | (x & 0x0C) << 2 | (x & 0x30) >> 2
+
+
+def _pairs(high: Tensor) -> Tensor:
+    """Two bits of each of four numbers in a byte by eight groups, to a byte for the same numbers of four groups."""
+    twos = Tensor.arange(4, dtype=dtypes.uint8) * 2
+    bits = (high.unflatten(-1, (2, 4, 1)) >> twos & 3) << twos.unsqueeze(-1)
+    return bits.sum(-2, dtype=dtypes.uint8).flatten(-2)
+
+
+def _high(qh: Tensor) -> Tensor:
+    """`_pairs` by groups: [.., 8] to [.., 8, 4], two bits."""
+    twos = Tensor.arange(4, dtype=dtypes.uint8) * 2
+    return (qh.unflatten(-1, (2, 1, 4)) >> twos.unsqueeze(-1)).flatten(-3, -2)
+
+
+def _halves(name: str, planes: Tensor, signs: Tensor) -> Tensor:
+    """Codes of points of eight values, two of which share a scale: [.., 8, 2, 4] and signs [.., 8, 4] to [.., 256].
+
+    Halves of words trade places, so that a word has values of one scale: both tables' of two points.
+    """
+    plane, sign = words(planes, dtypes.uint32).squeeze(-1), words(signs, dtypes.uint32).squeeze(-1)
+    both = [
+        (plane[..., k, None] >> _places(2, 2) & 0x33333333) | (sign.unsqueeze(-1) << 2 - 2 * k & 0xCCCCCCCC)
+        for k in (0, 1)
+    ]
+    first, second = both[0] & 0xFFFF | both[1] << 16, both[0] >> 16 | both[1] & 0xFFFF0000
+    word = cat([first.unsqueeze(-2), second.unsqueeze(-2)], axis=-2)
+    found = (word.unsqueeze(-1) >> _places(4, 8)).cast(dtypes.uint8)
+    nibbles = found.unsqueeze(-3) >> _bits(2, 1, 1) * 4 & 15
+    return _choices(nibbles, name, 4 << _bits(2, 1)).flatten(-5)
+
+
+def _read_held_iq2_xxs(d: Tensor, qs: Tensor) -> Codes:
+    groups = qs.unflatten(-1, (8, 8))
+    word = words(groups[..., 4:], dtypes.uint32).squeeze(-1)
+    codes = _eights("IQ2_XXS", _of_planes("IQ2_XXS", groups[..., :4]), _sign_bytes(word))
+    return Codes(codes.flatten(-3), _scales(word, half(d) * 0.25), _ZERO)
+
+
+def _read_held_iq2_xs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
+    groups = qs.unflatten(-1, (8, 8))
+    planes = _of_planes("IQ2_XS", groups[..., :4], (groups[..., 4:] & 128).ne(0))
+    signs = _sign_bytes(words(groups[..., 4:], dtypes.uint32).squeeze(-1))
+    scale = half(d) * (0.5 + unpack(scales, 4, 1).float()) * 0.25
+    return Codes(_halves("IQ2_XS", planes, signs), scale, _ZERO)
+
+
+def _iq3_xxs_held(d: Tensor, qs: Tensor, scales: Tensor) -> dict[str, Tensor]:
+    return {"d": d, "qs": _two_words(qs), "scales": _middle_swapped(_scales_by_bytes(scales)).flatten(-2)}
+
+
+def _read_held_iq3_xxs(d: Tensor, qs: Tensor, scales: Tensor) -> Codes:
+    word = words(scales, dtypes.uint32)
+    codes = _fours("IQ3_XXS", _of_planes("IQ3_XXS", qs.unflatten(-1, (8, 2, 4))), _sign_bytes(word))
+    return Codes(codes.flatten(-3), _scales(word, half(d) * 0.5), _ZERO)
+
+
+def _iq3_s_held(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor) -> dict[str, Tensor]:
+    return {"d": d, "qs": _two_words(qs), "qh": _pairs(qh), "signs": _middle_swapped(signs), "scales": scales}
+
+
+def _read_held_iq3_s(d: Tensor, qs: Tensor, qh: Tensor, signs: Tensor, scales: Tensor) -> Codes:
+    high = (_high(qh).unsqueeze(-2) & 1 << _bits(2, 1)).ne(0)
+    codes = _fours("IQ3_S", _of_planes("IQ3_S", qs.unflatten(-1, (8, 2, 4)), high), signs.unflatten(-1, (8, 4)))
+    scale = half(d) * (1 + 2 * unpack(scales, 4, 1).float())
+    return Codes(codes.flatten(-3), scale, _ZERO)
 
 
 # --- IQ1: points of -1, 0 and 1, moved by an eighth ------------------------------------------------------------------
@@ -203,22 +356,30 @@ def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
 
 
 _XXS, _XS, _XXS3 = {"d": 2, "qs": 64}, {"d": 2, "qs": 64, "scales": 8}, {"d": 2, "qs": 64, "scales": 32}
+_S, _S3 = {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}
+_FOUR = ((4, 8), (1, 0))  # points of eight values, their first ones in a word
+_TWO = ((2, 2, 2, 2), (1, 3, 2, 0))  # values of two points, taken apart as half of a byte, table, and place in it
 _LAID = (
     BlockType("IQ2_XXS", _XXS, _read_laid_iq2_xxs, axes=(8, 32), looked_up=True),
     BlockType("IQ2_XS", _XS, _read_laid_iq2_xs, axes=(8, 2, 16), looked_up=True),
     BlockType("IQ3_XXS", _XXS3, _read_laid_iq3_xxs, axes=(8, 32), looked_up=True),
 )
+_HELD = (  # 1024 points of IQ2_S are looked up in 16 parts: that takes longer than gathers
+    BlockType("IQ2_XXS", _XXS, _read_held_iq2_xxs, axes=(8, 32), order=_FOUR),
+    BlockType("IQ2_XS", _XS, _read_held_iq2_xs, axes=(8, 2, 16), order=_TWO),
+    BlockType("IQ3_XXS", _XXS3, _read_held_iq3_xxs, axes=(8, 32), order=_FOUR),
+    BlockType("IQ3_S", _S3, _read_held_iq3_s, axes=(4, 2, 32), order=_FOUR),
+)
 
 BLOCKS = (
-    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[0], _iq2_xxs_by_bytes)),
-    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True, laid=(_LAID[1], _iq2_xs_by_bytes)),
-    BlockType(
-        "IQ2_S", {"d": 2, "qs": 32, "signs": 32, "qh": 8, "scales": 8}, _read_iq2_s, axes=(8, 2, 16), looked_up=True
-    ),
-    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[2], _iq3_xxs_by_bytes)),
-    BlockType(
-        "IQ3_S", {"d": 2, "qs": 64, "qh": 8, "signs": 32, "scales": 4}, _read_iq3_s, axes=(4, 2, 32), looked_up=True
-    ),
+    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True,
+              laid=(_LAID[0], _iq2_xxs_by_bytes), held=(_HELD[0], _iq2_xxs_by_bytes)),
+    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True,
+              laid=(_LAID[1], _iq2_xs_by_bytes), held=(_HELD[1], _iq2_xs_by_bytes)),
+    BlockType("IQ2_S", _S, _read_iq2_s, axes=(8, 2, 16), looked_up=True),
+    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True,
+              laid=(_LAID[2], _iq3_xxs_by_bytes), held=(_HELD[2], _iq3_xxs_held)),
+    BlockType("IQ3_S", _S3, _read_iq3_s, axes=(4, 2, 32), looked_up=True, held=(_HELD[3], _iq3_s_held)),
     BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32), looked_up=True),
     BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16), looked_up=True),
-)
+)  # fmt: skip

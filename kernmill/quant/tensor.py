@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from math import prod
 from typing import Any, Self
 
 from kernmill.ir import DTypeError, ShapeError, dtypes, setting, show_shape
-from kernmill.runtime import WeightArena
+from kernmill.runtime import WeightArena, get_device
 
 from ..captures import Jit
 from ..formats.gguf_types import TensorType
@@ -24,7 +24,10 @@ __all__ = ["QuantizedTensor", "interleaved_bytes"]
 
 _INTERLEAVE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
 _WORD = 4  # bytes that are copied together
+_TABLE = 128  # bytes of a table in registers from which on points are better taken from there than from memory
 _TILE = 2  # rows of x that share what is looked up for one of them
+
+_Arranged = Callable[..., dict[str, Tensor]]
 
 
 class QuantizedTensor:
@@ -39,6 +42,7 @@ class QuantizedTensor:
     type: BlockType
     shape: tuple[int, ...]
     interleave: int
+    form: BlockType  # the type as the blocks lie
 
     def __init__(self, data: Tensor, type: str | BlockType, shape: Sequence[int], *, interleave: int = 1) -> None:
         """Take bytes of any shape as the blocks of a tensor; of one with so many rows interleaved.
@@ -66,7 +70,7 @@ class QuantizedTensor:
                     f"which takes {prod(wanted)}. Give all of its blocks."
                 )
             data = data.reshape(wanted)
-        self.data = data
+        self.data, self.form = data, _laid(self.type, data.device)[0] if interleave > 1 else self.type
 
     def _row_blocks(self, call: str) -> int:
         row = self.shape[-1] if self.shape else 1
@@ -104,19 +108,14 @@ class QuantizedTensor:
         groups = -(-self.shape[0] // _INTERLEAVE)
         shape = (groups, self.data.shape[1], _INTERLEAVE * self.type.size_bytes // _WORD, _WORD)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
-        _laying(self.type)(self.data, laid)
+        _laying(self.type, *_laid(self.type, self.device))(self.data, laid)
         return type(self)(laid.flatten(-2), self.type, self.shape, interleave=_INTERLEAVE)
-
-    @property
-    def _form(self) -> BlockType:
-        """The type as the blocks lie."""
-        return self.type.laid[0] if self.interleave > 1 and self.type.laid else self.type
 
     def _codes(self, index: Tensor | None = None) -> Codes:
         """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""
         if self.interleave == 1:
             return self.type.codes(self.data if index is None else self.data[index])
-        kind = self._form
+        kind = self.form
         sizes = kind.layout
         parts = self.data.split([size * self.interleave for size in sizes.values()], axis=-1)
         rows = [
@@ -129,7 +128,7 @@ class QuantizedTensor:
 
     def dequantize(self) -> Tensor:
         """The values, float32 of `shape`."""
-        values = self._codes().values()
+        values = self.form.values_of(self._codes())
         return (values if self.interleave == 1 else values.flatten(0, 1)[: self.shape[0]]).reshape(self.shape)
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -147,11 +146,11 @@ class QuantizedTensor:
                 f"linear: x of shape {show_shape(x.uop.shape)} with {own}: the last axis of x is to be that of the "
                 "weight, which has two axes. Reshape one."
             )
-        codes, count = self._codes(), prod(x.shape[:-1])
-        if self.interleave > 1 and self._form.looked_up and _least(count) > _TILE:
+        codes, x, count = self._codes(), self.form.turned(x), prod(x.shape[:-1])
+        if self.interleave > 1 and self.form.looked_up and _least(count) > _TILE:
             codes = _made_ahead(codes)
         if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
-            result = product(x.reshape(count, x.shape[-1]), codes, self._form)
+            result = product(x.reshape(count, x.shape[-1]), codes, self.form)
         else:
             result = self._float_product(x, codes)
         rows = prod(codes.scale.shape[:-2])
@@ -161,9 +160,9 @@ class QuantizedTensor:
         return result if bias is None else result + bias
 
     def _float_product(self, x: Tensor, codes: Codes) -> Tensor:
-        axes = (self._row_blocks("linear"), *self._form.axes)
+        axes = (self._row_blocks("linear"), *self.form.axes)
         last = tuple(range(-len(axes), 0))
-        values = codes.values().unflatten(-1, self._form.axes)
+        values = codes.values().unflatten(-1, self.form.axes)
         rows = values.shape[: -len(axes)]
         x = x.unflatten(-1, axes).reshape(*x.shape[:-1], *[1] * len(rows), *axes)
         return (x * values).sum(last)
@@ -172,7 +171,7 @@ class QuantizedTensor:
         """The values of entries of the first axis, by an int tensor, as an embedding takes them: only their blocks are
         read. Shapes: index [..] and this [m, n] give [.., n]. Dtypes: float32.
         """
-        return self._codes(index).values().flatten(-2)
+        return self.form.values_of(self._codes(index)).flatten(-2)
 
     # --- as a tensor
     @property
@@ -192,7 +191,9 @@ class QuantizedTensor:
 
     def to(self, device: str) -> Self:
         """The same blocks on another device."""
-        return type(self)(self.data.to(device), self.type, self.shape, interleave=self.interleave)
+        other = type(self)(self.data.to(device), self.type, self.shape, interleave=self.interleave)
+        other.form = self.form
+        return other
 
     def realize(self) -> Self:
         """Compute the blocks now."""
@@ -220,15 +221,20 @@ def _made_ahead(codes: Codes) -> Codes:
     return replace(codes, codes=word.permute(0, 3, 1, 2, 4).flatten(-2), scale=scale)
 
 
+def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
+    """The form of interleaved rows on a device, and what makes its parts."""
+    has_tables = get_device(device).target.table_bytes >= _TABLE
+    return (kind.held if has_tables else None) or kind.laid or (kind, dict)
+
+
 @cache
-def _laying(kind: BlockType) -> Jit[[Tensor, Tensor], None]:
+def _laying(kind: BlockType, form: BlockType, arranged: _Arranged) -> Jit[[Tensor, Tensor], None]:
     """What puts rows of blocks [rows, blocks, bytes] side by side: captured once for each shape."""
-    return Jit(partial(_lay, kind), runs_first=False)
+    return Jit(partial(_lay, kind, form, arranged), runs_first=False)
 
 
-def _lay(kind: BlockType, data: Tensor, laid: Tensor) -> None:
+def _lay(kind: BlockType, form: BlockType, arranged: _Arranged, data: Tensor, laid: Tensor) -> None:
     """Each part of the blocks by itself, four bytes at a time. Whole groups of rows come first."""
-    other, arranged = kind.laid or (kind, dict)
     whole = data.shape[0] // _INTERLEAVE
     for rows, first in ((data[: whole * _INTERLEAVE], 0), (data[whole * _INTERLEAVE :], whole)):
         if not rows.shape[0]:
@@ -236,7 +242,7 @@ def _lay(kind: BlockType, data: Tensor, laid: Tensor) -> None:
         rows = rows.pad([(0, -rows.shape[0] % _INTERLEAVE), (0, 0), (0, 0)])
         parts = arranged(**kind.parts(rows.unflatten(0, (-1, _INTERLEAVE))))
         at = 0
-        for name, word in other.words().items():
+        for name, word in form.words().items():
             words = parts[name].unflatten(-1, (-1, word)).permute(0, 2, 3, 1, 4).flatten(2)
             end = at + words.shape[-1] // _WORD
             laid[first : first + words.shape[0], :, at:end] = words.unflatten(-1, (-1, _WORD))

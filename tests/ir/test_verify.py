@@ -104,6 +104,7 @@ LEGAL: list[tuple[UOp | list[UOp], Stage]] = [
     (UOp(Ops.LANES, F32.vec(2), (ONE, ONE)), Stage.LOWERED),
     (UOp(Ops.SHUFFLE, F32.vec(2), (WIDE, WIDE), (0, 7)), Stage.LOWERED),
     (UOp(Ops.TABLE, d.int8.vec(16), (const(d.uint8.vec(16), 1),), tuple(range(16))), Stage.LOWERED),
+    (UOp(Ops.TABLE, d.int8.vec(4), (const(d.uint8.vec(4), 5), *[const(d.int8.vec(4), 1)] * 2)), Stage.LOWERED),
     (
         UOp(Ops.DOT, d.int32.vec(4), (const(d.uint8.vec(16), 1), const(d.int8.vec(16), 1), const(d.int32.vec(4), 0))),
         Stage.LOWERED,
@@ -210,6 +211,11 @@ ILLEGAL: list[tuple[UOp, Stage, str]] = [
     (raw("LANE", F32, (WIDE,), 4), V, "LANE 4 gives float32 from float32x4"),
     (raw("FOLD", F32, (WIDE,), Ops.SUB), V, "FOLD SUB gives float32 from float32x4"),
     (raw("TABLE", d.int8.vec(16), (const(d.uint8.vec(16), 1),), (1, 2)), V, "TABLE (1, 2) gives int8x16 from uint8x16"),
+    (
+        raw("TABLE", d.int8.vec(4), (const(d.uint8.vec(4), 1), *[const(d.uint8.vec(4), 1)] * 2)),
+        V,
+        "TABLE None gives int8x4 from uint8x4, uint8x4, uint8x4",
+    ),
     (raw("SHUFFLE", F32.vec(2), (WIDE, WIDE), (0, 8)), V, "SHUFFLE (0, 8) gives float32x2 from float32x4, float32x4"),
     (
         raw("DOT", d.int32.vec(4), (const(d.int8.vec(4), 1), const(d.int8.vec(4), 1), const(d.int32.vec(4), 0))),

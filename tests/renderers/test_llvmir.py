@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import lower
-from kernmill.ir import DType, InternalError, Ops, Target, UOp, const, dtypes, elementwise, permute, reduce_axes
+from kernmill.ir import DType, InternalError, Ops, Target, UOp, const, dtypes, elementwise, permute, reduce_axes, take
 from kernmill.renderers import LLVM_OPS, LLVMRenderer
 from kernmill.runtime import host, llvm_codegen
 from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels
@@ -39,6 +39,12 @@ def test_int8_product(golden: Golden) -> None:
     target = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     schedule = "vectorize i1 16; unroll i0 2; unroll k0 4; order i1 i0; stage 2 k0 i1.v k0.u"
     assert render(matmul(left, right), schedule, target) == golden
+
+
+def test_bytes_of_a_table_in_registers(golden: Golden) -> None:
+    places = data(1, 64, dtype=dtypes.uint8).cast(dtypes.int32)
+    target = replace(VECTORS, table_bytes=128)
+    assert render(take(data(0, 256, dtype=dtypes.int8), places, 0), "vectorize i0 64", target) == golden
 
 
 # --- what must be there, and what must not ---------------------------------------------------------------------------

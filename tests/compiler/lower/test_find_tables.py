@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import parse_schedule
-from kernmill.ir import Ops, UOp, const, dtypes, elementwise, expand, reshape
+from kernmill.compiler import PIPELINE, parse_schedule
+from kernmill.ir import DType, Ops, UOp, const, dtypes, elementwise, expand, reshape, take
 from tests.compiler.kernels import VECTORS, data, inputs, only, run_ast, run_on
 from tests.compiler.passes import after
 
@@ -88,3 +88,64 @@ def test_a_condition_is_no_table() -> None:
     arrays = inputs(ast)
     arrays[1][:] = np.random.default_rng(1).integers(0, 256, 4096)
     assert np.array_equal(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
+
+
+HELD = replace(TARGET, table_bytes=128)
+
+
+def gathered(size: int, count: int = 64, most: int = 255, dtype: DType = dtypes.uint8, less: int = 0) -> UOp:
+    places = data(1, count, dtype=dtypes.uint8)
+    places = (places & everywhere(most, places)).cast(dtypes.int32)
+    return only(
+        take(data(0, size, dtype=dtype), places - expand(reshape(const(dtypes.int32, less), (1,)), (count,)), 0)
+    )
+
+
+def test_a_table_in_memory_is_held_in_registers() -> None:
+    ast = after("find_tables", gathered(256), "vectorize i0 64", HELD)
+    assert len(tables(ast)) == 2
+    assert all(node.src[1].dtype.lanes == 1 for node in ast.toposort() if node.op is Ops.INDEX)
+    assert len(tables(after("find_tables", gathered(256, dtype=dtypes.int8), "vectorize i0 64", HELD))) == 2
+    assert not tables(after("find_tables", gathered(256), "vectorize i0 64", TARGET))
+
+
+def test_no_memory_around_a_table_is_read() -> None:
+    """A table that ends inside of registers, of which an index may be too large, or that begins before its memory."""
+    assert len(tables(after("find_tables", gathered(128, most=127), "vectorize i0 64", HELD))) == 1
+    for ast in (gathered(127, most=63), gathered(255), gathered(128, most=128), gathered(512, less=1)):
+        assert not tables(after("find_tables", ast, "vectorize i0 64", HELD))
+
+
+def test_neighbours_behind_a_byte_are_no_gather() -> None:
+    """One load of 64 bytes, whose place is one byte: its lanes were not asked for."""
+    (step,) = [step for step in PIPELINE if step.name == "find_tables"]
+    byte, memory = (UOp(Ops.PARAM, dtypes.uint8, (), (slot, 512)) for slot in (0, 1))
+    for lanes in (1, 64):
+        kind = dtypes.uint8.vec(lanes)
+        places = UOp(Ops.LOAD, kind, (UOp(Ops.INDEX, kind, (byte, const(dtypes.index, 0))),))
+        index = UOp(Ops.INDEX, dtypes.uint8.vec(64), (memory, places.cast(dtypes.index)))
+        assert len(tables(step.run(UOp(Ops.LOAD, index.dtype, (index,)), HELD))) == (2 if lanes == 64 else 0)
+
+
+def test_places_of_several_bytes_stay() -> None:
+    """Places made of two bytes, or of a byte more than once."""
+    places = data(1, 64, dtype=dtypes.uint8).cast(dtypes.int32)
+    for more in (places, data(2, 64, dtype=dtypes.uint8).cast(dtypes.int32)):
+        ast = only(take(data(0, 512, dtype=dtypes.uint8), places + more, 0))
+        assert not tables(after("find_tables", ast, "vectorize i0 64", HELD))
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bool, dtypes.uint16])
+def test_other_gathers_stay(dtype: DType) -> None:
+    """TABLE gives whole numbers of a byte: a table of bools was looked up as one."""
+    assert not tables(after("find_tables", gathered(256, dtype=dtype), "vectorize i0 64", HELD))
+
+
+@pytest.mark.parametrize("schedule", ["vectorize i0 64", "vectorize i0 32", "vectorize i0 16"])
+@pytest.mark.parametrize("most", [15, 63, 127, 255])
+def test_values_of_a_table_in_memory(schedule: str, most: int) -> None:
+    ast = gathered(256, 128, most)
+    arrays = inputs(ast)
+    rng = np.random.default_rng(3)
+    arrays[1:] = [rng.integers(0, 256, array.size).astype(np.uint8) for array in arrays[1:]]
+    np.testing.assert_array_equal(run_on("LLVM", ast, arrays, parse_schedule(schedule)), run_ast(ast, arrays))

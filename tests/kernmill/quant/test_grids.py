@@ -8,6 +8,7 @@ import pytest
 
 from kernmill import FormatError, Tensor, dtypes
 from kernmill.quant import grids
+from kernmill.quant.block import BlockType
 
 from . import against
 
@@ -15,6 +16,16 @@ from . import against
 @pytest.mark.parametrize("name", [block.name for block in grids.BLOCKS])
 def test_read(name: str) -> None:
     against.check_read_as_the_package(name)
+
+
+@pytest.mark.parametrize("block", grids.BLOCKS, ids=lambda block: block.name)
+def test_every_form_has_the_same_values(block: BlockType) -> None:
+    pytest.importorskip("gguf")
+    data = Tensor(against.random_blocks(block.name))
+    for form, arranged in filter(None, (block.laid, block.held)):
+        parts = arranged(**block.parts(data))
+        assert {name: part.shape[-1] for name, part in parts.items()} == form.layout
+        against.same_bits(form.values_of(form.read(**parts)).numpy(), block.decode(data).numpy())
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:

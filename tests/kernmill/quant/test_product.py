@@ -10,7 +10,8 @@ import pytest
 
 from kernmill import Context, IndexRangeError, SettingError, ShapeError, Tensor, dtypes, jit
 from kernmill.ir import Ops
-from kernmill.quant import BLOCKS, QuantizedTensor, block_type, grids
+from kernmill.quant import BLOCKS, QuantizedTensor, block_type, grids, tensor
+from kernmill.quant.block import BlockType
 from kernmill.quant.product import ACTIVATIONS, quantized_rows
 
 ROWS = 32
@@ -87,7 +88,7 @@ def test_few_rows_of_points(name: str, count: int, device: str) -> None:
         check(few, rows)
 
 
-@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_S", "IQ3_S"])
+@pytest.mark.parametrize("name", ["IQ1_S", "IQ2_S"])
 def test_points_are_looked_up_once_for_several_rows(name: str) -> None:
     """They were looked up again for each tile of rows of x: 128 rows took 25 times as long."""
     mine = weight(name, 2).interleaved()
@@ -106,6 +107,27 @@ def test_codes_in_parts_are_the_same_sums(rows: int) -> None:
     both = (other.linear(x) * weight("Q8_0", 16).interleaved().linear(x)).numpy()
     np.testing.assert_allclose(both, got * weight("Q8_0", 16).linear(x).numpy(), rtol=1e-4, atol=1e-3)
     np.testing.assert_array_equal((other.linear(x) * other.linear(x)).numpy(), got * got)
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize("name", [block.name for block in grids.BLOCKS if block.held])
+def test_products_of_both_forms(name: str, is_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever registers hold: a weight keeps the form it was laid in, on another device as well."""
+
+    def chosen(kind: BlockType, device: str) -> object:
+        return (kind.held if is_held else kind.laid) or (kind, dict)
+
+    monkeypatch.setattr(tensor, "_laid", chosen)
+    mine = weight(name, 2)
+    other = mine.interleaved()
+    assert other.form is chosen(mine.type, "")[0]  # type: ignore[index]
+    monkeypatch.undo()
+    for rows in (1, 5):
+        check(other, rows)
+    again = other.to("PYTHON")
+    assert again.form is other.form
+    index = Tensor([3], device="PYTHON")
+    np.testing.assert_array_equal(again.rows(index).numpy(), mine.rows(Tensor([3])).numpy())
 
 
 @pytest.mark.parametrize("name", TYPES + READ_ONLY)
