@@ -71,8 +71,8 @@ def test_dlpack_is_read_only_and_keeps_the_memory() -> None:
     same_values = t.clone()
     view, address = np.from_dlpack(t), t.numpy().ctypes.data
     assert not view.flags.writeable
-    if t.device == "LLVM":
-        assert view.ctypes.data == address
+    if t.device == "LLVM" and np.lib.NumpyVersion(np.__version__) >= "2.1.0":  # before, NumPy asks in a form without a
+        assert view.ctypes.data == address  # mark for read-only, and gets a copy
     t += 1
     t.realize()
     del t

@@ -188,6 +188,6 @@ def test_an_argument_that_is_another_number_each_time_is_named(caplog: pytest.Lo
         work(X, 1.0, power=i)
     assert [record.message.partition("was captured for ")[2].partition("; each")[0] for record in caplog.records] == [
         "4 values of the argument 'beta', now 2.0. Give it as a tensor, Tensor(beta)",
-        "4 values of the argument 'power', now 3. Give it as a tensor, Tensor(power), or as Variable(..).bind(..) where "
-        "it is a size",
+        "4 values of the argument 'power', now 3. Give it as a tensor, Tensor(power), or as Variable(..).bind(..) "
+        "where it is a size",
     ]
