@@ -234,17 +234,20 @@ def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
 
 def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Dear, and computed several times for each element if nothing is done about it."""
-    is_dear = node.op.is_elementwise and facts[node].cost > _CHEAP and not _is_unpacked(uses, facts[node], fusion)
-    times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses) if is_dear else 0
-    return is_dear and times >= 2 * max(1, _elements(node.shape))
+    if not (node.op.is_elementwise and facts[node].cost > _CHEAP) or _is_unpacked(uses, facts[node], fusion):
+        return False
+    times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses)
+    return times >= 2 * max(1, _elements(node.shape))
 
 
 def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
     """Keep the node in its only kernel, if its rows there are many, short, and each computed once."""
     first = uses[0]
     kernel = fusion.roots[first.kernel]
-    if not facts[node].depth or any(use.kernel != first.kernel or use.gate is not TRUE for use in uses):
-        return False  # made of data alone: a kernel of its own is as good, and shorter
+    if not facts[node].depth:  # made of data alone: a kernel of its own is as good, and shorter
+        return False
+    if any(use.kernel != first.kernel or use.gate is not TRUE for use in uses):
+        return False
     axes = tuple(
         axis
         for axis, place in enumerate(first.place)
@@ -253,11 +256,12 @@ def _keep(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) 
     fixed = tuple(i for axis, i in enumerate(first.place) if axis not in axes)
     around = _path(Use(first.kernel, fixed, TRUE), kernel)
     sizes = tuple(node.shape[axis] for axis in axes)
-    length, rows, number = _elements(sizes), _product(around), kernel.kept_count
+    length, rows = _elements(sizes), _product(around)
     if not 0 < len(axes) < len(node.shape) or rows < _FEW_ROWS or not 2 <= length <= _MOST_KEPT:
         return False
     if rows * length > _elements(node.shape) or not _is_worth_a_row(node, uses, facts[node], kernel):
         return False
+    number = kernel.kept_count
     kernel.kept_count += 1
     loops = tuple(make_range(f"t{number}_{n}", size, AxisKind.REDUCE) for n, size in enumerate(sizes))
     kernel.paths.update({loop: (*around, *loops[: place + 1]) for place, loop in enumerate(loops)})
