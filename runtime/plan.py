@@ -100,19 +100,19 @@ def closed(structure: tuple[Any, ...], origins: list[str | None]) -> UOp:
     """The graph of a structure, over PARAMs. Its leaves are counted from 1, since equal graphs are equal however many
     leaves were made before. Assignments to constants, which are tensors' own nodes, are other nodes here: a plan that
     holds them would keep their memory as well, and show what it was with one call's variables to the next call."""
-    nodes, first, counted = list[UOp](), len(structure) - len(origins), itertools.count(1)
+    nodes, own, first, counted = list[UOp](), set[UOp](), len(structure) - len(origins), itertools.count(1)
     for form, origin in zip(structure[first:], origins, strict=True):
-        if isinstance(form, UOp):
-            node = form
-        elif isinstance(form[0], int):
-            node = reshape(UOp(Ops.PARAM, form[1], (), form[::3]), form[2])
+        if isinstance(form, UOp) or isinstance(form[0], int):
+            node = form if isinstance(form, UOp) else reshape(UOp(Ops.PARAM, form[1], (), form[::3]), form[2])
         else:
             op, dtype, arg, *numbers = form
             src = tuple([nodes[number] for number in numbers])
-            if op is Ops.ASSIGN and all(below.op is not Ops.PARAM for below in src[0].toposort()):
+            if op is Ops.ASSIGN and src[0] in own:
                 src = (UOp(Ops.DETACH, dtype, src[:1], 0), *src[1:])
             node = UOp(op, dtype, src, next(counted) if op is Ops.DETACH and arg else arg)
             node.origin = node.origin or origin
+        if node.op is not Ops.PARAM and own.issuperset(node.src):
+            own.add(node)
         nodes.append(node)
     return UOp(Ops.SINK, dtypes.void, tuple([nodes[number] for number in structure[:first]]))
 

@@ -262,17 +262,17 @@ class Entry:
     def _follow(self, place: int) -> bool:
         """Take note of other memory of one tensor of the state that is only read, as of a rate that is set before each
         step; all else stays as it is known. False: this is no such tensor, or all is to be looked up."""
-        tensor = self._state[place]
+        uop = self._state[place].uop  # once: another thread may give it another one meanwhile
         slot, is_alone = self._slot_of.get(place + self.count, (None, False))
         if slot is None or not is_alone or not self.is_bound or self.sources[slot].is_written:
             return False
-        node = stored(tensor.uop)
-        is_fitting = (tensor.uop.shape, tensor.dtype) == self._shapes[place] and place not in self._constants
+        node = stored(uop)
+        is_fitting = (uop.shape, uop.dtype) == self._shapes[place] and place not in self._constants
         if node is None or not is_fitting or node.storage.device != self.sources[slot].device:
             return False
-        self._buffers[slot] = node.storage
-        self._uops[place] = weakref.ref(tensor.uop)
-        self.replay.bind(slot, node.storage)
+        self._buffers[slot] = buffer = node.storage
+        self.replay.bind(slot, buffer)
+        self._uops[place] = weakref.ref(uop)  # last: from here on it is known
         return True
 
     def _set_state(self, state: Sequence[Lazy]) -> None:
@@ -322,11 +322,12 @@ class Entry:
         make_real([state[i] for i in needed])
         self._forget()
         self._set_state(state)
+        uops = [weakref.ref(t.uop) for t in state]  # first: another thread may give them others meanwhile
         now: list[Any] = [*[None] * self.count, *state]
         of_state = [slot for slot, source in enumerate(self.sources) if min(source.members) >= self.count]
         if not self._are_twins() or not all(self._resolve(slot, now) for slot in of_state):
             return False
-        self._uops = [weakref.ref(t.uop) for t in state]  # from here on it is known
+        self._uops = uops  # from here on it is known
         return True
 
     # --- the replay

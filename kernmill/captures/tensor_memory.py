@@ -217,7 +217,8 @@ class Tensors:
             for node in tensor.uop.toposort(stop=lambda u: u.storage is not None or u in comes):
                 if node not in comes:
                     is_kept = node.storage is not None
-                    comes[node] = id(node.storage) in ours if is_kept else any(comes[s] for s in node.src)
+                    # another thread may have taken its memory over since: then nothing below was looked at
+                    comes[node] = id(node.storage) in ours if is_kept else any(comes.get(s) for s in node.src)
         return [t for t in tensors if comes[t.uop]]
 
 

@@ -419,8 +419,10 @@ def _rate(name: str, lr: Tensor) -> Tensor:
     """A rate that is a tensor.
 
     Raises:
-        SettingError: it has not one element.
+        SettingError: it has not one element, or is of whole numbers.
     """
+    if not lr.dtype.is_float:
+        raise SettingError(f"{name}: lr is {lr.dtype.name}. Give a number, or a tensor of floats.")
     if lr.numel() != 1:
         raise SettingError(
             f"{name}: lr has shape {show_shape(lr.uop.shape)}. Give one number, or make a group for each rate."

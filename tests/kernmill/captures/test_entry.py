@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, dtypes, jit
+from kernmill.captures import entry
 from kernmill.captures.entry import Effects, Fresh
 from kernmill.captures.tensor_memory import buffer_of, refresh
-from kernmill.ir import setting
+from kernmill.ir import UOp, setting
 from kernmill.runtime import allocate_buffer
 
 
@@ -301,3 +302,26 @@ def test_a_replay_that_gives_an_argument_back_still_has_it() -> None:
         assert same is x
         assert x.numpy()[0] == n
         assert double.numpy()[0] == 2
+
+
+def test_what_another_thread_gives_meanwhile_is_found_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Entry._follow` notes the node whose memory it takes, not the one that is there when it is done."""
+    rate, stored = Tensor([1.0]).realize(), entry.stored
+    times = jit(lambda x: x * rate)
+    x = Tensor([2.0, 3.0]).realize()
+    for _ in range(3):
+        times(x)
+    given = deque([Tensor([5.0]).realize(), Tensor([7.0]).realize()])
+    rate.replace(given.popleft())
+
+    def stored_late(uop: UOp) -> UOp | None:
+        found = stored(uop)
+        if given and uop is rate.uop:
+            rate.replace(given.popleft())
+        return found
+
+    monkeypatch.setattr(entry, "stored", stored_late)
+    assert times(x).tolist() in ([10.0, 15.0], [14.0, 21.0])
+    assert not given
+    assert times(x).tolist() == [14.0, 21.0]
+    assert times.cache_info().captures == 1

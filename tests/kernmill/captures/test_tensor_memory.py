@@ -11,9 +11,18 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, jit
-from kernmill.captures.tensor_memory import buffer_of, make_ready, make_real, own, refresh, shared_memory, stored
-from kernmill.ir import IndexRangeError
-from kernmill.runtime import Buffer
+from kernmill.captures.tensor_memory import (
+    Tensors,
+    buffer_of,
+    make_ready,
+    make_real,
+    own,
+    refresh,
+    shared_memory,
+    stored,
+)
+from kernmill.ir import IndexRangeError, UOp
+from kernmill.runtime import Buffer, recording, take_over
 
 
 def made(requires_grad: bool = False) -> Tensor:
@@ -176,3 +185,20 @@ def test_what_cannot_be_computed_is_left() -> None:
     assert good.is_realized
     with pytest.raises(IndexRangeError):
         bad.numpy()
+
+
+def test_memory_may_be_taken_over_while_it_is_asked_whose_values_these_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = made(), made()
+    middle = (theirs + 1.0).realize()
+    late, mine, toposort = middle * 2.0, ours * 2.0, UOp.toposort
+
+    def overtaken(root: UOp, stop: Any = None) -> list[UOp]:
+        found = toposort(root, stop)
+        if middle.uop.storage is not None and root is late.uop:
+            take_over(middle.uop)  # by an assignment of another thread
+        return found
+
+    monkeypatch.setattr(UOp, "toposort", overtaken)
+    known = Tensors([ours], [], [late, mine])
+    with recording() as recorded:
+        assert known.coming_from([late, mine], recorded) == [mine]
