@@ -88,8 +88,8 @@ def _without_idle(node: UOp) -> UOp:
 
 def _own_loops(node: UOp, names: set[str]) -> dict[UOp, UOp]:
     table: dict[UOp, UOp] = {}
-    for loop in closed_ranges(node):
+    for loop in sorted(closed_ranges(node), key=lambda loop: len(loop.toposort())):  # one's end may name another
         number = next(n for n in count() if f"k{n}" not in names)
         names.add(f"k{number}")
-        table[loop] = make_range(f"k{number}", loop.src[0], AxisKind(loop.arg[1]))
+        table[loop] = make_range(f"k{number}", substitute(loop.src[0], table), AxisKind(loop.arg[1]))
     return table

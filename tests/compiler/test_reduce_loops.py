@@ -106,3 +106,18 @@ def test_a_constant_sum_beside_another_one(device: str) -> None:
     ones = Tensor(1.0, device=device).expand(3, 4)
     mean = x.sum(1) / ones.sum(1)
     assert mean.tolist() == [1.5, 5.5, 9.5]
+
+
+def test_ends_that_name_loops_get_their_own_as_well() -> None:
+    """Named regression: the end of one new loop named the loop that another one took the place of; with `split i1 8;
+    split k0 16; unroll i1 3` a column of (8, 17) @ (17, 17) was a part of its sum."""
+    end = make_range("k1", K + 1, AxisKind.REDUCE)
+    loops = (K, end), (end, K)
+    for closed in loops:
+        sums = [UOp(Ops.REDUCE, dtypes.float32, (load(at), *closed), (Ops.ADD, 1)) for at in (I * 5 + end + K, end + K)]
+        tidied = tidy_reduce_loops(kernel(sums[0] + sums[1]))
+        ranges = {r for node in tidied.toposort() if node.op is Ops.REDUCE for r in closed_ranges(node)}
+        assert len(ranges) == 4
+        for total in (node for node in tidied.toposort() if node.op is Ops.REDUCE):
+            own = closed_ranges(total)
+            assert all(r.src[0].ranges <= set(own) for r in own)
