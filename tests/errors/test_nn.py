@@ -58,7 +58,7 @@ CASES: dict[str, Case] = {
                            "gradients."),
     "several rates": (lambda: nn.optim.SGD([leaf(2)], lr=Tensor([0.1, 0.2])), SettingError,
                       "SGD: lr has shape (2,). Give one number, or make a group for each rate."),
-    "rate of whole numbers": (lambda: nn.optim.SGD([leaf(2)], lr=Tensor([1], dtypes.int32)), SettingError,
+    "rate of whole numbers": (lambda: nn.optim.SGD([leaf(2)], lr=Tensor([1], "int32")), SettingError,
                               "SGD: lr is int32. Give a number, or a tensor of floats."),
     "rate set to several": (lambda: setattr(nn.optim.SGD([leaf(2)]), "lr", Tensor([0.1, 0.2])), SettingError,
                             "SGD: lr has shape (2,). Give one number, or make a group for each rate."),
