@@ -427,6 +427,13 @@ def _read_only(array: Array) -> Array:
     return array
 
 
+def _stepped(call: str) -> GradientError:
+    return GradientError(
+        f"{call}: an optimizer has made the step of this loss, and what it was computed from is not kept. "
+        f"Compute it anew, or call {call}() before step()."
+    )
+
+
 def _updating(sign: str, method: str) -> Callable[[Tensor, Operand], Tensor]:
     """An operator such as `+=`: every name of the tensor sees the new values."""
 
@@ -547,10 +554,7 @@ class Tensor(Conversions):
             GradientError: nothing requires a gradient; more than one element and no gradient given.
         """
         if self._was_stepped and not self.requires_grad:
-            raise GradientError(
-                "backward: an optimizer has made the step of this loss, and what it was computed from is not kept. "
-                "Compute it anew, or call backward() before step()."
-            )
+            raise _stepped("backward")
         if not self.requires_grad:
             raise GradientError(
                 "backward: this tensor does not lead to one with requires_grad. "
@@ -607,6 +611,8 @@ class Tensor(Conversions):
         grads = gradient_of(self.uop, self._seed(gradient, "gradient"), [t.uop for t in targets])
         for i, t in enumerate(targets):
             if t.uop not in grads:
+                if self._was_stepped and not self.requires_grad:
+                    raise _stepped("gradient")
                 raise GradientError(
                     f"gradient: target {i} of shape {show_shape(t.uop.shape)} does not lead to this tensor. "
                     "Compute from it, outside no_grad() and without detach()."

@@ -190,7 +190,7 @@ class _Session:
             except EOFError:
                 return
             except UnicodeDecodeError:
-                said = "\udcff"  # what it would be where Python lets such bytes through
+                raise _not_utf8("a line of stdin") from None
             if said.strip():
                 yield _checked(said, "a line of stdin")
 
@@ -246,10 +246,12 @@ def _checked(text: str, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise SettingError(
-            f"run: {what} is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8."
-        ) from None
+        raise _not_utf8(what) from None
     return text
+
+
+def _not_utf8(what: str) -> SettingError:
+    return SettingError(f"run: {what} is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8.")
 
 
 def _check_room(prompt: int, capacity: int, context: int) -> None:

@@ -107,8 +107,10 @@ class QuantizedTensor:
             return self
         groups = -(-self.shape[0] // _INTERLEAVE)
         shape = (groups, self.data.shape[1], _INTERLEAVE * self.type.size_bytes // _WORD, _WORD)
+        form, arranged = _laid(self.type, self.device)
+        _make_tables(form, self.device)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
-        _laying(self.type, *_laid(self.type, self.device))(self.data, laid)
+        _laying(self.type, form, arranged)(self.data, laid)
         return type(self)(laid.flatten(-2), self.type, self.shape, interleave=_INTERLEAVE)
 
     def _codes(self, index: Tensor | None = None) -> Codes:
@@ -225,6 +227,13 @@ def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
     """The form of interleaved rows on a device, and what makes its parts."""
     has_tables = get_device(device).target.table_bytes >= _TABLE
     return (kind.held if has_tables else None) or kind.laid or (kind, dict)
+
+
+@cache
+def _make_tables(form: BlockType, device: str) -> None:
+    """Make what a form looks up now: in a capture it would be a tensor that is left behind, which users are told of."""
+    if form.looked_up or form.order[0]:
+        form.codes(Tensor.zeros(1, form.size_bytes, dtype=dtypes.uint8, device=device))
 
 
 @cache

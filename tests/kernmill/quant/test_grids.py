@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from kernmill import FormatError, Tensor, dtypes
-from kernmill.quant import grids
+from kernmill import FormatError, Tensor, dtypes, jit
+from kernmill.quant import QuantizedTensor, grids, tensor
 from kernmill.quant.block import BlockType
 
 from . import against
@@ -26,6 +26,19 @@ def test_every_form_has_the_same_values(block: BlockType) -> None:
         parts = arranged(**block.parts(data))
         assert {name: part.shape[-1] for name, part in parts.items()} == form.layout
         against.same_bits(form.values_of(form.read(**parts)).numpy(), block.decode(data).numpy())
+
+
+@pytest.mark.parametrize("block", grids.BLOCKS, ids=lambda block: block.name)
+def test_tables_are_made_before_a_capture(block: BlockType, caplog: pytest.LogCaptureFixture) -> None:
+    """`kernmill run` said between the words of the text that jit does not look into them."""
+    pytest.importorskip("gguf")
+    weight = QuantizedTensor(Tensor(against.random_blocks(block.name)), block, (12, block.type.values))
+    grids._table.cache_clear()
+    grids._planes.cache_clear()
+    tensor._make_tables.cache_clear()
+    laid = weight.interleaved()
+    jit(laid.linear)(Tensor.ones(1, laid.shape[1]))
+    assert not caplog.records
 
 
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
