@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from kernmill.ir import (
@@ -458,7 +458,8 @@ class Tensor(Conversions):
     """
 
     _roots: tuple[weakref.ref[Tensor], ...] = ()  # of a leaf: what gave it gradients since an optimizer's last step
-    _was_stepped = False  # an optimizer has made the step that its backward() was for
+    _leads_to: frozenset[int] = frozenset()  # leaves that backward() gave gradients to, until a step moved them
+    _was_stepped = False  # optimizers have made the steps that its backward() was for
 
     def __init__(
         self, data: Any, dtype: DTypeLike | None = None, device: str | None = None, *, requires_grad: bool = False
@@ -562,16 +563,18 @@ class Tensor(Conversions):
         seed = self._seed(gradient, "backward")
         found = self._leaves_below()
         grads = gradient_of(self.uop, seed, found.keys(), leaves=found.keys())
+        self._leads_to = frozenset(map(id, found.values()))
         for node, leaf in found.items():
             part = leaf._make(grads[node] if node in grads else filled(node, 0.0), leaf._device)
             leaf.grad = part if leaf.grad is None else leaf.grad.add(part)
             roots = [ref for ref in leaf._roots if (root := ref()) is not None and _stored(root.uop) is None]
             leaf._roots = (*roots, weakref.ref(self))
 
-    def _let_go(self) -> None:
-        """Of a loss after the step that it was for: who keeps it keeps its value, and not the batch."""
+    def _let_go(self, moved: Iterable[Tensor]) -> None:
+        """Of a loss after the steps that it was for: who keeps it keeps its value, and not the batch."""
+        self._leads_to -= set(map(id, moved))
         node = _stored(self.uop)
-        if node is not None and self.requires_grad and not self._is_leaf():
+        if node is not None and not self._leads_to and self.requires_grad and not self._is_leaf():
             self._requires_grad, self._was_stepped = False, True
             self._put(buffer_node(node.storage, self.node_shape))
 

@@ -327,7 +327,7 @@ class Entry:
         of_state = [slot for slot, source in enumerate(self.sources) if min(source.members) >= self.count]
         if not self._are_twins() or not all(self._resolve(slot, now) for slot in of_state):
             return False
-        self._uops = uops  # from here on it is known
+        self._uops = [*uops]  # from here on it is known
         return True
 
     # --- the replay

@@ -135,7 +135,7 @@ class Optimizer:
         everything = [*changed, *moved, *grads, *pending_updates(), *along, *roots.values(), *also]
         everything[0].realize(*everything[1:])
         for root in roots.values():
-            root._let_go()
+            root._let_go(self.parameters)
 
     def state(self) -> list[Tensor]:
         """Every tensor that a step changes besides the parameters."""

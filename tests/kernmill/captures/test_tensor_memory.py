@@ -189,13 +189,14 @@ def test_what_cannot_be_computed_is_left() -> None:
 
 def test_memory_may_be_taken_over_while_it_is_asked_whose_values_these_are(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = made(), made()
-    middle = (theirs + 1.0).realize()
-    late, mine, toposort = middle * 2.0, ours * 2.0, UOp.toposort
+    middle = theirs + 1.0
+    node, late, mine, toposort = middle.uop, middle * 2.0, ours * 2.0, UOp.toposort
+    middle.realize()
 
     def overtaken(root: UOp, stop: Any = None) -> list[UOp]:
         found = toposort(root, stop)
-        if middle.uop.storage is not None and root is late.uop:
-            take_over(middle.uop)  # by an assignment of another thread
+        if root is late.uop:
+            take_over(node)  # by an assignment of another thread
         return found
 
     monkeypatch.setattr(UOp, "toposort", overtaken)

@@ -593,3 +593,17 @@ def test_the_schedules_of_the_how_to_are_pytorchs() -> None:
             other.step()
             if i < n - 1:
                 schedule.step()
+
+
+def test_a_loss_of_two_optimizers_leads_to_the_second_ones_parameters_after_the_first_step() -> None:
+    first, second = (Tensor(np.ones(2, np.float32), requires_grad=True) for _ in range(2))
+    loss = (first * second).sum()
+    loss.backward()
+    nn.optim.SGD([first], lr=0.5).step()
+    other = nn.optim.SGD([second], lr=0.5)
+    other.zero_grad()
+    (loss + (second * second).sum()).backward()
+    assert second.grad is not None
+    assert second.grad.tolist() == [3.0, 3.0]
+    other.step()
+    assert second.tolist() == [-0.5, -0.5]
