@@ -33,6 +33,8 @@ class Emitter:
         self.binding.initialize_native_target()
         self.binding.initialize_native_asmprinter()
         self.machines: dict[tuple[str, str, int], Any] = {}
+        if self.binding.get_process_triple().startswith("x86_64"):  # there it takes any values for shuffles, and aborts
+            self.binding.set_option("kernmill", "--lower-interleaved-accesses=false")
 
     def parse(self, text: str, cpu: str, features: str, level: int = _LEVEL) -> tuple[Any, Any]:
         """The target machine and the module. Raises RuntimeError with LLVM's message."""

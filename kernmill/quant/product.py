@@ -78,7 +78,7 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     if unsigned.dtype is dtypes.int8:
         unsigned, zero = unsigned.bitcast(dtypes.uint8) ^ 128, zero + 128
     is_few = isinstance(count, int) and count <= _FEW and bool(get_device(x.device).target.dots)
-    parts, unit = (codes.parts, codes.unit) if codes.parts and is_few else (((1, unsigned),), 1)
+    in_parts = is_few and bool(codes.parts)
     sums = rows.codes.unflatten(-1, (ACTIVATIONS // run, run)).sum(-1, dtype=dtypes.int32)
     last = tuple(range(-len(inner), 0))
 
@@ -86,11 +86,16 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
         terms = part.unflatten(-1, (*outer, *inner)).unsqueeze(0).cast(dtypes.int32)
         return (terms * of_x(rows.codes, *inner).cast(dtypes.int32)).sum(last, dtype=dtypes.int32)
 
-    total = reduce(add, [summed(part) * factor for factor, part in parts])
+    own_scale = codes.scale
+    if in_parts:
+        total = reduce(add, [summed(part) * factor for factor, part in codes.parts])
+        zero, own_scale = zero * codes.unit, own_scale * (1 / codes.unit)
+    else:
+        total = summed(unsigned)
     if zero:
-        total = total + of_x((sums * (-zero * unit)).contiguous())
+        total = total + of_x((sums * -zero).contiguous())
     scale = of_x(per_run(rows.scale))
-    result = of_groups(codes.scale * (1 / unit)) * scale * total.float()
+    result = of_groups(own_scale) * scale * total.float()
     if codes.offset is not None:
         result = result + of_groups(codes.offset) * of_x((per_run(rows.scale) * sums.float()).contiguous())
     return result.sum(tuple(range(-1 - len(outer), 0)))

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from kernmill import Context, DTypeError, ShapeError, Tensor, dtypes, jit
 from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes
+from kernmill.runtime.host import this_host
 
 X = np.random.default_rng(4).standard_normal((3, 2, 64)).astype(np.float32)
 
@@ -92,3 +98,23 @@ def test_what_interleaved_rows_take_is_known_before(name: str, rows: int) -> Non
     data = Tensor(np.zeros((rows, 2 * kind.size_bytes), np.uint8))
     weight = QuantizedTensor(data, name, (rows, 2 * kind.values))
     assert weight.interleaved().nbytes == interleaved_bytes(kind.type, weight.shape)
+
+
+def test_rows_that_fill_no_group_on_a_cpu_without_avx512(device: str, tmp_path: Path) -> None:
+    """Named regression: LLVM's pass for interleaved stores took a value for a shuffle, and the process was aborted."""
+    if device != "LLVM" or not this_host().has("avx2"):
+        pytest.skip("kernels of an x86 CPU with AVX2")
+    code = """
+import numpy as np
+from kernmill import Tensor
+from kernmill.quant import QuantizedTensor
+x = Tensor(np.random.default_rng(5).standard_normal((5, 512), np.float32))
+for name in ("Q5_0", "Q5_1", "TQ1_0"):
+    weight = QuantizedTensor.quantize(x, name).realize()
+    np.testing.assert_array_equal(weight.interleaved().dequantize().numpy(), weight.dequantize().numpy())
+"""
+    settings = {"TARGET": "avx2", "DEVICE": "LLVM", "CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
