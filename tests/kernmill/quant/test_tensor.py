@@ -12,7 +12,7 @@ import pytest
 
 from kernmill import Context, DTypeError, ShapeError, Tensor, dtypes, jit
 from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes
-from kernmill.runtime.host import this_host
+from kernmill.runtime import host
 
 X = np.random.default_rng(4).standard_normal((3, 2, 64)).astype(np.float32)
 
@@ -102,7 +102,7 @@ def test_what_interleaved_rows_take_is_known_before(name: str, rows: int) -> Non
 
 def test_rows_that_fill_no_group_on_a_cpu_without_avx512(device: str, tmp_path: Path) -> None:
     """Named regression: LLVM's pass for interleaved stores took a value for a shuffle, and the process was aborted."""
-    if device != "LLVM" or not this_host().has("avx2"):
+    if device != "LLVM" or not host.this_host().has("avx2"):
         pytest.skip("kernels of an x86 CPU with AVX2")
     code = """
 import numpy as np
