@@ -32,7 +32,8 @@ _FAILURES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError
 _WORDS = {AnyTensor: "a Tensor", int: "a whole number", float: "a number", str: "a text", bool: "True or False",
           os.PathLike: "a path", Mapping: "a dict", NoneType: "None"}  # fmt: skip
 _OTHER_WORDS = {"keepdims": "keepdim", "unbiased": "correction", "ddof": "correction", "size": "shape"}
-_NOT_HERE = {"retain_graph": "Leave it out: it is always so", "set_to_none": "Leave it out: it is always so",
+_NOT_HERE = {"retain_graph": "Leave it out: the graph is kept until the step",
+             "set_to_none": "Leave it out: it is always so",
              "create_graph": "Write loss.gradient(x), whose results have gradients"}  # fmt: skip
 _SEVERAL = {int: "several whole numbers", float: "several numbers", AnyTensor: "several tensors"}
 

@@ -136,7 +136,9 @@ class ClDevice(Device):
         PoCL before 7 reads clang's header for every kernel, four fifths of the time of a build; -D_OPENCL_H_ leaves it
         out, and with LEAN the source declares what it calls.
         """
-        exact = f"-w{' -cl-fp32-correctly-rounded-divide-sqrt' * self.facts.divides_correctly}"  # clang counts there
+        exact = "-w"  # clang would count its warnings on the user's stderr
+        if self.facts.divides_correctly:
+            exact += " -cl-fp32-correctly-rounded-divide-sqrt"
         if self.facts.is_checker:  # of the code as it is written; it misreads what LLVM makes of masks
             return (f"{exact} -cl-opt-disable",)
         return (f"{exact} -D_OPENCL_H_ -DLEAN", exact) if self.facts.is_pocl else (exact,)

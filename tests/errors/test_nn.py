@@ -52,7 +52,7 @@ CASES: dict[str, Case] = {
     "zero grad": (lambda: nn.optim.SGD([leaf(2)]).zero_grad(set_to_none=True), DTypeError,  # type: ignore[call-arg]
                   "Optimizer.zero_grad: there is no set_to_none=. Leave it out: it is always so."),
     "retained graph": (lambda: leaf(1).backward(retain_graph=True), DTypeError,  # type: ignore[call-arg]
-                       "Tensor.backward: there is no retain_graph=. Leave it out: it is always so."),
+                       "Tensor.backward: there is no retain_graph=. Leave it out: the graph is kept until the step."),
     "graph of gradients": (lambda: leaf(1).backward(create_graph=True), DTypeError,  # type: ignore[call-arg]
                            "Tensor.backward: there is no create_graph=. Write loss.gradient(x), whose results have "
                            "gradients."),
