@@ -8,13 +8,12 @@ Guarantees: no UNROLL or RFACTOR range is left. Tests: tests/compiler/test_expan
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import reduce
 from itertools import product
 from operator import mul
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, from_linear, linear, rebuilt, simplify, with_sources
 
-from .kernel import neutral_element, stored
+from .kernel import combined, neutral_element, stored
 from .reduce_loops import separate_loops
 
 __all__ = ["expand_loops"]
@@ -98,4 +97,4 @@ def _reduce(node: UOp, values: list[UOp], loops: tuple[UOp, ...]) -> UOp:
     is_short = not loops and len(values) > 1 and node.dtype is dtypes.int32  # what may become dot products
     if (loops or is_short) and values != [neutral]:
         return UOp(Ops.REDUCE, node.dtype, (*values, *loops), (op, len(values)))
-    return reduce(lambda a, b: a.alu(op, b), values)
+    return combined(op, values)

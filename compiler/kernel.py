@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from kernmill.ir import Op, Ops, UOp, const, linear, substitute
 
 __all__ = [
-    "KernelInfo", "conjuncts", "gated", "in_order", "iterations", "loops_of", "masked", "names_of", "neutral_element",
-    "numbered", "order_of", "output_loops", "slot_of", "step_of", "stored",
+    "KernelInfo", "combined", "conjuncts", "gated", "in_order", "iterations", "loops_of", "masked", "names_of",
+    "neutral_element", "numbered", "order_of", "output_loops", "slot_of", "step_of", "stored",
 ]  # fmt: skip
 
 
@@ -52,8 +53,13 @@ def gated(place: UOp, valid: UOp | None) -> UOp:
 def neutral_element(op: Op, like: UOp) -> UOp:
     """The constant that a reduction starts from."""
     dtype = like.dtype.scalar
-    value = {Ops.ADD: 0, Ops.OR: 0, Ops.XOR: 0, Ops.MUL: 1, Ops.MAX: dtype.min, Ops.MIN: dtype.max, Ops.AND: -1}[op]
+    value = {Ops.MAX: dtype.min, Ops.MIN: dtype.max, Ops.AND: -1}.get(op, op.unit)
     return const(like.dtype, True if op is Ops.AND and dtype.is_bool else value)
+
+
+def combined(op: Op, values: Iterable[UOp]) -> UOp:
+    """The values in order, from the first on, by an op."""
+    return reduce(lambda a, b: a.alu(op, b), values)
 
 
 def masked(value: UOp, op: Op) -> tuple[UOp | None, UOp]:

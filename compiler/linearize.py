@@ -161,7 +161,7 @@ def _levels(members: list[UOp | Path], needs: list[set[int]], side_by_side: int)
             width[depth[number]] = width.get(depth[number], 0) + 1
         for n in needs[number]:
             first_use[n] = min(first_use[n], level[number])
-    return level if max(width.values()) <= side_by_side else [0] * len(members)
+    return level if max(width.values(), default=0) <= side_by_side else [0] * len(members)
 
 
 def _is_accumulator(member: UOp | Path) -> bool:

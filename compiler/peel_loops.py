@@ -7,12 +7,11 @@ the same results. Figures: docs/decisions/0030-loops-in-two-parts.md. Tests: tes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import reduce
 from itertools import count
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, make_range, simplify, substitute
 
-from .kernel import conjuncts
+from .kernel import combined, conjuncts
 from .linearize import loop_paths, walked
 from .trim_loops import asked, gate_of, greatest
 
@@ -43,7 +42,7 @@ def _known(part: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
 
 
 def _in_two(ast: UOp, loop: UOp, sure: dict[UOp, UOp], fresh: Iterator[int]) -> UOp:
-    known = simplify(reduce(lambda a, b: a.alu(Ops.MIN, b), sure.values(), loop.src[0]).alu(Ops.MAX, index_const(0)))
+    known = simplify(combined(Ops.MIN, (loop.src[0], *sure.values())).alu(Ops.MAX, index_const(0)))
     size = simplify(loop.src[0] - known)
     first, rest = loop.replace(src=(known,)), make_range(f"{loop.arg[0]}.p{next(fresh)}", size, AxisKind.REDUCE)
     before = {part: part | True for part in sure} | {loop: first}

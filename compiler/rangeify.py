@@ -9,11 +9,10 @@ tests/compiler/test_rangeify.py.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias
 
-from kernmill.ir import Ops, Shape, Size, UOp, as_size, const, dtypes, index_const, row_strides, simplify
+from kernmill.ir import Op, Ops, Shape, Size, UOp, as_size, const, dtypes, index_const, row_strides, simplify
 
 __all__ = ["TRUE", "Places", "Use", "flat_index"]
 
@@ -29,64 +28,52 @@ class Use(NamedTuple):
     gate: UOp
 
 
-@dataclass(slots=True)
 class Places:
     """Index arithmetic of one graph, each piece done once."""
 
-    known_sources: dict[Hashable, tuple[Place, UOp]] = field(default_factory=dict[Hashable, "tuple[Place, UOp]"])
-    known_flat: dict[tuple[Place, Shape], UOp] = field(default_factory=dict["tuple[Place, Shape]", UOp])
+    def __init__(self) -> None:
+        self.flat = cache(flat_index)
+        self._sources = cache(_moved)
 
     def moved(self, node: UOp, use: Use) -> Use:
         """The place in the source of a movement op that the place in its output reads."""
-        key = (node.op, node.arg, node.shape, node.src[0].shape, use.place, use.gate)
-        found = self.known_sources.get(key)
-        if found is None:
-            found = self.known_sources[key] = _moved(node, use)
-        return Use(use.kernel, *found)
-
-    def flat(self, index: tuple[UOp, ...], shape: Shape) -> UOp:
-        """The row-major position of a place."""
-        found = self.known_flat.get((index, shape))
-        if found is None:
-            found = self.known_flat[index, shape] = flat_index(index, shape)
-        return found
+        shapes = node.shape, node.src[0].shape
+        return Use(use.kernel, *self._sources(node.op, node.arg, shapes, use.place, use.gate))
 
 
-def flat_index(index: tuple[UOp, ...], shape: Shape) -> UOp:
+def flat_index(index: Place, shape: Shape) -> UOp:
     """The row-major position of a place."""
     terms = (i * stride for i, stride in zip(index, row_strides(shape), strict=True))
     return simplify(sum(terms, index_const(0)))
 
 
-def _moved(node: UOp, use: Use) -> tuple[tuple[UOp, ...], UOp]:
-    """Index and gate in the source of a movement op."""
-    source = node.src[0].shape
-    gate: UOp | None = None
-    match node.op:
+def _moved(op: Op, arg: Any, shapes: tuple[Shape, Shape], place: Place, gate: UOp) -> tuple[Place, UOp]:
+    """Index and gate in the source of a movement op, whose shapes are those of its output and of that source."""
+    (shape, source), inside = shapes, TRUE
+    match op:
         case Ops.RESHAPE:
-            index = _reshaped(use.place, node.shape, source)
+            index = _reshaped(place, shape, source)
         case Ops.EXPAND:
-            index = [index_const(0) if size == 1 else i for i, size in zip(use.place, source, strict=True)]
+            index = [index_const(0) if size == 1 else i for i, size in zip(place, source, strict=True)]
         case Ops.PERMUTE:
-            index = [use.place[node.arg.index(axis)] for axis in range(len(source))]
+            index = [place[arg.index(axis)] for axis in range(len(source))]
         case Ops.SHRINK:
-            index = [i + start for i, (start, _) in zip(use.place, node.arg, strict=True)]
+            index = [i + start for i, (start, _) in zip(place, arg, strict=True)]
         case Ops.STRIDE:
             index = [i * step if step > 0 else (index_const(size) - 1) + i * step
-                     for i, (step, _), size in zip(use.place, node.arg, source, strict=True)]  # fmt: skip
+                     for i, (step, _), size in zip(place, arg, source, strict=True)]  # fmt: skip
         case Ops.PAD:
-            index, gate = _padded(node, use.place, source)
+            index, inside = _padded(arg, place, source)
         case Ops.WINDOW:
-            axis, _, stride, dilation, _ = node.arg
-            index = [*use.place[:-1]]
-            index[axis] = index[axis] * stride + use.place[-1] * dilation
+            axis, _, stride, dilation, _ = arg
+            index = [*place[:-1]]
+            index[axis] = index[axis] * stride + place[-1] * dilation
         case _:
-            index, gate = _unwound(node, use.place, source)
-    new_gate = use.gate if gate is None else simplify(use.gate & gate)
-    return tuple(simplify(i) for i in index), new_gate
+            index, inside = _unwound(arg, place, source)
+    return tuple(simplify(i) for i in index), gate if inside is TRUE else simplify(gate & inside)
 
 
-def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
+def _reshaped(index: Place, shape: Shape, source: Shape) -> list[UOp]:
     """Group by group: runs of axes with equal products on both sides are independent of each other."""
     result: list[UOp] = []
     a = b = 0
@@ -109,7 +96,7 @@ def _reshaped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
     return result
 
 
-def _regrouped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]:
+def _regrouped(index: Place, shape: Shape, source: Shape) -> list[UOp]:
     if shape == source:
         return list(index)
     flat = flat_index(index, shape)
@@ -121,9 +108,9 @@ def _regrouped(index: tuple[UOp, ...], shape: Shape, source: Shape) -> list[UOp]
     return result
 
 
-def _padded(node: UOp, index: tuple[UOp, ...], source: Shape) -> tuple[list[UOp], UOp]:
+def _padded(arg: Any, index: Place, source: Shape) -> tuple[list[UOp], UOp]:
     result, gate = [], TRUE
-    for i, (before, length), size in zip(index, node.arg, source, strict=True):
+    for i, (before, length), size in zip(index, arg, source, strict=True):
         place = i - before
         if before != 0:
             gate = gate & (i >= before)
@@ -133,9 +120,9 @@ def _padded(node: UOp, index: tuple[UOp, ...], source: Shape) -> tuple[list[UOp]
     return result, gate
 
 
-def _unwound(node: UOp, index: tuple[UOp, ...], source: Shape) -> tuple[list[UOp], UOp]:
+def _unwound(arg: Any, index: Place, source: Shape) -> tuple[list[UOp], UOp]:
     """i = o*stride + k*dilation solved for o, where it has a solution inside."""
-    axis, _, stride, dilation = node.arg
+    axis, _, stride, dilation = arg
     distance = index[axis] - index[-1] * dilation
     place = distance // stride if stride > 1 else distance
     gate = (distance >= 0) & (place < source[axis])

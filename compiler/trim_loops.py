@@ -9,12 +9,11 @@ tests/compiler/test_trim_loops.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from math import prod
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, linear, simplify, substitute
 
-from .kernel import conjuncts, iterations, masked
+from .kernel import combined, conjuncts, iterations, masked
 from .linearize import loop_paths
 from .share_work import fills_shared
 
@@ -53,7 +52,7 @@ def trim_loops(ast: UOp) -> UOp:
             ends = [limit for limit in dict.fromkeys(found) if limit is not None]
             own = {r for closer in closers[loop] for r in closed_ranges(closer)}
             if None not in found and (len(ends) == 1 or all(own.isdisjoint(end.ranges) for end in ends)):
-                limits[loop] = simplify(reduce(lambda a, b: a.alu(Ops.MAX, b), ends).alu(Ops.MIN, loop.src[0]))
+                limits[loop] = simplify(combined(Ops.MAX, ends).alu(Ops.MIN, loop.src[0]))
     table: dict[UOp, UOp] = {}
     for loop in sorted(limits, key=lambda loop: len(paths[loop])):  # an end may name a loop around, itself trimmed
         table[loop] = loop.replace(src=(substitute(limits[loop], table),))
@@ -67,16 +66,13 @@ def gate_of(node: UOp) -> UOp | None:
 
 def _sum_limit(node: UOp, loop: UOp, around: set[UOp]) -> UOp | None:
     """How many iterations can still have an open gate, seen from the loops around."""
-    least: UOp | None = None
+    limits: list[UOp] = []
     for part in conjuncts(gate_of(node)):
         step, atoms, offset = asked(part, loop)
-        if step <= 0:
-            continue
-        rest = greatest({atom: -k for atom, k in atoms.items()}, -offset, around, {})
+        rest = greatest({atom: -k for atom, k in atoms.items()}, -offset, around, {}) if step > 0 else None
         if rest is not None:  # step * loop < rest
-            limit = simplify((rest + (step - 1)) // step)
-            least = limit if least is None else least.alu(Ops.MIN, limit)
-    return least
+            limits.append(simplify((rest + (step - 1)) // step))
+    return combined(Ops.MIN, limits) if limits else None
 
 
 def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], order: list[UOp]) -> UOp | None:
@@ -86,18 +82,15 @@ def _row_limit(node: UOp, loop: UOp, around: set[UOp], limits: dict[UOp, UOp], o
     reads = [u.src[1] for u in order if u.op is Ops.INDEX and u.src[0] is node]
     if node.arg != 1 or step <= 0 or not reads:
         return None
-    last: UOp | None = None
+    ends: dict[UOp, None] = {}
     for read in reads:
         terms, offset = linear(read)
-        if not any(atom in limits for atom in terms):
-            return None
-        terms = {atom: k for atom, k in terms.items() if filled.get(atom) != k}  # copies and lanes, the same for both
-        most = greatest(terms, offset, around, limits)
+        rest = {atom: k for atom, k in terms.items() if filled.get(atom) != k}  # copies and lanes, the same for both
+        most = greatest(rest, offset, around, limits) if any(atom in limits for atom in terms) else None
         if most is None:
             return None
-        last = most if last is None or most is last else last.alu(Ops.MAX, most)
-    assert last is not None
-    return simplify(last // step + 1)
+        ends[most] = None
+    return simplify(combined(Ops.MAX, ends) // step + 1)
 
 
 def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: dict[UOp, UOp]) -> UOp | None:

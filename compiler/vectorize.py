@@ -8,9 +8,9 @@ vector of indices (shuffle_lanes.py looks for what those have in common). Tests:
 
 from __future__ import annotations
 
-from functools import reduce
-
 from kernmill.ir import AxisKind, Group, InternalError, Ops, UOp, closed_ranges, const, from_linear, linear, simplify
+
+from .kernel import combined
 
 __all__ = ["vectorize"]
 
@@ -89,5 +89,5 @@ def _close(node: UOp, src: tuple[UOp, ...]) -> UOp:
     if loops or not closed:
         result = UOp(Ops.REDUCE, node.dtype.vec(lanes), (*values, *loops), node.arg)
     else:
-        result = reduce(lambda a, b: a.alu(op, b), values)
+        result = combined(op, values)
     return result if lanes_loop is None else UOp(Ops.FOLD, node.dtype, (result,), op)

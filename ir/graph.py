@@ -14,11 +14,11 @@ from .dtype import DType, dtypes
 from .errors import DeviceError, DTypeError, ShapeError
 from .ops import Op, Ops
 from .shape import Shape, Size, broadcast_shapes, numel, show_shape, show_size
-from .uop import UOp, const, index_const
+from .uop import UOp, index_const
 
 __all__ = [
     "as_size", "assign", "broadcast_to", "device_of", "elementwise", "expand", "flatten_axes", "iota", "pad",
-    "permute", "reduce_axes", "reshape", "scalar", "shrink", "strided", "take", "unwindow", "window",
+    "permute", "reduce_axes", "reshape", "shrink", "strided", "take", "unwindow", "window",
 ]  # fmt: skip
 
 
@@ -51,11 +51,6 @@ def device_of(u: UOp) -> str | None:
             f"an expression mixes tensors on {' and '.join(sorted(found))}. Move one side with .to({min(found)!r})."
         )
     return next(iter(found), None)
-
-
-def scalar(dtype: DType, value: float) -> UOp:
-    """A 0-d constant."""
-    return const(dtype, value)
 
 
 def iota(length: Size, dtype: DType = dtypes.int64) -> UOp:

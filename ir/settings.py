@@ -81,10 +81,7 @@ SETTINGS: dict[str, Setting] = {
 
 DEBUG_LEVELS: tuple[tuple[int, str], ...] = (
     (1, "devices as they are opened"),
-    (
-        2,
-        "a line per kernel: device, name, time, GFLOP/s, GB/s, the user's source line (each kernel is timed by itself)",
-    ),
+    (2, "a line per kernel, each timed by itself: device, name, time, GFLOP/s, GB/s, the user's source line"),
     (3, "once per kernel: the schedule that was chosen, in the form that OVERRIDE reads"),
     (4, "once per kernel: its UOps before optimization"),
     (5, "once per kernel: the source that was rendered"),

@@ -16,6 +16,7 @@ from kernmill.ir import (
     UOp,
     as_size,
     assign,
+    const,
     device_of,
     dtypes,
     elementwise,
@@ -26,7 +27,6 @@ from kernmill.ir import (
     permute,
     reduce_axes,
     reshape,
-    scalar,
     shrink,
     strided,
     unwindow,
@@ -84,7 +84,7 @@ def _fitted(grad: UOp, source: UOp) -> UOp:
 # --- small words -----------------------------------------------------------------------------------------------------
 def filled(like: UOp, value: UOp | float) -> UOp:
     """A scalar in the shape and dtype of a node."""
-    node = value if isinstance(value, UOp) else scalar(like.dtype, value)
+    node = value if isinstance(value, UOp) else const(like.dtype, value)
     return expand(reshape(node, (1,) * len(like.shape)), like.shape)
 
 
@@ -185,11 +185,11 @@ def grad_pow(u: UOp, g: UOp) -> Grads:
     a, b = u.src
     one = filled(u, 1.0)
     base = g * b if b.shape else elementwise(Ops.MUL, g, b)
-    down = elementwise(Ops.POW, elementwise(Ops.MUL, one, a), elementwise(Ops.SUB, b, scalar(b.dtype, 1.0)))
-    of_base = _where(elementwise(Ops.EQ, elementwise(Ops.MUL, one, b), scalar(b.dtype, 0.0)), 0.0, base * down)
+    down = elementwise(Ops.POW, elementwise(Ops.MUL, one, a), elementwise(Ops.SUB, b, const(b.dtype, 1.0)))
+    of_base = _where(elementwise(Ops.EQ, elementwise(Ops.MUL, one, b), const(b.dtype, 0.0)), 0.0, base * down)
     log = elementwise(Ops.MUL, one, a).alu(Ops.LOG)
     is_zero = elementwise(
-        Ops.AND, elementwise(Ops.EQ, a, scalar(a.dtype, 0.0)), elementwise(Ops.LE, scalar(b.dtype, 0.0), b)
+        Ops.AND, elementwise(Ops.EQ, a, const(a.dtype, 0.0)), elementwise(Ops.LE, const(b.dtype, 0.0), b)
     )
     return of_base, _where(is_zero, 0.0, g * u * log)
 

@@ -36,6 +36,7 @@ from kernmill.ir import (
     Ops,
     UOp,
     as_dtype,
+    const,
     current_origin,
     dtypes,
     elementwise,
@@ -43,7 +44,6 @@ from kernmill.ir import (
     process_lock,
     promote,
     reshape,
-    scalar,
     setting,
 )
 from kernmill.runtime import device_names
@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 
     Operand: TypeAlias = "Lazy | float | UOp | SymbolicSize | np.ndarray[Any, Any] | np.generic"
 
-__all__ = ["Lazy", "device_name", "is_grad_enabled", "is_training", "no_grad", "trace_origins", "train"]
+__all__ = [
+    "Lazy", "constant", "device_name", "grad_state", "is_grad_enabled", "is_training", "no_grad", "trace_origins",
+    "train",
+]  # fmt: skip
 
 _grad_enabled: contextvars.ContextVar[bool] = contextvars.ContextVar("grad_enabled", default=True)
 _training: contextvars.ContextVar[bool] = contextvars.ContextVar("training", default=True)
@@ -252,7 +255,10 @@ class Lazy(AnyTensor):
     def _result(self, uop: UOp, *others: Lazy) -> Self:
         """A tensor computed from this one and others."""
         if not others:
-            return self._make(uop, self._device, self._requires_grad and grad_state() and uop.dtype.is_float)
+            if not self._requires_grad:
+                return self._make(uop, self._device)
+            leads = uop.dtype.is_float and grad_state()
+            return self._make(uop if leads else constant(uop), self._device, leads)
         device, requires_grad = self._device, self._requires_grad
         for other in others:
             requires_grad = requires_grad or other._requires_grad
@@ -263,7 +269,9 @@ class Lazy(AnyTensor):
                         f"Move one side, for example with .to({device!r})."
                     )
                 device = other._device
-        return self._make(uop, device, requires_grad and uop.dtype.is_float and _grad_enabled.get())
+        if requires_grad and not (uop.dtype.is_float and grad_state()):
+            return self._make(constant(uop), device)
+        return self._make(uop, device, requires_grad)
 
     def _tensor(self, value: Operand) -> Self:
         """An operand as a tensor; Python numbers take this tensor's dtype where it holds them."""
@@ -340,7 +348,7 @@ class Lazy(AnyTensor):
 
     def _filled(self, value: float) -> Self:
         """A constant of this tensor's shape and dtype."""
-        node = reshape(scalar(self.dtype, value), (1,) * self.ndim)
+        node = reshape(const(self.dtype, value), (1,) * self.ndim)
         return self._make(expand(node, self.uop.shape))
 
     def _floating(self) -> Self:
@@ -366,6 +374,11 @@ class Lazy(AnyTensor):
         return self._result(elementwise(Ops.WHERE, node, a, b), yes, no)
 
 
+def constant(node: UOp) -> UOp:
+    """What leads to a gradient as something that does not: what was computed in no_grad(), what backward() gave."""
+    return UOp(Ops.DETACH, node.dtype, (node,)) if node.dtype.is_float else node
+
+
 def _is_weak(value: object) -> bool:
     return isinstance(value, (bool, int, float, UOp, SymbolicSize))
 
@@ -381,7 +394,7 @@ def checked_const(dtype: DType, value: float, asked: DType) -> UOp:
             f"{reprlib.repr(value)} does not fit {asked.name} ({dtype.min} to {dtype.max}). "
             f"Cast the tensor to a {'float' if isinstance(value, float) else 'wider'} dtype first."
         )
-    return scalar(dtype, value)
+    return const(dtype, value)
 
 
 # --- provenance: each node remembers the user's line -----------------------------------------------------------------

@@ -21,18 +21,18 @@ from kernmill.ir import (
     as_size,
     assign,
     broadcast_shapes,
+    const,
     current_origin,
     dtypes,
     numel,
     process_lock,
-    scalar,
     show_shape,
 )
 from kernmill.runtime import buffer_node, download, realize
 
 from .autograd import filled
 from .autograd import gradient as gradient_of
-from .lazy import Lazy, expressions, fits, is_grad_enabled, keep_track, trace_origins
+from .lazy import Lazy, constant, expressions, fits, grad_state, is_grad_enabled, keep_track, trace_origins
 from .methods.casting import Casting
 from .methods.creation import DLPACK_BFLOAT, DLPACK_UINT, host_array, recode
 from .methods.movement import expand_whole
@@ -479,13 +479,13 @@ class Tensor(Conversions):
         if isinstance(data, UOp):
             return cls._make(data.cast(dtypes.int64) if data.dtype is dtypes.index else data)
         if isinstance(data, Tensor):
-            made = cls._make(data.uop, data._device)
+            made = cls._make(constant(data.uop) if data.requires_grad else data.uop, data._device)
             made = made if dtype is None else made.cast(dtype)
             return made if device is None else made.to(device)
         if isinstance(data, (bool, int, float)) and device is None and not is_leaf:
             own = dtype or as_dtype(type(data))
             if fits(own, data) and (isinstance(data, int) or own.is_float):
-                return cls._make(scalar(own, data))
+                return cls._make(const(own, data))
         array, dtype = host_array(data, dtype)
         return cls._upload(array, dtype, device)
 
@@ -523,12 +523,18 @@ class Tensor(Conversions):
     def _become(self, other: Lazy) -> None:
         """Take the node of another tensor; a leaf stays a leaf, what it is given is a constant to it."""
         if self.requires_grad and self._is_leaf():
-            self._put(other.uop)
+            node = other.uop  # in no_grad() with a DETACH around it, which a leaf has no need of
+            self._put(node.src[0] if node.op is Ops.DETACH and node.src[0].op is Ops.ASSIGN else node)
             self._device = other._device
             if self.uop in _leaves or self.uop.op is not Ops.ASSIGN:
                 self._put(UOp(Ops.DETACH, self.dtype, (self.uop,), next(_leaf_numbers)))
             _register(self)
             return
+        if self.requires_grad and not grad_state() and not other._requires_grad:
+            raise GradientError(
+                "a write in no_grad() to a tensor that was computed from one with requires_grad: it would no longer "
+                "lead to its gradient. Write x = x.detach() before, or make a new tensor in place of the write."
+            )
         self._put(other.uop)
         self._device, self._requires_grad = other._device, other._requires_grad
 
@@ -565,7 +571,7 @@ class Tensor(Conversions):
         grads = gradient_of(self.uop, seed, found.keys(), leaves=found.keys())
         self._leads_to = frozenset(map(id, found.values()))
         for node, leaf in found.items():
-            part = leaf._make(grads[node] if node in grads else filled(node, 0.0), leaf._device)
+            part = leaf._make(constant(grads[node]) if node in grads else filled(node, 0.0), leaf._device)
             leaf.grad = part if leaf.grad is None else leaf.grad.add(part)
             roots = [ref for ref in leaf._roots if (root := ref()) is not None and _stored(root.uop) is None]
             leaf._roots = (*roots, weakref.ref(self))
@@ -617,4 +623,5 @@ class Tensor(Conversions):
                     f"gradient: target {i} of shape {show_shape(t.uop.shape)} does not lead to this tensor. "
                     "Compute from it, outside no_grad() and without detach()."
                 )
-        return [t._make(grads[t.uop], t._device, self.requires_grad) for t in targets]
+        leads = self.requires_grad and grad_state()
+        return [t._make(grads[t.uop] if leads else constant(grads[t.uop]), t._device, leads) for t in targets]

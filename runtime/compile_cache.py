@@ -35,7 +35,7 @@ _digest = functools.partial(blake2b, digest_size=_DIGEST_BYTES)
 _TEMPORARY = ".tmp-"
 _TOUCH_S = 3600  # a hit renews the time stamp at most this often: a write per read would cost more than the read
 _STALE_S = 3600  # a temporary file of this age has lost its writer
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 _warned: set[str] = set()
 
@@ -257,29 +257,21 @@ def _decode(raw: bytes, key: str) -> Entry | None:
 
 def _read_file(path: str) -> tuple[bytes | None, float]:
     """Content and age in seconds; None when it is no regular file of ours."""
-    file = os.open(path, os.O_RDONLY | _NOFOLLOW)
-    try:
-        status = os.fstat(file)
+    with open(path, "rb", buffering=0, opener=_opened) as file:
+        status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
             return None, 0.0
-        chunks: list[bytes] = []
-        left = status.st_size
-        while left > 0 and (chunk := os.read(file, left)):
-            chunks.append(chunk)
-            left -= len(chunk)
-        return b"".join(chunks), time.time() - status.st_mtime
-    finally:
-        os.close(file)
+        return file.read(), time.time() - status.st_mtime
 
 
 def _write_file(path: str, raw: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o600)
-    try:
-        view = memoryview(raw)
-        while view:
-            view = view[os.write(file, view) :]
-    finally:
-        os.close(file)
+    with open(path, "xb", opener=_opened) as file:
+        file.write(raw)
+
+
+def _opened(path: str, flags: int) -> int:
+    """Links are not followed, and what is made is closed to others."""
+    return os.open(path, flags | _NOFOLLOW, 0o600)
 
 
 def _is_key(text: str) -> bool:

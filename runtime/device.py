@@ -221,15 +221,11 @@ class Device(ABC):
 
     def copy_in(self, target: Buffer, source: memoryview) -> None:
         """(default: host memory) Bytes of the host into a buffer."""
-        import numpy as np
-
-        target.host_array().view(np.uint8)[:] = np.frombuffer(source, np.uint8)
+        target.host_array().data.cast("B")[:] = source
 
     def copy_out(self, target: memoryview, source: Buffer) -> None:
         """(default: host memory) A buffer into bytes of the host."""
-        import numpy as np
-
-        np.frombuffer(target, np.uint8)[:] = self.host_array(source).view(np.uint8)
+        target[:] = self.host_array(source).data.cast("B")
 
     def host_array(self, buffer: Buffer) -> Any:
         """(default: a view where the host sees the memory) The values as a 1-D NumPy array (bfloat16: as uint16)."""
@@ -240,7 +236,7 @@ class Device(ABC):
             raise DeviceError(f"{self.name}: its memory is not the host's, and it gives no copy_out. Write one.")
         import numpy as np
 
-        out = np.empty(buffer.numel, {"bfloat16": "uint16"}.get(buffer.dtype.name, buffer.dtype.name))
+        out = np.empty(buffer.numel, buffer.dtype.stored_as)
         if buffer.numel:
             self.copy_out(out.data.cast("B"), buffer)
         return out

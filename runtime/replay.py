@@ -23,16 +23,9 @@ from .device import Batch, Call, Device, get_device
 from .watch import wants_report
 
 __all__ = [
-    "Recording",
-    "Replay",
-    "check_values",
-    "copy_between",
-    "current_recording",
-    "download_scalar",
-    "is_to_be_recorded",
-    "recording",
-    "rehearsal",
-]
+    "Recording", "Replay", "check_values", "copy_between", "current_recording", "download_scalar", "is_to_be_recorded",
+    "recording", "rehearsal",
+]  # fmt: skip
 
 
 class _Kernels(NamedTuple):

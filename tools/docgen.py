@@ -6,9 +6,7 @@ import ast
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from enum import Enum
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, Python looks beside this file only
@@ -17,11 +15,6 @@ import kernmill.compiler as compiler  # noqa: E402
 import kernmill.ir as ir  # noqa: E402
 import kernmill.nn as nn  # noqa: E402
 from kernmill.methods.losses import Losses  # noqa: E402
-
-SETTINGS: dict[str, Any] = getattr(ir, "SETTINGS", {})
-DEBUG_LEVELS: tuple[tuple[int, str], ...] = getattr(ir, "DEBUG_LEVELS", ())
-OPS: Any = getattr(ir, "Ops", None)
-PIPELINE: Iterable[Any] = getattr(compiler, "PIPELINE", ())
 
 
 def table(columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> str:
@@ -43,32 +36,29 @@ def code(text: object) -> str:
 
 # --- the pages -------------------------------------------------------------------------------------------------------
 def settings() -> str:
-    rows = [(code(row.name), code(row.default), row.meaning, row.valid) for row in SETTINGS.values()]
+    rows = [(code(row.name), code(row.default), row.meaning, row.valid) for row in ir.SETTINGS.values()]
     intro = (
         "A setting is an environment variable, and a keyword of `Context` for a block: `with Context(DEBUG=2): ...`.\n"
         "The environment is read once. An unknown name in `Context`, or a value a setting does not take, is an error.\n"
     )
-    parts = [intro, table(("name", "default", "meaning", "valid"), rows)]
-    if DEBUG_LEVELS:
-        intro = "## DEBUG\n\nEach level prints what the lower ones print, and more.\n"
-        parts += [intro, table(("level", "prints"), DEBUG_LEVELS)]
-    return page("Settings", "ir/settings.py", *parts)
+    levels = "## DEBUG\n\nEach level prints what the lower ones print, and more.\n"
+    parts = [intro, table(("name", "default", "meaning", "valid"), rows), levels]
+    return page("Settings", "ir/settings.py", *parts, table(("level", "prints"), ir.DEBUG_LEVELS))
 
 
-def facts(op: Any) -> str:
+def facts(op: ir.Op) -> str:
     """The algebraic facts of a row, in words."""
-    words = [word for word in ("commutative", "associative", "idempotent") if getattr(op, word, False)]
-    unit = getattr(op, "unit", None)
-    return ", ".join(words if unit is None else [*words, f"unit {unit}"])
+    words = [word for word in ("commutative", "associative", "idempotent") if getattr(op, word)]
+    return ", ".join(words if op.unit is None else [*words, f"unit {op.unit}"])
 
 
-def sources(op: Any) -> str:
+def sources(op: ir.Op) -> str:
     """How many nodes an op reads."""
     return "." if op.arity is None else str(op.arity)
 
 
 def ops() -> str:
-    rows = [] if OPS is None else list(OPS.rows())
+    rows = list(ir.Ops.rows())
     groups = list(dict.fromkeys(row.group for row in rows))
     parts = [
         f"{len(rows)} ops. *Sources* is how many nodes an op reads; a dot means any number.\n"
@@ -76,23 +66,18 @@ def ops() -> str:
     ]
     for group in groups:
         lines = [(code(op.name), sources(op), op.doc, facts(op)) for op in rows if op.group is group]
-        parts += [f"## {word(group).capitalize()}\n", table(("op", "sources", "meaning", "facts"), lines)]
+        parts += [f"## {group.value.capitalize()}\n", table(("op", "sources", "meaning", "facts"), lines)]
     return page("Ops", "ir/ops.py", *parts)
 
 
-def word(value: object) -> str:
-    """A stage or a group as it is read aloud."""
-    if isinstance(value, Enum):
-        return str(value.value if isinstance(value.value, str) else value.name).lower()
-    return str(value).lower()
-
-
 def pipeline() -> str:
-    passes = list(enumerate(PIPELINE, 1))
     intro = "How a kernel with a schedule becomes linear UOps, in order. CHECK=1 verifies what each pass leaves.\n"
-    rows = [(n, code(one.name), word(one.stage), ", ".join(map(code, one.after)), one.why) for n, one in passes]
-    listed = table(("", "pass", "leaves", "after", "why there"), rows) if rows else "There are no passes yet.\n"
-    return page("The pipeline", "compiler/pipeline.py", intro, listed)
+    rows = [
+        (number, code(one.name), one.stage, ", ".join(map(code, one.after)), one.why)
+        for number, one in enumerate(compiler.PIPELINE, 1)
+    ]
+    columns = ("", "pass", "leaves", "after", "why there")
+    return page("The pipeline", "compiler/pipeline.py", intro, table(columns, rows))
 
 
 def calls(owner: object, names: Iterable[str], *, is_method: bool = False) -> str:
@@ -167,12 +152,30 @@ def layout() -> str:
     return before + MAP[0] + "\n" + "".join(part for part in parts if "`" in part) + MAP[1] + rest.partition(MAP[1])[2]
 
 
+TOPICS: dict[str, tuple[int, ...]] = {
+    "From a graph to kernels": (2, 4, 9, 23, 33, 53, 54, 56, 68, 69, 71, 78),
+    "From a kernel to text": (1, 5, 10, 26, 30, 43, 48, 73),
+    "Schedules and their search": (3, 12, 45, 62, 70),
+    "Schedules: products and long sums": (16, 24, 25, 29, 44, 47, 55),
+    "Schedules: rows, windows, places": (15, 17, 42, 51, 64),
+    "Matrix units and groups of work-items": (20, 21, 35, 49),
+    "Quantized weights": (19, 27, 31, 32, 40, 41, 46, 72, 75),
+    "Calls, captures and plans": (18, 22, 34, 37, 52, 59, 66, 74, 76),
+    "Compiling, memory and devices": (11, 13, 28, 36, 50, 57, 61, 63),
+    "Language models and their files": (7, 8, 38, 39),
+    "The front, and rules of the house": (6, 14, 65, 77),
+}
+
+
 def decisions() -> str:
     files = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
     titles = [(path.name, path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")) for path in files]
     intro = "Why things are as they are. What was found later stands at the end of the page that it belongs to.\n"
-    listed = "".join(f"- [{title}]({name})\n" for name, title in titles)
-    return page("Decisions", "the first line of each file beside it", intro, listed)
+    rows = {int(name[:4]): f"- [{title}]({name})\n" for name, title in titles}
+    known = {number for numbers in TOPICS.values() for number in numbers}
+    topics = {**TOPICS, "Not sorted yet": tuple(number for number in rows if number not in known)}
+    parts = [f"## {topic}\n\n{''.join(rows[n] for n in numbers)}" for topic, numbers in topics.items() if numbers]
+    return page("Decisions", "the first line of each file beside it, by the topics in tools/docgen.py", intro, *parts)
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -92,9 +92,7 @@ def watch(phases: Phases) -> None:
         "closed": "close the graph", "build_all": "look up", "_read": "read plan", "_written": "write plan",
     })  # fmt: skip
     phases.wrap("kernmill.runtime.planning", {"plan_kernels": "plan kernels", "plan_memory": "plan memory"})
-    phases.wrap(
-        "kernmill.compiler.plan_kernels", {"fuse": "fuse"} if _has("kernmill.compiler.plan_kernels", "fuse") else {}
-    )
+    phases.wrap("kernmill.compiler.plan_kernels", {"fuse": "fuse"})
     phases.wrap("kernmill.runtime.compiling", {
         "lower": "lower", "estimate": "estimate", "signature": "render",
     })  # fmt: skip
@@ -105,7 +103,6 @@ def watch(phases: Phases) -> None:
     pipeline.PIPELINE = tuple(
         replace(step, run=phases.timed(f"pass {step.name}", step.run)) for step in pipeline.PIPELINE
     )
-    phases.wrap("kernmill.renderers.base", {})
     device = importlib.import_module("kernmill.runtime").get_device("LLVM")
     device.renderer.render = phases.timed("render", device.renderer.render)
     phases.wrap("kernmill.runtime.llvm_codegen", {"compile_ir": "LLVM"})  # of compile_later
@@ -114,10 +111,6 @@ def watch(phases: Phases) -> None:
     device.load = phases.timed("load", device.load)
     cache: Any = sys.modules["kernmill.runtime.compile_cache"].CompileCache
     cache.get, cache.put = phases.timed("disk", cache.get), phases.timed("disk", cache.put)
-
-
-def _has(module: str, name: str) -> bool:
-    return hasattr(importlib.import_module(module), name)
 
 
 # --- cases -----------------------------------------------------------------------------------------------------------

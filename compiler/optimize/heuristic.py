@@ -172,6 +172,8 @@ def _tile(size: int, most: int) -> int:
 
 def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
     """Elementwise work: lanes, and a few vectors per iteration."""
+    if _weaves_words(schedule, facts):
+        return
     pairs = [name for name in facts.outputs if name != lane_loop and _is_crossed(facts, name)]
     for name in pairs:
         schedule.cut("unroll", name, 2)
@@ -192,6 +194,23 @@ def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
     else:
         schedule.cut("unroll", lane_loop, min(_STREAM_TILE if facts.work <= _LIGHT else 2, -(-size // width)))
     _around_caches(schedule, facts, lane_loop)
+
+
+def _weaves_words(schedule: Schedule, facts: Facts) -> bool:
+    """Whether words of bytes are looked up in tables that caches hold: lanes are words side by side. Their bytes, and
+    the words around them, which are made of the same bytes, are copied out: one lookup serves them all."""
+    if len(facts.outputs) < 3:
+        return False
+    (words, lanes, places), store = facts.outputs[-3:], facts.stores[0]
+    tables = [a for a in facts.loads if a.step(lanes) is None]
+    serves = bool(tables) and not any(a.moves(places) or facts.is_streamed(a.memory_bytes) for a in tables)
+    is_word = facts.sizes[places] == store.step(lanes) == _WOVEN and store.step(places) == store.size_bytes == 1
+    if not serves or not is_word or facts.sizes[lanes] % facts.lanes or words in facts.symbolic:
+        return False
+    schedule.cut("vectorize", lanes, facts.lanes)
+    schedule.cut("unroll", places, _WOVEN)
+    schedule.cut("unroll", words, gcd(facts.sizes[words], SMALL_REDUCE))
+    return True
 
 
 def _is_crossed(facts: Facts, name: str) -> bool:
@@ -251,8 +270,9 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
     if lanes is not None and overlapping(schedule, facts, main, lanes):
         _around_caches(schedule, facts, lanes)
         return
-    streams = _streams(facts, main, lane_loop)
-    tiles = streams or _register_tile(facts, main, lanes, width)
+    pieces = _pieces(facts, main, lanes)
+    streams = {} if pieces else _streams(facts, main, lane_loop)
+    tiles = pieces or streams or _register_tile(facts, main, lanes, width)
     for name, amount in tiles.items():
         schedule.cut("interleave" if streams else "unroll", name, amount)
     _reduce_loops(schedule, facts, main, lane_loop, width, prod(tiles.values()))
@@ -272,7 +292,7 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
         _around_caches(schedule, facts, lanes)
     if lane_loop in main.loops and len(facts.groups) == 1:
         _large_outside(schedule, facts, main, tiles, width)
-        if _is_read_once(facts, main, tiles):
+        if not pieces and _is_read_once(facts, main, tiles):
             schedule.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
 
 
@@ -337,6 +357,22 @@ def _streams(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]
     if facts.iterations(facts.outputs) == facts.sizes[name] and name not in reused:
         count = min(count, -(-facts.sizes[name] // 2))  # two threads find something
     return {name: _tile(facts.sizes[name], count) if count > 1 else 1}
+
+
+def _pieces(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
+    """Rows whose terms, each read for one row, lie in pieces between those of others (sums over images, for each
+    channel): neighbours are read together, as they lie. A piece that L1 does not hold is as good as a row."""
+    loads = [a for a in main.loads if a.moves(lane_loop or "")]
+    is_plain = len(facts.groups) == 1 and facts.work <= _LIGHT and all(a.moves(n) for a in loads for n in facts.outputs)
+    if lane_loop is None or lane_loop not in main.loops[1:] or not is_plain or not loads:
+        return {}
+    piece, far = facts.sizes[lane_loop], min(abs(a.step(n) or 0) for a in loads for n in main.loops if n != lane_loop)
+    near = [n for n in facts.outputs if all(piece <= (a.step(n) or 0) < far for a in loads) and n not in facts.symbolic]
+    if not near or piece * max(a.size_bytes for a in loads) > facts.target.l1_bytes:
+        return {}
+    name = min(near, key=lambda n: loads[0].step(n) or 0)
+    most = max(3, min(facts.target.vector_registers // 4, -(-facts.sizes[name] // 2)))  # three are one tile
+    return {name: _tile(facts.sizes[name], most)}
 
 
 def few_rows_schedule(facts: Facts) -> Schedule | None:

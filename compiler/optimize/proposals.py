@@ -20,7 +20,7 @@ Args: TypeAlias = "tuple[str, ...]"
 
 _BLOCKS: Final = (4, 8, 16, 32, 64, 128, 256)
 _TILES: Final = (2, 3, 4, 5, 6, 8, 12, 16)
-_PARTS: Final = (64, 128, 256, 512, 1024)
+_TERMS: Final = (64, 128, 256, 512, 1024)
 _GROUPS: Final = (2, 3, 4, 8)
 _AHEAD: Final = (1024, 2048, 4096, 8192, 16384)  # bytes
 _ORDERED: Final = 6  # more output loops than that are not moved about
@@ -39,11 +39,14 @@ def _amounts(ast: UOp, amounts: Sequence[int], *kinds: AxisKind) -> Iterator[Arg
         yield from ((str(loop.arg[0]), str(n)) for n in sorted({n for n in amounts if n <= size} | own))
 
 
+def _parts(ast: UOp, amounts: Sequence[int], *kinds: AxisKind) -> Iterator[Args]:
+    """Each loop of these kinds with each amount below its size."""
+    return ((str(r.arg[0]), str(n)) for r in _loops(ast, *kinds) for n in amounts if n < r.src[0].bounds[1])
+
+
 def splits(ast: UOp, target: Target) -> Iterable[Args]:
     """Blocks for a cache."""
-    found = _amounts(ast, _BLOCKS, AxisKind.LOOP, AxisKind.REDUCE)
-    sizes = {str(r.arg[0]): r.src[0].bounds[1] for r in _loops(ast, AxisKind.LOOP, AxisKind.REDUCE)}
-    return [args for args in found if int(args[1]) < sizes[args[0]]]
+    return _parts(ast, _BLOCKS, AxisKind.LOOP, AxisKind.REDUCE)
 
 
 def unrolls(ast: UOp, target: Target) -> Iterable[Args]:
@@ -77,8 +80,7 @@ def scatters(ast: UOp, target: Target) -> Iterable[Args]:
 
 def accumulations(ast: UOp, target: Target) -> Iterable[Args]:
     """Long sums in parts that fit a cache."""
-    sizes = {str(r.arg[0]): r.src[0].bounds[1] for r in _loops(ast, AxisKind.REDUCE)}
-    return [args for args in _amounts(ast, _PARTS, AxisKind.REDUCE) if int(args[1]) < sizes[args[0]]]
+    return _parts(ast, _TERMS, AxisKind.REDUCE)
 
 
 def threads(ast: UOp, target: Target) -> Iterable[Args]:

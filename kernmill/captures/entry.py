@@ -16,7 +16,7 @@ from operator import attrgetter, is_
 from sys import getrefcount
 from typing import Any, NamedTuple
 
-from kernmill.ir import DType, IndexRangeError, Ops, UOp, dtypes, reshape, scalar
+from kernmill.ir import DType, IndexRangeError, Ops, UOp, const, dtypes, reshape
 from kernmill.runtime import Buffer, Replay, allocate_buffer, buffer_node
 
 from ..lazy import Lazy, changes
@@ -384,7 +384,7 @@ class Entry:
             for place, number in self.effects.known:
                 tensor = self._state[place]
                 if self.made[number].which in (self.lasting or ()):
-                    zeros, failed = tensor._filled(0).uop, scalar(dtypes.bool, True)
+                    zeros, failed = tensor._filled(0).uop, const(dtypes.bool, True)
                     tensor._put(UOp(Ops.CHECK, tensor.dtype, (zeros, failed), str(error)))
             self._forget()
             raise

@@ -52,6 +52,13 @@ MAX_LENGTH = 1 << 30  # bytes of a text, elements of an array: as the reference 
 _LEAST_VALUE = 8 + 1 + 4 + 1  # bytes of a metadata value: key of one byte, type, one byte
 _LEAST_TENSOR = 8 + 4 + 4 + 8  # bytes of a tensor's record: empty name, no axes, type, offset
 _U32, _U64, _I64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<q")
+_OTHERS = {  # first bytes of what is taken for a GGUF file
+    b"PK\3\4": "That is a zip archive, such as PyTorch's. Convert the model with llama.cpp's convert_hf_to_gguf.py.",
+    b"version https://git-lfs": "That is Git LFS's note of where the file is. Fetch it with: git lfs pull.",
+    b"<": "That is a web page. Fetch the file that it leads to.",
+    **dict.fromkeys((b"lmgg", b"fmgg", b"tjgg", b"algg"), "That is older than GGUF. Fetch a newer file of the model."),
+}
+_SAFETENSORS = re.compile(rb".{8}\{", re.DOTALL)
 _SPLIT = re.compile(r"-00001-of-(\d{5})\.gguf")
 _WINDOW_BYTES = 1 << 16  # that are looked through together for the places of texts
 _FEW = 1 << 10  # texts that are gone over one by one where no more are found together
@@ -170,6 +177,25 @@ class Metadata(Mapping[str, Any]):
                               "Convert the file again.")  # fmt: skip
         return value
 
+    def joined(self, key: str) -> bytes | None:
+        """The texts of a list in one piece, a zero in front of each; None where there is no such list, or one of them
+        holds a zero. That they are UTF-8 is not checked."""
+        spot = self._spots.get(key)
+        if spot is None or spot.count is None or spot.type is not ValueType.STRING:
+            return None
+        raw, parts = self._data[spot.start : spot.stop], list[bytes]()
+        for places, end in _places(raw, 0, spot.count):
+            together = _together(raw[places[0] : end], places)
+            if together is None:
+                ends = [*map(int, places), end][1:]
+                together = b"".join(
+                    b"\0" + bytes(raw[place + 8 : stop]) for place, stop in zip(places, ends, strict=True)
+                )
+                if together.count(0) != len(places):
+                    return None
+            parts.append(together)
+        return b"".join(parts)
+
     def _decode(self, key: str, spot: _Spot) -> Any:
         if spot.type is ValueType.STRING:
             texts = self._texts(key, spot)
@@ -254,9 +280,19 @@ def _short_texts(data: memoryview, at: int) -> tuple[Any, int]:
 
 
 def _split(raw: memoryview, places: Sequence[int]) -> list[str] | None:
-    """Texts together, from the first one's length on; None where they hold zeros, have 256 bytes or more, or no UTF-8.
+    """Texts, from the first one's length on; None where they hold zeros, have 256 bytes or more, or are no UTF-8."""
+    together = _together(raw, places)
+    try:
+        return None if together is None else str(together, "utf-8").split("\0")[1:]
+    except UnicodeDecodeError:
+        return None
 
-    A length is then one byte and seven zeros: where there are no more zeros than these, no text holds one.
+
+def _together(raw: memoryview, places: Sequence[int]) -> bytes | None:
+    """Texts, from the first one's length on, with a zero in place of each length; None where they hold zeros, or have
+    256 bytes or more.
+
+    A length is otherwise one byte and seven zeros: where there are no more zeros than these, no text holds one.
     """
     import numpy as np
 
@@ -268,11 +304,9 @@ def _split(raw: memoryview, places: Sequence[int]) -> list[str] | None:
     is_kept = letters != 0
     if np.count_nonzero(is_kept) + 8 * len(places) != len(letters):
         return None
-    is_kept[marks] = True  # one zero in front of each text
-    try:
-        return str(letters[is_kept].data, "utf-8").split("\0")[1:]
-    except UnicodeDecodeError:
-        return None
+    is_kept[marks] = True
+    kept: bytes = letters[is_kept].tobytes()
+    return kept
 
 
 def _shown(value: object) -> str:
@@ -412,7 +446,7 @@ class _Cursor:
 def _version(cursor: _Cursor) -> int:
     where = cursor.where
     if bytes(cursor.data[:4]) != MAGIC:
-        raise _fault(where, 0, "first bytes", f"they are {bytes(cursor.data[:4])!r}, not {MAGIC!r}")
+        raise _no_gguf(where, bytes(cursor.data[:32]))
     cursor.skip(4, "first bytes")
     version = cursor.number(_U32, "version")
     if version & 0xFFFF == 0 and version:
@@ -422,6 +456,17 @@ def _version(cursor: _Cursor) -> int:
         raise FormatError(f"{where}: at byte 4: version: {version} is none that kernmill reads: 2 and 3. Convert the "
                           "model again, or update kernmill.")  # fmt: skip
     return version
+
+
+def _no_gguf(where: str, head: bytes) -> FormatError:
+    """Another file, by its first bytes."""
+    text = f"they are {head[:4]!r}, not {MAGIC!r}"
+    known = [meaning for start, meaning in _OTHERS.items() if head.startswith(start)]
+    if _SAFETENSORS.match(head):
+        known.append("That is a safetensors file. Convert the model with llama.cpp's convert_hf_to_gguf.py.")
+    if known:
+        return FormatError(f"{where}: at byte 0: first bytes: {text}. {known[0]}")
+    return _fault(where, 0, "first bytes", text)
 
 
 def _add_value(cursor: _Cursor, number: int, spots: dict[str, _Spot]) -> None:

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from kernmill import dtypes
 from kernmill.runtime import get_device, host
 
 from ..formats import gguf
 from ..quant.mixes import MIXES
+from .arch.cache import CACHE_TYPES
 from .generate import Model
 
 __all__ = ["OUTPUTS", "Test", "measure", "run"]
@@ -84,8 +84,8 @@ def measure(file: gguf.File, n_prompt: int, n_gen: int, *, repeats: int, block: 
         cpu_info=cpu.cpu,
         n_threads=cpu.threads(),
         n_batch=model.block,
-        type_k=dtypes.float32.name,
-        type_v=dtypes.float32.name,
+        type_k=CACHE_TYPES[0],
+        type_v=CACHE_TYPES[0],
         n_prompt=n_prompt,
         n_gen=n_gen,
         test_time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),

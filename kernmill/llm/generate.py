@@ -26,12 +26,15 @@ from .layer_templates import LayerTemplates
 from .sampling import Sampler
 from .tokenizer import WITHOUT, Tokenizer
 
-__all__ = ["Model", "ModelMemory", "arena_for", "config_of", "naming"]
+__all__ = ["Model", "ModelMemory", "arena_for", "config_in", "config_of", "naming"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
 Tokens = Tensor | tuple[Any, ...]  # of a block, or a variable for each sequence
 _OF_LAYER = re.compile(r"blk\.(\d+)\.attn_norm\.weight")
+_BESIDE_MODELS = {
+    "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the part of a model for images",
+}  # fmt: skip
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
@@ -111,9 +114,8 @@ class Model:
         """From a GGUF file, or the first part of a split one; `options` as the class takes them. `arena`: what
         `arena_for` made of the file a while before.
 
-        Weights keep their bits. Matrices are copied now, those of blocks in the order in which products read them
-        fastest. The rest lies in the file's own pages, on a device that works on the host's memory, and is read when
-        it is used.
+        Weights keep their bits. They are copied now, matrices of blocks in the order in which products read them
+        fastest; no tensor of the file is read again.
 
         Raises:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.
@@ -128,7 +130,7 @@ class Model:
 
         beside = 2 * min(1, int(setting("COMPILER_PROCESS")))  # many kernels are to come, a few at a time
         with naming(file), Context(COMPILER_PROCESS=beside):
-            _check_layers(file)
+            config_in(file)
             model = cls.of(file.metadata, weight, **options)
             arena.close()
             _check_all_used(file, used, model.config.name)
@@ -378,8 +380,17 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
         )
 
 
-def _check_layers(file: gguf.File) -> None:
-    """The file has as many layers as it says; said before memory is asked for."""
+def config_in(file: gguf.File) -> Config:
+    """The sizes of the model in a file, which has as many layers as it says; before memory is asked for.
+
+    Raises:
+        FormatError: it holds no model, or one of another number of layers; as `config_of`.
+    """
+    kind = file.metadata.get("general.type")
+    if kind in _BESIDE_MODELS:
+        raise FormatError(f"it is {_BESIDE_MODELS[kind]} (general.type {kind!r}), no model. Give the model's own file.")
+    if not file.entries:
+        raise FormatError("it has no tensors, only metadata, such as a vocabulary. Give the model's own file.")
     config = config_of(file.metadata)
     layers = max((int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name))), default=0)
     if layers not in (0, config.layers):
@@ -387,6 +398,7 @@ def _check_layers(file: gguf.File) -> None:
             f"{config.name}.block_count is {config.layers}, and blk.{layers - 1} is the last layer that it has tensors "
             "of. The file's metadata and its tensors do not belong together."
         )
+    return config
 
 
 def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
@@ -403,11 +415,10 @@ def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
 
 
 def _loaded(file: gguf.File, name: str, arena: WeightArena) -> Weight:
-    """A tensor of a file. Matrices are copied: blocks in the order in which products read them fastest, plain values
-    for the large pages that memory of our own has."""
-    is_matrix = len(file.entries[name].shape) == 2
-    found = load_tensor(file, name, copied=is_matrix)
-    if is_matrix:
-        found = found.interleaved(arena) if isinstance(found, QuantizedTensor) else found
-        file.release(name)
+    """A tensor of a file, copied: blocks in the order in which products read them fastest, plain values for the large
+    pages that memory of our own has. A page of the file that is read later may bring 2 MB of it into memory."""
+    found = load_tensor(file, name, copied=True)
+    if isinstance(found, QuantizedTensor) and len(found.shape) == 2:
+        found = found.interleaved(arena)
+    file.release(name)
     return found

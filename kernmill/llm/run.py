@@ -14,7 +14,7 @@ from kernmill.runtime import get_device
 
 from ..formats import gguf
 from .chat import ChatTemplate
-from .generate import DEFAULT_CAPACITY, Model, arena_for, config_of, naming
+from .generate import DEFAULT_CAPACITY, Model, arena_for, config_in, naming
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
@@ -129,7 +129,7 @@ class _Session:
         self.file = gguf.read(path)
         self.model: Model | None = None
         with naming(self.file):
-            self.config = config_of(self.file.metadata)
+            self.config = config_in(self.file)
             self.arena = arena_for(self.file)  # beside what follows
             self.tokenizer = Tokenizer(self.file.metadata)
         self.screen = _Screen()

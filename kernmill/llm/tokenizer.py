@@ -22,13 +22,17 @@ import contextlib
 import math
 import threading
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from itertools import compress
-from typing import Any
+from typing import Any, Self
+
+import numpy as np
 
 from kernmill.ir import FormatError, IndexRangeError, KernmillError
 
+from ..formats.gguf import Metadata
 from .packages import check_package, package
 from .pre_tokenizers import PreTokenizer, pre_tokenizer
 
@@ -80,7 +84,8 @@ class Tokenizer:
             )
         if self.kind not in _BUILDERS:
             raise FormatError(f"tokenizer.ggml.model is {self.kind!r}. kernmill builds {', '.join(sorted(_BUILDERS))}.")
-        self.tokens: list[str] = self._list("tokens", str, "text")
+        together = self._joined("tokens")
+        self.tokens: list[str] = _lines(together) if together else self._list("tokens", str, "text")
         if not self.tokens:
             raise FormatError("tokenizer.ggml.tokens is empty or missing: the file has no vocabulary.")
         self.kinds: list[int] = self._parallel("token_type", int, "whole numbers") or [1] * len(self.tokens)
@@ -94,7 +99,7 @@ class Tokenizer:
         self.add_eos = self._flag("add_eos_token", self.kind in ("bert", "t5"))
         self.add_space_prefix = self._flag("add_space_prefix", self.kind in ("llama", "t5"))
         self.end_ids = self._ends()
-        self._merges: list[str] = self._checked_merges() if self.kind == "gpt2" else []
+        self._merges: _Merges | list[str] = self._checked_merges(together) if self.kind == "gpt2" else []
         self._scores: list[float] = self._checked_scores() if self.kind in ("llama", "t5") else []
         check_package(_LIBRARY, _PURPOSE)
         self._lock = threading.Lock()  # texts exchange the library's object, and `encode_special_tokens` is its state
@@ -118,6 +123,16 @@ class Tokenizer:
             raise FormatError(f"tokenizer.ggml.{name} holds something else than {words}.")
         return list(value)
 
+    def _joined(self, name: str) -> bytes:
+        """A list of texts as one, a zero in front of each; empty where it is not known so, or is no text."""
+        key = f"tokenizer.ggml.{name}"
+        together = self._keys.joined(key) if isinstance(self._keys, Metadata) else None
+        try:
+            str(together or b"", "utf-8")
+        except UnicodeDecodeError:
+            return b""
+        return together or b""
+
     def _parallel(self, name: str, kind: type, words: str) -> list[Any]:
         """A list with an entry for each token, or an empty one."""
         values = self._list(name, kind, words)
@@ -137,14 +152,16 @@ class Tokenizer:
             raise FormatError("tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them.")
         return scores
 
-    def _checked_merges(self) -> list[str]:
+    def _checked_merges(self, tokens: bytes) -> _Merges | list[str]:
         """Merges that make tokens. That a cut is at its place shows when the library gets all of them."""
+        if tokens and (merges := _Merges.of(self._joined("merges"), tokens)) is not None:
+            return merges
         lines: list[str] = self._list("merges", str, "text")
         if lines and not _make_tokens(lines, self.tokens):
-            tokens = frozenset(self.tokens)
+            known = frozenset(self.tokens)
             for left, right in map(_pair, lines):
                 for token in (left, right, left + right):
-                    if token not in tokens:
+                    if token not in known:
                         raise FormatError(
                             f"tokenizer.ggml.merges joins {left!r} and {right!r}, and {token!r} is no token. "
                             "The file is damaged, or was written by a faulty converter."
@@ -179,12 +196,11 @@ class Tokenizer:
         named = (i for i in self._found_first if self._is_special(i) and self.tokens[i] in _ENDS_BY_NAME)
         return frozenset((*(i for i in said if i is not None), *named))
 
-    def _ids(self, among: frozenset[str] | None = None) -> dict[str, int]:
-        """The vocabulary, or what it has of some texts."""
+    def _ids(self, among: Iterable[int] | None = None) -> dict[str, int]:
+        """The vocabulary, or some of it."""
         if among is None:
             return {token: i for i, token in enumerate(self.tokens)}
-        places = compress(range(len(self.tokens)), map(among.__contains__, self.tokens))
-        return {self.tokens[i]: i for i in places}
+        return {self.tokens[i]: i for i in among}
 
     @cached_property
     def _found_first(self) -> list[int]:
@@ -257,7 +273,7 @@ class Tokenizer:
         among = None if text is None else self._within(text)
         ids, raw = self._ids(among), not self.row.is_byte_level
         if self.kind == "gpt2":
-            merges = _pairs(self._merges if among is None else _lines_of(self._merges, ids))
+            merges = _pairs(self._merge_lines(among, ids))
             return library.models.BPE(
                 vocab=ids, merges=merges, ignore_merges=self.row.whole_words, byte_fallback=raw, fuse_unk=False
             )
@@ -266,8 +282,14 @@ class Tokenizer:
             unk_token=None if self.unknown_id is None else self.tokens[self.unknown_id],
         )  # fmt: skip
 
-    def _within(self, text: str) -> frozenset[str]:
-        """What tokens of a text can be: its pieces, bytes, and what is found before anything else."""
+    def _merge_lines(self, among: Iterable[int] | None, ids: Mapping[str, int]) -> list[str]:
+        """All merges, or those of two of some tokens to a third one."""
+        if not isinstance(self._merges, _Merges):
+            return self._merges if among is None else _lines_of(self._merges, ids)
+        return self._merges.lines() if among is None else _lines_of(self._merges.making(among), ids)
+
+    def _within(self, text: str) -> list[int]:
+        """The ids of what tokens of a text can be: its pieces, bytes, and what is found before anything else."""
         if self.kind == "gpt2" and self.row.is_byte_level:
             space, letters = _CHARACTERS[ord(" ")], "".join([_CHARACTERS[byte] for byte in text.encode()])
         else:
@@ -277,7 +299,8 @@ class Tokenizer:
         if self.add_space_prefix:
             found |= {space, *(space + piece for piece in found)}
         others = (*self._found_first, *([] if self.unknown_id is None else [self.unknown_id]))
-        return frozenset((*found, *(self.tokens[i] for i in others), *(f"<0x{byte:02X}>" for byte in range(256))))
+        found.update((*(self.tokens[i] for i in others), *(f"<0x{byte:02X}>" for byte in range(256))))
+        return [*compress(range(len(self.tokens)), map(found.__contains__, self.tokens))]
 
     @cached_property
     def _longest(self) -> int:
@@ -444,6 +467,40 @@ def _faults(what: str) -> Generator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise FormatError(f"{what}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Merges:
+    """Merges in the order of the tokens that they make, as most files have them: the one that makes a token is known
+    by its id, and only those that are asked for become texts."""
+
+    together: bytes  # a zero in front of each
+    first: int  # the id of the token that the first one makes
+
+    @classmethod
+    def of(cls, together: bytes, tokens: bytes) -> Self | None:
+        """None where they are in another order, or a line is not two tokens with a space between them."""
+        count = together.count(0)
+        if not count or together.count(b" ") != count or b" \0" in together + b"\0" or b"\0 " in together:
+            return None
+        made = together.replace(b" ", b"") + b"\0"
+        begin = (tokens + b"\0").find(made[: made.index(0, 1) + 1])
+        is_so = begin >= 0 and (tokens[begin:] + b"\0").startswith(made)
+        return cls(together, tokens.count(0, 0, begin)) if is_so else None
+
+    def lines(self) -> list[str]:
+        """All of them."""
+        return _lines(self.together)
+
+    def making(self, ids: Iterable[int]) -> list[str]:
+        """Those that make these tokens, in their order."""
+        starts = np.append(np.flatnonzero(np.frombuffer(self.together, np.uint8) == 0), len(self.together))
+        places = (i - self.first for i in ids if 0 <= i - self.first < len(starts) - 1)
+        return [str(self.together[starts[place] + 1 : starts[place + 1]], "utf-8") for place in places]
+
+
+def _lines(together: bytes) -> list[str]:
+    return str(together, "utf-8").split("\0")[1:]
 
 
 def _pairs(lines: Sequence[str]) -> list[tuple[str, str]]:

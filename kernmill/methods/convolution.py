@@ -278,7 +278,8 @@ class Convolution(Contraction):
         first = np.minimum(places.astype(np.int64), before - 1)
         second = np.minimum(first + 1, before - 1)
         x = self._floating()
-        share = self._upload((places - first).astype(np.float32), None, self._device).cast(x.dtype)
+        kind = np.float64 if x.dtype.name == "float64" else np.float32
+        share = self._upload((places - first).astype(kind), None, self._device).cast(x.dtype)
         low, high = x.index_select(axis, first), x.index_select(axis, second)  # type: ignore[arg-type]
         return low.lerp(high, share.reshape([after if a == axis else 1 for a in range(self.ndim)]))
 

@@ -19,6 +19,7 @@ from kernmill.ir import (
     Size,
     UOp,
     as_dtype,
+    const,
     dtypes,
     elementwise,
     expand,
@@ -26,7 +27,6 @@ from kernmill.ir import (
     promote,
     reduce_axes,
     reshape,
-    scalar,
 )
 from kernmill.runtime import upload
 
@@ -61,7 +61,7 @@ class Creation(Lazy):
 
         array = np.asarray(value)
         if array.ndim == 0 and array.dtype.kind in "biuf":
-            return cls._make(scalar(as_dtype(array.dtype), array.item()))
+            return cls._make(const(as_dtype(array.dtype), array.item()))
         return cls._upload(array, None, None)
 
     @classmethod
@@ -204,7 +204,7 @@ class Creation(Lazy):
         node = iota(as_node(length))
         work = promote(dtype, dtypes.float32) if dtype.is_float else node.dtype
         apart, first = (
-            v.uop.cast(work) if isinstance(v, SymbolicSize) else scalar(work, v if work.is_float else int(v))
+            v.uop.cast(work) if isinstance(v, SymbolicSize) else const(work, v if work.is_float else int(v))
             for v in (step, start)
         )
         node = elementwise(Ops.ADD, elementwise(Ops.MUL, node.cast(work), apart), first)

@@ -216,4 +216,11 @@ def _kind(op: Op, unit: float) -> _Kind:
     return _Kind(unit, lambda t: t._reduce(op, -1, False, "scan"), lambda a, b: a._apply(op, b))
 
 
-_LOG_SUM = _Kind(-math.inf, lambda t: t.logsumexp(-1), lambda a, b: a.logaddexp(b))
+def _log_sum(x: Any) -> Any:
+    """logsumexp of the last axis; of -inf only, as before the first block, a constant: its gradient would be 0 / 0."""
+    is_none = x.detach().max(-1, keepdim=True).eq(-math.inf)
+    found = choose(is_none, x._filled(0.0), x).logsumexp(-1)
+    return choose(is_none.squeeze(-1), found._filled(-math.inf), found)
+
+
+_LOG_SUM = _Kind(-math.inf, _log_sum, lambda a, b: a.logaddexp(b))

@@ -4,7 +4,7 @@ Most tensors get the base type. The output, or the embedding that stands in for 
 that matter most (attention values, the way out of the feed-forward part) get a better one; mixes of 2 and 3 bits spend
 more on all of these, and on attention's way out. Where a row is no whole number of blocks, the type falls back to one
 with smaller blocks. Attention values that many heads of queries share are small and matter to all of them: some mixes,
-and models of 80 layers, spend more bits on those.
+and models of 80 layers, spend more bits on those. Queries, keys and values in one tensor count as values.
 Source: github.com/ggml-org/llama.cpp, src/llama-quant.cpp; file types: include/llama.h (`enum llama_ftype`).
 """
 
@@ -40,7 +40,6 @@ class Mix:
     base: str
     output: str = "Q6_K"
     embedding: str | None = None  # where it is not the output as well
-    fused: str | None = None  # attention whose queries, keys and values are one tensor
     mixed: str | None = None  # attention's way out
     down: str | None = None  # the feed-forward's way out
     values: str | None = None  # attention values
@@ -70,12 +69,12 @@ class Mix:
             return (self.embedding if name == "token_embd.weight" else None) or self.base
         layer, part = int(found[1]), name.split(".")[2]
         counts = _counts(layer, layers)
-        if part == "attn_v":
+        if part in ("attn_v", "attn_qkv"):
             return self._values(layer, layers, sharing, counts)
         if part in ("ffn_down", "ffn_down_exps"):
             early = self.early[0] if layer < layers // self.early[1] else None
             return (self.better if counts else None) or early or self.down or self.base
-        return {"attn_qkv": self.fused, "attn_output": self.mixed}.get(part) or self.base
+        return (self.mixed if part == "attn_output" else None) or self.base
 
     def _values(self, layer: int, layers: int, sharing: int, counts: bool) -> str:
         """The type of a layer's attention values."""
@@ -99,13 +98,13 @@ _ROWS = (
     Mix("Q5_1", 9, "Q5_1"),
     Mix("Q2_K", 10, "Q2_K", mixed="Q3_K", down="Q3_K", values="Q3_K", shared_values="Q4_K"),
     Mix("Q3_K_S", 11, "Q3_K"),
-    Mix("Q3_K_M", 12, "Q3_K", fused="Q4_K", mixed="Q4_K", down="Q4_K", values="Q4_K", early=("Q5_K", 16),
+    Mix("Q3_K_M", 12, "Q3_K", mixed="Q4_K", down="Q4_K", values="Q4_K", early=("Q5_K", 16),
         early_values=("Q5_K", 2)),
-    Mix("Q3_K_L", 13, "Q3_K", fused="Q4_K", mixed="Q5_K", down="Q5_K", values="Q5_K"),
+    Mix("Q3_K_L", 13, "Q3_K", mixed="Q5_K", down="Q5_K", values="Q5_K"),
     Mix("Q4_K_S", 14, "Q4_K", early=("Q5_K", 8), early_values=("Q5_K", 4)),
-    Mix("Q4_K_M", 15, "Q4_K", better="Q6_K", fused="Q5_K"),
+    Mix("Q4_K_M", 15, "Q4_K", better="Q6_K"),
     Mix("Q5_K_S", 16, "Q5_K"),
-    Mix("Q5_K_M", 17, "Q5_K", better="Q6_K", fused="Q6_K"),
+    Mix("Q5_K_M", 17, "Q5_K", better="Q6_K"),
     Mix("Q6_K", 18, "Q6_K"),
     Mix("IQ4_NL", 25, "IQ4_NL", early=("Q5_K", 8), shared_values="Q5_K"),
     Mix("IQ4_XS", 30, "IQ4_XS", early=("Q5_K", 8), shared_values="Q5_K"),

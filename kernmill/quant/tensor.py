@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import prod
 from typing import Any, Self
 
@@ -110,7 +110,7 @@ class QuantizedTensor:
         form, arranged = _laid(self.type, self.device)
         _make_tables(form, self.device)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
-        _laying(self.type, form, arranged)(self.data, laid)
+        _laying(self.type, form, arranged, shape)(self.data, laid)
         return type(self)(laid.flatten(-2), self.type, self.shape, interleave=_INTERLEAVE)
 
     def _codes(self, index: Tensor | None = None) -> Codes:
@@ -236,9 +236,11 @@ def _make_tables(form: BlockType, device: str) -> None:
         form.codes(Tensor.zeros(1, form.size_bytes, dtype=dtypes.uint8, device=device))
 
 
-@cache
-def _laying(kind: BlockType, form: BlockType, arranged: _Arranged) -> Jit[[Tensor, Tensor], None]:
-    """What puts rows of blocks [rows, blocks, bytes] side by side: captured once for each shape."""
+@lru_cache(64)
+def _laying(
+    kind: BlockType, form: BlockType, arranged: _Arranged, shape: tuple[int, ...]
+) -> Jit[[Tensor, Tensor], None]:
+    """What puts rows of blocks [rows, blocks, bytes] side by side: one for each shape, however many a program has."""
     return Jit(partial(_lay, kind, form, arranged), runs_first=False)
 
 

@@ -19,6 +19,7 @@ from kernmill.ir import (
     Target,
     UOp,
     broadcast_to,
+    const,
     dtypes,
     elementwise,
     evaluate,
@@ -27,7 +28,6 @@ from kernmill.ir import (
     permute,
     reduce_axes,
     reshape,
-    scalar,
     window,
 )
 from kernmill.renderers import LLVM_OPS, PYTHON_OPS, signature
@@ -69,7 +69,7 @@ def matmul(a: UOp, b: UOp) -> UOp:
 
 
 def relu(x: UOp) -> UOp:
-    return elementwise(Ops.MAX, x, scalar(F32, 0.0))
+    return elementwise(Ops.MAX, x, const(F32, 0.0))
 
 
 def softmax(x: UOp, axis: int = -1) -> UOp:
@@ -82,7 +82,7 @@ def triangle(rows: int, columns: int, *, is_open: bool = False) -> UOp:
     """Sums of the lower triangle of a matrix."""
     compare = Ops.LT if is_open else Ops.LE
     seen = elementwise(compare, reshape(iota(columns), (1, columns)), reshape(iota(rows), (rows, 1)))
-    return total(elementwise(Ops.WHERE, seen, data(0, rows, columns), scalar(F32, 0.0)), 1)
+    return total(elementwise(Ops.WHERE, seen, data(0, rows, columns), const(F32, 0.0)), 1)
 
 
 def attention(q: UOp, k: UOp, v: UOp, is_causal: bool = False) -> UOp:
@@ -93,14 +93,14 @@ def attention(q: UOp, k: UOp, v: UOp, is_causal: bool = False) -> UOp:
     seen = elementwise(Ops.LE, reshape(iota(columns), (1, columns)), reshape(iota(rows), (rows, 1)))
 
     def visible(x: UOp, otherwise: float) -> UOp:
-        return elementwise(Ops.WHERE, seen, x, scalar(F32, otherwise)) if is_causal else x
+        return elementwise(Ops.WHERE, seen, x, const(F32, otherwise)) if is_causal else x
 
     scores = visible(scores, -inf)
     weights = elementwise(Ops.SUB, scores, reduce_axes(visible(scores, -inf), Ops.MAX, (1,))).alu(Ops.EXP)
     weights = weights.cast(kind).cast(F32)
     terms = elementwise(Ops.MUL, reshape(weights, (rows, columns, 1)), reshape(v, (1, *v.shape)))
     if is_causal:
-        terms = elementwise(Ops.WHERE, reshape(seen, (rows, columns, 1)), terms, scalar(F32, 0.0))
+        terms = elementwise(Ops.WHERE, reshape(seen, (rows, columns, 1)), terms, const(F32, 0.0))
     return elementwise(Ops.DIV, reshape(total(terms, 1), (rows, v.shape[1])), total(visible(weights, 0.0), 1))
 
 
@@ -263,7 +263,7 @@ def places_kernel() -> UOp:
     own, named = reshape(iota(7, dtypes.int32), (7, 1, 1)), reshape(data(1, 21, dtype=dtypes.int32), (1, 21, 1))
     hit = broadcast_to(elementwise(Ops.EQ, own, named), shape)
     terms = broadcast_to(reshape(data(0, 21, 5), (1, 21, 5)), shape)
-    return only(total(elementwise(Ops.WHERE, hit, terms, broadcast_to(scalar(F32, 0.0), shape)), 1))
+    return only(total(elementwise(Ops.WHERE, hit, terms, broadcast_to(const(F32, 0.0), shape)), 1))
 
 
 def causal_kernel() -> UOp:

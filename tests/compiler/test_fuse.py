@@ -11,6 +11,7 @@ from kernmill.ir import (
     Ops,
     UOp,
     broadcast_to,
+    const,
     dtypes,
     elementwise,
     iota,
@@ -18,7 +19,6 @@ from kernmill.ir import (
     permute,
     reduce_axes,
     reshape,
-    scalar,
     shrink,
 )
 from tests.compiler.kernels import (
@@ -144,7 +144,7 @@ def test_a_costly_value_is_stored_at_its_own_size_not_expanded() -> None:
     """Gradients of a masked attention: 32 x 32 x 64 elements were written to memory."""
     visible = elementwise(Ops.LE, reshape(iota(32), (1, 32, 1)), reshape(iota(32), (32, 1, 1)))
     costly = reshape(X.alu(Ops.EXP) * 2.0, (32, 1, 64))
-    masked = elementwise(Ops.WHERE, visible, costly, scalar(F32, 0.0))
+    masked = elementwise(Ops.WHERE, visible, costly, const(F32, 0.0))
     found = names(total(elementwise(Ops.MUL, masked, reshape(Y, (1, 32, 64))), 2), total(masked, 0))
     assert found == ["map_32x64", "sum_32x32_k64", "sum_32x64_k32"]
 
@@ -226,7 +226,7 @@ def test_a_part_of_a_result_is_all_that_is_computed() -> None:
 
 
 def test_a_constant_is_filled() -> None:
-    (kernel,) = kernels(scheduled(broadcast_to(reshape(scalar(F32, 2.0), (1, 1)), (3, 4))))
+    (kernel,) = kernels(scheduled(broadcast_to(reshape(const(F32, 2.0), (1, 1)), (3, 4))))
     assert kernel.name == "map_3x4"
     assert not any(node.op is Ops.LOAD for node in kernel.ast.toposort())
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
+from kernmill import Tensor
 from kernmill.compiler import linearize, loop_depths, loop_paths, lower, merge_loops, parse_schedule
 from kernmill.ir import CompileError, Ops, Stage, UOp, elementwise, verify
 from tests.compiler.kernels import SCALARS, VECTORS, attention, data, matmul, only, small_kernels, softmax, total
@@ -122,3 +124,11 @@ def test_copies_of_a_long_chain_stand_side_by_side() -> None:
         "lower_index", only(matmul(data(0, 8, 64), data(1, 64, 32))), "vectorize i1 16; unroll i0 8", VECTORS
     )
     assert linearize(product, 16) == linearize(product, 0)
+
+
+def test_a_block_whose_vector_steps_can_all_wait() -> None:
+    """The widest level of none was asked for: a ValueError in the compiler."""
+    x, y = Tensor(np.ones(7), requires_grad=True), Tensor(0.5, requires_grad=True)
+    ((x * 2).prod() * y.sin()).backward()
+    assert y.grad is not None
+    np.testing.assert_allclose(y.grad.numpy(), 2**7 * np.cos(0.5), 1e-6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import locality, lower, optimize_loops, parse_schedule
-from kernmill.ir import Ops, UOp, dtypes, elementwise, permute, reshape, scalar
+from kernmill.ir import Ops, UOp, const, dtypes, elementwise, permute, reshape
 from kernmill.renderers import signature
 from kernmill.runtime import get_device
 
@@ -55,9 +55,9 @@ def test_a_last_block_that_is_not_whole() -> None:
 def test_a_gather_inside_rows() -> None:
     """Rows and places may be added up as int64, as users do."""
     rows = reshape(UOp(Ops.IOTA, dtypes.int64, (), 6), (6, 1))
-    inside = elementwise(Ops.MIN, elementwise(Ops.MAX, data(1, 6, 19, dtype=dtypes.int64), scalar(dtypes.int64, 0)),
-                         scalar(dtypes.int64, 18))  # fmt: skip
-    place = elementwise(Ops.ADD, inside, elementwise(Ops.MUL, rows, scalar(dtypes.int64, 19)))
+    inside = elementwise(Ops.MIN, elementwise(Ops.MAX, data(1, 6, 19, dtype=dtypes.int64), const(dtypes.int64, 0)),
+                         const(dtypes.int64, 18))  # fmt: skip
+    place = elementwise(Ops.ADD, inside, elementwise(Ops.MUL, rows, const(dtypes.int64, 19)))
     assert locality(optimize_loops(only(_taken(data(0, 114), place)), VECTORS, parse_schedule("thread i0"))) == "wrr"
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import Schedule, apply_actions, loop_paths, merge_loops, parse_schedule, partition_loops
-from kernmill.ir import AxisKind, Ops, UOp, elementwise, iota, pad, permute, reshape, scalar, shrink
+from kernmill.ir import AxisKind, Ops, UOp, const, elementwise, iota, pad, permute, reshape, shrink
 from tests.compiler.kernels import F32, close, data, inputs, matmul, only, run_ast, run_on, softmax
 
 
 def joined(rows: int, left: int, right: int) -> UOp:
     """Two matrices side by side."""
     whole = left + right
-    ours = elementwise(Ops.LT, reshape(iota(whole), (1, whole)), scalar(iota(1).dtype, left))
+    ours = elementwise(Ops.LT, reshape(iota(whole), (1, whole)), const(iota(1).dtype, left))
     first, second = pad(data(0, rows, left), ((0, 0), (0, right))), pad(data(1, rows, right), ((0, 0), (left, 0)))
     return elementwise(Ops.WHERE, ours, first, second)
 
@@ -25,7 +25,7 @@ def rolled(rows: int, columns: int) -> UOp:
 
 def triangle(rows: int, columns: int) -> UOp:
     seen = elementwise(Ops.LE, reshape(iota(columns), (1, columns)), reshape(iota(rows), (rows, 1)))
-    return elementwise(Ops.WHERE, seen, data(0, rows, columns), scalar(F32, 0.0))
+    return elementwise(Ops.WHERE, seen, data(0, rows, columns), const(F32, 0.0))
 
 
 def parted(root: UOp, schedule: str = "") -> UOp:
@@ -110,8 +110,8 @@ def test_only_the_loops_inside_a_sum_are_cut() -> None:
 def test_not_too_many_parts() -> None:
     """A table of 40 rows, each of its own: the code would be that long."""
     rows = iota(40)
-    x: UOp = scalar(rows.dtype, 0)
+    x: UOp = const(rows.dtype, 0)
     for row in range(40):
-        x = elementwise(Ops.WHERE, elementwise(Ops.LT, rows, scalar(rows.dtype, row)), scalar(rows.dtype, row * row), x)
+        x = elementwise(Ops.WHERE, elementwise(Ops.LT, rows, const(rows.dtype, row)), const(rows.dtype, row * row), x)
     ast = merge_loops(only(elementwise(Ops.ADD, data(0, 40), x.cast(F32))))
     assert partition_loops(ast) is ast

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import apply_actions, choose_actions, merge_loops, parse_schedule, peel_loops, trim_loops
-from kernmill.ir import Ops, UOp, elementwise, index_const, iota, pad, reshape, scalar, substitute
+from kernmill.ir import Ops, UOp, const, elementwise, index_const, iota, pad, reshape, substitute
 from tests.compiler.kernels import (
     F32,
     VECTORS,
@@ -55,7 +55,7 @@ def running_sums(size: int, block: int = 16) -> UOp:
     blocks = -(-size // block)
     seen = elementwise(Ops.LE, reshape(iota(block), (1, 1, block)), reshape(iota(block), (1, block, 1)))
     line = pad(pad(data(0, size - 1), ((1, 0),)), ((0, blocks * block - size),))
-    return total(elementwise(Ops.WHERE, seen, reshape(line, (blocks, 1, block)), scalar(F32, 0.0)), 2)
+    return total(elementwise(Ops.WHERE, seen, reshape(line, (blocks, 1, block)), const(F32, 0.0)), 2)
 
 
 @pytest.mark.parametrize("schedule", [

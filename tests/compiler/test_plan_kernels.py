@@ -14,12 +14,12 @@ from kernmill.ir import (
     Ops,
     UOp,
     assign,
+    const,
     current_origin,
     dtypes,
     elementwise,
     permute,
     reshape,
-    scalar,
     shrink,
     strided,
     take,
@@ -58,10 +58,10 @@ def is_in_place(*roots: UOp, slot: int = 0) -> bool:
 IN_PLACE = {
     "at its own place": assign(X, X + 1.0),
     "from elsewhere": assign(X, Y * 2.0),
-    "a number": assign(X, scalar(F32, 3.0)),
+    "a number": assign(X, const(F32, 3.0)),
     "a region": assign(X, shrink(Y, ((1, 6), (0, 8))), ALL_BUT_ONE),
     "the same region of itself": assign(X, shrink(X, ((1, 6), (0, 8))) * 2.0, ALL_BUT_ONE),
-    "every second row": assign(X, scalar(F32, 0.0), ((0, 6, 2), (0, 8, 1))),
+    "every second row": assign(X, const(F32, 0.0), ((0, 6, 2), (0, 8, 1))),
 }
 ELSEWHERE = {
     "flipped": assign(X, strided(X, (-1, 1))),
@@ -132,7 +132,7 @@ def test_two_tensors_that_are_swapped() -> None:
 
 def test_a_chain_of_assignments_stays_in_one_memory() -> None:
     first = assign(X, X + 1.0)
-    second = assign(first, scalar(F32, 0.0), ((0, 1, 1), (0, 8, 1)))
+    second = assign(first, const(F32, 0.0), ((0, 1, 1), (0, 8, 1)))
     schedule = scheduled(second, in_place=(0,))
     assert {schedule.buffers[n].slot for kernel in kernels(schedule) for n in kernel.outputs} == {0}
 
@@ -226,7 +226,7 @@ def test_a_taken_place_is_kept_inside() -> None:
 
 
 def test_a_check_is_looked_at_after_the_run() -> None:
-    bad = reshape(elementwise(Ops.LT, total(X, 0, 1), scalar(F32, 0.0)), ())
+    bad = reshape(elementwise(Ops.LT, total(X, 0, 1), const(F32, 0.0)), ())
     schedule = scheduled(UOp(Ops.CHECK, F32, (X + 1.0, bad), "it is negative"))
     (check,) = schedule.checks
     assert check.message == "it is negative"

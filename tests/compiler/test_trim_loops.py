@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule, trim_loops
-from kernmill.ir import Ops, UOp, elementwise, iota, reshape, scalar
+from kernmill.ir import Ops, UOp, const, elementwise, iota, reshape
 from tests.compiler.kernels import (
     F32,
     attention,
@@ -74,7 +74,7 @@ def test_a_kept_row_read_as_far_as_a_column_goes(shift: int) -> None:
     weights = softmax(matmul(data(0, 40, 4), data(1, 4, 33)))
     terms = elementwise(Ops.MUL, reshape(weights, (40, 33, 1)), reshape(data(2, 33, 21), (1, 33, 21)))
     seen = elementwise(Ops.LE, reshape(iota(33), (1, 33, 1)), reshape(iota(21) + shift, (1, 1, 21)))
-    schedule = scheduled(total(elementwise(Ops.WHERE, seen, terms, scalar(F32, 0.0)), 1))
+    schedule = scheduled(total(elementwise(Ops.WHERE, seen, terms, const(F32, 0.0)), 1))
     for kernel in kernels(schedule):
         ast = merge_loops(kernel.ast)
         arrays = inputs(ast)
@@ -85,7 +85,7 @@ def test_a_kept_row_read_as_far_as_a_column_goes(shift: int) -> None:
     total(data(0, 64, 64), 1),
     triangle(64, 8),  # too short to be worth a test
     total(elementwise(Ops.WHERE, elementwise(Ops.LE, reshape(iota(64), (1, 64)), reshape(iota(64), (64, 1))),
-                      data(0, 64, 64), scalar(F32, 1.0)), 1),  # outside the gate something is added
+                      data(0, 64, 64), const(F32, 1.0)), 1),  # outside the gate something is added
 ])  # fmt: skip
 def test_what_is_left_alone(root: UOp) -> None:
     ast = merge_loops(only(root))

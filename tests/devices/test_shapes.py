@@ -16,6 +16,7 @@ from kernmill.ir import (
     UOp,
     assign,
     broadcast_to,
+    const,
     dtypes,
     elementwise,
     iota,
@@ -23,7 +24,6 @@ from kernmill.ir import (
     permute,
     reduce_axes,
     reshape,
-    scalar,
     shrink,
     strided,
     take,
@@ -236,9 +236,9 @@ def test_large_strides(step: int, device: str) -> None:
 def test_iota_and_constants(device: str) -> None:
     check(iota(70) * 3 + leaf(np.zeros(70, np.int64), device), np.arange(70) * 3)
     array = np.zeros(40, np.float32)
-    check(leaf(array, device) + scalar(F32, 0.1), array + np.float32(0.1))
-    check(leaf(array, device) + scalar(F32, math.nan), array + np.float32(np.nan))
-    check(leaf(array, device) - scalar(F32, math.inf), array - np.float32(np.inf))
+    check(leaf(array, device) + const(F32, 0.1), array + np.float32(0.1))
+    check(leaf(array, device) + const(F32, math.nan), array + np.float32(np.nan))
+    check(leaf(array, device) - const(F32, math.inf), array - np.float32(np.inf))
 
 
 # --- taking and assigning --------------------------------------------------------------------------------------------
@@ -281,20 +281,20 @@ def test_assign(name: str, device: str) -> None:
     want[places] = value
     check(assign(leaf(array, device), leaf(value, device), region), want)
     want[places] = -1
-    check(assign(leaf(array, device), scalar(I64, -1), region), want)
+    check(assign(leaf(array, device), const(I64, -1), region), want)
 
 
 def test_where_with_a_gate_over_places(device: str) -> None:
     array = numbers(4, 21)
-    inside = elementwise(Ops.LT, broadcast_to(iota(21), (4, 21)), scalar(I64, 13))
-    check(elementwise(Ops.WHERE, inside, leaf(array, device), scalar(I64, 7)), np.where(np.arange(21) < 13, array, 7))
+    inside = elementwise(Ops.LT, broadcast_to(iota(21), (4, 21)), const(I64, 13))
+    check(elementwise(Ops.WHERE, inside, leaf(array, device), const(I64, 7)), np.where(np.arange(21) < 13, array, 7))
 
 
 def test_divisors_in_idle_lanes_do_not_trap(device: str) -> None:
     """A masked tail holds zeros, and WHERE computes both sides: the divide instruction must survive both."""
     a, b = np.arange(1, 38), np.where(np.arange(37) % 5 == 0, 0, 3)
     x, y = leaf(a, device), leaf(b, device)
-    quotient = elementwise(Ops.WHERE, elementwise(Ops.NE, y, scalar(I64, 0)), x.alu(Ops.CDIV, y), scalar(I64, -1))
+    quotient = elementwise(Ops.WHERE, elementwise(Ops.NE, y, const(I64, 0)), x.alu(Ops.CDIV, y), const(I64, -1))
     check(quotient, np.where(b != 0, a // 3, -1))
     least = np.full(9, -(2**63))
     check(leaf(least, device).alu(Ops.CMOD, leaf(np.full(9, -1), device)), np.zeros(9, np.int64))

@@ -16,8 +16,8 @@ CASES: dict[str, Case] = {
     "no file": (lambda: quant.load("no/such/file"), FormatError,
                 "no/such/file: cannot be read: No such file or directory. Give the path of a GGUF file."),
     "no gguf": (lambda: gguf.parse(memoryview(b"PK\3\4")), FormatError,
-                "GGUF: at byte 0: first bytes: they are b'PK\\x03\\x04', not b'GGUF'. The file is damaged or no GGUF "
-                "file; fetch it again."),
+                "GGUF: at byte 0: first bytes: they are b'PK\\x03\\x04', not b'GGUF'. That is a zip archive, such "
+                "as PyTorch's. Convert the model with llama.cpp's convert_hf_to_gguf.py."),
     "old": (lambda: gguf.parse(memoryview(b"GGUF\1\0\0\0")), FormatError,
             "GGUF: at byte 4: version: 1 is none that kernmill reads: 2 and 3. Convert the model again, or update "
             "kernmill."),

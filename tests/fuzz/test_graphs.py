@@ -12,6 +12,7 @@ from kernmill.ir import (
     UOp,
     assign,
     broadcast_to,
+    const,
     dtypes,
     elementwise,
     evaluate,
@@ -22,7 +23,6 @@ from kernmill.ir import (
     print_uops,
     reduce_axes,
     reshape,
-    scalar,
     shrink,
     strided,
     take,
@@ -69,11 +69,9 @@ class Maker:
     def unary(self, x: UOp) -> UOp:
         op = self.random.choice([Ops.NEG, Ops.ABS, Ops.EXP, Ops.TANH, Ops.SIN, Ops.FLOOR, Ops.SQRT])
         if op is Ops.EXP:
-            x = elementwise(Ops.MIN, x, scalar(dtypes.float32, 3.0))
+            x = elementwise(Ops.MIN, x, const(dtypes.float32, 3.0))
         if op is Ops.SIN:
-            x = elementwise(
-                Ops.MAX, elementwise(Ops.MIN, x, scalar(dtypes.float32, 50.0)), scalar(dtypes.float32, -50.0)
-            )
+            x = elementwise(Ops.MAX, elementwise(Ops.MIN, x, const(dtypes.float32, 50.0)), const(dtypes.float32, -50.0))
         if op is Ops.SQRT:
             x = x.alu(Ops.ABS)
         return x.alu(op)
@@ -81,7 +79,7 @@ class Maker:
     def binary(self, x: UOp) -> UOp:
         op = self.random.choice([Ops.ADD, Ops.SUB, Ops.MUL, Ops.MAX, Ops.MIN])
         other = self.random.choice(
-            [y for y in self.pool if y.shape == x.shape] + [scalar(dtypes.float32, self.random.uniform(-2, 2))]
+            [y for y in self.pool if y.shape == x.shape] + [const(dtypes.float32, self.random.uniform(-2, 2))]
         )
         if self.random.random() < 0.3:
             axis = self.random.randrange(len(x.shape))
@@ -159,7 +157,7 @@ class Maker:
     def compare(self, x: UOp) -> UOp:
         places = broadcast_to(iota(x.shape[-1]), x.shape)
         return elementwise(
-            Ops.WHERE, elementwise(Ops.LT, places, scalar(dtypes.int64, 3)), x, scalar(dtypes.float32, 0.5)
+            Ops.WHERE, elementwise(Ops.LT, places, const(dtypes.int64, 3)), x, const(dtypes.float32, 0.5)
         )
 
     def stored(self, x: UOp) -> UOp:
@@ -167,7 +165,7 @@ class Maker:
 
     def assigned(self, x: UOp) -> UOp:
         region = tuple((0, int(s), self.random.choice([1, 2])) for s in x.shape)  # type: ignore[arg-type]
-        return assign(x, scalar(dtypes.float32, 7.0), region)
+        return assign(x, const(dtypes.float32, 7.0), region)
 
 
 def check(seed: int, device: str, steps: int, limit: int) -> None:

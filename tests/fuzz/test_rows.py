@@ -16,6 +16,7 @@ from kernmill.autograd import gradient
 from kernmill.ir import (
     Ops,
     UOp,
+    const,
     dtypes,
     elementwise,
     evaluate,
@@ -25,7 +26,6 @@ from kernmill.ir import (
     print_uops,
     reduce_axes,
     reshape,
-    scalar,
     shrink,
 )
 from kernmill.runtime import download, realize, upload
@@ -109,7 +109,7 @@ class RowMaker(Maker):
         if len(x.shape) < 2:
             return self.softmax(x)
         hidden = self.random.choice([-math.inf, -math.inf, 0.0])
-        masked = elementwise(Ops.WHERE, self.seen(x), x, scalar(F32, hidden))
+        masked = elementwise(Ops.WHERE, self.seen(x), x, const(F32, hidden))
         last = len(x.shape) - 1
         e = elementwise(Ops.SUB, masked, reduce_axes(masked, Ops.MAX, (last,))).alu(Ops.EXP)
         return elementwise(Ops.DIV, e, reduce_axes(e, Ops.ADD, (last,)))
@@ -141,7 +141,7 @@ class RowMaker(Maker):
         last = len(scores.shape) - 1
         seen = self.seen(scores)
         if pick < 2:
-            scores = elementwise(Ops.WHERE, seen, scores, scalar(F32, -math.inf))
+            scores = elementwise(Ops.WHERE, seen, scores, const(F32, -math.inf))
         e = elementwise(Ops.SUB, scores, reduce_axes(scores, Ops.MAX, (last,))).alu(Ops.EXP)
         total = reduce_axes(e, Ops.ADD, (last,))
         swapped = permute(values, (*range(len(batch)), len(batch) + 1, len(batch)))
@@ -225,10 +225,10 @@ class MaskMaker(RowMaker):
             right = reshape(self.input(int(columns), 20), (columns, 20))  # type: ignore[arg-type]
             terms = elementwise(Ops.MUL, reshape(weights, (*x.shape, 1)), right)
             ends = elementwise(Ops.LE, reshape(iota(columns), (columns, 1)), reshape(iota(20) + shift, (1, 20)))
-            gated = elementwise(Ops.WHERE, ends, terms, scalar(F32, 0.0))
+            gated = elementwise(Ops.WHERE, ends, terms, const(F32, 0.0))
             return reshape(reduce_axes(gated, Ops.ADD, (last,)), (*x.shape[:-1], 20))
         dear = (x * 0.3).alu(Ops.EXP) if self.random.random() < 0.5 else self.softmax(x)
-        gated = elementwise(Ops.WHERE, seen, elementwise(Ops.MUL, dear, x), scalar(F32, 0.0))
+        gated = elementwise(Ops.WHERE, seen, elementwise(Ops.MUL, dear, x), const(F32, 0.0))
         total = reduce_axes(gated, Ops.ADD, (self.random.choice([last, last - 1]),))
         return elementwise(Ops.DIV, gated, total.alu(Ops.ABS) + 1.0) if self.random.random() < 0.6 else total
 

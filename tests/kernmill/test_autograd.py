@@ -42,6 +42,16 @@ def test_second_derivatives_are_torchs(name: str) -> None:
     close(second.detach(), want2.numpy(), 1e-4, 1e-5)
 
 
+def test_second_derivatives_of_a_long_running_log_of_sums_are_numbers() -> None:
+    """More than one block: what stands before the first is -inf only, and 0 / 0 of its gradient came through."""
+    own = Tensor(np.zeros(17), requires_grad=True)
+    (first,) = own.logcumsumexp(0)[-1].gradient(own)
+    (second,) = first[0].gradient(own)
+    want = np.full(17, -1 / 17**2)
+    want[0] += 1 / 17
+    close(second.detach(), want, 1e-12, 1e-12)
+
+
 def test_second_derivative_of_a_convolution() -> None:
     torch = pytest.importorskip("torch")
     x, w = values(1, 2, 5, 5), values(3, 2, 3, 3, seed=1)

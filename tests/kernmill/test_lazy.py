@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import kernmill
-from kernmill import Tensor, no_grad, train
+from kernmill import GradientError, Tensor, no_grad, train
 from kernmill.lazy import changes, device_name, is_grad_enabled, is_training
 
 
@@ -95,3 +96,63 @@ def test_python_names_the_class_that_users_know() -> None:
     """It was Joining.cat, after the family that the method stands in."""
     with pytest.raises(TypeError, match=r"^Tensor\.cat\(\) got an unexpected keyword argument 'way'"):
         Tensor.ones(2).cat(Tensor.ones(2), way=0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("is_realized", [False, True])
+def test_a_target_made_without_gradients_leads_to_none(is_realized: bool) -> None:
+    """It led to the gradient of its leaves as long as it was not computed."""
+    w, x = Tensor([1.0, 2.0], requires_grad=True), Tensor([3.0, 4.0])
+    with no_grad():
+        target = w * 2 + x.maximum(w)
+    if is_realized:
+        target.realize()
+    assert not target.requires_grad
+    ((w * x - target) ** 2).sum().backward()
+    assert w.grad is not None
+    np.testing.assert_allclose(w.grad.numpy(), 2 * np.array([3 - 5, 8 - 8]) * np.array([3, 4]))
+
+
+def test_a_leaf_that_is_given_values_without_gradients_stays_one() -> None:
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    with no_grad():
+        w.assign(w * 0.5 + 1)
+        w += w
+    assert w.requires_grad
+    (w * w).sum().backward()
+    assert w.grad is not None
+    np.testing.assert_allclose(w.grad.numpy(), [6.0, 8.0])
+
+
+@pytest.mark.parametrize("is_realized", [False, True])
+@pytest.mark.parametrize("made", ["grad", "copy", "gradient"])
+def test_what_requires_no_gradient_leads_to_none(made: str, is_realized: bool) -> None:
+    """It did as long as it was not computed: grad of a leaf, Tensor(w), and a gradient asked for in no_grad()."""
+    w = Tensor([1.0, 2.0], requires_grad=True)
+    loss = (w**3).sum()
+    if made == "grad":
+        loss.backward()
+        assert w.grad is not None
+        found, w.grad = w.grad, None
+    elif made == "copy":
+        found = Tensor(w * w * 3)
+    else:
+        with no_grad():
+            (found,) = loss.gradient(w)
+    if is_realized:
+        found.realize()
+    assert not found.requires_grad
+    (found * w).sum().backward()
+    assert w.grad is not None
+    np.testing.assert_allclose(w.grad.numpy(), [3.0, 12.0])
+
+
+def test_a_result_is_not_written_to_without_gradients() -> None:
+    """PyTorch lets the gradient by; here the result would be a constant from then on."""
+    y = Tensor([1.0, 2.0], requires_grad=True) * 3
+    with no_grad():
+        for write in (lambda: y.assign(y + 1), lambda: y.__imul__(2), lambda: y.__setitem__(0, 5.0)):
+            with pytest.raises(GradientError, match=r"in no_grad\(\) to a tensor .* Write x = x\.detach\(\)"):
+                write()
+        y = y.detach()
+        y += 1
+    assert y.tolist() == [4.0, 7.0]

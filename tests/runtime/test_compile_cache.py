@@ -159,11 +159,12 @@ def test_writing_may_fail(
 ) -> None:
     cache.put(KEY, b"old", {})
 
-    def full_disk(file: int, data: memoryview) -> int:
+    def full_disk(path: str, raw: bytes) -> None:
+        Path(path).write_bytes(raw[:1])
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "kernmill"):
-        patch.setattr(os, "write", full_disk)
+        patch.setattr(compile_cache, "_write_file", full_disk)
         for n in range(3):
             cache.put(compile_cache.cache_key(str(n)), b"new", {})
     assert len(caplog.records) == 1

@@ -22,12 +22,12 @@ from kernmill.ir import (
     OutOfMemoryError,
     SettingError,
     UOp,
+    const,
     dtypes,
     elementwise,
     rebuilt,
     reduce_axes,
     reshape,
-    scalar,
     substitute,
 )
 from kernmill.runtime import download, get_device, host, plan, realize, upload
@@ -289,7 +289,7 @@ def test_stages_are_verified_and_kernels_compared(tmp_path: Path) -> None:
 
 def test_checks_are_raised_after_the_run(device: str) -> None:
     x = upload(np.array([1.0, -2.0], np.float32), dtypes.float32, device)
-    bad = reshape(reduce_axes(elementwise(Ops.LT, x, scalar(dtypes.float32, 0.0)), Ops.OR, (0,)), ())
+    bad = reshape(reduce_axes(elementwise(Ops.LT, x, const(dtypes.float32, 0.0)), Ops.OR, (0,)), ())
     root = UOp(Ops.CHECK, dtypes.float32, (x * 2.0, bad), "a value is negative")
     with pytest.raises(IndexRangeError, match="a value is negative"):
         realize([root])

@@ -57,6 +57,10 @@ ALIGN = "general.alignment"
 REFUSED: dict[str, tuple[memoryview, str]] = {
     "empty": (memoryview(b""), "at byte 0: first bytes: they are b'', not b'GGUF'"),
     "magic": (memoryview(b"GGML" + bytes(40)), "first bytes: they are b'GGML'"),
+    "safetensors": (memoryview(b"8" + bytes(7) + b'{"a":{}}'), "not b'GGUF'. That is a safetensors file. Convert the"),
+    "git lfs": (memoryview(b"version https://git-lfs.github.com/spec/v1\n"), "Fetch it with: git lfs pull."),
+    "web page": (memoryview(b"<!DOCTYPE html>"), "That is a web page. Fetch the file that it leads to."),
+    "before gguf": (memoryview(b"tjgg" + bytes(40)), "That is older than GGUF. Fetch a newer file of the model."),
     "no version": (memoryview(b"GGUF\3"), "at byte 4: version: it takes 4 bytes, the file has 1 more"),
     "version 0": (file(start=b"GGUF" + U32(0)), "version: 0 is none that kernmill reads: 2 and 3"),
     "version 1": (file(start=b"GGUF" + U32(1)), "version: 1 is none"),
@@ -442,3 +446,12 @@ def test_real_vocabularies(shared_data: Callable[[str], Path]) -> None:
         found = gguf.read(shared_data("llama_vocab") / f"ggml-vocab-{name}.gguf")
         assert len(found.metadata["tokenizer.ggml.tokens"]) == size
         assert found.metadata.read("tokenizer.ggml.token_type", tuple)[0] in (1, 2)
+
+
+def test_texts_in_one_piece(tmp_path: Path) -> None:
+    texts = ["", "a", "\u00e9" * 200, *map(str, range(3000))]
+    data = {"texts": texts, "zero": ["a\0b"] * 9, "one": "text", "numbers": [1, 2]}
+    write(tmp_path / "a.gguf", data, {})
+    metadata = gguf.read(tmp_path / "a.gguf").metadata
+    assert metadata.joined("texts") == "".join("\0" + text for text in texts).encode()
+    assert [metadata.joined(key) for key in ("zero", "one", "numbers", "none")] == [None] * 4

@@ -28,6 +28,7 @@ def test_json(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> 
     assert main(["bench", str(made()), "-p", "0", "-n", "2", "-r", "3", "-o", "json", "-t", "1"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["n_prompt"], row["n_gen"], row["n_threads"], row["model_type"]) == (0, 2, 1, "llama F32")
+    assert (row["type_k"], row["type_v"]) == ("f32", "f32")  # llama-bench's names
     assert len(row["samples_ns"]) == len(row["samples_ts"]) == 3
     assert row["avg_ts"] == pytest.approx(sum(row["samples_ts"]) / 3)
     assert row["model_n_params"] == 263 * 32 + 7 * 32 * 32 + 3 * 32

@@ -383,6 +383,19 @@ def test_weights_of_blocks_lie_side_by_side_and_go_with_the_model(made: Callable
     assert all(whole() is None for whole in wholes)
 
 
+@pytest.mark.parametrize("kind", [None, "Q8_0"])
+def test_no_tensor_of_the_file_is_read_after_loading(kind: str | None, made: Callable[..., Path]) -> None:
+    """Each small tensor that was read in the file's pages brought 2 MB of it into memory, and changed with the file."""
+    path = made(kind)
+    expected = Model.from_gguf(path).next_logits([1, 2, 3])
+    model = Model.from_gguf(path)
+    with open(path, "r+b") as file:
+        begin = min(entry.start for entry in gguf_format.read(path).entries.values())
+        file.seek(begin)
+        file.write(bytes(path.stat().st_size - begin))
+    assert np.array_equal(model.next_logits([1, 2, 3]), expected)
+
+
 @pytest.mark.parametrize(("wanted", "found"), [(0, 0), (1, 2)])
 def test_a_models_kernels_are_compiled_beside_it(
     wanted: int, found: int, made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
@@ -473,6 +486,10 @@ FILES: list[tuple[dict[str, Any], str]] = [
         for layers in (2, 10**6)
     ),
     (
+        {"metadata": {"general.type": "adapter"}},
+        "it is an adapter to a model (general.type 'adapter'), no model. Give the model's own file.",
+    ),
+    (
         {"metadata": {"general.architecture": "mamba"}},
         "general.architecture is 'mamba', which kernmill cannot run yet. "
         "It runs gemma2, gemma3, llama, phi3, qwen2, qwen3.",
@@ -486,6 +503,16 @@ def test_a_file_that_is_no_model_is_a_sentence(change: dict[str, Any], message: 
     with pytest.raises(FormatError) as caught:
         Model.from_gguf(path)
     assert str(caught.value) == f"{path}: {message}"
+
+
+def test_a_vocabulary_without_a_model_is_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.gguf"
+    quant.save(path, {}, {"general.architecture": "qwen2"})
+    with pytest.raises(FormatError) as caught:
+        Model.from_gguf(path)
+    assert str(caught.value) == (
+        f"{path}: it has no tensors, only metadata, such as a vocabulary. Give the model's own file."
+    )
 
 
 def test_a_file_that_is_no_gguf_names_itself_once(tmp_path: Path) -> None:

@@ -350,6 +350,24 @@ def test_merges_of_a_large_vocabulary_in_any_order(gguf: Callable[[str], Any]) -
         Tokenizer(metadata | {"tokenizer.ggml.merges": ["zzz qqqqq", *lines[::-1]]})
 
 
+@pytest.mark.parametrize("file", ["gpt-2", "qwen2", "falcon"])
+def test_merges_in_the_order_of_their_tokens_are_the_same_merges(file: str, gguf: Callable[[str], Any]) -> None:
+    """A file's merges lie in one piece, those of other metadata are a list."""
+    metadata = gguf(f"llama_vocab/ggml-vocab-{file}.gguf").metadata
+    together, apart = Tokenizer(metadata), Tokenizer(dict(metadata))
+    assert together.tokens == apart.tokens
+    for text in ("Once upon a time", "Stra\u00dfe, \u65e5\u672c 1 2 33\n", "", LONG):
+        assert together.encode(text) == apart.encode(text)
+
+
+@pytest.mark.parametrize("line", ["a a b", "ab", " ab", "ab ", "a x"])
+def test_merges_that_are_not_quickly_known_are_looked_at_one_by_one(line: str) -> None:
+    tokens = b"\0a\0b\0c\0ab\0aab\0abc"
+    assert tokenizers._Merges.of(b"\0a b\0a ab\0ab c", tokens) is not None
+    assert tokenizers._Merges.of(b"\0a b\0" + line.encode() + b"\0ab c", tokens) is None
+    assert tokenizers._Merges.of(b"\0a ab\0a b", tokens) is None
+
+
 def test_halves_that_are_no_tokens_are_never_encoded_wrongly(gguf: Callable[[str], Any]) -> None:
     """A space at another place is found when all merges are handed over, and each time again."""
     metadata = dict(gguf("llama_vocab/ggml-vocab-gpt-2.gguf").metadata)

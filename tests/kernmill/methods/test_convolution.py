@@ -171,6 +171,14 @@ def test_interpolate_by_a_fraction_is_torchs(factor: Any) -> None:
         )
 
 
+def test_interpolate_keeps_the_digits_of_float64() -> None:
+    """Its weights were float32."""
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).standard_normal((1, 1, 7))
+    wanted = torch.nn.functional.interpolate(torch.tensor(x), size=11, mode="linear").numpy()
+    np.testing.assert_allclose(Tensor(x).interpolate(11, mode="linear").numpy(), wanted, rtol=1e-13)
+
+
 def test_an_axis_that_a_fraction_leaves_as_it_is() -> None:
     """9 * 1.1 is 9 again: its entries were mixed by 1 / 1.1. (Of the nearest entries PyTorch has two ways.)"""
     resize = pytest.importorskip("torch").nn.functional.interpolate

@@ -229,3 +229,10 @@ def test_long_sums_lose_no_digits(shape: tuple[int, ...], axis: Any) -> None:
     x = np.full(shape, 0.1, np.float32)
     close(Tensor(x).sum(axis), np.asarray(np.sum(x, axis=axis, dtype=np.float64)), 1.5e-6, 0)
     close(Tensor(x).mean(axis), np.asarray(np.mean(x, axis=axis, dtype=np.float64)), 1.5e-6, 0)
+
+
+def test_a_sum_beside_that_of_its_repetitions() -> None:
+    """A kernel whose only long chain is that of places, with no step to place: it failed with Python's ValueError."""
+    a = np.arange(12, dtype=np.float32).reshape(3, 4)
+    x = Tensor(a).realize()
+    assert (x.sum() + x.repeat(2, 2).sum()).item() == 5 * a.sum()

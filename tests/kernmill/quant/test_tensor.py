@@ -118,3 +118,10 @@ for name in ("Q5_0", "Q5_1", "TQ1_0"):
         [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_program_may_interleave_matrices_of_any_number_of_shapes(caplog: pytest.LogCaptureFixture) -> None:
+    """Seventeen shapes were told of as calls of `partial`, by a capture of which the user knows nothing."""
+    for groups in range(1, 19):
+        QuantizedTensor.quantize(Tensor.ones(16 * groups, 32), "Q4_1").interleaved()
+    assert not caplog.records
