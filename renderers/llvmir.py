@@ -174,7 +174,9 @@ class _Function:
         }  # fmt: skip
 
     def text(self) -> str:
-        if self.has_tiles and self.tiles:
+        if self.has_tiles and self.tiles:  # others in the thread may rely on the unit as they left it
+            self.allocas.append(f"  %config = alloca [{len(AMX_CONFIG)} x i8], align {_LINE}")
+            self._unit("sttilecfg", "ptr %config")
             self._unit("ldtilecfg", "ptr @tile_config")
         elif self.tiles:
             self.allocas += [f"  %tile{n} = alloca [1024 x i8], align {_LINE}" for n in sorted({*self.tiles.values()})]
@@ -190,7 +192,7 @@ class _Function:
         if self.has_streams:
             self._emit(self._call("void", "llvm.x86.sse.sfence"))
         if self.tiles and self.has_tiles:
-            self._unit("tilerelease")
+            self._unit("ldtilecfg", "ptr %config")
         body = "\n".join(["entry:", *self.allocas, *self.lines, "  ret void"])
         parameters = "(ptr noundef %args, i64 noundef %begin, i64 noundef %end"
         head = f"define void @{self.name}{parameters}) #0 {{"
