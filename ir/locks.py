@@ -9,11 +9,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["at_fork", "before_forks", "process_lock"]
+__all__ = ["at_fork", "before_forks", "fork_helper", "forks_helper", "process_lock"]
 
 _PATIENCE_S = 1.0  # of a fork: who imports may wait for a lock that the forking thread holds
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _forking = threading.Condition()
+_helped: set[int] = set()  # threads whose fork is not the user's
 _first: list[tuple[int, bool]] = []  # threads whose blocks a fork waits for, and whether it does however long they take
 at_fork: Any = getattr(os, "register_at_fork", lambda **_: None)  # where there are no forks, nothing
 
@@ -38,6 +39,20 @@ def before_forks(*, is_long: bool = False) -> Generator[None]:
         with _forking:
             _first.remove(block)
             _forking.notify_all()
+
+
+def fork_helper() -> int:
+    """os.fork for a child that ends by itself: who counts children leaves it out."""
+    _helped.add(threading.get_ident())
+    try:
+        return os.fork()
+    finally:
+        _helped.discard(threading.get_ident())
+
+
+def forks_helper() -> bool:
+    """Whether this thread's fork is one of those."""
+    return threading.get_ident() in _helped
 
 
 def _before_fork() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes, np
@@ -34,11 +34,13 @@ class LlvmDevice(Device):
     def __init__(self, name: str, index: int = 0) -> None:
         super().__init__(name, index)
         self.host = this_host()
+        target = host_target(self.host, matrix_unit(self.host)[0])  # now: a cached property's lock outlives a fork
+        self._renderer = LLVMRenderer(target, has_tiles=self.host.has("amx-tile"))
 
-    @cached_property
+    @property
     def renderer(self) -> Renderer:
         """LLVM IR for the host's vector registers and its matrix unit."""
-        return LLVMRenderer(host_target(self.host, matrix_unit(self.host)[0]), has_tiles=self.host.has("amx-tile"))
+        return self._renderer
 
     def details(self) -> list[str]:
         """The matrix unit, if there is anything to say about one."""

@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import Target, Unit, setting
+from kernmill.ir import Target, Unit, fork_helper, setting
 from kernmill.renderers import AMX_UNITS, LLVMRenderer
 
 from .compile_cache import cache_key, default_cache
@@ -54,7 +54,7 @@ def _outcome(trials: Sequence[Callable[[], bool]]) -> str:
     """What is wrong, tried in a forked process, which does nothing else."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns where there are threads
-        process = os.fork()
+        process = fork_helper()
     if not process:
         wrong = 2
         faulthandler.disable()  # ending by a signal is an answer here

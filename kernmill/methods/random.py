@@ -26,6 +26,7 @@ from kernmill.ir import (
     at_fork,
     dtypes,
     expand,
+    forks_helper,
     iota,
     process_lock,
     reshape,
@@ -113,7 +114,7 @@ def _seed_now() -> int:
 
 def _before_fork() -> None:
     global _forks
-    _forks += 1
+    _forks += not forks_helper()
 
 
 def _after_fork() -> None:
