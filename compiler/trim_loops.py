@@ -38,9 +38,9 @@ def trim_loops(ast: UOp) -> UOp:
     for node in reversed(order):  # who reads a kept row comes before who fills it
         seen.add(node)
         for loop in closed_ranges(node):
-            is_fixed = loop in together or loop.arg[1] != AxisKind.REDUCE or not loop.src[0].is_const
+            is_fixed = loop in together or loop.arg[1] != AxisKind.REDUCE or loop.src[0].ranges
             copies = prod(iterations(r) for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL)
-            if is_fixed or loop.src[0].arg < 2 or iterations(loop) * copies < _LEAST:
+            if is_fixed or iterations(loop) < 2 or iterations(loop) * copies < _LEAST:
                 continue
             around = set(paths[loop][:-1])
             if loop in limits or any(later not in seen for later in closers[loop]):
@@ -104,7 +104,7 @@ def greatest(terms: Mapping[UOp, int], offset: int, around: set[UOp], limits: di
                 return None
             end = index_const(sign * atom.src[1].arg)
             total = total + most.alu(Ops.MIN if sign > 0 else Ops.MAX, end) * abs(factor)
-        elif atom in around and atom not in limits:
+        elif atom.op is Ops.VARIABLE or (atom in around and atom not in limits):
             total = total + atom * factor
         elif atom in limits and limits[atom].ranges <= around:
             if factor < 0:

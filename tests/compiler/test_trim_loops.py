@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule, trim_loops
-from kernmill.ir import Ops, UOp, const, elementwise, iota, reshape
+from kernmill.ir import Ops, UOp, const, dtypes, elementwise, iota, reshape, substitute
 from tests.compiler.kernels import (
     F32,
     attention,
@@ -50,6 +50,24 @@ def test_a_tile_ends_with_its_last_row() -> None:
     (rows,) = end.ranges
     assert end.bounds == (4, 64)
     assert rows.arg[0] == "i0"
+
+
+def test_a_triangle_that_begins_at_a_variable() -> None:
+    """Named regression: a prompt's block computed the scores of all keys; and a loop of variable size."""
+    first = UOp(Ops.VARIABLE, dtypes.index, (), ("first", 0, 32))
+    ast = merge_loops(only(triangle(64, 96)))
+    (row,) = (n for n in ast.toposort() if n.op is Ops.RANGE and n.arg[0] == "i0")
+    (seen,) = (n for n in ast.toposort() if n.op is Ops.LE)
+    ast = substitute(ast, {seen: seen.replace(src=(seen.src[0], row + first))})
+    for actions in ("", "unroll i0 4"):
+        cut = apply_actions(ast, parse_schedule(actions))
+        end = ends(trim_loops(cut))["k0"]
+        assert first in end.toposort()
+        assert end.bounds == ((4, 96) if actions else (1, 96))
+        (loop,) = (n for n in cut.toposort() if n.op is Ops.RANGE and n.arg[0] == "k0")
+        most = UOp(Ops.VARIABLE, dtypes.index, (), ("end", 64, 96))
+        symbolic = substitute(cut, {loop: loop.replace(src=(most,))})
+        assert {first, most} <= set(ends(trim_loops(symbolic))["k0"].toposort())
 
 
 def test_a_kept_row_is_filled_as_far_as_it_is_read() -> None:

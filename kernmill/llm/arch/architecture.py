@@ -239,12 +239,18 @@ class Architecture:
         ))  # fmt: skip
         q, k = self.norm(q, layer.get("attn_q_norm.weight")), self.norm(k, layer.get("attn_k_norm.weight"))
         q, k = (rotate(part, cosine, sine, by_halves=self.by_halves) for part in (q, k))
+        has_many = x.shape[1] > 1
+        q, k, v = (part.contiguous() if has_many else part for part in (q, k, v))  # attention is a kernel by itself
         keys, values = (part.unsqueeze(2) for part in cache.write(n, places, k, v))
-        scores = q.unflatten(1, (c.kv_heads, -1)).matmul(keys.mT) * self.scale()  # (.., kv heads, group, tokens, end)
-        if c.attention_cap:
-            scores = (scores / c.attention_cap).tanh() * c.attention_cap
-        weights = where(mask, scores, -math.inf).softmax(-1)
-        mixed = weights.matmul(values).flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # heads side by side
+        q = q.unflatten(1, (c.kv_heads, -1))  # (sequences, kv heads, group, tokens, width)
+        if has_many and not c.attention_cap:  # each of many tokens sees a part: loops end there
+            mixed = q.scaled_dot_product_attention(keys, values, mask, scale=self.scale())
+        else:
+            scores = q.matmul(keys.mT) * self.scale()
+            if c.attention_cap:
+                scores = (scores / c.attention_cap).tanh() * c.attention_cap
+            mixed = where(mask, scores, -math.inf).softmax(-1).matmul(values)
+        mixed = mixed.flatten(1, 2).transpose(1, 2).flatten(2).contiguous()  # heads side by side
         return self.product(n, mixed, "attn_output")
 
     def feed_forward(self, n: int, x: Tensor) -> Tensor:
