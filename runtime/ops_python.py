@@ -62,7 +62,9 @@ class _Values:
         self.half = buffer.dtype if buffer.dtype in (dtypes.float16, dtypes.bfloat16) else None
         self.memory = (array.view("u2") if self.half else array).data  # a memoryview: quicker, and without halves
 
-    def __getitem__(self, place: int) -> Any:
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):  # a block for a matrix unit
+            return [self[n] for n in range(place.start, place.stop)]
         if place < 0:
             raise IndexError(place)
         value = self.memory[place]

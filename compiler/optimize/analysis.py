@@ -30,6 +30,7 @@ class Access:
     size_bytes: int
     memory_bytes: int  # of what all loops touch of the buffer
     is_plain: bool  # the place is a sum of multiples of loops, and touched in every iteration
+    is_in_blocks: bool  # the place is a sum of multiples of digits of loops (i // 16, i % 16): plain once these are cut
     dtype: DType  # of its values; of an operand: what they are converted to, and only widened from
 
     def step(self, loop: str) -> int | None:
@@ -126,8 +127,9 @@ class Facts:
         return found[0] if is_one and found[0].arg == (Ops.ADD, 1) else None
 
     def operands(self, total: UOp) -> tuple[Access, ...]:
-        """What a sum over one loop multiplies, if both are converted from plain loads that change with the loop."""
-        loops, loads = names_of(closed_ranges(total)), {a.node: a for a in self.loads if a.is_plain}
+        """What a sum over one loop multiplies, if both are converted from loads that change with the loop, at plain
+        places or in blocks."""
+        loops, loads = names_of(closed_ranges(total)), {a.node: a for a in self.loads if a.is_in_blocks}
         if total.arg != (Ops.ADD, 1) or total.src[0].op is not Ops.MUL or len(loops) != 1:
             return ()
         values = [s.src[0] for s in total.src[0].src if s.op is Ops.CAST]
@@ -192,7 +194,15 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
     if None not in steps.values():
         walked = {name: abs(step) for name, step in steps.items() if step}
         count = min(count, min(walked.values(), default=1) * prod(sizes[name] for name in walked))
-    return Access(node, steps, dtype.size_bytes, count * dtype.size_bytes, is_plain, dtype)
+    is_in_blocks = place.gate is None and all(map(_is_digit, terms))
+    return Access(node, steps, dtype.size_bytes, count * dtype.size_bytes, is_plain, is_in_blocks, dtype)
+
+
+def _is_digit(atom: UOp) -> bool:
+    """A loop, or what is left of it divided by constants."""
+    while atom.op in (Ops.FLOORDIV, Ops.MOD) and atom.src[1].is_const:
+        atom = atom.src[0]
+    return atom.op is Ops.RANGE
 
 
 def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:

@@ -28,7 +28,8 @@ def dot_schedule(facts: Facts) -> Schedule | None:
     if product is None or product.dtype is not dtypes.int32:
         return None
     inner, operands = product.inner, (product.left, product.right)
-    if any(a.dtype not in BYTES or a.node.dtype is not a.dtype for a in operands) or facts.sizes[inner] < 2 * GROUP:
+    are_bytes = all(a.is_plain and a.dtype in BYTES and a.node.dtype is a.dtype for a in operands)
+    if not are_bytes or facts.sizes[inner] < 2 * GROUP:
         return None
     schedule = Schedule(facts.ast)
     if product.rows:

@@ -2,20 +2,21 @@
 
 Blocks of results are computed by the unit, two by two, and put in memory; rows of lanes read them from there, do what
 is left to do and store them, with masks at the ends. Both operands are packed as the unit wants them
-(lower/find_mmas.py): a panel of the columns for all tiles of rows, the rows for all panels of a block. Nothing here
-asks what a kernel computes beyond that one sum. docs/decisions/0020-tiles.md. Tests:
-tests/compiler/optimize/test_units.py.
+(lower/find_mmas.py) unless they lie so: panels of the columns, as many as half of L2 holds, for all tiles of rows, the
+rows for all panels of a block. Nothing here asks what a kernel computes beyond that one sum.
+docs/decisions/0020-tiles.md and 0079-prompts-in-tiles.md. Tests: tests/compiler/optimize/test_units.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
-from kernmill.ir import Ops, Unit, UOp, closed_ranges
+from kernmill.ir import Ops, Unit, UOp, closed_ranges, linear, memory_of
 
 from ..kernel import names_of
-from .analysis import Facts, Product
+from .analysis import Access, Facts, Product
 from .packing import blocks, in_blocks
 from .rows import products_across
 from .schedule import Schedule
@@ -25,7 +26,9 @@ __all__ = ["find_unit", "unit_rows_schedule", "unit_schedule"]
 
 _FEW_ROWS = 48  # a product of up to so many waits for memory
 _READ = 4  # rows of results that are read together
+_BESIDE = 4  # panels, at least, that lie in half of L2 together: rows come from L3 once for all of them
 _SIDE = 2  # blocks of results side by side, and one below the other
+_Loops: TypeAlias = tuple[str, ...]
 _Steps: TypeAlias = tuple[str, str, str, Mapping[str, str]]
 
 
@@ -38,6 +41,8 @@ def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     extents = {product.rows: unit.m, product.columns: unit.n, product.inner: unit.k} if unit else {}
     if unit is None or any(2 * facts.sizes[name] < extent for name, extent in extents.items()):
         return None  # most of a block would be empty
+    if unit.items and not (product.left.is_plain and right.is_plain):
+        return None  # work-items pack by steps of loops
     size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
     is_in_order = facts.is_streamed(size_bytes) and right.step(product.columns) == 1
     if is_in_order and facts.sizes[product.rows] <= _FEW_ROWS:
@@ -51,27 +56,68 @@ def unit_schedule(facts: Facts) -> Schedule | None:
     return None if found is None else _tiled(facts, *found)
 
 
-def _tiled(facts: Facts, product: Product, unit: Unit) -> Schedule:
-    schedule, sizes = Schedule(facts.ast), facts.sizes
-    rows, columns, inner = product.rows, product.columns, product.inner
-    high, wide = -(-sizes[rows] // unit.m), -(-sizes[columns] // unit.n)
+def _tiled(facts: Facts, whole: Product, unit: Unit) -> Schedule:
+    schedule, sizes, target = Schedule(facts.ast), facts.sizes, facts.target
+    rows, columns = whole.rows, whole.columns
+    panels, tiles = -(-sizes[columns] // (_SIDE * unit.n)), -(-sizes[rows] // (_SIDE * unit.m))
+    product, depth = _cut_terms(schedule, facts, whole, unit)
     column = schedule.add("split", columns, unit.n)[columns]
-    schedule.cut("unroll", columns, min(_SIDE, wide))
-    row, deep, near, results = _steps(schedule, (product, unit), column, high)
-    panels, tiles = -(-wide // _SIDE), -(-high // _SIDE)
-    size_bytes = sizes[rows] * sizes[inner] * unit.a.size_bytes
-    across, down = blocks(sizes[columns], panels, sizes[rows], size_bytes, facts.target)
+    schedule.cut("unroll", columns, min(_SIDE, -(-sizes[columns] // unit.n)))
+    row, deep, near, results = _steps(schedule, (product, unit), column, -(-sizes[rows] // unit.m))
+    rows_bytes = sizes[rows] * depth * unit.a.size_bytes
+    across, down = blocks(sizes[columns], panels, sizes[rows], rows_bytes, target)
     outer, inside = in_blocks(schedule, facts, {columns: (panels, across), rows: (tiles, down)})
-    schedule.cut("vectorize", column, min(unit.n, facts.target.lanes(unit.c)))
-    schedule.order((*outer, *inside[columns], *inside[rows], row, column))
-    terms = [inner] if sizes[inner] > unit.k else []
+    each, panel_bytes = -(-panels // across), _SIDE * unit.n * depth * unit.b.size_bytes
+    several = -(-each // -(-2 * each * panel_bytes // target.l2_bytes))  # lie in half of L2 together
+    several = several if 2 * rows_bytes > target.l2_bytes else 1
+    beside = schedule.cut("split", inside[columns][-1], several)
+    schedule.cut("vectorize", column, min(unit.n, target.lanes(unit.c)))
+    schedule.order((*outer, *inside[columns], whole.inner, *inside[rows], *beside, row, column))
+    terms = [product.inner] if depth > unit.k else []
+    walked = [name for name in beside if name in schedule.loops]
     held = [name for name in inside[rows] if name in schedule.loops]
-    right = schedule.add("stage", product.right.slot, *terms, *schedule.copies(columns), deep, results[column], near)
-    left = schedule.add("stage", product.left.slot, *held, *terms, *schedule.copies(rows), results[row], deep, near)
-    if facts.target.vector_bytes:
-        _copy(schedule, product.right.step(inner) == 1, (right[deep], right[near], right[results[column]]), unit)
-        _copy(schedule, product.left.step(inner) == 1, (left[deep], left[near], left[results[row]]), unit, is_left=True)
+    right = (*walked, *terms, *schedule.copies(columns))
+    _pack(schedule, facts, product.right, right, (deep, near, results[column]), unit)
+    left = (*held, *terms, *schedule.copies(rows))
+    _pack(schedule, facts, product.left, left, (deep, near, results[row]), unit, is_left=True)
     return schedule
+
+
+def _pack(
+    schedule: Schedule,
+    facts: Facts,
+    operand: Access,
+    around: _Loops,
+    block: _Loops,
+    unit: Unit,
+    *,
+    is_left: bool = False,
+) -> None:
+    """An operand block by block, packed over these loops unless it lies in memory so."""
+    deep, near, side = block
+    wanted = {side: unit.k, deep: unit.group} if is_left else {deep: unit.n * unit.group, side: unit.group}
+    order = schedule.ast.toposort()
+    places = (n.src[0] for n in order if n.op is Ops.LOAD and memory_of(n.src[0]) is operand.memory)
+    place = next(place for place in places if side in names_of(place.ranges))
+    terms = ((name, atom, step) for atom, step in linear(place.src[1])[0].items() for name in names_of(atom.ranges))
+    steps = {name: step if atom.op is Ops.RANGE else 0 for name, atom, step in terms if name in block}
+    is_whole = place.gate is None and operand.node.dtype is operand.dtype
+    if not is_whole or steps != wanted | {near: 1}:
+        made = schedule.add("stage", operand.slot, *around, *wanted, near)
+        if facts.target.vector_bytes:
+            _copy(schedule, steps.get(near) == 1, (made[deep], made[near], made[side]), unit, is_left=is_left)
+
+
+def _cut_terms(schedule: Schedule, facts: Facts, product: Product, unit: Unit) -> tuple[Product, int]:
+    """A long sum in blocks of whole steps, so that half of L2 holds several panels of them beside each other, and how
+    many terms one has. Rows that have to be packed are packed for all terms at once."""
+    size, panel = facts.sizes[product.inner], _SIDE * unit.n * unit.b.size_bytes
+    panels = min(_BESIDE, -(-facts.sizes[product.columns] // (_SIDE * unit.n)))
+    least = -(-2 * size * panel * panels // facts.target.l2_bytes)
+    number = next((n for n in range(least, 2 * least) if size % (n * unit.k) == 0), 1)
+    if number == 1 or product.left.is_plain or not schedule.tries("accumulate", product.inner, size // number):
+        return product, size
+    return replace(product, inner=f"{product.inner}.s"), size // number
 
 
 def _steps(schedule: Schedule, found: tuple[Product, Unit], column: str, high: int) -> _Steps:

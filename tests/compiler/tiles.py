@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernmill.ir import DType, UOp, dtypes, permute
+from kernmill.ir import DType, UOp, dtypes, permute, reshape
 from kernmill.renderers import AMX_UNITS
 from tests.compiler.kernels import VECTORS, data, matmul, only
 
@@ -36,3 +36,15 @@ def product(
         operand = data(slot, *(shape[::-1] if is_turned else shape), dtype=found or dtype).cast(dtype).cast(wide)
         operands.append(permute(operand, (1, 0)) if is_turned else operand)
     return only(matmul(*operands))
+
+
+def laid(
+    rows: int, inner: int, columns: int, dtype: DType = BF16, step: int = 32, group: int = 2, kept: DType | None = None
+) -> UOp:
+    """The same product of operands that lie in memory block by block, as the unit reads them."""
+    left = data(0, rows // 16, inner // step, 16, step, dtype=kept or dtype).cast(dtype)
+    right = data(1, columns // 16, inner // group, 16, group, dtype=kept or dtype).cast(dtype)
+    wide = dtypes.int32 if dtype.is_int else dtypes.float32
+    left = reshape(permute(left, (0, 2, 1, 3)), (rows, inner))
+    right = reshape(permute(right, (1, 3, 0, 2)), (inner, columns))
+    return only(matmul(left.cast(wide), right.cast(wide)))

@@ -206,3 +206,14 @@ def test_items_go_on_with_what_follows(shared: str) -> None:
     a, b, bias = (values(rng, shape, F16) for shape in ((3, 20, 32), (3, 32, 24), (24,)))
     left, right, added = (tensor(x, F16, shared).float() for x in (a, b, bias))
     np.testing.assert_allclose(((left @ right) * 2 + added).relu().numpy(), np.maximum(a @ b * 2 + bias, 0), atol=1e-3)
+
+
+@pytest.mark.parametrize("device", ["LLVM", "PYTHON"])
+def test_operands_that_lie_in_blocks(device: str) -> None:
+    """Nothing is packed: blocks are read from the buffers."""
+    rng = np.random.default_rng(5)
+    a, b = values(rng, (2, 2, 16, 32), BF16), values(rng, (2, 32, 16, 2), BF16)
+    left = tensor(a, BF16, device).permute(0, 2, 1, 3).reshape(32, 64)
+    right = tensor(b, BF16, device).permute(0, 2, 1, 3).reshape(32, 64)
+    want = left.float().numpy().astype(np.float64) @ right.float().numpy().astype(np.float64).T
+    np.testing.assert_allclose((left.float() @ right.float().T).numpy(), want, rtol=1e-4, atol=1e-4)

@@ -10,6 +10,7 @@ import pytest
 from kernmill.compiler import Action, analyze, dot_schedule, lower, merge_loops, show_schedule
 from kernmill.ir import DType, Ops, Target, UOp, dtypes, permute, window
 from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
+from tests.compiler.tiles import laid
 from tests.compiler.tiles import product as converted
 
 I8, U8 = dtypes.int8, dtypes.uint8
@@ -32,6 +33,13 @@ def schedule(ast: UOp) -> str:
     actions = dot_actions(ast, VNNI)
     assert actions is not None
     return show_schedule(actions).replace("\n", "; ")
+
+
+def test_operands_in_blocks_are_for_a_matrix_unit() -> None:
+    """They are packed by steps of loops here, and digits of loops have none."""
+    ast = merge_loops(laid(96, 128, 64, I8, 64, 4))
+    assert dot_actions(ast, VNNI) is None
+    lower(ast, VNNI, is_checked=True)
 
 
 def test_panels_are_woven() -> None:

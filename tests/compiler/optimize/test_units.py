@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product as every
 
 import pytest
@@ -15,9 +16,9 @@ from kernmill.compiler import (
     unit_rows_schedule,
     unit_schedule,
 )
-from kernmill.ir import DType, Ops, UOp, dtypes, expand, permute, reshape, window
-from tests.compiler.kernels import VECTORS, attention, data, matmul, only, total
-from tests.compiler.tiles import BF16, F16, I8, TILES, U8, product
+from kernmill.ir import Context, DType, Ops, Target, UOp, dtypes, expand, permute, reshape, shrink, window
+from tests.compiler.kernels import VECTORS, attention, close, data, inputs, matmul, only, run_ast, run_on, total
+from tests.compiler.tiles import BF16, F16, I8, TILES, U8, laid, product
 
 SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (8, 40, 200), (200, 500, 9)]
 
@@ -35,9 +36,9 @@ def test_the_schedule() -> None:
         "vectorize i1.s 16",
         "order i1 i1.ss i0 i0.s",
         "stage 2 k0 i1.u k0.s i1.s' k0.s.s",
-        "stage 1 i0 k0 i0.u i0.s' k0.s k0.s.s",
         "unroll k0.s.s' 2",
         "vectorize i1.s'' 16",
+        "stage 1 i0 k0 i0.u i0.s' k0.s k0.s.s",
         "unroll k0.s.s'' 2",
         "vectorize k0.s'' 16",
         "thread i1",
@@ -97,6 +98,62 @@ def test_few_rows_read_a_large_matrix_in_its_order() -> None:
     assert unit_schedule(analyze(product((32, 2048, 2048)), TILES)) is None
     assert unit_schedule(analyze(product((32, 2048, 2048), turned=(False, True)), TILES)) is not None
     assert unit_schedule(analyze(product((64, 2048, 2048)), TILES)) is not None
+
+
+@pytest.mark.parametrize("kind", [(BF16, 32, 2), (I8, 64, 4)])
+def test_operands_that_lie_in_blocks_are_not_packed(kind: tuple[DType, int, int]) -> None:
+    """Only their places say so: each is one loop, and digits of it."""
+    ast = merge_loops(laid(96, 128, 64, *kind))
+    uops = lower(ast, TILES, is_checked=True)
+    assert sum(u.op is Ops.MMA for u in uops) == 4
+    assert {u.arg[0] for u in uops if u.op is Ops.LOCAL} == {"tile0"}
+    assert "stage 1" not in show_schedule(choose_actions(ast, TILES))
+    assert "stage" in show_schedule(choose_actions(merge_loops(laid(96, 128, 64, kind[0], kind[1], 1)), TILES))
+    converted = merge_loops(laid(96, 128, 64, *kind, dtypes.float32 if kind[0] is BF16 else U8))
+    assert {u.arg[0] for u in lower(converted, TILES) if u.op is Ops.LOCAL} == {"tile0", "stage1_0", "stage2_0"}
+    if kind[0] is I8:
+        assert_right(ast, TILES)
+        assert_right(converted, TILES)
+
+
+def test_rows_that_end_inside_of_a_step_are_packed() -> None:
+    """Named regression: 20 of 32 terms that lie like a tile, but for a gate: no MMA was made."""
+    a, b = data(0, 64, 32, dtype=BF16), data(1, 20, 64, dtype=BF16)
+    ast = merge_loops(only(matmul(shrink(a, ((0, 64), (0, 20))).cast(dtypes.float32), b.cast(dtypes.float32))))
+    assert any(u.op is Ops.MMA for u in lower(ast, TILES, is_checked=True))
+
+
+def assert_right(ast: UOp, target: Target) -> None:
+    """With the schedule for a target, on a CPU where functions stand for the unit."""
+    arrays = inputs(ast)
+    with Context(TARGET="amx"):
+        got = run_on("LLVM", ast, arrays, choose_actions(ast, target))
+    close(got, run_ast(ast, arrays))
+
+
+def test_a_long_sum_goes_on_in_the_output() -> None:
+    """Where panels of all of its terms are more than half of L2, and no rows have to be packed again."""
+    small = replace(TILES, l2_bytes=1 << 14)
+    chosen = show_schedule(choose_actions(merge_loops(laid(64, 256, 64)), small)).splitlines()
+    assert chosen[0] == "accumulate k0 64"
+    assert next(line for line in chosen if line.startswith("order")) == "order i1 k0 i0 i0.s"
+    assert "accumulate" not in show_schedule(choose_actions(product((64, 256, 64)), small))
+    large = replace(TILES, l2_bytes=1 << 16)
+    assert "accumulate k0 192" in show_schedule(choose_actions(merge_loops(laid(64, 384, 64)), large))
+    assert "accumulate" not in show_schedule(choose_actions(merge_loops(laid(64, 352, 64)), large)), "11 steps"
+    uops = lower(merge_loops(laid(64, 256, 64)), small, is_checked=True)
+    assert sum(u.op is Ops.MMA for u in uops) == 4
+    assert_right(merge_loops(laid(64, 512, 96, I8, 64, 4)), small)
+
+
+def test_panels_beside_each_other_leave_no_remainder() -> None:
+    """Named regression: 17 panels, of which 16 would fill half of L2, were walked as 32."""
+    target = replace(TILES, l2_bytes=2 << 20)
+    chosen = show_schedule(choose_actions(merge_loops(laid(1024, 1024, 4864)), target))
+    assert "split i1 17" in chosen
+    assert "split i1.ss 9" in chosen
+    chosen = show_schedule(choose_actions(merge_loops(laid(512, 1024, 4864)), target))
+    assert "split i1.ss" not in chosen, "rows that L2 holds beside a panel need no others"
 
 
 def rows_of(tokens: int, width: int, dtype: DType, keys: int = 256) -> UOp:
