@@ -52,7 +52,7 @@ class Test:
 
 
 def run(path: str | os.PathLike[str], prompts: Sequence[int], counts: Sequence[int], *, repeats: int = 5,
-        block: int = 64, output: str = "md") -> None:  # fmt: skip
+        block: int | None = None, output: str = "md") -> None:  # fmt: skip
     """Print a row for each length of a prompt and each number of tokens to make; 0 is left out.
 
     Raises:
@@ -65,13 +65,13 @@ def run(path: str | os.PathLike[str], prompts: Sequence[int], counts: Sequence[i
         print(line, flush=True)
 
 
-def measure(file: gguf.File, n_prompt: int, n_gen: int, *, repeats: int, block: int) -> Test:
+def measure(file: gguf.File, n_prompt: int, n_gen: int, *, repeats: int, block: int | None) -> Test:
     """One row, on a model of its own whose cache is just long enough."""
     length = n_prompt or n_gen
     model = Model.from_gguf(file, tokenizer=None, capacity=length, block=block)
     ids = np.random.default_rng(SEED).integers(0, model.architecture.vocabulary, length).tolist()
     for _ in range(WARM_UP):
-        _once(model, ids[: block + 2] if n_prompt else ids[:2], is_prompt=n_prompt > 0)
+        _once(model, ids if n_prompt else ids[:2], is_prompt=n_prompt > 0)
     samples = [_once(model, ids, is_prompt=n_prompt > 0) for _ in range(repeats)]
     rates = [length / ns * 1e9 for ns in samples]
     cpu = host.this_host()
@@ -83,7 +83,7 @@ def measure(file: gguf.File, n_prompt: int, n_gen: int, *, repeats: int, block: 
         backends=get_device().name,
         cpu_info=cpu.cpu,
         n_threads=cpu.threads(),
-        n_batch=model.block,
+        n_batch=model.large_block,
         type_k=CACHE_TYPES[0],
         type_v=CACHE_TYPES[0],
         n_prompt=n_prompt,

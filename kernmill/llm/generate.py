@@ -19,7 +19,7 @@ from kernmill.runtime import WeightArena, get_device, launched_ns
 
 from ..captures import Jit
 from ..formats import gguf
-from ..quant import QuantizedTensor, interleaved_bytes, load_tensor
+from ..quant import MANY_ROWS, QuantizedTensor, float_unit, interleaved_bytes, load_tensor
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.weight import nbytes
 from .layer_templates import LayerTemplates
@@ -35,6 +35,8 @@ _OF_LAYER = re.compile(r"blk\.(\d+)\.attn_norm\.weight")
 _BESIDE_MODELS = {
     "adapter": "an adapter to a model", "imatrix": "an importance matrix", "mmproj": "the part of a model for images",
 }  # fmt: skip
+BLOCK, LARGE_BLOCK = 64, 512  # tokens of a prompt that are computed together; ... where a matrix unit does it
+_PADDED = 0.6  # of a large block: with so many tokens it takes less time than small ones
 ONE_BY_ONE = 8  # tokens, of a short prompt or left of a long one: the graph for one token is needed in any case
 DEFAULT_CAPACITY = 4096  # tokens; less where the model was trained on less
 
@@ -55,7 +57,8 @@ class Model:
 
     capacity      how many tokens of a sequence the cache holds; by default what the model was trained on, at most 4096
     sequences     how many sequences can be generated at once
-    block         how many tokens of a prompt are computed together
+    block         how many tokens of a prompt are computed together; by default 64, and 512 while so many are left
+                  where a matrix unit multiplies them
     cache_type    how keys and values are kept: f32, f16, bf16, or a type of blocks such as q8_0
 
     One call at a time: the cache is state. What a call has in common with the one before is not computed again.
@@ -72,20 +75,24 @@ class Model:
         *,
         capacity: int | None = None,
         sequences: int = 1,
-        block: int = 64,
+        block: int | None = None,
         cache_type: str = "f32",
     ) -> None:
         _check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
-        if not all(isinstance(size, Integral) and size > 0 for size in (capacity, sequences, block)):
+        sizes = (BLOCK, LARGE_BLOCK) if block is None else (block, block)
+        if not all(isinstance(size, Integral) and size > 0 for size in (capacity, sequences, *sizes)):
             raise SettingError(
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
             )
-        self.config, self.tokenizer, self.capacity, self.block = config, tokenizer, capacity, min(block, capacity)
+        self.config, self.tokenizer, self.capacity = config, tokenizer, capacity
+        self.block, self.large_block = (min(size, capacity) for size in sizes)
         _check_memory(capacity, Cache.nbytes(config, capacity, sequences, cache_type))
         with no_grad():
             self.architecture: Architecture = ARCHITECTURES[config.name](config, weights, capacity)
             self._cache = Cache.empty(config, capacity, sequences, cache_type)
+        if float_unit(self._cache.keys[0].device) is None or self.large_block < MANY_ROWS:
+            self.large_block = self.block
         if tokenizer is not None and len(tokenizer) > self.architecture.vocabulary:
             raise FormatError(
                 f"tokenizer.ggml.tokens has {len(tokenizer)} tokens, and token_embd.weight has rows for "
@@ -192,6 +199,7 @@ class Model:
         """
         while (left := [len(ids) - len(seen) for ids, seen in zip(texts, self._seen, strict=False)]) and max(left) > 0:
             size = 1 if max(left) <= min(ONE_BY_ONE, self.block - 1) else self.block
+            size = self.large_block if max(left) > _PADDED * self.large_block else size
             left += [0] * (len(self._seen) - len(texts))
             first = [min(len(seen), self.capacity - size) for seen in self._seen]
             rows: list[list[int]] = []

@@ -4,13 +4,17 @@ from .block import BlockType, Codes
 from .files import load, load_tensor, save
 from .registry import BLOCKS, block_type
 from .tensor import QuantizedTensor, interleaved_bytes
+from .unit import MANY_ROWS, float_linear, float_unit
 
 __all__ = [
     "BLOCKS",
+    "MANY_ROWS",
     "BlockType",
     "Codes",
     "QuantizedTensor",
     "block_type",
+    "float_linear",
+    "float_unit",
     "interleaved_bytes",
     "load",
     "load_tensor",

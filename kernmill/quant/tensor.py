@@ -19,6 +19,7 @@ from ..tensor_bytes import in_new_memory
 from .block import BlockType, Codes
 from .product import product
 from .registry import block_type
+from .unit import unit_for, unit_product
 
 __all__ = ["QuantizedTensor", "interleaved_bytes"]
 
@@ -149,9 +150,13 @@ class QuantizedTensor:
                 "weight, which has two axes. Reshape one."
             )
         codes, x, count = self._codes(), self.form.turned(x), prod(x.shape[:-1])
-        if self.interleave > 1 and self.form.looked_up and _least(count) > _TILE:
+        unit = unit_for(x) if self.interleave > 1 else None
+        unit = unit if unit is not None and unit.n == self.interleave else None
+        if self.interleave > 1 and self.form.looked_up and unit is None and _least(count) > _TILE:
             codes = _made_ahead(codes)
-        if x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
+        if unit is not None:
+            result = unit_product(x.reshape(count, x.shape[-1]), codes, unit)
+        elif x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8":
             result = product(x.reshape(count, x.shape[-1]), codes, self.form)
         else:
             result = self._float_product(x, codes)

@@ -6,6 +6,8 @@ from typing import Protocol
 
 from kernmill import Tensor
 
+from ...quant import float_linear
+
 __all__ = ["Matrix", "Weight", "linear", "nbytes", "rows"]
 
 
@@ -41,7 +43,11 @@ def rows(weight: Weight, ids: Tensor) -> Tensor:
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias. Shapes: (.., in), (out, in), (out,) -> (.., out)."""
-    result = x.linear(weight) if isinstance(weight, Tensor) else weight.linear(x)
+    if isinstance(weight, Tensor):
+        tiled = float_linear(x, weight)
+        result = x.linear(weight) if tiled is None else tiled
+    else:
+        result = weight.linear(x)
     return result if bias is None else result + bias
 
 

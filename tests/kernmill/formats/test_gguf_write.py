@@ -33,7 +33,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-keys = texts.filter(lambda key: key and not key.startswith("split.") and key != "general.alignment")  # read by the reader
+keys = texts.filter(
+    lambda key: key and not key.startswith("split.") and key != "general.alignment"
+)  # read by the reader
 single = st.one_of(st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(width=32, allow_nan=False), texts)
 several = st.one_of(
     *(st.lists(kind, max_size=5).map(tuple) for kind in (st.booleans(), st.integers(0, 1 << 40), texts))

@@ -181,6 +181,21 @@ def test_one_captured_graph_serves_every_position() -> None:
     assert model._last.cache_info()[:2] == (1, 9)
 
 
+@pytest.mark.parametrize("count", [130, 300, 320, 520, 600, 640])
+def test_a_long_prompt_in_large_blocks(count: int, made: Callable[..., Path]) -> None:
+    """Where a matrix unit multiplies them (functions stand for it): as in small ones, at every length."""
+    ids = [n * 7 % 90 for n in range(count)]
+    with Context(TARGET="amx", QUANT_ACT="float"):
+        large, small = (Model.from_gguf(made("Q8_0"), capacity=643, block=block) for block in (None, 64))
+        assert (large.block, large.large_block, small.large_block) == (64, 512, 64)
+        for text in (ids, [*ids, 3, 4]):
+            want = small.next_logits(text)
+            np.testing.assert_allclose(large.next_logits(text), want, atol=1e-4 * np.abs(want).max())
+            assert large.computed_tokens == small.computed_tokens == len(text)
+    with Context(TARGET="avx2"):
+        assert Model.from_gguf(made("Q8_0"), capacity=640).large_block == 64
+
+
 class Vocabulary:
     """What generation asks of a tokenizer."""
 

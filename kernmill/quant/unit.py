@@ -1,0 +1,114 @@
+"""Products of many rows with weights through a matrix unit, which multiplies tiles of halves: bfloat16, float16.
+
+Weights are decoded for all rows together, in the order in which the unit reads its tiles, and x is rounded to the type
+that the unit multiplies: that errs less than the 8 bits of product.py do. A float16 weight is no bfloat16: where there
+is no unit for it, weight and x are sums of two each, upper and lower bits. The products of all but the two lower ones
+make their product to float32's last bits but seven.
+Figures: docs/decisions/0079-prompts-in-tiles.md. Tests: tests/kernmill/quant/test_unit.py.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from kernmill.ir import DType, Unit, dtypes, setting
+from kernmill.runtime import get_device
+
+from ..methods.elementwise import where
+from ..methods.movement import cat, stack
+from ..size import SymbolicSize
+from ..tensor import Tensor
+from .block import Codes
+
+__all__ = ["MANY_ROWS", "float_linear", "float_unit", "unit_for", "unit_product"]
+
+MANY_ROWS = 128  # of x, from which on decoding weights for them pays
+_DECODED_BYTES = 1 << 26  # of weights at a time
+_LARGE = 2.0**15  # of x as float16
+
+
+def float_unit(device: str, *kinds: DType) -> Unit | None:
+    """What of a device multiplies whole tiles of such floats; of any without a type."""
+    units = [unit for unit in get_device(device).target.units if unit.a is unit.b and not unit.items]
+    return next((unit for unit in units if unit.a.is_float and unit.a in (kinds or (unit.a,))), None)
+
+
+def unit_for(x: Tensor, *kinds: DType) -> Unit | None:
+    """The same for the rows of x [.., n]: if there are many, and their values may be rounded."""
+    rows: Any = math.prod(x.shape[:-1])
+    is_many = not isinstance(rows, SymbolicSize) and rows >= MANY_ROWS
+    is_rounded = x.dtype.bits < 64 and x.dtype.is_float and not x.requires_grad and setting("QUANT_ACT") == "int8"
+    return float_unit(x.device, *kinds) if is_many and is_rounded else None
+
+
+def unit_product(x: Tensor, codes: Codes, unit: Unit) -> Tensor:
+    """Sums over all values of all blocks.
+
+    Shapes: x [rows, n] and codes of interleaved rows [groups, unit.n, blocks, values] give [rows, groups * unit.n].
+    Dtypes: float32.
+    """
+    left, n = _rows(x, unit), x.shape[1]
+    values = replace(codes, scale=_ahead(codes.scale), offset=None if codes.offset is None else _ahead(codes.offset))
+    groups = values.values().cast(unit.b).unflatten(-1, (-1, unit.group)).permute(0, 2, 3, 1, 4)
+    count, group_bytes = groups.shape[0], unit.n * n * unit.b.size_bytes
+    result_bytes = x.shape[0] * count * unit.n * unit.c.size_bytes  # would be there twice
+    is_small = count * group_bytes <= _DECODED_BYTES + result_bytes
+    each = count if is_small else max(1, _DECODED_BYTES // group_bytes)
+    parts = [groups[at : at + each].contiguous() for at in range(0, count, each)]
+    results = [left @ part.permute(0, 3, 1, 2, 4).reshape(-1, n).cast(unit.c).T for part in parts]
+    return cat(results, axis=-1)[: x.shape[0]]
+
+
+def float_linear(x: Tensor, weight: Tensor) -> Tensor | None:
+    """x @ weight.T for float32 x and a weight of halves; None for others, for few rows, and without a unit for it.
+
+    Shapes: x [.., n] and the weight [m, n] give [.., m]. Dtypes: float32.
+    """
+    is_halves = weight.dtype in (dtypes.float16, dtypes.bfloat16) and not weight.requires_grad
+    is_asked = is_halves and x.dtype is dtypes.float32 and x.shape[-1] > 0
+    unit = (unit_for(x, weight.dtype) or unit_for(x, dtypes.bfloat16)) if is_asked else None
+    if unit is None or x.shape[-1] % unit.k:
+        return None
+    rows, scale = x.reshape(-1, x.shape[-1]), None
+    if unit.a is dtypes.float16:  # whose range is small
+        most = rows.abs().max(-1, keepdim=True)
+        scale = where(most.gt(0).logical_and(most.lt(math.inf)), most / _LARGE, most._filled(1.0)).contiguous()
+        rows = rows / scale
+    if weight.dtype is unit.b:
+        left, right = _rows(rows, unit), weight
+    else:  # upper by upper, lower by upper, upper by lower
+        upper, lower = _halves(rows, unit)
+        finite = where(upper.float().abs().lt(math.inf), upper, upper._filled(0.0))  # an infinity counts once
+        left = _rows(_steps(unit, upper, lower, finite), unit)
+        right = _steps(unit, *_halves(weight.float(), unit)).contiguous()
+        right = right.unflatten(1, (-1, 2, unit.k)).repeat_interleave(2, 2)[:, :, :3].flatten(1)
+    result = (left @ right.cast(unit.c).T)[: rows.shape[0]]
+    return (result if scale is None else result * scale).reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _halves(x: Tensor, unit: Unit) -> tuple[Tensor, Tensor]:
+    """Upper and lower bits; nothing is left of what is no finite number."""
+    upper = x.cast(unit.a)
+    rest = x - upper.float()
+    return upper, where(rest.abs().lt(math.inf), rest, rest._filled(0.0)).cast(unit.a)
+
+
+def _steps(unit: Unit, *parts: Tensor) -> Tensor:
+    """Parts of rows [rows, n] side by side, step by step of the unit: [rows, steps * parts * unit.k]."""
+    return stack([part.unflatten(-1, (-1, unit.k)) for part in parts], axis=2).flatten(1)
+
+
+def _rows(x: Tensor, unit: Unit) -> Tensor:
+    """Rows [.., n] as the unit multiplies them, filled up to whole tiles that lie in memory one after the other."""
+    n = x.shape[1]
+    size = -(-x.shape[0] // unit.m) * unit.m
+    whole = x.cast(unit.a).pad([(0, size - x.shape[0]), (0, 0)])
+    tiles = whole.reshape(size // unit.m, unit.m, n // unit.k, unit.k).permute(0, 2, 1, 3).contiguous()
+    return tiles.permute(0, 2, 1, 3).reshape(size, n).cast(unit.c)
+
+
+def _ahead(part: Tensor) -> Tensor:
+    """Scales of interleaved rows in memory, those of a group side by side."""
+    return part.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
