@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes, np
+from kernmill.ir import DType, Ops, OutOfMemoryError, Target, Unit, dtypes, np, process_lock
 from kernmill.renderers import LLVM_OPS, LLVMRenderer, Renderer
 
 from .allocator import available_memory, total_memory
@@ -24,6 +24,7 @@ __all__ = ["LlvmDevice"]
 _SHARED_NS = 15_000.0  # less work than this is not worth handing to another thread
 _CHUNK_NS = 5_000.0  # that one thread takes at least
 _MOST_CHUNKS = 256
+_lock = process_lock()
 
 
 class LlvmDevice(Device):
@@ -34,13 +35,16 @@ class LlvmDevice(Device):
     def __init__(self, name: str, index: int = 0) -> None:
         super().__init__(name, index)
         self.host = this_host()
-        target = host_target(self.host, matrix_unit(self.host)[0])  # now: a cached property's lock outlives a fork
-        self._renderer = LLVMRenderer(target, has_tiles=self.host.has("amx-tile"))
+        self._renderer: Renderer | None = None
 
     @property
     def renderer(self) -> Renderer:
         """LLVM IR for the host's vector registers and its matrix unit."""
-        return self._renderer
+        with _lock:  # a cached property's, in Python 3.11, outlives a fork
+            if self._renderer is None:
+                target = host_target(self.host, matrix_unit(self.host)[0])
+                self._renderer = LLVMRenderer(target, has_tiles=self.host.has("amx-tile"))
+            return self._renderer
 
     def details(self) -> list[str]:
         """The matrix unit, if there is anything to say about one."""
