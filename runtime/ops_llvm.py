@@ -38,7 +38,7 @@ class LlvmDevice(Device):
         self._renderer: Renderer | None = None
 
     @property
-    def renderer(self) -> Renderer:
+    def renderer(self) -> Renderer:  # pyright: ignore[reportIncompatibleVariableOverride]
         """LLVM IR for the host's vector registers and its matrix unit."""
         with _lock:  # a cached property's, in Python 3.11, outlives a fork
             if self._renderer is None:
