@@ -32,6 +32,22 @@ def test_a_padded_block_at_the_end_of_the_cache(tiny: Any) -> None:
     np.testing.assert_allclose(model.logits(ids).numpy(), tiny.Reference(made).logits(ids), rtol=2e-4, atol=2e-5)
 
 
+JOINED: dict[str, tuple[int, ...]] = {f"{name}.weight": () for name in ("attn_q", "attn_k", "attn_v", "ffn_gate")}
+JOINED |= {"attn_qkv.weight": (48, 24), "ffn_up.weight": (40, 24)}
+
+
+@pytest.mark.parametrize("window", [0, 20])
+@pytest.mark.parametrize("block", [32, 47])
+def test_loops_over_keys_end_with_the_mask(tiny: Any, window: int, block: int) -> None:
+    """At the beginning, in the middle and at the end of the cache."""
+    keys = {"attention__sliding_window": window, "block_count": 1, "context_length": 100}
+    made = tiny.make("phi3" if window else "llama", {}, JOINED if window else {}, **keys)
+    ids = [n * 5 % 17 for n in range(100)]
+    layers = [tiny.Layer(tiny.Reference(made).layers[0].frequencies, window=window)]
+    expected = tiny.Reference(made, layers).logits(ids)
+    np.testing.assert_allclose(made.model(100, block).logits(ids).numpy(), expected, rtol=5e-4, atol=5e-5)
+
+
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_a_missing_tensor_is_named(tiny: Any, name: str) -> None:
     made = tiny.make(name, {"output_norm.weight": ()}, {})
