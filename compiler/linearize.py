@@ -8,10 +8,11 @@ tests/compiler/test_linearize.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
+from itertools import pairwise
 
-from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, closed_ranges, dtypes
+from kernmill.ir import AxisKind, CompileError, InternalError, Ops, UOp, closed_ranges, dtypes, is_in_order, linear
 
 from .kernel import output_loops
 
@@ -106,12 +107,14 @@ def _emit(
     needs: list[set[int]] = [set() for _ in members]
     for node, number in owner.items():
         needs[number].update([n for s in node.src if (n := owner.get(s, number)) != number])
+    level = _levels(members, needs, side_by_side)
+    for first, second in _neighbours(blocks.get(path, [])):
+        needs[owner[second]].add(owner[first])
     users: list[list[int]] = [[] for _ in members]
     for number, needed in enumerate(needs):
         for n in needed:
             users[n].append(number)
     missing = [len(needed) for needed in needs]
-    level = _levels(members, needs, side_by_side)
     ready = sorted((_rank(members[n]), level[n], n) for n in range(len(members)) if not missing[n])
     while ready:
         _, _, number = heappop(ready)
@@ -129,6 +132,19 @@ def _emit(
                 heappush(ready, (_rank(members[user]), level[user], user))
     if any(missing):
         raise InternalError(f"linearize: a block in {[r.arg[0] for r in path]} waits for itself")
+
+
+def _neighbours(block: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
+    """Loads that are to be done in the order in which they lie: each with the next one."""
+    rows: dict[object, list[tuple[int, UOp]]] = {}
+    for node in block:
+        if node.op is Ops.LOAD and is_in_order(node):
+            terms, offset = linear(node.src[0].src[1])
+            if not any(n.op is Ops.LOAD for atom in terms for n in atom.toposort()):  # one may say where another lies
+                rows.setdefault((node.src[0].src[0], *terms.items()), []).append((offset, node))
+    for row in rows.values():
+        row.sort(key=lambda one: one[0])
+        yield from pairwise(node for _, node in row)
 
 
 def _levels(members: list[UOp | Path], needs: list[set[int]], side_by_side: int) -> list[int]:

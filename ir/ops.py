@@ -267,7 +267,7 @@ class Ops:
 
     # --- memory, in kernels
     INDEX    = Op(Group.MEMORY, "src=(buffer, i) or (buffer, i, gate): the place i; touched only where the bool gate holds")
-    LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, or (how many bytes ahead to prefetch, into which cache)", 1)
+    LOAD     = Op(Group.MEMORY, "the value at src[0]=INDEX; 0 where its gate is false; arg: None, (how many bytes ahead to prefetch, into which cache), or 'inorder' (not before what lies in front of it)", 1)
     STORE    = Op(Group.MEMORY, "src=(INDEX, value): no result; arg: None, 'nt' (write around the caches) or 'prefetchw' (ask for its line while its sum is made)", 2)
     PREFETCH = Op(Group.MEMORY, "what lies arg bytes behind src[0]=INDEX is asked for; no result, and no fault; arg None: it will be written", 1)
     LOCAL    = Op(Group.MEMORY, "a kernel's own array of arg=(name, numel), or (name, numel, 'shared'): one for all work-items of "

@@ -48,6 +48,7 @@ class Target:
     has_gathers: bool = False  # a gather is faster than loads of its lanes one by one
     has_masks: bool = False  # vector loads and stores with a lane mask are cheap
     has_fast_streams: bool = False  # stores around the caches hold up nothing that comes after them
+    reads_ahead: bool = False  # what is read in the order in which it lies is there in time; asking for it holds it up
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
 

@@ -26,11 +26,12 @@ from .shape_rules import shape_of
 from .values import to_dtype
 
 __all__ = [
-    "UOp", "arg_text", "closed_ranges", "const", "current_origin", "index_const", "make_range", "memory_of", "rebuilt",
-    "substitute", "with_sources",
+    "UOp", "arg_text", "closed_ranges", "const", "current_origin", "index_const", "is_in_order", "make_range",
+    "memory_of", "rebuilt", "substitute", "with_sources",
 ]  # fmt: skip
 
 MISSING: Any = object()
+_HALF_LINE = 32  # bytes of a cache
 _COMPARE = Group.COMPARE  # to find it in the enum takes as long as all else in `alu`
 
 
@@ -343,6 +344,11 @@ def memory_of(node: UOp) -> UOp:
     while node.op in (Ops.INDEX, Ops.AFTER, Ops.CARRY):
         node = node.src[0]
     return node
+
+
+def is_in_order(load: UOp) -> bool:
+    """Whether a LOAD is not to be done before the loads of what lies in front of it: half a line at least, so marked."""
+    return load.arg == "inorder" and load.dtype.lanes * load.dtype.scalar.size_bytes >= _HALF_LINE
 
 
 def substitute(root: UOp, table: Mapping[UOp, UOp]) -> UOp:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, bits_of, dtypes
+from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, bits_of, dtypes, is_in_order
 
 from .amx import AMX_CONFIG, amx_functions, amx_instruction, tile_numbers
 from .base import Renderer, multiple_of, signature
@@ -278,8 +278,9 @@ class _Function:
             name, where = self._masked(("load", "gather"), place, u.dtype)
             value = self._define(self._call(kind, name, *where, (kind, "zeroinitializer")))
         else:
-            value = self._define(f"load {kind}, ptr {address}, align {align}")
-            if u.arg is not None and lanes > 1:
+            how = "load volatile" if is_in_order(u) else "load"  # LLVM would order them by what is made of them
+            value = self._define(f"{how} {kind}, ptr {address}, align {align}")
+            if type(u.arg) is tuple and lanes > 1:
                 self._prefetch(address, *u.arg)
             if gate is not None:
                 zero = "0" if not u.dtype.is_float or u.dtype.scalar is dtypes.bfloat16 else "0.0"

@@ -169,6 +169,7 @@ def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
         has_gathers=host.has("avx512fp16"),  # CPUs made with the mend against Downfall, not mended by microcode
         has_masks=wide,
         has_fast_streams=host.cpu == "sapphirerapids",
+        reads_ahead=host.has("sse4a"),  # which AMD's CPUs have, and no others
         l1_bytes=host.l1,
         l2_bytes=host.l2,
     )

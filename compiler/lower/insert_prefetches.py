@@ -63,7 +63,7 @@ def _with_asks(ast: UOp, asks: Mapping[UOp, Sequence[UOp]], silent: Mapping[UOp,
 
 def _ask_by_place(ast: UOp) -> UOp:
     """What lies at places that are themselves loaded is asked for by the place that comes so many bytes later."""
-    loads = [node for node in ast.toposort() if node.op is Ops.LOAD and node.arg is not None and _lookups(node)]
+    loads = [node for node in ast.toposort() if _is_asking(node) and _lookups(node)]
     depths, asks = loop_depths(ast) if loads else {}, []
     for load in loads:
         index = load.src[0]
@@ -76,6 +76,11 @@ def _ask_by_place(ast: UOp) -> UOp:
         asks.append(UOp(Ops.PREFETCH, dtypes.void, (place,), 0))
     ast = substitute(ast, {load: load.replace(arg=None) for load in loads})
     return ast.replace(src=(*ast.src, *asks))
+
+
+def _is_asking(node: UOp) -> bool:
+    """Whether it is a load that asks for what comes later."""
+    return node.op is Ops.LOAD and type(node.arg) is tuple
 
 
 def _lookups(load: UOp) -> list[UOp]:
@@ -93,7 +98,7 @@ def _asking(copy: UOp) -> list[UOp]:
     inside = (node for effect in copy.src[1:-1] for node in effect.toposort(stop=lambda u: loops[0] not in u.ranges))
     lines: dict[object, UOp] = {}
     for load in inside:
-        if load.op is Ops.LOAD and load.arg is not None and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
+        if _is_asking(load) and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
             terms, offset = linear(load.src[0].src[1])
             place = offset * load.dtype.scalar.size_bytes // _LINE
             lines.setdefault((load.src[0].src[0], tuple(terms.items()), place), load)
@@ -151,7 +156,7 @@ def _ask_for_tiles(ast: UOp) -> UOp:
         elif node.op is Ops.AFTER and node.src[0].op is Ops.REG:
             total, loop = sums.setdefault(closed_ranges(node), node), closed_ranges(node)[0]
             for load in node.src[1].toposort(stop=lambda u, loop=loop: loop not in u.ranges):  # type: ignore[misc]
-                if load.op is Ops.LOAD and load.arg is not None and load.dtype.lanes == 1:
+                if _is_asking(load) and load.dtype.lanes == 1:
                     silent[load] = load.replace(arg=None)
                     _note(wanted, total, load)
     asks: dict[UOp, list[UOp]] = {}

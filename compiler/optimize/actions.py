@@ -26,6 +26,7 @@
     prefetchw          lines of results are asked for by the loops of the sums that go there
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
     prefetch 4096 k1 L2   ... only by the loads inside that loop (one of several passes), into that cache and no nearer
+    inorder            vectors of such buffers are read in the order in which they lie, whatever is made of them first
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search.
@@ -543,19 +544,28 @@ def _prefetchw(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 
 _WORD = 4  # bytes
-_PREFETCHED = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
+_LARGE = 1 << 18  # bytes; smaller buffers stay in the caches by themselves
 
 
 def _prefetch(ast: UOp, args: tuple[str, ...]) -> Acted:
-    table: dict[UOp, UOp] = {}
     cache = 2 if args[-1] == "L2" else 1
     inside = {find_loop(ast, name) for name in args[1 : len(args) + 1 - cache]}
+    return _large_loads(ast, (int(args[0]), cache), inside), {}
+
+
+def _inorder(ast: UOp, args: tuple[str, ...]) -> Acted:
+    return _large_loads(ast, "inorder", set()), {}
+
+
+def _large_loads(ast: UOp, how: object, inside: set[UOp]) -> UOp:
+    """The kernel whose loads of large buffers inside some loops are done so."""
+    table: dict[UOp, UOp] = {}
     for node in ast.toposort():
         memory = node.src[0].src[0] if node.op is Ops.LOAD else node
-        is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _PREFETCHED
+        is_large = memory.op is Ops.PARAM and memory.arg[1] * memory.dtype.size_bytes >= _LARGE
         if node.op is Ops.LOAD and is_large and inside <= node.ranges:
-            table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=(int(args[0]), cache))
-    return substitute(ast, table), {}
+            table[node] = node.replace(src=tuple(substitute(s, table) for s in node.src), arg=how)
+    return substitute(ast, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,6 +602,7 @@ VERBS: Final[dict[str, Verb]] = {
     "stream": Verb(_stream, propose.streams, 4),
     "prefetchw": Verb(_prefetchw, propose.once, 4),
     "prefetch": Verb(_prefetch, propose.prefetches, 4),
+    "inorder": Verb(_inorder, propose.always, 4),
     "grid": Verb(_grid, propose.grids, 5, propose.fit_grid),
     "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
 }

@@ -71,7 +71,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) ->
     body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
-    for name in sorted(around, key=lambda n: sum(n in names_of(place.ranges) for place in places)):  # most shared first
+    for name in sorted(reversed(around), key=lambda n: sum(n in names_of(place.ranges) for place in places)):  # X
         if body * sizes[name] <= _DOTS or len({*places}) < len(places):
             copied[name] = None
             body *= sizes[name]
@@ -80,6 +80,9 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) ->
     if rows:
         schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
         schedule.order((*beside, *rows))
+        return
+    if facts.target.reads_ahead:
+        schedule.add("inorder")
         return
     most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
     for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():

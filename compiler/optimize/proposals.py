@@ -175,6 +175,11 @@ def prefetches(ast: UOp, target: Target) -> Iterable[Args]:
     return [(str(n), *cache) for n in _AHEAD for cache in ((), ("L2",))]
 
 
+def always(ast: UOp, target: Target) -> Iterable[Args]:
+    """Once, for any kernel."""
+    return [()]
+
+
 # --- after an earlier action was changed or dropped -------------------------------------------------------------------
 def fit_order(ast: UOp, args: Args) -> Args | None:
     """The loops that are left in the order they had; new ones stand where they stand by themselves."""
