@@ -147,7 +147,7 @@ def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
 
 def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
     """What generated code may use on this CPU, with these products of a matrix unit."""
-    wide = host.has("avx512f")
+    wide, is_amd = host.has("avx512f"), host.has("sse4a")  # which only AMD's CPUs have
     vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
     ops = LLVM_OPS | ({Ops.SCALE} if wide else set())
     ops = ops if host.arch != "x86_64" or host.has("fma") else ops - {Ops.FMA}
@@ -168,8 +168,8 @@ def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
         has_threads=True,
         has_gathers=host.has("avx512fp16"),  # CPUs made with the mend against Downfall, not mended by microcode
         has_masks=wide,
-        has_fast_streams=host.cpu == "sapphirerapids",
-        reads_ahead=host.has("sse4a"),  # which AMD's CPUs have, and no others
+        has_fast_streams=host.cpu == "sapphirerapids" or is_amd,
+        reads_ahead=is_amd,
         l1_bytes=host.l1,
         l2_bytes=host.l2,
     )

@@ -292,7 +292,7 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
         _around_caches(schedule, facts, lanes)
     if lane_loop in main.loops and len(facts.groups) == 1:
         _large_outside(schedule, facts, main, tiles, width)
-        if not pieces and _is_read_once(facts, main, tiles):
+        if not pieces and not facts.target.reads_ahead and _is_read_once(facts, main, tiles):
             schedule.add("prefetch", _AHEAD if streams else 2 * _AHEAD)
 
 
@@ -413,7 +413,8 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     pages = schedule.cut("split", lane_loop, inside)
     schedule.order((lane_loop, terms, *pages, *rows))
     _stage_few(schedule, main, lane_loop, rows, walked)
-    if rows:  # with one there is nothing to compute meanwhile, and its eight streams come by themselves
+    # with one there is nothing to compute meanwhile, and its eight streams come by themselves
+    if rows and not (is_one and facts.target.reads_ahead):
         schedule.add("prefetch", block * together * step * matrix.size_bytes)
     return schedule
 

@@ -10,7 +10,7 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.compiler import linearize, loop_depths, loop_paths, lower, merge_loops, parse_schedule
-from kernmill.ir import CompileError, Ops, Stage, UOp, elementwise, verify
+from kernmill.ir import CompileError, Ops, Stage, UOp, dtypes, elementwise, linear, shrink, take, verify
 from tests.compiler.kernels import SCALARS, VECTORS, attention, data, matmul, only, small_kernels, softmax, total
 from tests.compiler.passes import after
 
@@ -124,6 +124,29 @@ def test_copies_of_a_long_chain_stand_side_by_side() -> None:
         "lower_index", only(matmul(data(0, 8, 64), data(1, 64, 32))), "vectorize i1 16; unroll i0 8", VECTORS
     )
     assert linearize(product, 16) == linearize(product, 0)
+
+
+def in_order(x: UOp) -> UOp:
+    """The second quarter of each row by the fourth and the third, less the first."""
+    first, second, third, fourth = (shrink(x, ((0, 8192), (n, n + 16))) for n in (0, 16, 32, 48))
+    return second * fourth + third - first
+
+
+@pytest.mark.parametrize("action", ["inorder", "prefetch 4096"])
+def test_loads_stand_in_the_order_in_which_they_lie(action: str) -> None:
+    """Where they are to; elsewhere in the order in which something is made of them."""
+    uops = lower(only(in_order(data(0, 8192, 64))), VECTORS, parse_schedule(f"vectorize i1 16; {action}"))
+    places = [linear(u.src[0].src[1])[1] for u in uops if u.op is Ops.LOAD]
+    assert len(places) == 4
+    assert (places == sorted(places)) is (action == "inorder")
+
+
+def test_lines_that_say_where_others_lie_come_first() -> None:
+    """Rows at looked-up places have no order: one waited for itself."""
+    index, table = data(1, 8192, dtype=dtypes.int64), data(0, 1 << 15, 16)
+    ast = only(take(table, take(index, index, 0), 0))
+    uops = lower(ast, VECTORS, parse_schedule("vectorize i1 16; inorder"))
+    assert sum(u.op is Ops.LOAD for u in uops) == 3
 
 
 def test_a_block_whose_vector_steps_can_all_wait() -> None:

@@ -45,6 +45,7 @@ def some_target(rng: random.Random) -> Target:
         has_masks=vector_bytes == 64,
         has_gathers=rng.random() < 0.5,
         has_fast_streams=rng.random() < 0.5,
+        reads_ahead=rng.random() < 0.5,
         dots=frozenset({(dtypes.uint8, dtypes.int8)}) if rng.random() < 0.5 else frozenset(),
         units=UNITS if vector_bytes == 64 and rng.random() < 0.3 else (),
         l1_bytes=rng.choice([256, 2 << 10, 32 << 10, 48 << 10]),

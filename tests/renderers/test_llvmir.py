@@ -160,6 +160,12 @@ def test_prefetches_say_which_cache(cache: str, locality: int) -> None:
     assert re.findall(r"prefetch\.p0\(ptr \S+ i32 0, i32 (\d), i32 1\)", text) == [str(locality)]
 
 
+def test_loads_in_order_are_volatile() -> None:
+    """LLVM's scheduler orders others by what is made of them."""
+    has(render(data(0, 1 << 17) + 1.0, "vectorize i0 16; inorder"), "load volatile <16 x float>")
+    assert "volatile" not in render(data(0, 1 << 17) + 1.0, "vectorize i0 4; inorder")  # less than half a line
+
+
 def test_bools_are_bytes_in_memory() -> None:
     text = render(elementwise(Ops.LT, X, data(1, 6, 32)))
     has(text, "fcmp olt <16 x float>", "zext <16 x i1>", "<16 x i8>")

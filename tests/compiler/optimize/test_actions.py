@@ -148,6 +148,7 @@ def test_the_heuristic_keeps_the_meaning(name: str, device: str) -> None:
         "stage 1 k0 i1.u i1.v",
         "inplace t0_0\nstream",
         "prefetch 4096\nprefetch 16384 k0 L2",
+        "inorder",
         "grid i0 i1",
     ],
 )

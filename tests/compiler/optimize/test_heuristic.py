@@ -145,6 +145,15 @@ def test_rows_that_are_read_once_are_read_in_streams_far_from_each_other() -> No
     assert [distance for (distance,) in three_columns["prefetch"]] == ["4096"]
 
 
+def test_what_a_cpu_reads_ahead_is_not_asked_for() -> None:
+    target = replace(VECTORS, reads_ahead=True)
+    found = chosen(total(data(0, 4096, 4096), 1), target)
+    assert "interleave" in found
+    assert "prefetch" not in found
+    few = [chosen(matmul(data(0, rows, 4096), data(1, 4096, 4096)), target) for rows in (8, 32)]
+    assert ["prefetch" in one for one in few] == [False, True]  # panels are copied in pieces, from far apart
+
+
 def test_neighbouring_rows_in_pieces_are_read_together() -> None:
     """Sums over images for each channel went through memory in four streams of short pieces: 1.7 times as long."""
     found = chosen(reduce_axes(data(0, 128, 16, 576), Ops.ADD, (0, 2)))
