@@ -68,15 +68,8 @@ def _read_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) 
     return _from_least(unpack(qs, 4, 32) | unpack(qh, 1, 32) << 4, d, dmin, both[..., 0, :], both[..., 1, :])
 
 
-def _codes_q6_k(ql: Tensor, qh: Tensor) -> Tensor:
-    return unpack(ql, 4, 64) | unpack(qh, 2, 32) << 4
-
-
 def _read_q6_k(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> Codes:
-    return _around_32(_codes_q6_k(ql, qh), d, scales)
-
-
-def _around_32(codes: Tensor, d: Tensor, scales: Tensor) -> Codes:
+    codes = unpack(ql, 4, 64) | unpack(qh, 2, 32) << 4
     return Codes(codes, half(d) * scales.bitcast(dtypes.int8).float(), 32)
 
 
@@ -237,11 +230,11 @@ def _q4_k_by_pairs(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> dict[
     return {"d": d, "dmin": dmin, "scales": _in_pairs(scales), "qs": qs}
 
 
-def _q5_k_by_groups(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> dict[str, Tensor]:
-    """A group in five words: the fifth bits of its eight, then four with half a byte for each of two."""
-    codes = (unpack(qs, 4, 32) | unpack(qh, 1, 32) << 4).unflatten(-1, (8, 32))
-    words = cat([pack(codes >> 4, 1, 4), pack(codes & 15, 4, 16)], axis=-1)
-    return {"d": d, "dmin": dmin, "scales": _in_pairs(scales), "codes": words.flatten(-2)}
+def _q5_k_by_pairs(d: Tensor, dmin: Tensor, scales: Tensor, qh: Tensor, qs: Tensor) -> dict[str, Tensor]:
+    """The fifth bits of two groups in eight bytes, before the rest of them."""
+    high = pack(unpack(qh, 1, 32), 1, 8)
+    codes = cat([high.unflatten(-1, (4, 8)), qs.unflatten(-1, (4, 32))], axis=-1)
+    return {"d": d, "dmin": dmin, "scales": _in_pairs(scales), "codes": codes.flatten(-2)}
 
 
 def _read_pairs(d: Tensor, dmin: Tensor, scales: Tensor, codes: Tensor) -> Codes:
@@ -254,24 +247,22 @@ def _read_laid_q4_k(d: Tensor, dmin: Tensor, scales: Tensor, qs: Tensor) -> Code
 
 
 def _read_laid_q5_k(d: Tensor, dmin: Tensor, scales: Tensor, codes: Tensor) -> Codes:
-    high, low = codes.unflatten(-1, (8, 20)).split([4, 16], axis=-1)
-    return _read_pairs(d, dmin, scales, (unpack(low, 4, 16) | unpack(high, 1, 4) << 4).flatten(-2))
+    high, low = codes.unflatten(-1, (4, 40)).split([8, 32], axis=-1)
+    return _read_pairs(d, dmin, scales, (unpack(low, 4, 32) | unpack(high, 1, 8) << 4).flatten(-2))
 
 
-def _q6_k_by_groups(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """The four words of a group in three: three in the low bits, the fourth in what is left of them."""
-    words = _codes_q6_k(ql, qh).unflatten(-1, (16, 4, 4))
-    last = words[..., 3:, :]
-    rest = cat([last << 6, last >> 2 << 6, last >> 4 << 6], axis=-2)
-    return {"d": d, "scales": scales, "codes": (words[..., :3, :] | rest).flatten(-3)}
+def _q6_k_by_bytes(ql: Tensor, qh: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """All of what 64 values need side by side: those whose two high bits lie in the same 16 bytes."""
+    low, high = ql.unflatten(-1, (2, 2, 2, 16)), qh.unflatten(-1, (2, 1, 2, 16))
+    codes = cat([low, high], axis=-3).transpose(-3, -2).flatten(-4)
+    return {"d": d, "scales": scales.unflatten(-1, (2, 4, 2)).transpose(-2, -1).flatten(-3), "codes": codes}
 
 
 def _read_laid_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
-    first, second, third = codes.unflatten(-1, (16, 3, 4)).split(1, axis=-2)
-    word = Tensor.arange(4).reshape(4, 1)
-    three = where(word.eq(0), first, where(word.eq(1), second, third))  # all are read, so that no load has a gate
-    rest = first >> 6 | second >> 4 & 12 | third >> 2 & 48
-    return _around_32(where(word.eq(3), rest, three & 63).flatten(-3), d, scales)
+    runs = codes.unflatten(-1, (4, 48))
+    values = (unpack(runs[..., :32], 4, 32) | unpack(runs[..., 32:], 2, 16) << 4).unflatten(-2, (2, 2))
+    small = scales.unflatten(-1, (2, 2, 4)).transpose(-2, -1).flatten(-3).bitcast(dtypes.int8)
+    return Codes(values.unflatten(-1, (4, 16)).transpose(-3, -2).flatten(-4), half(d) * small.float(), 32)
 
 
 _SMALL = ("scales",)
@@ -280,8 +271,8 @@ _Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "scales": 16, "qs": 64}, partial(_
 _Q3_K = BlockType("Q3_K", {"d": 2, "scales": 12, "codes": 96}, _read_laid_q3_k, None, (4, 2, 2, 4, 4), _SMALL)
 _Q4_K = BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_laid_q4_k, None, (4, 2, 32), _SMALL)
 _Q5_K = BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "codes": 160}, _read_laid_q5_k, None,
-                  (4, 2, 2, 16), _SMALL)  # fmt: skip
-_Q6_K = BlockType("Q6_K", {"d": 2, "scales": 16, "codes": 192}, _read_laid_q6_k, None, (4, 4, 16), _SMALL)
+                  (4, 2, 4, 8), _SMALL)  # fmt: skip
+_Q6_K = BlockType("Q6_K", {"d": 2, "scales": 16, "codes": 192}, _read_laid_q6_k, None, (2, 4, 2, 16), _SMALL)
 
 BLOCKS = (
     BlockType("Q2_K", {"scales": 16, "qs": 64, "d": 2, "dmin": 2}, _read_q2_k, _write_q2_k,
@@ -291,7 +282,7 @@ BLOCKS = (
     BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_q4_k, _write_q4_k,
               (4, 2, 32), _SMALL, (_Q4_K, _q4_k_by_pairs)),
     BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "qh": 32, "qs": 128}, _read_q5_k, _write_q5_k,
-              (4, 2, 32), _SMALL, (_Q5_K, _q5_k_by_groups)),
+              (4, 2, 32), _SMALL, (_Q5_K, _q5_k_by_pairs)),
     BlockType("Q6_K", {"ql": 128, "qh": 64, "scales": 16, "d": 2}, _read_q6_k, _write_q6_k,
-              (2, 4, 2, 16), _SMALL, (_Q6_K, _q6_k_by_groups)),
+              (2, 4, 2, 16), _SMALL, (_Q6_K, _q6_k_by_bytes)),
 )  # fmt: skip
