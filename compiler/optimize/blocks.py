@@ -70,9 +70,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) ->
         return
     body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
-    around = dict.fromkeys(
-        name for total in nested for name in names_of(closed_ranges(total)[:0:-1])
-    )  # near ones first
+    around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
     for name in sorted(around, key=lambda n: sum(n in names_of(place.ranges) for place in places)):  # most shared first
         if body * sizes[name] <= _DOTS or len({*places}) < len(places):
             copied[name] = None
