@@ -98,6 +98,12 @@ def _and(a: Interval, b: Interval) -> Interval:
     return min(a[0], b[0]) * 2, highest  # the power of two at or below both
 
 
+def _or(a: Interval, b: Interval) -> Interval:
+    if a[0] < 0 or b[0] < 0:
+        return -(1 << 64), 1 << 64
+    return max(a[0], b[0]), (1 << max(a[1].bit_length(), b[1].bit_length())) - 1
+
+
 def _shift(by: Callable[[int, int], int]) -> Callable[[Interval, Interval], Interval]:
     def rule(a: Interval, b: Interval) -> Interval:
         if b[0] != b[1] or not 0 <= b[0] < 64:
@@ -120,9 +126,11 @@ _rules: dict[Op, Callable[..., Interval]] = {
     Ops.MIN: lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
     Ops.CAST: lambda a: a,
     Ops.AND: _and,
+    Ops.OR: _or,
     Ops.SHL: _shift(lambda x, n: x << n),
     Ops.SHR: _shift(lambda x, n: x >> n),
     Ops.BROADCAST: lambda a: a,
+    Ops.SHUFFLE: lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
     Ops.LANE: lambda a: a,
     Ops.LANES: lambda *xs: (min(x[0] for x in xs), max(x[1] for x in xs)),
     **dict.fromkeys((Ops.DETACH, Ops.RESHAPE, Ops.EXPAND, Ops.PERMUTE, Ops.SHRINK, Ops.STRIDE), lambda a: a),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, bits_of, dtypes, is_in_order
+from kernmill.ir import AxisKind, DType, InternalError, Op, Ops, Target, UOp, bits_of, dtypes, is_in_order, memory_of
 
 from .amx import AMX_CONFIG, amx_functions, amx_instruction, tile_numbers
 from .base import Renderer, multiple_of, signature
@@ -21,6 +21,9 @@ __all__ = ["LLVM_OPS", "LLVMRenderer"]
 _FLOATS = {"float16": "half", "bfloat16": "i16", "float32": "float", "float64": "double"}
 _TABLES = {16: "ssse3.pshuf.b.128", 32: "avx2.pshuf.b", 64: "avx512.pshuf.b.512", 128: "avx512.vpermi2var.qi.512"}
 _LINE = 64  # bytes that memory of the kernel's own is aligned to
+_HALF_BYTE = 127  # times a byte, twice, is a number of 16 bits
+_PAIRS_OF_BYTES = ("ssse3.pmadd.ub.sw.128", "avx2.pmadd.ub.sw", "avx512.pmaddubs.w.512")  # by size, as the next ones
+_PAIRS_OF_WORDS = ("sse2.pmadd.wd", "avx2.pmadd.wd", "avx512.pmaddw.d.512")
 _ON_STACK = 64 << 10  # bytes of one array; Python threads may have 512 KB in all
 _STEPS = 2  # of shuffles that LLVM may put together; with more it tries all chains of them
 _BINARY: dict[Op, tuple[str, str, str]] = {  # float, signed, unsigned
@@ -97,13 +100,14 @@ def _opcode(op: Op, dtype: DType) -> str:
 class LLVMRenderer(Renderer):
     """Text for llvmlite's parser (LLVM 20 or later: opaque pointers, `splat`)."""
 
-    def __init__(self, target: Target, *, has_tiles: bool = True) -> None:
+    def __init__(self, target: Target, *, has_tiles: bool = True, has_vnni: bool = True) -> None:
         super().__init__(target)
         self.has_tiles = has_tiles  # else what a matrix unit does is done by functions
+        self.has_vnni = has_vnni  # else dot products of bytes take several instructions
 
     def render(self, name: str, uops: Sequence[UOp]) -> str:
         """Source text of the kernel `name`."""
-        return _Function(name, uops, self.has_tiles).text()
+        return _Function(name, uops, self.has_tiles, self.has_vnni).text()
 
 
 # A kernel with memory from the heap: where there is none it says so, and computes nothing.
@@ -145,9 +149,9 @@ class _Loop:
 class _Function:
     """The text of one kernel under construction."""
 
-    def __init__(self, name: str, uops: Sequence[UOp], has_tiles: bool) -> None:
+    def __init__(self, name: str, uops: Sequence[UOp], has_tiles: bool, has_vnni: bool) -> None:
         self.name = name
-        self.has_tiles = has_tiles
+        self.has_tiles, self.has_vnni = has_tiles, has_vnni
         self.tiles = tile_numbers(uops)
         self.functions: dict[str, None] = {}  # of a matrix unit that is not there
         self.uops = uops
@@ -500,11 +504,43 @@ class _Function:
 
     def _dot(self, u: UOp) -> None:
         """x86 (AVX512-VNNI, AVX-VNNI): unsigned by signed bytes, given as words of four."""
+        if not self.has_vnni:
+            self.values[u] = self._dot_in_steps(u)
+            return
         kind = llvm_type(u.dtype)
         name = f"llvm.x86.avx512.vpdpbusd.{u.dtype.bits * u.dtype.lanes}"
         words = [self._define(f"bitcast {self._typed(s)} to {kind}") for s in u.src[:2]]
         operands = ((kind, value) for value in (self.values[u.src[2]], *words))
         self.values[u] = self._define(self._call(kind, name, *operands))
+
+    def _most(self, u: UOp) -> float:
+        """What a value is at most; what is loaded from memory of the kernel's own, by what is stored there."""
+        if u.op is not Ops.LOAD or (memory := memory_of(u.src[0])).op is not Ops.LOCAL:
+            return u.bounds[1]
+        stored = [s.src[1] for s in self.uops if s.op is Ops.STORE and memory_of(s.src[0]) is memory]
+        return max((value.bounds[1] for value in stored), default=0)
+
+    def _dot_in_steps(self, u: UOp) -> str:
+        """x86 before VNNI: sums of two products of bytes have 16 bits if one byte is below 128; others are made of
+        every second byte as a number of 16 bits."""
+        kind, lanes, bits = llvm_type(u.dtype), u.dtype.lanes, u.dtype.bits * u.dtype.lanes
+        pair, level = f"<{2 * lanes} x i16>", {128: 0, 256: 1, 512: 2}[bits]
+        if self._most(u.src[0]) <= _HALF_BYTE:
+            bytes_ = [tuple(self._typed(s).rsplit(" ", 1)) for s in u.src[:2]]
+            products = [
+                (self._define(self._call(pair, f"llvm.x86.{_PAIRS_OF_BYTES[level]}", *bytes_)), "splat (i16 1)")
+            ]
+        else:
+            a, b = (self._define(f"bitcast {self._typed(s)} to {pair}") for s in u.src[:2])
+            even = self._define(f"and {pair} {a}, splat (i16 255)"), self._define(f"shl {pair} {b}, splat (i16 8)")
+            even = even[0], self._define(f"ashr {pair} {even[1]}, splat (i16 8)")
+            odd = (self._define(f"{op} {pair} {value}, splat (i16 8)") for op, value in (("lshr", a), ("ashr", b)))
+            products = [even, tuple(odd)]
+        total = self.values[u.src[2]]
+        for two in products:
+            sums = self._call(kind, f"llvm.x86.{_PAIRS_OF_WORDS[level]}", *((pair, value) for value in two))
+            total = self._define(f"add {kind} {total}, {self._define(sums)}")
+        return total
 
     def _tile(self, u: UOp) -> None:
         """A value that is a tile of a matrix unit (amx.py says which one): a sum stays where it is."""

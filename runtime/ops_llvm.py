@@ -43,7 +43,7 @@ class LlvmDevice(Device):
         with _lock:  # a cached property's, in Python 3.11, outlives a fork
             if self._renderer is None:
                 target = host_target(self.host, matrix_unit(self.host)[0])
-                self._renderer = LLVMRenderer(target, has_tiles=self.host.has("amx-tile"))
+                self._renderer = LLVMRenderer(target, has_tiles=self.host.has("amx-tile"), has_vnni=has_vnni(self.host))
             return self._renderer
 
     def details(self) -> list[str]:
@@ -138,10 +138,14 @@ def compute_dtypes(has_half: bool) -> frozenset[DType]:
     return frozenset(dtypes.data) - ({dtypes.bfloat16} if has_half else {dtypes.bfloat16, dtypes.float16})
 
 
+def has_vnni(host: Host) -> bool:
+    """Whether one instruction makes the dot products of bytes: AVX512-VNNI, AVX-VNNI."""
+    return host.has("avx512vnni") and host.has("avx512vl") if host.has("avx512f") else host.has("avxvnni")
+
+
 def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
-    """Operands of the dot product instructions: AVX512-VNNI and AVX-VNNI take unsigned by signed bytes."""
-    wide = host.has("avx512f")
-    has_it = host.has("avx512vnni") and host.has("avx512vl") if wide else host.has("avxvnni")
+    """Operands of dot products: unsigned by signed bytes, in one instruction or in a few."""
+    has_it = has_vnni(host) or host.has("avx512bw" if host.has("avx512f") else "ssse3")
     return frozenset({(dtypes.uint8, dtypes.int8)}) if has_it else frozenset()
 
 

@@ -27,6 +27,7 @@ _WIDE = 3  # vectors of such a tile, or fewer: rows have more addresses than vec
 _LEAST_TILES = 4  # that read the codes again, from which on they are unpacked once
 _STREAMS = 4  # that memory is read in: parts of the matrix, far from each other
 _AHEAD = 2048  # bytes
+_LINE = 64  # bytes of a cache
 
 
 def is_nested(total: UOp) -> bool:
@@ -47,7 +48,7 @@ def block_schedule(facts: Facts) -> Schedule | None:
         wide = analyze(schedule.ast, facts.target)  # what lies side by side may be a digit of a loop
         matrices = [m for total in _sums(schedule.ast)[1] if (m := _matrix(total, wide, own)) is not None]
         if wide.stores[0].step(own) == 1 and len(matrices) == len(short):
-            _tiled(schedule, wide, matrices, own)
+            _tiled(schedule, wide, matrices, (column, own))
             return schedule
     return None
 
@@ -59,8 +60,8 @@ def _sums(ast: UOp) -> tuple[list[UOp], list[UOp]]:
     return nested, [total for total in sums if total not in nested]
 
 
-def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) -> None:
-    sizes, (nested, short) = facts.sizes, _sums(schedule.ast)
+def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple[str, str]) -> None:
+    sizes, (nested, short), (column, lanes) = facts.sizes, _sums(schedule.ast), columns
     left = [name for name in schedule.loops if sizes[name] > 1 and name != lanes]
     beside = [name for name in left if any(name in names_of(m.ranges) for m in matrices)]
     rows = [name for name in left if name not in beside]
@@ -81,13 +82,15 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) ->
         schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
         schedule.order((*beside, *rows))
         return
-    if facts.target.reads_ahead:
+    vectors = gcd(sizes.get(column, 1), max(1, _LINE // facts.target.vector_bytes))
+    schedule.cut("unroll", column, vectors)  # else half of each line is read, and the other half on another way
+    most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices) // vectors
+    if facts.target.reads_ahead:  # what is small is left alone by either
         schedule.add("inorder")
         return
-    most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices)
     for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
         schedule.cut("interleave", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # for 2 threads
-    schedule.add("prefetch", _AHEAD)  # it leaves alone what is small
+    schedule.add("prefetch", _AHEAD)
 
 
 def _many_rows(

@@ -122,6 +122,37 @@ def test_a_dot_takes_words_of_four_bytes() -> None:
     has(text, "bitcast <64 x i8>", "call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32>")
 
 
+@pytest.mark.parametrize(("lanes", "bytes_", "words"), [
+    (4, "ssse3.pmadd.ub.sw.128", "sse2.pmadd.wd"),
+    (8, "avx2.pmadd.ub.sw", "avx2.pmadd.wd"),
+    (16, "avx512.pmaddubs.w.512", "avx512.pmaddw.d.512"),
+])  # fmt: skip
+def test_a_dot_in_steps(lanes: int, bytes_: str, words: str) -> None:
+    """Bytes below 128 are added up by twos in 16 bits; others become numbers of 16 bits first."""
+    ints = dtypes.int32.vec(lanes)
+    for most, has_pairs in ((127, True), (128, False)):
+        a, b, c = const(dtypes.uint8.vec(4 * lanes), most), const(dtypes.int8.vec(4 * lanes), -128), const(ints, 0)
+        text = LLVMRenderer(VECTORS, has_vnni=False).render("kernel", [a, b, c, UOp(Ops.DOT, ints, (a, b, c))])
+        assert (f"@llvm.x86.{bytes_}(" in text) is has_pairs
+        assert text.count(f"call <{lanes} x i32> @llvm.x86.{words}(") == (1 if has_pairs else 2)
+        lacks(text, "vpdpbusd")
+
+
+def test_bytes_that_a_kernel_keeps_are_as_large_as_what_it_stored() -> None:
+    x = data(0, 64, dtype=dtypes.uint8)
+    kept = UOp(Ops.LOCAL, dtypes.uint8, (), ("t", 64))
+    place = UOp(Ops.INDEX, dtypes.uint8.vec(64), (kept, const(dtypes.index.vec(64), tuple(range(64)))))
+    codes = UOp(Ops.LOAD, dtypes.uint8.vec(64), (UOp(Ops.INDEX, dtypes.uint8.vec(64), (x, place.src[1])),))
+    for mask, has_pairs in ((15, True), (255, False)):
+        store = UOp(Ops.STORE, dtypes.void, (place, codes & mask))
+        a = UOp(Ops.LOAD, dtypes.uint8.vec(64), (place,))
+        b, c = const(dtypes.int8.vec(64), 1), const(dtypes.int32.vec(16), 0)
+        dot = UOp(Ops.DOT, dtypes.int32.vec(16), (a, b, c))
+        uops = [*dict.fromkeys(n for u in (store, dot) for n in u.toposort() if n.op is not Ops.SINK)]
+        text = LLVMRenderer(VECTORS, has_vnni=False).render("kernel", uops)
+        assert ("pmaddubs" in text) is has_pairs
+
+
 FUNCTIONS = [
     Ops.EXP,
     Ops.EXP2,
