@@ -342,7 +342,8 @@ class Model:
 def arena_for(file: gguf.File) -> WeightArena:
     """Memory for the matrices of blocks of a file: the system begins to give it."""
     matrices = (entry for entry in file.entries.values() if len(entry.shape) == 2 and entry.type.dtype is None)
-    return WeightArena(get_device().name, [interleaved_bytes(entry.type, entry.shape) for entry in matrices])
+    device = get_device().name
+    return WeightArena(device, [interleaved_bytes(entry.type, entry.shape, device) for entry in matrices])
 
 
 def config_of(metadata: Mapping[str, Any]) -> Config:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from kernmill.ir import DType, dtypes
 
 from ..methods.elementwise import where
+from ..methods.movement import cat
 from ..tensor import Tensor
 
-__all__ = ["half", "half_bytes", "lookup", "pack", "unpack", "words"]
+__all__ = ["half", "half_bytes", "lookup", "pack", "pack_threes", "threes", "unpack", "words"]
 
 
 def words(x: Tensor, dtype: DType) -> Tensor:
@@ -49,6 +50,29 @@ def pack(codes: Tensor, bits: int, group: int) -> Tensor:
     planes = 8 // bits
     parts = codes.cast(dtypes.uint8).unflatten(-1, (codes.shape[-1] // planes // group, planes, group))
     return (parts << _steps(planes, bits).unsqueeze(-1)).sum(-2, dtype=dtypes.uint8).flatten(-2)
+
+
+def pack_threes(codes: Tensor) -> Tensor:
+    """Codes of 3 bits, two runs of 16 in three words: [.., n] to [.., n * 3 // 8] bytes.
+
+    Three words of one run's codes lie in the low bits, three of the other's above them, and the fourth ones in what is
+    left: the low bits of one in the first word, of the other in the second, and high bits in the third.
+    """
+    runs = codes.unflatten(-1, (codes.shape[-1] // 32, 2, 4, 4))
+    low, high = runs[..., 0, :, :], runs[..., 1, :, :]
+    last, other = low[..., 3:, :], high[..., 3:, :]
+    rest = cat([last << 6, other << 6, last >> 2 << 6 | other >> 2 << 7], axis=-2)
+    return (low[..., :3, :] | high[..., :3, :] << 3 | rest).flatten(-3)
+
+
+def threes(x: Tensor) -> Tensor:
+    """The inverse of `pack_threes`."""
+    first, second, third = x.unflatten(-1, (x.shape[-1] // 12, 1, 3, 4)).split(1, axis=-2)
+    run, word = Tensor.arange(2).reshape(2, 1, 1), Tensor.arange(4).unsqueeze(-1)
+    three = where(word.eq(0), first, where(word.eq(1), second, third))  # all are read, so that no load has a gate
+    low = where(word.eq(3), (first >> 6 | third >> 4 & 4) & 7, three & 7)
+    high = where(word.eq(3), (second >> 6 | third >> 5 & 4) & 7, three >> 3 & 7)
+    return where(run.eq(0), low, high).flatten(-4)
 
 
 def lookup(codes: Tensor, table: Sequence[float], dtype: DType = dtypes.int8) -> Tensor:

@@ -52,8 +52,9 @@ class BlockType:
     `order` are axes of a run of values and their order in codes: what lies in one word is looked up at once.
     `looked_up`: codes are taken from tables in memory, which takes so long that they are made ahead for several rows.
     `laid` is for interleaved rows, where another order of the bits takes fewer instructions or lies in the order of
-    reading: a type of the same name and size, and what makes its parts of ours. `held` is the same for targets whose
-    registers hold tables of bytes (`Target.table_bytes`).
+    reading: a form, a type of the same name, and what makes its parts of ours. `held` is the same for targets whose
+    registers hold tables of bytes (`Target.table_bytes`). `written` is a form of more bytes in which nothing is looked
+    up in memory, for targets with dot products of bytes (setting QUANT_FORM).
     """
 
     name: str
@@ -64,6 +65,7 @@ class BlockType:
     single: tuple[str, ...] = ()
     laid: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
     held: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
+    written: tuple[BlockType, Callable[..., dict[str, Tensor]]] | None = None
     order: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     looked_up: bool = False
     type: TensorType = field(init=False)
@@ -71,7 +73,6 @@ class BlockType:
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", tensor_type(self.name))
         object.__setattr__(self, "axes", self.axes or (self.type.values,))
-        assert sum(self.layout.values()) == self.type.size_bytes, self.name
         assert math.prod(self.axes) == self.type.values, self.name
 
     @property
@@ -81,8 +82,8 @@ class BlockType:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of a block."""
-        return self.type.size_bytes
+        """Bytes of a block: of a form of interleaved rows, as it lies in memory."""
+        return sum(self.layout.values())
 
     def turned(self, x: Tensor) -> Tensor:
         """Values [.., n] in the order of the codes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 from kernmill.ir import FormatError, dtypes, take
@@ -17,19 +18,14 @@ from kernmill.ir import FormatError, dtypes, take
 from ..methods.elementwise import where
 from ..methods.movement import cat
 from ..tensor import Tensor
-from .bits import half, lookup, unpack, words
+from . import written
+from .bits import half, half_bytes, lookup, unpack, words
 from .block import BlockType, Codes
 
 __all__ = ["BLOCKS"]
 
 _ZERO = 128  # the code that stands for 0
 _ONES = 0x01010101  # the lowest bit of each byte
-_SIZES = {  # of values, by their numbers in a table
-    "IQ2_XXS": (8, 25, 43),
-    "IQ2_XS": (8, 25, 43),
-    "IQ3_XXS": (4, 12, 20, 28, 36, 44, 52, 62),
-    "IQ3_S": (1, 3, 5, 7, 9, 11, 13, 15),
-}
 
 
 def _grid(name: str) -> Any:
@@ -69,7 +65,7 @@ def _planes(name: str, device: str) -> Tensor:
     b in table p; of four values h * 2 + p that of h.
     """
     grid = _grid(name)
-    numbers: Any = sum(grid > size for size in _SIZES[name][:-1])
+    numbers: Any = sum(grid > size for size in written.SIZES[name][:-1])
     numbers = numbers.astype("uint8")
     halves = numbers.reshape(len(grid), 2, 2, grid.shape[1] // 4)
     planes = halves[:, 0] | halves[:, 1] << 4
@@ -233,7 +229,7 @@ def _of_planes(name: str, index: Tensor, is_second: Tensor | None = None) -> Ten
 
 def _choices(nibbles: Tensor, name: str, sign: Tensor | int) -> Tensor:
     """Codes by numbers of sizes and a bit for the sign."""
-    sizes = _SIZES[name]
+    sizes = written.SIZES[name]
     number = nibbles & (3 if len(sizes) < 4 else 7)
     plus, minus = (lookup(number, [_ZERO + k * size for size in sizes], dtypes.uint8) for k in (1, -1))
     return where((nibbles & sign).ne(0), minus, plus)
@@ -344,15 +340,49 @@ def _read_iq1_s(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
     return _eighths(points, (word >> 14 & 2).cast(dtypes.uint8), scale)
 
 
-def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
+def _iq1_m_scales(scales: Tensor) -> tuple[Tensor, Tensor]:
+    """The scale of all and those of groups."""
     word = words(scales, dtypes.uint16)
     first, second, third, fourth = (word >> 12).split(1, axis=-1)
     d = (first | second << 4 | third << 8 | fourth << 12).bitcast(dtypes.float16).float()
-    scale = (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3) & 7).flatten(-2)
+    return d, (word.unsqueeze(-1) >> (Tensor.arange(4, dtype=dtypes.uint16) * 3) & 7).flatten(-2)
+
+
+def _read_iq1_m(qs: Tensor, qh: Tensor, scales: Tensor) -> Codes:
+    d, scale = _iq1_m_scales(scales)
     left = 8 - Tensor.arange(2, dtype=dtypes.int32) * 4
     high = (qh.cast(dtypes.int32).unsqueeze(-1) << left & 0x700).flatten(-2)
     points = _points("IQ1_M", qs.cast(dtypes.int32) + high)
     return _eighths(points, unpack(qh, 4, 1) >> 2 & 2, d * (2 * scale.float() + 1) / 8)
+
+
+# --- interleaved rows whose values are written out -------------------------------------------------------------------
+def _numbered(name: str, read: Callable[..., Codes]) -> tuple[BlockType, Callable[..., dict[str, Tensor]]]:
+    """Of types whose scales lie in halves of bytes as they are."""
+
+    def made(d: Tensor, scales: Tensor, **rest: Tensor) -> dict[str, Tensor]:
+        return {"d": d, "scales": scales, "codes": written.numbers(name, read(d=d, scales=scales, **rest))}
+
+    return written.FORMS[name], made
+
+
+def _iq2_xxs_written(d: Tensor, qs: Tensor) -> dict[str, Tensor]:
+    codes = written.numbers("IQ2_XXS", _read_iq2_xxs(d, qs))
+    return {"d": d, "scales": written.scales_above(qs[..., 7::8]), "codes": codes}
+
+
+def _iq3_xxs_written(d: Tensor, qs: Tensor, scales: Tensor) -> dict[str, Tensor]:
+    codes = written.numbers("IQ3_XXS", _read_iq3_xxs(d, qs, scales))
+    return {"d": d, "scales": written.scales_above(scales[..., 3::4]), "codes": codes}
+
+
+def _iq1_s_written(d: Tensor, qs: Tensor, qh: Tensor) -> dict[str, Tensor]:
+    return written.iq1_s(d, qh[..., 1::2] >> 4 & 7, _read_iq1_s(d, qs, qh))
+
+
+def _iq1_m_written(qs: Tensor, qh: Tensor, scales: Tensor) -> dict[str, Tensor]:
+    d, scale = _iq1_m_scales(scales)
+    return written.iq1_m(half_bytes(d), scale.cast(dtypes.uint8), _read_iq1_m(qs, qh, scales))
 
 
 _XXS, _XS, _XXS3 = {"d": 2, "qs": 64}, {"d": 2, "qs": 64, "scales": 8}, {"d": 2, "qs": 64, "scales": 32}
@@ -372,14 +402,17 @@ _HELD = (  # 1024 points of IQ2_S are looked up in 16 parts: that takes longer t
 )
 
 BLOCKS = (
-    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True,
-              laid=(_LAID[0], _iq2_xxs_by_bytes), held=(_HELD[0], _iq2_xxs_by_bytes)),
-    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True,
-              laid=(_LAID[1], _iq2_xs_by_bytes), held=(_HELD[1], _iq2_xs_by_bytes)),
-    BlockType("IQ2_S", _S, _read_iq2_s, axes=(8, 2, 16), looked_up=True),
-    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True,
-              laid=(_LAID[2], _iq3_xxs_by_bytes), held=(_HELD[2], _iq3_xxs_held)),
-    BlockType("IQ3_S", _S3, _read_iq3_s, axes=(4, 2, 32), looked_up=True, held=(_HELD[3], _iq3_s_held)),
-    BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32), looked_up=True),
-    BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16), looked_up=True),
+    BlockType("IQ2_XXS", _XXS, _read_iq2_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[0], _iq2_xxs_by_bytes),
+              held=(_HELD[0], _iq2_xxs_by_bytes), written=(written.FORMS["IQ2_XXS"], _iq2_xxs_written)),
+    BlockType("IQ2_XS", _XS, _read_iq2_xs, axes=(8, 2, 16), looked_up=True, laid=(_LAID[1], _iq2_xs_by_bytes),
+              held=(_HELD[1], _iq2_xs_by_bytes), written=_numbered("IQ2_XS", _read_iq2_xs)),
+    BlockType("IQ2_S", _S, _read_iq2_s, axes=(8, 2, 16), looked_up=True, written=_numbered("IQ2_S", _read_iq2_s)),
+    BlockType("IQ3_XXS", _XXS3, _read_iq3_xxs, axes=(8, 32), looked_up=True, laid=(_LAID[2], _iq3_xxs_by_bytes),
+              held=(_HELD[2], _iq3_xxs_held), written=(written.FORMS["IQ3_XXS"], _iq3_xxs_written)),
+    BlockType("IQ3_S", _S3, _read_iq3_s, axes=(4, 2, 32), looked_up=True, held=(_HELD[3], _iq3_s_held),
+              written=_numbered("IQ3_S", _read_iq3_s)),
+    BlockType("IQ1_S", {"d": 2, "qs": 32, "qh": 16}, _read_iq1_s, axes=(8, 32), looked_up=True,
+              written=(written.FORMS["IQ1_S"], _iq1_s_written)),
+    BlockType("IQ1_M", {"qs": 32, "qh": 16, "scales": 8}, _read_iq1_m, axes=(4, 4, 16), looked_up=True,
+              written=(written.FORMS["IQ1_M"], _iq1_m_written)),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from kernmill.ir import dtypes
 from ..methods.elementwise import where
 from ..methods.movement import cat
 from ..tensor import Tensor
-from .bits import half, half_bytes, pack, unpack
+from .bits import half, half_bytes, pack, pack_threes, threes, unpack
 from .block import BlockType, Codes
 from .simple import inverse, largest
 
@@ -201,24 +201,13 @@ def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict
 
 
 def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """The codes of two groups in three words: three of one group's in the low bits, three of the other's above them,
-    and the fourth ones in what is left: the low bits of one in the first, of the other in the second, and high bits."""
-    codes = (unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2).unflatten(-1, (8, 2, 4, 4))
-    low, high = codes[..., 0, :, :], codes[..., 1, :, :]
-    last, other = low[..., 3:, :], high[..., 3:, :]
-    rest = cat([last << 6, other << 6, last >> 2 << 6 | other >> 2 << 7], axis=-2)
-    words = low[..., :3, :] | high[..., :3, :] << 3 | rest
-    return {"d": d, "scales": _packed_sixes(_sixteen_scales(scales)), "codes": words.flatten(-3)}
+    """The codes of two groups in three words."""
+    codes = pack_threes(unpack(qs, 2, 32) | unpack(hmask, 1, 32) << 2)
+    return {"d": d, "scales": _packed_sixes(_sixteen_scales(scales)), "codes": codes}
 
 
 def _read_laid_q3_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
-    first, second, third = codes.unflatten(-1, (8, 1, 3, 4)).split(1, axis=-2)
-    group, word = Tensor.arange(2).reshape(2, 1, 1), Tensor.arange(4).unsqueeze(-1)
-    three = where(word.eq(0), first, where(word.eq(1), second, third))  # all are read, so that no load has a gate
-    low = where(word.eq(3), first >> 6 | third >> 4 & 4, three & 7)
-    high = where(word.eq(3), second >> 6 | third >> 5 & 4, three >> 3 & 7)
-    scale = half(d) * (_sixes(scales).float() - 32)
-    return Codes(where(group.eq(0), low, high).flatten(-4), scale, 4)
+    return Codes(threes(codes), half(d) * (_sixes(scales).float() - 32), 4)
 
 
 def _in_pairs(scales: Tensor) -> Tensor:

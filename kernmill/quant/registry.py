@@ -11,6 +11,7 @@ __all__ = ["BLOCKS", "block_type"]
 
 FAMILIES = (simple, k, nonlinear, ternary, grids)
 BLOCKS: dict[str, BlockType] = {block.name: block for family in FAMILIES for block in family.BLOCKS}
+assert all(block.size_bytes == block.type.size_bytes for block in BLOCKS.values()), "a layout is not that of files"
 
 
 def block_type(name: str) -> BlockType:

@@ -13,12 +13,14 @@ from kernmill.runtime import WeightArena, get_device
 
 from ..captures import Jit
 from ..formats.gguf_types import TensorType
+from ..lazy import device_name
 from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
+from ..variable import Variable
 from .block import BlockType, Codes
 from .product import product
-from .registry import block_type
+from .registry import BLOCKS, block_type
 from .unit import unit_for, unit_product
 
 __all__ = ["QuantizedTensor", "interleaved_bytes"]
@@ -26,6 +28,7 @@ __all__ = ["QuantizedTensor", "interleaved_bytes"]
 _INTERLEAVE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
 _WORD = 4  # bytes that are copied together
 _TABLE = 128  # bytes of a table in registers from which on points are better taken from there than from memory
+_PIECE = 1 << 22  # values that are laid side by side at a time: what is made of them on the way fits into caches
 _TILE = 2  # rows of x that share what is looked up for one of them
 
 _Arranged = Callable[..., dict[str, Tensor]]
@@ -45,8 +48,17 @@ class QuantizedTensor:
     interleave: int
     form: BlockType  # the type as the blocks lie
 
-    def __init__(self, data: Tensor, type: str | BlockType, shape: Sequence[int], *, interleave: int = 1) -> None:
-        """Take bytes of any shape as the blocks of a tensor; of one with so many rows interleaved.
+    def __init__(
+        self,
+        data: Tensor,
+        type: str | BlockType,
+        shape: Sequence[int],
+        *,
+        interleave: int = 1,
+        form: BlockType | None = None,
+    ) -> None:
+        """Take bytes of any shape as the blocks of a tensor; of one with so many rows interleaved, in the form that
+        the settings say unless one is given.
 
         Raises:
             ShapeError: rows that are no whole blocks, or not `interleave` by `interleave`; another number of bytes.
@@ -61,7 +73,8 @@ class QuantizedTensor:
                 f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {interleave} rows "
                 "interleaved: that takes two axes. Give interleave=1."
             )
-        wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.type.size_bytes)
+        self.form = form or (_laid(self.type, data.device)[0] if interleave > 1 else self.type)
+        wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.form.size_bytes)
         if interleave > 1:
             wanted = (-(-self.shape[0] // interleave), wanted[1], interleave * wanted[2])
         if data.uop.shape != wanted:
@@ -71,7 +84,7 @@ class QuantizedTensor:
                     f"which takes {prod(wanted)}. Give all of its blocks."
                 )
             data = data.reshape(wanted)
-        self.data, self.form = data, _laid(self.type, data.device)[0] if interleave > 1 else self.type
+        self.data = data
 
     def _row_blocks(self, call: str) -> int:
         row = self.shape[-1] if self.shape else 1
@@ -101,18 +114,26 @@ class QuantizedTensor:
 
     def interleaved(self, arena: WeightArena | None = None) -> Self:
         """The same values with 16 rows side by side: word n of all of them, then word n + 1. Products read that as fast
-        as memory gives it. Made now, in as much memory again, in an arena if one is given (the last rows are filled up
-        to 16); itself where they lie so, and where there is no matrix with values.
+        as memory gives it. Made now, in as much memory again (more where values are written out, see QUANT_FORM), in an
+        arena if one is given (the last rows are filled up to 16); itself where they lie so, and where there is no
+        matrix with values.
         """
         if self.interleave > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
             return self
-        groups = -(-self.shape[0] // _INTERLEAVE)
-        shape = (groups, self.data.shape[1], _INTERLEAVE * self.type.size_bytes // _WORD, _WORD)
         form, arranged = _laid(self.type, self.device)
-        _make_tables(form, self.device)
+        whole, groups = self.shape[0] // _INTERLEAVE, -(-self.shape[0] // _INTERLEAVE)
+        shape = (groups, self.data.shape[1], _INTERLEAVE * form.size_bytes // _WORD, _WORD)
+        for looked_up in {self.type, form}:
+            _make_tables(looked_up, self.device)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
-        _laying(self.type, form, arranged, shape)(self.data, laid)
-        return type(self)(laid.flatten(-2), self.type, self.shape, interleave=_INTERLEAVE)
+        lay = partial(_laying, self.type, form, arranged, shape)
+        piece = min(whole, max(1, _PIECE // (_INTERLEAVE * self.shape[1])))
+        first = Variable("first", 0, whole - piece)
+        for at in range(0, whole, max(1, piece)):  # the last two may share groups
+            lay(piece)(self.data, laid, first.bind(min(at, whole - piece)) if piece < whole else 0)
+        if whole < groups:
+            lay(1)(self.data, laid, whole)
+        return type(self)(laid.flatten(-2), self.type, self.shape, interleave=_INTERLEAVE, form=form)
 
     def _codes(self, index: Tensor | None = None) -> Codes:
         """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""
@@ -198,9 +219,7 @@ class QuantizedTensor:
 
     def to(self, device: str) -> Self:
         """The same blocks on another device."""
-        other = type(self)(self.data.to(device), self.type, self.shape, interleave=self.interleave)
-        other.form = self.form
-        return other
+        return type(self)(self.data.to(device), self.type, self.shape, interleave=self.interleave, form=self.form)
 
     def realize(self) -> Self:
         """Compute the blocks now."""
@@ -212,9 +231,11 @@ class QuantizedTensor:
         return f"<QuantizedTensor {show_shape(self.shape)} {self.type.name} on {self.device}{state}>"
 
 
-def interleaved_bytes(type: TensorType, shape: Sequence[int]) -> int:
+def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:
     """What `interleaved` takes for a matrix."""
-    return type.nbytes((-(-shape[0] // _INTERLEAVE) * _INTERLEAVE, shape[1]))
+    kind = BLOCKS.get(type.name)
+    each = type.size_bytes if kind is None else _laid(kind, device_name(device))[0].size_bytes
+    return -(-shape[0] // _INTERLEAVE) * _INTERLEAVE * (shape[1] // type.values) * each
 
 
 def _least(count: Any) -> int:
@@ -230,8 +251,10 @@ def _made_ahead(codes: Codes) -> Codes:
 
 def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
     """The form of interleaved rows on a device, and what makes its parts."""
-    has_tables = get_device(device).target.table_bytes >= _TABLE
-    return (kind.held if has_tables else None) or kind.laid or (kind, dict)
+    target = get_device(device).target
+    is_fast = setting("QUANT_FORM") == "fast" and bool(target.dots)  # else taking codes apart costs more than gathers
+    is_held = target.table_bytes >= _TABLE
+    return (kind.written if is_fast else None) or (kind.held if is_held else None) or kind.laid or (kind, dict)
 
 
 @cache
@@ -243,24 +266,24 @@ def _make_tables(form: BlockType, device: str) -> None:
 
 @lru_cache(64)
 def _laying(
-    kind: BlockType, form: BlockType, arranged: _Arranged, shape: tuple[int, ...]
-) -> Jit[[Tensor, Tensor], None]:
+    kind: BlockType, form: BlockType, arranged: _Arranged, shape: tuple[int, ...], groups: int
+) -> Jit[[Tensor, Tensor, int], None]:
     """What puts rows of blocks [rows, blocks, bytes] side by side: one for each shape, however many a program has."""
-    return Jit(partial(_lay, kind, form, arranged), runs_first=False)
+    return Jit(partial(_lay, kind, form, arranged, groups), runs_first=False)
 
 
-def _lay(kind: BlockType, form: BlockType, arranged: _Arranged, data: Tensor, laid: Tensor) -> None:
-    """Each part of the blocks by itself, four bytes at a time. Whole groups of rows come first."""
-    whole = data.shape[0] // _INTERLEAVE
-    for rows, first in ((data[: whole * _INTERLEAVE], 0), (data[whole * _INTERLEAVE :], whole)):
-        if not rows.shape[0]:
-            continue
-        rows = rows.pad([(0, -rows.shape[0] % _INTERLEAVE), (0, 0), (0, 0)])
-        parts = arranged(**kind.parts(rows.unflatten(0, (-1, _INTERLEAVE))))
-        at = 0
-        for name, word in form.words().items():
-            words = parts[name].unflatten(-1, (-1, word)).permute(0, 2, 3, 1, 4).flatten(2)
-            end = at + words.shape[-1] // _WORD
-            laid[first : first + words.shape[0], :, at:end] = words.unflatten(-1, (-1, _WORD))
-            laid.realize()
-            at = end
+def _lay(
+    kind: BlockType, form: BlockType, arranged: _Arranged, groups: int, data: Tensor, laid: Tensor, first: int
+) -> None:
+    """So many groups of rows from the first on: each part of the blocks by itself, four bytes at a time."""
+    start = first * _INTERLEAVE
+    rows = data[start : start + groups * _INTERLEAVE]
+    rows = rows.pad([(0, groups * _INTERLEAVE - rows.shape[0]), (0, 0), (0, 0)])
+    parts = arranged(**kind.parts(rows.unflatten(0, (-1, _INTERLEAVE))))
+    at = 0
+    for name, word in form.words().items():
+        words = parts[name].unflatten(-1, (-1, word)).permute(0, 2, 3, 1, 4).flatten(2)
+        end = at + words.shape[-1] // _WORD
+        laid[first : first + groups, :, at:end] = words.unflatten(-1, (-1, _WORD))
+        laid.realize()
+        at = end

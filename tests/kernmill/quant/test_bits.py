@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor, dtypes
-from kernmill.quant.bits import half, half_bytes, lookup, pack, unpack, words
+from kernmill.quant.bits import half, half_bytes, lookup, pack, pack_threes, threes, unpack, words
 
 RAW = np.random.default_rng(1).integers(0, 256, (3, 16), dtype=np.uint8)
 
@@ -41,6 +41,16 @@ def test_unpack_and_pack(bits: int, group: int) -> None:
     ]  # fmt: skip
     np.testing.assert_array_equal(codes.numpy(), np.concatenate(planes, axis=-1))
     np.testing.assert_array_equal(pack(codes, bits, group).numpy(), RAW)
+
+
+def test_threes() -> None:
+    """Two runs of 16 codes in three words."""
+    codes = np.random.default_rng(2).integers(0, 8, (3, 64), dtype=np.uint8)
+    packed = pack_threes(Tensor(codes))
+    assert packed.shape == (3, 24)
+    np.testing.assert_array_equal(threes(packed).numpy(), codes)
+    low, high = codes[0, :32].reshape(2, 4, 4)
+    np.testing.assert_array_equal(packed.numpy()[0, :4], low[0] | high[0] << 3 | low[3] << 6)
 
 
 def test_flags() -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kernmill import FormatError, Tensor, dtypes, jit
+from kernmill import Context, FormatError, Tensor, dtypes, jit
 from kernmill.quant import QuantizedTensor, grids, tensor
 from kernmill.quant.block import BlockType
 
@@ -22,22 +22,24 @@ def test_read(name: str) -> None:
 def test_every_form_has_the_same_values(block: BlockType) -> None:
     pytest.importorskip("gguf")
     data = Tensor(against.random_blocks(block.name))
-    for form, arranged in filter(None, (block.laid, block.held)):
+    for form, arranged in filter(None, (block.laid, block.held, block.written)):
         parts = arranged(**block.parts(data))
         assert {name: part.shape[-1] for name, part in parts.items()} == form.layout
         against.same_bits(form.values_of(form.read(**parts)).numpy(), block.decode(data).numpy())
 
 
+@pytest.mark.parametrize("form", ["fast", "small"])
 @pytest.mark.parametrize("block", grids.BLOCKS, ids=lambda block: block.name)
-def test_tables_are_made_before_a_capture(block: BlockType, caplog: pytest.LogCaptureFixture) -> None:
+def test_tables_are_made_before_a_capture(block: BlockType, form: str, caplog: pytest.LogCaptureFixture) -> None:
     """`kernmill run` said between the words of the text that jit does not look into them."""
     pytest.importorskip("gguf")
     weight = QuantizedTensor(Tensor(against.random_blocks(block.name)), block, (12, block.type.values))
     grids._table.cache_clear()
     grids._planes.cache_clear()
     tensor._make_tables.cache_clear()
-    laid = weight.interleaved()
-    jit(laid.linear)(Tensor.ones(1, laid.shape[1]))
+    with Context(QUANT_FORM=form):
+        laid = jit(weight.interleaved)()
+        jit(laid.linear)(Tensor.ones(1, laid.shape[1]))
     assert not caplog.records
 
 

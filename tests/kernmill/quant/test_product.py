@@ -91,7 +91,8 @@ def test_few_rows_of_points(name: str, count: int, device: str) -> None:
 @pytest.mark.parametrize("name", ["IQ1_S", "IQ2_S"])
 def test_points_are_looked_up_once_for_several_rows(name: str) -> None:
     """They were looked up again for each tile of rows of x: 128 rows took 25 times as long."""
-    mine = weight(name, 2).interleaved()
+    with Context(QUANT_FORM="small"):
+        mine = weight(name, 2).interleaved()
     few, many = (mine.linear(Tensor.zeros(rows, mine.shape[1])) for rows in (2, 9))
     sizes = [[node.dtype for node in result.uop.toposort() if node.op is Ops.CONTIGUOUS] for result in (few, many)]
     assert [kinds.count(dtypes.uint8) for kinds in sizes] == [0, 1]
@@ -109,13 +110,15 @@ def test_codes_in_parts_are_the_same_sums(rows: int) -> None:
     np.testing.assert_array_equal((other.linear(x) * other.linear(x)).numpy(), got * got)
 
 
-@pytest.mark.parametrize("is_held", [False, True])
-@pytest.mark.parametrize("name", [block.name for block in grids.BLOCKS if block.held])
-def test_products_of_both_forms(name: str, is_held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever registers hold: a weight keeps the form it was laid in, on another device as well."""
+FORMS = [(b.name, form) for b in grids.BLOCKS for form in ("laid", "held", "written") if b.held or form == "written"]
+
+
+@pytest.mark.parametrize(("name", "form"), FORMS)
+def test_products_of_all_forms(name: str, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the target has: a weight keeps the form it was laid in, on another device as well."""
 
     def chosen(kind: BlockType, device: str) -> object:
-        return (kind.held if is_held else kind.laid) or (kind, dict)
+        return getattr(kind, form) or (kind, dict)
 
     monkeypatch.setattr(tensor, "_laid", chosen)
     mine = weight(name, 2)
@@ -134,8 +137,8 @@ def test_products_of_both_forms(name: str, is_held: bool, monkeypatch: pytest.Mo
 def test_interleaved_rows_are_the_same_values(name: str) -> None:
     mine = weight(name)
     other = mine.interleaved()
-    assert (other.interleave, other.data.shape) == (16, (2, mine.data.shape[1], 16 * mine.type.size_bytes))
-    assert (other.nbytes, other.shape, other.interleaved()) == (mine.nbytes, mine.shape, other)
+    assert (other.interleave, other.data.shape) == (16, (2, mine.data.shape[1], 16 * other.form.size_bytes))
+    assert (other.nbytes, other.shape, other.interleaved()) == (other.data.numel(), mine.shape, other)
     np.testing.assert_array_equal(other.dequantize().numpy(), mine.dequantize().numpy())
     index = Tensor([[5, 31], [0, 16]])
     np.testing.assert_array_equal(other.rows(index).numpy(), mine.rows(index).numpy())

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, DTypeError, ShapeError, Tensor, dtypes, jit
-from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes
+from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes, tensor
 from kernmill.runtime import host
 
 X = np.random.default_rng(4).standard_normal((3, 2, 64)).astype(np.float32)
@@ -92,12 +92,27 @@ def test_mistakes() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 16, 37])
-@pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "IQ4_XS"])
-def test_what_interleaved_rows_take_is_known_before(name: str, rows: int) -> None:
+@pytest.mark.parametrize("form", ["fast", "small"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "IQ4_XS", "IQ1_S"])
+def test_what_interleaved_rows_take_is_known_before(name: str, rows: int, form: str) -> None:
     kind = block_type(name)
+    if name == "IQ1_S":
+        pytest.importorskip("gguf")
     data = Tensor(np.zeros((rows, 2 * kind.size_bytes), np.uint8))
     weight = QuantizedTensor(data, name, (rows, 2 * kind.values))
-    assert weight.interleaved().nbytes == interleaved_bytes(kind.type, weight.shape)
+    with Context(QUANT_FORM=form):
+        assert weight.interleaved().nbytes == interleaved_bytes(kind.type, weight.shape)
+
+
+@pytest.mark.parametrize("rows", [32, 80, 91])
+def test_rows_are_laid_side_by_side_piece_by_piece(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one capture for all whole pieces, the last of which begins earlier."""
+    x = Tensor(np.random.default_rng(rows).standard_normal((rows, 256), np.float32))
+    weight = QuantizedTensor.quantize(x, "Q4_K").realize()
+    want = weight.interleaved().data.numpy()
+    monkeypatch.setattr(tensor, "_PIECE", 2 * 16 * 256)
+    np.testing.assert_array_equal(weight.interleaved().data.numpy(), want)
+    np.testing.assert_array_equal(weight.interleaved().dequantize().numpy(), weight.dequantize().numpy())
 
 
 def test_rows_that_fill_no_group_on_a_cpu_without_avx512(device: str, tmp_path: Path) -> None:
