@@ -78,19 +78,26 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
             body *= sizes[name]
     for name in copied:
         schedule.add("unroll", name, sizes[name])
+    vectors = 1 if rows else gcd(sizes.get(column, 1), max(1, _LINE // facts.target.vector_bytes))
+    schedule.cut("unroll", column, vectors)  # else half of each line is read, and the other half on another way
     if rows:
         schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
         schedule.order((*beside, *rows))
-        return
-    vectors = gcd(sizes.get(column, 1), max(1, _LINE // facts.target.vector_bytes))
-    schedule.cut("unroll", column, vectors)  # else half of each line is read, and the other half on another way
-    most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices) // vectors
-    if facts.target.reads_ahead:  # what is small is left alone by either
-        schedule.add("inorder")
-        return
-    for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
-        schedule.cut("interleave", name, gcd(sizes[name], most if sizes[name] != most else most // 2))  # for 2 threads
-    schedule.add("prefetch", _AHEAD)
+    if facts.target.reads_ahead and _are_runs(facts, matrices, lanes, [name for name in around if name not in copied]):
+        schedule.add("inorder")  # it leaves alone what is small, as prefetches do
+    elif not rows:
+        most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices) // vectors
+        for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
+            amount = gcd(sizes[name], most if sizes[name] != most else most // 2)  # for 2 threads
+            schedule.cut("interleave", name, amount)
+        schedule.add("prefetch", _AHEAD)
+
+
+def _are_runs(facts: Facts, matrices: list[UOp], lanes: str, walked: list[str]) -> bool:
+    """Whether the words of each matrix lie in the order in which these loops walk, not in parts side by side."""
+    order = {n for m in matrices for n in m.toposort()}
+    words = [a for a in facts.loads if a.node in order and not _looks_up(a) and a.step(lanes) == _WORD]
+    return len({(a.memory, *(a.step(name) for name in walked)) for a in words}) == len({a.memory for a in words})
 
 
 def _many_rows(

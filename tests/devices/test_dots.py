@@ -60,7 +60,7 @@ def test_products_with_codes_of_few_bits(mask: int) -> None:
 @pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4", "TQ2_0"])
 @pytest.mark.parametrize("rows", [1, 2, 9, 64])
 def test_quantized_products(name: str, rows: int) -> None:
-    """x is whole numbers, which blocks of 8 bits hold as they are, so that the sums are those of the weight's values."""
+    """x is whole numbers, which blocks of 8 bits hold as they are."""
     rng = np.random.default_rng(rows)
     x = rng.integers(-127, 128, (rows, 512)).astype(np.float32)
     x[:, ::32] = 127.0
