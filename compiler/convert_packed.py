@@ -3,19 +3,21 @@
 When: before loops are copied out. Why there: each panel is still one STORE and one LOAD. A packed bfloat16 or float16
 operand is read by many rows; converted while it is packed it costs once, and inner loops just read it.
 Guarantees: the same values, since widening is exact; memory that not all readers convert in the same way stays as it
-is. Tests: tests/compiler/test_convert_packed.py.
+is, and so does what dot products of the target read (lower/find_dots.py). Tests: tests/compiler/test_convert_packed.py.
 """
 
 from __future__ import annotations
 
-from kernmill.ir import DType, Ops, UOp, memory_of, rebuilt
+from kernmill.ir import DType, Ops, Target, UOp, memory_of, rebuilt
+
+from .lower.find_dots import read_by_dots
 
 __all__ = ["convert_packed"]
 
 
-def convert_packed(ast: UOp) -> UOp:
+def convert_packed(ast: UOp, target: Target) -> UOp:
     """The kernel with panels in the type they are used in."""
-    wanted = _wanted(ast.toposort())
+    wanted = _wanted(ast.toposort(), target)
     if not wanted:
         return ast
 
@@ -30,9 +32,9 @@ def convert_packed(ast: UOp) -> UOp:
     return rebuilt(ast, converted)
 
 
-def _wanted(order: list[UOp]) -> dict[UOp, DType]:
+def _wanted(order: list[UOp], target: Target) -> dict[UOp, DType]:
     """The type that all readers of a LOCAL convert to."""
-    found: dict[UOp, set[DType | None]] = {}
+    found: dict[UOp, set[DType | None]] = {memory: {None} for memory in read_by_dots(order, target)}
     for node in order:
         if node.op is Ops.STORE and node.src[0].dtype.lanes > 1:  # what a matrix unit gives stays as it is
             found.setdefault(memory_of(node.src[0]), set()).add(None)

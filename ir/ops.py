@@ -284,8 +284,9 @@ class Ops:
     SHUFFLE  = Op(Group.VECTOR, "src=(a, b): lanes arg of a and b laid side by side", 2)
     TABLE    = Op(Group.VECTOR, "in each lane an entry of a table: of the 16 bytes arg, src=(places below 16,); or src=(places, a, b): of a and b side by side, places modulo their lanes")
     FOLD     = Op(Group.VECTOR, "all lanes folded with op arg to a scalar, halves first", 1)
-    DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of 4 neighbouring products; a, b of bytes, c of int32 with a quarter of "
-                                "their lanes; exact, but for the int32 sum, which wraps", 3)
+    DOT      = Op(Group.VECTOR, "src=(a, b, c): c + sums of neighbouring products. Of 4, a and b of bytes, c of int32: exact, but for "
+                                "the int32 sum, which wraps. Of 2, a and b of bfloat16, c of float32: each addition is rounded, in any "
+                                "order, subnormal ones may count as 0", 3)
     MMA      = Op(Group.VECTOR, "arg=(m, n, k, g), src=(a, b, c): c + a@b on a matrix unit; a holds m rows of k, c m rows of n, and b "
                                 "k/g rows of n groups of g values that follow each other in k; ints wrap; floats are added in any "
                                 "order, subnormal ones may count as 0", 3, _mma)

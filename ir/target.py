@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from .dtype import DType, dtypes
 from .ops import Op
 
-__all__ = ["Target", "Unit"]
+__all__ = ["DOT_SUMS", "Target", "Unit"]
+
+_STREAMED = 2  # times L2
+# What DOT adds up products of such values in: as many of them as a lane of the sum has room for.
+DOT_SUMS: Final = {dtypes.int8: dtypes.int32, dtypes.uint8: dtypes.int32, dtypes.bfloat16: dtypes.float32}
 
 
 class Unit(NamedTuple):
@@ -51,6 +55,10 @@ class Target:
     reads_ahead: bool = False  # what is read in the order in which it lies is there in time; asking for it holds it up
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
+
+    def is_streamed(self, size_bytes: int) -> bool:
+        """Whether no cache holds so much, so that it is best read once, in the order in which it lies."""
+        return size_bytes > _STREAMED * self.l2_bytes
 
     def lanes(self, dtype: DType) -> int:
         """How many values of the dtype fill a vector register; 1 without vectors."""

@@ -18,6 +18,7 @@ from .dtype import dtypes
 from .errors import InternalError
 from .ops import AxisKind, Group, Op, Ops
 from .shape import numel
+from .target import DOT_SUMS
 from .text import print_uop
 from .uop import UOp
 
@@ -329,8 +330,8 @@ def _vector(node: UOp, stage: Stage) -> Complaint:
 
 def _dot(node: UOp) -> Complaint:
     a, b, c = (s.dtype for s in node.src)
-    is_legal = {a.scalar, b.scalar} <= _BYTES and c is node.dtype is dtypes.int32.vec(c.lanes)
-    is_legal = is_legal and a.lanes == b.lanes == 4 * c.lanes
+    is_legal = DOT_SUMS.get(a.scalar) is DOT_SUMS.get(b.scalar) is c.scalar and c is node.dtype
+    is_legal = is_legal and a.lanes == b.lanes and {s.size_bytes for s in (a, b)} == {c.size_bytes}
     return None if is_legal else f"DOT gives {node.dtype.name} from {_names(node.src)}"
 
 

@@ -503,14 +503,15 @@ class _Function:
         self.values[u] = self._define(self._call(kind, name, a, b, *more))
 
     def _dot(self, u: UOp) -> None:
-        """x86 (AVX512-VNNI, AVX-VNNI): unsigned by signed bytes, given as words of four."""
-        if not self.has_vnni:
+        """x86: unsigned by signed bytes, given as words of four (AVX512-VNNI, AVX-VNNI), or bfloat16 (AVX512-BF16)."""
+        if not (self.has_vnni or u.dtype.is_float):
             self.values[u] = self._dot_in_steps(u)
             return
-        kind = llvm_type(u.dtype)
-        name = f"llvm.x86.avx512.vpdpbusd.{u.dtype.bits * u.dtype.lanes}"
-        words = [self._define(f"bitcast {self._typed(s)} to {kind}") for s in u.src[:2]]
-        operands = ((kind, value) for value in (self.values[u.src[2]], *words))
+        kind, is_float, size = llvm_type(u.dtype), u.dtype.is_float, u.dtype.bits * u.dtype.lanes
+        name = f"llvm.x86.{'avx512bf16.dpbf16ps' if is_float else 'avx512.vpdpbusd'}.{size}"
+        given = f"<{u.src[0].dtype.lanes} x bfloat>" if is_float else kind
+        words = [self._define(f"bitcast {self._typed(s)} to {given}") for s in u.src[:2]]
+        operands = ((kind, self.values[u.src[2]]), *((given, word) for word in words))
         self.values[u] = self._define(self._call(kind, name, *operands))
 
     def _most(self, u: UOp) -> float:

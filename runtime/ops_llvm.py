@@ -144,9 +144,13 @@ def has_vnni(host: Host) -> bool:
 
 
 def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
-    """Operands of dot products: unsigned by signed bytes, in one instruction or in a few."""
-    has_it = has_vnni(host) or host.has("avx512bw" if host.has("avx512f") else "ssse3")
-    return frozenset({(dtypes.uint8, dtypes.int8)}) if has_it else frozenset()
+    """Operands of dot products: unsigned by signed bytes, in one instruction or in a few; with AVX512-BF16 pairs of
+    bfloat16, of which AMD's CPUs do twice as many as of float32 and Intel's half as many."""
+    wide = host.has("avx512f")
+    has_bytes = has_vnni(host) or host.has("avx512bw" if wide else "ssse3")
+    has_pairs = wide and host.has("avx512bf16") and host.has("avx512vl") and host.cpu == "znver4"
+    found = {(dtypes.uint8, dtypes.int8): has_bytes, (dtypes.bfloat16, dtypes.bfloat16): has_pairs}
+    return frozenset(pair for pair, is_there in found.items() if is_there)
 
 
 def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:

@@ -1,6 +1,6 @@
-"""Sums of four int8 products become the dot product instruction of the target.
+"""Sums of four products of bytes, or two of bfloat16, become the dot product instruction of the target.
 
-When: between shuffle_lanes and lower_reduces. Why there: the four copies of an unrolled reduce loop are values of one
+When: between shuffle_lanes and lower_reduces. Why there: the copies of an unrolled reduce loop are values of one
 REDUCE, and what `stage` packed four by four is one load from which shuffle picks; putting the four side by side undoes
 the picking, so that nothing is left of it (`shuffle` in shuffle_lanes.py). Assumes: nothing; other sums stay as they
 are. Guarantees: a REDUCE gets DOT values only for pairs of types in target.dots, of lanes that fill a register or part
@@ -10,23 +10,25 @@ An instruction for unsigned by signed bytes also does other pairs: a + 128 is a 
 sum(a*b) = sum((a + 128)*b) - sum(128*b). The second sum does not change with the rows that share b, so it stands
 outside of their loop. Sums wrap, so every step is exact. Where b is copied, the action `bias` moves that instead.
 Bytes that are added up as they are, as `bias` does, are multiplied by 1 where four neighbours are one load.
+
+Of bfloat16 a pair outside of the sum may be nan, so that nothing is multiplied there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernmill.ir import Ops, Target, UOp, closed_ranges, const, dtypes, rebuilt
+from kernmill.ir import DOT_SUMS, AxisKind, DType, Ops, Target, UOp, closed_ranges, const, dtypes, memory_of, rebuilt
 
+from ..kernel import step_of
 from ..reduce_loops import separate_loops
 from ..shuffle_lanes import side_by_side
 from .lower_reduces import without_mask
 
-__all__ = ["BYTES", "GROUP", "find_dots", "moved"]
+__all__ = ["BYTES", "find_dots", "is_multiplied", "moved", "read_by_dots", "terms_of_a_dot"]
 
 BYTES = (dtypes.int8, dtypes.uint8)
 _HIGHEST = {dtypes.uint8: 128, dtypes.int8: -128}  # the highest bit, as a value
-GROUP = 4  # products that one lane of the result adds up
 
 
 def find_dots(ast: UOp, target: Target) -> UOp:
@@ -39,15 +41,28 @@ def find_dots(ast: UOp, target: Target) -> UOp:
 def _is_sum(node: UOp, target: Target) -> bool:
     lanes = node.dtype.lanes
     fits = 4 <= lanes <= target.vector_bytes // 4 and lanes & (lanes - 1) == 0
-    return node.op is Ops.REDUCE and node.arg[0] is Ops.ADD and node.dtype.scalar is dtypes.int32 and fits
+    is_sum = node.op is Ops.REDUCE and node.arg[0] is Ops.ADD
+    return is_sum and fits and any(node.dtype.scalar is DOT_SUMS[a] for a, _ in target.dots)
+
+
+def is_multiplied(a: DType, b: DType, target: Target) -> bool:
+    """Whether the target has DOT for such values; bytes may have either sign."""
+    kinds = {x if x not in BYTES else dtypes.int8 for x in (a, b)}
+    return any({x if x not in BYTES else dtypes.int8 for x in pair} == kinds for pair in target.dots)
+
+
+def terms_of_a_dot(dtype: DType) -> int:
+    """How many products of such values one lane of the result adds up."""
+    return DOT_SUMS[dtype].size_bytes // dtype.size_bytes
 
 
 def _with_dots(node: UOp, target: Target) -> UOp:
     values, loops = node.src[: node.arg[1]], closed_ranges(node)
     terms: list[UOp] = []
     shifts: list[UOp] = []
-    for first in range(0, len(values), GROUP):
-        found, off = _dot(values[first : first + GROUP], node, target)
+    group = next(terms_of_a_dot(a) for a, total in DOT_SUMS.items() if total is node.dtype.scalar)
+    for first in range(0, len(values), group):
+        found, off = _dot(values[first : first + group], group, node, target)
         terms, shifts = [*terms, *found], [*shifts, *off]
     total = _sum(node, terms, loops)
     return total - _sum(node, shifts, loops) if shifts else total
@@ -57,19 +72,22 @@ def _sum(like: UOp, values: Sequence[UOp], loops: Sequence[UOp]) -> UOp:
     return UOp(Ops.REDUCE, like.dtype, (*values, *loops), (Ops.ADD, len(values)))
 
 
-def _dot(values: Sequence[UOp], node: UOp, target: Target) -> tuple[Sequence[UOp], Sequence[UOp]]:
-    """The four values as one DOT, and the DOT to take off again where an operand was moved by 128; else themselves."""
+def _dot(values: Sequence[UOp], group: int, node: UOp, target: Target) -> tuple[Sequence[UOp], Sequence[UOp]]:
+    """The values as one DOT, and the DOT to take off again where an operand was moved by 128; else themselves."""
     products = [product for value in values if (product := _product(value)) is not None]
-    if len(products) < GROUP or len({tuple(x.dtype.scalar for x in product) for product in products}) > 1:
+    if len(products) < group or len({tuple(x.dtype.scalar for x in product) for product in products}) > 1:
         return values, ()
     a, b = (side_by_side([product[n] for product in products], node.dtype.lanes) for n in (0, 1))
     if products[0][0].is_const and b.op is not Ops.LOAD:
         return values, ()  # bytes alone, and woven: for nothing
+    if a.dtype.is_float and not _is_near(a, b, products, target):
+        return values, ()
     zero, is_signed = const(node.dtype, 0), a.dtype.scalar is dtypes.int8
     for x, y in ((a, b), (b, a)):
         if (x.dtype.scalar, y.dtype.scalar) in target.dots:
             return (UOp(Ops.DOT, node.dtype, (x, y, zero)),), ()
-    if a.dtype.scalar is not b.dtype.scalar or (dtypes.uint8, dtypes.int8) not in target.dots:
+    is_of_one_sign = a.dtype.scalar is b.dtype.scalar and a.dtype.scalar in BYTES
+    if not is_of_one_sign or (dtypes.uint8, dtypes.int8) not in target.dots:
         return values, ()
     other = moved(a)
     by = const(other.dtype, 128 if is_signed else -128)
@@ -84,19 +102,52 @@ def moved(u: UOp) -> UOp:
 
 
 def _product(value: UOp) -> tuple[UOp, UOp] | None:
-    """The bytes that are multiplied, what is the same in all lanes first and as a scalar; a byte alone by 1."""
+    """What is multiplied, the same in all lanes first and as a scalar; a byte alone by 1."""
     value = without_mask(value)
-    if value.op is Ops.CAST and (byte := _byte(value)) is not None:
+    if value.op is Ops.CAST and (byte := _narrow(value)) is not None and byte.dtype.scalar in BYTES:
         return const(dtypes.uint8 if byte.dtype.scalar is dtypes.int8 else dtypes.int8, 1), byte
     if value.op is not Ops.MUL:
         return None
-    a, b = (_byte(s) for s in value.src)
+    a, b = (_narrow(s) for s in value.src)
     if a is None or b is None:
         return None
     return (a, b) if a.dtype.lanes <= b.dtype.lanes else (b, a)
 
 
-def _byte(u: UOp) -> UOp | None:
+def _narrow(u: UOp) -> UOp | None:
     if u.op is Ops.BROADCAST:
-        return _byte(u.src[0])
-    return u.src[0] if u.op is Ops.CAST and u.src[0].dtype.scalar in BYTES else None
+        return _narrow(u.src[0])
+    is_widened = u.op is Ops.CAST and DOT_SUMS.get(u.src[0].dtype.scalar) is u.dtype.scalar
+    return u.src[0] if is_widened else None
+
+
+def _is_near(a: UOp, b: UOp, products: Sequence[tuple[UOp, UOp]], target: Target) -> bool:
+    """Whether pairs are made as fast as they are multiplied: one operand is read so, and the other at most woven in
+    registers, but not from memory, for which the product waits (docs/decisions/0081-pairs-of-bfloat16.md)."""
+    if _is_read(b):
+        return _is_read(a) or products[0][0].dtype.lanes > 1
+    memories = [memory_of(product[1].src[0]) for product in products if product[1].op is Ops.LOAD]
+    return _is_read(a) and not any(
+        m.op is Ops.PARAM and target.is_streamed(m.arg[1] * m.dtype.size_bytes) for m in memories
+    )
+
+
+def _is_read(u: UOp) -> bool:
+    """One load, or a word of neighbours in all lanes."""
+    return u.op is Ops.LOAD or (u.op is Ops.SHUFFLE and u.src[0] is u.src[1] and u.src[0].op is Ops.LOAD)
+
+
+def read_by_dots(order: Sequence[UOp], target: Target) -> set[UOp]:
+    """Memory of the kernel's own that DOT reads as it is: of sums of products that have copies of a loop for the terms
+    of a DOT, which lie side by side in both factors."""
+    found: set[UOp] = set()
+    for node in order:
+        product = _product(node.src[0]) if node.op is Ops.REDUCE and node.arg == (Ops.ADD, 1) else None
+        if product is None or any(u.op is not Ops.LOAD for u in product):
+            continue
+        kinds, places = tuple(u.dtype.scalar for u in product), [u.src[0] for u in product]
+        copied = [r for r in closed_ranges(node) if r.arg[1] == AxisKind.UNROLL]
+        words = [r for r in copied if r.src[0].arg % terms_of_a_dot(kinds[0]) == 0]
+        if kinds in target.dots and any(all(step_of(place.src[1], r) == 1 for place in places) for r in words):
+            found.update(map(memory_of, places))
+    return found

@@ -17,7 +17,6 @@ from ..kernel import iterations, loops_of, names_of, order_of
 
 __all__ = ["Access", "Facts", "Group", "Product", "analyze", "divisors", "even_part", "outgrows_caches"]
 
-_STREAMED = 2  # times L2
 _DEAR = 8  # what is made of more instructions than that counts as so many
 
 
@@ -112,7 +111,7 @@ class Facts:
 
     def is_streamed(self, size_bytes: int) -> bool:
         """Whether no cache holds an operand, so that few rows read it once, in the order in which it lies."""
-        return size_bytes > _STREAMED * self.target.l2_bytes
+        return self.target.is_streamed(size_bytes)
 
     @cached_property
     def main(self) -> Group | None:

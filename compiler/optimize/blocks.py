@@ -13,6 +13,7 @@ from math import gcd
 from kernmill.ir import Ops, UOp, closed_ranges, dtypes
 
 from ..kernel import names_of
+from ..lower.find_dots import is_multiplied
 from .analysis import Access, Facts, analyze, even_part
 from .schedule import Schedule
 from .staging import unpacked
@@ -39,7 +40,8 @@ def is_nested(total: UOp) -> bool:
 def block_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else."""
     nested, short = _sums(facts.ast)
-    if not facts.target.dots or len(facts.stores) != 1 or not nested or len(nested) > len(short) or facts.symbolic:
+    has_dots = is_multiplied(dtypes.uint8, dtypes.int8, facts.target)
+    if not has_dots or len(facts.stores) != 1 or not nested or len(nested) > len(short) or facts.symbolic:
         return None
     lanes = facts.target.vector_bytes // _WORD
     for column in (name for name in facts.sizes if name in facts.outputs and facts.sizes[name] % lanes == 0):

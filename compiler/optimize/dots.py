@@ -1,77 +1,170 @@
-"""The schedule of a sum of products of bytes, for a target with a dot product instruction.
+"""The schedule of a sum of products of narrow values, for a target with a dot product instruction for them.
 
-Four terms of the sum become one instruction (lower/find_dots.py), which asks for them side by side: the reduce loop is
-copied out by four, and innermost where an operand is packed. Nothing here asks what a kernel computes beyond that one
-sum. Figures: docs/decisions/0010-dot-and-tiles.md and 0044-bytes-of-the-other-sign.md. Tests:
-tests/compiler/optimize/test_dots.py.
+Neighbouring terms of the sum, four of bytes or two of bfloat16, become one instruction (lower/find_dots.py), which asks
+for them side by side: the reduce loop is copied out by so many, and innermost where an operand is packed. Nothing here
+asks what a kernel computes beyond that one sum. Figures: docs/decisions/0010-dot-and-tiles.md,
+0044-bytes-of-the-other-sign.md and 0081-pairs-of-bfloat16.md. Tests: tests/compiler/optimize/test_dots.py.
 """
 
 from __future__ import annotations
 
-from kernmill.ir import Target, dtypes
+from kernmill.ir import DOT_SUMS, Target
 
-from ..lower.find_dots import BYTES, GROUP
+from ..lower.find_dots import is_multiplied, terms_of_a_dot
 from .analysis import Facts, Product, divisors, even_part
+from .packing import blocks, in_blocks
 from .schedule import Schedule
 
 __all__ = ["dot_schedule"]
 
 _BLOCK = (4, 6)  # vectors and rows of a register tile; with 16 registers:
 _SMALL_BLOCK = (2, 4)
+_TURNED_ROWS = 4  # of a tile where rows are packed: lanes of the copy
 _LEAST_BLOCKS = 4  # of panels, which threads share
 _PACKED_ROWS = 4  # tiles that read a panel again, from which on packing pays
+_FEW_ROWS = 8  # that read a matrix from memory as it lies; their sums are one tile
+_ALONG = 4  # rows and columns whose terms are lanes, each
+_LONG = 4  # vectors of terms, from which on folding their sums is little beside them
+_TURNED = (1, 2, 4, 8, 16)  # words of a column that turn in registers
+_AHEAD = 4096  # bytes to prefetch ahead
 
 
 def dot_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else."""
     product = facts.product if facts.target.dots else None
-    if product is None or product.dtype is not dtypes.int32:
+    if product is None or not is_multiplied(product.left.dtype, product.right.dtype, facts.target):
         return None
-    inner, operands = product.inner, (product.left, product.right)
-    are_bytes = all(a.is_plain and a.dtype in BYTES and a.node.dtype is a.dtype for a in operands)
-    if not are_bytes or facts.sizes[inner] < 2 * GROUP:
+    operands = (product.left, product.right)
+    is_plain = all(a.is_plain and a.node.dtype is a.dtype for a in operands)
+    is_sum = DOT_SUMS[product.left.dtype] is product.dtype
+    if not is_plain or not is_sum or facts.sizes[product.inner] < 2 * terms_of_a_dot(product.left.dtype):
         return None
+    return _of_floats(facts, product) if product.dtype.is_float else _of_bytes(facts, product)
+
+
+def _of_bytes(facts: Facts, product: Product) -> Schedule | None:
     schedule = Schedule(facts.ast)
     if product.rows:
-        _tiled(schedule, facts, product)
-        return schedule
-    if any(a.step(inner) != 1 for a in operands):
+        tile = _tile(facts, product)
+        _tiled(schedule, facts, product, tile, is_packed=_is_read_again(facts, product, tile))
+    elif product.left.step(product.inner) == product.right.step(product.inner) == 1:
+        _along(schedule, facts, product)
+    else:
         return None
-    schedule.cut("unroll", inner, GROUP)
-    schedule.cut("vectorize", inner, facts.target.vector_bytes // 4)
     return schedule
 
 
-def _tiled(schedule: Schedule, facts: Facts, product: Product) -> None:
+def _of_floats(facts: Facts, product: Product) -> Schedule | None:
+    """The same of pairs of bfloat16; None where conversion to float32 is faster, or terms are no pairs."""
+    schedule, inner, count = Schedule(facts.ast), product.inner, facts.sizes.get(product.rows, 1)
+    if facts.sizes[inner] % terms_of_a_dot(product.left.dtype):
+        return None  # outside of the sum a factor may be nan
+    is_left_along, is_right_along = (a.step(inner) == 1 for a in (product.left, product.right))
+    is_streamed = facts.is_streamed(product.right.memory_bytes)
+    tile = _tile(facts, product) if is_left_along else (_BLOCK[0], _TURNED_ROWS)
+    is_in_order = is_streamed and is_left_along and not is_right_along
+    is_packed = _is_read_again(facts, product, tile) or (is_in_order and count > _FEW_ROWS)
+    if product.rows and (is_packed or (is_left_along and not is_right_along and not is_streamed)):
+        _tiled(schedule, facts, product, tile, is_packed=is_packed)
+    elif is_left_along and is_right_along and not (is_streamed and count <= _ALONG):
+        return _along_in_tiles(schedule, facts, product)
+    else:
+        return None
+    return schedule
+
+
+def _along_in_tiles(schedule: Schedule, facts: Facts, product: Product) -> Schedule | None:
+    """Few rows by a transposed matrix, if their terms fill vectors, and enough of them."""
+    inner, rows, columns = product.inner, product.rows, product.columns or facts.outputs[-1]
+    vector = facts.target.vector_bytes // product.left.size_bytes
+    if facts.sizes[inner] % vector or facts.sizes[inner] < _LONG * vector:
+        return None
+    _along(schedule, facts, product)
+    for name in filter(None, (columns, rows)):
+        schedule.cut("unroll", name, even_part(facts.sizes[name], _ALONG))
+    schedule.order((*(name for name in schedule.loops if name not in (columns, rows)), columns, rows))
+    if facts.is_streamed(product.right.memory_bytes):
+        schedule.tries("prefetch", _AHEAD)
+    return schedule
+
+
+def _along(schedule: Schedule, facts: Facts, product: Product) -> None:
+    """The terms, which are neighbours in both operands, are lanes."""
+    schedule.cut("unroll", product.inner, terms_of_a_dot(product.left.dtype))
+    schedule.cut("vectorize", product.inner, facts.target.vector_bytes // product.dtype.size_bytes)
+
+
+def _tile(facts: Facts, product: Product) -> tuple[int, int]:
+    """Vectors and rows of a register tile, as far as there are."""
+    vectors, most = _BLOCK if facts.target.vector_registers >= 32 else _SMALL_BLOCK
+    return vectors, even_part(facts.sizes.get(product.rows, 1), most)
+
+
+def _is_read_again(facts: Facts, product: Product, tile: tuple[int, int]) -> bool:
+    """Whether enough tiles of rows read a panel."""
+    return facts.sizes.get(product.rows, 1) >= _PACKED_ROWS * tile[1]
+
+
+def _tiled(schedule: Schedule, facts: Facts, product: Product, block: tuple[int, int], *, is_packed: bool) -> None:
     sizes, rows, columns, inner = facts.sizes, product.rows, product.columns, product.inner
-    left, right = product.left, product.right
-    lanes = facts.target.vector_bytes // 4
+    left, right, terms = product.left, product.right, terms_of_a_dot(product.left.dtype)
+    lanes = facts.target.vector_bytes // product.dtype.size_bytes
     while lanes > 4 and lanes >= 2 * sizes[columns]:
         lanes //= 2
-    vectors, most = _BLOCK if facts.target.vector_registers >= 32 else _SMALL_BLOCK
-    vectors = min(vectors, -(-sizes[columns] // lanes))
-    tile = even_part(sizes[rows], most)
-    wide, panel, is_packed = lanes * vectors, columns, sizes[rows] >= _PACKED_ROWS * tile
-    if is_packed and left.dtype is right.dtype:  # moved while copied: in the inner loop it would cost a fifth
-        alone = schedule.add("bias", right.slot, rows)[inner]
-        schedule.cut("unroll", alone, GROUP)
+    vectors, tile = min(block[0], -(-sizes[columns] // lanes)), block[1]
+    wide, panel, side = lanes * vectors, columns, list[str]()
+    panels = -(-sizes[columns] // wide)
+    if is_packed and left.dtype is right.dtype and left.dtype.is_int:
+        alone = schedule.add("bias", right.slot, rows)[inner]  # moved while copied: else it would cost a fifth
+        schedule.cut("unroll", alone, terms)
         schedule.cut("vectorize", alone, lanes)
-    side: list[str] = []
-    if is_packed and sizes[columns] > wide:
+    if is_packed and panels > 1:
         (panel,) = schedule.cut("split", columns, wide)
-        side = schedule.cut("split", columns, _beside(-(-sizes[columns] // wide), sizes[inner] * wide, facts.target))
-    schedule.cut("unroll", inner, GROUP)
+        beside = _beside(panels, sizes[inner] * wide * right.size_bytes, facts.target)
+        side, panels = schedule.cut("split", columns, beside), panels // beside
+    schedule.cut("unroll", inner, terms)
     if is_packed:
-        copies = schedule.add("stage", right.slot, *side, inner, panel, *schedule.copies(inner))
-        is_row = right.step(columns) == 1 and wide & (wide - 1) == 0
-        schedule.cut("vectorize", copies[panel], wide if is_row else lanes)  # whole registers, woven into each other
+        _pack_panel(schedule, product, [*side, inner, panel], sizes[inner], (wide, lanes))
     schedule.cut("vectorize", panel, lanes)
     schedule.cut("unroll", panel, vectors)
     schedule.cut("unroll", rows, tile)
-    if is_packed:
+    if is_packed and left.dtype.is_float and left.step(inner) != 1:
+        _pack_rows(schedule, facts, product, (side, panels))
+    elif is_packed:
         outer = [name for name in schedule.loops if name not in (columns, rows, *side)]
         schedule.order((*outer, columns, rows, *side))
+    if is_packed:
         schedule.tries("prefetchw")
+
+
+def _pack_panel(schedule: Schedule, product: Product, loops: list[str], size: int, width: tuple[int, int]) -> None:
+    """Columns side by side over these loops, of which the last two are terms and columns: whole registers, woven into
+    each other, or turned as words where neighbours are terms. `width`: in columns, and in lanes of a sum."""
+    right, terms, (wide, lanes) = product.right, terms_of_a_dot(product.left.dtype), width
+    inner, panel = loops[-2:]
+    (near,) = schedule.copies(inner)
+    copies = schedule.add("stage", right.slot, *loops, near)
+    is_row = right.step(product.columns) == 1 and wide & (wide - 1) == 0
+    if right.dtype.is_float:
+        schedule.tries("unroll", copies[near], terms)
+        if right.step(inner) == 1:
+            schedule.cut("unroll", copies[inner], max(n for n in _TURNED if size // terms % n == 0))
+    schedule.cut("vectorize", copies[panel], min(wide, lanes * terms) if is_row else lanes)
+
+
+def _pack_rows(schedule: Schedule, facts: Facts, product: Product, walked: tuple[list[str], int]) -> None:
+    """Rows whose terms are no neighbours, tile by tile, for all panels of a block. `walked`: the loop over panels that
+    lie beside each other, and how often it is walked."""
+    rows, columns, inner, left = product.rows, product.columns, product.inner, product.left
+    (side, panels), tiles = walked, -(-facts.sizes[rows] // _TURNED_ROWS)
+    wide, high = blocks(facts.sizes[columns], panels, facts.sizes[rows], left.memory_bytes, facts.target)
+    outer, inside = in_blocks(schedule, facts, {columns: (panels, wide), rows: (tiles, high)})
+    schedule.order((*outer, *inside[columns], *inside[rows], *side))
+    (near,), (own,) = schedule.copies(inner), schedule.copies(rows)
+    copies = schedule.add("stage", left.slot, *inside[rows], inner, own, near)
+    if left.step(rows) == 1:
+        schedule.tries("unroll", copies[near], terms_of_a_dot(left.dtype))
+        schedule.cut("vectorize", copies[own], _TURNED_ROWS)
 
 
 def _beside(count: int, size_bytes: int, target: Target) -> int:

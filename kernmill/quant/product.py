@@ -26,6 +26,7 @@ __all__ = ["ACTIVATIONS", "Rows", "product", "quantized_rows"]
 ACTIVATIONS = 32  # values of x that share a scale
 _LEAST = 1e-30  # blocks of x with no larger value count as zeros: what is divided by it is finite
 _FEW = 2  # rows of x, for which dot products of parts take fewer steps than making codes of them
+_BYTES = (dtypes.uint8, dtypes.int8)  # of a dot product instruction
 _WORD = 4  # bytes that a dot product takes at once
 
 
@@ -77,7 +78,7 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     unsigned, zero = codes.codes, codes.zero
     if unsigned.dtype is dtypes.int8:
         unsigned, zero = unsigned.bitcast(dtypes.uint8) ^ 128, zero + 128
-    is_few = isinstance(count, int) and count <= _FEW and bool(get_device(x.device).target.dots)
+    is_few = isinstance(count, int) and count <= _FEW and _BYTES in get_device(x.device).target.dots
     in_parts = is_few and bool(codes.parts)
     sums = rows.codes.unflatten(-1, (ACTIVATIONS // run, run)).sum(-1, dtype=dtypes.int32)
     last = tuple(range(-len(inner), 0))

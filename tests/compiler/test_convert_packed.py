@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kernmill.compiler import parse_schedule
 from kernmill.ir import DType, Ops, UOp, dtypes
-from tests.compiler.kernels import close, data, inputs, matmul, only, run_ast, run_on
+from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_ast, run_on
 from tests.compiler.passes import after
 
 PACKED = "vectorize i1 16; unroll i0 4; order i1 i0; stage 2 k0 i1.v"
@@ -40,6 +42,18 @@ def test_bytes_of_whole_sums_stay() -> None:
     left, right = data(0, 8, 32, dtype=dtypes.int8), data(1, 32, 48, dtype=dtypes.int8)
     ast = only(matmul(left.cast(dtypes.int32), right.cast(dtypes.int32)))
     assert panels(after("convert_packed", ast, PACKED)) == [dtypes.int8]
+
+
+def test_a_panel_that_dots_read_stays() -> None:
+    """Two terms of a sum have to be one word, in both operands."""
+    pairs = replace(VECTORS, dots=frozenset({(dtypes.bfloat16, dtypes.bfloat16)}))
+    words = "vectorize i1 16; unroll i0 4; unroll k0 2; order i1 i0; stage 2 k0 i1.v k0.u"
+    assert panels(after("convert_packed", product(dtypes.bfloat16), words, pairs)) == [dtypes.bfloat16]
+    assert panels(after("convert_packed", product(dtypes.bfloat16), words)) == [dtypes.float32]
+    assert panels(after("convert_packed", product(dtypes.float16), words, pairs)) == [dtypes.float32]
+    assert panels(after("convert_packed", product(dtypes.bfloat16), PACKED, pairs)) == [dtypes.float32]
+    apart = words.replace("k0 i1.v k0.u", "k0 k0.u i1.v")
+    assert panels(after("convert_packed", product(dtypes.bfloat16), apart, pairs)) == [dtypes.float32]
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.int8])

@@ -35,6 +35,9 @@ def _inputs_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "upload", upload)
 
 
+DOTS = ((dtypes.uint8, dtypes.int8), (dtypes.bfloat16, dtypes.bfloat16))
+
+
 def some_target(rng: random.Random) -> Target:
     """A CPU that could be."""
     vector_bytes = rng.choice([16, 32, 64, 64])
@@ -46,7 +49,7 @@ def some_target(rng: random.Random) -> Target:
         has_gathers=rng.random() < 0.5,
         has_fast_streams=rng.random() < 0.5,
         reads_ahead=rng.random() < 0.5,
-        dots=frozenset({(dtypes.uint8, dtypes.int8)}) if rng.random() < 0.5 else frozenset(),
+        dots=frozenset(pair for pair in DOTS if rng.random() < 0.5),
         units=UNITS if vector_bytes == 64 and rng.random() < 0.3 else (),
         l1_bytes=rng.choice([256, 2 << 10, 32 << 10, 48 << 10]),
         l2_bytes=rng.choice([1 << 10, 8 << 10, 64 << 10, 1 << 20]),

@@ -109,6 +109,7 @@ LEGAL: list[tuple[UOp | list[UOp], Stage]] = [
         UOp(Ops.DOT, d.int32.vec(4), (const(d.uint8.vec(16), 1), const(d.int8.vec(16), 1), const(d.int32.vec(4), 0))),
         Stage.LOWERED,
     ),
+    (UOp(Ops.DOT, F32.vec(4), (*[const(d.bfloat16.vec(8), 1)] * 2, const(F32.vec(4), 0))), Stage.LOWERED),
     (sink(STORE, store(place(LOCAL, const(d.index, 3)), ONE)), Stage.LOWERED),
     (listed(), Stage.LINEAR),
 ]
@@ -221,6 +222,16 @@ ILLEGAL: list[tuple[UOp, Stage, str]] = [
         raw("DOT", d.int32.vec(4), (const(d.int8.vec(4), 1), const(d.int8.vec(4), 1), const(d.int32.vec(4), 0))),
         V,
         "DOT gives int32x4 from int8x4, int8x4, int32x4",
+    ),
+    (
+        raw("DOT", F32.vec(4), (*[const(d.bfloat16.vec(16), 1)] * 2, const(F32.vec(4), 0))),
+        V,
+        "DOT gives float32x4 from bfloat16x16, bfloat16x16, float32x4",
+    ),
+    (
+        raw("DOT", F32.vec(4), (const(d.uint8.vec(16), 1), const(d.int8.vec(16), 1), const(F32.vec(4), 0))),
+        V,
+        "DOT gives float32x4 from uint8x16, int8x16, float32x4",
     ),
     (raw("LANE", d.int8, (WIDE,), 0), V, "LANE gives int8 from float32x4: the scalars differ"),
     (raw("MAX", d.void, (sink(), sink())), T, "an elementwise op has no value of dtype void"),

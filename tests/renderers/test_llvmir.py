@@ -41,6 +41,13 @@ def test_int8_product(golden: Golden) -> None:
     assert render(matmul(left, right), schedule, target) == golden
 
 
+def test_bfloat16_product(golden: Golden) -> None:
+    left, right = (data(slot, 32, 32, dtype=dtypes.bfloat16).cast(dtypes.float32) for slot in (0, 1))
+    target = replace(VECTORS, dots=frozenset({(dtypes.bfloat16, dtypes.bfloat16)}))
+    schedule = "vectorize i1 16; unroll i0 2; unroll k0 2; order i1 i0; stage 2 k0 i1.v k0.u"
+    assert render(matmul(left, right), schedule, target) == golden
+
+
 def test_bytes_of_a_table_in_registers(golden: Golden) -> None:
     places = data(1, 64, dtype=dtypes.uint8).cast(dtypes.int32)
     target = replace(VECTORS, table_bytes=128)
@@ -151,6 +158,16 @@ def test_bytes_that_a_kernel_keeps_are_as_large_as_what_it_stored() -> None:
         uops = [*dict.fromkeys(n for u in (store, dot) for n in u.toposort() if n.op is not Ops.SINK)]
         text = LLVMRenderer(VECTORS, has_vnni=False).render("kernel", uops)
         assert ("pmaddubs" in text) is has_pairs
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_a_dot_takes_pairs_of_bfloat16(lanes: int) -> None:
+    a, b = (const(dtypes.bfloat16.vec(2 * lanes), value) for value in (1, 2))
+    kind = dtypes.float32.vec(lanes)
+    uops = [a, b, c := const(kind, 0), UOp(Ops.DOT, kind, (a, b, c))]
+    text = LLVMRenderer(VECTORS).render("kernel", uops)
+    name = f"call <{lanes} x float> @llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}(<{lanes} x float>"
+    has(text, f"bitcast <{2 * lanes} x i16>", f"to <{2 * lanes} x bfloat>", name)
 
 
 FUNCTIONS = [

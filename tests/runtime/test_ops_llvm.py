@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, Tensor, jit
-from kernmill.ir import OutOfMemoryError
+from kernmill.ir import OutOfMemoryError, dtypes
 from kernmill.runtime import elf, get_device, host, ops_llvm, plan, pool
 
 
@@ -75,3 +75,25 @@ def test_files_that_were_read_take_no_memory_away() -> None:
     if available < free + 2 * slack:
         pytest.skip("no files in memory")
     assert get_device("LLVM").props().free_bytes > available - slack
+
+
+PAIR = (dtypes.bfloat16, dtypes.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "features", "has_pairs"),
+    [
+        ("znver4", ("+avx512f", "+avx512vl", "+avx512bf16"), True),  # Zen 5 has this name, too
+        ("znver4", ("+avx512f", "+avx512vl", "-avx512bf16"), False),
+        ("sapphirerapids", ("+avx512f", "+avx512vl", "+avx512bf16"), False),  # half as many as of float32
+        ("x86-64-v3", ("+avx2", "-avx512f", "-avx512bf16"), False),
+    ],
+)
+def test_pairs_of_bfloat16_where_they_are_faster(cpu: str, features: tuple[str, ...], has_pairs: bool) -> None:
+    machine = host.Host("x86_64", cpu, features, 1 << 15, 1 << 20, 1 << 23)
+    assert (PAIR in ops_llvm.host_target(machine).dots) is has_pairs
+
+
+def test_bytes_do_not_ask_for_pairs() -> None:
+    machine = host.Host("x86_64", "znver4", ("+avx512f", "+avx512vl", "+avx512vnni"), 1 << 15, 1 << 20, 1 << 23)
+    assert ops_llvm.dot_types(machine) == {(dtypes.uint8, dtypes.int8)}

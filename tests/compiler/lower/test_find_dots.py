@@ -151,3 +151,58 @@ def test_the_host_uses_it() -> None:
         pytest.skip("this CPU has no dot products of bytes")
     packed = PACKED.replace("16", str(target.lanes(dtypes.int32)))
     assert count(after("find_dots", product(), packed, target), Ops.DOT) > 0
+
+
+# --- pairs of bfloat16
+BF16 = dtypes.bfloat16
+PAIRS = replace(VECTORS, dots=frozenset({(BF16, BF16)}))
+WORDS = "vectorize i1 16; unroll i1 2; unroll i0 2; unroll k0 2; order i1 i0; stage 2 k0 i1.u i1.v k0.u"
+
+
+def pairs(rows: int = 8, inner: int = 64, columns: int = 64) -> UOp:
+    left, right = data(0, rows, inner, dtype=BF16), data(1, inner, columns, dtype=BF16)
+    return only(matmul(left.cast(dtypes.float32), right.cast(dtypes.float32)))
+
+
+def test_pairs_are_words() -> None:
+    ast = after("find_dots", pairs(), WORDS, PAIRS)
+    dots = [node for node in ast.toposort() if node.op is Ops.DOT]
+    assert len(dots) == 4
+    assert {node.dtype for node in dots} == {dtypes.float32.vec(16)}
+    assert {node.src[1].op for node in dots} == {Ops.LOAD}
+    assert {node.src[0].src[0].dtype for node in dots} == {BF16.vec(2)}
+    assert count(after("find_dots", pairs(), WORDS, VNNI), Ops.DOT) == 0
+    assert count(after("find_dots", product(pair=(U8, I8)), PACKED, PAIRS), Ops.DOT) == 0
+
+
+def test_pairs_are_woven_in_registers_unless_they_come_from_memory() -> None:
+    """What waits for memory was slower with shuffles between loads and products."""
+    schedule = "vectorize i1 16; unroll i0 2; unroll k0 2"
+    assert count(after("find_dots", pairs(), schedule, PAIRS), Ops.DOT) == 2
+    assert count(after("find_dots", pairs(), schedule, replace(PAIRS, l2_bytes=1 << 10)), Ops.DOT) == 0
+
+
+def test_two_woven_operands_are_not_worth_it() -> None:
+    one = data(0, 5, 256, dtype=BF16).cast(dtypes.float32)
+    squares = only(reduce_axes(one * one, Ops.ADD, (1,)))
+    assert count(after("find_dots", squares, "vectorize k0 16; unroll k0 2", PAIRS), Ops.DOT) == 0
+    assert count(after("find_dots", squares, "unroll k0 2; vectorize k0 16", PAIRS), Ops.DOT) == 1
+    sums = only(reduce_axes(one, Ops.ADD, (1,)))
+    assert count(after("find_dots", sums, "unroll k0 2; vectorize k0 16", PAIRS), Ops.DOT) == 0
+
+
+def test_pairs_behind_the_last_term_are_not_multiplied() -> None:
+    """A product of 0 with what lies there may be nan."""
+    assert count(after("find_dots", pairs(inner=63), WORDS, PAIRS), Ops.DOT) == 0
+
+
+def test_the_op_by_itself_adds_pairs() -> None:
+    if (BF16, BF16) not in get_device("LLVM").target.dots:
+        pytest.skip("this CPU has no dot product instruction for bfloat16 that is worth it")
+    ast = pairs(8, 62, 70)
+    arrays = inputs(ast)
+    for schedule in (WORDS, "vectorize i1 8; unroll k0 2", "vectorize i1 4; unroll i0 4; unroll k0 2"):
+        bits = [arrays[0], *((a.view(np.uint32) >> 16).astype(np.uint16) for a in arrays[1:])]
+        wide = [arrays[0], *((b.astype(np.uint32) << 16).view(np.float32) for b in bits[1:])]
+        got = run_on("LLVM", ast, bits, parse_schedule(schedule))
+        np.testing.assert_allclose(got, run_ast(ast, wide), rtol=0, atol=1e-4)

@@ -152,3 +152,80 @@ def test_bytes_that_are_converted_are_not_for_dots(kept: tuple[DType | None, DTy
     ast = merge_loops(converted((32, 16, 100), (I8, I8), kept=kept))
     assert dot_actions(ast, VNNI) is None
     lower(ast, VNNI)
+
+
+# --- pairs of bfloat16
+BF16, F32 = dtypes.bfloat16, dtypes.float32
+PAIRS = replace(VECTORS, dots=frozenset({(BF16, BF16)}))
+
+
+def pairs(
+    rows: int, inner: int, columns: int, turned: tuple[bool, bool] = (False, False), kept: DType | None = None
+) -> UOp:
+    return merge_loops(converted((rows, inner, columns), (BF16, BF16), turned, (kept, None)))
+
+
+def pair_schedule(ast: UOp, target: Target = PAIRS) -> str | None:
+    actions = dot_actions(ast, target)
+    return None if actions is None else show_schedule(actions).replace("\n", "; ")
+
+
+def test_panels_of_pairs_are_woven() -> None:
+    assert pair_schedule(pairs(512, 512, 512)) == (
+        "split i1 64; split i1 2; unroll k0 2; stage 2 i1.ss k0 i1.s k0.u; unroll k0.u' 2; vectorize i1.s' 32; "
+        "vectorize i1.s 16; unroll i1.s 4; unroll i0 6; order i1 i0 i1.ss; prefetchw"
+    )
+
+
+def test_panels_of_a_transposed_matrix_turn_as_words() -> None:
+    found = pair_schedule(pairs(512, 512, 512, (False, True)))
+    assert found is not None
+    assert "stage 2 i1.ss k0 i1.s k0.u; unroll k0' 16; vectorize i1.s' 16" in found
+    assert "unroll k0' 8" in (pair_schedule(pairs(512, 528, 512, (False, True))) or "")
+
+
+def test_rows_whose_terms_lie_apart_are_packed() -> None:
+    """The gradient of a weight."""
+    found = pair_schedule(pairs(512, 512, 512, (True, False)))
+    assert found is not None
+    assert "stage 1 i0.s k0 i0.u k0.u; unroll k0.u'' 2; vectorize i0.u'' 4" in found
+    assert pair_schedule(pairs(8, 512, 512, (True, False))) is None
+
+
+def test_few_rows() -> None:
+    """By a matrix as it lies they are a tile; by a transposed one the terms are lanes, if they fill vectors."""
+    assert pair_schedule(pairs(8, 512, 512)) == "unroll k0 2; vectorize i1 16; unroll i1 4; unroll i0 4"
+    along = "unroll k0 2; vectorize k0 16; unroll i1 4; unroll i0 4; order i1 i0"
+    assert pair_schedule(pairs(8, 512, 512, (False, True))) == along
+    assert pair_schedule(pairs(8, 500, 512, (False, True))) is None
+    assert pair_schedule(pairs(8, 64, 512, (False, True))) is None
+    assert pair_schedule(pairs(1, 512, 512, (False, True))) == along.replace(
+        "unroll i1 4; unroll i0 4; order i1 i0", "unroll i0 4; order i0"
+    )
+
+
+def test_what_few_rows_read_from_memory_stays_as_it_is() -> None:
+    """Such a product waits for the matrix."""
+    assert pair_schedule(pairs(1, 4096, 4096)) is None
+    assert pair_schedule(pairs(8, 4096, 4096)) is None
+    assert pair_schedule(pairs(4, 4096, 4096, (False, True))) is None
+    assert "stage 2" in (pair_schedule(pairs(12, 4096, 4096)) or "")
+    assert "prefetch 4096" in (pair_schedule(pairs(8, 4096, 4096, (False, True))) or "")
+
+
+def test_only_pairs_and_where_the_target_has_them() -> None:
+    assert pair_schedule(pairs(64, 63, 64)) is None
+    assert pair_schedule(pairs(64, 64, 64), VNNI) is None
+    assert pair_schedule(pairs(64, 64, 64, kept=F32)) is None
+    assert pair_schedule(product(64, 64, 64), PAIRS) is None
+
+
+@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("shape", [(512, 512, 512), (96, 130, 70), (40, 66, 33), (16, 512, 1000)])
+def test_pairs_become_dots(shape: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
+    for l2_bytes in (1 << 20, 8 << 10):
+        target = replace(PAIRS, l2_bytes=l2_bytes)
+        ast = pairs(*shape, turned)
+        uops = lower(ast, target, dot_actions(ast, target), is_checked=True)
+        assert any(u.op is Ops.DOT for u in uops)
+        assert not any(u.op is Ops.FMA for u in uops)
