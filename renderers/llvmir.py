@@ -527,16 +527,15 @@ class _Function:
         kind, lanes, bits = llvm_type(u.dtype), u.dtype.lanes, u.dtype.bits * u.dtype.lanes
         pair, level = f"<{2 * lanes} x i16>", {128: 0, 256: 1, 512: 2}[bits]
         if self._most(u.src[0]) <= _HALF_BYTE:
-            bytes_ = [tuple(self._typed(s).rsplit(" ", 1)) for s in u.src[:2]]
-            products = [
-                (self._define(self._call(pair, f"llvm.x86.{_PAIRS_OF_BYTES[level]}", *bytes_)), "splat (i16 1)")
-            ]
+            given = [(llvm_type(s.dtype), self.values[s]) for s in u.src[:2]]
+            twos = self._define(self._call(pair, f"llvm.x86.{_PAIRS_OF_BYTES[level]}", *given))
+            products = [(twos, "splat (i16 1)")]
         else:
             a, b = (self._define(f"bitcast {self._typed(s)} to {pair}") for s in u.src[:2])
-            even = self._define(f"and {pair} {a}, splat (i16 255)"), self._define(f"shl {pair} {b}, splat (i16 8)")
-            even = even[0], self._define(f"ashr {pair} {even[1]}, splat (i16 8)")
-            odd = (self._define(f"{op} {pair} {value}, splat (i16 8)") for op, value in (("lshr", a), ("ashr", b)))
-            products = [even, tuple(odd)]
+            left = self._define(f"shl {pair} {b}, splat (i16 8)")
+            steps = [("and", a, 255), ("ashr", left, 8), ("lshr", a, 8), ("ashr", b, 8)]
+            even, even_b, odd, odd_b = (self._define(f"{op} {pair} {v}, splat (i16 {n})") for op, v, n in steps)
+            products = [(even, even_b), (odd, odd_b)]
         total = self.values[u.src[2]]
         for two in products:
             sums = self._call(kind, f"llvm.x86.{_PAIRS_OF_WORDS[level]}", *((pair, value) for value in two))
