@@ -82,7 +82,7 @@ def float_linear(x: Tensor, weight: Tensor) -> Tensor | None:
     is_asked = is_halves and x.dtype is dtypes.float32 and x.shape[-1] > 0
     unit = (unit_for(x, weight.dtype) or unit_for(x, dtypes.bfloat16)) if is_asked else None
     if unit is None and is_asked and _takes_pairs(x, weight):
-        return x.cast(weight.dtype).float().linear(weight.float())
+        return x.cast(weight.dtype).contiguous().float().linear(weight.float())
     if unit is None or x.shape[-1] % unit.k:
         return None
     rows, scale = x.reshape(-1, x.shape[-1]), None
