@@ -139,9 +139,10 @@ def _neighbours(block: list[UOp]) -> Iterator[tuple[UOp, UOp]]:
     rows: dict[object, list[tuple[int, UOp]]] = {}
     for node in block:
         if node.op is Ops.LOAD and is_in_order(node):
-            terms, offset = linear(node.src[0].src[1])
-            if not any(n.op is Ops.LOAD for atom in terms for n in atom.toposort()):  # one may say where another lies
-                rows.setdefault((node.src[0].src[0], *terms.items()), []).append((offset, node))
+            memory, *where = node.src[0].src  # place and gate
+            terms, offset = linear(where[0])
+            if not any(n.op is Ops.LOAD for s in where for n in s.toposort()):  # one may say where another lies
+                rows.setdefault((memory, *terms.items()), []).append((offset, node))
     for row in rows.values():
         row.sort(key=lambda one: one[0])
         yield from pairwise(node for _, node in row)

@@ -155,7 +155,7 @@ def dot_types(host: Host) -> frozenset[tuple[DType, DType]]:
 
 def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
     """What generated code may use on this CPU, with these products of a matrix unit."""
-    wide, is_amd = host.has("avx512f"), host.has("sse4a")  # which only AMD's CPUs have
+    wide, is_amd = host.has("avx512f"), host.has("sse4a")  # which AMD's CPUs alone have
     vector = 64 if wide else 32 if host.has("avx2") or host.has("avx") else 16
     ops = LLVM_OPS | ({Ops.SCALE} if wide else set())
     ops = ops if host.arch != "x86_64" or host.has("fma") else ops - {Ops.FMA}

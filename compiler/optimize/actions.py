@@ -26,7 +26,8 @@
     prefetchw          lines of results are asked for by the loops of the sums that go there
     prefetch 4096      vectors of buffers that outgrow the caches are asked for so many bytes ahead, as they are read
     prefetch 4096 k1 L2   ... only by the loads inside that loop (one of several passes), into that cache and no nearer
-    inorder            vectors of such buffers are read in the order in which they lie, whatever is made of them first
+    inorder            vectors of such buffers are read in the order in which they lie, whatever is made of them first,
+                       and ask for nothing
 
 Where an amount does not divide the size, the last block is masked. Every action keeps the meaning of the kernel;
 which of them make it fast is the business of heuristic.py or of a search.
@@ -602,7 +603,7 @@ VERBS: Final[dict[str, Verb]] = {
     "stream": Verb(_stream, propose.streams, 4),
     "prefetchw": Verb(_prefetchw, propose.once, 4),
     "prefetch": Verb(_prefetch, propose.prefetches, 4),
-    "inorder": Verb(_inorder, propose.always, 4),
+    "inorder": Verb(_inorder, propose.in_order, 4),
     "grid": Verb(_grid, propose.grids, 5, propose.fit_grid),
     "thread": Verb(_thread, propose.threads, 5, propose.fit_thread),
 }

@@ -85,13 +85,15 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     if rows:
         schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))
         schedule.order((*beside, *rows))
-    if facts.target.reads_ahead and _are_runs(facts, matrices, lanes, [name for name in around if name not in copied]):
+    has_room = not rows or facts.target.vector_registers >= 32  # what is loaded early waits in a register
+    walked = [name for name in around if name not in copied]
+    if facts.target.reads_ahead and has_room and _are_runs(facts, matrices, lanes, walked):
         schedule.add("inorder")  # it leaves alone what is small, as prefetches do
     elif not rows:
         most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices) // vectors
         for name in sorted(beside, key=lambda n: sizes[n])[-1:] if most else ():
-            amount = gcd(sizes[name], most if sizes[name] != most else most // 2)  # for 2 threads
-            schedule.cut("interleave", name, amount)
+            count = sizes[name] // (vectors if name == column else 1)
+            schedule.cut("interleave", name, gcd(count, most if count != most else most // 2))  # for 2 threads
         schedule.add("prefetch", _AHEAD)
 
 

@@ -175,9 +175,9 @@ def prefetches(ast: UOp, target: Target) -> Iterable[Args]:
     return [(str(n), *cache) for n in _AHEAD for cache in ((), ("L2",))]
 
 
-def always(ast: UOp, target: Target) -> Iterable[Args]:
-    """Once, for any kernel."""
-    return [()]
+def in_order(ast: UOp, target: Target) -> Iterable[Args]:
+    """Once, where vectors fill half a line."""
+    return [()] if target.vector_bytes >= 32 else []
 
 
 # --- after an earlier action was changed or dropped -------------------------------------------------------------------

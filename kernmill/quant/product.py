@@ -21,12 +21,11 @@ from ..methods.elementwise import where
 from ..tensor import Tensor
 from .block import BlockType, Codes
 
-__all__ = ["ACTIVATIONS", "Rows", "product", "quantized_rows"]
+__all__ = ["ACTIVATIONS", "Rows", "adds_bytes", "product", "quantized_rows"]
 
 ACTIVATIONS = 32  # values of x that share a scale
 _LEAST = 1e-30  # blocks of x with no larger value count as zeros: what is divided by it is finite
 _FEW = 2  # rows of x, for which dot products of parts take fewer steps than making codes of them
-_BYTES = (dtypes.uint8, dtypes.int8)  # of a dot product instruction
 _WORD = 4  # bytes that a dot product takes at once
 
 
@@ -39,6 +38,11 @@ class Rows:
 
     codes: Tensor
     scale: Tensor
+
+
+def adds_bytes(device: str) -> bool:
+    """Whether the device has dot products of bytes."""
+    return (dtypes.uint8, dtypes.int8) in get_device(device).target.dots
 
 
 def quantized_rows(x: Tensor) -> Rows:
@@ -78,7 +82,7 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     unsigned, zero = codes.codes, codes.zero
     if unsigned.dtype is dtypes.int8:
         unsigned, zero = unsigned.bitcast(dtypes.uint8) ^ 128, zero + 128
-    is_few = isinstance(count, int) and count <= _FEW and _BYTES in get_device(x.device).target.dots
+    is_few = isinstance(count, int) and count <= _FEW and adds_bytes(x.device)
     in_parts = is_few and bool(codes.parts)
     sums = rows.codes.unflatten(-1, (ACTIVATIONS // run, run)).sum(-1, dtype=dtypes.int32)
     last = tuple(range(-len(inner), 0))

@@ -19,7 +19,7 @@ from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from ..variable import Variable
 from .block import BlockType, Codes
-from .product import product
+from .product import adds_bytes, product
 from .registry import BLOCKS, block_type
 from .unit import unit_for, unit_product
 
@@ -251,9 +251,8 @@ def _made_ahead(codes: Codes) -> Codes:
 
 def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
     """The form of interleaved rows on a device, and what makes its parts."""
-    target = get_device(device).target
-    is_fast = setting("QUANT_FORM") == "fast" and bool(target.dots)  # else taking codes apart costs more than gathers
-    is_held = target.table_bytes >= _TABLE
+    is_fast = setting("QUANT_FORM") == "fast" and adds_bytes(device)  # else taking codes apart costs more than gathers
+    is_held = get_device(device).target.table_bytes >= _TABLE
     return (kind.written if is_fast else None) or (kind.held if is_held else None) or kind.laid or (kind, dict)
 
 

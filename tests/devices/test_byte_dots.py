@@ -9,11 +9,13 @@ import pytest
 
 from kernmill import Tensor
 from kernmill.ir import Context, SettingError, dtypes
-from kernmill.quant import QuantizedTensor
+from kernmill.quant import QuantizedTensor, block_type
 from kernmill.runtime import get_device
 
 LEVELS = ["", "avx512", "avx2", "sse"]
 SIZES = [(16, 64, 32), (3, 40, 48), (64, 128, 96), (1, 256, 64), (17, 33, 19)]
+TYPES = ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "TQ2_0"]
+POINTS = ["IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
 Array = np.ndarray[Any, Any]
 
 
@@ -57,7 +59,9 @@ def test_products_with_codes_of_few_bits(mask: int) -> None:
     np.testing.assert_array_equal(got.reshape(-1), 2.0 * want.reshape(-1))
 
 
-@pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4", "TQ2_0"])
+@pytest.mark.parametrize(
+    "name", ["Q8_0", "Q4_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "TQ2_0"]
+)
 @pytest.mark.parametrize("rows", [1, 2, 9, 64])
 def test_quantized_products(name: str, rows: int) -> None:
     """x is whole numbers, which blocks of 8 bits hold as they are."""
@@ -68,3 +72,20 @@ def test_quantized_products(name: str, rows: int) -> None:
     want = x.astype(np.float64) @ weight.dequantize().numpy().astype(np.float64).T
     got = weight.realize().interleaved().linear(Tensor(x)).numpy()
     np.testing.assert_allclose(got, want, rtol=0, atol=2e-5 * float(np.abs(x).max(1).max()) * 512**0.5 * 3)
+
+
+@pytest.mark.parametrize("name", POINTS)
+@pytest.mark.parametrize("form", ["fast", "small"])
+def test_products_with_points(name: str, form: str) -> None:
+    """Types that kernmill only reads: random bytes, with scales that are finite."""
+    pytest.importorskip("gguf")
+    rng = np.random.default_rng(3)
+    blocks = rng.integers(0, 256, (40, 2, block_type(name).size_bytes), np.uint8)
+    blocks[..., :2] = np.float16(0.01).tobytes()[0], np.float16(0.01).tobytes()[1]
+    x = rng.integers(-127, 128, (3, 512)).astype(np.float32)
+    x[:, ::32] = 127.0
+    weight = QuantizedTensor(Tensor(blocks), name, (40, 512))
+    want = x.astype(np.float64) @ weight.dequantize().numpy().astype(np.float64).T
+    with Context(QUANT_FORM=form):
+        got = weight.interleaved().linear(Tensor(x)).numpy()
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * float(np.abs(want).max()))

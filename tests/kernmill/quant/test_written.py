@@ -47,6 +47,16 @@ def test_the_same_values_on_every_device(name: str, with_dots: None) -> None:
     against.same_bits(again.rows(index.to("PYTHON")).numpy(), mine.rows(index).numpy())
 
 
+@pytest.mark.parametrize("name", ["IQ1_M", "IQ2_S", "IQ3_S", "Q5_K"])
+@pytest.mark.parametrize("rows", [5, 16, 33, 47])
+def test_laid_piece_by_piece(name: str, rows: int, with_dots: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of rows at a time, the last one filled up; two at a time, of which the last two pieces share one."""
+    mine = weight(name, rows)
+    for groups in (1, 2):
+        monkeypatch.setattr(tensor, "_PIECE", groups * 16 * 512)
+        against.same_bits(mine.interleaved().dequantize().numpy(), mine.dequantize().numpy())
+
+
 @pytest.mark.parametrize("name", ["IQ1_S", "Q4_K"])
 def test_the_setting(name: str) -> None:
     """Types whose values lie in their codes have no other form."""
