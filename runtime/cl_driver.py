@@ -30,6 +30,7 @@ _TYPES = (("gpu", 4), ("accel", 8), ("cpu", 2))  # CL_DEVICE_TYPE_*, in the orde
 _LAST = ("portable computing language", "rusticl", "clover", "oclgrind")  # platforms that stand behind vendors' own
 _FP_CORRECT_DIVIDE, _FP_FMA = 1 << 7, 1 << 5  # CL_FP_*
 _SELF_TEST_S = 60
+_WITHOUT_AVX512 = ("-znver1", "-znver2", "-znver3")  # the CPU, at the end of PoCL's version
 _started: list[int] = []  # the process in which the binding was opened
 
 
@@ -159,7 +160,7 @@ def facts_of(device: Any) -> ClFacts:
         max_group=int(device.max_work_group_size),
         parameter_bytes=int(_info(device, "max_parameter_size", 1024)),
         units=int(device.max_compute_units),
-        float_lanes=int(_info(device, "native_vector_width_float", 0)),
+        float_lanes=_float_lanes(device),
         step_items=int(
             _info(device, "warp_size_nv", 0)
             or _info(device, "wavefront_width_amd", 0)
@@ -178,6 +179,14 @@ def _info(device: Any, name: str, default: Any) -> Any:
         return getattr(device, name)
     except (open_binding().Error, AttributeError):
         return default
+
+
+def _float_lanes(device: Any) -> int:
+    """As many as the device says, but where PoCL's compiler does not know the CPU: LLVM 14 takes a Zen 4 for a Zen 3,
+    without AVX-512, and a library for AVX-512 is linked nevertheless. Programs with vectors of 64 bytes (eight floats
+    as int64 are one) lost their kernels: INVALID_KERNEL_NAME."""
+    lanes = int(_info(device, "native_vector_width_float", 0))
+    return min(lanes, 4) if str(device.version).endswith(_WITHOUT_AVX512) else lanes
 
 
 def refuse_unusable(device: Any, facts: ClFacts, name: str) -> None:
