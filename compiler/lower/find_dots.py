@@ -47,8 +47,8 @@ def _is_sum(node: UOp, target: Target) -> bool:
 
 def is_multiplied(a: DType, b: DType, target: Target) -> bool:
     """Whether the target has DOT for such values; bytes may have either sign."""
-    kinds = {x if x not in BYTES else dtypes.int8 for x in (a, b)}
-    return any({x if x not in BYTES else dtypes.int8 for x in pair} == kinds for pair in target.dots)
+    given, *pairs = ({dtypes.int8 if x in BYTES else x for x in pair} for pair in ((a, b), *target.dots))
+    return given in pairs
 
 
 def terms_of_a_dot(dtype: DType) -> int:
