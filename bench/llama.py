@@ -35,8 +35,9 @@ __all__ = ["GOALS", "TYPES", "Line", "main", "markdown", "measured", "verdicts"]
 GOALS = {  # at least so many times llama.cpp's rate, at one thread: tokens made, prompt read
     "F16": (1.0, 4.0), "Q8_0": (1.0, 1.5), "Q4_0": (1.2, 1.5), "Q6_K": (1.2, 2.0), "Q4_K_M": (1.6, 2.0),
 }  # fmt: skip
-TYPES = ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL",
-         "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
+TYPES = ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+         "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0",
+         "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
 _NEVER_SLOWER = (1.0, 1.0)  # what holds for every type
 _OUTSIDE_CACHES = 512 << 20  # bytes that the read ceiling reads: weights come from memory, some L3s hold a matrix
 _SHARE = 0.85  # of the read ceiling while tokens are made, at any number of threads
