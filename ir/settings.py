@@ -74,7 +74,7 @@ SETTINGS: dict[str, Setting] = {
         Setting("CHECK", 0, "1: verify every compiler stage, and run every kernel on PYTHON too", "0 or 1", _between(0, 1), is_captured=True),
         Setting("DETERMINISTIC", 0, "1: the same bits for any number of threads (sums are cut by shape, so always true today)", "0 or 1", _between(0, 1)),
         Setting("QUANT_ACT", "int8", "what a product with quantized weights makes of its other operand: blocks of 32 in 8 bits (many rows, through a matrix unit: bfloat16), or nothing", "int8 or float", _one_of("int8", "float"), is_captured=True),
-        Setting("QUANT_FORM", "fast", "how interleaved weights of IQ1, IQ2 and IQ3 lie in memory. fast: their values are written out where the device has dot products of bytes, in 1.2 to 1.6 times the bytes of the file; small: in as many", "fast or small", _one_of("fast", "small"), is_captured=True),
+        Setting("QUANT_FORM", "fast", "how interleaved weights of IQ1, IQ2, IQ3 and TQ1_0 lie in memory. fast: their values are written out where the device has dot products of bytes, in 1.2 to 1.6 times the bytes of the file; small: in as many", "fast or small", _one_of("fast", "small"), is_captured=True),
         Setting("TARGET", "", "force a lower CPU level; gpu and cpu: the shape of kernels on CL and PYTHON; amx: kernels for a matrix unit, which functions stand for; mma: those for NVIDIA's unit, not tried before; small: caches of some KB, so that small tensors meet what is done for large ones", "empty, sse, avx2, avx512, small, amx, gpu, cpu or mma", _one_of("", "sse", "avx2", "avx512", "small", "amx", "gpu", "cpu", "mma"), is_captured=True),
         Setting("SEED", 0, "seed of the random numbers", "0 to 4294967295", _between(0, 2**32 - 1)),
     ]

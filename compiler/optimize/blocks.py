@@ -21,10 +21,10 @@ from .staging import unpacked
 __all__ = ["block_schedule", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
-_DOTS = 16  # of them in one body, or a block's where several sums take the same bytes
+_DOTS = 16  # of them in one body
 _TILE = 8  # rows of a register tile
-_SUMS = 12  # of a tile of many rows, whose registers hold them twice
-_WIDE = 3  # vectors of such a tile, or fewer: rows have more addresses than vectors have
+_HIGH = 4  # rows of a tile of many, each of which has an address
+_WIDE = 3  # vectors of such a tile, or fewer: registers hold its sums twice
 _LEAST_TILES = 4  # that read the codes again, from which on they are unpacked once
 _STREAMS = 4  # that memory is read in: parts of the matrix, far from each other
 _AHEAD = 2048  # bytes
@@ -41,7 +41,7 @@ def block_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else."""
     nested, short = _sums(facts.ast)
     has_dots = is_multiplied(dtypes.uint8, dtypes.int8, facts.target)
-    if not has_dots or len(facts.stores) != 1 or not nested or len(nested) > len(short) or facts.symbolic:
+    if not has_dots or len(facts.stores) != 1 or not nested or len(nested) != len(short) or facts.symbolic:
         return None
     lanes = facts.target.vector_bytes // _WORD
     for column in (name for name in facts.sizes if name in facts.outputs and facts.sizes[name] % lanes == 0):
@@ -75,7 +75,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
     for name in sorted(around, key=lambda n: sum(n in names_of(place.ranges) for place in places)):  # most shared first
-        if body * sizes[name] <= _DOTS or len({*places}) < len(places):
+        if body * sizes[name] <= _DOTS:
             copied[name] = None
             body *= sizes[name]
     for name in copied:
@@ -87,6 +87,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
         schedule.order((*beside, *rows))
     has_room = not rows or facts.target.vector_registers >= 32  # what is loaded early waits in a register
     walked = [name for name in around if name not in copied]
+    _walk_by_turns(schedule, facts, matrices, lanes)
     if facts.target.reads_ahead and has_room and _are_runs(facts, matrices, lanes, walked):
         schedule.add("inorder")  # it leaves alone what is small, as prefetches do
     elif not rows:
@@ -97,10 +98,25 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
         schedule.add("prefetch", _AHEAD)
 
 
+def _walk_by_turns(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) -> None:
+    """Where each block is followed by that of other outputs, it is read so: sums go on in memory, block by block."""
+    words = _words(facts, matrices, lanes)
+    for name in dict.fromkeys(names_of(total.src[1:2])[0] for total in _sums(facts.ast)[0]):
+        block = min(a.step(name) or 0 for a in words)
+        inside = [loop for loop in schedule.loops if all(0 < (a.step(loop) or 0) < block for a in words)]
+        if inside and schedule.tries("accumulate", name, 1):
+            around = [loop for loop in schedule.loops if loop not in (name, *inside)]
+            schedule.order((*around, name, *inside))
+
+
+def _words(facts: Facts, matrices: list[UOp], lanes: str) -> list[Access]:
+    order = {n for m in matrices for n in m.toposort()}
+    return [a for a in facts.loads if a.node in order and not _looks_up(a) and a.step(lanes) == _WORD]
+
+
 def _are_runs(facts: Facts, matrices: list[UOp], lanes: str, walked: list[str]) -> bool:
     """Whether the words of each matrix lie in the order in which these loops walk, not in parts side by side."""
-    order = {n for m in matrices for n in m.toposort()}
-    words = [a for a in facts.loads if a.node in order and not _looks_up(a) and a.step(lanes) == _WORD]
+    words = _words(facts, matrices, lanes)
     return len({(a.memory, *(a.step(name) for name in walked)) for a in words}) == len({a.memory for a in words})
 
 
@@ -117,7 +133,7 @@ def _many_rows(
     panel = facts.iterations([*blocks, *words]) * (facts.target.vector_bytes // _WORD)
     room = facts.target.l2_bytes // 2 // panel
     wide = even_part(sizes[beside[-1]], max(1, min(_WIDE, room)))
-    tile = even_part(sizes[rows[-1]], _SUMS // wide)
+    tile = even_part(sizes[rows[-1]], _HIGH)
     inner = [copy for name in words for copy in schedule.cut("unroll", name, sizes[name])]
     side = schedule.cut("unroll", beside[-1], wide)
     schedule.cut("unroll", rows[-1], tile)

@@ -21,16 +21,12 @@ class Codes:
 
     Shapes: codes [.., values], scale and offset [.., groups]: equal runs of the codes, of 16 at least.
     Dtypes: codes uint8 or int8, scale and offset float32.
-
-    `parts` are bytes that are made in fewer steps than the codes: unit * code is the sum of factor * part.
     """
 
     codes: Tensor
     scale: Tensor
     zero: int = 0
     offset: Tensor | None = None
-    parts: tuple[tuple[int, Tensor], ...] = ()
-    unit: int = 1
 
     def values(self) -> Tensor:
         """The values, float32 [.., values]: one product, rounded, and one sum, rounded."""

@@ -9,8 +9,6 @@ Tests: tests/kernmill/quant/test_k.py.
 
 from __future__ import annotations
 
-from functools import partial
-
 from kernmill.ir import dtypes
 
 from ..methods.elementwise import where
@@ -196,8 +194,15 @@ def _packed_sixes(x: Tensor) -> Tensor:
 
 
 def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict[str, Tensor]:
-    """The codes of a group in a word."""
-    return {"d": d, "dmin": dmin, "scales": scales, "qs": pack(unpack(qs, 2, 32), 2, 4)}
+    """The codes of a group in a word, behind the scales of four."""
+    by_groups = pack(unpack(qs, 2, 32), 2, 4).unflatten(-1, (4, 16))
+    codes = cat([scales.unflatten(-1, (4, 4)), by_groups], axis=-1)
+    return {"d": d, "dmin": dmin, "codes": codes.flatten(-2)}
+
+
+def _read_laid_q2_k(d: Tensor, dmin: Tensor, codes: Tensor) -> Codes:
+    scales, qs = (part.flatten(-2) for part in codes.unflatten(-1, (4, 20)).split([4, 16], axis=-1))
+    return _read_q2_k(scales, qs, d, dmin, run=4)
 
 
 def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
@@ -255,8 +260,7 @@ def _read_laid_q6_k(d: Tensor, scales: Tensor, codes: Tensor) -> Codes:
 
 
 _SMALL = ("scales",)
-_Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "scales": 16, "qs": 64}, partial(_read_q2_k, run=4), None,
-                  (4, 4, 4, 4), _SMALL)  # fmt: skip
+_Q2_K = BlockType("Q2_K", {"d": 2, "dmin": 2, "codes": 80}, _read_laid_q2_k, None, (4, 4, 4, 4))
 _Q3_K = BlockType("Q3_K", {"d": 2, "scales": 12, "codes": 96}, _read_laid_q3_k, None, (4, 2, 2, 4, 4), _SMALL)
 _Q4_K = BlockType("Q4_K", {"d": 2, "dmin": 2, "scales": 12, "qs": 128}, _read_laid_q4_k, None, (4, 2, 32), _SMALL)
 _Q5_K = BlockType("Q5_K", {"d": 2, "dmin": 2, "scales": 12, "codes": 160}, _read_laid_q5_k, None,

@@ -2,17 +2,14 @@
 
 With x = t * a and w = s * (c - z) + o, where t is the scale of 32 values of x and s, z, o belong to a group of w, a
 group adds s * t * (sum(a * c) - z * sum(a)) + o * t * sum(a) to the result. The sums are exact in int32; z * sum(a) and
-t * sum(a) are the same for all rows of w and are made once, with a. Codes that are sums of parts which take fewer steps
-(`Codes.parts`) are summed part by part where rows of x are few and the device has dot products of bytes.
+t * sum(a) are the same for all rows of w and are made once, with a.
 Tests: tests/kernmill/quant/test_product.py.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from math import prod
-from operator import add
 
 from kernmill.ir import dtypes
 from kernmill.runtime import get_device
@@ -25,7 +22,6 @@ __all__ = ["ACTIVATIONS", "Rows", "adds_bytes", "product", "quantized_rows"]
 
 ACTIVATIONS = 32  # values of x that share a scale
 _LEAST = 1e-30  # blocks of x with no larger value count as zeros: what is divided by it is finite
-_FEW = 2  # rows of x, for which dot products of parts take fewer steps than making codes of them
 _WORD = 4  # bytes that a dot product takes at once
 
 
@@ -82,25 +78,14 @@ def product(x: Tensor, codes: Codes, kind: BlockType) -> Tensor:
     unsigned, zero = codes.codes, codes.zero
     if unsigned.dtype is dtypes.int8:
         unsigned, zero = unsigned.bitcast(dtypes.uint8) ^ 128, zero + 128
-    is_few = isinstance(count, int) and count <= _FEW and adds_bytes(x.device)
-    in_parts = is_few and bool(codes.parts)
     sums = rows.codes.unflatten(-1, (ACTIVATIONS // run, run)).sum(-1, dtype=dtypes.int32)
     last = tuple(range(-len(inner), 0))
-
-    def summed(part: Tensor) -> Tensor:
-        terms = part.unflatten(-1, (*outer, *inner)).unsqueeze(0).cast(dtypes.int32)
-        return (terms * of_x(rows.codes, *inner).cast(dtypes.int32)).sum(last, dtype=dtypes.int32)
-
-    own_scale = codes.scale
-    if in_parts:
-        total = reduce(add, [summed(part) * factor for factor, part in codes.parts])
-        zero, own_scale = zero * codes.unit, own_scale * (1 / codes.unit)
-    else:
-        total = summed(unsigned)
+    terms = unsigned.unflatten(-1, (*outer, *inner)).unsqueeze(0).cast(dtypes.int32)
+    total = (terms * of_x(rows.codes, *inner).cast(dtypes.int32)).sum(last, dtype=dtypes.int32)
     if zero:
         total = total + of_x((sums * -zero).contiguous())
     scale = of_x(per_run(rows.scale))
-    result = of_groups(own_scale) * scale * total.float()
+    result = of_groups(codes.scale) * scale * total.float()
     if codes.offset is not None:
         result = result + of_groups(codes.offset) * of_x((per_run(rows.scale) * sums.float()).contiguous())
     return result.sum(tuple(range(-1 - len(outer), 0)))

@@ -19,13 +19,14 @@ from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from ..variable import Variable
 from .block import BlockType, Codes
-from .product import adds_bytes, product
+from .product import ACTIVATIONS, adds_bytes, product
 from .registry import BLOCKS, block_type
 from .unit import unit_for, unit_product
 
 __all__ = ["QuantizedTensor", "interleaved_bytes"]
 
-_INTERLEAVE = 16  # rows that `interleaved` lays side by side: a register of int32 sums
+_SIDE = 16  # rows whose words lie side by side: a register of int32 sums
+_TURNS = 2  # blocks by turns, of so many times as many rows, where what is read between them drives x out of the cache
 _WORD = 4  # bytes that are copied together
 _TABLE = 128  # bytes of a table in registers from which on points are better taken from there than from memory
 _PIECE = 1 << 22  # values that are laid side by side at a time: what is made of them on the way fits into caches
@@ -38,7 +39,8 @@ class QuantizedTensor:
     """Values kept as blocks of few bits. What computes with them asks for `dequantize()`, an expression like any other.
 
     Shapes: `shape` is that of the values. `data` has the same axes, the last one as [blocks, bytes of a block]; where
-    rows are interleaved, [groups of rows, blocks, interleave * bytes of a block], the last group filled up.
+    rows are interleaved, [groups of rows, blocks, interleave * bytes of a block], the last group filled up. Words lie
+    side by side for 16 rows, the blocks of 32 by turns.
     Dtypes: `data` is uint8; the values are float32.
     """
 
@@ -61,7 +63,8 @@ class QuantizedTensor:
         the settings say unless one is given.
 
         Raises:
-            ShapeError: rows that are no whole blocks, or not `interleave` by `interleave`; another number of bytes.
+            ShapeError: rows that are no whole blocks, or not `interleave` by `interleave`; another number of bytes;
+                `interleave` is neither 1 nor a multiple of 16.
             DTypeError: the data is not uint8.
         """
         self.type = block_type(type) if isinstance(type, str) else type
@@ -73,6 +76,8 @@ class QuantizedTensor:
                 f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {interleave} rows "
                 "interleaved: that takes two axes. Give interleave=1."
             )
+        if interleave > 1 and interleave % _SIDE:
+            raise ShapeError(f"QuantizedTensor: {interleave} rows interleaved. Give 1, or a multiple of {_SIDE}.")
         self.form = form or (_laid(self.type, data.device)[0] if interleave > 1 else self.type)
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.form.size_bytes)
         if interleave > 1:
@@ -113,47 +118,51 @@ class QuantizedTensor:
         return cls(kind.encode(blocks), kind, x.shape)
 
     def interleaved(self, arena: WeightArena | None = None) -> Self:
-        """The same values with 16 rows side by side: word n of all of them, then word n + 1. Products read that as fast
-        as memory gives it. Made now, in as much memory again (more where values are written out, see QUANT_FORM), in an
-        arena if one is given (the last rows are filled up to 16); itself where they lie so, and where there is no
-        matrix with values.
+        """The same values with 16 rows side by side: word n of all of them, then word n + 1 (of long blocks, where the
+        device asks for it, by turns with those of 16 more). Products read that as fast as memory gives it. Made now, in
+        as much memory again (more where values are written out, see QUANT_FORM), in an arena if one is given (the last
+        rows are filled up); itself where they lie so, and where there is no matrix with values.
         """
         if self.interleave > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
             return self
         form, arranged = _laid(self.type, self.device)
-        whole, groups = self.shape[0] // _INTERLEAVE, -(-self.shape[0] // _INTERLEAVE)
-        shape = (groups, self.data.shape[1], _INTERLEAVE * form.size_bytes // _WORD, _WORD)
+        together = _rows_together(self.type, self.device)
+        whole, groups = self.shape[0] // together, -(-self.shape[0] // together)
+        shape = (groups, self.data.shape[1], together // _SIDE, _SIDE * form.size_bytes // _WORD, _WORD)
         for looked_up in {self.type, form}:
             _make_tables(looked_up, self.device)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
         lay = partial(_laying, self.type, form, arranged, shape)
-        piece = min(whole, max(1, _PIECE // (_INTERLEAVE * self.shape[1])))
+        piece = min(whole, max(1, _PIECE // (together * self.shape[1])))
         first = Variable("first", 0, whole - piece)
         for at in range(0, whole, max(1, piece)):  # the last two may share groups
             lay(piece)(self.data, laid, first.bind(min(at, whole - piece)) if piece < whole else 0)
         if whole < groups:
             lay(1)(self.data, laid, whole)
-        return type(self)(laid.flatten(-2), self.type, self.shape, interleave=_INTERLEAVE, form=form)
+        return type(self)(laid.flatten(2), self.type, self.shape, interleave=together, form=form)
 
     def _codes(self, index: Tensor | None = None) -> Codes:
-        """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two axes."""
+        """The meaning of all blocks, or of those of some rows; the first axis of interleaved rows is two or three."""
         if self.interleave == 1:
             return self.type.codes(self.data if index is None else self.data[index])
         kind = self.form
         sizes = kind.layout
-        parts = self.data.split([size * self.interleave for size in sizes.values()], axis=-1)
+        blocks = self.data
+        if self.interleave > _SIDE:
+            blocks = blocks.unflatten(-1, (self.interleave // _SIDE, -1)).transpose(1, 2)
+        parts = blocks.split([size * _SIDE for size in sizes.values()], axis=-1)
         rows = [
-            part.unflatten(-1, (size // word, self.interleave, word)).permute(0, 3, 1, 2, 4).flatten(-2)
+            part.unflatten(-1, (size // word, _SIDE, word)).movedim(-2, -4).flatten(-2)
             for part, size, word in zip(parts, sizes.values(), kind.words().values(), strict=True)
         ]
         if index is not None:
-            rows = [part.flatten(0, 1)[: self.shape[0]][index] for part in rows]
+            rows = [part.flatten(0, -3)[: self.shape[0]][index] for part in rows]
         return kind.read(**dict(zip(sizes, rows, strict=True)))
 
     def dequantize(self) -> Tensor:
         """The values, float32 of `shape`."""
         values = self.form.values_of(self._codes())
-        return (values if self.interleave == 1 else values.flatten(0, 1)[: self.shape[0]]).reshape(self.shape)
+        return (values if self.interleave == 1 else values.flatten(0, -3)[: self.shape[0]]).reshape(self.shape)
 
     def linear(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x @ values.T + bias, the sums taken block by block, in float32 (float64 for a float64 x).
@@ -183,7 +192,7 @@ class QuantizedTensor:
             result = self._float_product(x, codes)
         rows = prod(codes.scale.shape[:-2])
         result = result.reshape(*x.shape[:-1], rows)
-        if rows > self.shape[0]:  # a product of all groups of rows, whole: part of one would be read byte by byte
+        if rows > self.shape[0] or self.interleave > _SIDE:  # whole groups of rows, and nothing between their blocks
             result = result.contiguous()[..., : self.shape[0]]
         return result if bias is None else result + bias
 
@@ -235,7 +244,8 @@ def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None
     """What `interleaved` takes for a matrix."""
     kind = BLOCKS.get(type.name)
     each = type.size_bytes if kind is None else _laid(kind, device_name(device))[0].size_bytes
-    return -(-shape[0] // _INTERLEAVE) * _INTERLEAVE * (shape[1] // type.values) * each
+    together = _SIDE if kind is None else _rows_together(kind, device_name(device))
+    return -(-shape[0] // together) * together * (shape[1] // type.values) * each
 
 
 def _least(count: Any) -> int:
@@ -244,9 +254,9 @@ def _least(count: Any) -> int:
 
 def _made_ahead(codes: Codes) -> Codes:
     """Codes of interleaved rows in memory, words of all rows side by side, and their scales."""
-    word = codes.codes.unflatten(-1, (-1, _WORD)).permute(0, 2, 3, 1, 4).contiguous()
-    scale = codes.scale.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
-    return replace(codes, codes=word.permute(0, 3, 1, 2, 4).flatten(-2), scale=scale)
+    word = codes.codes.unflatten(-1, (-1, _WORD)).movedim(-4, -2).contiguous()
+    scale = codes.scale.movedim(-3, -1).contiguous().movedim(-1, -3)
+    return replace(codes, codes=word.movedim(-2, -4).flatten(-2), scale=scale)
 
 
 def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
@@ -254,6 +264,12 @@ def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
     is_fast = setting("QUANT_FORM") == "fast" and adds_bytes(device)  # else taking codes apart costs more than gathers
     is_held = get_device(device).target.table_bytes >= _TABLE
     return (kind.written if is_fast else None) or (kind.held if is_held else None) or kind.laid or (kind, dict)
+
+
+def _rows_together(kind: BlockType, device: str) -> int:
+    """How many rows a group has. Figures: docs/decisions/0084-blocks-by-turns.md."""
+    target = get_device(device).target
+    return _SIDE * (_TURNS if target.reads_ahead and not target.units and kind.values > ACTIVATIONS else 1)
 
 
 @cache
@@ -275,14 +291,15 @@ def _lay(
     kind: BlockType, form: BlockType, arranged: _Arranged, groups: int, data: Tensor, laid: Tensor, first: int
 ) -> None:
     """So many groups of rows from the first on: each part of the blocks by itself, four bytes at a time."""
-    start = first * _INTERLEAVE
-    rows = data[start : start + groups * _INTERLEAVE]
-    rows = rows.pad([(0, groups * _INTERLEAVE - rows.shape[0]), (0, 0), (0, 0)])
-    parts = arranged(**kind.parts(rows.unflatten(0, (-1, _INTERLEAVE))))
+    together = laid.shape[2] * _SIDE
+    start = first * together
+    rows = data[start : start + groups * together]
+    rows = rows.pad([(0, groups * together - rows.shape[0]), (0, 0), (0, 0)])
+    parts = arranged(**kind.parts(rows.unflatten(0, (groups, together // _SIDE, _SIDE))))
     at = 0
     for name, word in form.words().items():
-        words = parts[name].unflatten(-1, (-1, word)).permute(0, 2, 3, 1, 4).flatten(2)
+        words = parts[name].unflatten(-1, (-1, word)).permute(0, 3, 1, 4, 2, 5).flatten(3)
         end = at + words.shape[-1] // _WORD
-        laid[first : first + groups, :, at:end] = words.unflatten(-1, (-1, _WORD))
+        laid[first : first + groups, :, :, at:end] = words.unflatten(-1, (-1, _WORD))
         laid.realize()
         at = end

@@ -11,7 +11,6 @@ from functools import partial
 
 from kernmill.ir import dtypes
 
-from ..methods.elementwise import where
 from ..methods.movement import cat
 from ..tensor import Tensor
 from .bits import half, half_bytes, lookup, pack, unpack
@@ -79,43 +78,18 @@ def _by_runs(bits: int, run: int, d: Tensor, qs: Tensor) -> dict[str, Tensor]:
     return {"d": d, "qs": pack(unpack(qs, bits, run), bits, 4 * bits)}
 
 
-def _tq1_0_by_runs(qs: Tensor, qh: Tensor, d: Tensor) -> dict[str, Tensor]:
-    """In four runs of 16 words: five words each in three words of digits, the last ones of all runs in another."""
-    runs = _tq1_0_codes(qs, qh).unflatten(-1, (4, 16, 4))
-    planes = runs[..., :15, :].unflatten(-2, (3, 5)).movedim(-2, -4).flatten(-4)
-    return {"d": d, "qs": _bytes(planes, 5), "qh": _bytes(runs[..., 15, :].flatten(-2), 4)}
+def _tq1_0_by_twos(qs: Tensor, qh: Tensor, d: Tensor) -> dict[str, Tensor]:
+    """Written out: in two bits a code, as TQ2_0's."""
+    return {"d": d, "qs": pack(_tq1_0_codes(qs, qh), 2, 8)}
 
 
-def _left(x: Tensor, count: int, skip: int) -> Tensor:
-    """What is left of bytes [.., 1, n] behind `skip` digits, behind one more, ..: [.., count, n]."""
-    place, power = Tensor.arange(count).unsqueeze(-1), x
-    for _ in range(skip):
-        power = power * 3
-    left = power
-    for digit in range(1, count):
-        power = power * 3
-        left = where(place.eq(digit), power, left)
-    return left
-
-
-def _read_laid_tq1_0(d: Tensor, qs: Tensor, qh: Tensor) -> Codes:
-    """A digit of x is what 3 * x has beyond the byte, and the rest has the next one: 256 * digit = 3 * x - rest."""
-    runs, last = qs.unflatten(-1, (4, 3, 1, 4)), qh.unsqueeze(-2)
-    now, after = (
-        cat([_left(runs, 5, skip).flatten(-3, -2), _left(last, 4, skip).unsqueeze(-2)], axis=-2).flatten(-3)
-        for skip in (0, 1)
-    )
-    digits = now.gt(85).cast(dtypes.uint8) + now.gt(170).cast(dtypes.uint8)
-    return Codes(digits, half(d), 1, parts=((3, now), (-1, after)), unit=256)
-
-
-_TQ1_0 = BlockType("TQ1_0", {"d": 2, "qs": 48, "qh": 4}, _read_laid_tq1_0, None, (4, 2, 32))
+_TQ1_0 = BlockType("TQ1_0", {"d": 2, "qs": 64}, partial(_read_twos, run=8), None, (8, 4, 8))
 _Q1_0 = BlockType("Q1_0", {"d": 2, "qs": 16}, partial(_read_q1_0, run=4), None, (4, 8, 4))
 _Q2_0 = BlockType("Q2_0", {"d": 2, "qs": 16}, partial(_read_twos, run=8), None, (2, 4, 8))
 _TQ2_0 = BlockType("TQ2_0", {"d": 2, "qs": 64}, partial(_read_twos, run=8), None, (8, 4, 8))
 
 BLOCKS = (
-    BlockType("TQ1_0", {"qs": 48, "qh": 4, "d": 2}, _read_tq1_0, _write_tq1_0, laid=(_TQ1_0, _tq1_0_by_runs)),
+    BlockType("TQ1_0", {"qs": 48, "qh": 4, "d": 2}, _read_tq1_0, _write_tq1_0, written=(_TQ1_0, _tq1_0_by_twos)),
     BlockType("TQ2_0", {"qs": 64, "d": 2}, partial(_read_twos, run=32), _write_tq2_0, (2, 4, 32),
               laid=(_TQ2_0, partial(_by_runs, 2, 32))),
     BlockType("Q1_0", {"d": 2, "qs": 16}, _read_q1_0, laid=(_Q1_0, partial(_by_runs, 1, 1))),

@@ -77,6 +77,25 @@ def check(mine: QuantizedTensor, rows: int) -> None:
         np.testing.assert_allclose(plain, want, rtol=1e-4, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.fixture(params=[16, 32])
+def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Rows of a group: their words side by side, or the blocks of 16 by turns with those of 16 more."""
+    monkeypatch.setattr(tensor, "_rows_together", lambda kind, device: request.param)
+    return int(request.param)
+
+
+@pytest.mark.parametrize("form", ["fast", "small"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q2_K", "Q6_K", "TQ1_0", "IQ2_S"])
+def test_groups_of_any_size_give_the_same_products(name: str, form: str, together: int, device: str) -> None:
+    """One row, a tile, several tiles; the last group is filled up."""
+    if device != "LLVM":
+        pytest.skip("what lies where is the same on all devices")
+    mine = weight(name, 2, ROWS - 1)
+    with Context(QUANT_FORM=form):
+        for rows in (1, 5, 25):
+            check(mine, rows)
+
+
 @pytest.mark.parametrize("count", [1, 3, 17])
 @pytest.mark.parametrize("name", ["IQ2_XXS", "IQ3_XXS", "IQ2_S"])
 def test_few_rows_of_points(name: str, count: int, device: str) -> None:
@@ -134,25 +153,27 @@ def test_products_of_all_forms(name: str, form: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("name", TYPES + READ_ONLY)
-def test_interleaved_rows_are_the_same_values(name: str) -> None:
+def test_interleaved_rows_are_the_same_values(name: str, together: int) -> None:
     mine = weight(name)
     other = mine.interleaved()
-    assert (other.interleave, other.data.shape) == (16, (2, mine.data.shape[1], 16 * other.form.size_bytes))
+    groups = mine.shape[0] // together
+    assert other.interleave == together
+    assert other.data.shape == (groups, mine.data.shape[1], together * other.form.size_bytes)
     assert (other.nbytes, other.shape, other.interleaved()) == (other.data.numel(), mine.shape, other)
     np.testing.assert_array_equal(other.dequantize().numpy(), mine.dequantize().numpy())
     index = Tensor([[5, 31], [0, 16]])
     np.testing.assert_array_equal(other.rows(index).numpy(), mine.rows(index).numpy())
-    again = QuantizedTensor(other.data, name, other.shape, interleave=16)
+    again = QuantizedTensor(other.data, name, other.shape, interleave=together)
     np.testing.assert_array_equal(again.dequantize().numpy(), mine.dequantize().numpy())
 
 
 @pytest.mark.parametrize("count", [1, 19])
 @pytest.mark.parametrize("name", ["Q8_0", "Q4_K", "Q6_K"])
-def test_rows_that_are_no_multiple_of_16_are_filled_up(name: str, count: int, device: str) -> None:
+def test_rows_that_are_no_whole_group_are_filled_up(name: str, count: int, together: int, device: str) -> None:
     """What fills the last rows up is seen nowhere: not in values, nor in products, nor behind a negative index."""
     mine = weight(name, 256 // block_type(name).values, count)
     other = mine.interleaved()
-    assert (other.interleave, other.shape, other.interleaved()) == (16, (count, 256), other)
+    assert (other.interleave, other.shape, other.interleaved()) == (together, (count, 256), other)
     np.testing.assert_array_equal(other.dequantize().numpy(), mine.dequantize().numpy())
     index = Tensor([count - 1, 0, -1, -count])
     np.testing.assert_array_equal(other.rows(index).numpy(), mine.rows(index).numpy())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from kernmill import Tensor
 from kernmill.quant.ternary import BLOCKS
 
 from . import against
@@ -26,12 +24,3 @@ def test_write(name: str) -> None:
     against.check_write_as_the_package(name, against.weights(name))
     x = against.normal(name).round().clip(-1, 1)
     assert against.relative_error(name, x) == 0
-
-
-def test_parts_of_codes() -> None:
-    """Any bytes, not only those that are written: a digit is what three times a part has beyond the byte."""
-    (kind,) = (block.laid[0] for block in BLOCKS if block.name == "TQ1_0" and block.laid)
-    data = np.random.default_rng(1).integers(0, 256, (40, kind.size_bytes), np.uint8)
-    found = kind.codes(Tensor(data))
-    total = sum(factor * part.numpy().astype(int) for factor, part in found.parts)
-    np.testing.assert_array_equal(total, found.unit * found.codes.numpy().astype(int))
