@@ -42,6 +42,12 @@ try:
     from .variable import Variable
 
     _grow_old()
+except KeyboardInterrupt:
+    import sys as _sys
+
+    if _sys.orig_argv[1:3] == ["-m", "kernmill"] or _os.path.basename(_sys.argv[0]) == "kernmill":  # see __main__.py
+        raise SystemExit(130) from None
+    raise
 finally:
     if _was_enabled:
         _gc.enable()
