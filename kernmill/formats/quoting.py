@@ -15,8 +15,8 @@ _SHORT.fillvalue = ".."
 def quoted(value: object) -> str:
     """A value as Python writes it, with escapes for what is not printable. Only what is shown of it is looked at.
 
-    >>> quoted("a" + chr(27) + "[2J"), quoted(range(9)), len(quoted("a" * 10**6))
-    ("'a\\\\x1b[2J'", 'range(0, 9)', 90)
+    >>> print(quoted("a" + chr(27) + "[2J"))
+    'a\\x1b[2J'
     """
     text = _SHORT.repr(value)  # a list of long texts is longer than one
     return text if len(text) <= LONGEST else text[: LONGEST - 2] + ".."

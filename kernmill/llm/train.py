@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -62,8 +61,8 @@ class Learner:
     """
 
     def __init__(self, metadata: Mapping[str, Any], vocabulary: int, length: int, seed: int = 1) -> None:
-        if not isinstance(seed, Integral) or seed < 0:
-            raise SettingError(f"Learner: seed={seed!r} is no whole number from 0 on. Give another one.")
+        if seed < 0:
+            raise SettingError(f"Learner: seed={seed} is no whole number from 0 on. Give another one.")
         self.metadata, self.length = dict(metadata), length
         config, chance = config_of(metadata), np.random.default_rng(seed)
         self.weights: dict[str, Tensor] = {}
