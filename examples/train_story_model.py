@@ -17,6 +17,7 @@ import numpy as np
 
 from kernmill import Context, KernmillError
 from kernmill.llm import Learner, Model, Sampler, Vocabulary, llama_metadata, stories
+from kernmill.quantize import mix_named
 from kernmill.quantize import run as quantize
 
 CONTEXT = 128  # tokens: what is longer is cut
@@ -32,6 +33,29 @@ def perplexity(model: Model, texts: list[list[int]]) -> float:
         chances = logits[np.arange(len(logits)), ids[1:]] - np.log(np.exp(logits).sum(1))
         losses += (-chances).tolist()
     return float(np.exp(np.mean(losses)))
+
+
+def quantized_path(given: argparse.Namespace) -> Path:
+    """Where the second file goes: beside the first."""
+    return Path(given.out.with_name(f"{given.out.stem}-{given.mix.lower()}.gguf"))
+
+
+def check(parser: argparse.ArgumentParser, given: argparse.Namespace) -> None:
+    """What is wrong with the arguments is said before the training, whose result would be lost."""
+    if min(given.width // 8, given.layers, given.steps, given.batch) < 1 or given.width % 8:
+        parser.error("--width is a multiple of 8; --layers, --steps and --batch are 1 or more")
+    if given.seed < 0:
+        parser.error("--seed is 0 or more")
+    if given.stories <= HELD_OUT:
+        parser.error(f"--stories is more than the {HELD_OUT} that are held out")
+    if not given.out.parent.is_dir():
+        parser.error(f"--out: there is no folder {given.out.parent}")
+    try:
+        mix_named(given.mix)
+    except KernmillError as error:
+        parser.error(f"--mix: {error}")
+    if given.out.is_dir() or quantized_path(given).is_dir():
+        parser.error(f"--out: {given.out}, or the second file beside it, is a folder; give the path of a file")
 
 
 def run(given: argparse.Namespace) -> None:
@@ -53,7 +77,7 @@ def run(given: argparse.Namespace) -> None:
     learner.fit(learned, given.steps, batch=given.batch, seed=given.seed)
 
     learner.save(given.out)
-    small = given.out.with_name(f"{given.out.stem}-{given.mix.lower()}.gguf")
+    small = quantized_path(given)
     quantize(given.out, small, given.mix, report=lambda line: None)
     for path in (given.out, small):
         model = Model.from_gguf(path, capacity=CONTEXT, block=CONTEXT)
@@ -77,12 +101,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default=None, help="such as LLVM; default: the setting DEVICE")
     given = parser.parse_args()
-    if min(given.width // 8, given.layers, given.steps, given.batch) < 1 or given.width % 8:
-        parser.error("--width is a multiple of 8; --layers, --steps and --batch are 1 or more")
-    if given.stories <= HELD_OUT:
-        parser.error(f"--stories is more than the {HELD_OUT} that are held out")
-    if not given.out.parent.is_dir():  # before the training, whose result would be lost
-        parser.error(f"--out: there is no folder {given.out.parent}")
+    check(parser, given)
     try:
         with Context(**({"DEVICE": given.device} if given.device else {})):
             run(given)

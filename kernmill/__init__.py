@@ -2,7 +2,6 @@
 
 import gc as _gc
 import os as _os
-from typing import TYPE_CHECKING
 
 _here = _os.path.dirname(_os.path.realpath(__file__))
 _is_checkout = not _os.path.isdir(_os.path.join(_here, "ir"))
@@ -12,6 +11,8 @@ if _is_checkout:  # the sub-packages stand beside it, in a wheel inside
 _was_enabled = _gc.isenabled()
 _gc.disable()  # what is imported stays: looking through it for garbage takes a fifth of the time
 try:
+    from typing import TYPE_CHECKING
+
     from kernmill.ir import CompileError as CompileError
     from kernmill.ir import (
         Context,
@@ -42,6 +43,12 @@ try:
     from .variable import Variable
 
     _grow_old()
+except KeyboardInterrupt:
+    import sys as _sys
+
+    if _sys.orig_argv[1:3] == ["-m", "kernmill"] or _os.path.basename(_sys.argv[0]) == "kernmill":  # see __main__.py
+        raise SystemExit(130) from None
+    raise
 finally:
     if _was_enabled:
         _gc.enable()

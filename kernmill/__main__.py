@@ -4,7 +4,10 @@ import gc
 import signal
 import sys
 
-from .commands import cli
+try:
+    from .commands import cli
+except KeyboardInterrupt:  # before there is anything that could say it in a sentence
+    raise SystemExit(130) from None
 
 __all__ = ["main"]
 

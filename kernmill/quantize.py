@@ -16,12 +16,13 @@ from kernmill.ir import FormatError, dtypes
 
 from .formats import gguf, gguf_write
 from .formats.gguf_types import TensorType, ValueType
+from .formats.quoting import quoted
 from .lazy import no_grad
 from .quant import BLOCKS
 from .quant.mixes import Mix, mix_named
 from .tensor_bytes import bytes_of, tensor_over
 
-__all__ = ["run"]
+__all__ = ["mix_named", "run"]
 
 PIECE = 1 << 22  # values that are converted at a time: a multiple of every block, so that one kernel serves all pieces
 _OF_PARTS = re.compile(r"split\.|general\.(file_type|quantization_version|alignment)$")
@@ -110,12 +111,12 @@ def _kind(file: gguf.File, entry: gguf.Entry, recipe: Mix, requantize: bool) -> 
     if entry.type.dtype is None:
         if not requantize:
             raise FormatError(
-                f"{file.where}: tensor {entry.name!r} is {entry.type.name} already; quantized twice it loses more than "
-                "once. Start from an F16, BF16 or F32 file, or ask for it with --requantize."
+                f"{file.where}: tensor {quoted(entry.name)} is {entry.type.name} already; quantized twice it loses "
+                "more than once. Start from an F16, BF16 or F32 file, or ask for it with --requantize."
             )
         if entry.type.name not in BLOCKS:
-            raise FormatError(f"{file.where}: tensor {entry.name!r} is {entry.type.name}, which is not for files. "
-                              "Convert the model again.")  # fmt: skip
+            raise FormatError(f"{file.where}: tensor {quoted(entry.name)} is {entry.type.name}, which is not for "
+                              "files. Convert the model again.")  # fmt: skip
     return kind
 
 
@@ -124,7 +125,8 @@ def _converted(file: gguf.File, name: str, kind: TensorType, number: int, report
     """The bytes of a tensor in its new type."""
     entry, values = file.entries[name], file.values(name)
     shape = " x ".join(str(size) for size in entry.shape)
-    shown = name if name.isprintable() and name.isascii() else ascii(name)  # a file from elsewhere talks to a terminal
+    is_plain = name.isprintable() and name.isascii()
+    shown = name if is_plain else quoted(name).encode("ascii", "backslashreplace").decode()  # for any terminal
     count = f"[{number:4}/{len(file.entries):4}] {shown:36} {shape:>16}"
     if kind is entry.type:
         report(f"{count}  {kind.name}")
@@ -138,7 +140,7 @@ def _converted(file: gguf.File, name: str, kind: TensorType, number: int, report
             piece = memoryview(bytes(piece) + bytes(step - len(piece)))
         made = _encoded(piece, entry.type, kind)
         if made is None:
-            raise FormatError(f"{file.where}: tensor {name!r} holds values that are inf or nan, or too large for "
+            raise FormatError(f"{file.where}: tensor {quoted(name)} holds values that are inf or nan, or too large for "
                               f"{kind.name}. Choose another mix, or convert the model again.")  # fmt: skip
         yield made[:left]
         left -= len(made[:left])

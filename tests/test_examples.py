@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -61,6 +63,21 @@ def test_a_story_model(tmp_path: Path) -> None:
     assert abs(small / plain - 1) < 0.02
     assert (tmp_path / "a.gguf").stat().st_size > 2 * (tmp_path / "a-q8_0.gguf").stat().st_size
     assert "\nOnce upon a time" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--seed", "-1"), "error: --seed is 0 or more"),
+        (("--mix", "Q9"), "error: --mix: quantize: 'Q9' is no mix that kernmill makes. It makes F16"),
+        (("--out", "."), "error: --out: ., or the second file beside it, is a folder; give the path of"),
+    ],
+)
+def test_a_story_model_says_mistakes_before_it_learns(arguments: tuple[str, ...], message: str) -> None:
+    done = run("examples/train_story_model.py", *TINY, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not done.stdout
 
 
 def test_a_story_model_without_a_place(tmp_path: Path) -> None:

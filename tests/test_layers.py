@@ -29,6 +29,7 @@ USES: dict[str, tuple[str, ...]] = {  # inside kernmill/, from the bottom up; wh
     "tensor": ("autograd", "lazy", "methods", "size", "variable"),
     "captures": ("lazy", "methods", "size", "tensor", "variable"),
 }
+FOR_ARCHITECTURES = ("kernmill", "kernmill.quant", "kernmill.formats.quoting")  # the last words their sentences
 OUTSIDE = ("tests", "tools", "bench")  # anything, but through the faces
 FACES = ("kernmill", "kernmill.llm", "kernmill.quantize")  # what the how-to pages tell users to import
 BY_ACCIDENT = ("tests", "docs", "examples", "tools", "kernmill")  # below kernmill in a checkout only
@@ -128,7 +129,7 @@ def arrows(found: Import, file: str) -> Iterator[str]:
     from_below = file.count("/") > 1 and found.module == "kernmill"  # kernmill/llm/x.py uses kernmill as a user does
     if here in found.folders() and not found.is_relative and not from_below:
         yield "inside a folder imports are relative"
-    is_public = found.module in ("kernmill", "kernmill.quant") or found.module.startswith("kernmill.llm.arch")
+    is_public = found.module in FOR_ARCHITECTURES or found.module.startswith("kernmill.llm.arch")
     if file.startswith("kernmill/llm/arch/") and not is_public:
         yield "kernmill/llm/arch/ may import kernmill only: an architecture is written with what every user has"
 

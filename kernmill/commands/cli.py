@@ -24,9 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # `kernmill run .. >&-`: closed, which is as good as empty
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
-    given = _given(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = _run(given)
+        status = _run(_given(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return status
     except KernmillError as error:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import shutil
 from collections.abc import Generator
 from typing import BinaryIO
 
 from kernmill.ir import FormatError
 
-__all__ = ["mapped", "release", "replacing"]
+__all__ = ["Output", "mapped", "release", "replacing"]
 
 
 def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
@@ -20,16 +21,19 @@ def mapped(path: str | os.PathLike[str], kind: str) -> memoryview:
     open.
 
     Raises:
-        FormatError: the file is not there, or cannot be read.
+        FormatError: the file is not there, or cannot be read, or is a pipe or a device.
     """
     where = os.fspath(path)
+    if os.path.exists(where) and not os.path.isfile(where) and not os.path.isdir(where):  # a pipe would seem empty
+        raise FormatError(f"{where}: cannot be mapped: it is a pipe or a device. Write what comes from it to a file, "
+                          f"and give the path of that {kind} file.")  # fmt: skip
     try:
         with open(where, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
     except OSError as error:
         raise FormatError(f"{where}: cannot be read: {error.strerror}. Give the path of a {kind} file.") from None
-    except ValueError as error:  # a device, a pipe; a name with a zero byte
+    except ValueError as error:  # a name with a zero byte
         raise FormatError(f"{where}: cannot be mapped: {error}. Give the path of a {kind} file.") from None
 
 
@@ -44,29 +48,55 @@ def release(data: memoryview, start: int, stop: int) -> None:
         file.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
+class Output:
+    """A new file that says what is wrong with it. What fails beside it, such as printing, is no fault of the file."""
+
+    def __init__(self, file: BinaryIO, where: str) -> None:
+        self._file, self._where = file, where
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Bytes at its end."""
+        with _written(self._where):
+            self._file.write(data)
+
+
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str]) -> Generator[BinaryIO]:
-    """A new file under another name. When the block ends it takes the place of the old one; when it fails, it is gone.
+def _written(where: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FormatError(f"{where}: cannot be written: {error.strerror}. Choose another place.") from None
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Generator[Output]:
+    """A new file under another name. When the block ends it takes the place of the old one, or of what a link leads to,
+    with the mode of that; when it fails, it is gone.
 
     Raises:
         FormatError: the folder is not there or cannot be written, the disk is full, or a folder or device has the name.
     """
     where = os.fspath(path)
-    if os.path.exists(where) and not os.path.isfile(where):  # /dev/null would be gone
+    is_old = os.path.exists(where)
+    if is_old and not os.path.isfile(where):  # /dev/null would be gone
         raise FormatError(f"{where}: cannot be written: it is no regular file. Choose another place.")
-    temporary = f"{where}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    place = os.path.realpath(where)
+    temporary = f"{place}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
+    with _written(where):
+        file = open(temporary, "xb")  # noqa: SIM115
     try:
-        try:
-            with open(temporary, "xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, where)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-    except BrokenPipeError:
-        raise  # not of this file: someone has stopped to read what the block prints
-    except OSError as error:
-        raise FormatError(f"{where}: cannot be written: {error.strerror}. Choose another place.") from None
+        with _written(where):
+            if is_old:
+                shutil.copymode(place, temporary)
+        yield Output(file, where)
+        with _written(where):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+            os.replace(temporary, place)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()  # what is left of it does not fit the disk either
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

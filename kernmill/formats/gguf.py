@@ -21,6 +21,7 @@ import math
 import os
 import re
 import struct
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ from kernmill.ir import FormatError
 
 from .disk import mapped, release
 from .gguf_types import RETIRED, TYPES, TensorType, ValueType
+from .quoting import quoted
 
 __all__ = [
     "DEFAULT_ALIGNMENT",
@@ -60,6 +62,7 @@ _OTHERS = {  # first bytes of what is taken for a GGUF file
 }
 _SAFETENSORS = re.compile(rb".{8}\{", re.DOTALL)
 _SPLIT = re.compile(r"-00001-of-(\d{5})\.gguf")
+_OF_PART = re.compile(r"split\.|general\.alignment$")  # metadata in which the parts of a file may differ
 _WINDOW_BYTES = 1 << 16  # that are looked through together for the places of texts
 _FEW = 1 << 10  # texts that are gone over one by one where no more are found together
 
@@ -117,7 +120,8 @@ class _Spot:
 
 
 class Metadata(Mapping[str, Any]):
-    """The metadata of a file: bools, ints, floats, texts, and tuples of them. A value is decoded when it is asked for.
+    """The metadata of a file: bools, ints, floats, texts, and tuples of them; an `array.array` of numbers of one or two
+    bytes, which would take up to 40 times as much in a tuple. A value is decoded when it is asked for.
 
     Raises:
         FormatError: on access: a text that is not UTF-8, a bool that is neither 0 nor 1.
@@ -167,14 +171,16 @@ class Metadata(Mapping[str, Any]):
         if key not in self._spots:
             if default is not None:
                 return default
-            raise FormatError(f"{self._where}: metadata {key!r} is missing. The file does not describe the model; "
-                              "convert it again.")  # fmt: skip
+            raise FormatError(f"{self._where}: metadata {quoted(key)} is missing. The file does not describe the "
+                              "model; convert it again.")  # fmt: skip
         value: Any = self[key]
         if kind is float and type(value) is int:
             value = float(value)
+        if kind is tuple and isinstance(value, array):
+            value = tuple(value)
         if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
-            raise FormatError(f"{self._where}: metadata {key!r} is {_shown(value)}, where {_name(kind)} belongs. "
-                              "Convert the file again.")  # fmt: skip
+            raise FormatError(f"{self._where}: metadata {quoted(key)} is the {type(value).__name__} {quoted(value)}, "
+                              f"where {_name(kind)} belongs. Convert the file again.")  # fmt: skip
         return value
 
     def joined(self, key: str) -> bytes | None:
@@ -201,7 +207,9 @@ class Metadata(Mapping[str, Any]):
             texts = self._texts(key, spot)
             return texts[0] if spot.count is None else tuple(texts)
         if spot.type is ValueType.BOOL and set(self._data[spot.start : spot.stop]) - {0, 1}:
-            raise _fault(self._where, spot.start, f"metadata {key!r}", "a bool is neither 0 nor 1")
+            raise _fault(self._where, spot.start, f"metadata {quoted(key)}", "a bool is neither 0 nor 1")
+        if spot.count is not None and spot.type.code in "BbHh":
+            return array(spot.type.code, bytes(self._data[spot.start : spot.stop]))
         count = 1 if spot.count is None else spot.count
         values = struct.unpack_from(f"<{count}{spot.type.code}", self._data, spot.start)
         return values[0] if spot.count is None else values
@@ -220,7 +228,7 @@ class Metadata(Mapping[str, Any]):
                 except UnicodeDecodeError:
                     element = "" if spot.count is None else f"[{len(texts)}]"
                     raise _fault(
-                        self._where, spot.start + begin, f"metadata {key!r}{element}", "is not UTF-8"
+                        self._where, spot.start + begin, f"metadata {quoted(key)}{element}", "is not UTF-8"
                     ) from None
         return texts
 
@@ -309,11 +317,6 @@ def _together(raw: memoryview, places: Sequence[int]) -> bytes | None:
     return kept
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"the {type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
-
-
 def _name(kind: type) -> str:
     return f"{'an' if kind is int else 'a'} {kind.__name__}"
 
@@ -337,6 +340,9 @@ def read(path: str | os.PathLike[str]) -> File:
     where = os.fspath(path)
     first = parse(mapped(where, "GGUF"), where)
     count = first.metadata.read("split.count", int, 1)
+    if count < 0:
+        raise FormatError(f"{where}: metadata 'split.count' is {count}, where a number of parts belongs. "
+                          "Convert the file again.")  # fmt: skip
     return first if count <= 1 else _joined(first, count)
 
 
@@ -360,13 +366,13 @@ def parse(data: memoryview, where: str = "GGUF") -> File:
     for number in range(tensors):
         entry = _tensor(cursor, number, place)
         if entry.name in entries:
-            raise cursor.fault("name of a tensor", f"{entry.name!r} is there twice")
+            raise cursor.fault("name of a tensor", f"{quoted(entry.name)} is there twice")
         entries[entry.name] = entry
         place = _padded(entry.stop, alignment)
     begin = _padded(cursor.at, alignment)
     for entry in entries.values():
         if entry.start < entry.stop and begin + entry.stop > len(data):
-            raise _fault(where, begin + entry.start, f"tensor {entry.name!r}",
+            raise _fault(where, begin + entry.start, f"tensor {quoted(entry.name)}",
                          f"it ends at byte {begin + entry.stop} of a file of {len(data)}")  # fmt: skip
     placed = {n: replace(e, start=begin + e.start, stop=begin + e.stop) for n, e in entries.items()}
     return File(placed, metadata, version, alignment, where, (where,), (data,))
@@ -475,8 +481,8 @@ def _add_value(cursor: _Cursor, number: int, spots: dict[str, _Spot]) -> None:
     key = cursor.text(f"key of metadata value {number}")
     cursor.last = begin
     if not key or key in spots:
-        raise cursor.fault(f"key of metadata value {number}", f"{key!r} is there twice" if key else "it is empty")
-    what = f"metadata {key!r}"
+        raise cursor.fault(f"key of metadata value {number}", f"{quoted(key)} is there twice" if key else "it is empty")
+    what = f"metadata {quoted(key)}"
     begin = cursor.at
     kind, count = cursor.value_type(what), None
     if kind is ValueType.ARRAY:
@@ -497,10 +503,10 @@ def _alignment(metadata: Metadata, spots: dict[str, _Spot], where: str) -> int:
     if key not in metadata:
         return DEFAULT_ALIGNMENT
     if metadata.type_of(key) != (ValueType.UINT32, None):
-        raise _fault(where, spots[key].begin, f"metadata {key!r}", "it is not of type UINT32")
+        raise _fault(where, spots[key].begin, f"metadata {quoted(key)}", "it is not of type UINT32")
     found: int = metadata[key]
     if not 0 < found <= MAX_ALIGNMENT or found & (found - 1):
-        raise _fault(where, spots[key].start, f"metadata {key!r}",
+        raise _fault(where, spots[key].start, f"metadata {quoted(key)}",
                      f"{found} is no power of two up to {MAX_ALIGNMENT}")  # fmt: skip
     return found
 
@@ -512,7 +518,7 @@ def _tensor(cursor: _Cursor, number: int, place: int) -> Entry:
         raise cursor.fault(
             f"name of tensor {number}", f"it has {cursor.at - cursor.last} bytes, {MAX_NAME_BYTES} at most"
         )
-    what = f"tensor {name!r}"
+    what = f"tensor {quoted(name)}"
     axes = cursor.number(_U32, f"number of axes of {what}")
     if axes > MAX_AXES:
         raise cursor.fault(f"number of axes of {what}", f"it is {axes}, {MAX_AXES} at most")
@@ -561,9 +567,13 @@ def _joined(first: File, count: int) -> File:
         if found != (part, count):
             raise FormatError(f"{path}: it is part {found[0] + 1} of {found[1]}, not {part + 1} of {count}. "
                               "Fetch the parts of one model.")  # fmt: skip
+        for key in other.metadata:
+            if not _OF_PART.match(key) and key in first.metadata and other.metadata.raw(key) != first.metadata.raw(key):
+                raise FormatError(f"{path}: metadata {quoted(key)} differs from that of the first part. "
+                                  "Fetch the parts of one model.")  # fmt: skip
         for entry in other.entries.values():
             if entry.name in entries:
-                raise FormatError(f"{path}: tensor {entry.name!r} is in an earlier part as well. "
+                raise FormatError(f"{path}: tensor {quoted(entry.name)} is in an earlier part as well. "
                                   "Fetch the parts of one model.")  # fmt: skip
             entries[entry.name] = replace(entry, part=part)
         paths += other.paths

@@ -6,11 +6,11 @@ import os
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from kernmill.ir import FormatError
 
-from .disk import replacing
+from .disk import Output, replacing
 from .gguf import DEFAULT_ALIGNMENT, MAGIC, MAX_ALIGNMENT, MAX_AXES, MAX_NAME_BYTES
 from .gguf_types import TensorType, ValueType
 
@@ -150,7 +150,7 @@ def _record(name: str, tensor: NewTensor, offset: int, where: str) -> bytes:
     return _text(name) + packed
 
 
-def _write_values(file: BinaryIO, tensor: NewTensor, alignment: int, what: str) -> None:
+def _write_values(file: Output, tensor: NewTensor, alignment: int, what: str) -> None:
     """The bytes of one tensor and its padding."""
     wanted, written = tensor.type.nbytes(tensor.shape), 0
     for piece in [tensor.values] if isinstance(tensor.values, memoryview) else tensor.values():

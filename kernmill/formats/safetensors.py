@@ -21,6 +21,7 @@ from typing import Any
 from kernmill.ir import DType, FormatError, dtypes
 
 from .disk import mapped, replacing
+from .quoting import quoted
 
 __all__ = ["MAX_HEADER_BYTES", "Entry", "File", "parse", "read", "write"]
 
@@ -98,7 +99,7 @@ def _fault(where: str, place: int, text: str) -> FormatError:
 
 
 def _wrong(where: str, name: str, text: str) -> FormatError:
-    return FormatError(f"{where}: tensor {name!r}: {text}. The file is damaged; fetch it again.")
+    return FormatError(f"{where}: tensor {quoted(name)}: {text}. The file is damaged; fetch it again.")
 
 
 class _DuplicateKeyError(ValueError):
@@ -127,7 +128,7 @@ def _header(raw: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise _fault(where, 8 + error.start, "the header is not UTF-8") from None
     except _DuplicateKeyError as error:
-        raise _fault(where, 8, f"the key {str(error)!r} stands twice in the header") from None
+        raise _fault(where, 8, f"the key {quoted(str(error))} stands twice in the header") from None
     except json.JSONDecodeError as error:
         raise _fault(where, 8 + error.pos, f"the header is no JSON: {error.msg}") from None
     except (ValueError, RecursionError) as error:
@@ -146,21 +147,22 @@ def _metadata(found: Any, where: str) -> dict[str, str]:
 def _entry(name: str, row: Any, begin: int, where: str) -> Entry:
     """One row of the header."""
     if not isinstance(row, dict) or set(row) != {"dtype", "shape", "data_offsets"}:
-        shown = sorted(row) if isinstance(row, dict) else type(row).__name__
+        shown = quoted(sorted(row)) if isinstance(row, dict) else type(row).__name__
         raise _wrong(where, name, f"its entry has {shown}, not dtype, shape and data_offsets")
     dtype = DTYPES.get(row["dtype"]) if isinstance(row["dtype"], str) else None
     if dtype is None:
         known = ", ".join(DTYPES)
-        raise FormatError(f"{where}: tensor {name!r}: dtype {row['dtype']!r} is none that kernmill reads: {known}.")
+        raise FormatError(f"{where}: tensor {quoted(name)}: dtype {quoted(row['dtype'])} is none that kernmill reads: "
+                          f"{known}.")  # fmt: skip
     shape, offsets = row["shape"], row["data_offsets"]
     if not _are_sizes(shape):
-        raise _wrong(where, name, f"shape {shape!r} is not a list of whole numbers, 0 or more")
+        raise _wrong(where, name, f"shape {quoted(shape)} is not a list of whole numbers, 0 or more")
     if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _wrong(where, name, f"data_offsets {offsets!r} are not [start, stop] with 0 <= start <= stop")
+        raise _wrong(where, name, f"data_offsets {quoted(offsets)} are not [start, stop] with 0 <= start <= stop")
     wanted = math.prod(shape) * dtype.size_bytes
     if offsets[1] - offsets[0] != wanted:
         raise _wrong(where, name, f"data_offsets {offsets} hold {offsets[1] - offsets[0]} bytes, "
-                                  f"{row['dtype']} of shape {shape} takes {wanted}")  # fmt: skip
+                                  f"{row['dtype']} of shape {quoted(shape)} takes {wanted}")  # fmt: skip
     return Entry(name, dtype, tuple(shape), begin + offsets[0], begin + offsets[1])
 
 
@@ -214,7 +216,8 @@ def _laid_out(
             raise FormatError(f"{where}: no tensor can be named '__metadata__': the format keeps that name. Rename it.")
         if values.nbytes != math.prod(shape) * dtype.size_bytes:
             shown = f"{dtype.name} of shape {tuple(shape)}"
-            raise FormatError(f"{where}: tensor {name!r}: {values.nbytes} bytes for {shown}. Give all of its values.")
+            raise FormatError(f"{where}: tensor {quoted(name)}: {values.nbytes} bytes for {shown}. "
+                              "Give all of its values.")  # fmt: skip
         stop = place + values.nbytes
         rows[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [place, stop]}
         parts.append(values)

@@ -10,6 +10,7 @@ from typing import Any
 
 from kernmill.ir import FormatError, SettingError
 
+from ..formats.quoting import escaped, quoted
 from .packages import package
 from .sandbox import MAX_CHARACTERS, TemplateRefusal, environment, steps
 from .tokenizer import Tokenizer
@@ -40,7 +41,9 @@ class ChatTemplate:
         try:
             self._template = environment().from_string(source)
         except self._errors.TemplateSyntaxError as error:
-            raise FormatError(f"chat template: line {error.lineno} is no Jinja: {error.message}") from error
+            raise FormatError(
+                f"chat template: line {error.lineno} is no Jinja: {escaped(str(error.message))}"
+            ) from error
         except RecursionError as error:
             raise FormatError("chat template: it is nested too deeply.") from error
 
@@ -49,15 +52,20 @@ class ChatTemplate:
         """The template of a GGUF file, or ChatML where it has none; `name` asks for another one, such as "tool_use".
 
         Raises:
-            FormatError: there is none of this name, or it is no Jinja.
+            FormatError: there is none of this name, or it is no text, or no Jinja.
         """
         key = "tokenizer.chat_template" + (f".{name}" if name else "")
         if name and key not in metadata:
-            raise FormatError(f"chat template: the file has no {key}. It has {', '.join(_names(metadata)) or 'none'}.")
+            raise FormatError(
+                f"chat template: the file has no {key}. It has {escaped(', '.join(_names(metadata))) or 'none'}."
+            )
         bos, eos = (
             "" if token_id is None else tokenizer.tokens[token_id] for token_id in (tokenizer.bos_id, tokenizer.eos_id)
         )
-        return cls(str(metadata.get(key, CHATML)), bos=bos, eos=eos)
+        source = metadata.get(key, CHATML)
+        if not isinstance(source, str):
+            raise FormatError(f"{key} is {quoted(source)}, not a text. Convert the file again.")
+        return cls(source, bos=bos, eos=eos)
 
     def render(
         self,
@@ -81,17 +89,18 @@ class ChatTemplate:
             with steps():
                 return _joined(self._template.generate(**self._tokens, **given, **values))
         except TemplateRefusal as refusal:
-            raise SettingError(f"chat: the model's template objects: {refusal}") from None
+            raise SettingError(f"chat: the model's template objects: {escaped(str(refusal))}") from None
         except FormatError:
             raise
         except RecursionError as error:
             raise FormatError("chat template: it calls itself without end.") from error
         except self._errors.SecurityError as error:
-            raise FormatError(f"chat template: it asks for what a template may not have: {error}") from error
+            why = escaped(str(error))
+            raise FormatError(f"chat template: it asks for what a template may not have: {why}") from error
         except MemoryError as error:
             raise FormatError("chat template: it asks for more memory than there is.") from error
         except Exception as error:  # a template can fail in any way that Python can
-            raise FormatError(f"chat template: it fails on these messages: {error}") from error
+            raise FormatError(f"chat template: it fails on these messages: {escaped(str(error))}") from error
 
     def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **values: Any) -> list[int]:
         """The token ids of a conversation, with one begin token where the model expects one."""

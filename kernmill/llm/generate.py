@@ -19,8 +19,10 @@ from kernmill.runtime import WeightArena, get_device, launched_ns
 
 from ..captures import Jit
 from ..formats import gguf
+from ..formats.quoting import escaped, quoted
 from ..quant import MANY_ROWS, QuantizedTensor, float_unit, interleaved_bytes, load_tensor
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
+from .arch.config import architecture_in
 from .arch.weight import nbytes
 from .layer_templates import LayerTemplates
 from .sampling import Sampler
@@ -352,9 +354,10 @@ def config_of(metadata: Mapping[str, Any]) -> Config:
     Raises:
         FormatError: an unknown architecture; a size that is missing or makes no sense.
     """
-    if not metadata.get("general.architecture"):
+    name = architecture_in(metadata)
+    if not name:
         raise FormatError("the file has no general.architecture: it does not say which model it is. Convert it again.")
-    _check_known(str(metadata["general.architecture"]))
+    _check_known(name)
     return Config.of(metadata)
 
 
@@ -372,7 +375,7 @@ def naming(file: gguf.File) -> Generator[None]:
 def _check_known(name: str) -> None:
     if name not in ARCHITECTURES:
         raise FormatError(
-            f"general.architecture is {name!r}, which kernmill cannot run yet. "
+            f"general.architecture is {quoted(name)}, which kernmill cannot run yet. "
             f"It runs {', '.join(sorted(ARCHITECTURES))}."
         )
 
@@ -396,17 +399,20 @@ def config_in(file: gguf.File) -> Config:
         FormatError: it holds no model, or one of another number of layers; as `config_of`.
     """
     kind = file.metadata.get("general.type")
-    if kind in _BESIDE_MODELS:
+    if isinstance(kind, str) and kind in _BESIDE_MODELS:
         raise FormatError(f"it is {_BESIDE_MODELS[kind]} (general.type {kind!r}), no model. Give the model's own file.")
     if not file.entries:
         raise FormatError("it has no tensors, only metadata, such as a vocabulary. Give the model's own file.")
     config = config_of(file.metadata)
     layers = max((int(m[1]) + 1 for name in file.entries if (m := _OF_LAYER.fullmatch(name))), default=0)
-    if layers not in (0, config.layers):
+    if not layers:
+        raise FormatError(f"the file has no tensor blk.0.attn_norm.weight, which a {config.name} model needs.")
+    if layers != config.layers:
         raise FormatError(
             f"{config.name}.block_count is {config.layers}, and blk.{layers - 1} is the last layer that it has tensors "
             "of. The file's metadata and its tensors do not belong together."
         )
+    ARCHITECTURES[config.name].check(config, {name: entry.shape for name, entry in file.entries.items()})
     return config
 
 
@@ -418,8 +424,8 @@ def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise FormatError(
-            f"it has the tensor {left[0]}{more}, which kernmill's {name} does not compute with: its text would be "
-            "another model's. Use a file of the plain architecture."
+            f"it has the tensor {escaped(left[0])}{more}, which kernmill's {name} does not compute with: its text "
+            "would be another model's. Use a file of the plain architecture."
         )
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from kernmill.ir import FormatError
 
+from ..formats.quoting import quoted
+
 __all__ = ["PreTokenizer", "pre_tokenizer"]
 
 
@@ -174,7 +176,7 @@ def pre_tokenizer(name: str) -> PreTokenizer:
     """
     if name not in PRE_TOKENIZERS:
         raise FormatError(
-            f"tokenizer.ggml.pre is {name!r}, which kernmill does not know, and a wrong guess degrades what the model "
-            f"writes without a word. Known: {', '.join(sorted(PRE_TOKENIZERS))}."
+            f"tokenizer.ggml.pre is {quoted(name)}, which kernmill does not know, and a wrong guess degrades what the "
+            f"model writes without a word. Known: {', '.join(sorted(PRE_TOKENIZERS))}."
         )
     return PRE_TOKENIZERS[name]

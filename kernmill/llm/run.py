@@ -104,7 +104,8 @@ def run(path: str | os.PathLike[str], options: Options, sampler: Sampler | None 
     session = _Session(path, options, sampler or Sampler())
     status = 0
     try:
-        session.converse() if options.chat else session.complete()
+        with naming(session.file):
+            session.converse() if options.chat else session.complete()
     except KeyboardInterrupt:
         session.screen.write("\n")
         status = 130

@@ -57,9 +57,12 @@ class Learner:
 
     Raises:
         FormatError: an unknown architecture, or sizes that make no sense.
+        SettingError: a seed below 0.
     """
 
     def __init__(self, metadata: Mapping[str, Any], vocabulary: int, length: int, seed: int = 1) -> None:
+        if seed < 0:
+            raise SettingError(f"Learner: seed={seed} is no whole number from 0 on. Give another one.")
         self.metadata, self.length = dict(metadata), length
         config, chance = config_of(metadata), np.random.default_rng(seed)
         self.weights: dict[str, Tensor] = {}

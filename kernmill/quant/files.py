@@ -10,6 +10,7 @@ from kernmill.ir import DTypeError, FormatError, dtypes
 
 from ..formats import gguf, gguf_write
 from ..formats.gguf_types import TYPES, TensorType
+from ..formats.quoting import quoted
 from ..tensor import Tensor
 from ..tensor_bytes import bytes_of, tensor_over
 from .registry import BLOCKS
@@ -33,13 +34,15 @@ def load_tensor(
     """
     entry = file.entries.get(name)
     if entry is None:
-        raise FormatError(f"{file.where}: it has no tensor {name!r}. The model is not complete; convert it again.")
+        raise FormatError(
+            f"{file.where}: it has no tensor {quoted(name)}. The model is not complete; convert it again."
+        )
     if entry.type.dtype is not None:
         return tensor_over(file.values(name), entry.type.dtype, entry.shape, device, borrow=not copied)
     if entry.type.name not in BLOCKS:
         raise FormatError(
-            f"{file.where}: tensor {name!r} is of type {entry.type.name}, which no program keeps in files: it is for "
-            f"values while they are computed with. kernmill reads {', '.join(BLOCKS)}."
+            f"{file.where}: tensor {quoted(name)} is of type {entry.type.name}, which no program keeps in files: it is "
+            f"for values while they are computed with. kernmill reads {', '.join(BLOCKS)}."
         )
     data = tensor_over(file.values(name), dtypes.uint8, (entry.stop - entry.start,), device)
     return QuantizedTensor(data, entry.type.name, entry.shape)
@@ -61,7 +64,7 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Tensor | QuantizedT
 
     Raises:
         FormatError: the file cannot be written; a value that GGUF has no place for; interleaved rows.
-        DTypeError: a dtype that GGUF does not have.
+        DTypeError: a dtype that GGUF does not have, or what is no tensor.
     """
     new = {name: gguf_write.NewTensor(*_stored(name, tensor)) for name, tensor in tensors.items()}
     gguf_write.write(path, metadata, new)
@@ -71,10 +74,13 @@ def _stored(name: str, tensor: Tensor | QuantizedTensor) -> tuple[TensorType, tu
     if isinstance(tensor, QuantizedTensor):
         data = tensor.data
         if tensor.interleave > 1:
-            raise FormatError(f"save: tensor {name!r} has {tensor.interleave} rows interleaved, which no file holds. "
-                              "Give the tensor that interleaved() was called on.")  # fmt: skip
+            raise FormatError(f"save: tensor {quoted(name)} has {tensor.interleave} rows interleaved, which no file "
+                              "holds. Give the tensor that interleaved() was called on.")  # fmt: skip
         return tensor.type.type, tensor.shape, lambda: [bytes_of(data)]
+    if not isinstance(tensor, Tensor):
+        raise DTypeError(f"save: tensor {quoted(name)} is of type {type(tensor).__name__}. Give a Tensor or a "
+                         "QuantizedTensor; wrap data in Tensor(..).")  # fmt: skip
     if tensor.dtype not in _PLAIN:
-        raise DTypeError(f"save: tensor {name!r} is {tensor.dtype.name}, which GGUF does not have. Cast it to one of "
-                         f"{', '.join(dtype.name for dtype in _PLAIN)}.")  # fmt: skip
+        raise DTypeError(f"save: tensor {quoted(name)} is {tensor.dtype.name}, which GGUF does not have. Cast it to "
+                         f"one of {', '.join(dtype.name for dtype in _PLAIN)}.")  # fmt: skip
     return _PLAIN[tensor.dtype], tensor.shape, lambda: [bytes_of(tensor)]

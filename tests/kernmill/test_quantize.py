@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import signal
 import subprocess
@@ -239,6 +240,31 @@ def test_the_command_on_a_full_disk(tmp_path: Path) -> None:
     said = done.stderr.splitlines()[-1]  # before it perhaps that the kernel cache cannot be written either
     assert said == f"kernmill: {tmp_path / 'out'}: cannot be written: File too large. Choose another place."
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_full_disk_of_the_report_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    """`kernmill quantize .. >/dev/full` blamed the file that it writes."""
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    model(tmp_path / "in")
+    command = [sys.executable, "-u", "-m", "kernmill", "quantize", str(tmp_path / "in"), str(tmp_path / "out"), "Q4_0"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert said == "kernmill: the output cannot be written: No space left on device. Send it elsewhere."
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    model(tmp_path / "in")
+    (tmp_path / "out").symlink_to(tmp_path / "real")
+    quantize.run(tmp_path / "in", tmp_path / "out", "Q8_0", report=quiet)
+    assert (tmp_path / "out").is_symlink()
+    assert gguf.read(tmp_path / "real").entries
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FormatError, match=r"pipe: cannot be written: it is no regular file\. Choose another place"):
+        quantize.run(tmp_path / "in", tmp_path / "pipe", "Q8_0", report=quiet)
 
 
 def test_real_models_are_as_the_reference_writes_them(tmp_path: Path, shared_data: Callable[[str], Path]) -> None:

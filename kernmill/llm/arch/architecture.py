@@ -12,7 +12,8 @@ GGUF files give them, and are checked for their shapes. Weights may be of any fl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+import re
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
 from kernmill import FormatError, Tensor, where
@@ -25,8 +26,19 @@ from .weight import Weight, linear, nbytes, rows
 __all__ = ["Architecture", "Weights"]
 
 Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
+_OF_LAYER = re.compile(r"blk\.\d+\.")
 Around = tuple[Tensor, Tensor, Tensor]  # cosine, sine and mask of a pass
 Layers = Callable[[Hashable, Tensor, Sequence[Weight], Sequence[Tensor], Callable[[], Tensor]], Tensor]
+
+
+def _check_fits(c: Config, name: str, shape: Sequence[int], wanted: Sequence[int | None]) -> None:
+    """A tensor has the shape that the metadata ask for, where None stands for any size."""
+    if len(shape) != len(wanted) or any(size not in (None, own) for size, own in zip(wanted, shape, strict=True)):
+        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
+        raise FormatError(
+            f"{name} has shape {tuple(shape)}, and a {c.name} model of these sizes needs ({sizes}). The file's "
+            f"metadata and its tensors do not belong together: {c.sizes}."
+        )
 
 
 class Architecture:
@@ -61,21 +73,13 @@ class Architecture:
         weight = self._weights(name)
         if weight is None:
             return None
-        fits = len(shape) == len(weight.shape) and all(
-            wanted in (None, size) for wanted, size in zip(shape, weight.shape, strict=True)
-        )
         if isinstance(weight, Tensor) and not weight.dtype.is_float:
             raise FormatError(
                 f"{name} is {weight.dtype.name}, and weights are floats or blocks. Convert the file again."
             )
         if len(shape) == 1 and not isinstance(weight, Tensor):
             raise FormatError(f"{name} is in a packed form, and norms and biases are plain. Convert the file again.")
-        if not fits:
-            wanted = ", ".join("any" if size is None else str(size) for size in shape)
-            raise FormatError(
-                f"{name} has shape {weight.shape}, and a {self.config.name} model of these sizes needs ({wanted}). "
-                "The file's metadata and its tensors do not belong together."
-            )
+        _check_fits(self.config, name, weight.shape, shape)
         return weight
 
     def needed(self, name: str, *shape: int | None) -> Weight:
@@ -130,6 +134,18 @@ class Architecture:
             "ffn_down.bias": (c.width,),
             "post_ffw_norm.weight": (c.width,),
         }
+
+    @classmethod
+    def check(cls, c: Config, shapes: Mapping[str, Sequence[int]]) -> None:
+        """The sizes are those of the tensors of a file, before memory is asked for by them.
+
+        Raises:
+            FormatError: a tensor has another shape than the metadata say.
+        """
+        whole = {"token_embd.weight": (None, c.width), "output.weight": (None, c.width)}
+        layer = cls.shapes(c)
+        for name, shape in shapes.items():
+            _check_fits(c, name, shape, whole.get(name) or layer.get(_OF_LAYER.sub("", name)) or shape)
 
     def add_layer(self, n: int) -> None:
         """Take the tensors that a layer has, by their names in it."""

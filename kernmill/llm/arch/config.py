@@ -9,10 +9,11 @@ from typing import Any
 
 from kernmill import FormatError
 
-__all__ = ["Config", "Rope"]
+from ...formats.quoting import quoted
+
+__all__ = ["Config", "Rope", "architecture_in"]
 
 LARGEST = 1 << 31  # of any size
-_NOTHING = object()
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,15 @@ class Config:
     logit_cap: float
     attention_scale: float  # 0: by the width of a head
 
+    @property
+    def sizes(self) -> str:
+        """Those by which tensors have their shapes, under their names in a file."""
+        return (
+            f"embedding_length {self.width}, feed_forward_length {self.feed_forward}, "
+            f"attention.head_count {self.heads}, attention.head_count_kv {self.kv_heads}, "
+            f"attention.key_length {self.head_width}, attention.value_length {self.value_width}"
+        )
+
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Config:
         """From metadata.
@@ -94,19 +104,41 @@ class Config:
         )
 
 
+def architecture_in(metadata: Mapping[str, Any]) -> str:
+    """Which model it is, as the metadata say; empty where they do not.
+
+    Raises:
+        FormatError: they give no text there.
+    """
+    name = metadata.get("general.architecture", "")
+    if not isinstance(name, str):
+        raise FormatError(f"general.architecture is {quoted(name)}, not a text that names a model. Convert the file "
+                          "again.")  # fmt: skip
+    return name
+
+
+def _is_list(value: Any) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, str)
+
+
 class _Keys:
     """The keys of one architecture."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        self._metadata = metadata
-        self.name = str(metadata.get("general.architecture", ""))
+        self._metadata, self.name = metadata, architecture_in(metadata)
 
     def get(self, key: str) -> Any:
-        """A value of Python, also where NumPy's were given."""
-        value: Any = self._metadata.get(f"{self.name}.{key}", _NOTHING)
-        if value is _NOTHING:
-            return None
-        return value.tolist() if hasattr(value, "tolist") else value
+        """A value of Python, also where NumPy's were given; a list as it is, however long."""
+        value: Any = self._metadata.get(f"{self.name}.{key}")
+        return value.tolist() if hasattr(value, "tolist") and not _is_list(value) else value
+
+    def text(self, key: str, default: str) -> str:
+        """A text."""
+        value = self.get(key)
+        value = default if value is None else value
+        if not isinstance(value, str):
+            raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a text.")
+        return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number, 0 or more."""
@@ -115,31 +147,37 @@ class _Keys:
         if value is None:
             raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            raise FormatError(f"{self.name}.{key} is {value!r}, not a finite number from 0 on.")
+            raise FormatError(f"{self.name}.{key} is {quoted(value)}, not a finite number from 0 on.")
         return float(value)
 
     def size(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         """A whole number; a list of one number for each layer only if they are equal."""
         value = self.get(key)
-        if isinstance(value, (list, tuple)):
-            if not value or any(entry != value[0] for entry in value):
+        if _is_list(value) and key != "block_count":
+            values = self._of_layers(key, value, self.size("block_count"))
+            if any(entry != values[0] for entry in values):
                 raise FormatError(f"{self.name}.{key} differs from layer to layer, which is not supported yet.")
-            value = value[0]
+            value = values[0]
         value = default if value is None else value
         if value is None:
             raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
         if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= int(value) < LARGEST:
-            raise FormatError(f"{self.name}.{key} is {value!r}, not a whole number from {least} to {LARGEST - 1}.")
+            raise FormatError(
+                f"{self.name}.{key} is {quoted(value)}, not a whole number from {least} to {LARGEST - 1}."
+            )
         return int(value)
 
     def pattern(self, key: str, layers: int) -> int | tuple[bool, ...]:
         """A period, or for each layer whether it has a window."""
         value = self.get(key)
-        if isinstance(value, (list, tuple)):
-            if len(value) != layers:
-                raise FormatError(f"{self.name}.{key} has {len(value)} entries for {layers} layers.")
-            return tuple(bool(entry) for entry in value)
-        return self.size(key, 0, least=0)
+        return tuple(map(bool, self._of_layers(key, value, layers))) if _is_list(value) else self.size(key, 0, least=0)
+
+    def _of_layers(self, key: str, values: Any, layers: int) -> list[Any]:
+        """A list with an entry for each layer."""
+        if len(values) != layers:
+            raise FormatError(f"{self.name}.{key} has {len(values)} entries for {layers} layers.")
+        found: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
+        return found
 
 
 def _rope(keys: _Keys, head_width: int) -> Rope:
@@ -147,9 +185,11 @@ def _rope(keys: _Keys, head_width: int) -> Rope:
     if size % 2 or size > head_width:
         raise FormatError(f"{keys.name}.rope.dimension_count is {size}: not even, or more than {head_width} a head.")
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0)) or 1.0  # the second in old files
-    scaling = str(keys.get("rope.scaling.type") or ("none" if factor == 1 else "linear"))
+    scaling = keys.text("rope.scaling.type", "") or ("none" if factor == 1 else "linear")
     if scaling not in ("none", "linear", "yarn", "longrope"):
-        raise FormatError(f"{keys.name}.rope.scaling.type is {scaling!r}: not one of none, linear, yarn, longrope.")
+        raise FormatError(
+            f"{keys.name}.rope.scaling.type is {quoted(scaling)}: not one of none, linear, yarn, longrope."
+        )
     base = keys.number("rope.freq_base", 10000.0)
     if base < 1:
         raise FormatError(f"{keys.name}.rope.freq_base is {base:g}, and rotations that slow down need 1 or more.")

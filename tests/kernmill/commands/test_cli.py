@@ -134,6 +134,39 @@ def test_ctrl_c_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     assert capsys.readouterr().err == "\nkernmill: stopped.\n"
 
 
+@pytest.mark.parametrize("module", ["kernmill.ir", "kernmill.lazy", "kernmill.commands.cli", "argparse"])
+@pytest.mark.parametrize("program", ["kernmill", "other"])
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path, module: str, program: str) -> None:
+    """It ended in a traceback. Another program that imports kernmill gets its KeyboardInterrupt."""
+    code = f"""
+import sys
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Stop())
+{"from kernmill.__main__ import main" if program == "kernmill" else f"import {module}"}
+"""
+    (tmp_path / program).write_text(code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, tmp_path / program], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    if program == "kernmill":
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    else:
+        assert done.stderr.endswith("KeyboardInterrupt\n")
+
+
+def test_ctrl_c_while_arguments_are_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kernmill.commands.cli._given", interrupted)
+    assert main(["info"]) == 130
+    assert capsys.readouterr().err == "\nkernmill: stopped.\n"
+
+
 def test_a_limit_of_tokens_below_minus_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It was taken for no limit without a word."""
     with pytest.raises(SystemExit):

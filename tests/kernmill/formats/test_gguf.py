@@ -150,7 +150,9 @@ def test_every_value_type() -> None:
     for name, value in want.items():
         assert found[name] == value
         assert type(found[name]) is type(value)
-        assert (found[f"{name}[]"], found[f"{name}[0]"]) == ((value, value), ())
+        assert (tuple(found[f"{name}[]"]), tuple(found[f"{name}[0]"])) == ((value, value), ())
+        assert set(map(type, found[f"{name}[]"])) == {type(value)}
+        assert found.read(f"{name}[]", tuple) == (value, value)
         assert found.type_of(f"{name}[]") == (ValueType.ARRAY, ValueType[name])
         assert found.type_of(name) == (ValueType[name], None)
 
@@ -235,10 +237,21 @@ def test_read_asks_for_a_kind() -> None:
     assert type(found.read("n", float)) is float
     with pytest.raises(FormatError, match="metadata 'none' is missing"):
         found.read("none", str)
-    with pytest.raises(FormatError, match=r"metadata 's' is the str 'xxx.*\.\.\., where an int belongs"):
+    with pytest.raises(FormatError, match=r"metadata 's' is the str 'x{3,60}\.\.x{3,60}', where an int belongs"):
         found.read("s", int)
     with pytest.raises(FormatError, match="metadata 'b' is the bool True, where an int belongs"):
         found.read("b", int)
+
+
+def test_what_a_file_says_is_escaped_and_cut_in_a_sentence() -> None:
+    found = parse(file((pair("\x1b[2Jevil" + "k" * 10**6, 8, text("\x1b" * 10**6)),))).metadata
+    with pytest.raises(FormatError) as caught:
+        found.read(next(iter(found)), int)
+    assert str(caught.value).isprintable()
+    assert "metadata '\\x1b[2Jevilkkk" in str(caught.value)
+    assert len(str(caught.value)) < 300
+    with pytest.raises(FormatError, match=r"tensor '\\x1b\[2Jevil': it is 7, 4 at most"):
+        parse(file((), (tensor("\x1b[2Jevil", axes=7),)))
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -330,6 +343,9 @@ def test_memory_is_proportional_to_the_file() -> None:
         "tensors": file((), tuple(tensor(n, (0,)) for n in names)),
         "values": file(tuple(pair(n, 0, b"1") for n in names)),
         "texts": file((pair("k", 9, U32(8) + U64(40_000) + text("ab") * 40_000),)),
+        "ints": file((pair("k", 9, U32(5) + U64(40_000) + U32(70_000) * 40_000),)),
+        "halves": file((pair("k", 9, U32(2) + U64(40_000) + bytes(range(200)) * 400),)),
+        "bytes": file((pair("k", 9, U32(1) + U64(80_000) + bytes(range(200)) * 400),)),
     }
     for data in worst.values():
         tracemalloc.start()
@@ -381,11 +397,19 @@ def test_split_files(tmp_path: Path) -> None:
         ),
         (lambda folder: write_part(folder, 1, 2, "b", split_no=0), "it is part 1 of 2, not 2 of 2"),
         (lambda folder: write_part(folder, 1, 2, "b", split_count=9), "it is part 2 of 9, not 2 of 2"),
+        (
+            lambda folder: write_part(folder, 1, 2, "bd", general_architecture="qwen2"),
+            r"m-00002-of-00002.gguf: metadata 'general.architecture' differs from that of the first part\. Fetch the",
+        ),
+        (
+            lambda folder: write_part(folder, 0, 2, "ac", split_count=Typed(ValueType.INT32, -3)),
+            r"metadata 'split.count' is -3, where a number of parts belongs\. Convert the file again\.$",
+        ),
     ],
 )
 def test_split_files_that_do_not_fit(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
-    first = write_part(tmp_path, 0, 2, "ac")
-    write_part(tmp_path, 1, 2, "bd")
+    first = write_part(tmp_path, 0, 2, "ac", general_architecture="llama")
+    write_part(tmp_path, 1, 2, "bd", general_architecture="llama")
     assert len(gguf.read(first).entries) == 4
     damage(tmp_path)
     with pytest.raises(FormatError, match=message):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,15 @@ def test_named_templates() -> None:
     )
 
 
+def test_a_template_that_is_no_text_is_refused() -> None:
+    """It was the template "5"."""
+    tokenizer: Any = Words()
+    for value, shown in ((5, "5"), (array("B", bytes(10**6)), r"array('B', [0, 0, 0, 0, 0, ..])")):
+        with pytest.raises(FormatError) as caught:
+            ChatTemplate.of({"tokenizer.chat_template": value}, tokenizer)
+        assert str(caught.value) == f"tokenizer.chat_template is {shown}, not a text. Convert the file again."
+
+
 # --- what is wrong with messages and templates ---------------------------------------------------------------------
 FAULTS: list[tuple[str, type[Exception], str]] = [
     (
@@ -85,6 +95,11 @@ FAULTS: list[tuple[str, type[Exception], str]] = [
         "{{ raise_exception('roles must alternate') }}",
         SettingError,
         "chat: the model's template objects: roles must alternate",
+    ),
+    (  # what a template says may be meant for the terminal
+        "{{ raise_exception('\x1b[31m\n' + 'x' * 1000) }}",
+        SettingError,
+        f"chat: the model's template objects: \\x1b[31m\\n{'x' * 32}..{'x' * 43}",
     ),
     (
         "{{ messages[0].nothing.more }}",

@@ -15,6 +15,9 @@ import pytest
 from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, dtypes, quant
 from kernmill.captures.tensor_memory import buffer_of
 from kernmill.formats import gguf as gguf_format
+from kernmill.formats.gguf_types import ValueType
+from kernmill.formats.gguf_write import Typed
+from kernmill.formats.quoting import escaped
 from kernmill.ir import setting
 from kernmill.llm.arch import Config
 from kernmill.llm.generate import Model
@@ -457,13 +460,52 @@ def test_trained_weights_in_fewer_bits(
     assert np.exp(-np.log(chances[np.arange(len(ids) - 1), ids[1:]]).mean()) < 2
 
 
+CLEAR = "\x1b[2J" * 10**6
+SIZES = (
+    "embedding_length 32, feed_forward_length 32, attention.head_count 2, attention.head_count_kv 2, "
+    "attention.key_length 16, attention.value_length 16"
+)
 FILES: list[tuple[dict[str, Any], str]] = [
     ({"drop": "token_embd.weight"}, "the file has no tensor token_embd.weight, which a llama model needs."),
     ({"drop": "blk.0.ffn_up.weight"}, "the file has no tensor blk.0.ffn_up.weight, which a llama model needs."),
     (
         {"tensors": {"blk.0.attn_q.weight": Tensor.zeros(16, 32)}},
         "blk.0.attn_q.weight has shape (16, 32), and a llama model of these sizes needs (32, 32). The file's metadata "
-        "and its tensors do not belong together.",
+        f"and its tensors do not belong together: {SIZES}.",
+    ),
+    *(  # before any memory is counted: it was said that the context is too long
+        (
+            {"metadata": {f"llama.{key}": 2**31 - 1, "llama.attention.key_length": 16}},
+            f"{name} has shape {shape}, and a llama model of these sizes needs ({wanted}). The file's metadata and its "
+            f"tensors do not belong together: {SIZES.replace(old, f'{key} {2**31 - 1}')}.",
+        )
+        for key, old, name, shape, wanted in (
+            ("embedding_length", "embedding_length 32", "token_embd.weight", "(263, 32)", "any, 2147483647"),
+            (
+                "attention.value_length",
+                "attention.value_length 16",
+                "blk.0.attn_v.weight",
+                "(32, 32)",
+                "4294967294, 32",
+            ),
+        )
+    ),
+    (
+        {"drop": "blk.0.attn_norm.weight", "metadata": {"llama.block_count": 2**31 - 1}},
+        "the file has no tensor blk.0.attn_norm.weight, which a llama model needs.",
+    ),
+    (
+        {"metadata": {"general.architecture": [1, 2]}},
+        "general.architecture is (1, 2), not a text that names a model. Convert the file again.",
+    ),
+    (
+        {"metadata": {"general.architecture": CLEAR}},
+        f"general.architecture is '{escaped(CLEAR)}', which kernmill cannot run yet. "
+        "It runs gemma2, gemma3, llama, phi3, qwen2, qwen3.",
+    ),
+    (
+        {"metadata": {"general.type": Typed(ValueType.UINT8, [1, 2])}, "drop": "output_norm.weight"},
+        "the file has no tensor output_norm.weight, which a llama model needs.",
     ),
     (
         {"tensors": {"blk.0.attn_q.weight": Tensor.zeros(32, 32, dtype=dtypes.int32)}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernmill import SettingError
+from kernmill import SettingError, Tensor
 from kernmill.commands.cli import main
 from kernmill.llm import ChatTemplate, Model, Sampler
 from kernmill.llm.run import Options, run
@@ -177,6 +178,22 @@ def test_a_file_that_is_no_model_is_named_before_anything_is_written(
     assert capsys.readouterr().out == ""
     assert main(["run", str(made(drop="output_norm.weight")), "-p", "a"]) == 2
     assert capsys.readouterr().out == ""
+
+
+def test_what_is_wrong_with_a_file_begins_with_its_path_while_it_runs(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It did only until the model was there."""
+    path = made(tensors={"output_norm.weight": Tensor.full((32,), math.nan)})
+    assert main(["run", str(path), "-p", "a", "-n", "2"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"kernmill: {path}: sampling: the logits are nan or inf")
+    for template in ("{% if %}", "{{ messages.append(1) }}", 5):
+        path = made(metadata={"tokenizer.chat_template": template})
+        assert main(["run", str(path), "--chat", "-p", "a", "-n", "2"]) == 2
+        err = capsys.readouterr().err.splitlines()[-1]
+        assert err.startswith(
+            (f"kernmill: {path}: chat template: ", f"kernmill: {path}: tokenizer.chat_template is 5,")
+        )
 
 
 def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +49,12 @@ def test_missing_and_unreadable(tmp_path: Path) -> None:
         load_tensor(file, "sums")
     with pytest.raises(DTypeError, match=r"save: tensor 'b' is bool, which GGUF does not have\. Cast it to one of"):
         save(path, {"b": Tensor([True])}, {})
+    given: Any = {"w": np.zeros(3)}
+    with pytest.raises(DTypeError) as caught:
+        save(path, given, {})
+    assert str(caught.value) == (
+        "save: tensor 'w' is of type ndarray. Give a Tensor or a QuantizedTensor; wrap data in Tensor(..)."
+    )
 
 
 def test_real_models_agree(shared_data: Callable[[str], Path]) -> None:

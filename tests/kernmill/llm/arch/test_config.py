@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,18 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         "llama.rope.scaling.type is 'su': not one of none, linear, yarn, longrope.",
     ),
     ({"expert_count": 8}, "llama: mixtures of experts are not supported yet. Use a dense model."),
+    ({"attention__head_count_kv": []}, "llama.attention.head_count_kv has 0 entries for 2 layers."),
+    ({"attention__head_count_kv": [2] * 3}, "llama.attention.head_count_kv has 3 entries for 2 layers."),
+    ({"block_count": [2, 2]}, "llama.block_count is [2, 2], not a whole number from 1 to 2147483647."),
+    (
+        {"block_count": array("B", bytes(10**7))},
+        "llama.block_count is array('B', [0, 0, 0, 0, 0, ..]), not a whole number from 1 to 2147483647.",
+    ),
+    (
+        {"rope__freq_base": "9" * 10**7},
+        f"llama.rope.freq_base is '{'9' * 42}..{'9' * 43}', not a finite number from 0 on.",
+    ),
+    ({"rope__scaling__type": 5}, "llama.rope.scaling.type is 5, not a text."),
     (
         {"attention__sliding_window_pattern": [True]},
         "llama.attention.sliding_window_pattern has 1 entries for 2 layers.",
@@ -99,3 +112,11 @@ def test_a_key_that_makes_no_sense_is_named(changes: dict[str, Any], message: st
     with pytest.raises(FormatError) as caught:
         Config.of(keys(**changes))
     assert str(caught.value) == message
+
+
+def test_an_architecture_is_a_text() -> None:
+    with pytest.raises(FormatError) as caught:
+        Config.of(keys() | {"general.architecture": ("llama",)})
+    assert str(caught.value) == (
+        "general.architecture is ('llama',), not a text that names a model. Convert the file again."
+    )

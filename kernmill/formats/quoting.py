@@ -1,0 +1,27 @@
+"""What a file says, as part of a sentence: it may steer a terminal, or be as long as the file."""
+
+from __future__ import annotations
+
+import reprlib
+
+__all__ = ["escaped", "quoted"]
+
+LONGEST = 90  # characters: of a longer text the middle is left out
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = LONGEST
+_SHORT.fillvalue = ".."
+
+
+def quoted(value: object) -> str:
+    """A value as Python writes it, with escapes for what is not printable. Only what is shown of it is looked at.
+
+    >>> print(quoted("a" + chr(27) + "[2J"))
+    'a\\x1b[2J'
+    """
+    text = _SHORT.repr(value)  # a list of long texts is longer than one
+    return text if len(text) <= LONGEST else text[: LONGEST - 2] + ".."
+
+
+def escaped(text: str) -> str:
+    """As `quoted`, without the quotes: for sentences that a file puts into ours."""
+    return quoted(text)[1:-1]
