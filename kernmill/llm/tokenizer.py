@@ -158,8 +158,8 @@ class Tokenizer:
             )
         if lengths @ lengths > _CUTS[0] + _CUTS[1] * lengths.sum():
             raise FormatError(
-                f"tokenizer.ggml.tokens: its {len(lengths)} tokens have {lengths.mean():.0f} characters on average, too "
-                "many to look for all that they are merged from. The file is damaged, or was written by a faulty "
+                f"tokenizer.ggml.tokens: its {len(lengths)} tokens have {lengths.mean():.0f} characters on average, "
+                "too many to look for all that they are merged from. The file is damaged, or was written by a faulty "
                 "converter."
             )
         return int(lengths[longest])
