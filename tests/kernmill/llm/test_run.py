@@ -278,6 +278,12 @@ def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.
     assert sizes == [0.02, 0.01]
 
 
+def test_the_type_of_the_cache_in_capitals(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """As files and quantize spell types."""
+    assert main(["run", str(made()), "-p", "a", "-n", "1", "--cache-type", "F16"]) == 0
+    assert capsys.readouterr().err.split()[-2] == "0.01"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
