@@ -124,8 +124,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "-c", "--ctx-size", type=_at_least_one, metavar="N", help="tokens of context (default: as needed)"
     )
     parser.add_argument(
-        "--cache-type", default="f32", metavar="TYPE", help="of keys and values: f32, f16, bf16, q8_0, .. (default f32)"
-    )
+        "--cache-type", type=str.lower, default="f32", metavar="TYPE",
+        help="of keys and values: f32, f16, bf16, q8_0, .. (default f32)",
+    )  # fmt: skip
     parser.add_argument("--no-display-prompt", action="store_true", help="only what the model adds")
     parser.add_argument(
         "--temperature", "--temp", type=float, default=0.8, help="0: the best token (default %(default)s)"

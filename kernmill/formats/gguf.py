@@ -562,6 +562,9 @@ def _joined(first: File, count: int) -> File:
     entries, paths, parts = dict(first.entries), list(first.paths), list(first.parts)
     for part in range(1, count):
         path = f"{where[: name.start()]}-{part + 1:05}-of-{count:05}.gguf"
+        if not os.path.exists(path):
+            raise FormatError(f"{path}: cannot be read: there is no such file, and it is part {part + 1} of {count} of "
+                              "a split GGUF file. Fetch it, and put it beside the first.")  # fmt: skip
         other = parse(mapped(path, "GGUF"), path)
         found = other.metadata.read("split.no", int), other.metadata.read("split.count", int)
         if found != (part, count):

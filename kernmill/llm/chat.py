@@ -104,7 +104,12 @@ class ChatTemplate:
 
     def encode(self, tokenizer: Tokenizer, messages: Sequence[Mapping[str, Any]], **values: Any) -> list[int]:
         """The token ids of a conversation, with one begin token where the model expects one."""
-        ids = tokenizer.encode(self.render(messages, **values), parse_special=True)
+        return self.tokens(tokenizer, self.render(messages, **values))
+
+    @staticmethod
+    def tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+        """As encode, of what render gave."""
+        ids = tokenizer.encode(text, parse_special=True)
         is_doubled = len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_id and tokenizer.add_bos
         return ids[1:] if is_doubled else ids
 

@@ -387,8 +387,8 @@ def _check_memory(capacity: int, size_bytes: int) -> None:
     if 0 < room < size_bytes:
         raise SettingError(
             f"Model: a context of {capacity} tokens takes {size_bytes / 2**30:.2f} GiB, and the device has "
-            f"{room / 2**30:.2f} GiB left. Choose a smaller context (capacity, -c), or a cache type of fewer bits "
-            "(cache_type, --cache-type)."
+            f"{room / 2**30:.2f} GiB left. Choose a smaller context (capacity; kernmill run: -c; kernmill bench: "
+            "-p and -n), or a cache type of fewer bits (cache_type; kernmill run: --cache-type)."
         )
 
 

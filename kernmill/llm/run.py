@@ -21,6 +21,7 @@ from .tokenizer import Tokenizer
 __all__ = ["Options", "Timings", "run"]
 
 LEAST_CAPACITY = 256  # tokens: sizes are this times a power of two, so that few graphs serve all prompts
+MAX_CHARACTERS = 8_000_000  # of a prompt: a million tokens of English have 4 to 5 million
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Options:
 class Timings:
     """Where the time went, with the words of llama.cpp. Units: ns.
 
-    Building graphs and their kernels is apart from running them: that is done once for each size of a block.
+    Building graphs and their kernels is apart from running them: that is done once for each size of a block. What the
+    user takes to type is no part of it.
     """
 
     def __init__(self) -> None:
@@ -47,6 +49,15 @@ class Timings:
         self.load = self.sampling = self.samples = 0
         self.steps: dict[str, list[int]] = {name: [0, 0] for name in ("prompt eval", "eval")}  # ns, tokens
         self.build, self.builds = 0, 0
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """The clock stands still."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.start += time.perf_counter_ns() - start
 
     @contextmanager
     def step(self, model: Model, *, is_prompt: bool) -> Generator[None]:
@@ -138,6 +149,7 @@ class _Session:
     def complete(self) -> None:
         """What follows the prompt."""
         prompt = _checked(self.options.prompt or "", "the prompt")
+        self.check_length(prompt)
         ids = self.tokenizer.encode(prompt, parse_special=True)
         self.loaded(ids)  # what is wrong is said before anything is written
         if self.options.shows_prompt:
@@ -154,30 +166,54 @@ class _Session:
         system = _checked(self.options.system, "the text of --system")
         messages = [{"role": "system", "content": system}] if system else []
         for said in self.messages():
-            messages.append({"role": "user", "content": said})
-            text = ""
-            try:
-                for piece in self.answer(self.fitting(template, messages)):
-                    text += piece
-                    self.screen.write(piece)
-            except KeyboardInterrupt:  # it ends the answer; at the prompt it ends the conversation
-                if not self.screen.is_terminal:
-                    raise
-            self.screen.write("\n")
-            messages.append({"role": "assistant", "content": text})
+            asked = [*messages, {"role": "user", "content": said}]
+            with _another_chance():
+                text = self.reply(template, asked)
+                messages = [*asked, {"role": "assistant", "content": text}]
+
+    def reply(self, template: ChatTemplate, messages: list[dict[str, str]]) -> str:
+        """The answer, which is written while it is made."""
+        text = ""
+        try:
+            for piece in self.answer(self.fitting(template, messages)):
+                text += piece
+                self.screen.write(piece)
+        except KeyboardInterrupt:  # it ends the answer; at the prompt it ends the conversation
+            if not self.screen.is_terminal:
+                raise
+        self.screen.write("\n")
+        return text
 
     def fitting(self, template: ChatTemplate, messages: list[dict[str, str]]) -> list[int]:
         """The tokens of a conversation. The oldest exchanges go until the answer has a quarter of the context."""
-        ids = template.encode(self.tokenizer, messages)
-        capacity = self.capacity(len(ids), self.config.context) if self.model is None else self.model.capacity
+        ids = self.encoded(template, messages)
+        capacity = self.capacity(len(ids))
         oldest, count = int(bool(self.options.system)), len(messages)
         while len(ids) > capacity * 3 // 4 and len(messages) > oldest + 1:
             del messages[oldest : oldest + 2]  # what the user said, and the answer to it
-            ids = template.encode(self.tokenizer, messages)
+            ids = self.encoded(template, messages)
+        _check_room(len(ids), capacity, self.config.context)
         if gone := (count - len(messages)) // 2:
             print(f"The conversation outgrew its context of {capacity} tokens. It goes on without the oldest: {gone} "
                   f"{'exchange' if gone == 1 else 'exchanges'}.", file=sys.stderr)  # fmt: skip
         return ids
+
+    def encoded(self, template: ChatTemplate, messages: list[dict[str, str]]) -> list[int]:
+        """The tokens of messages."""
+        text = template.render(messages)
+        self.check_length(text)
+        return template.tokens(self.tokenizer, text)
+
+    def check_length(self, text: str) -> None:
+        """Said before the text is cut into tokens, which takes gigabytes where it is long."""
+        context = self.config.context
+        capacity = self.capacity(context)
+        most = min(MAX_CHARACTERS, capacity * self.tokenizer.longest)
+        if len(text) > most:
+            raise _MessageError(
+                f"run: the prompt has {len(text)} characters, and for a context of {capacity} tokens at most {most} "
+                f"are read. {_shorter(capacity, context)}"
+            )
 
     def messages(self) -> Iterator[str]:
         """What the user says."""
@@ -186,14 +222,14 @@ class _Session:
         if self.options.prompt is not None and not sys.stdin.isatty():
             return
         while True:
+            said = ""
             try:
-                said = input("\n> " if sys.stdin.isatty() else "")
+                with _another_chance(), self.timings.waiting():
+                    said = _typed()
             except EOFError:
                 return
-            except UnicodeDecodeError:
-                raise _not_utf8("a line of stdin") from None
             if said.strip():
-                yield _checked(said, "a line of stdin")
+                yield said
 
     def answer(self, ids: Sequence[int]) -> Iterator[str]:
         """The text after these tokens, piece by piece."""
@@ -213,10 +249,9 @@ class _Session:
 
     def loaded(self, ids: Sequence[int]) -> Model:
         """The model, with room for the prompt."""
+        config, capacity = self.config, self.capacity(len(ids))
+        _check_room(len(ids), capacity, config.context)
         if self.model is None:
-            config = self.config
-            capacity = self.capacity(len(ids), config.context)
-            _check_room(len(ids), capacity, config.context)
             if capacity > config.context:
                 print(
                     f"The context of {capacity} tokens is longer than the {config.context} that the model was trained "
@@ -227,11 +262,13 @@ class _Session:
                 cache_type=self.options.cache_type,
             )  # fmt: skip
             self.timings.load = time.perf_counter_ns() - self.timings.start
-        _check_room(len(ids), self.model.capacity, self.model.config.context)
         return self.model
 
-    def capacity(self, prompt: int, context: int) -> int:
-        """Tokens that the cache is to hold: all that it attends to costs time, used or not."""
+    def capacity(self, prompt: int) -> int:
+        """Tokens that the cache holds, or is to hold: all that it attends to costs time, used or not."""
+        context = self.config.context
+        if self.model is not None:
+            return self.model.capacity
         if self.options.capacity is not None:
             return self.options.capacity
         if self.options.chat or self.options.tokens is None:
@@ -251,17 +288,43 @@ def _checked(text: str, what: str) -> str:
     return text
 
 
-def _not_utf8(what: str) -> SettingError:
-    return SettingError(f"run: {what} is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8.")
+def _typed() -> str:
+    """What the user types next."""
+    try:
+        return _checked(input("\n> " if sys.stdin.isatty() else ""), "a line of stdin")
+    except UnicodeDecodeError:
+        raise _not_utf8("a line of stdin") from None
+
+
+class _MessageError(SettingError):
+    """What is wrong with one message, and not with the next."""
+
+
+@contextmanager
+def _another_chance() -> Generator[None]:
+    """Who types is told and asked again; what comes through a pipe ends, so that no answer is missing unseen."""
+    try:
+        yield
+    except _MessageError as error:
+        if not sys.stdin.isatty():
+            raise
+        print(f"kernmill: {error}", file=sys.stderr)
+
+
+def _not_utf8(what: str) -> _MessageError:
+    return _MessageError(f"run: {what} is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8.")
 
 
 def _check_room(prompt: int, capacity: int, context: int) -> None:
     if prompt > capacity:
-        more = ", or ask for a larger context with -c" if capacity < context else ""
-        raise SettingError(
-            f"run: the prompt has {prompt} tokens, and the context {capacity}. Shorten it{more} (the model was trained "
-            f"on {context})."
+        raise _MessageError(
+            f"run: the prompt has {prompt} tokens, and the context {capacity}. {_shorter(capacity, context)}"
         )
+
+
+def _shorter(capacity: int, context: int) -> str:
+    more = ", or ask for a larger context with -c" if capacity < context else ""
+    return f"Shorten it{more} (the model was trained on {context})."
 
 
 class _Screen:

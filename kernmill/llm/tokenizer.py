@@ -59,6 +59,8 @@ class TokenKind(IntEnum):
 
 
 _NO_ID = (-1, 2**32 - 1)
+_MAX_LENGTH = 1 << 12  # characters of a token; the longest of known vocabularies have 256
+_CUTS = 1 << 24, 1 << 6  # of what all cuts of all tokens write: so many characters, and so many for each of theirs
 _SMALL = 1 << 12  # tokens: such a vocabulary is handed over as it is
 _TOGETHER = 1 << 12  # merges that are looked through together: texts of megabytes take new memory each time
 _SHORT_TEXTS = 4  # that get a vocabulary of their own; who has more gets the whole one
@@ -88,6 +90,7 @@ class Tokenizer:
         self.tokens: list[str] = _lines(together) if together else self._list("tokens", str, "text")
         if not self.tokens:
             raise FormatError("tokenizer.ggml.tokens is empty or missing: the file has no vocabulary.")
+        self.longest = self._checked_lengths()
         self.kinds: list[int] = self._parallel("token_type", int, "whole numbers") or [1] * len(self.tokens)
         self.row = pre_tokenizer(str(self._key("pre", "default"))) if self.kind == "gpt2" else PreTokenizer(())
         self.bos_id, self.eos_id = self._id("bos"), self._id("eos")
@@ -142,6 +145,24 @@ class Tokenizer:
                 "The file is damaged, or was written by a faulty converter."
             )
         return values
+
+    def _checked_lengths(self) -> int:
+        """The characters of the longest token. To cut a token at each place takes the square of its length, and what
+        the library makes of one hundreds of times its bytes: a small file could ask for more than a machine has."""
+        lengths = np.fromiter(map(len, self.tokens), np.int64, len(self.tokens))
+        longest = int(lengths.argmax())
+        if lengths[longest] > _MAX_LENGTH:
+            raise FormatError(
+                f"tokenizer.ggml.tokens: token {longest} has {lengths[longest]} characters, and a token has at most "
+                f"{_MAX_LENGTH}. The file is damaged, or was written by a faulty converter."
+            )
+        if lengths @ lengths > _CUTS[0] + _CUTS[1] * lengths.sum():
+            raise FormatError(
+                f"tokenizer.ggml.tokens: its {len(lengths)} tokens have {lengths.mean():.0f} characters on average, "
+                "too many to look for all that they are merged from. The file is damaged, or was written by a faulty "
+                "converter."
+            )
+        return int(lengths[longest])
 
     def _checked_scores(self) -> list[float]:
         scores: list[float] = self._parallel("scores", float, "numbers")
@@ -294,7 +315,7 @@ class Tokenizer:
             space, letters = _CHARACTERS[ord(" ")], "".join([_CHARACTERS[byte] for byte in text.encode()])
         else:
             space, letters = SPACE, text.replace(" ", SPACE)
-        ends = [range(start + 1, min(start + self._longest, len(letters)) + 1) for start in range(len(letters))]
+        ends = [range(start + 1, min(start + self.longest, len(letters)) + 1) for start in range(len(letters))]
         found = {letters[start:end] for start, stops in enumerate(ends) for end in stops}
         if self.add_space_prefix:
             found |= {space, *(space + piece for piece in found)}
@@ -302,15 +323,11 @@ class Tokenizer:
         found.update((*(self.tokens[i] for i in others), *(f"<0x{byte:02X}>" for byte in range(256))))
         return [*compress(range(len(self.tokens)), map(found.__contains__, self.tokens))]
 
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self.tokens))
-
     def _provide(self, text: str) -> None:
         """See to it that the library has the vocabulary for a text. Call with the lock held."""
         if self._is_whole:
             return
-        is_whole = not self._short_texts or len(text.encode()) * self._longest > len(self.tokens)
+        is_whole = not self._short_texts or len(text.encode()) * self.longest > len(self.tokens)
         self._built = self._build(None if is_whole else text)
         self._is_whole = is_whole  # only now: who fails or is interrupted above leaves it to the next text
         self._short_texts -= 1
@@ -466,7 +483,8 @@ def _faults(what: str) -> Generator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise FormatError(f"{what}: {error}") from error
+        why = "it takes more memory than there is." if isinstance(error, MemoryError) else error
+        raise FormatError(f"{what}: {why}") from error
 
 
 @dataclass(frozen=True, slots=True)

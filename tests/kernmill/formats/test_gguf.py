@@ -389,7 +389,11 @@ def test_split_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda folder: (folder / "m-00002-of-00002.gguf").unlink(), "m-00002-of-00002.gguf: cannot be read"),
+        (
+            lambda folder: (folder / "m-00002-of-00002.gguf").unlink(),
+            "m-00002-of-00002.gguf: cannot be read: there is no such file, and it is part 2 of 2 of a split GGUF file. "
+            "Fetch it, and put it beside the first.",
+        ),
         (lambda folder: write_part(folder, 1, 2, "ab"), "tensor 'a' is in an earlier part as well"),
         (
             lambda folder: write_part(folder, 1, 2, "b"),

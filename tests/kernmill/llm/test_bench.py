@@ -55,6 +55,12 @@ def test_a_mistake_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         main(["bench", "no.gguf", "-p", "-3"])
 
 
+def test_more_tokens_than_memory_holds(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """It advised an option of kernmill run."""
+    assert main(["bench", str(made()), "-p", str(1 << 40), "-n", "0"]) == 2
+    assert "kernmill bench: -p and -n" in capsys.readouterr().err
+
+
 def test_nothing_to_measure(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", str(made()), "-p", "0", "-n", "0"]) == 2
     assert capsys.readouterr().err == (

@@ -351,7 +351,8 @@ def test_a_context_that_no_memory_holds() -> None:
         random_model(capacity=1 << 50)
     assert re.fullmatch(
         rf"Model: a context of {1 << 50} tokens takes 67108864\.00 GiB, and the device has [\d.]+ GiB left\. "
-        r"Choose a smaller context \(capacity, -c\), or a cache type of fewer bits \(cache_type, --cache-type\)\.",
+        r"Choose a smaller context \(capacity; kernmill run: -c; kernmill bench: -p and -n\), or a cache type of fewer "
+        r"bits \(cache_type; kernmill run: --cache-type\)\.",
         str(caught.value),
     )
 

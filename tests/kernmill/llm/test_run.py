@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from kernmill import SettingError, Tensor
 from kernmill.commands.cli import main
 from kernmill.llm import ChatTemplate, Model, Sampler
 from kernmill.llm.run import Options, run
+from kernmill.llm.tokenizer import Tokenizer
 
 GREEDY = Sampler(temperature=0)
 LINES = ("load", "build", "sampling", "prompt eval", "eval", "total")
@@ -87,13 +89,13 @@ def test_a_conversation_that_outgrows_its_context_forgets_its_oldest_exchanges(
     """It ended with the sentence of a prompt that is too long."""
     pytest.importorskip("jinja2")
     asked: list[list[str]] = []
-    encode = ChatTemplate.encode
+    render = ChatTemplate.render
 
-    def seen(self: ChatTemplate, tokenizer: Any, messages: Any) -> list[int]:
+    def seen(self: ChatTemplate, messages: Any) -> str:
         asked.append([message["content"] for message in messages])
-        return encode(self, tokenizer, messages)
+        return render(self, messages)
 
-    monkeypatch.setattr(ChatTemplate, "encode", seen)
+    monkeypatch.setattr(ChatTemplate, "render", seen)
     path = made(metadata={"tokenizer.chat_template": "{% for m in messages %}{{ m.content[:9] }}{% endfor %}"})
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{n}aaaaaaaa\n" for n in range(5))))
     assert run(path, Options(None, chat=True, system="s" * 9, tokens=1, capacity=40), GREEDY) == 0
@@ -107,6 +109,95 @@ def test_a_conversation_that_outgrows_its_context_forgets_its_oldest_exchanges(
     monkeypatch.setattr("sys.stdin", io.StringIO("a\n" + "a" * 9 + "\n"))
     with pytest.raises(SettingError, match=r"the prompt has \d+ tokens, and the context 4\."):
         run(path, Options(None, chat=True, tokens=1, capacity=4), GREEDY)
+
+
+class Terminal(io.BytesIO):
+    """Where lines are typed, each of them in the given time."""
+
+    encoding, errors = "utf-8", "strict"
+
+    def __init__(self, typed: bytes, errors: str = "strict", seconds: float = 0) -> None:
+        super().__init__(typed)
+        self.errors, self.seconds = errors, seconds
+
+    def isatty(self) -> bool:
+        return True
+
+    def readline(self, *_: Any) -> Any:
+        time.sleep(self.seconds)
+        return super().readline().decode("utf-8", self.errors)
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_message_that_cannot_be_answered_leaves_the_conversation(
+    errors: str, made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was too long or no UTF-8 ended the program, also where somebody could type another."""
+    pytest.importorskip("jinja2")
+    asked: list[list[str]] = []
+    render = ChatTemplate.render
+
+    def seen(self: ChatTemplate, messages: Any) -> str:
+        asked.append([message["content"] for message in messages])
+        return render(self, messages)
+
+    monkeypatch.setattr(ChatTemplate, "render", seen)
+    path = made(metadata={"tokenizer.chat_template": "{% for m in messages %}{{ m.content[:90] }}{% endfor %}"})
+    monkeypatch.setattr("sys.stdin", Terminal(b"a\n" + b"b" * 90 + b"\n" + b"\xff\nab\n", errors))
+    assert run(path, Options("bb", chat=True, tokens=1, capacity=40), GREEDY) == 0
+    out, err = capsys.readouterr()
+    assert out.count("\n> ") == 5  # four lines, and the end
+    told = [line for line in err.splitlines() if line.startswith("kernmill: ")]
+    assert told == [
+        "kernmill: run: the prompt has 92 tokens, and the context 40. Shorten it, or ask for a larger context with -c "
+        "(the model was trained on 64).",
+        "kernmill: run: a line of stdin is not in UTF-8. Convert it, for example with: iconv -f LATIN1 -t UTF-8.",
+    ]
+    assert "outgrew" not in err
+    assert asked[-1][::2] == ["bb", "a", "ab"]
+
+
+def test_a_text_that_no_context_holds_is_not_cut_into_tokens(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template of 30 bytes took 4 GB and half a minute, and then the sentence of a prompt that is too long."""
+    pytest.importorskip("jinja2")
+    encode, lengths = Tokenizer.encode, list[int]()
+
+    def seen(self: Tokenizer, text: str, **options: Any) -> list[int]:
+        lengths.append(len(text))
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", seen)
+    path = made(metadata={"tokenizer.chat_template": "{{ ' ' * 19000000 }}"})
+    larger = ", or ask for a larger context with -c"
+    for options, count, size, most, more in (
+        (Options("a", chat=True), 19_000_000, 64, 64 * 6, ""),
+        (Options("a" * 50_000_000), 50_000_000, 64, 64 * 6, ""),
+        (Options("a" * 300, tokens=2, capacity=40), 300, 40, 40 * 6, larger),
+        (Options("a" * 50_000_000, capacity=10**9), 50_000_000, 10**9, 8_000_000, ""),
+    ):
+        with pytest.raises(SettingError) as caught:
+            run(path, options, GREEDY)
+        assert str(caught.value) == (
+            f"run: the prompt has {count} characters, and for a context of {size} tokens at most {most} are read. "
+            f"Shorten it{more} (the model was trained on 64)."
+        )
+    assert lengths == []
+
+
+def test_time_that_the_user_takes_to_type_is_no_part_of_any(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All until the first message was load time."""
+    pytest.importorskip("jinja2")
+    monkeypatch.setattr("sys.stdin", Terminal(b"a\nb\n", seconds=20))
+    clock = iter(range(0, 1 << 60, 10**6))
+    monkeypatch.setattr(time, "sleep", lambda seconds: [next(clock) for _ in range(int(seconds * 1000))])
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: next(clock))
+    assert run(made(), Options(None, chat=True, tokens=1, capacity=60), GREEDY) == 0
+    times = dict(re.findall(r"(\w+) time = +([\d.]+) ms", capsys.readouterr().err))
+    assert 0 < float(times["load"]) < float(times["total"]) < 20_000
 
 
 def test_a_prompt_is_the_only_message_where_nobody_types(
@@ -202,6 +293,12 @@ def test_a_cache_of_halves_takes_half(made: Callable[..., Path], capsys: pytest.
         run(made(), Options("a", tokens=1, cache_type=kind), GREEDY)
         sizes.append(float(capsys.readouterr().err.split()[-2]))
     assert sizes == [0.02, 0.01]
+
+
+def test_the_type_of_the_cache_in_capitals(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """As files and quantize spell types."""
+    assert main(["run", str(made()), "-p", "a", "-n", "1", "--cache-type", "F16"]) == 0
+    assert capsys.readouterr().err.split()[-2] == "0.01"
 
 
 @pytest.mark.parametrize(

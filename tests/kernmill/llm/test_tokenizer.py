@@ -333,6 +333,53 @@ def test_a_role_without_a_token() -> None:
         assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.end_ids) == (None, None, frozenset())
 
 
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "t5"])
+def test_a_token_as_long_as_a_book(kind: str) -> None:
+    """It took a minute to cut one of a megabyte at each place, and the library a gigabyte for one of ten."""
+    words, control = ("x" * 4097, "a"), TokenKind.CONTROL
+    for metadata in (pieces(*words, model=kind), pieces(*words, model=kind, token_type=[int(control)] * 261)):
+        with pytest.raises(FormatError) as caught:
+            Tokenizer(metadata)
+        assert str(caught.value) == (
+            "tokenizer.ggml.tokens: token 259 has 4097 characters, and a token has at most 4096. "
+            "The file is damaged, or was written by a faulty converter."
+        )
+    tokenizer = Tokenizer(pieces("x" * 4096, "a", *(SPACE * n for n in range(1, 129))))
+    assert tokenizer.decode(tokenizer.encode("a x" + " " * 300)) == "a x" + " " * 300
+
+
+@both
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("role", [TokenKind.NORMAL, TokenKind.CONTROL, TokenKind.USER_DEFINED])
+def test_tokens_in_tokens_take_no_more_memory_than_they_are_worth(kind: str, role: TokenKind) -> None:
+    """Each is made of two others at every place: 2000 of them, 2 MB, took 6 GB."""
+    words = ["a" * n for n in range(1, 1001)]
+    metadata = pieces(*words, model=kind)
+    metadata["tokenizer.ggml.token_type"][-len(words) :] = [int(role)] * len(words)
+    with pytest.raises(FormatError) as caught:
+        Tokenizer(metadata)
+    assert str(caught.value) == (
+        "tokenizer.ggml.tokens: its 1259 tokens have 399 characters on average, too many to look for all that they are "
+        "merged from. The file is damaged, or was written by a faulty converter."
+    )
+    few = Tokenizer(pieces(*words[:300], SPACE))
+    assert few.encode("a" * 300)[-1] == few.tokens.index("a" * 300)
+
+
+def test_no_memory_for_a_vocabulary_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended with a colon: what Python says of it is empty."""
+
+    def failing(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setitem(tokenizers._BUILDERS, "llama", failing)
+    with pytest.raises(FormatError) as caught:
+        Tokenizer(pieces("a"))
+    assert str(caught.value) == (
+        "tokenizer.ggml.tokens and its like make no llama tokenizer: it takes more memory than there is."
+    )
+
+
 @pytest.mark.parametrize("line", ["zzz qqqqq", "Hello", "Hel lo wor", "H  ello"])
 def test_damaged_merges_of_a_large_vocabulary(line: str, gguf: Callable[[str], Any]) -> None:
     """They are found when the tokenizer is made, though the library does not get them then."""
