@@ -308,7 +308,7 @@ def device_names() -> dict[str, str]:
 def canonical_name(name: str) -> str:
     """`llvm:0` -> `LLVM`, `cl:nvidia` -> `CL:1`. Raises DeviceError for a name that means no device."""
     base, _, index = name.upper().partition(":")
-    number: int | None = int(index) if index.isdigit() else None
+    number: int | None = int(index) if index.isdecimal() else None
     if index and number is None and base in device_names():
         number = _device_class(base, base).index_of(name.partition(":")[2])
     if not base or (index and number is None):
