@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .dtype import as_dtype
+from .dtype import named_dtype
 from .errors import FormatError
 from .ops import Op, Ops
 from .uop import UOp
@@ -100,7 +100,7 @@ def _parse_line(line: str, nodes: dict[str, UOp]) -> tuple[str, UOp]:
         raise ValueError("not a node")
     name, op, dtype, src, arg, origin = match.groups()
     sources = tuple(nodes[s.strip()[1:]] for s in src.split(",") if s.strip())
-    node = UOp(Ops.named(op), as_dtype(dtype), sources, _parse_arg(arg.strip(), nodes) if arg.strip() else None)
+    node = UOp(Ops.named(op), named_dtype(dtype), sources, _parse_arg(arg.strip(), nodes) if arg.strip() else None)
     node.origin = origin or node.origin
     return name, node
 
