@@ -60,7 +60,7 @@ class GroupTooLarge(CompileError):
     """A group has more work-items, or shares more memory, than this kernel may have on the device."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Program:
     """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time;
     `smaller` makes the same kernel with smaller groups of work-items, for a device that refuses to launch this one;

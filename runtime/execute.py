@@ -16,7 +16,6 @@ from kernmill.ir import Copy, DType, IndexRangeError, Kernel, KernmillError, Ops
 from . import later
 from .allocator import Lease
 from .buffer import Buffer, buffer_node
-from .build import build
 from .device import Call, canonical_name, get_device
 from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
@@ -215,9 +214,7 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     device, is_timed = get_device(batch[0][0].device), wants_report()
     if setting("CHECK") and device.limits.is_host_visible and device.name != "PYTHON":
         for kernel, call in batch:
-            later.check.run_checked(
-                device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1)
-            )
+            later.check.run_checked(device, kernel, call)
     else:
         start = time.perf_counter_ns()
         times = device.run([call for _, call in batch], is_timed=is_timed)
