@@ -45,7 +45,7 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
     With `borrow`, a device that can works on the array's own memory; it is never written.
     """
     device = canonical_name(device)
-    if borrow and get_device(device).props().wraps_host_memory and array.ctypes.data % dtype.size_bytes == 0:
+    if borrow and get_device(device).limits.wraps_host_memory and array.ctypes.data % dtype.size_bytes == 0:
         return buffer_node(Buffer(device, dtype, array.size, array, array.ctypes.data, is_borrowed=True))
     buffer = allocate_buffer(device, dtype, array.size)
     buffer.is_borrowed = current_recording() is not None  # a replay reads these values again: never written in place
