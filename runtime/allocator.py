@@ -1,8 +1,8 @@
 """Host memory for CPU devices: aligned and reused.
 
 Fresh pages cost three times the work of a large elementwise kernel (the system zeroes each on first touch), so a freed
-block waits in a bucket of its size for the next request. Large blocks ask for huge pages. Kernels read nothing behind the
-end of a block, as of memory that is borrowed.
+block waits in a bucket of its size for the next request. Large blocks ask for huge pages. Kernels read nothing behind
+the end of a block, as of memory that is borrowed.
 """
 
 from __future__ import annotations
@@ -169,7 +169,8 @@ class HostAllocator:
     def figures(self) -> str:
         """What is held and what there is, for an error's text."""
         live, cached = self.held_bytes()
-        return f"Free: {_human(self.free_bytes())}; held by live buffers: {_human(live)}; kept for reuse: {_human(cached)}."
+        held = f"held by live buffers: {_human(live)}; kept for reuse: {_human(cached)}"
+        return f"Free: {_human(self.free_bytes())}; {held}."
 
     # --- what another kind of memory does in its own way
     def bucket_bytes(self, nbytes: int) -> int:
