@@ -11,7 +11,7 @@ from kernmill.compiler import (
     analyze,
     apply_actions,
     block_schedule,
-    choose_actions,
+    choose,
     is_nested,
     lower,
     merge_loops,
@@ -82,7 +82,7 @@ def test_one_row_where_the_cpu_reads_ahead() -> None:
 def test_values_where_the_cpu_reads_ahead() -> None:
     target = replace(VNNI, reads_ahead=True)
     ast = merge_loops(only(product(groups=8, blocks=128, planes=2)))  # large enough to be read in order
-    actions = choose_actions(ast, target)
+    actions = choose(ast, target).actions
     assert any(load.arg == "inorder" for load in apply_actions(ast, actions).toposort() if load.op is Ops.LOAD)
     arrays = random_bytes(ast)
     close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
@@ -163,5 +163,5 @@ def test_values(sizes: tuple[int, int], planes: int) -> None:
     want = run_ast(ast, arrays)
     close(run_on("LLVM", ast, arrays), want)
     merged = merge_loops(ast)
-    close(run_on("LLVM", ast, arrays, choose_actions(merged, VNNI)), want)
-    assert apply_actions(merged, choose_actions(merged, VNNI)) is not None
+    close(run_on("LLVM", ast, arrays, choose(merged, VNNI).actions), want)
+    assert apply_actions(merged, choose(merged, VNNI).actions) is not None

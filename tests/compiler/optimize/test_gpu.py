@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import choose_actions, lower, merge_loops
+from kernmill.compiler import choose, lower, merge_loops
 from kernmill.ir import Context, Ops, Target, UOp, dtypes, permute
 from kernmill.renderers import AMX_UNITS, MMA_UNITS
 from kernmill.runtime import get_device
@@ -36,7 +36,7 @@ SMALL = replace(GPU, name="small", group_items=64, local_bytes=4096)
 
 
 def chosen(root: UOp, target: Target = GPU) -> str:
-    return "; ".join(map(str, choose_actions(merge_loops(only(root)), target)))
+    return "; ".join(map(str, choose(merge_loops(only(root)), target).actions))
 
 
 CHOSEN = {
@@ -82,7 +82,7 @@ def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> N
     """Steps side by side and in turn; the 32 items of one are the last digits of an item's number."""
     ast = merge_loops(product((size, size, size)))
     rows, columns = ("i0.l i0.u", "i1.l i1.u") if in_turn else ("i0.l", "i1.l")
-    assert "; ".join(map(str, choose_actions(ast, UNIT))) == (
+    assert "; ".join(map(str, choose(ast, UNIT).actions)) == (
         f"split i0 16; split i1 8; split k0 16; split k0.s 2; {blocks}; local i0.s 8; local i1.s 4; unroll i0.s 2; "
         f"order i0 i0.l i1 i1.l i0.s.l i1.s.l; stage 2 {columns} k0.s i1.s' k0.s.s; "
         f"stage 1 {rows} i0.s' k0.s k0.s.s; grid i0 i1"
@@ -96,7 +96,7 @@ def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> N
 def test_a_unit_that_does_not_fit_is_left_alone(target: Target) -> None:
     """Groups of 64 items are too small; a unit that one thread uses is none for work-items."""
     ast = merge_loops(product((64, 64, 64)))
-    assert choose_actions(ast, target) == choose_actions(ast, replace(target, units=()))
+    assert choose(ast, target).actions == choose(ast, replace(target, units=())).actions
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -182,4 +182,4 @@ def test_causal_rows_are_filled_whole() -> None:
 
 
 def test_without_work_items_there_are_none() -> None:
-    assert choose_actions(merge_loops(grouped_kernels()["product"]), SCALARS) == []
+    assert choose(merge_loops(grouped_kernels()["product"]), SCALARS).actions == []

@@ -9,7 +9,7 @@ import pytest
 
 from kernmill.compiler import (
     analyze,
-    choose_actions,
+    choose,
     lower,
     merge_loops,
     show_schedule,
@@ -24,7 +24,7 @@ SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (
 
 
 def test_the_schedule() -> None:
-    assert show_schedule(choose_actions(product((64, 512, 1024)), TILES)).splitlines() == [
+    assert show_schedule(choose(product((64, 512, 1024)), TILES).actions).splitlines() == [
         "split i1 16",
         "unroll i1 2",
         "split i0 16",
@@ -107,8 +107,8 @@ def test_operands_that_lie_in_blocks_are_not_packed(kind: tuple[DType, int, int]
     uops = lower(ast, TILES, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) == 4
     assert {u.arg[0] for u in uops if u.op is Ops.LOCAL} == {"tile0"}
-    assert "stage 1" not in show_schedule(choose_actions(ast, TILES))
-    assert "stage" in show_schedule(choose_actions(merge_loops(laid(96, 128, 64, kind[0], kind[1], 1)), TILES))
+    assert "stage 1" not in show_schedule(choose(ast, TILES).actions)
+    assert "stage" in show_schedule(choose(merge_loops(laid(96, 128, 64, kind[0], kind[1], 1)), TILES).actions)
     converted = merge_loops(laid(96, 128, 64, *kind, dtypes.float32 if kind[0] is BF16 else U8))
     assert {u.arg[0] for u in lower(converted, TILES) if u.op is Ops.LOCAL} == {"tile0", "stage1_0", "stage2_0"}
     if kind[0] is I8:
@@ -127,20 +127,20 @@ def assert_right(ast: UOp, target: Target) -> None:
     """With the schedule for a target, on a CPU where functions stand for the unit."""
     arrays = inputs(ast)
     with Context(TARGET="amx"):
-        got = run_on("LLVM", ast, arrays, choose_actions(ast, target))
+        got = run_on("LLVM", ast, arrays, choose(ast, target).actions)
     close(got, run_ast(ast, arrays))
 
 
 def test_a_long_sum_goes_on_in_the_output() -> None:
     """Where panels of all of its terms are more than half of L2, and no rows have to be packed again."""
     small = replace(TILES, l2_bytes=1 << 14)
-    chosen = show_schedule(choose_actions(merge_loops(laid(64, 256, 64)), small)).splitlines()
+    chosen = show_schedule(choose(merge_loops(laid(64, 256, 64)), small).actions).splitlines()
     assert chosen[0] == "accumulate k0 64"
     assert next(line for line in chosen if line.startswith("order")) == "order i1 k0 i0 i0.s"
-    assert "accumulate" not in show_schedule(choose_actions(product((64, 256, 64)), small))
+    assert "accumulate" not in show_schedule(choose(product((64, 256, 64)), small).actions)
     large = replace(TILES, l2_bytes=1 << 16)
-    assert "accumulate k0 192" in show_schedule(choose_actions(merge_loops(laid(64, 384, 64)), large))
-    assert "accumulate" not in show_schedule(choose_actions(merge_loops(laid(64, 352, 64)), large)), "11 steps"
+    assert "accumulate k0 192" in show_schedule(choose(merge_loops(laid(64, 384, 64)), large).actions)
+    assert "accumulate" not in show_schedule(choose(merge_loops(laid(64, 352, 64)), large).actions), "11 steps"
     uops = lower(merge_loops(laid(64, 256, 64)), small, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) == 4
     assert_right(merge_loops(laid(64, 512, 96, I8, 64, 4)), small)
@@ -149,10 +149,10 @@ def test_a_long_sum_goes_on_in_the_output() -> None:
 def test_panels_beside_each_other_leave_no_remainder() -> None:
     """Named regression: 17 panels, of which 16 would fill half of L2, were walked as 32."""
     target = replace(TILES, l2_bytes=2 << 20)
-    chosen = show_schedule(choose_actions(merge_loops(laid(1024, 1024, 4864)), target))
+    chosen = show_schedule(choose(merge_loops(laid(1024, 1024, 4864)), target).actions)
     assert "split i1 17" in chosen
     assert "split i1.ss 9" in chosen
-    chosen = show_schedule(choose_actions(merge_loops(laid(512, 1024, 4864)), target))
+    chosen = show_schedule(choose(merge_loops(laid(512, 1024, 4864)), target).actions)
     assert "split i1.ss" not in chosen, "rows that L2 holds beside a panel need no others"
 
 
