@@ -109,10 +109,6 @@ class Facts:
         """Of loops inside each other; a size that is known only at launch counts as the greatest."""
         return prod(max(1, self.sizes[name]) for name in loops)
 
-    def is_streamed(self, size_bytes: int) -> bool:
-        """Whether no cache holds an operand, so that few rows read it once, in the order in which it lies."""
-        return self.target.is_streamed(size_bytes)
-
     @cached_property
     def main(self) -> Group | None:
         """The reductions that take the most time."""
