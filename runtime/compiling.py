@@ -108,7 +108,7 @@ def render(
     target = target or device.target
     try:
         ast = optimize_loops(kernel.ast, target, actions)
-        uops = lower(kernel.ast, target, is_checked=bool(setting("CHECK")), optimized=ast)
+        uops = lower(ast, target, kernel.ast, is_checked=bool(setting("CHECK")))
     except CompileError as error:
         if actions is not None or setting("CHECK"):
             raise

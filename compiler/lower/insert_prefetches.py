@@ -16,7 +16,16 @@ from math import prod
 from typing import TypeAlias
 
 from kernmill.ir import (
-    LINE_BYTES, Ops, UOp, closed_ranges, dtypes, from_linear, linear, simplify, substitute, with_sources,
+    LINE_BYTES,
+    Ops,
+    UOp,
+    closed_ranges,
+    dtypes,
+    from_linear,
+    linear,
+    simplify,
+    substitute,
+    with_sources,
 )  # fmt: skip
 
 from ..kernel import iterations

@@ -13,12 +13,11 @@ from kernmill.compiler import (
     block_schedule,
     choose,
     is_nested,
-    lower,
     merge_loops,
     show_schedule,
 )
 from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, expand, permute, reduce_axes, reshape
-from tests.compiler.kernels import VECTORS, Array, close, data, inputs, matmul, only, run_ast, run_on
+from tests.compiler.kernels import VECTORS, Array, close, data, inputs, lowered, matmul, only, run_ast, run_on
 
 VNNI = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
 
@@ -116,7 +115,7 @@ def test_many_rows() -> None:
 
 def test_dots_of_a_tile_stand_side_by_side() -> None:
     """The chain of each sum is one step on before any is two, and starts without an addition."""
-    uops = lower(merge_loops(only(product(rows=9, groups=4))), VNNI)
+    uops = lowered(merge_loops(only(product(rows=9, groups=4))), VNNI)
     dots = [u for u in uops if u.op is Ops.DOT]
     firsts = [n for n, u in enumerate(dots) if u.src[2].op is not Ops.DOT]
     assert len(firsts) == 10

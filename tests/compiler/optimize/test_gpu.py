@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import choose, lower, merge_loops
+from kernmill.compiler import choose, merge_loops
 from kernmill.ir import Context, Ops, Target, UOp, dtypes, permute
 from kernmill.renderers import AMX_UNITS, MMA_UNITS
 from kernmill.runtime import get_device
@@ -19,6 +19,7 @@ from tests.compiler.kernels import (
     data,
     inputs,
     layer_norm,
+    lowered,
     matmul,
     only,
     params,
@@ -87,7 +88,7 @@ def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> N
         f"order i0 i0.l i1 i1.l i0.s.l i1.s.l; stage 2 {columns} k0.s i1.s' k0.s.s; "
         f"stage 1 {rows} i0.s' k0.s k0.s.s; grid i0 i1"
     )
-    uops = lower(ast, UNIT, is_checked=True)
+    uops = lowered(ast, UNIT, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) == (16 if in_turn else 1)
     assert {str(u.arg[0]) for u in uops if u.op is Ops.LOCAL and "shared" in u.arg} == {"stage1_0", "stage2_0"}
 
@@ -121,13 +122,13 @@ def test_a_device_with_little_memory_and_small_groups_gets_small_tiles() -> None
     found = chosen(matmul(data(0, 1024, 1024), data(1, 1024, 1024)), SMALL)
     assert "local i0 8" in found
     assert "local i0 16" not in found
-    lower(only(matmul(data(0, 1024, 1024), data(1, 1024, 1024))), SMALL, is_checked=True)
+    lowered(only(matmul(data(0, 1024, 1024), data(1, 1024, 1024))), SMALL, is_checked=True)
 
 
 @pytest.mark.parametrize("target", [GPU, SMALL], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", small_kernels())
 def test_every_choice_can_be_lowered(name: str, target: Target) -> None:
-    lower(small_kernels()[name], target, is_checked=True)
+    lowered(small_kernels()[name], target, is_checked=True)
 
 
 def grouped_kernels() -> dict[str, UOp]:
@@ -156,7 +157,7 @@ def test_groups_keep_the_meaning(name: str) -> None:
     ast = grouped_kernels()[name]
     arrays = inputs(ast, 1)
     with Context(TARGET="gpu"):
-        uops = lower(ast, get_device("PYTHON").target, is_checked=True)
+        uops = lowered(ast, get_device("PYTHON").target, is_checked=True)
         got = run_uops("PYTHON", uops, arrays, params(ast))
     assert any(u.op is Ops.BARRIER for u in uops) == (name not in ("convolution",))
     close(got, run_ast(ast, arrays), 2e-3 if name == "halves" else 2e-5)
@@ -177,7 +178,7 @@ def test_causal_rows_are_filled_whole() -> None:
     """The evaluator does no loop whose end is a value: against the same kernel without groups."""
     arrays = inputs(causal_kernel(), 1)
     with Context(TARGET="gpu"):
-        got = run_uops("PYTHON", lower(causal_kernel(), get_device("PYTHON").target), arrays, params(causal_kernel()))
+        got = run_uops("PYTHON", lowered(causal_kernel(), get_device("PYTHON").target), arrays, params(causal_kernel()))
     close(got, run_on("PYTHON", causal_kernel(), arrays))
 
 

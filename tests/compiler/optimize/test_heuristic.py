@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from kernmill.compiler import choose, lower, merge_loops, show_schedule
+from kernmill.compiler import choose, merge_loops, show_schedule
 from kernmill.ir import (
     DType,
     Ops,
@@ -25,7 +25,18 @@ from kernmill.ir import (
     strided,
     take,
 )
-from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
+from tests.compiler.kernels import (
+    SCALARS,
+    VECTORS,
+    convolution,
+    data,
+    lowered,
+    matmul,
+    only,
+    small_kernels,
+    softmax,
+    total,
+)
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
 
@@ -309,7 +320,7 @@ def test_a_transpose_is_no_reason_to_give_up() -> None:
 )
 @pytest.mark.parametrize("name", small_kernels())
 def test_every_choice_can_be_lowered(name: str, target: Target) -> None:
-    lower(small_kernels()[name], target, is_checked=True)
+    lowered(small_kernels()[name], target, is_checked=True)
 
 
 def test_the_choice_depends_on_the_shape_alone() -> None:
@@ -375,7 +386,7 @@ def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:
 def test_products_of_bytes_are_dots() -> None:
     vnni = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     left, right = (data(slot, 64, 64, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
-    assert any(u.op is Ops.DOT for u in lower(only(matmul(left, right)), vnni, is_checked=True))
+    assert any(u.op is Ops.DOT for u in lowered(only(matmul(left, right)), vnni, is_checked=True))
 
 
 @pytest.mark.parametrize(("rows", "terms"), [(16, 4096), (24, 8192)])
@@ -465,7 +476,7 @@ def test_short_running_sums_have_rows_as_lanes() -> None:
 def test_terms_that_are_all_lanes_are_not_cut_in_blocks() -> None:
     """Once no schedule fitted: a short sum between operands that outgrow the caches."""
     ast = only(total(elementwise(Ops.MUL, data(0, 3, 23, 1, 15), data(1, 3, 1, 5, 15)), 3))
-    lower(ast, replace(VECTORS, l2_bytes=1 << 10), is_checked=True)
+    lowered(ast, replace(VECTORS, l2_bytes=1 << 10), is_checked=True)
 
 
 def test_sums_of_which_nothing_is_chosen_are_no_running_sums() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import Schedule, analyze, choose, in_blocks, lower, merge_loops, show_schedule
+from kernmill.compiler import Schedule, analyze, choose, in_blocks, merge_loops, show_schedule
 from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reshape, window
-from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on, total
+from tests.compiler.kernels import VECTORS, close, data, inputs, lowered, matmul, only, run_on, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
 NARROW = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)
@@ -135,7 +135,7 @@ def test_packed_operands_give_the_same_product(
     right = permute(data(1, columns, inner), (1, 0)) if turned[1] else data(1, inner, columns)
     ast = merge_loops(only(matmul(left, right)))
     actions = choose(ast, target).actions
-    lower(ast, target, actions, is_checked=True)
+    lowered(ast, target, actions, is_checked=True)
     close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
 
 
@@ -144,7 +144,7 @@ def test_panels_name_only_loops_that_are_there(rows: int, inner: int, columns: i
     """Named regression: lanes that a target without masks cannot have, and a sum cut by `rfactor`, not by `unroll`."""
     narrow = replace(VECTORS, vector_bytes=32, vector_registers=16, has_masks=False)
     for right in (data(1, inner, columns), permute(data(1, columns, inner), (1, 0))):
-        lower(only(matmul(data(0, rows, inner), right)), narrow, is_checked=True)
+        lowered(only(matmul(data(0, rows, inner), right)), narrow, is_checked=True)
 
 
 @pytest.mark.parametrize("target", [VECTORS, NO_MASKS], ids=["masks", "no masks"])
@@ -154,7 +154,7 @@ def test_panels_name_only_loops_that_are_there(rows: int, inner: int, columns: i
 def test_a_packed_panel_names_the_loops_there_are(rows: int, columns: int, inner: int, target: Target) -> None:
     """Once refused: lanes that did not come about for want of masks, or copies of a sum that was grouped instead."""
     right = permute(data(1, columns, inner), (1, 0))
-    lower(only(matmul(data(0, rows, inner), right)), target, is_checked=True)
+    lowered(only(matmul(data(0, rows, inner), right)), target, is_checked=True)
 
 
 @pytest.mark.parametrize("target", [VECTORS, NARROW, NO_MASKS], ids=lambda t: t.name)
@@ -164,7 +164,7 @@ def test_rows_that_are_windows_are_read_as_they_lie(stride: int, target: Target)
     rows = window(data(0, 95 * stride + 256, dtype=dtypes.float16), 0, 256, stride)
     ast = merge_loops(only(matmul(*(u.cast(dtypes.float32) for u in (rows, data(1, 256, 512, dtype=dtypes.float16))))))
     actions = choose(ast, target).actions
-    lower(ast, target, actions, is_checked=True)
+    lowered(ast, target, actions, is_checked=True)
     close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
 
 
