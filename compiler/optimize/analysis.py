@@ -211,7 +211,8 @@ def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:
 
 
 def even_part(count: int, most: int) -> int:
-    """Rows or vectors of a tile, at most so many, that leave little of the last tile empty."""
+    """Rows or vectors of a tile, at most so many: empty places of the last tile against what a tile costs by itself, as
+    much as one row; of equals the larger tile."""
     return min(range(1, most + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
 
 

@@ -164,7 +164,8 @@ def _width(facts: Facts, name: str) -> int:
 
 
 def _tile(size: int, most: int) -> int:
-    """A tile of at most `most` that leaves little of the last one empty."""
+    """A tile of at most `most` and of half of that at least: empty places of the last one against one part in 25 for
+    each row that it is smaller, since all that a tile reads besides serves fewer rows. `even_part` trades otherwise."""
     if size <= most:
         return max(1, size)
     return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
