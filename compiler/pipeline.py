@@ -93,16 +93,12 @@ def optimize_loops(ast: UOp, target: Target, actions: Sequence[Action] | None = 
     return choose(ast, target).ast if actions is None else apply_actions(ast, actions)
 
 
-def lower(
-    ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, is_checked: bool = False,
-    optimized: UOp | None = None,
-) -> list[UOp]:  # fmt: skip
-    """Linear UOps of a kernel: `optimized`, or else by `actions` (None: by the heuristic), then through PIPELINE.
+def lower(ast: UOp, target: Target, arguments_of: UOp, *, is_checked: bool = False) -> list[UOp]:
+    """Linear UOps of a kernel that was optimized, through PIPELINE. It takes the arguments of the one that it was.
 
     With `is_checked` every stage is verified; an InternalError names the pass that left something illegal behind.
     """
-    arguments = [node for node in ast.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
-    ast = optimize_loops(ast, target, actions) if optimized is None else optimized
+    arguments = [node for node in arguments_of.toposort() if node.op in (Ops.PARAM, Ops.VARIABLE)]
     if is_checked:
         verify(ast, Stage.OPTIMIZED, "optimize")
     for step in PIPELINE:

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from .errors import DTypeError
 
-__all__ = ["DType", "DTypeLike", "as_dtype", "dtypes", "promote", "round_float"]
+__all__ = ["DType", "DTypeLike", "as_dtype", "dtypes", "named_dtype", "promote", "round_float"]
 
 
 Kind: TypeAlias = Literal["void", "bool", "uint", "int", "float", "index"]  # decides which ops take a type
@@ -68,7 +68,7 @@ class DType:
         return self.name
 
     def __reduce__(self) -> tuple[object, ...]:
-        return as_dtype, (self.name,)
+        return named_dtype, (self.name,)
 
 
 class dtypes:  # a namespace of constants, as in `dtypes.float32`
@@ -109,23 +109,34 @@ DTypeLike: TypeAlias = "DType | str | type"  # what as_dtype takes
 
 
 def as_dtype(value: object) -> DType:
-    """A DType from a DType, a name ("float32", "float32x16"), a Python type or a NumPy dtype.
+    """The dtype of a tensor from a DType, a name ("float32", "half"), a Python type or a NumPy dtype.
 
     Raises:
-        DTypeError: nothing of that name.
+        DTypeError: nothing of that name, or a type that only the compiler works with.
     """
     if isinstance(value, DType):
-        return value
-    if isinstance(value, type) and value in (float, int, bool):
-        return {float: dtypes.default_float, int: dtypes.default_int, bool: dtypes.bool}[value]
-    name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", repr(value))
-    base, _, lanes = str(name).rpartition("x")
+        found: DType | None = value
+    elif isinstance(value, type) and value in (float, int, bool):
+        found = {float: dtypes.default_float, int: dtypes.default_int, bool: dtypes.bool}[value]
+    else:
+        name = value if isinstance(value, str) else getattr(value, "name", None) or getattr(value, "__name__", value)
+        found = _by_name.get(str(name))
+    if found not in dtypes.data:
+        known = ", ".join(dtype.name for dtype in dtypes.data)
+        raise DTypeError(f"as_dtype({value!r}): kernmill has no such dtype. Use one of {known}.")
+    return found
+
+
+def named_dtype(name: str) -> DType:
+    """The type that is called so, also one of the compiler's own: "float32x16", "index", "void".
+
+    Raises:
+        LookupError, ValueError: nothing of that name.
+    """
     if name in _by_name:
-        return _by_name[str(name)]
-    if base in _by_name and lanes.isdigit():
-        return _by_name[base].vec(int(lanes))
-    known = ", ".join(dtype.name for dtype in dtypes.data)
-    raise DTypeError(f"as_dtype({value!r}): kernmill has no such dtype. Use one of {known}.")
+        return _by_name[name]
+    scalar, _, lanes = name.rpartition("x")
+    return _by_name[scalar].vec(int(lanes))
 
 
 def promote(a: DType, b: DType) -> DType:

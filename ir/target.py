@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from .dtype import DType, dtypes
 from .ops import Op
 
-__all__ = ["DOT_SUMS", "Target", "Unit"]
+__all__ = ["DOT_SUMS", "LINE_BYTES", "Target", "Unit"]
 
+LINE_BYTES: Final = 64  # of a cache: they come together
 _STREAMED = 2  # times L2
 # What DOT adds up products of such values in: as many of them as a lane of the sum has room for.
 DOT_SUMS: Final = {dtypes.int8: dtypes.int32, dtypes.uint8: dtypes.int32, dtypes.bfloat16: dtypes.float32}

@@ -13,12 +13,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .dtype import as_dtype
+from .dtype import named_dtype
 from .errors import FormatError
 from .ops import Op, Ops
 from .uop import UOp
 
-__all__ = ["parse_uops", "print_uop", "print_uops"]
+__all__ = ["parse_uops", "print_uop", "print_uops", "uops_in"]
 
 
 def print_uops(root: UOp | Sequence[UOp]) -> str:
@@ -28,7 +28,7 @@ def print_uops(root: UOp | Sequence[UOp]) -> str:
     lines: list[str] = []
 
     def line(node: UOp) -> None:
-        for size in _uops_in(node.arg):
+        for size in uops_in(node.arg):
             for inner in size.toposort():
                 if inner not in number:
                     line(inner)
@@ -48,10 +48,11 @@ def print_uop(node: UOp, number: Mapping[UOp, int]) -> str:
     return f"%{number[node]} = {node.op.name} {node.dtype.name} ({src}){arg}"
 
 
-def _uops_in(arg: Any) -> list[UOp]:
+def uops_in(arg: Any) -> list[UOp]:
+    """The nodes in an arg, such as sizes that are known at launch."""
     if isinstance(arg, UOp):
         return [arg]
-    return [u for item in arg for u in _uops_in(item)] if isinstance(arg, tuple) else []
+    return [u for item in arg for u in uops_in(item)] if isinstance(arg, tuple) else []
 
 
 def _show(arg: Any, number: Mapping[UOp, int]) -> str:
@@ -100,7 +101,7 @@ def _parse_line(line: str, nodes: dict[str, UOp]) -> tuple[str, UOp]:
         raise ValueError("not a node")
     name, op, dtype, src, arg, origin = match.groups()
     sources = tuple(nodes[s.strip()[1:]] for s in src.split(",") if s.strip())
-    node = UOp(Ops.named(op), as_dtype(dtype), sources, _parse_arg(arg.strip(), nodes) if arg.strip() else None)
+    node = UOp(Ops.named(op), named_dtype(dtype), sources, _parse_arg(arg.strip(), nodes) if arg.strip() else None)
     node.origin = origin or node.origin
     return name, node
 

@@ -37,7 +37,8 @@ try:
     from .methods.contraction import einsum
     from .methods.elementwise import where
     from .methods.movement import cat, meshgrid, stack
-    from .methods.other_names import front_instead_of as _front_instead_of
+    from .methods.other_names import FRONT as _FRONT
+    from .methods.other_names import named_in as _named_in
     from .methods.random import manual_seed
     from .tensor import Tensor
     from .variable import Variable
@@ -115,7 +116,7 @@ if not TYPE_CHECKING:  # to a checker a __getattr__ is every name that there cou
         try:
             return _find(name)
         except AttributeError as error:
-            if hint := _front_instead_of(name):
+            if hint := _named_in(_FRONT, name):
                 raise AttributeError(f"{error}.{hint}", name=name) from None
             for place in ("Tensor", "dtypes"):
                 if not name.startswith("_") and hasattr(globals()[place], name):

@@ -46,7 +46,7 @@ from kernmill.ir import (
     reshape,
     setting,
 )
-from kernmill.runtime import device_names
+from kernmill.runtime import canonical_name, device_names
 
 from .arguments import AnyTensor, name_call, refuse
 from .size import SymbolicSize, as_node, shown
@@ -99,6 +99,8 @@ def is_training() -> bool:
     return _training.get()
 
 
+_canonical = functools.cache(canonical_name)  # a part of a device's name is looked for among all that are there
+
 _DEVICES: Mapping[str, str] = {  # theirs: what is written here
     "CPU": "the CPU is LLVM here: write 'LLVM', or name no device.", "OPENCL": "OpenCL is CL here: write 'CL'.",
     **dict.fromkeys(("CUDA", "GPU", "HIP", "MPS", "XPU"), "GPUs are CL here, by OpenCL: write 'CL'."),
@@ -107,16 +109,16 @@ _DEVICES: Mapping[str, str] = {  # theirs: what is written here
 
 
 def device_name(name: str | None) -> str:
-    """A device name as it is stored: upper case, `:0` dropped; None gives the default device.
+    """A device name as it is stored, in its one form (`canonical_name`); None gives the default device.
 
     Raises:
-        DeviceError: a name that other libraries give to a device, or that of a dtype.
+        DeviceError: a name that means no device, that other libraries give to one, or that of a dtype.
     """
     text = str(setting("DEVICE") if name is None else name).upper()
     kind = text.partition(":")[0]
     if name is not None and kind in _DEVICES and kind not in device_names():
         raise DeviceError(f"device {name!r}: {_DEVICES[kind]} `kernmill info` lists the devices.")
-    return text.removesuffix(":0")
+    return _canonical(text) if ":" in text else text
 
 
 _BEYOND = 1 << 1024  # no float is as large

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Mapping
 from operator import index
 from typing import Any, Self
 
-from kernmill.ir import Ops, ShapeError, UOp, dtypes
+from kernmill.ir import Ops, ShapeError, UOp, dtypes, uops_in
 
 __all__ = ["Bound", "Variable", "given_values", "values_of", "variables_below", "with_values"]
 
@@ -41,7 +41,7 @@ class Variable:
         if not name.isidentifier() or not 0 <= least <= greatest < 1 << 31:
             raise ShapeError(
                 f"Variable: {name!r} from {least} to {greatest}. Give a name of letters and digits, and bounds "
-                "0 <= least <= greatest."
+                "0 <= least <= greatest < 2**31."
             )
         self.name, self.least, self.greatest = name, least, greatest
         self.uop = UOp(Ops.VARIABLE, dtypes.index, (), (name, least, greatest))
@@ -121,12 +121,6 @@ def variables_below(node: UOp) -> list[str]:
     sizes = [size for size in node.shape if isinstance(size, UOp)]
     for below in node.toposort(stop=lambda u: u.storage is not None):
         if below.storage is None:
-            sizes += [below, *_sizes_in(below.arg)]
+            sizes += [below, *uops_in(below.arg)]
     order = UOp(Ops.SINK, dtypes.void, tuple(sizes)).toposort() if sizes else []
     return sorted({str(u.arg[0]) for u in order if u.op is Ops.VARIABLE})
-
-
-def _sizes_in(arg: Any) -> list[UOp]:
-    if isinstance(arg, UOp):
-        return [arg]
-    return [size for part in arg for size in _sizes_in(part)] if isinstance(arg, tuple) else []

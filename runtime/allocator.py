@@ -1,8 +1,8 @@
-"""Host memory for CPU devices: aligned, padded, and reused.
+"""Host memory for CPU devices: aligned and reused.
 
 Fresh pages cost three times the work of a large elementwise kernel (the system zeroes each on first touch), so a freed
-block waits in a bucket of its size for the next request. Large blocks ask for huge pages. Behind the end of every block
-PADDING_BYTES may be read: a kernel loads its last vector whole.
+block waits in a bucket of its size for the next request. Large blocks ask for huge pages. Kernels read nothing behind
+the end of a block, as of memory that is borrowed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Any
 from kernmill.ir import InternalError, OutOfMemoryError, process_lock
 
 __all__ = [
-    "ALIGNMENT_BYTES", "LARGE_PAGES", "PADDING_BYTES", "SMALLER", "Block", "HostAllocator", "Lease",
+    "ALIGNMENT_BYTES", "LARGE_PAGES", "SMALLER", "Block", "HostAllocator", "Lease",
     "available_memory", "round_up", "total_memory",
 ]  # fmt: skip
 
 ALIGNMENT_BYTES = 64
-PADDING_BYTES = 64
 LARGE_PAGES = getattr(mmap, "MADV_HUGEPAGE", -1)  # -1: no system listens to that
 _LARGE_BYTES = 1 << 20
 SMALLER = "Use smaller batches or a smaller dtype, or drop tensors that are no longer needed."
@@ -33,15 +32,14 @@ _STEPS_LOG2 = 3  # buckets per doubling: at most one eighth of a block is slack,
 class Block:
     """Memory of one buffer. Contents are what the last user left there."""
 
-    __slots__ = ("_memory", "_offset", "address", "capacity_bytes", "is_live", "nbytes", "stamp", "wrapped")
+    __slots__ = ("_memory", "address", "capacity_bytes", "is_live", "nbytes", "stamp", "wrapped")
 
     def __init__(self, memory: mmap.mmap | bytearray, capacity_bytes: int) -> None:
         start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self._memory = memory
-        self._offset = -start % ALIGNMENT_BYTES
         self.is_live = True
         self.stamp = 0  # the allocator's: when it was freed
-        self.address = start + self._offset
+        self.address = round_up(start, ALIGNMENT_BYTES)
         self.capacity_bytes = capacity_bytes
         self.nbytes = 0
         self.wrapped: Any = None  # what a driver made of this memory: it lives as long
@@ -57,10 +55,6 @@ class Block:
         except (AttributeError, OSError):  # other memory than the system's; an older system
             return False
         return True
-
-    def view(self) -> memoryview:
-        """The bytes, writable. The view keeps the memory mapped, but after `free` another block may use it."""
-        return memoryview(self._memory)[self._offset : self._offset + self.nbytes]
 
 
 class Lease:
@@ -174,10 +168,9 @@ class HostAllocator:
 
     def figures(self) -> str:
         """What is held and what there is, for an error's text."""
-        return (
-            f"Free: {_human(self.free_bytes())}; held by live buffers: {_human(self._live_bytes)}; "
-            f"kept for reuse: {_human(self._cached_bytes)}."
-        )
+        live, cached = self.held_bytes()
+        held = f"held by live buffers: {_human(live)}; kept for reuse: {_human(cached)}"
+        return f"Free: {_human(self.free_bytes())}; {held}."
 
     # --- what another kind of memory does in its own way
     def bucket_bytes(self, nbytes: int) -> int:
@@ -189,8 +182,8 @@ class HostAllocator:
     def new_block(self, capacity: int) -> Block:
         """Memory of the system. Raises OSError, MemoryError, OverflowError or ValueError where there is none."""
         if capacity < _LARGE_BYTES:
-            return Block(bytearray(capacity + ALIGNMENT_BYTES + PADDING_BYTES), capacity)
-        size = round_up(capacity + PADDING_BYTES, mmap.PAGESIZE)
+            return Block(bytearray(capacity + ALIGNMENT_BYTES), capacity)
+        size = round_up(capacity, mmap.PAGESIZE)
         if os.name == "nt":
             return Block(mmap.mmap(-1, size), capacity)
         block = Block(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), capacity)

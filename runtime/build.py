@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from kernmill.ir import Kernel, Ops, UOp, no_collection, setting
 
@@ -35,7 +36,7 @@ class Counters:
 
 counters = Counters()
 _MemoryKey: TypeAlias = "tuple[str, str, bytes, str, int | str]"
-_programs: dict[_MemoryKey, Program] = {}
+_programs: WeakValueDictionary[_MemoryKey, Program] = WeakValueDictionary()  # plans and captures keep them alive
 _MANY = 4  # new kernels at once: fewer are compiled before another process has started
 _MANY_SUMS = 8  # of a graph that becomes as many
 
@@ -57,9 +58,10 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
         CompileError: a device's compiler refused a source; the message shows where.
     """
     keys = [(d.name, d.cache_tag(), k.key, written_schedule(k) or "", setting("BEAM")) for d, k in wanted]
+    found = {key: program for key in keys if (program := _programs.get(key)) is not None}
     new: dict[_MemoryKey, Unfinished] = {}
     for key, (device, kernel) in zip(keys, wanted, strict=True):
-        if key in _programs or key in new:
+        if key in found or key in new:
             counters.from_memory += 1
             continue
         given = _schedule_text(device, kernel)
@@ -69,7 +71,7 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
             new[key] = later.compiling.Unfinished(device, kernel, disk_key, given)
             continue
         counters.from_disk += 1
-        _programs[key] = program = device.load(symbol(kernel), entry.payload)
+        found[key] = program = device.load(symbol(kernel), entry.payload)
         program.threads, program.work_ns = int(str(entry.header["threads"])), float(str(entry.header["work_ns"]))
         program.touched = str(entry.header["touched"])
         program.smaller = partial(_smaller, device, kernel, disk_key, given)
@@ -80,8 +82,9 @@ def build_all(wanted: Sequence[tuple[Device, Kernel]]) -> list[Program]:
     for _, unfinished in order:
         unfinished.begin(is_one_of_many=is_many)
     for key, unfinished in order:
-        _programs[key] = unfinished.finish()
-    return [_programs[key] for key in keys]
+        found[key] = unfinished.finish()
+    _programs.update(found)
+    return [found[key] for key in keys]
 
 
 def expect(graph: UOp, devices: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""CHECK=1: every kernel is run on PYTHON as well and compared (build.py verifies the compiler's stages).
+"""CHECK=1: every kernel is run on PYTHON as well and compared; compiling.py has the compiler verify its stages.
 
 Slow by design: the reference is plain Python. The first difference stops the program and leaves what is needed to
 look at it.
@@ -9,18 +9,21 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from kernmill.ir import InternalError, Kernel, np, print_uops, setting
 
 from .buffer import Buffer
-from .device import Call, Device, get_device
+from .build import build
+from .device import Call, Device, Program, get_device
 
 __all__ = ["agree", "run_checked"]
 
 _TOLERANCE = {"float16": 2e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-9}
+_references: WeakKeyDictionary[Program, Program] = WeakKeyDictionary()  # each lives as long as what is compared with it
 
 
-def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> None:
+def run_checked(device: Device, kernel: Kernel, call: Call) -> None:
     """Run a kernel on its device and, on copies of its buffers, on PYTHON; compare what they wrote.
 
     Raises:
@@ -34,7 +37,9 @@ def run_checked(device: Device, kernel: Kernel, call: Call, reference: Call) -> 
     owners = tuple(
         Buffer("PYTHON", b.dtype, b.numel, a, a.ctypes.data) for b, a in zip(call.buffers, copies, strict=True)
     )
-    get_device("PYTHON").run([reference._replace(buffers=owners)])
+    python = get_device("PYTHON")
+    reference = _references.get(call.program) or _references.setdefault(call.program, build(python, kernel))
+    python.run([Call(reference, owners, call.variables)])
     for number in kernel.outputs:
         slot = kernel.buffers.index(number)
         got, wanted = call.buffers[slot].host_array(), copies[slot]

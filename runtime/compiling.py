@@ -44,18 +44,16 @@ class Unfinished:
 
     def begin(self, *, is_one_of_many: bool) -> None:
         """Lower and render; hand the text to the compiler. Groups that need more memory than there is get smaller."""
-        counters.compiled += 1
-        try:
-            actions = None if self.given is None else parse_schedule(self.given)
-            rendered = render(self.device, self.kernel, actions, self.target)
-        except GroupTooLarge:
-            if not self.shrunk():
-                raise
-            self.begin(is_one_of_many=is_one_of_many)
-            return
-        self.rendered = rendered
+        actions = None if self.given is None else parse_schedule(self.given)
+        while True:
+            try:
+                self.rendered = render(self.device, self.kernel, actions, self.target)
+                break
+            except GroupTooLarge:
+                if not self.shrink():
+                    raise
         begin = self.device.compile_later if is_one_of_many else partial(partial, self.device.compile)
-        self.binary = begin(symbol(self.kernel), rendered.source)
+        self.binary = begin(symbol(self.kernel), self.rendered.source)
 
     def finish(self) -> Program:
         """Wait for the binary, store and load it; with smaller groups where the driver finds these too large."""
@@ -67,20 +65,21 @@ class Unfinished:
             if smaller is None:
                 raise
             return smaller
+        counters.compiled += 1
         (_, _, program.threads, program.touched), program.work_ns = self.rendered, estimate(self.kernel.ast).work_ns
         program.smaller = self.smaller
         facts = {"threads": program.threads, "touched": program.touched, "work_ns": program.work_ns}
         default_cache().put(self.disk_key, binary, {"name": self.kernel.name, **facts})
         return program
 
-    def shrunk(self) -> bool:
-        """Half as many work-items in a group from now on, if groups are ours to choose and have several."""
+    def shrink(self) -> bool:
+        """Take half as many work-items in a group from now on; whether groups are ours to choose and had several."""
         self.target = replace(self.target, group_items=self.target.group_items // 2)
         return self.given is None and self.target.group_items > 0
 
     def smaller(self) -> Program | None:
         """The program with smaller groups, if there can be one."""
-        if not self.shrunk():
+        if not self.shrink():
             return None
         self.begin(is_one_of_many=False)
         return self.finish()
@@ -109,7 +108,7 @@ def render(
     target = target or device.target
     try:
         ast = optimize_loops(kernel.ast, target, actions)
-        uops = lower(kernel.ast, target, is_checked=bool(setting("CHECK")), optimized=ast)
+        uops = lower(ast, target, kernel.ast, is_checked=bool(setting("CHECK")))
     except CompileError as error:
         if actions is not None or setting("CHECK"):
             raise

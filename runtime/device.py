@@ -60,7 +60,7 @@ class GroupTooLarge(CompileError):
     """A group has more work-items, or shares more memory, than this kernel may have on the device."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Program:
     """A loaded kernel. `threads` is the size of its outermost parallel loop, `work_ns` a guess of one thread's time;
     `smaller` makes the same kernel with smaller groups of work-items, for a device that refuses to launch this one;
@@ -308,7 +308,7 @@ def device_names() -> dict[str, str]:
 def canonical_name(name: str) -> str:
     """`llvm:0` -> `LLVM`, `cl:nvidia` -> `CL:1`. Raises DeviceError for a name that means no device."""
     base, _, index = name.upper().partition(":")
-    number: int | None = int(index) if index.isdigit() else None
+    number: int | None = int(index) if index.isdecimal() else None
     if index and number is None and base in device_names():
         number = _device_class(base, base).index_of(name.partition(":")[2])
     if not base or (index and number is None):

@@ -16,7 +16,6 @@ from kernmill.ir import Copy, DType, IndexRangeError, Kernel, KernmillError, Ops
 from . import later
 from .allocator import Lease
 from .buffer import Buffer, buffer_node
-from .build import build
 from .device import Call, canonical_name, get_device
 from .plan import Plan, plan_of
 from .replay import check_values, copy_between, current_recording, download_scalar, is_to_be_recorded
@@ -46,7 +45,7 @@ def upload(array: Any, dtype: DType, device: str, *, borrow: bool = False) -> UO
     With `borrow`, a device that can works on the array's own memory; it is never written.
     """
     device = canonical_name(device)
-    if borrow and get_device(device).props().wraps_host_memory and array.ctypes.data % dtype.size_bytes == 0:
+    if borrow and get_device(device).limits.wraps_host_memory and array.ctypes.data % dtype.size_bytes == 0:
         return buffer_node(Buffer(device, dtype, array.size, array, array.ctypes.data, is_borrowed=True))
     buffer = allocate_buffer(device, dtype, array.size)
     buffer.is_borrowed = current_recording() is not None  # a replay reads these values again: never written in place
@@ -215,9 +214,7 @@ def run_batch(batch: list[tuple[Kernel, Call]]) -> None:
     device, is_timed = get_device(batch[0][0].device), wants_report()
     if setting("CHECK") and device.limits.is_host_visible and device.name != "PYTHON":
         for kernel, call in batch:
-            later.check.run_checked(
-                device, kernel, call, call._replace(program=build(get_device("PYTHON"), kernel), threads=1)
-            )
+            later.check.run_checked(device, kernel, call)
     else:
         start = time.perf_counter_ns()
         times = device.run([call for _, call in batch], is_timed=is_timed)

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernmill.ir import CompileError, DeviceError, Ops, OutOfMemoryError, Target, Unit, dtypes, setting
 from kernmill.renderers import MMA_ITEMS, MMA_UNITS, OPENCL_OPS, OpenCLRenderer, Renderer
@@ -32,14 +32,22 @@ _MOST_ITEMS = 64  # work-items of a kernel on a CPU
 _MOST_GROUP = 256  # items of a group on a GPU; larger ones leave too few registers for each
 
 _contexts: dict[Any, Any] = {}
-_sessions: dict[int, tuple[Any, Any]] = {}
+_sessions: dict[int, _Session] = {}
 
 
-def _session(cl: Any, facts: ClFacts, index: int) -> tuple[Any, Any]:
-    """Context and queue of a device, also where it is opened again for another TARGET.
+class _Session(NamedTuple):
+    """What one device has once, also where it is opened again for another TARGET: whoever launches waits for all that
+    was copied, and whoever copies for all that was launched."""
 
-    Devices of one driver share a context where they have memory of their own, which is then copied without the host.
-    """
+    context: Any
+    queue: Any
+    memory: ClAllocator
+    lock: threading.RLock
+
+
+def _session(cl: Any, facts: ClFacts, index: int, name: str) -> _Session:
+    """Devices of one driver share a context where they have memory of their own, which is then copied without the
+    host."""
     if index not in _sessions:
         handle = found_devices()[index]
         key = index if facts.is_host_memory else (facts.platform, facts.kind)
@@ -47,7 +55,8 @@ def _session(cl: Any, facts: ClFacts, index: int) -> tuple[Any, Any]:
             alike = [d for d in handle.platform.get_devices() if int(d.type) == int(handle.type)]
             _contexts[key] = cl.Context([handle] if facts.is_host_memory else alike)
         timed = cl.command_queue_properties.PROFILING_ENABLE
-        _sessions[index] = _contexts[key], cl.CommandQueue(_contexts[key], handle, properties=timed)
+        context, queue = _contexts[key], cl.CommandQueue(_contexts[key], handle, properties=timed)
+        _sessions[index] = _Session(context, queue, ClAllocator(cl, context, queue, facts, name), threading.RLock())
     return _sessions[index]
 
 
@@ -62,11 +71,9 @@ class ClDevice(Device):
         self.kind, self.description = self.facts.kind, f"{self.facts.name}, {self.facts.version.partition(';')[0]}"
         refuse_unusable(self.handle, self.facts, name)
         try:
-            self.context, self.queue = _session(self.cl, self.facts, index)
+            self.context, self.queue, self.memory, self.lock = _session(self.cl, self.facts, index, name)
         except self.cl.Error as error:
             raise DeviceError(f"{name}: {self.facts.name} cannot be opened ({error}). Choose another.") from error
-        self.lock = threading.RLock()
-        self.memory = ClAllocator(self.cl, self.context, self.queue, self.facts, name)
         self.borrowed: weakref.WeakKeyDictionary[Buffer, Any] = weakref.WeakKeyDictionary()
 
     # --- what it is

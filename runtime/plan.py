@@ -37,6 +37,7 @@ from . import later
 from .build import build_all, expect
 from .compile_cache import cache_key, default_cache
 from .device import Program, canonical_name, get_device
+from .replay import narrow
 from .schedules import stamp
 from .watch import wants_report
 
@@ -88,9 +89,7 @@ def _with_programs(graph: GraphPlan, memory: MemoryPlan) -> Plan:
     for key, items in groupby(graph.items, lambda item: item.device if isinstance(item, Kernel) else item):
         steps.append(key if isinstance(key, Copy) else [(k, next(built)) for k in items if isinstance(k, Kernel)])
     bounds: dict[str, tuple[int, int]] = {}
-    for name, least, greatest in (variable for kernel in kernels for variable in kernel.variables):
-        low, high = bounds.get(name, (least, greatest))
-        bounds[name] = (max(low, least), min(high, greatest))
+    narrow(bounds, (variable for kernel in kernels for variable in kernel.variables))
     outputs = {number for kernel in kernels for number in kernel.outputs}
     written = [b.slot for number, b in enumerate(graph.buffers) if number in outputs and b.slot is not None]
     return Plan(graph, memory, steps, bounds, written)

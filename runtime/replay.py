@@ -24,7 +24,7 @@ from .watch import wants_report
 
 __all__ = [
     "Recording", "Replay", "check_values", "copy_between", "current_recording", "download_scalar", "is_to_be_recorded",
-    "recording", "rehearsal",
+    "narrow", "recording", "rehearsal",
 ]  # fmt: skip
 
 
@@ -212,10 +212,9 @@ class Replay:
                 if id(buffer) in self._slots:
                     self._binders[self._slots[id(buffer)]].append(batch.binder(entry, slot))
                     self._places[self._slots[id(buffer)]].append(batch.place(entry, slot))
-            for number, (name, least, greatest) in enumerate(step.kernels[entry].variables):
+            narrow(self._bounds, step.kernels[entry].variables)
+            for number, (name, _, _) in enumerate(step.kernels[entry].variables):
                 variables.setdefault(name, []).append((entry, number))
-                low, high = self._bounds.get(name, (least, greatest))
-                self._bounds[name] = (max(low, least), min(high, greatest))
         for name, places in variables.items():
             self._setters.setdefault(name, []).append(batch.setter(places))
         return _Ready(batch, step.kernels)
@@ -287,6 +286,13 @@ class Replay:
             copy_between(now(step.target), now(step.source))
         elif download_scalar(now(step.buffer)):
             raise IndexRangeError(step.message)
+
+
+def narrow(bounds: dict[str, tuple[int, int]], variables: Iterable[tuple[str, int, int]]) -> None:
+    """Bounds of variables by name: each within all those that it comes with."""
+    for name, least, greatest in variables:
+        low, high = bounds.get(name, (least, greatest))
+        bounds[name] = max(low, least), min(high, greatest)
 
 
 def check_values(bounds: Mapping[str, tuple[int, int]], values: Mapping[str, int]) -> None:

@@ -68,16 +68,27 @@ def _key(device: Device, kernel: Kernel) -> str:
 
 @cache
 def stamp() -> str:
-    """Changes when the compiler's own files do: name, size and time of each."""
+    """Changes when the compiler's own files do: the version that is installed; path, size and time of each file."""
     root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    facts = []
+    facts = _installed(root)
     for folder in ("ir", "compiler", "renderers", "runtime"):
         for where, _, files in os.walk(os.path.join(root, folder)):
             for name in sorted(files):
                 if name.endswith(".py"):
-                    status = os.stat(os.path.join(where, name))
-                    facts.append(f"{name} {status.st_size} {status.st_mtime_ns}")
-    return "\n".join(facts)
+                    path = os.path.join(where, name)
+                    status = os.stat(path)
+                    facts.append(f"{path[len(root) + 1 :]} {status.st_size} {status.st_mtime_ns}")
+    return "\n".join(sorted(facts))
+
+
+def _installed(root: str) -> list[str]:
+    """The folders of facts (`kernmill-0.1.0.dist-info`) beside a package: installers that build the same bytes twice
+    set the time of every file to one day. Python's own reader of versions takes longer than all else here."""
+    beside, name = os.path.split(root)
+    try:
+        return [found for found in os.listdir(beside) if found.startswith(f"{name}-") and found.endswith(".dist-info")]
+    except OSError:  # a folder that may be entered and not read
+        return []
 
 
 stamp()  # now: an edit from here on is not what this process runs

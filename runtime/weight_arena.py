@@ -42,9 +42,9 @@ class WeightArena:
         self._whole: Buffer | None = None  # the mapping that is being filled
         self._filled = self._last = 0  # bytes of it, and of the buffer that was asked for last
         self._left = [round_up(size, ALIGNMENT_BYTES) for size in expected]  # of those that are not written yet
-        props = get_device(device).props()
-        self._is_open = _ORDINARY >= 0 and props.is_host_visible
-        if self._is_open and _WHOLE_BYTES < sum(self._left) <= props.max_alloc_bytes:
+        limits = get_device(device).limits
+        self._is_open = _ORDINARY >= 0 and limits.is_host_visible
+        if self._is_open and _WHOLE_BYTES < sum(self._left) <= limits.max_alloc_bytes:
             self._begin(sum(self._left))
             with contextlib.suppress(RuntimeError):  # no thread can be started: who writes there gets the pages
                 threading.Thread(target=_get_ahead, args=(weakref.ref(self), self._whole), daemon=True).start()

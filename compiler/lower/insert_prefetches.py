@@ -15,14 +15,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TypeAlias
 
-from kernmill.ir import Ops, UOp, closed_ranges, dtypes, from_linear, linear, simplify, substitute, with_sources
+from kernmill.ir import (
+    LINE_BYTES,
+    Ops,
+    UOp,
+    closed_ranges,
+    dtypes,
+    from_linear,
+    linear,
+    simplify,
+    substitute,
+    with_sources,
+)  # fmt: skip
 
 from ..kernel import iterations
 from ..linearize import loop_depths
 
 __all__ = ["insert_prefetches"]
 
-_LINE = 64  # bytes that come together
 # what lines have in common: the sum whose loop asks, memory, the place that they are numbered from, PREFETCH's arg
 _Lines: TypeAlias = tuple[UOp, UOp, UOp, "int | None"]
 
@@ -100,7 +110,7 @@ def _asking(copy: UOp) -> list[UOp]:
     for load in inside:
         if _is_asking(load) and load.dtype.lanes > load.src[0].src[1].dtype.lanes:
             terms, offset = linear(load.src[0].src[1])
-            place = offset * load.dtype.scalar.size_bytes // _LINE
+            place = offset * load.dtype.scalar.size_bytes // LINE_BYTES
             lines.setdefault((load.src[0].src[0], tuple(terms.items()), place), load)
     return list(lines.values())
 
@@ -174,7 +184,7 @@ def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
     terms, offset = linear(simplify(substitute(place, last)))
     step, count = terms.get(loop, 0), iterations(loop) if loop in terms else 1
     base = from_linear({atom: k for atom, k in terms.items() if atom is not loop}, 0, dtypes.index)
-    unit = _LINE // memory.dtype.scalar.size_bytes
+    unit = LINE_BYTES // memory.dtype.scalar.size_bytes
     places = (*range(0, count, max(1, unit // max(1, abs(step)))), count - 1)
     key = (total, memory, base, access.arg[0] if access.op is Ops.LOAD else None)
     wanted.setdefault(key, set()).update((offset + step * n) // unit for n in places)
@@ -182,7 +192,7 @@ def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
 
 def _spread(key: _Lines, lines: list[int]) -> list[UOp]:
     """Prefetches in the loop of the sum; none where the lines are no even grid."""
-    (total, memory, base, ahead), unit = key, _LINE // key[1].dtype.scalar.size_bytes
+    (total, memory, base, ahead), unit = key, LINE_BYTES // key[1].dtype.scalar.size_bytes
     row = next((n for n in range(2, len(lines)) if lines[n] - lines[n - 1] != lines[1] - lines[0]), len(lines))
     step, pitch = (lines[n] - lines[0] if n < len(lines) else 0 for n in (1, row))
     if any(line != lines[0] + n // row * pitch + n % row * step for n, line in enumerate(lines)):

@@ -68,7 +68,8 @@ from .scatter import scattered
 from .staging import in_output, staged, unpacked
 
 __all__ = [
-    "VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "fits", "parse_schedule", "show_schedule",
+    "CUTS", "VERBS", "Action", "Verb", "apply_action", "apply_actions", "find_loop", "fits", "parse_schedule",
+    "show_schedule",
 ]  # fmt: skip
 
 
@@ -180,8 +181,9 @@ def find_loop(ast: UOp, name: str) -> UOp:
 _KINDS: Final = {"unroll": AxisKind.UNROLL, "vectorize": AxisKind.VECTOR, "rfactor": AxisKind.RFACTOR,
                  "local": AxisKind.LOCAL, "share": AxisKind.LOCAL, "interleave": AxisKind.UNROLL}  # fmt: skip
 _ONLY: Final = {"rfactor": AxisKind.REDUCE, "share": AxisKind.REDUCE, "interleave": AxisKind.LOOP}
-_INNER: Final = {"split": "s", "unroll": "u", "vectorize": "v", "rfactor": "g",
-                 "local": "l", "share": "l", "interleave": "i"}  # fmt: skip
+# Verbs that cut a loop, and what they put behind its name for the inner one.
+CUTS: Final = {"split": "s", "unroll": "u", "vectorize": "v", "rfactor": "g",
+               "local": "l", "share": "l", "interleave": "i"}  # fmt: skip
 
 
 def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
@@ -208,9 +210,9 @@ def _cut(verb: str) -> Callable[[UOp, tuple[str, ...]], Acted]:
             raise ValueError(f"{amount} lanes: a vector has 2, 4, 8, ... of them")
         kind = _KINDS.get(verb, AxisKind.REDUCE if is_reduce else AxisKind.LOOP)
         taken = loops_of(ast)
-        inner_name = f"{name}.{_INNER[verb]}"
+        inner_name = f"{name}.{CUTS[verb]}"
         while inner_name in taken:
-            inner_name += _INNER[verb]
+            inner_name += CUTS[verb]
         inner = make_range(inner_name, amount, kind)
         return _cut_loop(ast, loop, inner, amount, is_interleaved=verb == "interleave"), {name: inner_name}
 

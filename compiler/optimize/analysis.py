@@ -109,10 +109,6 @@ class Facts:
         """Of loops inside each other; a size that is known only at launch counts as the greatest."""
         return prod(max(1, self.sizes[name]) for name in loops)
 
-    def is_streamed(self, size_bytes: int) -> bool:
-        """Whether no cache holds an operand, so that few rows read it once, in the order in which it lies."""
-        return self.target.is_streamed(size_bytes)
-
     @cached_property
     def main(self) -> Group | None:
         """The reductions that take the most time."""
@@ -215,7 +211,8 @@ def _add_group(facts: Facts, node: UOp, loads: dict[UOp, Access]) -> None:
 
 
 def even_part(count: int, most: int) -> int:
-    """Rows or vectors of a tile, at most so many, that leave little of the last tile empty."""
+    """Rows or vectors of a tile, at most so many: empty places of the last tile against what a tile costs by itself, as
+    much as one row; of equals the larger tile."""
     return min(range(1, most + 1), key=lambda n: (-(-count // n) * (n + 1), -n))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from kernmill.ir import Ops, UOp, closed_ranges, dtypes
+from kernmill.ir import LINE_BYTES, Ops, UOp, closed_ranges, dtypes
 
 from ..kernel import names_of
 from ..lower.find_dots import is_multiplied
@@ -28,7 +28,6 @@ _WIDE = 3  # vectors of such a tile, or fewer: registers hold its sums twice
 _LEAST_TILES = 4  # that read the codes again, from which on they are unpacked once
 _STREAMS = 4  # that memory is read in: parts of the matrix, far from each other
 _AHEAD = 2048  # bytes
-_LINE = 64  # bytes of a cache
 
 
 def is_nested(total: UOp) -> bool:
@@ -80,7 +79,7 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
             body *= sizes[name]
     for name in copied:
         schedule.add("unroll", name, sizes[name])
-    vectors = 1 if rows else gcd(sizes.get(column, 1), max(1, _LINE // facts.target.vector_bytes))
+    vectors = 1 if rows else gcd(sizes.get(column, 1), max(1, LINE_BYTES // facts.target.vector_bytes))
     schedule.cut("unroll", column, vectors)  # else half of each line is read, and the other half on another way
     if rows:
         schedule.cut("unroll", rows[-1], even_part(sizes[rows[-1]], _TILE))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from kernmill.ir import Target, UOp
 
-from .actions import Action
 from .analysis import Facts, analyze
 from .blocks import block_schedule
 from .dots import dot_schedule
@@ -22,7 +21,7 @@ from .schedule import Schedule
 from .units import unit_rows_schedule, unit_schedule
 from .windows import window_schedule
 
-__all__ = ["STRATEGIES", "Strategy", "choose", "choose_actions"]
+__all__ = ["STRATEGIES", "Strategy", "choose"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,8 @@ STRATEGIES: tuple[Strategy, ...] = (
 )  # fmt: skip
 
 
-def choose_actions(ast: UOp, target: Target) -> list[Action]:
-    """A schedule for the kernel; empty for a target without vectors, threads and work-items."""
-    return choose(ast, target).actions
-
-
 def choose(ast: UOp, target: Target) -> Schedule:
-    """The same with the kernel that it makes."""
+    """A schedule for the kernel; without actions for a target without vectors, threads and work-items."""
     facts = analyze(ast, target)
     asked = ((one, one.schedule(facts)) for one in STRATEGIES if one.is_asked(facts))
     strategy, schedule = next((one, made) for one, made in asked if made is not None)

@@ -60,7 +60,7 @@ def _of_floats(facts: Facts, product: Product) -> Schedule | None:
     if facts.sizes[inner] % terms_of_a_dot(product.left.dtype):
         return None  # outside of the sum a factor may be nan
     is_left_along, is_right_along = (a.step(inner) == 1 for a in (product.left, product.right))
-    is_streamed = facts.is_streamed(product.right.memory_bytes)
+    is_streamed = facts.target.is_streamed(product.right.memory_bytes)
     tile = _tile(facts, product) if is_left_along else (_BLOCK[0], _TURNED_ROWS)
     is_in_order = is_streamed and is_left_along and not is_right_along
     is_packed = _is_read_again(facts, product, tile) or (is_in_order and count > _FEW_ROWS)
@@ -83,7 +83,7 @@ def _along_in_tiles(schedule: Schedule, facts: Facts, product: Product) -> Sched
     for name in filter(None, (columns, rows)):
         schedule.cut("unroll", name, even_part(facts.sizes[name], _ALONG))
     schedule.order((*(name for name in schedule.loops if name not in (columns, rows)), columns, rows))
-    if facts.is_streamed(product.right.memory_bytes):
+    if facts.target.is_streamed(product.right.memory_bytes):
         schedule.tries("prefetch", _AHEAD)
     return schedule
 

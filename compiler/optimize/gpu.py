@@ -20,6 +20,7 @@ from kernmill.ir import Ops
 
 from .analysis import Access, Facts, Group
 from .schedule import Schedule
+from .staging import BANK_BYTES
 from .units import find_unit
 
 __all__ = ["gpu_schedule"]
@@ -28,7 +29,6 @@ _TILES: Final = ((16, 8), (16, 4), (8, 4), (8, 2))  # items along each side of a
 _STEPS: Final = ((4, 2, 2, 8), (2, 2, 2, 4), (2, 1, 2, 1))  # of a matrix unit: at once and in turn, down and across
 _GROUPS: Final = 128  # that keep a device busy; a smaller tile is taken rather than fewer
 _TERMS: Final = (16, 8, 32, 4)  # of a block that a group shares
-_SPACE: Final = 16  # bytes behind each column (actions.py)
 _TURNED: Final = (32, 8)  # a block that is turned: its side, and items along one of them
 _MANY: Final = 1 << 15  # results that give every item one of its own
 _SHORT: Final = 32  # terms that one item adds up
@@ -161,7 +161,7 @@ def _block(facts: Facts, main: Group, terms: str, side: int) -> int:
     if any(n in facts.symbolic or a.step(n) is None for n in main.loops for a in main.loads):
         return 0
     size = facts.sizes[terms]
-    bytes_each = 2 * side * max(a.size_bytes for a in main.loads) + 2 * _SPACE
+    bytes_each = 2 * side * max(a.size_bytes for a in main.loads) + 2 * BANK_BYTES
     room = [n for n in (*_TERMS, size) if n * bytes_each <= facts.target.local_bytes and n <= size]
     return next((n for n in room if size % n == 0 and n <= max(_TERMS)), room[0] if room else 0)
 

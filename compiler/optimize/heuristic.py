@@ -164,7 +164,8 @@ def _width(facts: Facts, name: str) -> int:
 
 
 def _tile(size: int, most: int) -> int:
-    """A tile of at most `most` that leaves little of the last one empty."""
+    """A tile of at most `most` and of half of that at least: empty places of the last one against one part in 25 for
+    each row that it is smaller, since all that a tile reads besides serves fewer rows. `even_part` trades otherwise."""
     if size <= most:
         return max(1, size)
     return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
@@ -203,7 +204,7 @@ def _weaves_words(schedule: Schedule, facts: Facts) -> bool:
         return False
     (words, lanes, places), store = facts.outputs[-3:], facts.stores[0]
     tables = [a for a in facts.loads if a.step(lanes) is None]
-    serves = bool(tables) and not any(a.moves(places) or facts.is_streamed(a.memory_bytes) for a in tables)
+    serves = bool(tables) and not any(a.moves(places) or facts.target.is_streamed(a.memory_bytes) for a in tables)
     is_word = facts.sizes[places] == store.step(lanes) == _WOVEN and store.step(places) == store.size_bytes == 1
     if not serves or not is_word or facts.sizes[lanes] % facts.lanes or words in facts.symbolic:
         return False
@@ -388,7 +389,7 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     lane_loop, terms = _lane_loop(facts, main), main.terms
     rows = [name for name in facts.outputs if name != lane_loop]
     matrix = next((a for a in main.loads if a.step(lane_loop or "") == 1 and not a.is_gated), None)
-    if lane_loop not in facts.outputs or matrix is None or not facts.is_streamed(matrix.memory_bytes):
+    if lane_loop not in facts.outputs or matrix is None or not facts.target.is_streamed(matrix.memory_bytes):
         return None
     step, size, width = matrix.step(terms) or 0, facts.sizes[terms], _width(facts, lane_loop)
     vectors, count = facts.sizes[lane_loop] // max(1, width), facts.iterations(rows)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kernmill.ir import Ops, Target
+from kernmill.ir import LINE_BYTES, Ops, Target
 
 from .actions import Action, fits
 from .analysis import Access, Facts, Group
@@ -31,7 +31,6 @@ _MOST_BLOCKS = 16
 _MOST_ROWS = 16  # times L2: a block of packed rows; it is read in the order in which it lies
 _FAR = 8  # times L2: what no cache holds; a panel that leaves room for the next takes such a part of it
 _SHORT, _LONG = 64, 512  # terms of a sum that hides what is asked for; of one that is long beside its stores
-_LINE = 64  # bytes that come together
 _ENOUGH_ROWS = 6  # of a tile: two multiplications a cycle then want a third of a line from L2
 _ROWS_AHEAD = 16  # of the matrix, that are asked for: what they are worked on for is how long L3 takes
 _LEAST_TILES = 4  # that read a packed row again, from which on packing pays
@@ -123,7 +122,7 @@ class _Packing:
         facts, lanes, rows, left = self.facts, self.lanes, self.rows, self.left
         pitch = (self.panel.step(self.terms) or 0) * self.panel.size_bytes if self.is_side_by_side else 0
         is_in_l2 = 2 * _VALUE_BYTES * facts.sizes[lanes] * facts.sizes[self.terms] <= facts.target.l2_bytes
-        if not pitch or pitch % _LINE or not is_in_l2 or self.schedule.together(rows) < _ENOUGH_ROWS:
+        if not pitch or pitch % LINE_BYTES or not is_in_l2 or self.schedule.together(rows) < _ENOUGH_ROWS:
             return False
         if left is not None and self.is_for_all(left):
             return False

@@ -12,7 +12,7 @@ from math import prod
 from kernmill.ir import CompileError, UOp
 
 from ..kernel import order_of
-from .actions import Action, apply_action
+from .actions import CUTS, Action, apply_action
 
 __all__ = ["Schedule"]
 
@@ -54,7 +54,7 @@ class Schedule:
     def tries(self, verb: str, *args: object) -> bool:
         """Whether it fits; then it is added. An amount of 1 does by itself."""
         try:
-            if verb in ("unroll", "local", "share", "vectorize"):
+            if verb in CUTS:
                 self.cut(verb, str(args[0]), int(str(args[1])))
             else:
                 self.add(verb, *args)

@@ -17,11 +17,11 @@ from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, 
 
 from ..kernel import gated, iterations, step_of
 
-__all__ = ["SAME_PLACE", "in_output", "staged", "unpacked", "walked_together"]
+__all__ = ["BANK_BYTES", "SAME_PLACE", "in_output", "staged", "unpacked", "walked_together"]
 
 SAME_PLACE = 1024  # bytes; rows that lie multiples of it apart share few places of a cache
 _LINE = 64  # bytes by which they are moved apart
-_BANK = 16  # bytes left free so that neighbours of a column lie in other banks
+BANK_BYTES = 16  # bytes left free so that neighbours of a column lie in other banks
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ def staged(
         table |= dict.fromkeys(axis.loops, index_const(0))
         table[axis.loops[0]] = (copy + axis.least) * axis.steps[0]
         if is_shared and first is nearest and axis is not axes[-1] and has_gaps:
-            size += _BANK // value.dtype.size_bytes
+            size += BANK_BYTES // value.dtype.size_bytes
         elif not is_shared and size * value.dtype.size_bytes % SAME_PLACE == 0:
             size += _LINE // value.dtype.size_bytes
         place, here = copy * size + place, axis.position() * size + here

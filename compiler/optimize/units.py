@@ -44,7 +44,7 @@ def find_unit(facts: Facts) -> tuple[Product, Unit] | None:
     if unit.items and not (product.left.is_plain and right.is_plain):
         return None  # work-items pack by steps of loops
     size_bytes = facts.sizes[product.inner] * facts.sizes[product.columns] * right.size_bytes
-    is_in_order = facts.is_streamed(size_bytes) and right.step(product.columns) == 1
+    is_in_order = facts.target.is_streamed(size_bytes) and right.step(product.columns) == 1
     if is_in_order and facts.sizes[product.rows] <= _FEW_ROWS:
         return None  # it is read in the order in which it lies, not by panels
     return product, unit

@@ -5,14 +5,11 @@ One thing has one name here. What is asked for once in a program is found out on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 __all__ = [
-    "attribute_instead_of",
-    "front_instead_of",
-    "instead_of",
-    "layer_instead_of",
-    "module_instead_of",
-    "optimizer_instead_of",
-]
+    "FRONT", "MODULE", "OPTIMIZER", "OPTIMIZERS", "instead_of", "layer_instead_of", "named_in", "no_attribute",
+]  # fmt: skip
 
 _INSTEAD: dict[str, str] = {  # theirs: what is written here
     "add_": "x += y", "sub_": "x -= y", "mul_": "x *= y", "div_": "x /= y", "copy_": "x.assign(y)",
@@ -70,7 +67,7 @@ _LAYERS: dict[str, str] = {
 }  # fmt: skip
 
 
-_MODULE: dict[str, str] = {
+MODULE: dict[str, str] = {
     "zero_grad": "optimizer.zero_grad()", "register_buffer": "self.name = tensor", "add_module": "self.name = layer",
     "register_parameter": "self.name = Tensor(.., requires_grad=True)", "children": "model.modules()",
     "named_modules": "model.modules()", "apply": "for module in model.modules(): ..",
@@ -82,7 +79,7 @@ _MODULE: dict[str, str] = {
 }  # fmt: skip
 
 
-_OPTIMIZERS: dict[str, str] = {
+OPTIMIZERS: dict[str, str] = {
     **dict.fromkeys(
         ("lr_scheduler", "LRScheduler", "LambdaLR", "StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR",
          "OneCycleLR"),
@@ -92,13 +89,13 @@ _OPTIMIZERS: dict[str, str] = {
 }  # fmt: skip
 
 
-_OPTIMIZER: dict[str, str] = {
+OPTIMIZER: dict[str, str] = {
     "param_groups": "optimizer.groups, each with its lr, or optimizer.lr", "defaults": "optimizer.lr",
     "add_param_group": "groups where the optimizer is made: SGD([{'params': a}, {'params': b, 'lr': 1e-4}])",
 }  # fmt: skip
 
 
-_FRONT: dict[str, str] = {
+FRONT: dict[str, str] = {
     "save": "nn.state.save(path, model)", "load": "nn.state.load(path)", "compile": "jit(function)",
     "grad": "loss.gradient(x)", "array": "Tensor(values)", "as_tensor": "Tensor(values)", "concatenate": "cat",
     "concat": "cat", "nan": "math.nan", "inf": "math.inf", "newaxis": "None", "optim": "nn.optim",
@@ -112,31 +109,22 @@ _FRONT: dict[str, str] = {
 }  # fmt: skip
 
 
-def front_instead_of(name: str) -> str:
-    """What to write for a name that kernmill has not."""
-    return f" Write {_FRONT[name]}." if name in _FRONT else ""
+def named_in(names: Mapping[str, str], name: str) -> str:
+    """What to write for a name that kernmill has not, as a sentence; empty where a table says nothing of it."""
+    return f" Write {names[name]}." if name in names else ""
 
 
-def optimizer_instead_of(name: str) -> str:
-    """What to write for a name that nn.optim has not."""
-    return f" Write {_OPTIMIZERS[name]}." if name in _OPTIMIZERS else ""
-
-
-def attribute_instead_of(name: str) -> str:
-    """What to write for an attribute that an optimizer has not."""
-    return f" Write {_OPTIMIZER[name]}." if name in _OPTIMIZER else ""
-
-
-def module_instead_of(name: str) -> str:
-    """What to write for a method that nn.Module has not."""
-    return f" Write {_MODULE[name]}." if name in _MODULE else ""
+def no_attribute(owner: object, name: str, names: Mapping[str, str]) -> AttributeError:
+    """An object has no such attribute; and what to write, where a table of another library's names says it."""
+    text, hint = f"{type(owner).__name__!r} object has no attribute {name!r}", named_in(names, name)
+    return AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=owner)
 
 
 def instead_of(name: str, own: type) -> str:
     """What to write for a method that Tensor has not, as a sentence; empty where nothing is known of it."""
     stem = name.removesuffix("_")
     if name in _INSTEAD:
-        return f" Write {_INSTEAD[name]}."
+        return named_in(_INSTEAD, name)
     if name.endswith("_") and hasattr(own, stem) and not name.startswith("_"):
         return f" Write x.assign(x.{stem}(..))."
     return ""
@@ -145,5 +133,5 @@ def instead_of(name: str, own: type) -> str:
 def layer_instead_of(name: str, own: type) -> str:
     """What to write for a layer that nn has not: functions of a tensor are layers."""
     if name in _LAYERS:
-        return f" Write {_LAYERS[name]}."
+        return named_in(_LAYERS, name)
     return f" Any function of a tensor is a layer: write Tensor.{name.lower()}." if hasattr(own, name.lower()) else ""

@@ -10,7 +10,7 @@ from kernmill.ir import FormatError, show_shape
 
 from ..arguments import refuse, with_sentences
 from ..lazy import is_training
-from ..methods.other_names import module_instead_of
+from ..methods.other_names import MODULE, no_attribute
 from ..tensor import Tensor
 
 __all__ = ["Module", "give_values", "pending_updates"]
@@ -32,8 +32,7 @@ class Module:
 
         def __getattr__(self, name: str) -> Any:
             """No such attribute: what is written here for one of another library's modules."""
-            text, hint = f"{type(self).__name__!r} object has no attribute {name!r}", module_instead_of(name)
-            raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
+            raise no_attribute(self, name, MODULE)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the layer computes; calling the layer calls this."""

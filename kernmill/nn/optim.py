@@ -15,7 +15,7 @@ from kernmill.ir import DType, GradientError, SettingError, UOp, dtypes, show_sh
 
 from ..arguments import with_sentences
 from ..lazy import no_grad, tracked_tensors
-from ..methods.other_names import attribute_instead_of, optimizer_instead_of
+from ..methods.other_names import OPTIMIZER, OPTIMIZERS, named_in, no_attribute
 from ..tensor import Tensor
 from .module import give_values, pending_updates
 
@@ -96,8 +96,7 @@ class Optimizer:
 
         def __getattr__(self, name: str) -> Any:
             """No such attribute: what is written here for one of another library's optimizers."""
-            text, hint = f"{type(self).__name__!r} object has no attribute {name!r}", attribute_instead_of(name)
-            raise AttributeError(f"{text}.{hint}" if hint else text, name=name, obj=self)
+            raise no_attribute(self, name, OPTIMIZER)
 
     @with_sentences
     def zero_grad(self) -> None:
@@ -502,5 +501,5 @@ if not TYPE_CHECKING:  # to a checker it would be every name that there could be
 
     def __getattr__(name: str) -> Any:
         """No such optimizer: what is written here for a name of another library's."""
-        text, hint = f"module {__name__!r} has no attribute {name!r}", optimizer_instead_of(name)
+        text, hint = f"module {__name__!r} has no attribute {name!r}", named_in(OPTIMIZERS, name)
         raise AttributeError(f"{text}.{hint}" if hint else text, name=name)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from kernmill.compiler import Action, lower, plan_kernels
+from kernmill.compiler import Action, lower, optimize_loops, plan_kernels
 from kernmill.ir import (
     Copy,
     DType,
@@ -48,6 +48,13 @@ VECTORS = Target(
     l2_bytes=1 << 20,
 )
 SCALARS = Target("scalars", ops=PYTHON_OPS)
+
+
+def lowered(
+    ast: UOp, target: Target, actions: Sequence[Action] | None = None, *, is_checked: bool = False
+) -> list[UOp]:
+    """Linear UOps of a kernel, optimized by these actions; None: by the heuristic."""
+    return lower(optimize_loops(ast, target, actions), target, ast, is_checked=is_checked)
 
 
 # --- graphs ----------------------------------------------------------------------------------------------------------
@@ -199,7 +206,7 @@ def run_ast(ast: UOp, arrays: Sequence[Array]) -> Array:
 def run_on(device: str, ast: UOp, arrays: Sequence[Array], actions: Sequence[Action] | None = None) -> Array:
     """Buffer 0 after the kernel ran on a device, every stage verified."""
     machine = get_device(device)
-    return run_uops(device, lower(ast, machine.target, actions, is_checked=True), arrays, params(ast))
+    return run_uops(device, lowered(ast, machine.target, actions, is_checked=True), arrays, params(ast))
 
 
 def run_uops(device: str, uops: list[UOp], arrays: Sequence[Array], slots: Sequence[UOp]) -> Array:

@@ -73,7 +73,7 @@ def test_an_iteration_touches_what_it_owns(name: str) -> None:
     found, slots = locality(ast), params(whole)
     if not found:
         return
-    uops = lower(whole, device.target, optimized=ast)
+    uops = lower(ast, device.target, whole)
     threads = signature(uops).threads
     program = device.load("k", device.compile("k", device.renderer.render("k", uops)))
     run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(program.handle.symbols["k"])

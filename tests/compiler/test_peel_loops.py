@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import apply_actions, choose_actions, merge_loops, parse_schedule, peel_loops, trim_loops
+from kernmill.compiler import apply_actions, choose, merge_loops, parse_schedule, peel_loops, trim_loops
 from kernmill.ir import Ops, UOp, const, elementwise, index_const, iota, pad, reshape, substitute
 from tests.compiler.kernels import (
     F32,
@@ -98,7 +98,7 @@ def test_causal_attention_as_scheduled_ends_all_its_loops(tokens: int) -> None:
     """With an odd number of rows the ends of two passes over a row were written differently, and neither ended."""
     graph = attention(data(0, tokens, 16), data(1, tokens, 16), data(2, tokens, 16), is_causal=True)
     ast = merge_loops(only(graph))
-    found = peel_loops(trim_loops(apply_actions(ast, choose_actions(ast, VECTORS))))
+    found = peel_loops(trim_loops(apply_actions(ast, choose(ast, VECTORS).actions)))
     ends = {str(n.arg[0]): n.src[0] for n in found.toposort() if n.op is Ops.RANGE}
     assert all(not ends[name].is_const for name in ("t0_0", "t1_0", "k1"))
     arrays = inputs(ast)

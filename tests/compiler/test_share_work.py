@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kernmill.compiler import lower, merge_loops, parse_schedule, place_barriers
+from kernmill.compiler import merge_loops, parse_schedule, place_barriers
 from kernmill.ir import AxisKind, CompileError, Context, InternalError, Ops, UOp, assign, broadcast_to, elementwise
 from kernmill.runtime import get_device
 from tests.compiler.kernels import (
@@ -16,6 +16,7 @@ from tests.compiler.kernels import (
     data,
     inputs,
     kernels,
+    lowered,
     matmul,
     only,
     params,
@@ -35,9 +36,9 @@ PRODUCT = merge_loops(only(matmul(data(0, 18, 21), data(1, 21, 19))))
 SOFTMAX = merge_loops(only(softmax(data(0, 6, 40))))
 
 
-def lowered(ast: UOp, schedule: str) -> list[UOp]:
+def for_items(ast: UOp, schedule: str) -> list[UOp]:
     with Context(TARGET="gpu"):
-        return lower(ast, get_device("PYTHON").target, parse_schedule(schedule), is_checked=True)
+        return lowered(ast, get_device("PYTHON").target, parse_schedule(schedule), is_checked=True)
 
 
 def run(ast: UOp, uops: list[UOp], seed: int = 1) -> None:
@@ -74,12 +75,12 @@ SCHEDULES = {
 @pytest.mark.parametrize(("name", "schedule"), [(name, text) for name, texts in SCHEDULES.items() for text in texts])
 def test_groups_keep_the_meaning(name: str, schedule: str) -> None:
     ast = merge_loops(small_kernels()[name])
-    run(ast, lowered(ast, schedule))
+    run(ast, for_items(ast, schedule))
 
 
 @pytest.mark.parametrize("schedule", [TILE, TILE.replace("unroll i1 2; local i1 4", "local i1 4; unroll i1 2")])
 def test_a_tile_whose_sizes_nothing_divides(schedule: str) -> None:
-    run(PRODUCT, lowered(PRODUCT, schedule))
+    run(PRODUCT, for_items(PRODUCT, schedule))
 
 
 def test_what_is_written_is_not_read_by_items_past_the_end() -> None:
@@ -90,7 +91,7 @@ def test_what_is_written_is_not_read_by_items_past_the_end() -> None:
     )
     (kernel,) = kernels(schedule)
     ast = merge_loops(kernel.ast)
-    uops = lowered(ast, "local i1 16; unroll i0 4")
+    uops = for_items(ast, "local i1 16; unroll i0 4")
     (written,) = {u.src[0].src[0] for u in uops if u.op is Ops.STORE}
     places = [u.src[0] for u in uops if u.op is Ops.LOAD and u.src[0].src[0] is written]
     assert places
@@ -103,7 +104,7 @@ def barriers(uops: list[UOp]) -> list[int]:
 
 
 def test_a_block_of_terms_waits_twice() -> None:
-    uops = lowered(PRODUCT, TILE)
+    uops = for_items(PRODUCT, TILE)
     assert len(barriers(uops)) == 2
     depth = [sum((u.op is Ops.RANGE) - (u.op is Ops.END) for u in uops[:at]) for at in barriers(uops)]
     assert depth == [4, 4]  # i0, i1, item, k0
@@ -114,7 +115,7 @@ def test_a_block_of_terms_waits_twice() -> None:
 )
 def test_no_barrier_is_idle(ast: UOp, schedule: str) -> None:
     """PYTHON runs the items of a group there and back: without one of the barriers it goes wrong."""
-    uops = lowered(ast, schedule)
+    uops = for_items(ast, schedule)
     for at in barriers(uops):
         with pytest.raises((AssertionError, TypeError)):
             run(ast, [u for n, u in enumerate(uops) if n != at])
@@ -131,7 +132,7 @@ def test_a_barrier_that_some_pass_by_is_found() -> None:
 
 
 def test_shared_memory_in_a_loop_that_not_all_run_alike_is_refused() -> None:
-    uops = lowered(PRODUCT, TILE)
+    uops = for_items(PRODUCT, TILE)
     item = next(u for u in uops if u.op is Ops.RANGE and u.arg == ("item", AxisKind.LOCAL))
     larger = UOp(Ops.RANGE, item.dtype, (item.src[0].replace(arg=32),), ("more", AxisKind.LOCAL))
     end = UOp(Ops.END, uops[-1].dtype, (larger,))
@@ -143,7 +144,7 @@ def test_one_item_stores_what_all_compute() -> None:
     """A total that goes to memory in place: the others must not read it when it is there."""
     leaf = data(0, 1)
     ast = kernels(scheduled(assign(leaf, elementwise(Ops.ADD, leaf, total(data(1, 64), 0))), in_place=[0]))[0].ast
-    run(ast, lowered(ast, "share k0 16"))
+    run(ast, for_items(ast, "share k0 16"))
 
 
 WRONG = {
@@ -158,14 +159,14 @@ WRONG = {
 @pytest.mark.parametrize("schedule", WRONG)
 def test_what_does_not_fit_is_said(schedule: str) -> None:
     with pytest.raises(CompileError) as error:
-        lowered(PRODUCT, schedule)
+        for_items(PRODUCT, schedule)
     assert WRONG[schedule] in str(error.value)
 
 
 def test_memory_that_items_fill_together_is_the_same_for_all() -> None:
     ast = merge_loops(small_kernels()["attention"])
     with pytest.raises(CompileError, match="each work-item would need memory of its own"):
-        lowered(ast, "local i0 4; local t1_0 4")
+        for_items(ast, "local i0 4; local t1_0 4")
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -188,4 +189,4 @@ def test_random_tiles(seed: int) -> None:
         stages.append(f"stage {slot} {' '.join(names)}")
     picked = rng.sample(stages, rng.randint(0, 2))
     schedule = "; ".join([*cuts, f"split k0 {block}", *picked, "grid i0 i1"])
-    run(ast, lowered(ast, schedule), seed)
+    run(ast, for_items(ast, schedule), seed)

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from kernmill.compiler import lower
 from kernmill.ir import DType, Kernel, Ops, Target, UOp, dtypes
-from tests.compiler.kernels import VECTORS, kernels, scheduled
+from tests.compiler.kernels import VECTORS, kernels, lowered, scheduled
 from tests.compiler.tiles import UNITS
 from tests.fuzz import test_graphs, test_rows
 
@@ -64,7 +63,7 @@ def check(seed: int, kind: type[test_graphs.Maker]) -> None:
         root = maker.grow()
     found: list[Kernel] = kernels(scheduled(root, devices=("LLVM",) * LEAVES))
     for kernel in found:
-        lower(kernel.ast, some_target(rng), is_checked=True)
+        lowered(kernel.ast, some_target(rng), is_checked=True)
 
 
 @pytest.mark.parametrize("kind", MAKERS)

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from kernmill.ir import DType, DTypeError, as_dtype, dtypes, promote, round_float
+from kernmill.ir import DType, DTypeError, as_dtype, dtypes, named_dtype, promote, round_float
 
 
 def test_a_vector_type_is_one_object() -> None:
@@ -24,8 +24,7 @@ def test_a_vector_type_is_one_object() -> None:
     "dtype", [*dtypes.data, dtypes.index, dtypes.void, dtypes.index.vec(4), dtypes.uint8.vec(32)], ids=str
 )
 def test_names_and_pickles_come_back(dtype: DType) -> None:
-    assert as_dtype(dtype) is dtype
-    assert as_dtype(dtype.name) is dtype
+    assert named_dtype(dtype.name) is dtype
     assert pickle.loads(pickle.dumps(dtype)) is dtype
 
 
@@ -40,6 +39,17 @@ def test_limits_and_sizes_are_those_of_numpy(dtype: DType) -> None:
     assert [dtype.is_float, dtype.is_int, dtype.is_bool] == [like.kind == "f", like.kind in "iu", like.kind == "b"]
 
 
+@pytest.mark.parametrize("dtype", [dtypes.index, dtypes.void, dtypes.float32.vec(4), dtypes.float32.vec(0)], ids=str)
+def test_types_of_the_compiler_are_none_of_a_tensor(dtype: DType) -> None:
+    for like in (dtype, dtype.name):
+        with pytest.raises(DTypeError, match=r"kernmill has no such dtype\. Use one of bool, int8"):
+            as_dtype(like)
+
+
+def test_tensors_have_the_types_of_data() -> None:
+    assert all(as_dtype(like) is dtype for dtype in dtypes.data for like in (dtype, dtype.name))
+
+
 def test_other_names() -> None:
     assert [as_dtype(name) for name in (float, int, bool, "half", "double", "int")] == [
         dtypes.float32,
@@ -52,7 +62,9 @@ def test_other_names() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["float99", "float32xx", "x4", "", "complex64", object()], ids=lambda name: repr(name).split(" at ")[0]
+    "name",
+    ["float99", "float32xx", "float32x²", "x4", "", "complex64", object()],
+    ids=lambda name: repr(name).split(" at ")[0],
 )
 def test_an_unknown_name_lists_the_known_ones(name: object) -> None:
     with pytest.raises(DTypeError, match=r"kernmill has no such dtype\. Use one of bool, int8"):

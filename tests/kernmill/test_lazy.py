@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import kernmill
-from kernmill import GradientError, Tensor, no_grad, train
+from kernmill import Context, DeviceError, GradientError, Tensor, no_grad, train
 from kernmill.lazy import changes, device_name, is_grad_enabled, is_training
+from kernmill.runtime import get_device
 
 
 def test_modes_are_of_a_block() -> None:
@@ -29,6 +30,17 @@ def test_modes_are_of_a_block() -> None:
 
 def test_device_names() -> None:
     assert (device_name("llvm:0"), device_name("Python"), device_name("cl:1")) == ("LLVM", "PYTHON", "CL:1")
+    assert (device_name("llvm:00"), device_name("cl:01")) == ("LLVM", "CL:1")
+    with pytest.raises(DeviceError, match="a device is named like LLVM or LLVM:1"):
+        device_name("llvm:x")
+
+
+def test_one_device_by_two_names_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(get_device("LLVM")), "index_of", lambda text: ["big", "far"].index(text.lower()))
+    assert (device_name("llvm:big"), device_name("llvm:far")) == ("LLVM", "LLVM:1")
+    for name in ("LLVM:00", "LLVM:big"):
+        with Context(DEVICE=name):
+            assert (Tensor.ones(3).contiguous().realize() + Tensor([1.0, 2.0, 3.0])).tolist() == [2.0, 3.0, 4.0]
 
 
 def test_public_names_are_sorted_and_there() -> None:

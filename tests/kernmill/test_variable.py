@@ -270,6 +270,7 @@ def test_dtype_and_shape_still_tell_captures_apart() -> None:
         (lambda: Variable("n", 0, 9).bind(3.7), r"n.bind: 3\.7 is no whole number\."),  # type: ignore[arg-type]
         (lambda: Variable("n", 5, 4), r"Variable: 'n' from 5 to 4\."),
         (lambda: Variable("", 0, 4), r"Variable: '' from 0 to 4\."),
+        (lambda: Variable("n", 0, 1 << 31), r"'n' from 0 to 2147483648\. .* bounds 0 <= least <= greatest < 2\*\*31\."),
     ],
 )
 def test_bad_variables(make: Callable[[], object], message: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernmill.compiler import lower, parse_schedule
+from kernmill.compiler import parse_schedule
 from kernmill.ir import Ops, Target, UOp, elementwise, permute
 from kernmill.renderers import Renderer
-from tests.compiler.kernels import data, matmul, only, softmax, total
+from tests.compiler.kernels import data, lowered, matmul, only, softmax, total
 
 X = data(0, 6, 32)
 
@@ -25,7 +25,7 @@ def render_with(
     language: Callable[[Target], Renderer], root: UOp, schedule: str | None, target: Target, name: str = "k"
 ) -> str:
     """The text of the only kernel of a graph, by a schedule or by the heuristic's."""
-    uops = lower(only(root), target, None if schedule is None else parse_schedule(schedule), is_checked=True)
+    uops = lowered(only(root), target, None if schedule is None else parse_schedule(schedule), is_checked=True)
     return language(target).render(name, uops)
 
 

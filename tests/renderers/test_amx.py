@@ -6,10 +6,11 @@ import re
 
 import pytest
 
-from kernmill.compiler import lower, parse_schedule
+from kernmill.compiler import parse_schedule
 from kernmill.ir import CompileError, InternalError, Ops, UOp, const, dtypes
 from kernmill.renderers import AMX_CONFIG, LLVMRenderer, amx_functions, amx_instruction, tile_numbers
 from kernmill.runtime import host, llvm_codegen
+from tests.compiler.kernels import lowered
 from tests.compiler.tiles import BF16, F16, I8, TILES, U8, product
 
 NAMES = {(I8, I8): "tdpbssd", (I8, U8): "tdpbsud", (U8, I8): "tdpbusd", (U8, U8): "tdpbuud", (BF16, BF16): "tdpbf16ps",
@@ -25,7 +26,7 @@ def amx_host() -> host.Host:
 
 @pytest.mark.parametrize("pair", NAMES)
 def test_a_real_unit_gets_its_instructions(pair: tuple[object, object]) -> None:
-    uops = lower(product((64, 128, 64), pair), TILES)  # type: ignore[arg-type]
+    uops = lowered(product((64, 128, 64), pair), TILES)  # type: ignore[arg-type]
     try:
         text = llvm_codegen.assembly(LLVMRenderer(TILES).render("k", uops), amx_host())
     except RuntimeError as error:  # pragma: no cover - LLVM was built for another CPU
@@ -43,7 +44,7 @@ def test_a_real_unit_gets_its_instructions(pair: tuple[object, object]) -> None:
 
 
 def test_functions_stand_for_it() -> None:
-    uops = lower(product((64, 128, 64)), TILES)
+    uops = lowered(product((64, 128, 64)), TILES)
     text = LLVMRenderer(TILES, has_tiles=False).render("k", uops)
     assert "llvm.x86.t" not in text
     assert text.count("call void @tdpbf16ps(") == 4
@@ -53,7 +54,7 @@ def test_functions_stand_for_it() -> None:
 
 
 def test_a_kernel_without_tiles_has_none_of_it() -> None:
-    text = LLVMRenderer(TILES).render("k", lower(product((64, 128, 4)), TILES))
+    text = LLVMRenderer(TILES).render("k", lowered(product((64, 128, 4)), TILES))
     assert "tile" not in text.replace("@k", "")
 
 
@@ -67,13 +68,13 @@ def test_the_configuration_is_what_the_manual_says() -> None:
 def test_too_many_tiles_are_refused() -> None:
     schedule = "split i0 16; split i1 16; split k0 32; split k0.s 2; unroll i0 3; unroll i1 3; tensorize i0.s i1.s; " \
         "order i0.s i1.s; stage 2 k0 i1.u k0.s i1.s' k0.s.s; stage 1 k0 i0.u i0.s' k0.s k0.s.s"  # fmt: skip
-    uops = lower(product((48, 64, 48)), TILES, parse_schedule(schedule))
+    uops = lowered(product((48, 64, 48)), TILES, parse_schedule(schedule))
     with pytest.raises(CompileError, match="more than 8 tiles"):
         tile_numbers(uops)
 
 
 def test_a_tile_is_free_again_after_its_last_use() -> None:
-    uops = lower(product((64, 128, 64)), TILES)
+    uops = lowered(product((64, 128, 64)), TILES)
     numbers = tile_numbers(uops)
     for u in uops:
         if u.op is Ops.MMA:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import lower, parse_schedule
+from kernmill.compiler import parse_schedule
 from kernmill.ir import Ops, UOp, dtypes, elementwise, reshape
 from kernmill.renderers import Renderer, signature
-from tests.compiler.kernels import F32, SCALARS, data, only
+from tests.compiler.kernels import F32, SCALARS, data, lowered, only
 
 
 def test_buffers_by_slot() -> None:
-    uops = lower(only(elementwise(Ops.ADD, data(1, 4), data(0, 4))), SCALARS)
+    uops = lowered(only(elementwise(Ops.ADD, data(1, 4), data(0, 4))), SCALARS)
     found = signature(uops)
     assert [p.arg[0] for p in found.params] == [0, 1, 2]
     assert (found.variables, found.threads) == ((), 1)
 
 
 def test_the_size_of_the_parallel_loop() -> None:
-    assert signature(lower(only(data(0, 12) + 1.0), SCALARS, parse_schedule("thread i0"))).threads == 12
-    assert signature(lower(only(data(0, 12) + 1.0), SCALARS, parse_schedule("split i0 4; thread i0"))).threads == 3
+    assert signature(lowered(only(data(0, 12) + 1.0), SCALARS, parse_schedule("thread i0"))).threads == 12
+    assert signature(lowered(only(data(0, 12) + 1.0), SCALARS, parse_schedule("split i0 4; thread i0"))).threads == 3
 
 
 def test_variables_by_name() -> None:

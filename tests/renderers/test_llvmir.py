@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from kernmill.compiler import lower
 from kernmill.ir import DType, InternalError, Ops, Target, UOp, const, dtypes, elementwise, permute, reduce_axes, take
 from kernmill.renderers import LLVM_OPS, LLVMRenderer
 from kernmill.runtime import host, llvm_codegen
-from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels
+from tests.compiler.kernels import VECTORS, data, lowered, matmul, only, small_kernels
 from tests.renderers.language import GOLDEN, X, has, lacks, render_with
 
 if TYPE_CHECKING:
@@ -198,7 +197,7 @@ def test_no_function_of_a_library_is_called(op: object, dtype: DType) -> None:
 
 def test_no_fast_math_flag_is_ever_used() -> None:
     for ast in small_kernels().values():
-        text = LLVMRenderer(VECTORS).render("k", lower(ast, VECTORS))
+        text = LLVMRenderer(VECTORS).render("k", lowered(ast, VECTORS))
         assert not re.search(r"\b(fast|nnan|ninf|nsz|arcp|contract|afn|reassoc)\b", text)
 
 
@@ -242,7 +241,7 @@ def test_float64_becomes_float16_without_a_call() -> None:
 
 
 def test_an_op_without_an_instruction_is_a_bug_of_ours() -> None:
-    uops = lower(only(X + 1.0), replace(VECTORS, ops=VECTORS.ops | {Ops.EXP}))
+    uops = lowered(only(X + 1.0), replace(VECTORS, ops=VECTORS.ops | {Ops.EXP}))
     broken = [u.replace(op=Ops.EXP, src=u.src[:1]) if u.op is Ops.ADD and u.dtype.is_float else u for u in uops]
     with pytest.raises((InternalError, KeyError)):
         LLVMRenderer(VECTORS).render("kernel", broken)
@@ -250,7 +249,7 @@ def test_an_op_without_an_instruction_is_a_bug_of_ours() -> None:
 
 @pytest.mark.parametrize("name", small_kernels())
 def test_llvm_accepts_every_kernel(name: str) -> None:
-    text = LLVMRenderer(VECTORS).render("kernel", lower(small_kernels()[name], VECTORS))
+    text = LLVMRenderer(VECTORS).render("kernel", lowered(small_kernels()[name], VECTORS))
     assert "define void @kernel(ptr noundef %args" in text
     if host.this_host().has("avx512f"):
         assert llvm_codegen.compile_ir(text, host.this_host())[:4] == b"\x7fELF"

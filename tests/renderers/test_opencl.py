@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernmill.compiler import lower
 from kernmill.ir import DType, DTypeError, InternalError, Ops, Target, UOp, dtypes, elementwise, permute, reduce_axes
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer
-from tests.compiler.kernels import VECTORS, data, matmul, only, small_kernels, softmax, total
+from tests.compiler.kernels import VECTORS, data, lowered, matmul, only, small_kernels, softmax, total
 from tests.renderers.language import GOLDEN, X, has, lacks, render_with
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def test_the_smallest_ints_are_no_literals_of_the_language() -> None:
 
 def test_every_float_constant_says_which_type_it_is() -> None:
     for ast in small_kernels().values():
-        text = OpenCLRenderer(CPU).render("k", lower(ast, CPU))
+        text = OpenCLRenderer(CPU).render("k", lowered(ast, CPU))
         assert not re.search(r"(?<![\w.)])\d+\.\d+(?![\w.])", text), text  # a float64 says so in front: (double)0.0
 
 
@@ -152,13 +151,13 @@ def test_no_function_of_the_language_decides_a_result(op: object, dtype: DType) 
 
 def test_what_is_called_is_declared_for_lean_builds() -> None:
     for ast in small_kernels().values():
-        head, _, body = OpenCLRenderer(CPU).render("k", lower(ast, CPU)).partition("#endif")
+        head, _, body = OpenCLRenderer(CPU).render("k", lowered(ast, CPU)).partition("#endif")
         for name in set(re.findall(r"\b(vload\d+|vstore\d+|fma|floor|rint|all|fabs|abs)\(", body)):
             assert f" F {name}(" in head, name
 
 
 def test_an_op_without_an_expression_is_a_bug_of_ours() -> None:
-    uops = lower(only(X + 1.0), replace(CPU, ops=CPU.ops | {Ops.EXP}))
+    uops = lowered(only(X + 1.0), replace(CPU, ops=CPU.ops | {Ops.EXP}))
     broken = [u.replace(op=Ops.EXP, src=u.src[:1]) if u.op is Ops.ADD and u.dtype.is_float else u for u in uops]
     with pytest.raises((InternalError, KeyError)):
         OpenCLRenderer(CPU).render("k", broken)
@@ -169,5 +168,5 @@ def test_a_driver_accepts_every_kernel(name: str, opencl: str) -> None:
     from kernmill.runtime import get_device
 
     device = get_device(opencl)
-    text = device.renderer.render("k", lower(small_kernels()[name], device.target))
+    text = device.renderer.render("k", lowered(small_kernels()[name], device.target))
     assert device.compile("k", text)

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from kernmill.compiler import lower, parse_schedule
+from kernmill.compiler import parse_schedule
 from kernmill.ir import InternalError, Op, Ops, Target, UOp, dtypes, elementwise, reduce_axes
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, float_text, identifier, lane_runs, mask_op
-from tests.compiler.kernels import data, only, total
+from tests.compiler.kernels import data, lowered, only, total
 from tests.renderers.test_opencl import CPU
 
 
 def render(root: UOp, schedule: str) -> str:
-    return OpenCLRenderer(CPU).render("k", lower(only(root), CPU, parse_schedule(schedule)))
+    return OpenCLRenderer(CPU).render("k", lowered(only(root), CPU, parse_schedule(schedule)))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ PLAIN = Target("plain", ops=OPENCL_OPS)
 
 
 def plain(root: UOp) -> str:
-    return OpenCLRenderer(PLAIN).render("k", lower(only(root), PLAIN))
+    return OpenCLRenderer(PLAIN).render("k", lowered(only(root), PLAIN))
 
 
 def test_names() -> None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kernmill.compiler import lower, parse_schedule
+from kernmill.compiler import parse_schedule
 from kernmill.ir import Ops, UOp, dtypes, elementwise, pad, permute
 from kernmill.renderers import PythonRenderer, function_name, rounder_name
-from tests.compiler.kernels import SCALARS, data, matmul, only, small_kernels, softmax, total
+from tests.compiler.kernels import SCALARS, data, lowered, matmul, only, small_kernels, softmax, total
 
 if TYPE_CHECKING:
     from tests.conftest import Golden
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def render(root: UOp, schedule: str = "") -> str:
     return PythonRenderer(SCALARS).render(
-        "kernel", lower(only(root), SCALARS, parse_schedule(schedule), is_checked=True)
+        "kernel", lowered(only(root), SCALARS, parse_schedule(schedule), is_checked=True)
     )
 
 
@@ -64,7 +64,7 @@ def test_every_constant_can_be_written(value: float) -> None:
 
 @pytest.mark.parametrize("name", small_kernels())
 def test_every_kernel_is_python(name: str) -> None:
-    text = PythonRenderer(SCALARS).render("kernel", lower(small_kernels()[name], SCALARS))
+    text = PythonRenderer(SCALARS).render("kernel", lowered(small_kernels()[name], SCALARS))
     compile(text, name, "exec")
     assert text.startswith("def kernel(b0")
 

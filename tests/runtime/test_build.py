@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import Schedule
-from kernmill.ir import CompileError, Context, Kernel, Ops, Target, UOp, elementwise, reduce_axes, reshape
+from kernmill.ir import CompileError, Context, Kernel, Ops, Target, UOp, dtypes, elementwise, reduce_axes, reshape
 from kernmill.runtime import (
+    Call,
+    allocate_buffer,
     build,
     build_all,
     counters,
@@ -103,6 +106,20 @@ def test_a_program_is_built_once(device: str) -> None:
     before = counters.compiled, counters.from_disk, counters.from_memory
     assert build(get_device(device), kernel) is first
     assert (counters.compiled, counters.from_disk, counters.from_memory) == (before[0], before[1], before[2] + 1)
+
+
+def test_a_program_goes_with_the_last_that_launches_it(device: str) -> None:
+    (kernel,) = kernels(scheduled(total(data(0, 3, 13), 1) * 7.125))
+    machine = get_device(device)
+    out, x = (allocate_buffer(device, dtypes.float32, count) for count in (3, 39))
+    program = weakref.ref(build(machine, kernel))
+    assert program() is None
+    batch = machine.prepare([Call(build(machine, kernel), (out, x))])
+    program = weakref.ref(build(machine, kernel))
+    batch.run()
+    assert program() is not None
+    del batch
+    assert program() is None
 
 
 def test_equal_graphs_of_other_data_compile_nothing(device: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kernmill.ir import Context, InternalError, dtypes
-from kernmill.runtime import download, get_device, realize, upload
+from kernmill.runtime import counters, download, get_device, realize, upload
 
 
 def test_a_right_kernel_passes(device: str) -> None:
@@ -17,6 +17,16 @@ def test_a_right_kernel_passes(device: str) -> None:
         root = upload(np.arange(37, dtype=np.float32), dtypes.float32, device) * 3.125
         realize([root])
     np.testing.assert_array_equal(download(root), np.arange(37) * 3.125)
+
+
+def test_the_reference_lives_as_long_as_the_plan() -> None:
+    with Context(CHECK=1):
+        for seed in range(3):
+            root = upload(np.full(37, seed, np.float32), dtypes.float32, "LLVM") * 3.0625
+            realize([root])
+            if not seed:
+                made = counters.compiled, counters.from_disk, counters.from_memory
+    assert made == (counters.compiled, counters.from_disk, counters.from_memory)
 
 
 def test_a_wrong_result_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
         get_device("tpu")
 
 
-@pytest.mark.parametrize("name", ["", ":", ":1", "LLVM:x", "LLVM:-1", "LLVM:1:2"])
+@pytest.mark.parametrize("name", ["", ":", ":1", "LLVM:x", "LLVM:-1", "LLVM:1:2", "LLVM:²"])
 def test_what_is_no_name(name: str) -> None:
     with pytest.raises(DeviceError, match="a device is named like LLVM or LLVM:1"):
         canonical_name(name)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import itertools
+import mmap
 import os
 import threading
 import weakref
@@ -49,6 +51,45 @@ def test_an_expression_computed_before_keeps_its_value(device: str) -> None:
         changed.realize()
         changed.assign(changed + 1).realize()
         assert (changed.tolist(), waiting.tolist(), (x * 3).tolist()) == ([4, 7], [3, 6], [3, 6])
+
+
+def test_a_borrowing_upload_asks_for_no_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read from a file of the system, which takes longer than the rest."""
+    device = get_device("LLVM")
+    assert device.limits.wraps_host_memory
+    monkeypatch.setattr(type(device), "props", lambda _: pytest.fail("props was asked for"))
+    assert Tensor.from_numpy(np.arange(3)).tolist() == [0, 1, 2]
+
+
+def fenced(values: Any) -> Any:
+    """The values in memory right before a page that nobody may read."""
+    pages = -(-values.nbytes // mmap.PAGESIZE)
+    memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    fence = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + pages * mmap.PAGESIZE
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(fence), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    array = np.frombuffer(memory, values.dtype, values.size, pages * mmap.PAGESIZE - values.nbytes)
+    array = array.reshape(values.shape)
+    array[...] = values
+    return array
+
+
+@pytest.mark.skipif(os.name != "posix", reason="another system's way to close a page")
+@pytest.mark.parametrize("target", ["", "avx2"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8"])
+def test_kernels_read_nothing_behind_the_end(dtype: str, target: str, device: str) -> None:
+    with Context(DEVICE=device, TARGET=target if device == "LLVM" else ""):
+        for rows, columns in ((3, 17), (31, 33)):
+            values = np.random.default_rng(rows).integers(0, 9, (rows, columns)).astype(dtype)
+            x, right = Tensor.from_numpy(fenced(values)), values.astype(np.float32)
+            for got, want in (
+                (x + 1, right + 1),
+                (x.cast("float32").sum(0), right.sum(0)),
+                (x.cast("float32").sum(1), right.sum(1)),
+                (x[:, ::3], right[:, ::3]),
+                (x.flip(1).T.contiguous(), right[:, ::-1].T),
+                (x.cast("float32") @ x.T.cast("float32"), right @ right.T),
+            ):
+                np.testing.assert_array_equal(got.numpy().astype(np.float32), want)
 
 
 def written(x: Tensor, value: float) -> Tensor:

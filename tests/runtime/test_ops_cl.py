@@ -38,7 +38,9 @@ def driver_memory(
     real = cl_driver.facts_of
     changed = {"is_unified": request.param == "igpu", "kind": request.param}
     monkeypatch.setattr(ops_cl, "facts_of", lambda handle: replace(real(handle), **changed))
-    return opened("CL")
+    device = opened("CL")
+    monkeypatch.setattr(device.memory, "facts", device.facts)  # of the session, which is older
+    return device
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -69,6 +71,19 @@ def test_memory_of_the_driver(driver_memory: Any) -> None:
         state.assign(state + 2).realize()
         assert state.tolist() == [2] * 5
     assert driver_memory.memory.held_bytes()[0] > 0
+
+
+def test_a_device_opened_for_another_target_waits_for_the_same_copies(driver_memory: Any) -> None:
+    for turn in range(8):
+        with Context(DEVICE="CL"):
+            x = Tensor(np.full(1 << 20, turn, F32))
+            with Context(TARGET="gpu" if driver_memory.kind == "cpu" else "cpu"):
+                other = opened("CL")
+                y, target = (x + 1).realize(), other.target
+            assert float(y.max().item()) == turn + 1
+    assert other is not driver_memory
+    assert target != driver_memory.target
+    assert (other.memory, other.lock) == (driver_memory.memory, driver_memory.lock)
 
 
 def test_a_replay_on_memory_of_the_driver(driver_memory: Any) -> None:

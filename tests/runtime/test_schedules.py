@@ -70,3 +70,13 @@ def test_a_folder_that_is_not_there(kernel: Kernel, tmp_path: Path) -> None:
     )
     with Context(OVERRIDE=str(tmp_path)):
         assert schedules.written_schedule(kernel) is None, "no file for this one"
+
+
+def test_the_stamp_tells_files_of_one_name_apart_and_versions(tmp_path: Path) -> None:
+    paths = [line.split()[0] for line in schedules.stamp().splitlines()]
+    assert len(set(paths)) == len(paths)
+    assert {str(Path("ir", "__init__.py")), str(Path("compiler", "optimize", "__init__.py"))} < set(paths)
+    for name in ("kernmill", "kernmill-0.1.0.dist-info", "kernmillion-2.dist-info", "numpy-2.0.dist-info"):
+        (tmp_path / name).mkdir()
+    assert schedules._installed(str(tmp_path / "kernmill")) == ["kernmill-0.1.0.dist-info"]
+    assert schedules._installed(str(tmp_path / "gone" / "kernmill")) == []

@@ -232,7 +232,7 @@ def test_one_mapping_is_what_the_device_takes(
     limits: dict[str, Any], is_one: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = get_device("LLVM")
-    monkeypatch.setattr(type(device), "props", lambda _: Properties(**limits))
+    monkeypatch.setattr(device, "limits", Properties(**limits))
     arena = WeightArena("LLVM", [40 * MB] * 2)
     first, second = (arena.buffer(dtypes.uint8, 40 * MB) for _ in range(2))
     assert (first.whole is second.whole) == is_one

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill.compiler import lower, merge_loops, parse_schedule
+from kernmill.compiler import merge_loops, parse_schedule
 from kernmill.ir import Ops, UOp, closed_ranges, dtypes, index_const, simplify, substitute, take
-from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_ast, run_on
+from tests.compiler.kernels import VECTORS, close, data, inputs, lowered, matmul, only, run_ast, run_on
 from tests.compiler.passes import after
 
 STAGED = (
@@ -102,7 +102,7 @@ def test_looked_up_rows_stay(schedule: str) -> None:
 
 
 def test_the_linear_form_is_legal() -> None:
-    uops = lower(product(8), VECTORS, parse_schedule(f"{STAGED}; prefetch {AHEAD}"), is_checked=True)
+    uops = lowered(product(8), VECTORS, parse_schedule(f"{STAGED}; prefetch {AHEAD}"), is_checked=True)
     assert sum(u.op is Ops.PREFETCH for u in uops) == 1
 
 
@@ -148,7 +148,7 @@ def test_what_tiles_ask_for_changes_no_result(rows: int, terms: int, columns: in
     ast = long_product(rows, terms, columns)
     arrays = inputs(ast)
     schedule = parse_schedule(f"{TILES_OF_ROWS}; prefetchw; prefetch {24 * terms} k0")
-    assert lower(ast, VECTORS, schedule, is_checked=True)
+    assert lowered(ast, VECTORS, schedule, is_checked=True)
     close(run_on("LLVM", ast, arrays, schedule), run_ast(ast, arrays))
 
 

@@ -7,7 +7,7 @@ import importlib
 import numpy as np
 import pytest
 
-from kernmill.compiler import lower, parse_schedule
+from kernmill.compiler import parse_schedule
 from kernmill.ir import Op, Ops, UOp, dtypes, elementwise, pad, reduce_axes
 from kernmill.renderers import LLVMRenderer
 from tests.compiler.kernels import (
@@ -17,6 +17,7 @@ from tests.compiler.kernels import (
     data,
     inputs,
     layer_norm,
+    lowered,
     matmul,
     only,
     run_ast,
@@ -104,7 +105,7 @@ def test_zeros_of_a_padding_are_summed() -> None:
 def levels(ast: UOp, schedule: str = "") -> list[tuple[int, ...]]:
     """How often the loops of each accumulator run, inner accumulators first; -1: as often as a value says."""
     opened, made, found = list[UOp](), dict[UOp, int](), list[tuple[int, ...]]()
-    for u in lower(ast, SCALARS, parse_schedule(schedule), is_checked=True):
+    for u in lowered(ast, SCALARS, parse_schedule(schedule), is_checked=True):
         if u.op is Ops.RANGE:
             opened.append(u)
         elif u.op is Ops.END:
@@ -155,7 +156,7 @@ def test_a_tile_of_a_product_stays() -> None:
 def test_tiles_of_a_matrix_unit_stay() -> None:
     """It adds products to a tile, nothing else: products of half types with more than 4,096 terms did not compile."""
     for size in (16, 64):
-        uops = lower(product((size, 16384, size)), TILES)
+        uops = lowered(product((size, 16384, size)), TILES)
         registers = [u for u in uops if u.op is Ops.REG]
         assert len(registers) == sum(u.op is Ops.MMA for u in uops) == {16: 1, 64: 4}[size]
         assert LLVMRenderer(TILES).render("k", uops)

@@ -11,14 +11,13 @@ from kernmill.compiler import (
     analyze,
     apply_actions,
     block_schedule,
-    choose_actions,
+    choose,
     is_nested,
-    lower,
     merge_loops,
     show_schedule,
 )
 from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, expand, permute, reduce_axes, reshape
-from tests.compiler.kernels import VECTORS, Array, close, data, inputs, matmul, only, run_ast, run_on
+from tests.compiler.kernels import VECTORS, Array, close, data, inputs, lowered, matmul, only, run_ast, run_on
 
 VNNI = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
 
@@ -81,7 +80,7 @@ def test_one_row_where_the_cpu_reads_ahead() -> None:
 def test_values_where_the_cpu_reads_ahead() -> None:
     target = replace(VNNI, reads_ahead=True)
     ast = merge_loops(only(product(groups=8, blocks=128, planes=2)))  # large enough to be read in order
-    actions = choose_actions(ast, target)
+    actions = choose(ast, target).actions
     assert any(load.arg == "inorder" for load in apply_actions(ast, actions).toposort() if load.op is Ops.LOAD)
     arrays = random_bytes(ast)
     close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
@@ -96,7 +95,7 @@ def test_blocks_by_turns_are_walked_as_they_lie() -> None:
 
 def test_values_of_blocks_by_turns() -> None:
     ast = merge_loops(only(by_turns(groups=3, blocks=5)))
-    actions = choose_actions(ast, VNNI)
+    actions = choose(ast, VNNI).actions
     assert "accumulate k0 1" in show_schedule(actions)
     arrays = random_bytes(ast)
     close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
@@ -117,7 +116,7 @@ def test_many_rows() -> None:
 
 def test_dots_of_a_tile_stand_side_by_side() -> None:
     """The chain of each sum is one step on before any is two, and starts without an addition."""
-    uops = lower(merge_loops(only(product(rows=9, groups=4))), VNNI)
+    uops = lowered(merge_loops(only(product(rows=9, groups=4))), VNNI)
     dots = [u for u in uops if u.op is Ops.DOT]
     firsts = [n for n, u in enumerate(dots) if u.src[2].op is not Ops.DOT]
     assert len(firsts) == 6
@@ -164,5 +163,5 @@ def test_values(sizes: tuple[int, int], planes: int) -> None:
     want = run_ast(ast, arrays)
     close(run_on("LLVM", ast, arrays), want)
     merged = merge_loops(ast)
-    close(run_on("LLVM", ast, arrays, choose_actions(merged, VNNI)), want)
-    assert apply_actions(merged, choose_actions(merged, VNNI)) is not None
+    close(run_on("LLVM", ast, arrays, choose(merged, VNNI).actions), want)
+    assert apply_actions(merged, choose(merged, VNNI).actions) is not None

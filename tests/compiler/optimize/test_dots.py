@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import Action, analyze, dot_schedule, lower, merge_loops, show_schedule
+from kernmill.compiler import Action, analyze, dot_schedule, merge_loops, show_schedule
 from kernmill.ir import DType, Ops, Target, UOp, dtypes, permute, window
-from tests.compiler.kernels import VECTORS, data, inputs, matmul, only, run_ast, run_on
+from tests.compiler.kernels import VECTORS, data, inputs, lowered, matmul, only, run_ast, run_on
 from tests.compiler.tiles import laid
 from tests.compiler.tiles import product as converted
 
@@ -39,7 +39,7 @@ def test_operands_in_blocks_are_for_a_matrix_unit() -> None:
     """They are packed by steps of loops here, and digits of loops have none."""
     ast = merge_loops(laid(96, 128, 64, I8, 64, 4))
     assert dot_actions(ast, VNNI) is None
-    lower(ast, VNNI, is_checked=True)
+    lowered(ast, VNNI, is_checked=True)
 
 
 def test_panels_are_woven() -> None:
@@ -86,7 +86,7 @@ def test_rows_that_are_windows_are_read_as_they_lie(stride: int) -> None:
     left = window(data(0, 251 * stride + 128, dtype=I8), 0, 128, stride).cast(dtypes.int32)
     ast = merge_loops(only(matmul(left, data(1, 128, 256, dtype=I8).cast(dtypes.int32))))
     assert "stage 1" not in schedule(ast)
-    lower(ast, VNNI, is_checked=True)
+    lowered(ast, VNNI, is_checked=True)
 
 
 def test_few_rows_are_not_worth_a_panel() -> None:
@@ -130,7 +130,7 @@ def test_values_are_exact(shape: tuple[int, int, int], pair: tuple[DType, DType]
 
 def test_the_dot_is_there() -> None:
     for shape in ((512, 512, 512), (8, 512, 512)):
-        uops = lower(product(*shape), VNNI, dot_actions(product(*shape), VNNI), is_checked=True)
+        uops = lowered(product(*shape), VNNI, dot_actions(product(*shape), VNNI), is_checked=True)
         assert any(u.op is Ops.DOT for u in uops)
         assert not any(u.op is Ops.MUL and u.dtype.scalar is dtypes.int32 for u in uops)
 
@@ -151,7 +151,7 @@ def test_values_of_several_panels_beside_each_other_are_exact(rows: int, columns
 def test_bytes_that_are_converted_are_not_for_dots(kept: tuple[DType | None, DType | None]) -> None:
     ast = merge_loops(converted((32, 16, 100), (I8, I8), kept=kept))
     assert dot_actions(ast, VNNI) is None
-    lower(ast, VNNI)
+    lowered(ast, VNNI)
 
 
 # --- pairs of bfloat16
@@ -226,6 +226,6 @@ def test_pairs_become_dots(shape: tuple[int, int, int], turned: tuple[bool, bool
     for l2_bytes in (1 << 20, 8 << 10):
         target = replace(PAIRS, l2_bytes=l2_bytes)
         ast = pairs(*shape, turned)
-        uops = lower(ast, target, dot_actions(ast, target), is_checked=True)
+        uops = lowered(ast, target, dot_actions(ast, target), is_checked=True)
         assert any(u.op is Ops.DOT for u in uops)
         assert not any(u.op is Ops.FMA for u in uops)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import choose_actions, lower, merge_loops
+from kernmill.compiler import choose, merge_loops
 from kernmill.ir import Context, Ops, Target, UOp, dtypes, permute
 from kernmill.renderers import AMX_UNITS, MMA_UNITS
 from kernmill.runtime import get_device
@@ -19,6 +19,7 @@ from tests.compiler.kernels import (
     data,
     inputs,
     layer_norm,
+    lowered,
     matmul,
     only,
     params,
@@ -36,7 +37,7 @@ SMALL = replace(GPU, name="small", group_items=64, local_bytes=4096)
 
 
 def chosen(root: UOp, target: Target = GPU) -> str:
-    return "; ".join(map(str, choose_actions(merge_loops(only(root)), target)))
+    return "; ".join(map(str, choose(merge_loops(only(root)), target).actions))
 
 
 CHOSEN = {
@@ -82,12 +83,12 @@ def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> N
     """Steps side by side and in turn; the 32 items of one are the last digits of an item's number."""
     ast = merge_loops(product((size, size, size)))
     rows, columns = ("i0.l i0.u", "i1.l i1.u") if in_turn else ("i0.l", "i1.l")
-    assert "; ".join(map(str, choose_actions(ast, UNIT))) == (
+    assert "; ".join(map(str, choose(ast, UNIT).actions)) == (
         f"split i0 16; split i1 8; split k0 16; split k0.s 2; {blocks}; local i0.s 8; local i1.s 4; unroll i0.s 2; "
         f"order i0 i0.l i1 i1.l i0.s.l i1.s.l; stage 2 {columns} k0.s i1.s' k0.s.s; "
         f"stage 1 {rows} i0.s' k0.s k0.s.s; grid i0 i1"
     )
-    uops = lower(ast, UNIT, is_checked=True)
+    uops = lowered(ast, UNIT, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) == (16 if in_turn else 1)
     assert {str(u.arg[0]) for u in uops if u.op is Ops.LOCAL and "shared" in u.arg} == {"stage1_0", "stage2_0"}
 
@@ -96,7 +97,7 @@ def test_a_product_for_a_matrix_unit(size: int, blocks: str, in_turn: bool) -> N
 def test_a_unit_that_does_not_fit_is_left_alone(target: Target) -> None:
     """Groups of 64 items are too small; a unit that one thread uses is none for work-items."""
     ast = merge_loops(product((64, 64, 64)))
-    assert choose_actions(ast, target) == choose_actions(ast, replace(target, units=()))
+    assert choose(ast, target).actions == choose(ast, replace(target, units=())).actions
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -121,13 +122,13 @@ def test_a_device_with_little_memory_and_small_groups_gets_small_tiles() -> None
     found = chosen(matmul(data(0, 1024, 1024), data(1, 1024, 1024)), SMALL)
     assert "local i0 8" in found
     assert "local i0 16" not in found
-    lower(only(matmul(data(0, 1024, 1024), data(1, 1024, 1024))), SMALL, is_checked=True)
+    lowered(only(matmul(data(0, 1024, 1024), data(1, 1024, 1024))), SMALL, is_checked=True)
 
 
 @pytest.mark.parametrize("target", [GPU, SMALL], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", small_kernels())
 def test_every_choice_can_be_lowered(name: str, target: Target) -> None:
-    lower(small_kernels()[name], target, is_checked=True)
+    lowered(small_kernels()[name], target, is_checked=True)
 
 
 def grouped_kernels() -> dict[str, UOp]:
@@ -156,7 +157,7 @@ def test_groups_keep_the_meaning(name: str) -> None:
     ast = grouped_kernels()[name]
     arrays = inputs(ast, 1)
     with Context(TARGET="gpu"):
-        uops = lower(ast, get_device("PYTHON").target, is_checked=True)
+        uops = lowered(ast, get_device("PYTHON").target, is_checked=True)
         got = run_uops("PYTHON", uops, arrays, params(ast))
     assert any(u.op is Ops.BARRIER for u in uops) == (name not in ("convolution",))
     close(got, run_ast(ast, arrays), 2e-3 if name == "halves" else 2e-5)
@@ -177,9 +178,9 @@ def test_causal_rows_are_filled_whole() -> None:
     """The evaluator does no loop whose end is a value: against the same kernel without groups."""
     arrays = inputs(causal_kernel(), 1)
     with Context(TARGET="gpu"):
-        got = run_uops("PYTHON", lower(causal_kernel(), get_device("PYTHON").target), arrays, params(causal_kernel()))
+        got = run_uops("PYTHON", lowered(causal_kernel(), get_device("PYTHON").target), arrays, params(causal_kernel()))
     close(got, run_on("PYTHON", causal_kernel(), arrays))
 
 
 def test_without_work_items_there_are_none() -> None:
-    assert choose_actions(merge_loops(grouped_kernels()["product"]), SCALARS) == []
+    assert choose(merge_loops(grouped_kernels()["product"]), SCALARS).actions == []

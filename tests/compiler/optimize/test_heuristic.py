@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from kernmill.compiler import choose_actions, lower, merge_loops, show_schedule
+from kernmill.compiler import choose, merge_loops, show_schedule
 from kernmill.ir import (
     DType,
     Ops,
@@ -25,25 +25,36 @@ from kernmill.ir import (
     strided,
     take,
 )
-from tests.compiler.kernels import SCALARS, VECTORS, convolution, data, matmul, only, small_kernels, softmax, total
+from tests.compiler.kernels import (
+    SCALARS,
+    VECTORS,
+    convolution,
+    data,
+    lowered,
+    matmul,
+    only,
+    small_kernels,
+    softmax,
+    total,
+)
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
 
 
 def chosen(root: UOp, target: Target = VECTORS) -> dict[str, list[tuple[str, ...]]]:
     found: dict[str, list[tuple[str, ...]]] = {}
-    for action in choose_actions(merge_loops(only(root)), target):
+    for action in choose(merge_loops(only(root)), target).actions:
         found.setdefault(action.verb, []).append(action.args)
     return found
 
 
 def test_without_vectors_and_threads_nothing_is_done() -> None:
     for ast in small_kernels().values():
-        assert choose_actions(merge_loops(ast), SCALARS) == []
+        assert choose(merge_loops(ast), SCALARS).actions == []
 
 
 def test_with_threads_alone_the_outermost_loop_is_shared() -> None:
-    found = choose_actions(merge_loops(only(data(0, 64, 64) + 1.0)), replace(SCALARS, has_threads=True))
+    found = choose(merge_loops(only(data(0, 64, 64) + 1.0)), replace(SCALARS, has_threads=True)).actions
     assert show_schedule(found) == "thread i0"
 
 
@@ -309,19 +320,19 @@ def test_a_transpose_is_no_reason_to_give_up() -> None:
 )
 @pytest.mark.parametrize("name", small_kernels())
 def test_every_choice_can_be_lowered(name: str, target: Target) -> None:
-    lower(small_kernels()[name], target, is_checked=True)
+    lowered(small_kernels()[name], target, is_checked=True)
 
 
 def test_the_choice_depends_on_the_shape_alone() -> None:
     x = data(0, 33, 65)
     ast = only(total(elementwise(Ops.MUL, x, x), 1))
-    assert choose_actions(ast, VECTORS) == choose_actions(ast, VECTORS)
+    assert choose(ast, VECTORS).actions == choose(ast, VECTORS).actions
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 32])
 def test_few_rows_read_a_large_matrix_in_its_order(rows: int) -> None:
     """Blocks of terms are outermost but for chunks of columns, and the next block is asked for."""
-    found = choose_actions(merge_loops(only(matmul(data(0, rows, 4096), data(1, 4096, 4096)))), VECTORS)
+    found = choose(merge_loops(only(matmul(data(0, rows, 4096), data(1, 4096, 4096)))), VECTORS).actions
     verbs = {action.verb: action.args for action in found}
     assert verbs["accumulate"] == ("k0", "8" if rows <= 8 else "16")
     columns = "i1" if rows > 1 else "i0"
@@ -375,14 +386,14 @@ def test_few_rows_with_a_small_matrix_are_a_product_as_any() -> None:
 def test_products_of_bytes_are_dots() -> None:
     vnni = replace(VECTORS, dots=frozenset({(dtypes.uint8, dtypes.int8)}))
     left, right = (data(slot, 64, 64, dtype=dtypes.int8).cast(dtypes.int32) for slot in (0, 1))
-    assert any(u.op is Ops.DOT for u in lower(only(matmul(left, right)), vnni, is_checked=True))
+    assert any(u.op is Ops.DOT for u in lowered(only(matmul(left, right)), vnni, is_checked=True))
 
 
 @pytest.mark.parametrize(("rows", "terms"), [(16, 4096), (24, 8192)])
 def test_rows_by_a_large_transposed_matrix_read_it_once(rows: int, terms: int) -> None:
     """Regression: the loop over rows stood outside, and the matrix was read from memory for each four of them."""
     weight = permute(data(1, 4096, terms), (1, 0))
-    found = choose_actions(merge_loops(only(matmul(data(0, rows, terms), weight))), VECTORS)
+    found = choose(merge_loops(only(matmul(data(0, rows, terms), weight))), VECTORS).actions
     verbs = {action.verb: action.args for action in found}
     assert verbs["vectorize"][0] == "k0"
     assert verbs["order"] == (("i1", "i0") if rows == 16 else ("i1", "k0", "i0"))
@@ -465,7 +476,7 @@ def test_short_running_sums_have_rows_as_lanes() -> None:
 def test_terms_that_are_all_lanes_are_not_cut_in_blocks() -> None:
     """Once no schedule fitted: a short sum between operands that outgrow the caches."""
     ast = only(total(elementwise(Ops.MUL, data(0, 3, 23, 1, 15), data(1, 3, 1, 5, 15)), 3))
-    lower(ast, replace(VECTORS, l2_bytes=1 << 10), is_checked=True)
+    lowered(ast, replace(VECTORS, l2_bytes=1 << 10), is_checked=True)
 
 
 def test_sums_of_which_nothing_is_chosen_are_no_running_sums() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kernmill.compiler import Schedule, analyze, choose_actions, in_blocks, lower, merge_loops, show_schedule
+from kernmill.compiler import Schedule, analyze, choose, in_blocks, merge_loops, show_schedule
 from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reshape, window
-from tests.compiler.kernels import VECTORS, close, data, inputs, matmul, only, run_on, total
+from tests.compiler.kernels import VECTORS, close, data, inputs, lowered, matmul, only, run_on, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
 NARROW = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)
@@ -16,7 +16,7 @@ NARROW = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)
 
 def packed(root: UOp, target: Target = VECTORS) -> list[tuple[str, ...]]:
     """The arguments of every `stage`."""
-    return [action.args for action in choose_actions(merge_loops(only(root)), target) if action.verb == "stage"]
+    return [action.args for action in choose(merge_loops(only(root)), target).actions if action.verb == "stage"]
 
 
 def test_a_small_operand_is_read_as_it_lies() -> None:
@@ -31,7 +31,7 @@ def test_a_large_operand_is_packed_for_its_rows() -> None:
 def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, columns: int, asked: bool) -> None:
     """A small operand stays in a cache, and behind a panel of many terms there is no room for another."""
     root = matmul(data(0, 256, inner), data(1, inner, columns))
-    found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
+    found = show_schedule(choose(merge_loops(only(root)), VECTORS).actions).replace("\n", "; ")
     assert found.count("prefetch 256 k0'") == found.count("prefetch ") == asked
 
 
@@ -42,7 +42,7 @@ def test_the_next_panel_is_asked_for_in_memory_that_no_cache_holds(inner: int, c
 ])  # fmt: skip
 def test_tiles_ask_for_what_comes_from_far(rows: int, inner: int, columns: int, asked: str) -> None:
     """Rows that are read once from memory, and results that leave L2; a long sum hides its stores by itself."""
-    found = choose_actions(merge_loops(only(matmul(data(0, rows, inner), data(1, inner, columns)))), VECTORS)
+    found = choose(merge_loops(only(matmul(data(0, rows, inner), data(1, inner, columns)))), VECTORS).actions
     assert "; ".join(str(action) for action in found if action.verb in ("prefetchw", "prefetch")) == asked
 
 
@@ -57,7 +57,7 @@ def test_a_transposed_operand_is_packed_for_one_tile_of_rows_and_for_few_terms(
     assert [args[0] for args in packed(root)] == ["2"] * is_packed
     ast = merge_loops(only(root))
     arrays = inputs(ast)
-    close(run_on("LLVM", ast, arrays, choose_actions(ast, VECTORS)), run_on("LLVM", ast, arrays, []))
+    close(run_on("LLVM", ast, arrays, choose(ast, VECTORS).actions), run_on("LLVM", ast, arrays, []))
 
 
 @pytest.mark.parametrize(("columns", "inner", "order"), [
@@ -68,7 +68,7 @@ def test_a_transposed_operand_is_packed_for_one_tile_of_rows_and_for_few_terms(
 def test_what_l2_holds_is_read_as_it_lies(columns: int, inner: int, order: str) -> None:
     """A copy of a panel is read from L2 as well, and 22 tiles of rows did not pay for it: a tenth of the time."""
     ast = merge_loops(only(matmul(data(0, 250, inner), data(1, inner, columns))))
-    actions = choose_actions(ast, VECTORS)
+    actions = choose(ast, VECTORS).actions
     found = "; ".join(map(str, actions))
     assert order in found
     assert ("stage" in found) == order.startswith("stage")
@@ -79,7 +79,7 @@ def test_what_l2_holds_is_read_as_it_lies(columns: int, inner: int, order: str) 
 def test_dear_rows_beside_it_are_packed_tile_by_tile(target: Target, count: int) -> None:
     """Packed whole they were packed anew for each block of panels. A tile of four rows wants too many lines from L2."""
     ast = merge_loops(only(matmul(permute(data(0, 128, 500), (1, 0)), data(1, 128, 528))))
-    actions = choose_actions(ast, target)
+    actions = choose(ast, target).actions
     found = "; ".join(map(str, actions))
     assert found.count("stage") == count
     assert ("order i0 i1; prefetch 33792 i1; stage 1 k0 k0.u i0.u" in found) == (count == 1)
@@ -88,7 +88,7 @@ def test_dear_rows_beside_it_are_packed_tile_by_tile(target: Target, count: int)
 
 def test_rows_that_lie_apart_are_packed_once_for_a_block_of_panels() -> None:
     root = matmul(permute(data(0, 1024, 1024), (1, 0)), data(1, 1024, 1024))
-    found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
+    found = show_schedule(choose(merge_loops(only(root)), VECTORS).actions).replace("\n", "; ")
     assert "split i1 8; order i1 i1.s i0;" in found
     assert "stage 1 i0 k0 k0.u i0.u; vectorize i0.u'' 8" in found
 
@@ -101,7 +101,7 @@ def test_rows_that_a_batch_shares_are_packed_once(inner: int, turned: bool, aske
     image = permute(data(1, 3, inner, 784), (0, 2, 1))
     ast = merge_loops(only(total(elementwise(Ops.MUL, reshape(weight, (1, 64, 1, inner)),
                                              reshape(image, (3, 1, 784, inner))), 3)))  # fmt: skip
-    actions = choose_actions(ast, VECTORS)
+    actions = choose(ast, VECTORS).actions
     assert [action.args[0] for action in actions if action.verb == "stage"] == ["2", "1"][: 1 + asked]
     assert not any(action.verb == "split" for action in actions)
     close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
@@ -110,7 +110,7 @@ def test_rows_that_a_batch_shares_are_packed_once(inner: int, turned: bool, aske
 def test_threads_share_panels_where_terms_are_in_blocks() -> None:
     """Once the blocks of terms stood outermost, where no thread can share them."""
     root = matmul(data(0, 128, 4096), permute(data(1, 4096, 4096), (1, 0)))
-    found = show_schedule(choose_actions(merge_loops(only(root)), VECTORS)).replace("\n", "; ")
+    found = show_schedule(choose(merge_loops(only(root)), VECTORS).actions).replace("\n", "; ")
     assert "order i1 k0 i0;" in found
     assert found.endswith("thread i1")
 
@@ -134,8 +134,8 @@ def test_packed_operands_give_the_same_product(
     left = permute(data(0, inner, rows), (1, 0)) if turned[0] else data(0, rows, inner)
     right = permute(data(1, columns, inner), (1, 0)) if turned[1] else data(1, inner, columns)
     ast = merge_loops(only(matmul(left, right)))
-    actions = choose_actions(ast, target)
-    lower(ast, target, actions, is_checked=True)
+    actions = choose(ast, target).actions
+    lowered(ast, target, actions, is_checked=True)
     close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
 
 
@@ -144,7 +144,7 @@ def test_panels_name_only_loops_that_are_there(rows: int, inner: int, columns: i
     """Named regression: lanes that a target without masks cannot have, and a sum cut by `rfactor`, not by `unroll`."""
     narrow = replace(VECTORS, vector_bytes=32, vector_registers=16, has_masks=False)
     for right in (data(1, inner, columns), permute(data(1, columns, inner), (1, 0))):
-        lower(only(matmul(data(0, rows, inner), right)), narrow, is_checked=True)
+        lowered(only(matmul(data(0, rows, inner), right)), narrow, is_checked=True)
 
 
 @pytest.mark.parametrize("target", [VECTORS, NO_MASKS], ids=["masks", "no masks"])
@@ -154,7 +154,7 @@ def test_panels_name_only_loops_that_are_there(rows: int, inner: int, columns: i
 def test_a_packed_panel_names_the_loops_there_are(rows: int, columns: int, inner: int, target: Target) -> None:
     """Once refused: lanes that did not come about for want of masks, or copies of a sum that was grouped instead."""
     right = permute(data(1, columns, inner), (1, 0))
-    lower(only(matmul(data(0, rows, inner), right)), target, is_checked=True)
+    lowered(only(matmul(data(0, rows, inner), right)), target, is_checked=True)
 
 
 @pytest.mark.parametrize("target", [VECTORS, NARROW, NO_MASKS], ids=lambda t: t.name)
@@ -163,8 +163,8 @@ def test_rows_that_are_windows_are_read_as_they_lie(stride: int, target: Target)
     """Named regression: x.unfold(0, 256, 1) @ w in float16. The copy of a window has one axis, of another name."""
     rows = window(data(0, 95 * stride + 256, dtype=dtypes.float16), 0, 256, stride)
     ast = merge_loops(only(matmul(*(u.cast(dtypes.float32) for u in (rows, data(1, 256, 512, dtype=dtypes.float16))))))
-    actions = choose_actions(ast, target)
-    lower(ast, target, actions, is_checked=True)
+    actions = choose(ast, target).actions
+    lowered(ast, target, actions, is_checked=True)
     close(run_on("LLVM", ast, inputs(ast), actions), run_on("LLVM", ast, inputs(ast), []))
 
 

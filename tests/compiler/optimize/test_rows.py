@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernmill.compiler import analyze, choose_actions, merge_loops, rows_schedule
+from kernmill.compiler import analyze, choose, merge_loops, rows_schedule
 from kernmill.ir import UOp
 from tests.compiler.kernels import (
     VECTORS,
@@ -52,7 +52,7 @@ def test_attention_of_every_small_size(tokens: int, width: int, is_causal: bool)
 
 
 def verbs(root: UOp) -> dict[str, str]:
-    chosen = choose_actions(merge_loops(only(root)), VECTORS)
+    chosen = choose(merge_loops(only(root)), VECTORS).actions
     return {" ".join((a.verb, *a.args[:1])): " ".join(a.args[1:]) for a in chosen}
 
 

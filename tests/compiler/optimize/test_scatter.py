@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kernmill.compiler import apply_actions, choose_actions, parse_schedule
+from kernmill.compiler import apply_actions, choose, parse_schedule
 from kernmill.ir import (
     CompileError,
     DType,
@@ -166,10 +166,10 @@ def test_what_is_no_sum_at_places_is_refused() -> None:
 
 def test_when_it_is_chosen() -> None:
     def verbs(size: int, depth: int) -> list[str]:
-        return [action.verb for action in choose_actions(places(4, size, depth), VECTORS)]
+        return [action.verb for action in choose(places(4, size, depth), VECTORS).actions]
 
     assert verbs(1000, 1) == ["scatter", "vectorize", "thread"]
     assert verbs(1000, 16) == ["scatter", "vectorize", "thread"]
     assert "scatter" not in verbs(16, 1)  # one vector of places is compared at once
     items = replace(VECTORS, group_items=256)
-    assert "scatter" not in [action.verb for action in choose_actions(places(4, 1000, 1), items)]
+    assert "scatter" not in [action.verb for action in choose(places(4, 1000, 1), items).actions]

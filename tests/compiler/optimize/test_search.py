@@ -13,7 +13,7 @@ from kernmill.compiler import (
     VERBS,
     Action,
     body_size,
-    choose_actions,
+    choose,
     is_reasonable,
     merge_loops,
     neighbours,
@@ -52,7 +52,7 @@ def product() -> UOp:
 
 def test_neighbours_are_legal_new_and_reasonable() -> None:
     ast = product()
-    here = choose_actions(ast, VECTORS)
+    here = choose(ast, VECTORS).actions
     found = list(neighbours(ast, here, VECTORS, random.Random(1)))
     assert len(found) > 50
     assert len({done for _, done in found}) == len(found)
@@ -92,7 +92,7 @@ def test_equal_seeds_give_equal_neighbours() -> None:
 
     def one(seed: int) -> list[str]:
         return [
-            show_schedule(s) for s, _ in neighbours(ast, choose_actions(ast, VECTORS), VECTORS, random.Random(seed))
+            show_schedule(s) for s, _ in neighbours(ast, choose(ast, VECTORS).actions, VECTORS, random.Random(seed))
         ]
 
     assert one(3) == one(3)
@@ -123,7 +123,7 @@ def test_no_neighbour_changes_what_a_kernel_means(name: str) -> None:
     wanted = run_ast(SMALL[name], arrays)
     rng = random.Random(name)
     target = get_device("LLVM").target
-    for start in (choose_actions(ast, target), []):
+    for start in (choose(ast, target).actions, []):
         for schedule, _ in islice(neighbours(ast, start, target, rng), 4):
             with suppress(InternalError):  # refused late: no wrong result
                 close(run_on("LLVM", SMALL[name], arrays, schedule), wanted)

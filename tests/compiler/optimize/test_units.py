@@ -9,22 +9,33 @@ import pytest
 
 from kernmill.compiler import (
     analyze,
-    choose_actions,
-    lower,
+    choose,
     merge_loops,
     show_schedule,
     unit_rows_schedule,
     unit_schedule,
 )
 from kernmill.ir import Context, DType, Ops, Target, UOp, dtypes, expand, permute, reshape, shrink, window
-from tests.compiler.kernels import VECTORS, attention, close, data, inputs, matmul, only, run_ast, run_on, total
+from tests.compiler.kernels import (
+    VECTORS,
+    attention,
+    close,
+    data,
+    inputs,
+    lowered,
+    matmul,
+    only,
+    run_ast,
+    run_on,
+    total,
+)
 from tests.compiler.tiles import BF16, F16, I8, TILES, U8, laid, product
 
 SIZES = [(32, 64, 32), (96, 96, 96), (33, 70, 50), (16, 64, 16), (17, 33, 17), (8, 40, 200), (200, 500, 9)]
 
 
 def test_the_schedule() -> None:
-    assert show_schedule(choose_actions(product((64, 512, 1024)), TILES)).splitlines() == [
+    assert show_schedule(choose(product((64, 512, 1024)), TILES).actions).splitlines() == [
         "split i1 16",
         "unroll i1 2",
         "split i0 16",
@@ -48,14 +59,14 @@ def test_the_schedule() -> None:
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("turned", list(every((False, True), repeat=2)))
 def test_every_layout_becomes_tiles(sizes: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
-    uops = lower(product(sizes, turned=turned), TILES, is_checked=True)
+    uops = lowered(product(sizes, turned=turned), TILES, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) in (1, 2, 4)
     assert not any(u.op is Ops.FMA for u in uops)
 
 
 @pytest.mark.parametrize("pair", [(I8, I8), (I8, U8), (U8, I8), (U8, U8), (F16, F16)])
 def test_every_pair_of_types(pair: tuple[DType, DType]) -> None:
-    assert any(u.op is Ops.MMA for u in lower(product((32, 64, 32), pair), TILES, is_checked=True))
+    assert any(u.op is Ops.MMA for u in lowered(product((32, 64, 32), pair), TILES, is_checked=True))
 
 
 @pytest.mark.parametrize("kept", [(dtypes.float32, None), (None, dtypes.float32), (dtypes.float32, dtypes.float16)])
@@ -64,10 +75,10 @@ def test_operands_are_converted_while_they_are_packed(
     kept: tuple[DType | None, DType | None], turned: tuple[bool, bool]
 ) -> None:
     """Named regression: a cast in front of a product left it to vectors."""
-    uops = lower(product((33, 70, 50), turned=turned, kept=kept), TILES, is_checked=True)
+    uops = lowered(product((33, 70, 50), turned=turned, kept=kept), TILES, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) in (2, 4)
     assert sum(u.op is Ops.LOCAL and u.dtype is BF16 for u in uops) == 2
-    assert any(u.op is Ops.MMA for u in lower(product(pair=(I8, U8), kept=(U8, None)), TILES, is_checked=True))
+    assert any(u.op is Ops.MMA for u in lowered(product(pair=(I8, U8), kept=(U8, None)), TILES, is_checked=True))
 
 
 @pytest.mark.parametrize("sizes", [(4, 96, 96), (96, 96, 7), (96, 15, 96)])
@@ -82,7 +93,7 @@ def test_windows_are_not_for_the_unit(stride: int) -> None:
     columns = data(1, 64, 96, dtype=BF16).cast(dtypes.float32)
     for root in (matmul(rows, columns), matmul(permute(columns, (1, 0)), permute(rows, (1, 0)))):
         assert unit_schedule(analyze(only(root), TILES)) is None
-        lower(only(root), TILES, is_checked=True)
+        lowered(only(root), TILES, is_checked=True)
 
 
 def test_an_operand_without_terms_is_not_for_the_unit() -> None:
@@ -91,7 +102,7 @@ def test_an_operand_without_terms_is_not_for_the_unit() -> None:
     b = expand(reshape(data(1, 64, 96, dtype=BF16).cast(dtypes.float32), (1, 64, 96)), (64, 64, 96))
     ast = only(total(a * b, 1))
     assert unit_schedule(analyze(ast, TILES)) is None
-    lower(ast, TILES, is_checked=True)
+    lowered(ast, TILES, is_checked=True)
 
 
 def test_few_rows_read_a_large_matrix_in_its_order() -> None:
@@ -104,13 +115,13 @@ def test_few_rows_read_a_large_matrix_in_its_order() -> None:
 def test_operands_that_lie_in_blocks_are_not_packed(kind: tuple[DType, int, int]) -> None:
     """Only their places say so: each is one loop, and digits of it."""
     ast = merge_loops(laid(96, 128, 64, *kind))
-    uops = lower(ast, TILES, is_checked=True)
+    uops = lowered(ast, TILES, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) == 4
     assert {u.arg[0] for u in uops if u.op is Ops.LOCAL} == {"tile0"}
-    assert "stage 1" not in show_schedule(choose_actions(ast, TILES))
-    assert "stage" in show_schedule(choose_actions(merge_loops(laid(96, 128, 64, kind[0], kind[1], 1)), TILES))
+    assert "stage 1" not in show_schedule(choose(ast, TILES).actions)
+    assert "stage" in show_schedule(choose(merge_loops(laid(96, 128, 64, kind[0], kind[1], 1)), TILES).actions)
     converted = merge_loops(laid(96, 128, 64, *kind, dtypes.float32 if kind[0] is BF16 else U8))
-    assert {u.arg[0] for u in lower(converted, TILES) if u.op is Ops.LOCAL} == {"tile0", "stage1_0", "stage2_0"}
+    assert {u.arg[0] for u in lowered(converted, TILES) if u.op is Ops.LOCAL} == {"tile0", "stage1_0", "stage2_0"}
     if kind[0] is I8:
         assert_right(ast, TILES)
         assert_right(converted, TILES)
@@ -120,28 +131,28 @@ def test_rows_that_end_inside_of_a_step_are_packed() -> None:
     """Named regression: 20 of 32 terms that lie like a tile, but for a gate: no MMA was made."""
     a, b = data(0, 64, 32, dtype=BF16), data(1, 20, 64, dtype=BF16)
     ast = merge_loops(only(matmul(shrink(a, ((0, 64), (0, 20))).cast(dtypes.float32), b.cast(dtypes.float32))))
-    assert any(u.op is Ops.MMA for u in lower(ast, TILES, is_checked=True))
+    assert any(u.op is Ops.MMA for u in lowered(ast, TILES, is_checked=True))
 
 
 def assert_right(ast: UOp, target: Target) -> None:
     """With the schedule for a target, on a CPU where functions stand for the unit."""
     arrays = inputs(ast)
     with Context(TARGET="amx"):
-        got = run_on("LLVM", ast, arrays, choose_actions(ast, target))
+        got = run_on("LLVM", ast, arrays, choose(ast, target).actions)
     close(got, run_ast(ast, arrays))
 
 
 def test_a_long_sum_goes_on_in_the_output() -> None:
     """Where panels of all of its terms are more than half of L2, and no rows have to be packed again."""
     small = replace(TILES, l2_bytes=1 << 14)
-    chosen = show_schedule(choose_actions(merge_loops(laid(64, 256, 64)), small)).splitlines()
+    chosen = show_schedule(choose(merge_loops(laid(64, 256, 64)), small).actions).splitlines()
     assert chosen[0] == "accumulate k0 64"
     assert next(line for line in chosen if line.startswith("order")) == "order i1 k0 i0 i0.s"
-    assert "accumulate" not in show_schedule(choose_actions(product((64, 256, 64)), small))
+    assert "accumulate" not in show_schedule(choose(product((64, 256, 64)), small).actions)
     large = replace(TILES, l2_bytes=1 << 16)
-    assert "accumulate k0 192" in show_schedule(choose_actions(merge_loops(laid(64, 384, 64)), large))
-    assert "accumulate" not in show_schedule(choose_actions(merge_loops(laid(64, 352, 64)), large)), "11 steps"
-    uops = lower(merge_loops(laid(64, 256, 64)), small, is_checked=True)
+    assert "accumulate k0 192" in show_schedule(choose(merge_loops(laid(64, 384, 64)), large).actions)
+    assert "accumulate" not in show_schedule(choose(merge_loops(laid(64, 352, 64)), large).actions), "11 steps"
+    uops = lowered(merge_loops(laid(64, 256, 64)), small, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) == 4
     assert_right(merge_loops(laid(64, 512, 96, I8, 64, 4)), small)
 
@@ -149,10 +160,10 @@ def test_a_long_sum_goes_on_in_the_output() -> None:
 def test_panels_beside_each_other_leave_no_remainder() -> None:
     """Named regression: 17 panels, of which 16 would fill half of L2, were walked as 32."""
     target = replace(TILES, l2_bytes=2 << 20)
-    chosen = show_schedule(choose_actions(merge_loops(laid(1024, 1024, 4864)), target))
+    chosen = show_schedule(choose(merge_loops(laid(1024, 1024, 4864)), target).actions)
     assert "split i1 17" in chosen
     assert "split i1.ss 9" in chosen
-    chosen = show_schedule(choose_actions(merge_loops(laid(512, 1024, 4864)), target))
+    chosen = show_schedule(choose(merge_loops(laid(512, 1024, 4864)), target).actions)
     assert "split i1.ss" not in chosen, "rows that L2 holds beside a panel need no others"
 
 
@@ -165,7 +176,7 @@ def rows_of(tokens: int, width: int, dtype: DType, keys: int = 256) -> UOp:
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_products_of_kept_rows(tokens: int, dtype: DType) -> None:
     """Four keys with four queries, four columns with four queries; the kept row is an operand as it lies."""
-    uops = lower(merge_loops(rows_of(tokens, 64, dtype)), TILES, is_checked=True)
+    uops = lowered(merge_loops(rows_of(tokens, 64, dtype)), TILES, is_checked=True)
     assert sum(u.op is Ops.MMA for u in uops) == 8
     assert sum(u.op is Ops.LOCAL and u.dtype is dtype for u in uops) == 4  # keys, queries, values, and the row
 
@@ -176,7 +187,7 @@ def test_products_of_kept_rows(tokens: int, dtype: DType) -> None:
 def test_blocks_that_are_not_whole_are_no_operands(width: int, keys: int, dtype: DType) -> None:
     ast = merge_loops(rows_of(264, width, dtype, keys))
     assert unit_rows_schedule(analyze(ast, TILES)) is None
-    assert all(u.op is not Ops.MMA for u in lower(ast, TILES, is_checked=True))
+    assert all(u.op is not Ops.MMA for u in lowered(ast, TILES, is_checked=True))
 
 
 def test_targets_and_types_without_it() -> None:

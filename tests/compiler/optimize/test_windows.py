@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from kernmill import Tensor
-from kernmill.compiler import choose_actions, merge_loops
+from kernmill.compiler import choose, merge_loops
 from kernmill.ir import Ops, elementwise, pad, permute, reduce_axes, reshape, window
 from kernmill.runtime import collecting_kernels
 from tests.compiler.kernels import VECTORS, convolution, data, matmul, only
 
 
 def chosen(root: object) -> list[str]:
-    return [str(action) for action in choose_actions(merge_loops(only(root)), VECTORS)]  # type: ignore[arg-type]
+    return [str(action) for action in choose(merge_loops(only(root)), VECTORS).actions]  # type: ignore[arg-type]
 
 
 def test_lanes_are_output_channels_and_rows_are_copied_without_gates() -> None:
@@ -179,7 +179,7 @@ def beside(x: Tensor, **options: Any) -> list[str]:
     with collecting_kernels() as seen:
         x.permute(0, 3, 1, 2).max_pool2d(**options).permute(0, 2, 3, 1).contiguous().realize()
     kernel = next(kernel for kernel, _ in seen.values() if kernel.name.startswith("max"))
-    return [str(action) for action in choose_actions(merge_loops(kernel.ast), VECTORS)]
+    return [str(action) for action in choose(merge_loops(kernel.ast), VECTORS).actions]
 
 
 def test_windows_beside_the_lanes_are_tiled_where_they_overlap() -> None:
