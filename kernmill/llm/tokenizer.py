@@ -33,6 +33,7 @@ import numpy as np
 from kernmill.ir import FormatError, IndexRangeError, KernmillError
 
 from ..formats.gguf import Metadata
+from ..formats.quoting import quoted
 from .packages import check_package, package
 from .pre_tokenizers import PreTokenizer, pre_tokenizer
 
@@ -79,20 +80,22 @@ class Tokenizer:
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         self._keys = metadata
-        self.kind = str(self._key("model", "llama"))
+        self.kind = self._text("model", "llama")
         if self.kind in WITHOUT:
             raise FormatError(
                 "the file has no vocabulary: it cannot read text or write any. kernmill bench needs none."
             )
         if self.kind not in _BUILDERS:
-            raise FormatError(f"tokenizer.ggml.model is {self.kind!r}. kernmill builds {', '.join(sorted(_BUILDERS))}.")
+            raise FormatError(
+                f"tokenizer.ggml.model is {quoted(self.kind)}. kernmill builds {', '.join(sorted(_BUILDERS))}."
+            )
         together = self._joined("tokens")
         self.tokens: list[str] = _lines(together) if together else self._list("tokens", str, "text")
         if not self.tokens:
             raise FormatError("tokenizer.ggml.tokens is empty or missing: the file has no vocabulary.")
         self.longest = self._checked_lengths()
         self.kinds: list[int] = self._parallel("token_type", int, "whole numbers") or [1] * len(self.tokens)
-        self.row = pre_tokenizer(str(self._key("pre", "default"))) if self.kind == "gpt2" else PreTokenizer(())
+        self.row = pre_tokenizer(self._text("pre", "default")) if self.kind == "gpt2" else PreTokenizer(())
         self.bos_id, self.eos_id = self._id("bos"), self._id("eos")
         if self.kind == "bert":  # [CLS] and [SEP]; the key is spelled so
             self.bos_id = self.bos_id if (cls := self._id("cls")) is None else cls
@@ -115,6 +118,12 @@ class Tokenizer:
     # --- reading the metadata
     def _key(self, name: str, default: Any = None) -> Any:
         return self._keys.get(f"tokenizer.ggml.{name}", default)
+
+    def _text(self, name: str, default: str) -> str:
+        value = self._key(name, default)
+        if not isinstance(value, str):
+            raise FormatError(f"tokenizer.ggml.{name} is {quoted(value)}, not a text.")
+        return value
 
     def _list(self, name: str, kind: type, words: str) -> list[Any]:
         """A list with entries of one type; `words` says which to the user."""
@@ -184,7 +193,8 @@ class Tokenizer:
                 for token in (left, right, left + right):
                     if token not in known:
                         raise FormatError(
-                            f"tokenizer.ggml.merges joins {left!r} and {right!r}, and {token!r} is no token. "
+                            f"tokenizer.ggml.merges joins {quoted(left)} and {quoted(right)}, and {quoted(token)} is "
+                            "no token. "
                             "The file is damaged, or was written by a faulty converter."
                         )
         return lines
@@ -192,7 +202,7 @@ class Tokenizer:
     def _flag(self, name: str, default: bool) -> bool:
         value = self._key(name, default)
         if not hasattr(value, "__index__") or hasattr(value, "__len__"):
-            raise FormatError(f"tokenizer.ggml.{name} is {value!r}, not true or false.")
+            raise FormatError(f"tokenizer.ggml.{name} is {quoted(value)}, not true or false.")
         return bool(value)
 
     def _id(self, name: str) -> int | None:
@@ -201,7 +211,7 @@ class Tokenizer:
         if value is None:
             return None
         if not hasattr(value, "__index__") or hasattr(value, "__len__"):
-            raise FormatError(f"tokenizer.ggml.{name}_token_id is {value!r}, not a whole number.")
+            raise FormatError(f"tokenizer.ggml.{name}_token_id is {quoted(value)}, not a whole number.")
         if int(value) in _NO_ID:
             return None
         if not 0 <= int(value) < len(self.tokens):
@@ -556,7 +566,9 @@ def _lines_of(lines: Sequence[str], ids: Mapping[str, int]) -> list[str]:
 def _pair(line: str) -> tuple[str, str]:
     cut = line.find(" ", 1)
     if cut < 0 or cut + 1 == len(line):
-        raise FormatError(f"tokenizer.ggml.merges has {line!r}, which is no pair of tokens with a space between them.")
+        raise FormatError(
+            f"tokenizer.ggml.merges has {quoted(line)}, which is no pair of tokens with a space between them."
+        )
     return line[:cut], line[cut + 1 :]
 
 

@@ -281,6 +281,9 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"tokens": [b"a"]}, "tokenizer.ggml.tokens holds something else than text."),
     ({"scores": [float("nan")] * 260}, "tokenizer.ggml.scores holds nan or infinity, and tokens are chosen by them."),
     ({"bos_token_id": "x"}, "tokenizer.ggml.bos_token_id is 'x', not a whole number."),
+    ({"model": 5}, "tokenizer.ggml.model is 5, not a text."),
+    ({"model": "gpt2", "pre": [1]}, "tokenizer.ggml.pre is [1], not a text."),
+    ({"model": "\x1b[2J"}, "tokenizer.ggml.model is '\\x1b[2J'. kernmill builds bert, gpt2, llama, t5."),
     *(
         (
             {f"{role}_token_id": number},
