@@ -13,6 +13,7 @@
     inner k0           of the loops of a sum k0 is the innermost
     accumulate k0 256  a sum goes on in the output itself: k0 becomes an output loop over blocks of 256 of its terms;
                        so do further loops and counts: k1 64 ..
+    factor             factors of terms that stay the same in the loops of a sum are multiplied after it
     scatter k0 i0      terms of a sum over k0 that are each for one place on i0 go there: k0 becomes an output loop, of
                        which one iteration comes after the other; i0' fills the places before
     tensorize i0 i1    what a sum gives over these loops is computed together and kept in memory: for a matrix unit
@@ -64,6 +65,7 @@ from ..lower.find_dots import BYTES
 from ..lower.lower_reduces import without_mask
 from . import proposals as propose
 from .bias import biased
+from .factors import factored
 from .scatter import scattered
 from .staging import in_output, staged, unpacked
 
@@ -595,6 +597,7 @@ VERBS: Final[dict[str, Verb]] = {
     "share": Verb(_share, propose.items),
     "inplace": Verb(lambda ast, args: (in_output(ast, find_loop(ast, args[0])), {}), propose.rows, -1),
     "accumulate": Verb(_accumulate, propose.accumulations, 1),
+    "factor": Verb(lambda ast, args: (factored(ast), {}), propose.nothing, 2),
     "scatter": Verb(_scatter, propose.scatters, 1),
     "inner": Verb(_inner, propose.inner),
     "order": Verb(_order, propose.orders, 2, propose.fit_order),

@@ -73,7 +73,9 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
-    for name in sorted(around, key=lambda n: sum(n in names_of(place.ranges) for place in places)):  # most shared first
+    steps = {name: max((a.step(name) or 0 for a in _words(facts, matrices, lanes)), default=0) for name in around}
+    shared = {name: sum(name in names_of(place.ranges) for place in places) for name in around}
+    for name in sorted(around, key=lambda n: (shared[n], steps[n])):  # most shared first, then what lies together
         if body * sizes[name] <= _DOTS:
             copied[name] = None
             body *= sizes[name]
@@ -106,6 +108,7 @@ def _walk_by_turns(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes:
         if inside and schedule.tries("accumulate", name, 1):
             around = [loop for loop in schedule.loops if loop not in (name, *inside)]
             schedule.order((*around, name, *inside))
+            schedule.tries("factor")  # a scale of the whole block
 
 
 def _words(facts: Facts, matrices: list[UOp], lanes: str) -> list[Access]:

@@ -157,6 +157,11 @@ def biases(ast: UOp, target: Target) -> Iterable[Args]:
     return [(str(n.src[0].src[0].arg[0]), str(r.arg[0])) for n in loads for r in loops if r not in n.ranges]
 
 
+def nothing(ast: UOp, target: Target) -> Iterable[Args]:
+    """For what a search leaves alone."""
+    return []
+
+
 def once(ast: UOp, target: Target) -> Iterable[Args]:
     """Once for all stores."""
     return [()] if any(store.arg is None for store in ast.src) else []

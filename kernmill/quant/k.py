@@ -14,7 +14,7 @@ from kernmill.ir import dtypes
 from ..methods.elementwise import where
 from ..methods.movement import cat
 from ..tensor import Tensor
-from .bits import half, half_bytes, pack, pack_threes, threes, unpack
+from .bits import half, half_bytes, pack, pack_threes, threes, unpack, words
 from .block import BlockType, Codes
 from .simple import inverse, largest
 
@@ -201,8 +201,9 @@ def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict
 
 
 def _read_laid_q2_k(d: Tensor, dmin: Tensor, codes: Tensor) -> Codes:
-    scales, qs = (part.flatten(-2) for part in codes.unflatten(-1, (4, 20)).split([4, 16], axis=-1))
-    return _read_q2_k(scales, qs, d, dmin, run=4)
+    scales, qs = codes.unflatten(-1, (4, 20)).split([4, 16], axis=-1)
+    both = (words(scales, dtypes.uint32) >> (Tensor.arange(4, dtype=dtypes.uint32) * 8)).flatten(-2)
+    return _from_least(unpack(qs.flatten(-2), 2, 4), d, dmin, both & 15, both >> 4 & 15)
 
 
 def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:
