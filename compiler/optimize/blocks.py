@@ -103,7 +103,7 @@ def _walk_by_turns(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes:
     """Where each block is followed by that of other outputs, it is read so: sums go on in memory, block by block."""
     words = _words(facts, matrices, lanes)
     for name in dict.fromkeys(names_of(total.src[1:2])[0] for total in _sums(facts.ast)[0]):
-        block = min(a.step(name) or 0 for a in words)
+        block = min((a.step(name) or 0 for a in words), default=0)
         inside = [loop for loop in schedule.loops if all(0 < (a.step(loop) or 0) < block for a in words)]
         if inside and schedule.tries("accumulate", name, 1):
             around = [loop for loop in schedule.loops if loop not in (name, *inside)]

@@ -101,6 +101,17 @@ def test_values_of_blocks_by_turns() -> None:
     close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
 
 
+def test_bytes_side_by_side_are_no_words() -> None:
+    """Named regression: lanes a byte apart ended in min() of nothing, on every CPU with dot products of bytes."""
+    weights = expand(data(0, 1, 5, 8, 32, dtype=dtypes.uint8), (1, 5, 8, 32)).cast(dtypes.int32)
+    x = expand(data(1, 1, 5, 8, 1, dtype=dtypes.int8), (1, 5, 8, 32)).cast(dtypes.int32)
+    total = reduce_axes(weights * x, Ops.ADD, (2,)).cast(dtypes.float32)
+    ast = merge_loops(only(reduce_axes(total * reshape(data(2, 1, 5, 32), total.shape), Ops.ADD, (1,))))
+    actions = choose(ast, VNNI).actions
+    arrays = random_bytes(ast)
+    close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
+
+
 def test_many_rows() -> None:
     """A tile of up to three groups; what many tiles would unpack again is staged: codes, scales with fewer loops."""
     assert schedule(product(rows=8, groups=4))[-1] == "order i1"
