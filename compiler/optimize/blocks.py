@@ -100,13 +100,13 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
 
 
 def _walk_by_turns(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) -> None:
-    """Where each block is followed by that of other outputs, it is read so: sums go on in memory, block by block."""
+    """Where the block of other outputs follows each block, sums go on in memory, if threads keep a loop outside."""
     words = _words(facts, matrices, lanes)
     for name in dict.fromkeys(names_of(total.src[1:2])[0] for total in _sums(facts.ast)[0]):
         block = min((a.step(name) or 0 for a in words), default=0)
         inside = [loop for loop in schedule.loops if all(0 < (a.step(loop) or 0) < block for a in words)]
-        if inside and schedule.tries("accumulate", name, 1):
-            around = [loop for loop in schedule.loops if loop not in (name, *inside)]
+        around = [loop for loop in schedule.loops if loop not in inside]
+        if inside and around and schedule.tries("accumulate", name, 1):
             schedule.order((*around, name, *inside))
             schedule.tries("factor")  # a scale of the whole block
 

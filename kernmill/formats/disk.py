@@ -76,7 +76,7 @@ def replacing(path: str | os.PathLike[str]) -> Generator[Output]:
     Raises:
         FormatError: the folder is not there or cannot be written, the disk is full, or a folder or device has the name.
     """
-    where = os.fspath(path)
+    where = os.fsdecode(path)
     is_old = os.path.exists(where)
     if is_old and not os.path.isfile(where):  # /dev/null would be gone
         raise FormatError(f"{where}: cannot be written: it is no regular file. Choose another place.")

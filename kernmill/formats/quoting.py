@@ -13,7 +13,8 @@ _SHORT.fillvalue = ".."
 
 
 def quoted(value: object) -> str:
-    """A value as Python writes it, with escapes for what is not printable. Only what is shown of it is looked at.
+    """A value as Python writes it, with escapes for what is not printable. Of a text or list only what is shown is
+    looked at.
 
     >>> print(quoted("a" + chr(27) + "[2J"))
     'a\\x1b[2J'

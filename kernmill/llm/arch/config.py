@@ -118,7 +118,7 @@ def architecture_in(metadata: Mapping[str, Any]) -> str:
 
 
 def _is_list(value: Any) -> bool:
-    return hasattr(value, "__len__") and not isinstance(value, str)
+    return hasattr(value, "__len__") and getattr(value, "ndim", 1) > 0 and not isinstance(value, str)
 
 
 class _Keys:
@@ -161,7 +161,12 @@ class _Keys:
         value = default if value is None else value
         if value is None:
             raise FormatError(f"the file has no {self.name}.{key}, which the model cannot be built without.")
-        if isinstance(value, bool) or not hasattr(value, "__index__") or not least <= int(value) < LARGEST:
+        if (
+            isinstance(value, bool)
+            or _is_list(value)
+            or not hasattr(value, "__index__")
+            or not least <= int(value) < LARGEST
+        ):
             raise FormatError(
                 f"{self.name}.{key} is {quoted(value)}, not a whole number from {least} to {LARGEST - 1}."
             )

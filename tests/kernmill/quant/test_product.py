@@ -117,18 +117,6 @@ def test_points_are_looked_up_once_for_several_rows(name: str) -> None:
     assert [kinds.count(dtypes.uint8) for kinds in sizes] == [0, 1]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3])
-def test_codes_in_parts_are_the_same_sums(rows: int) -> None:
-    """To the bit, in a kernel of their own, and in one of two products."""
-    mine, x = weight("TQ1_0", 2), Tensor(np.random.default_rng(rows).standard_normal((rows, 512), np.float32))
-    other = mine.interleaved()
-    want, got = mine.linear(x).numpy(), other.linear(x).numpy()
-    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
-    both = (other.linear(x) * weight("Q8_0", 16).interleaved().linear(x)).numpy()
-    np.testing.assert_allclose(both, got * weight("Q8_0", 16).linear(x).numpy(), rtol=1e-4, atol=1e-3)
-    np.testing.assert_array_equal((other.linear(x) * other.linear(x)).numpy(), got * got)
-
-
 FORMS = [(b.name, form) for b in grids.BLOCKS for form in ("laid", "held", "written") if b.held or form == "written"]
 
 

@@ -50,7 +50,7 @@ def test_a_factor_without_a_type_stretches_evenly(scaling: dict[str, Any], expec
 
 
 def test_numbers_may_come_from_numpy_and_as_one_for_each_layer() -> None:
-    config = Config.of(keys(block_count=np.uint32(2), attention__head_count_kv=[2, 2]))
+    config = Config.of(keys(block_count=np.array(2), attention__head_count_kv=[2, 2]))
     assert (config.layers, config.kv_heads) == (2, 2)
 
 
@@ -68,6 +68,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"block_count": 0}, "llama.block_count is 0, not a whole number from 1 to 2147483647."),
     ({"block_count": 2.5}, "llama.block_count is 2.5, not a whole number from 1 to 2147483647."),
+    ({"block_count": np.array([2])}, "llama.block_count is array([2]), not a whole number from 1 to 2147483647."),
     ({"block_count": True}, "llama.block_count is True, not a whole number from 1 to 2147483647."),
     ({"context_length": 2**31}, "llama.context_length is 2147483648, not a whole number from 1 to 2147483647."),
     ({"embedding_length": 2**40}, "llama.embedding_length is 1099511627776, not a whole number from 1 to 2147483647."),
