@@ -20,7 +20,6 @@ ONE_ROW = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K
            "TQ1_0", "TQ2_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
 MANY_ROWS = ("Q8_0", "Q4_0", "Q5_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
 _INNER, _COLUMNS = 4096, 16384  # more than the caches hold, in every type
-_TINY_COLUMNS = 32  # whole groups of rows, however many a group has
 _ERROR = 0.03  # of the largest result: values of x are rounded to 8 bits
 
 
@@ -49,11 +48,10 @@ def inputs(name: str, rng: np.random.Generator, size: Size) -> tuple[Array, ...]
 
 def weight(name: str, size: Size, data: Any) -> Any:
     """The blocks as they lie in memory."""
-    from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes
+    from kernmill.quant import QuantizedTensor, block_type, rows_together
 
-    group = (_TINY_COLUMNS, size[1])
-    rows = data.numel() * group[0] // interleaved_bytes(block_type(name).type, group)
-    return QuantizedTensor(data, name, (rows, size[1]), interleave=rows // data.shape[0])
+    together = rows_together(block_type(name))
+    return QuantizedTensor(data, name, (data.shape[0] * together, size[1]), interleave=together)
 
 
 def reference(name: str, size: Size, x: Array, data: Array) -> Array:
@@ -66,7 +64,7 @@ def reference(name: str, size: Size, x: Array, data: Array) -> Array:
 def row(name: str, rows: int, goal: float) -> Row:
     """A share of the read ceiling for one row, of the 8-bit products' for many."""
     columns = _COLUMNS if rows == 1 else 4096
-    size, tiny = (rows, _INNER, columns), (rows, 512, _TINY_COLUMNS)
+    size, tiny = (rows, _INNER, columns), (rows, 512, 32)
 
     def product(_: Any, x: Any, data: Any) -> Any:
         return weight(name, (rows, x.shape[-1], 0), data).linear(x)

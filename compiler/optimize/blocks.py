@@ -73,7 +73,8 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
     body = max(facts.iterations(names_of(closed_ranges(total))) for total in short) // _WORD
     places = [n.src[0] for m in matrices for n in m.toposort() if n.op is Ops.LOAD]
     around = dict.fromkeys(name for total in nested for name in names_of(closed_ranges(total)[1:]))
-    steps = {name: max((a.step(name) or 0 for a in _words(facts, matrices, lanes)), default=0) for name in around}
+    words = _words(facts, matrices, lanes)
+    steps = {name: max((a.step(name) or 0 for a in words), default=0) for name in around}
     shared = {name: sum(name in names_of(place.ranges) for place in places) for name in around}
     for name in sorted(around, key=lambda n: (shared[n], steps[n])):  # most shared first, then what lies together
         if body * sizes[name] <= _DOTS:
@@ -88,8 +89,8 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
         schedule.order((*beside, *rows))
     has_room = not rows or facts.target.vector_registers >= 32  # what is loaded early waits in a register
     walked = [name for name in around if name not in copied]
-    _walk_by_turns(schedule, facts, matrices, lanes)
-    if facts.target.reads_ahead and has_room and _are_runs(facts, matrices, lanes, walked):
+    _walk_by_turns(schedule, nested, words)
+    if facts.target.reads_ahead and has_room and _are_runs(words, walked):
         schedule.add("inorder")  # it leaves alone what is small, as prefetches do
     elif not rows:
         most = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(matrices) // vectors
@@ -99,10 +100,9 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
         schedule.add("prefetch", _AHEAD)
 
 
-def _walk_by_turns(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes: str) -> None:
+def _walk_by_turns(schedule: Schedule, nested: list[UOp], words: list[Access]) -> None:
     """Where the block of other outputs follows each block, sums go on in memory, if threads keep a loop outside."""
-    words = _words(facts, matrices, lanes)
-    for name in dict.fromkeys(names_of(total.src[1:2])[0] for total in _sums(facts.ast)[0]):
+    for name in dict.fromkeys(names_of(total.src[1:2])[0] for total in nested):
         block = min((a.step(name) or 0 for a in words), default=0)
         inside = [loop for loop in schedule.loops if all(0 < (a.step(loop) or 0) < block for a in words)]
         around = [loop for loop in schedule.loops if loop not in inside]
@@ -112,13 +112,13 @@ def _walk_by_turns(schedule: Schedule, facts: Facts, matrices: list[UOp], lanes:
 
 
 def _words(facts: Facts, matrices: list[UOp], lanes: str) -> list[Access]:
+    """The loads of the matrices that take words side by side."""
     order = {n for m in matrices for n in m.toposort()}
     return [a for a in facts.loads if a.node in order and not _looks_up(a) and a.step(lanes) == _WORD]
 
 
-def _are_runs(facts: Facts, matrices: list[UOp], lanes: str, walked: list[str]) -> bool:
+def _are_runs(words: list[Access], walked: list[str]) -> bool:
     """Whether the words of each matrix lie in the order in which these loops walk, not in parts side by side."""
-    words = _words(facts, matrices, lanes)
     return len({(a.memory, *(a.step(name) for name in walked)) for a in words}) == len({a.memory for a in words})
 
 

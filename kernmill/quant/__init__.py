@@ -3,7 +3,7 @@
 from .block import BlockType, Codes
 from .files import load, load_tensor, save
 from .registry import BLOCKS, block_type
-from .tensor import QuantizedTensor, interleaved_bytes
+from .tensor import QuantizedTensor, interleaved_bytes, rows_together
 from .unit import MANY_ROWS, float_linear, float_unit
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "interleaved_bytes",
     "load",
     "load_tensor",
+    "rows_together",
     "save",
 ]

@@ -49,8 +49,9 @@ class BlockType:
     `looked_up`: codes are taken from tables in memory, which takes so long that they are made ahead for several rows.
     `laid` is for interleaved rows, where another order of the bits takes fewer instructions or lies in the order of
     reading: a form, a type of the same name, and what makes its parts of ours. `held` is the same for targets whose
-    registers hold tables of bytes (`Target.table_bytes`). `written` is a form of more bytes in which nothing is looked
-    up in memory, for targets with dot products of bytes (setting QUANT_FORM).
+    registers hold tables of bytes (`Target.table_bytes`). `written` is a form of more bytes that takes fewer
+    instructions, since nothing is looked up in memory and no digits are taken apart: for targets with dot products of
+    bytes (setting QUANT_FORM).
     """
 
     name: str

@@ -23,7 +23,7 @@ from .product import ACTIVATIONS, adds_bytes, product
 from .registry import BLOCKS, block_type
 from .unit import unit_for, unit_product
 
-__all__ = ["QuantizedTensor", "interleaved_bytes"]
+__all__ = ["QuantizedTensor", "interleaved_bytes", "rows_together"]
 
 _SIDE = 16  # rows whose words lie side by side: a register of int32 sums
 _TURNS = 2  # blocks by turns, of so many times as many rows, where what is read between them drives x out of the cache
@@ -126,7 +126,7 @@ class QuantizedTensor:
         if self.interleave > 1 or self.ndim != 2 or not self.shape[0] or not self.shape[1]:
             return self
         form, arranged = _laid(self.type, self.device)
-        together = _rows_together(self.type, self.device)
+        together = rows_together(self.type, self.device)
         whole, groups = self.shape[0] // together, -(-self.shape[0] // together)
         shape = (groups, self.data.shape[1], together // _SIDE, _SIDE * form.size_bytes // _WORD, _WORD)
         for looked_up in {self.type, form}:
@@ -240,11 +240,17 @@ class QuantizedTensor:
         return f"<QuantizedTensor {show_shape(self.shape)} {self.type.name} on {self.device}{state}>"
 
 
+def rows_together(kind: BlockType, device: str | None = None) -> int:
+    """How many rows a group of `interleaved` has. Figures: docs/decisions/0084-blocks-by-turns.md."""
+    target = get_device(device_name(device)).target
+    return _SIDE * (_TURNS if target.reads_ahead and not target.units and kind.values > ACTIVATIONS else 1)
+
+
 def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:
     """What `interleaved` takes for a matrix."""
     kind = BLOCKS.get(type.name)
     each = type.size_bytes if kind is None else _laid(kind, device_name(device))[0].size_bytes
-    together = _SIDE if kind is None else _rows_together(kind, device_name(device))
+    together = _SIDE if kind is None else rows_together(kind, device)
     return -(-shape[0] // together) * together * (shape[1] // type.values) * each
 
 
@@ -264,12 +270,6 @@ def _laid(kind: BlockType, device: str) -> tuple[BlockType, _Arranged]:
     is_fast = setting("QUANT_FORM") == "fast" and adds_bytes(device)  # else taking codes apart costs more than gathers
     is_held = get_device(device).target.table_bytes >= _TABLE
     return (kind.written if is_fast else None) or (kind.held if is_held else None) or kind.laid or (kind, dict)
-
-
-def _rows_together(kind: BlockType, device: str) -> int:
-    """How many rows a group has. Figures: docs/decisions/0084-blocks-by-turns.md."""
-    target = get_device(device).target
-    return _SIDE * (_TURNS if target.reads_ahead and not target.units and kind.values > ACTIVATIONS else 1)
 
 
 @cache

@@ -83,19 +83,28 @@ def test_a_conversation(
     assert capsys.readouterr().out == expected
 
 
-def test_a_conversation_that_outgrows_its_context_forgets_its_oldest_exchanges(
-    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ended with the sentence of a prompt that is too long."""
-    pytest.importorskip("jinja2")
-    asked: list[list[str]] = []
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What is said in the messages that a template renders, each time."""
+    found: list[list[str]] = []
     render = ChatTemplate.render
 
     def seen(self: ChatTemplate, messages: Any) -> str:
-        asked.append([message["content"] for message in messages])
+        found.append([message["content"] for message in messages])
         return render(self, messages)
 
     monkeypatch.setattr(ChatTemplate, "render", seen)
+    return found
+
+
+def test_a_conversation_that_outgrows_its_context_forgets_its_oldest_exchanges(
+    made: Callable[..., Path],
+    asked: list[list[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It ended with the sentence of a prompt that is too long."""
+    pytest.importorskip("jinja2")
     path = made(metadata={"tokenizer.chat_template": "{% for m in messages %}{{ m.content[:9] }}{% endfor %}"})
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{n}aaaaaaaa\n" for n in range(5))))
     assert run(path, Options(None, chat=True, system="s" * 9, tokens=1, capacity=40), GREEDY) == 0
@@ -130,18 +139,14 @@ class Terminal(io.BytesIO):
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_a_message_that_cannot_be_answered_leaves_the_conversation(
-    errors: str, made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    errors: str,
+    made: Callable[..., Path],
+    asked: list[list[str]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that was too long or no UTF-8 ended the program, also where somebody could type another."""
     pytest.importorskip("jinja2")
-    asked: list[list[str]] = []
-    render = ChatTemplate.render
-
-    def seen(self: ChatTemplate, messages: Any) -> str:
-        asked.append([message["content"] for message in messages])
-        return render(self, messages)
-
-    monkeypatch.setattr(ChatTemplate, "render", seen)
     path = made(metadata={"tokenizer.chat_template": "{% for m in messages %}{{ m.content[:90] }}{% endfor %}"})
     monkeypatch.setattr("sys.stdin", Terminal(b"a\n" + b"b" * 90 + b"\n" + b"\xff\nab\n", errors))
     assert run(path, Options("bb", chat=True, tokens=1, capacity=40), GREEDY) == 0

@@ -80,7 +80,7 @@ def check(mine: QuantizedTensor, rows: int) -> None:
 @pytest.fixture(params=[16, 32])
 def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Rows of a group: their words side by side, or the blocks of 16 by turns with those of 16 more."""
-    monkeypatch.setattr(tensor, "_rows_together", lambda kind, device: request.param)
+    monkeypatch.setattr(tensor, "rows_together", lambda kind, device=None: request.param)
     return int(request.param)
 
 
