@@ -81,6 +81,12 @@ class Ours:
         for end in range(1, len(ids) + 1):
             self.model.next_logits(ids[:end])
 
+    def settle(self) -> None:
+        """Until its weights lie as they will from soon on."""
+        from kernmill.runtime import wait_for_large_pages
+
+        wait_for_large_pages()
+
     def close(self) -> None:
         """Let go of it."""
         del self.model
@@ -151,6 +157,7 @@ def measured(path: Path, mix: str, test: str, threads: int, rounds: int, least_s
         for side in (ours, theirs):
             for _ in range(_WARM_UP):
                 getattr(side, call)(ids[: 2 if call == "make" else length])
+        ours.settle()
         begun = time.perf_counter()
         while len(line.kernmill) < rounds and (len(line.kernmill) < 3 or time.perf_counter() - begun < least_s):
             for side, rates in ((ours, line.kernmill), (theirs, line.llama)):

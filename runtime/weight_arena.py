@@ -2,35 +2,44 @@
 
 What is read from beginning to end lies best in large pages, but fresh ones may be slow to get: a virtual machine's host
 gives memory when it is touched, 4 KB at a time. A thread gets pages ahead of who writes there, large ones as long as
-they take no longer than ordinary ones do.
+they take no longer than ordinary ones do. Once all is written, another one makes large pages of the others.
+Figures: docs/decisions/0061-pages-ahead.md, 0085-large-pages-afterwards.md. Tests: tests/runtime/test_weight_arena.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import mmap
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kernmill.ir import DType, KernmillError, dtypes
 
-from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, Lease, round_up
+from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, HostAllocator, Lease, round_up
 from .buffer import Buffer
 from .device import get_device
 from .execute import allocate_buffer
 from .pool import expect_pool, touch
 
-__all__ = ["WeightArena"]
+__all__ = ["WeightArena", "wait_for_large_pages"]
 
 _WHOLE_BYTES = 64 << 20  # of a mapping, where no more is expected: what is not used of it costs no memory
 _LARGE_PAGE = 2 << 20
+_COLLAPSE = 25 if sys.platform == "linux" else -1  # MADV_COLLAPSE, for which Python's mmap has no name
 _ORDINARY, _GONE = (getattr(mmap, f"MADV_{name}", -1) for name in ("NOHUGEPAGE", "DONTNEED"))
 _TOGETHER = (32, 4)  # large pages' worth that is touched in one call: by ordinary pages, by large ones
 _SLOW = 2  # times what ordinary pages take
 _MORE = 4  # times as many ordinary pages after each large one that was slow
 _PAUSES_S = 1e-3, 0.1  # between looks at an arena that is not filled meanwhile: first, and at most
+_AFTER_S = 1.0  # the first words come before larger pages
+_PAUSE = 2  # times as long as getting a large page took, before the next one
+
+_enlarging: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 class WeightArena:
@@ -41,13 +50,13 @@ class WeightArena:
         self.device = device
         self._whole: Buffer | None = None  # the mapping that is being filled
         self._filled = self._last = 0  # bytes of it, and of the buffer that was asked for last
+        self._full: list[tuple[weakref.ref[Buffer], int]] = []  # mappings that are not filled any more, and their bytes
         self._left = [round_up(size, ALIGNMENT_BYTES) for size in expected]  # of those that are not written yet
         limits = get_device(device).limits
         self._is_open = _ORDINARY >= 0 and limits.is_host_visible
         if self._is_open and _WHOLE_BYTES < sum(self._left) <= limits.max_alloc_bytes:
             self._begin(sum(self._left))
-            with contextlib.suppress(RuntimeError):  # no thread can be started: who writes there gets the pages
-                threading.Thread(target=_get_ahead, args=(weakref.ref(self), self._whole), daemon=True).start()
+            _start(_get_ahead, weakref.ref(self), self._whole)
 
     def buffer(self, dtype: DType, count: int) -> Buffer:
         """As `allocate_buffer`, beside the one before; by itself where the system or the device knows no such pages."""
@@ -62,14 +71,21 @@ class WeightArena:
         return Buffer(self.device, dtype, count, self._whole, self._whole.address + at)
 
     def close(self) -> None:
-        """All that lies there is written: from now on the system may make large pages of the others."""
+        """All that lies there is written: the other pages become large ones, soon."""
+        self._end()
+        if self._full and _COLLAPSE >= 0 and (thread := _start(_enlarge, self._full)) is not None:
+            _enlarging.add(thread)
+        self._full = []
+
+    def _end(self) -> None:
         if self._whole is not None and self._whole.block is not None:
             self._whole.block.advise(LARGE_PAGES)
+            self._full.append((weakref.ref(self._whole), self._filled))
         self._whole = None
 
     def _begin(self, size: int) -> None:
         """Another mapping. Its pages go to the system when nothing lies there: the next model has other sizes."""
-        self.close()
+        self._end()
         place = get_device(self.device)
         block = place.allocate(size)
 
@@ -81,6 +97,21 @@ class WeightArena:
         whole = Buffer(self.device, dtypes.uint8, size, Lease(block, give_back), block.address)
         self._is_open = block.advise(_ORDINARY)
         self._whole, self._filled = whole if self._is_open else None, 0
+
+
+def wait_for_large_pages() -> None:
+    """Until those of all arenas that are closed are there: for who measures how fast they are read."""
+    for thread in [*_enlarging]:
+        thread.join()
+
+
+def _start(work: Callable[..., None], *args: object) -> threading.Thread | None:
+    """None where no thread can be started: then pages are as they come."""
+    thread = threading.Thread(target=work, args=args, daemon=True)
+    with contextlib.suppress(RuntimeError):
+        thread.start()
+        return thread
+    return None
 
 
 def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
@@ -112,3 +143,31 @@ def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
                 left = 2 * count
             else:
                 is_large, left, wait = False, wait, _MORE * wait
+
+
+def _enlarge(mappings: Sequence[tuple[weakref.ref[Buffer], int]]) -> None:
+    """Make large pages of the ordinary ones of mappings, as long as these live, for a third of the time at most. Who
+    reads there waits while one is copied, but not for the host: the system takes the one that was given back last."""
+    time.sleep(_AFTER_S)
+    with contextlib.suppress(KernmillError, OSError, MemoryError):
+        spare = HostAllocator().new_block(2 * _LARGE_PAGE)
+        for mapping, filled in mappings:
+            at = None
+            while (whole := mapping()) is not None:
+                at = -whole.address % _LARGE_PAGE if at is None else at + _LARGE_PAGE
+                if at + _LARGE_PAGE > filled:
+                    break
+                begun = time.perf_counter()
+                touch(round_up(spare.address, _LARGE_PAGE), 1)
+                spare.advise(_GONE)
+                if not _collapsed(whole.address + at, _LARGE_PAGE):
+                    return
+                del whole
+                time.sleep(_PAUSE * (time.perf_counter() - begun))
+
+
+def _collapsed(address: int, size: int) -> bool:
+    """Whether the system can put what lies there into a large page; it may be busy. Other threads run meanwhile."""
+    system = ctypes.CDLL(None, use_errno=True)
+    is_one = system.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE) == 0
+    return is_one or ctypes.get_errno() == errno.EAGAIN

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from kernmill.runtime import get_device, host
+from kernmill.runtime import get_device, host, wait_for_large_pages
 
 from ..formats import gguf
 from ..quant.mixes import MIXES
@@ -72,6 +72,7 @@ def measure(file: gguf.File, n_prompt: int, n_gen: int, *, repeats: int, block: 
     ids = np.random.default_rng(SEED).integers(0, model.architecture.vocabulary, length).tolist()
     for _ in range(WARM_UP):
         _once(model, ids if n_prompt else ids[:2], is_prompt=n_prompt > 0)
+    wait_for_large_pages()
     samples = [_once(model, ids, is_prompt=n_prompt > 0) for _ in range(repeats)]
     rates = [length / ns * 1e9 for ns in samples]
     cpu = host.this_host()

@@ -1,14 +1,16 @@
+import ctypes
 import mmap
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernmill.ir import CompileError, dtypes
-from kernmill.runtime import Properties, WeightArena, get_device, host, pool
+from kernmill.runtime import Properties, WeightArena, get_device, host, pool, wait_for_large_pages
 from kernmill.runtime import weight_arena as module
 from tests.runtime.processes import run
 
@@ -209,6 +211,89 @@ def test_what_is_full_or_closed_may_become_large_pages(advised: list[int]) -> No
     arena.close()
     arena.close()
     assert advised.count(LARGE_PAGES) == before + 1
+
+
+def _in_large_pages() -> int:
+    """Bytes of this process."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("AnonHugePages:"))
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are made large as soon as an arena is closed, by a system that can do that."""
+    one = mmap.mmap(-1, 4 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if module._COLLAPSE >= 0 else None
+    if one is None:
+        pytest.skip("no Linux")
+    one.write(bytes(4 * MB))
+    address = ctypes.addressof(ctypes.c_char.from_buffer(one))
+    if not module._collapsed(address + -address % (2 * MB), 2 * MB):
+        pytest.skip("a system that puts no ordinary pages into large ones")
+    monkeypatch.setattr(module, "_AFTER_S", 0.0)
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    limit = time.monotonic() + 20
+    while not is_so():
+        assert time.monotonic() < limit
+        time.sleep(1e-3)
+
+
+@needs_pages
+@pytest.mark.usefixtures("soon")
+def test_ordinary_pages_become_large_ones_that_hold_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model whose pages came slowly was read at 21 GB/s in place of 29, for minutes (docs/decisions/0085)."""
+    monkeypatch.setattr(module, "_get_ahead", lambda *_: None)
+    arena = WeightArena("LLVM", [10 * MB] * 10)
+    buffers = [arena.buffer(dtypes.uint8, 10 * MB) for _ in range(9)]  # one is not asked for: it takes no memory
+    for number, buffer in enumerate(buffers):
+        _fill(buffer, number)
+    before = _in_large_pages()
+    arena.close()
+    sums = set[int]()
+
+    def is_large() -> bool:
+        sums.add(sum(int(buffer.host_array().sum(dtype="uint64")) for buffer in buffers))
+        return _in_large_pages() >= before + 86 * MB
+
+    _until(is_large)
+    assert sums == {10 * MB * sum(range(9))}
+    wait_for_large_pages()
+    assert _in_large_pages() <= before + 90 * MB
+    assert all((buffer.host_array() == number).all() for number, buffer in enumerate(buffers))
+
+
+@needs_pages
+@pytest.mark.usefixtures("soon")
+def test_what_makes_large_pages_keeps_no_memory_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 5)
+    arena = WeightArena("LLVM")
+    buffer = arena.buffer(dtypes.uint8, 60 * MB)
+    _fill(buffer, 1)
+    whole = weakref.ref(buffer.whole)
+    arena.close()
+    del buffer
+    _until(lambda: whole() is None)
+    wait_for_large_pages()
+
+
+@needs_pages
+def test_a_system_that_makes_no_large_pages_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[int]()
+
+    def refuses(address: int, _size: int) -> bool:
+        asked.append(address)
+        return False
+
+    monkeypatch.setattr(module, "_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "_COLLAPSE", 25)
+    monkeypatch.setattr(module, "_collapsed", refuses)
+    arena = WeightArena("LLVM")
+    kept = arena.buffer(dtypes.uint8, 20 * MB)
+    arena.close()
+    wait_for_large_pages()
+    assert len(asked) == 1
+    assert kept.whole.address <= asked[0] < kept.whole.address + 2 * MB
 
 
 @needs_pages
