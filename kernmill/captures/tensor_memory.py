@@ -11,7 +11,7 @@ from kernmill.ir import IndexRangeError, KernmillError, Ops, UOp, reshape
 from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_node, copy_between, take_over
 
 from ..lazy import Lazy, tracked_tensors
-from ..tensor import Tensor, _leaf_numbers, _leaves, _register, _stored  # pyright: ignore[reportPrivateUsage]
+from ..tensor import Tensor, _leaf_numbers, _leaves, _register, _stored
 from .pytree import Kind, Parts, contents, kind_of
 
 __all__ = [
