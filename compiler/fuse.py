@@ -215,7 +215,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
 
 
 def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
-    """Made of what takes less memory, which is stored or kept instead: a wider type, a comparison of all pairs."""
+    """Whether it is made of what takes less memory and is kept instead: a wider type, a comparison of all pairs."""
     if node.op is Ops.CAST:
         return node.src[0].dtype.size_bytes < node.dtype.size_bytes
     return node.op.group is Group.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
@@ -228,12 +228,12 @@ def _pairs(uses: list[Use]) -> int:
 
 
 def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
-    """Codes and scales of a product over blocks."""
+    """Whether it is a code or scale of a product over blocks, unpacked from bytes wherever it is used."""
     return fact.is_bytes and all(fusion.roots[use.kernel].has_blocks for use in uses)
 
 
 def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
-    """Dear, and computed several times for each element if nothing is done about it."""
+    """Whether it is dear, and computed several times for each element if nothing is done about it."""
     if not (node.op.is_elementwise and facts[node].cost > _CHEAP) or _is_unpacked(uses, facts[node], fusion):
         return False
     times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses)
@@ -286,7 +286,7 @@ def _is_worth_a_row(node: UOp, uses: list[Use], fact: _Facts, kernel: KernelRoot
 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
-    """Cheap steps from one thing that others read as well, so that it gets memory anyway: better computed again."""
+    """Whether cheap steps make it from one thing that has memory, as others read it too: better computed again."""
     if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
         return False
     between = {node}
@@ -307,8 +307,7 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
 
 
 def _inline(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
-    """Whether a reduction is computed inside its consumer: nothing is computed twice, and rows enough remain. The
-    kernel notes what it takes in."""
+    """Compute the reduction inside its consumer, if nothing is computed twice there and rows enough remain."""
     kernel = fusion.roots[use.kernel]
     needed = _needed(use)
     if not needed <= set(kernel.loops):  # inside another reduction's loop: fine if the two are one sum over more loops

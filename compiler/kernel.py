@@ -106,7 +106,7 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
 
 
 def stored(stores: Iterable[UOp]) -> tuple[UOp, ...]:
-    """Those that may store something, without gates that always hold."""
+    """The stores that may write something, without gates that always hold."""
     kept: list[UOp] = []
     for store in stores:
         at, value = store.src

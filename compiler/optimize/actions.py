@@ -447,7 +447,7 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 
 def _count_local(ast: UOp, start: str) -> int:
-    """Memory of the kernel's own with such names: two of one name, size and place would be one."""
+    """How many LOCALs have names that begin so: two of one name, size and place would be one."""
     return sum(node.op is Ops.LOCAL and str(node.arg[0]).startswith(start) for node in ast.toposort())
 
 
