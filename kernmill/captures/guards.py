@@ -45,7 +45,7 @@ _LIBRARY = (os.path.dirname(os.__file__), "<frozen")
 
 @functools.cache
 def _is_foreign(filename: str) -> bool:
-    """Code that belongs to Python, to an installed package or to kernmill."""
+    """Whether code belongs to Python, to an installed package or to kernmill."""
     return filename.startswith(_LIBRARY) or filename.startswith(OURS) or "site-packages" in filename
 
 

@@ -66,7 +66,7 @@ def make_ready(tensors: Sequence[Lazy]) -> None:
 
 
 def is_free(tensor: Lazy) -> bool:
-    """Made of constants only: it needs no memory."""
+    """Whether it is made of constants only: it needs no memory."""
     return all(node.storage is None for node in tensor.uop.toposort(stop=lambda u: u.storage is not None))
 
 
