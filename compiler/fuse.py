@@ -34,13 +34,13 @@ _MOST_PLACES = 6  # read at more places than this it is stored in any case: each
 _MOST_COPIES = 16  # ... but where loops of two are copied out, their copies read the same places: a butterfly
 _REUSE = 3  # an expression with any cost, read this many times by one kernel, is stored
 _FEW_ROWS = 8  # a reduction is fused into a wider consumer from this many rows on ...
+_SMALL = 1 << 15  # ... or when the whole consumer is this small
 _TILED = 4  # a reduction that reads its data this many times over wants a register tile
 _SHORT_SUM = 32  # a sum of so few ints is made inside another sum that needs it once: the blocks of a quantized product
 _UNKNOWN = 1 << 40
 _REPEATS = 3  # a sum inside a sum may do so much work again, where the alternative is to store all its terms
 _MOST_KEPT = 1 << 14  # elements of a row that a kernel keeps for itself
 _KEPT_GAIN = 4  # a reduction is kept if storing it would move this many times more than the data it is made of
-_SMALL = 1 << 15  # ... or when the whole consumer is this small
 _LEAVES = frozenset({Ops.PARAM, Ops.CONST, Ops.IOTA, Ops.VARIABLE, Ops.SINK})
 
 
@@ -53,7 +53,7 @@ class KernelRoot:
     loops: tuple[UOp, ...]
     paths: dict[UOp, tuple[UOp, ...]]  # the loops around the body of each loop, itself included
     reduce_count: int = 0
-    has_tile: bool = False  # a reduction that wants a register tile melted into it: for another there is no room
+    has_tile: bool = False  # a reduction that wants a register tile is inlined: for another there is no room
     kept_count: int = 0
     has_takes: bool = False
     has_blocks: bool = False  # short sums of ints inside a sum: bytes are unpacked where they are used
@@ -204,7 +204,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
     is_heavy = fact.is_heavy and node.op.is_elementwise
     if not (is_heavy and _rests_on_stored(node, facts, fusion)):
         if node.op is Ops.REDUCE or is_heavy:
-            return len(uses) > 1 or not _melts(node, uses[0], fact, fusion)
+            return len(uses) > 1 or not _inline(node, uses[0], fact, fusion)
         if fact.cost == 0:
             return False
         if len(uses) > max(_MOST_PLACES, min(_MOST_COPIES, _pairs(uses))):
@@ -215,7 +215,7 @@ def _needs_memory(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: 
 
 
 def _is_widened(node: UOp, facts: dict[UOp, _Facts]) -> bool:
-    """Made of what takes less memory, which is stored or kept instead: a wider type, a comparison of all pairs."""
+    """Whether it is made of what takes less memory and is kept instead: a wider type, a comparison of all pairs."""
     if node.op is Ops.CAST:
         return node.src[0].dtype.size_bytes < node.dtype.size_bytes
     return node.op.group is Group.COMPARE and _elements(node.shape) >= _REUSE * facts[node].widest > 0
@@ -228,12 +228,12 @@ def _pairs(uses: list[Use]) -> int:
 
 
 def _is_unpacked(uses: list[Use], fact: _Facts, fusion: Fusion) -> bool:
-    """Codes and scales of a product over blocks."""
+    """Whether it is a code or scale of a product over blocks, unpacked from bytes wherever it is used."""
     return fact.is_bytes and all(fusion.roots[use.kernel].has_blocks for use in uses)
 
 
 def _is_repeated(node: UOp, uses: list[Use], facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
-    """Dear, and computed several times for each element if nothing is done about it."""
+    """Whether it is dear, and computed several times for each element if nothing is done about it."""
     if not (node.op.is_elementwise and facts[node].cost > _CHEAP) or _is_unpacked(uses, facts[node], fusion):
         return False
     times = sum(_evaluations(use, fusion.roots[use.kernel]) for use in uses)
@@ -286,7 +286,7 @@ def _is_worth_a_row(node: UOp, uses: list[Use], fact: _Facts, kernel: KernelRoot
 
 
 def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> bool:
-    """Cheap steps from one thing that others read as well, so that it gets memory anyway: better computed again."""
+    """Whether cheap steps make it from one thing that has memory, as others read it too: better computed again."""
     if facts[node].reads > _CHEAP or len(fusion.uses[node]) > _MOST_PLACES:
         return False
     between = {node}
@@ -306,8 +306,8 @@ def _rests_on_stored(node: UOp, facts: dict[UOp, _Facts], fusion: Fusion) -> boo
     return False
 
 
-def _melts(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
-    """A reduction is computed inside its consumer: nothing is computed twice, and rows enough remain."""
+def _inline(node: UOp, use: Use, fact: _Facts, fusion: Fusion) -> bool:
+    """Compute the reduction inside its consumer, if nothing is computed twice there and rows enough remain."""
     kernel = fusion.roots[use.kernel]
     needed = _needed(use)
     if not needed <= set(kernel.loops):  # inside another reduction's loop: fine if the two are one sum over more loops

@@ -9,8 +9,8 @@ from functools import reduce
 from kernmill.ir import Op, Ops, UOp, const, linear, substitute
 
 __all__ = [
-    "KernelInfo", "combined", "conjuncts", "gated", "in_order", "iterations", "loops_of", "masked", "names_of",
-    "neutral_element", "numbered", "order_of", "output_loops", "slot_of", "step_of", "stored",
+    "KernelInfo", "combined", "conjuncts", "gated", "iterations", "loops_of", "masked", "names_of",
+    "neutral_element", "numbered", "order_of", "output_loops", "reordered", "slot_of", "step_of", "stored",
 ]  # fmt: skip
 
 
@@ -91,8 +91,8 @@ def output_loops(ast: UOp) -> list[UOp]:
     return [loops[name] for name in order_of(ast) if name in loops]
 
 
-def in_order(ast: UOp, names: Iterable[str]) -> UOp:
-    """The kernel with its output loops in another order."""
+def reordered(ast: UOp, names: Iterable[str]) -> UOp:
+    """The kernel with its output loops in this order, outermost first."""
     return ast.replace(arg=replace(ast.arg, order=tuple(names)))
 
 
@@ -106,7 +106,7 @@ def numbered(ast: UOp) -> tuple[UOp, tuple[int, ...]]:
 
 
 def stored(stores: Iterable[UOp]) -> tuple[UOp, ...]:
-    """Those that may store something, without gates that always hold."""
+    """The stores that may write something, without gates that always hold."""
     kept: list[UOp] = []
     for store in stores:
         at, value = store.src

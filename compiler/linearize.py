@@ -78,7 +78,7 @@ def loop_paths(ast: UOp) -> dict[UOp, Path]:
 
 
 def walked(loops: Iterable[UOp]) -> list[UOp]:
-    """Those that are walked: copies and lanes, before they are made, are none."""
+    """The loops that are run as such: those of copies and lanes, before these are made, are not."""
     return [r for r in loops if r.arg[1] not in (AxisKind.UNROLL, AxisKind.VECTOR, AxisKind.RFACTOR)]
 
 

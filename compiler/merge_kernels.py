@@ -93,7 +93,7 @@ def _join(items: list[Item | None], first: int, second: int, alive: Alive) -> bo
 
 
 def _fit(one: Kernel, other: Kernel, shared: list[int]) -> bool:
-    """Some place is touched by both in each iteration; what one of them writes the other only reads, at that place."""
+    """Whether both touch some place in each iteration; what one of them writes the other only reads, at that place."""
     mine, theirs, is_same = _places(one.ast), _places(other.ast), False
     for n in shared:
         here, there = mine[one.buffers.index(n)], theirs[other.buffers.index(n)]

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from kernmill.ir import Ops, UOp, closed_ranges, from_linear, linear, make_range, simplify, with_sources
 
-from .kernel import in_order, order_of, output_loops
+from .kernel import order_of, output_loops, reordered
 
 __all__ = ["merge_loops"]
 
@@ -64,4 +64,4 @@ def _merge(ast: UOp, a: UOp, b: UOp) -> UOp:
         elif a in node.src and (closed_ranges(node) or node.op is Ops.LOCAL):
             src = tuple(loop if s is a else done.get(s, s) for s in node.src if s is not b)
         done[node] = with_sources(node, src)
-    return simplify(in_order(done[ast], (n for n in order_of(ast) if n != b.arg[0])))
+    return simplify(reordered(done[ast], (n for n in order_of(ast) if n != b.arg[0])))

@@ -15,7 +15,7 @@ from math import prod
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, index_const, simplify, substitute
 
-from .kernel import in_order, iterations, order_of, output_loops, stored
+from .kernel import iterations, order_of, output_loops, reordered, stored
 from .trim_loops import asked
 
 __all__ = ["partition_loops"]
@@ -33,7 +33,7 @@ def partition_loops(ast: UOp) -> UOp:
     copies = prod(iterations(r) for store in ast.src[:1] for r in store.ranges if r.arg[1] == AxisKind.UNROLL)
     names = list(order_of(ast))
     stores = _in_parts(ast.src, inner, names, _MOST_NODES // (copies * len(order)))
-    return ast if stores is ast.src else in_order(ast.replace(src=stores), names)
+    return ast if stores is ast.src else reordered(ast.replace(src=stores), names)
 
 
 def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], most: int) -> tuple[UOp, ...]:

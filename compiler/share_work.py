@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from kernmill.ir import AxisKind, CompileError, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, substitute
 
-from .kernel import gated, in_order, order_of, output_loops, step_of
+from .kernel import gated, order_of, output_loops, reordered, step_of
 
 __all__ = ["fills_shared", "is_local", "place_barriers", "share_work"]
 
@@ -53,7 +53,7 @@ def share_work(ast: UOp) -> UOp:
         done[node] = new
     own = {loop.arg[0] for loop in outputs}
     left = (name for name in order_of(ast) if name not in own)
-    return in_order(done[ast], (*left, "item"))  # what they share is around it
+    return reordered(done[ast], (*left, "item"))  # what they share is around it
 
 
 def fills_shared(node: UOp) -> bool:

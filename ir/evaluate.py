@@ -35,7 +35,7 @@ def round_bfloat16(x: Array) -> Array:
     """float32 values rounded to the nearest bfloat16, ties to even; nan stays nan."""
     bits = np.asarray(x, np.float32).view(np.uint32)
     rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) & np.uint32(0xFFFF0000)).view(np.float32)
-    return np.where(np.isnan(x), np.float32(np.nan), rounded).astype(np.float32)
+    return np.where(np.isnan(x), np.float32(np.nan), rounded)
 
 
 def _numpy_name(dtype: DType) -> str:

@@ -15,7 +15,8 @@ _off_by: set[int] = set()  # threads that have turned it off
 
 
 def grow_old() -> None:
-    """All that is there is old from now on, without being looked through; unless the program froze some of it."""
+    """Every object there is moves to the collector's oldest generation without being searched, by freezing and
+    unfreezing it; where the program itself froze objects nothing is done, as that would thaw them."""
     if not gc.get_freeze_count():
         try:
             gc.freeze()

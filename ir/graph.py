@@ -196,7 +196,7 @@ def window(x: UOp, axis: int, size: int, stride: int = 1, dilation: int = 1) -> 
             f"the window spans {dilation * (size - 1) + 1} places. Pad the input or use a smaller window."
         )
     places = as_size((length - dilation * (size - 1) - 1) // stride + 1)
-    if size == stride and dilation == 1 and isinstance(length, int):  # windows that do not overlap are a reshape
+    if size == stride and dilation == 1 and isinstance(length, int):  # side by side: the gradient adds nothing up
         whole = shrink(x, [(0, places * size) if a == axis else (0, s) for a, s in enumerate(x.shape)])
         cut = reshape(whole, (*x.shape[:axis], places, size, *x.shape[axis + 1 :]))
         rank = len(cut.shape)

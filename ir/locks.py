@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["at_fork", "before_forks", "fork_helper", "forks_helper", "process_lock"]
+__all__ = ["at_fork", "before_forks", "fork_helper", "is_helper_fork", "process_lock"]
 
 _PATIENCE_S = 1.0  # of a fork: who imports may wait for a lock that the forking thread holds
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -50,8 +50,8 @@ def fork_helper() -> int:
         _helped.discard(threading.get_ident())
 
 
-def forks_helper() -> bool:
-    """Whether this thread's fork is one of those."""
+def is_helper_fork() -> bool:
+    """Whether the fork that this thread is in is one by `fork_helper`."""
     return threading.get_ident() in _helped
 
 

@@ -112,17 +112,16 @@ class Rule:
     A pattern that is one variable is tried on every op; `ops` says on which.
     """
 
-    __slots__ = ("fired", "kind", "name", "ops", "pattern", "target", "unproven", "when")
+    __slots__ = ("fired", "kind", "name", "ops", "pattern", "target", "when")
 
     def __init__(self, name: str, pattern: Pat, target: Target, *, when: Callable[..., bool] | None = None,
-                 kind: str | None = None, ops: Iterable[Op] | None = None, unproven: str = "") -> None:  # fmt: skip
+                 kind: str | None = None, ops: Iterable[Op] | None = None) -> None:  # fmt: skip
         self.name: Final = name
         self.pattern: Final = pattern
         self.target: Final = target
         self.when: Final = when
         self.kind: Final = kind
         self.ops: Final = None if ops is None else frozenset(ops)
-        self.unproven: Final = unproven  # why sampling stands in for a proof
         self.fired = 0
 
     def __repr__(self) -> str:

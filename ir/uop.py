@@ -347,7 +347,7 @@ def memory_of(node: UOp) -> UOp:
 
 
 def is_in_order(load: UOp) -> bool:
-    """Whether a LOAD, of half a line at least, is not to be done before those of what lies in front of it."""
+    """Whether a LOAD is done after those of what lies in memory before it: marked so, of half a cache line at least."""
     return load.arg == "inorder" and load.dtype.lanes * load.dtype.scalar.size_bytes >= _HALF_LINE
 
 

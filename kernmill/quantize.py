@@ -45,7 +45,8 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     kinds = {name: _kind(file, entry, recipe, requantize) for name, entry in file.entries.items()}
     if any(os.path.exists(target) and os.path.samefile(target, path) for path in file.paths):
         raise FormatError(f"{os.fspath(target)}: it is the file that is read. Write to another place.")
-    _check_room(target, sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items()))
+    after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
+    _check_room(target, after)
     metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}
     metadata["general.file_type"] = gguf_write.Typed(ValueType.UINT32, recipe.file_type)
     metadata["general.quantization_version"] = gguf_write.Typed(ValueType.UINT32, _VERSION)
@@ -55,7 +56,6 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     }
     gguf_write.write(target, metadata, tensors, alignment=file.alignment)
     before = sum(entry.stop - entry.start for entry in file.entries.values())
-    after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
     if fallen := _fallen(file, kinds, recipe):
         report(fallen)
     report(f"{os.fspath(target)}: {recipe.name}, {_mib(after)} of weights from {_mib(before)}, "

@@ -217,7 +217,7 @@ class _Body(Values):
         if lanes == 1:
             text = self.element(place, self.values[index])
         elif index.dtype.lanes > 1:
-            text = self.gather(u, place, gate, zero)
+            text = self.gather(u, place, gate)
             gate = None
         elif gate is not None and gate.dtype.lanes > 1:
             text = self.masked_load(u, place, gate)
@@ -233,7 +233,7 @@ class _Body(Values):
         else:
             self.define_mask(u, 8, f"({text}) != ({memory})(0)")
 
-    def gather(self, u: UOp, place: UOp, gate: UOp | None, zero: str) -> str:
+    def gather(self, u: UOp, place: UOp, gate: UOp | None) -> str:
         """Each lane from a place of its own."""
         lanes = u.dtype.lanes
         index, zero = self.named(place.src[1]), self.zero(dtypes.uint8 if u.dtype.is_bool else u.dtype.scalar)

@@ -140,7 +140,7 @@ class Values:
         self.values[u] = f"(int{u.dtype.lanes})({', '.join(str(-int(v)) for v in values)})"
 
     def call(self, name: str, result: DType, *operands: tuple[DType, str]) -> str:
-        """A call, declared for lean builds."""
+        """A call; it is declared, for builds without the language's own headers."""
         self.declare(name, self.type_name(result), *(self.type_name(dtype) for dtype, _ in operands))
         return f"{name}({', '.join(text for _, text in operands)})"
 
@@ -154,7 +154,7 @@ class Values:
         return f"CONVERT({kind}, {text})"
 
     def zero(self, dtype: DType) -> str:
-        """Nothing, in a dtype."""
+        """Zero, in a dtype."""
         return self.literal(dtype, 0.0 if dtype.is_float else 0)
 
     def lane_of(self, text: str, number: int) -> str:

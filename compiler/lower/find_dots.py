@@ -133,7 +133,7 @@ def _is_near(a: UOp, b: UOp, products: Sequence[tuple[UOp, UOp]], target: Target
 
 
 def _is_read(u: UOp) -> bool:
-    """One load, or a word of neighbours in all lanes."""
+    """Whether it is one load, or a word of neighbours in all lanes."""
     return u.op is Ops.LOAD or (u.op is Ops.SHUFFLE and u.src[0] is u.src[1] and u.src[0].op is Ops.LOAD)
 
 

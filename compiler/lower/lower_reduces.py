@@ -41,7 +41,7 @@ def lower_reduces(ast: UOp, target: Target) -> UOp:
 
 
 def _is_short(u: UOp) -> bool:
-    """A sum without loops of nothing but DOTs: exact in any order."""
+    """Whether it is a sum over no loop of nothing but DOTs: exact in any order."""
     return u.op is Ops.REDUCE and u.arg[0] is Ops.ADD and all(s.op is Ops.DOT for s in u.src)
 
 

@@ -384,14 +384,11 @@ def in_basic_ops(op: Op, x: UOp, *rest: UOp) -> UOp | None:
     return short if short is not None else pow_to_polynomial(x, y)
 
 
-_WHY = "float rounding; measured by tests/compiler/lower/test_transcendental.py"
-
-
 def _rule(name: str, op: Op) -> Rule:
     x, y = var("x"), var("y")
     if op is Ops.POW:
-        return Rule(name, node(op, x, y), lambda x, y: in_basic_ops(op, x, y), kind="float", unproven=_WHY)
-    return Rule(name, node(op, x), lambda x: in_basic_ops(op, x), kind="float", unproven=_WHY)
+        return Rule(name, node(op, x, y), lambda x, y: in_basic_ops(op, x, y), kind="float")
+    return Rule(name, node(op, x), lambda x: in_basic_ops(op, x), kind="float")
 
 
 TRANSCENDENTAL = RuleSet(
@@ -403,7 +400,7 @@ def _sine_in_words(op: Op, program: Callable[[UOp, bool], UOp]) -> Rule:
     def expand(x: UOp) -> UOp | None:
         return None if x.dtype.bits == 64 else program(x.cast(dtypes.float32), True).cast(x.dtype.scalar)
 
-    return Rule(f"{op.name.lower()}_in_words", node(op, var("x")), expand, kind="float", unproven=_WHY)
+    return Rule(f"{op.name.lower()}_in_words", node(op, var("x")), expand, kind="float")
 
 
 # For targets without float64, to be asked before those above.

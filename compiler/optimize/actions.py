@@ -60,7 +60,7 @@ from kernmill.ir import (
     with_sources,
 )
 
-from ..kernel import gated, in_order, loops_of, neutral_element, order_of, slot_of
+from ..kernel import gated, loops_of, neutral_element, order_of, reordered, slot_of
 from ..lower.find_dots import BYTES
 from ..lower.lower_reduces import without_mask
 from . import proposals as propose
@@ -267,7 +267,7 @@ def _cut_loop(ast: UOp, loop: UOp, inner: UOp, amount: int, *, is_interleaved: b
         index, loops = simplify(inner * blocks + outer if is_interleaved else outer * amount + inner), (outer, inner)
         valid = None if size.is_const and size.arg % amount == 0 else index < size
     ast = _replace_loop(ast, loop, index, loops, valid)
-    return in_order(ast, order)
+    return reordered(ast, order)
 
 
 def _replace_loop(ast: UOp, loop: UOp, index: UOp, loops: tuple[UOp, ...], valid: UOp | None) -> UOp:
@@ -361,13 +361,13 @@ def _grid(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 
 def _outside(ast: UOp, names: Sequence[str]) -> UOp:
-    return in_order(ast, (*names, *(name for name in order_of(ast) if name not in names)))
+    return reordered(ast, (*names, *(name for name in order_of(ast) if name not in names)))
 
 
 def _order(ast: UOp, args: tuple[str, ...]) -> Acted:
     if sorted(args) != sorted(order_of(ast)):
         raise ValueError(f"the output loops are {' '.join(order_of(ast))}")
-    return in_order(ast, args), {}
+    return reordered(ast, args), {}
 
 
 def _inner(ast: UOp, args: tuple[str, ...]) -> Acted:
@@ -415,7 +415,7 @@ def _accumulate(ast: UOp, args: tuple[str, ...]) -> Acted:
     if total is not store.src[1]:
         value = is_last.where(substitute(store.src[1], {total: value}), value)
     new = UOp(Ops.STORE, dtypes.void, (store.src[0], value), store.arg)
-    return simplify(in_order(ast.replace(src=(new,)), (*order_of(ast), *(name for name, _ in cuts)))), made
+    return simplify(reordered(ast.replace(src=(new,)), (*order_of(ast), *(name for name, _ in cuts)))), made
 
 
 def _scatter(ast: UOp, args: tuple[str, ...]) -> Acted:
@@ -447,7 +447,7 @@ def _stage(ast: UOp, args: tuple[str, ...]) -> Acted:
 
 
 def _count_local(ast: UOp, start: str) -> int:
-    """Memory of the kernel's own with such names: two of one name, size and place would be one."""
+    """How many LOCALs have names that begin so: two of one name, size and place would be one."""
     return sum(node.op is Ops.LOCAL and str(node.arg[0]).startswith(start) for node in ast.toposort())
 
 

@@ -194,7 +194,7 @@ def _access(place: UOp, node: UOp, sizes: dict[str, int]) -> Access:
 
 
 def _is_digit(atom: UOp) -> bool:
-    """A loop, or what is left of it divided by constants."""
+    """Whether it is a loop, or a digit of one: what divisions by constants leave of it."""
     while atom.op in (Ops.FLOORDIV, Ops.MOD) and atom.src[1].is_const:
         atom = atom.src[0]
     return atom.op is Ops.RANGE

@@ -43,7 +43,7 @@ def _keeps_rows(facts: Facts) -> bool:
 
 
 def scalar_schedule(facts: Facts) -> Schedule:
-    """No schedule at all."""
+    """The empty schedule."""
     return Schedule(facts.ast)
 
 

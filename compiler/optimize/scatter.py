@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, make_range, memory_of, simplify, substitute
 
-from ..kernel import conjuncts, in_order, masked, neutral_element, order_of
+from ..kernel import conjuncts, masked, neutral_element, order_of, reordered
 
 __all__ = ["scattered"]
 
@@ -49,7 +49,7 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     loop = terms.replace(arg=(terms.arg[0], AxisKind.LOOP))
     ast = ast.replace(src=(substitute(UOp(Ops.STORE, dtypes.void, (there, so_far)), {terms: loop}),))
     rest = [other for other in order_of(ast) if other != place.arg[0]]
-    return simplify(in_order(ast, (*rest, str(terms.arg[0]))))
+    return simplify(reordered(ast, (*rest, str(terms.arg[0]))))
 
 
 def _named(part: UOp, terms: UOp, place: UOp) -> UOp | None:

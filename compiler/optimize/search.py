@@ -97,7 +97,7 @@ def _steps(ast: UOp, actions: Sequence[Action], target: Target) -> Iterator[list
 
 
 def _differs_once(args: Sequence[str], others: Sequence[str]) -> bool:
-    """The same but for one word."""
+    """Whether they are the same but for one word."""
     return len(args) == len(others) and sum(a != b for a, b in zip(args, others, strict=True)) == 1
 
 
@@ -116,5 +116,5 @@ def _fitted(ast: UOp, actions: Sequence[Action]) -> tuple[list[Action], UOp] | N
 
 
 def _bare(ast: UOp) -> UOp:
-    """The list of actions forgotten: two schedules that do the same give the same node."""
+    """The kernel without its list of actions: two schedules that do the same give the same node."""
     return ast.replace(arg=replace(ast.arg, actions=()))

@@ -105,7 +105,7 @@ def unpacked(ast: UOp, loads: Sequence[UOp]) -> list[UOp]:
 
 
 def _is_plain(u: UOp) -> bool:
-    """Made of constants and loops, or memory."""
+    """Whether it is made of constants and loops, or is memory."""
     return all(n.op.is_elementwise or n.op in (Ops.CONST, Ops.RANGE, Ops.PARAM) for n in u.toposort())
 
 

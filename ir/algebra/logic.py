@@ -20,7 +20,7 @@ b, c = var("b", "bool"), const_var("c")
 
 
 def _are_places(u: UOp, x: UOp, y: UOp) -> bool:
-    """Both are index expressions that the dtype they are cast to can hold."""
+    """Whether both are index expressions that the dtype they are cast to can hold."""
     least, most = u.dtype.min, u.dtype.max
     return u.dtype.is_int and all(_is_index(s) and least <= s.bounds[0] and s.bounds[1] <= most for s in (x, y))
 

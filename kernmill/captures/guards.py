@@ -45,7 +45,7 @@ _LIBRARY = (os.path.dirname(os.__file__), "<frozen")
 
 @functools.cache
 def _is_foreign(filename: str) -> bool:
-    """Code that belongs to Python, to an installed package or to kernmill."""
+    """Whether code belongs to Python, to an installed package or to kernmill."""
     return filename.startswith(_LIBRARY) or filename.startswith(OURS) or "site-packages" in filename
 
 
@@ -95,7 +95,6 @@ class Walk:
         self._owner = ""  # the place of the outermost tuple that is being looked into
         self.checks: dict[str, str] = {}  # condition: what the user calls it
         self.tensors: dict[str, Lazy] = {}
-        self.labels: dict[str, str] = {}
         self.containers: dict[str, tuple[Any, dict[Any, Any]]] = {}  # that can change, by place, with their parts
         self.unwatched: dict[str, str] = {}  # what the user calls it: why changes of it are not noticed
         self.generators: dict[str, Any] = {}  # random generators of Python and NumPy, by what the user calls them
@@ -145,7 +144,7 @@ class Walk:
             self.object(value, label, depth)
 
     def _tensor(self, place: str, value: Lazy, label: str) -> None:
-        self.tensors[place], self.labels[place] = value, label
+        self.tensors[place] = value
         if self._owner:
             self.owners[place] = self._owner
         self.checks[f"{place}.requires_grad is {value.requires_grad}"] = f"{label}.requires_grad"

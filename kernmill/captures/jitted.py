@@ -28,7 +28,7 @@ from kernmill.ir import GradientError, KernmillError, OutOfMemoryError, ShapeErr
 from kernmill.runtime import current_recording, recording, rehearsal
 
 from ..lazy import Lazy, is_grad_enabled, is_training, tracked_tensors
-from ..methods.random import _generators  # pyright: ignore[reportPrivateUsage]
+from ..methods.random import _generators
 from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..variable import given_values, values_of, variables_below, with_values

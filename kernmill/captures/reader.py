@@ -15,7 +15,7 @@ from kernmill.ir import SETTINGS, Ops, active_overrides, setting
 from kernmill.runtime import is_quiet
 
 from ..lazy import Lazy, grad_state, training_state
-from ..tensor import _stored  # pyright: ignore[reportPrivateUsage]
+from ..tensor import _stored
 from ..variable import Bound
 from .pytree import Kind, kind_of
 

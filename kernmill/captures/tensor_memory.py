@@ -11,7 +11,7 @@ from kernmill.ir import IndexRangeError, KernmillError, Ops, UOp, reshape
 from kernmill.runtime import STALE, Buffer, Recording, allocate_buffer, buffer_node, copy_between, take_over
 
 from ..lazy import Lazy, tracked_tensors
-from ..tensor import Tensor, _leaf_numbers, _leaves, _register, _stored  # pyright: ignore[reportPrivateUsage]
+from ..tensor import Tensor, _leaf_numbers, _leaves, _register, _stored
 from .pytree import Kind, Parts, contents, kind_of
 
 __all__ = [
@@ -66,7 +66,7 @@ def make_ready(tensors: Sequence[Lazy]) -> None:
 
 
 def is_free(tensor: Lazy) -> bool:
-    """Made of constants only: it needs no memory."""
+    """Whether it is made of constants only: it needs no memory."""
     return all(node.storage is None for node in tensor.uop.toposort(stop=lambda u: u.storage is not None))
 
 

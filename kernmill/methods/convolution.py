@@ -14,8 +14,6 @@ from kernmill.ir import (
     Ops,
     SettingError,
     ShapeError,
-    UOp,
-    permute,
     promote,
     reduce_axes,
     reshape,
@@ -59,12 +57,7 @@ class Convolution(Contraction):
         node = self.uop
         first = self.ndim - len(sizes)
         for i, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
-            axis = first + i
-            length = node.shape[axis]
-            if isinstance(length, int) and size == stride and dilation == 1 and length and length % size == 0:
-                node = _blocks(node, axis, size)
-            else:
-                node = window(node, axis, size, stride, dilation)
+            node = window(node, first + i, size, stride, dilation)
         return self._result(node)
 
     def conv2d(
@@ -315,15 +308,6 @@ def _for_channels(bias: C, out: int, rank: int, shown: str) -> C:
     if bias.uop.shape != (out,):
         raise ShapeError(f"{shown}: a bias of shape {show_shape(bias.uop.shape)}. Give one of ({out},), or None.")
     return bias.reshape((1, out, *(1,) * rank))
-
-
-def _blocks(x: UOp, axis: int, size: int) -> UOp:
-    """Windows that lie side by side: a reshape, whose gradient adds nothing up."""
-    length = x.shape[axis]
-    assert isinstance(length, int)
-    split = reshape(x, (*x.shape[:axis], length // size, size, *x.shape[axis + 1 :]))
-    order = [a for a in range(len(split.shape)) if a != axis + 1]
-    return permute(split, (*order, axis + 1))
 
 
 def spatial_padding(

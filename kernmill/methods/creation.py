@@ -27,6 +27,7 @@ from kernmill.ir import (
     promote,
     reduce_axes,
     reshape,
+    round_bfloat16,
 )
 from kernmill.runtime import upload
 
@@ -342,12 +343,10 @@ def _check_range(array: Array, dtype: DType) -> None:
 
 
 def bfloat16_bits(array: Array) -> Array:
-    """float32 values as the bits of the nearest bfloat16, ties to even; nan stays nan."""
+    """float32 values as the bits of the nearest bfloat16."""
     import numpy as np
 
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
-    return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16)
+    return (round_bfloat16(array).view(np.uint32) >> 16).astype(np.uint16)
 
 
 DLPACK_UINT, DLPACK_BFLOAT = 1, 4

@@ -26,8 +26,8 @@ from kernmill.ir import (
     at_fork,
     dtypes,
     expand,
-    forks_helper,
     iota,
+    is_helper_fork,
     process_lock,
     reshape,
     setting,
@@ -114,7 +114,7 @@ def _seed_now() -> int:
 
 def _before_fork() -> None:
     global _forks
-    _forks += not forks_helper()
+    _forks += not is_helper_fork()
 
 
 def _after_fork() -> None:

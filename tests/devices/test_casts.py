@@ -8,29 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kernmill.ir import DType, UOp, assign, dtypes, reshape
-from kernmill.runtime import download, realize, upload
+from kernmill.ir import DType, assign, dtypes, reshape
+from kernmill.runtime import realize, upload
+from tests.devices.arrays import Array, leaf, numpy_dtype, read, wide
 
-Array = np.ndarray[Any, Any]
 finfo: Any = ml_dtypes.finfo
-
-
-def numpy_dtype(dtype: DType) -> Any:
-    return np.dtype(ml_dtypes.bfloat16) if dtype is dtypes.bfloat16 else np.dtype(dtype.name)
-
-
-def leaf(array: Array, dtype: DType, device: str) -> UOp:
-    return upload(array.view(np.uint16) if dtype is dtypes.bfloat16 else array, dtype, device)
-
-
-def read(root: UOp) -> Array:
-    found: Array = np.array(download(root))
-    return found.view(ml_dtypes.bfloat16) if root.dtype is dtypes.bfloat16 else found
-
-
-def wide(array: Array) -> Array:
-    """What NumPy's comparison knows nan of."""
-    return array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else array
 
 
 def values(dtype: DType) -> Array:
@@ -82,7 +64,7 @@ def test_cast(source: DType, device: str) -> None:
         if source.is_float and target.is_int:
             array = array[held(array, target)]
         given.append(array)
-        roots.append(leaf(array, source, device).cast(target))
+        roots.append(leaf(array, device).cast(target))
     realize([root for root in roots if root.storage is None])
     for target, array, root in zip(dtypes.data, given, roots, strict=True):
         with np.errstate(all="ignore"):
@@ -98,7 +80,7 @@ def test_cast(source: DType, device: str) -> None:
 @pytest.mark.parametrize("source", [d for d in dtypes.data if d.is_float], ids=str)
 def test_cast_out_of_range_does_no_harm(source: DType, target: DType, device: str) -> None:
     array = np.array([np.nan, np.inf, -np.inf, 3e4, -1.0] * 8, numpy_dtype(source))
-    root = leaf(array, source, device).cast(target)
+    root = leaf(array, device).cast(target)
     realize([root])
     assert read(root).shape == (40,)
 
@@ -106,7 +88,7 @@ def test_cast_out_of_range_does_no_harm(source: DType, target: DType, device: st
 def test_float64_to_float16_rounds_once(device: str) -> None:
     """By way of float32 it would be rounded twice, and LLVM would call a function that is not there."""
     array = np.array([1.00048828125 + k * 2.0**-45 for k in range(-20, 21)] + [2049.0000001, 2.9802322387695312e-08])
-    root = leaf(array, dtypes.float64, device).cast(dtypes.float16)
+    root = leaf(array, device).cast(dtypes.float16)
     realize([root])
     np.testing.assert_array_equal(read(root), array.astype(np.float16))
 
@@ -121,7 +103,7 @@ def test_bitcast(source: DType, target: DType, device: str) -> None:
     want = array.view(numpy_dtype(target))
     with np.errstate(invalid="ignore"):
         number = (array == array) & (want == want)  # which bits a nan has is a machine's own business
-    root = leaf(array, source, device).bitcast(target)
+    root = leaf(array, device).bitcast(target)
     realize([root])
     np.testing.assert_array_equal(read(root)[number].view(np.uint8), want[number].view(np.uint8))
 
@@ -129,7 +111,7 @@ def test_bitcast(source: DType, target: DType, device: str) -> None:
 def test_cast_in_the_middle_of_a_kernel(device: str) -> None:
     """Lanes of different width side by side in one kernel."""
     array = np.arange(-40, 41, dtype=np.int8)
-    x = leaf(array, dtypes.int8, device)
+    x = leaf(array, device)
     root = (x.cast(dtypes.float64) * 0.5).cast(dtypes.float32).cast(dtypes.int16).cast(dtypes.int64) + x.cast(
         dtypes.int64
     )
@@ -145,7 +127,7 @@ def test_a_last_block_of_one_lane_writes_nothing_behind_it(source: DType, target
     for count in (5, 9, 17, 33):
         kept = upload(np.full(count + 8, 3, np.int16), dtypes.int16, device).cast(target)
         realize([kept])
-        x = leaf((np.arange(count) % 2).astype(source.name), source, device)
+        x = leaf((np.arange(count) % 2).astype(source.name), device)
         realize([x])
         changed = assign(kept, x.cast(target), ((0, count, 1),))
         realize([changed])

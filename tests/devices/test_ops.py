@@ -16,10 +16,10 @@ import mpmath
 import numpy as np
 import pytest
 
-from kernmill.ir import DType, Op, Ops, UOp, dtypes, elementwise, reduce_axes, reshape
-from kernmill.runtime import download, get_device, realize, upload
+from kernmill.ir import DType, Op, Ops, UOp, dtypes, elementwise, reduce_axes
+from kernmill.runtime import download, get_device, realize
+from tests.devices.arrays import Array, leaf, numpy_dtype, read
 
-Array = np.ndarray[Any, Any]
 finfo: Any = ml_dtypes.finfo
 Exact = Callable[..., Any]
 
@@ -32,27 +32,12 @@ ULP = {dtypes.float16: 0.505, dtypes.bfloat16: 0.501}  # computed in float32, ro
 
 
 # --- values in and out -----------------------------------------------------------------------------------------------
-def numpy_dtype(dtype: DType) -> Any:
-    return np.dtype(ml_dtypes.bfloat16) if dtype is dtypes.bfloat16 else np.dtype(dtype.name)
-
-
-def tensor(array: Array, dtype: DType, device: str) -> UOp:
-    """An array as a leaf of its own shape."""
-    flat = np.ascontiguousarray(array).reshape(-1)
-    leaf = upload(flat.view(np.uint16) if dtype is dtypes.bfloat16 else flat, dtype, device)
-    return reshape(leaf, array.shape)
-
-
 def values_of(root: UOp, device: str) -> Array | None:
     """Realize and read back; NULL has nothing to read."""
     realize([root])
     if device == "NULL":
         return None
-    found: Array = np.array(download(root))
-    if root.dtype is dtypes.bfloat16:
-        found = found.view(ml_dtypes.bfloat16)
-    shaped: Array = found.reshape(root.shape)
-    return shaped
+    return read(root)
 
 
 def same(got: Array, want: Array) -> Array:
@@ -302,8 +287,7 @@ ROWS = [
 @pytest.mark.parametrize(("case", "dtype"), ROWS)
 def test_elementwise(case: Case, dtype: DType, device: str) -> None:
     given = inputs(case, dtype)
-    bools = [dtypes.bool if case.op is Ops.WHERE and n == 0 else dtype for n in range(case.arity)]
-    root = elementwise(case.op, *(tensor(g, d, device) for g, d in zip(given, bools, strict=True)))
+    root = elementwise(case.op, *(leaf(g, device) for g in given))
     got = values_of(root, device)
     assert got is not None
     with np.errstate(all="ignore"):
@@ -401,7 +385,7 @@ def test_every_length_up_to_seventy(first: int, device: str) -> None:
     roots, wants = [], []
     for length in range(first, first + 14, 1 if device == "LLVM" else 5):
         a, b = rng.normal(size=(2, length)).astype(np.float32)
-        roots.append(tensor(a, dtypes.float32, device) * tensor(b, dtypes.float32, device) + 1.0)
+        roots.append(leaf(a, device) * leaf(b, device) + 1.0)
         wants.append(a * b + np.float32(1))
     realize(roots)
     for root, want in zip(roots, wants, strict=True):
@@ -416,7 +400,7 @@ SHAPES = [(), (0,), (1,), (3, 0, 2), (1, 1), (7,), (3, 5), (2, 3, 4), (1, 17), (
 def test_shape(shape: tuple[int, ...], dtype: DType, device: str) -> None:
     count = max(1, math.prod(shape))
     a, b = (np.resize(some(dtype, max(9, count), seed), shape).astype(numpy_dtype(dtype)) for seed in (1, 2))
-    root = elementwise(Ops.MUL, tensor(a, dtype, device), tensor(b, dtype, device))
+    root = elementwise(Ops.MUL, leaf(a, device), leaf(b, device))
     check_same(values_of(root, device), np.asarray(a * b).reshape(shape))
 
 
@@ -435,21 +419,19 @@ PAIRS = [
 def test_broadcast(left: tuple[int, ...], right: tuple[int, ...], device: str) -> None:
     rng = np.random.default_rng(3)
     a, b = rng.integers(-9, 9, left), rng.integers(-9, 9, right)
-    root = elementwise(
-        Ops.SUB, tensor(np.asarray(a), dtypes.int64, device), tensor(np.asarray(b), dtypes.int64, device)
-    )
+    root = elementwise(Ops.SUB, leaf(np.asarray(a), device), leaf(np.asarray(b), device))
     check_same(values_of(root, device), np.asarray(a - b))
 
 
 @pytest.mark.parametrize("op", [op for op, case in CASES.items() if dtypes.float32 in case.dtypes], ids=str)
 def test_null_compiles(op: Op) -> None:
-    leaves = [tensor(np.ones(70, np.float32), dtypes.float32, "NULL") for _ in range(CASES[op].arity)]
+    leaves = [leaf(np.ones(70, np.float32), "NULL") for _ in range(CASES[op].arity)]
     if op is Ops.WHERE:
-        leaves[0] = tensor(np.ones(70, bool), dtypes.bool, "NULL")
+        leaves[0] = leaf(np.ones(70, bool), "NULL")
     assert values_of(elementwise(op, *leaves), "NULL") is None
     assert get_device("NULL").props().is_host_visible
 
 
 def test_reduce_of_one_is_itself() -> None:
-    x = tensor(np.ones((3, 1), np.float32), dtypes.float32, "PYTHON")
+    x = leaf(np.ones((3, 1), np.float32), "PYTHON")
     assert reduce_axes(x, Ops.ADD, (1,)) is x

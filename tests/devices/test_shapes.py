@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -30,26 +28,10 @@ from kernmill.ir import (
     unwindow,
     window,
 )
-from kernmill.runtime import download, realize, upload
+from kernmill.runtime import realize
+from tests.devices.arrays import Array, leaf, numpy_dtype, read, wide
 
-Array = np.ndarray[Any, Any]
 I64, F32 = dtypes.int64, dtypes.float32
-
-
-def numpy_dtype(dtype: DType) -> Any:
-    return np.dtype(ml_dtypes.bfloat16) if dtype is dtypes.bfloat16 else np.dtype(dtype.name)
-
-
-def wide(array: Array) -> Array:
-    """What NumPy's comparison knows nan of."""
-    return array.astype(np.float32) if array.dtype == ml_dtypes.bfloat16 else array
-
-
-def leaf(array: Array, device: str) -> UOp:
-    flat = np.ascontiguousarray(array).reshape(-1)
-    is_bf16 = flat.dtype == ml_dtypes.bfloat16
-    dtype = dtypes.bfloat16 if is_bf16 else next(d for d in dtypes.data if d.name == flat.dtype.name)
-    return reshape(upload(flat.view(np.uint16) if is_bf16 else flat, dtype, device), array.shape)
 
 
 def numbers(*shape: int) -> Array:
@@ -58,8 +40,7 @@ def numbers(*shape: int) -> Array:
 
 def run(root: UOp) -> Array:
     realize([root])
-    found: Array = np.array(download(root)).reshape(root.shape)
-    return found.view(ml_dtypes.bfloat16) if root.dtype is dtypes.bfloat16 else found
+    return read(root)
 
 
 def check(root: UOp, want: Array) -> None:

@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from kernmill.compiler import Action, KernelInfo, apply_actions, fits, merge_loops, parse_schedule, show_schedule
+from kernmill.compiler import (
+    Action,
+    KernelInfo,
+    apply_actions,
+    fits,
+    loops_of,
+    merge_loops,
+    parse_schedule,
+    show_schedule,
+)
 from kernmill.ir import (
     AxisKind,
     CompileError,
@@ -47,12 +56,8 @@ VERBS = [
 ]  # fmt: skip
 
 
-def loops(ast: UOp) -> dict[str, UOp]:
-    return {str(node.arg[0]): node for node in ast.toposort() if node.op is Ops.RANGE}
-
-
 def random_action(ast: UOp, rng: random.Random) -> Action:
-    found = loops(ast)
+    found = loops_of(ast)
     info: KernelInfo = ast.arg
     verb = rng.choice(VERBS)
     name = rng.choice(sorted(found))
@@ -98,7 +103,7 @@ def copies(ast: UOp | None) -> int:
     if ast is None:
         return 1 << 30
     count = 1
-    for loop in loops(ast).values():
+    for loop in loops_of(ast).values():
         if loop.arg[1] in (AxisKind.UNROLL, AxisKind.RFACTOR):
             count *= int(loop.src[0].arg)
     return count
@@ -170,11 +175,11 @@ def test_the_actions_applied_are_kept() -> None:
 @pytest.mark.parametrize("rows", [8, 7])
 def test_parts_that_go_side_by_side_are_far_from_each_other(rows: int) -> None:
     ast = apply_actions(merge_loops(only(total(data(0, rows, 16), 1))), parse_schedule("interleave i0 4; thread i0"))
-    assert {name: int(loop.src[0].arg) for name, loop in loops(ast).items()} == {"i0": 2, "i0.i": 4, "k0": 16}
+    assert {name: int(loop.src[0].arg) for name, loop in loops_of(ast).items()} == {"i0": 2, "i0.i": 4, "k0": 16}
     (load,) = (node for node in ast.toposort() if node.op is Ops.LOAD)
-    table = {loop: loop.like(value) for name, loop in loops(ast).items() for value in (0,) if name != "i0.i"}
+    table = {loop: loop.like(value) for name, loop in loops_of(ast).items() for value in (0,) if name != "i0.i"}
     place = simplify(substitute(load.src[0].src[1], table))
-    at = [simplify(substitute(place, {loops(ast)["i0.i"]: loops(ast)["i0.i"].like(n)})).arg for n in range(4)]
+    at = [simplify(substitute(place, {loops_of(ast)["i0.i"]: loops_of(ast)["i0.i"].like(n)})).arg for n in range(4)]
     assert at == [0, 32, 64, 96]
     arrays = inputs(ast, 1)
     close(run_ast(ast, arrays), run_ast(only(total(data(0, rows, 16), 1)), arrays))
