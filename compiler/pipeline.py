@@ -22,6 +22,7 @@ from .lower.find_tables import find_tables
 from .lower.insert_prefetches import insert_prefetches
 from .lower.lower_index import lower_index
 from .lower.lower_reduces import lower_reduces, nest_sums
+from .lower.multiply_in_place import multiply_in_place
 from .lower.scalarize_gathers import scalarize_gathers
 from .merge_loops import merge_loops
 from .optimize import Action, apply_actions, choose
@@ -70,6 +71,8 @@ PIPELINE: tuple[Pass, ...] = (
          "bytes that belong together are picked from one vector"),
     Pass("find_dots", find_dots, Stage.VECTORIZED, ("shuffle_lanes",),
          "products of narrow values are values of one sum, and what was packed for them is one load"),
+    Pass("multiply_in_place", multiply_in_place, Stage.VECTORIZED, ("find_dots",),
+         "the words of a sum stand in one node, and how many sums share them can be counted"),
     Pass("find_tables", find_tables, Stage.VECTORIZED, ("find_dots",),
          "the steps that unpack codes stand side by side, once for four products"),
     Pass("scalarize_gathers", scalarize_gathers, Stage.VECTORIZED, ("combine_loads", "find_tables"),

@@ -44,6 +44,7 @@ class Target:
     storage_dtypes: frozenset[DType] = frozenset(dtypes.data)  # what may be converted; float16 else by its bits
     compute_dtypes: frozenset[DType] = frozenset(dtypes.data)  # for sums and products; others go through float32
     dots: frozenset[tuple[DType, DType]] = frozenset()  # types of a and b that DOT takes, up to vector_bytes
+    dot_most: int = 255  # of an unsigned byte: DOT of larger ones takes more instructions
     table_lanes: int = 0  # of the widest vector of bytes that TABLE looks up; 0: none
     table_bytes: int = 0  # of the table in two registers that TABLE looks up in; 0: none
     units: tuple[Unit, ...] = ()  # what MMA can do

@@ -170,6 +170,7 @@ def host_target(host: Host, units: tuple[Unit, ...] = ()) -> Target:
         - (set() if host.arch != "x86_64" or host.has("f16c") else {dtypes.float16}),
         compute_dtypes=compute_dtypes(host.has("avx512fp16")),
         dots=dot_types(host),
+        dot_most=255 if has_vnni(host) else 127,
         table_lanes=64 if host.has("avx512bw") else 32 if host.has("avx2") else 16 if host.has("ssse3") else 0,
         table_bytes=128 if host.has("avx512vbmi") else 0,
         units=units,

@@ -22,6 +22,7 @@ __all__ = ["block_schedule", "is_nested"]
 
 _WORD = 4  # bytes of each lane that one instruction takes
 _DOTS = 16  # of them in one body
+_PARTS = 4  # sums side by side of a body that is half as long, or shorter
 _TILE = 8  # rows of a register tile
 _HIGH = 4  # rows of a tile of many, each of which has an address
 _WIDE = 3  # vectors of such a tile, or fewer: registers hold its sums twice
@@ -89,6 +90,8 @@ def _tiled(schedule: Schedule, facts: Facts, matrices: list[UOp], columns: tuple
         schedule.order((*beside, *rows))
     has_room = not rows or facts.target.vector_registers >= 32  # what is loaded early waits in a register
     walked = [name for name in around if name not in copied]
+    if walked and not rows and body * 2 <= _DOTS and facts.target.vector_registers >= 32:
+        schedule.cut("rfactor", walked[-1], gcd(sizes[walked[-1]], _PARTS))
     _walk_by_turns(schedule, nested, words)
     if facts.target.reads_ahead and has_room and _are_runs(words, walked):
         schedule.add("inorder")  # it leaves alone what is small, as prefetches do

@@ -195,7 +195,7 @@ def _packed_sixes(x: Tensor) -> Tensor:
 
 def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict[str, Tensor]:
     """The codes of a group in a word, behind the scales of four."""
-    by_groups = pack(unpack(qs, 2, 32), 2, 4).unflatten(-1, (4, 16))
+    by_groups = pack(unpack(qs, 2, 32), 2, 16).unflatten(-1, (4, 16))
     codes = cat([scales.unflatten(-1, (4, 4)), by_groups], axis=-1)
     return {"d": d, "dmin": dmin, "codes": codes.flatten(-2)}
 
@@ -203,7 +203,7 @@ def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict
 def _read_laid_q2_k(d: Tensor, dmin: Tensor, codes: Tensor) -> Codes:
     scales, qs = codes.unflatten(-1, (4, 20)).split([4, 16], axis=-1)
     both = (words(scales, dtypes.uint32) >> (Tensor.arange(4, dtype=dtypes.uint32) * 8)).flatten(-2)
-    return _from_least(unpack(qs.flatten(-2), 2, 4), d, dmin, both & 15, both >> 4 & 15)
+    return _from_least(unpack(qs.flatten(-2), 2, 16), d, dmin, both & 15, both >> 4 & 15)
 
 
 def _q3_k_by_pairs(hmask: Tensor, qs: Tensor, scales: Tensor, d: Tensor) -> dict[str, Tensor]:

@@ -77,6 +77,14 @@ def test_one_row_where_the_cpu_reads_ahead() -> None:
     assert not any(line.startswith(("interleave", "prefetch")) for line in found)
 
 
+def test_short_bodies_have_sums_side_by_side() -> None:
+    """One chain after the other took a tenth longer (TQ2_0)."""
+    assert "rfactor k1 4" in schedule(by_turns(groups=4, blocks=8, planes=8))
+    narrow = replace(VNNI, vector_registers=16)
+    for other in (schedule(by_turns(groups=4, blocks=8)), schedule(by_turns(groups=4, blocks=8, planes=8), narrow)):
+        assert not any(line.startswith("rfactor") for line in other)
+
+
 def test_values_where_the_cpu_reads_ahead() -> None:
     target = replace(VNNI, reads_ahead=True)
     ast = merge_loops(only(product(groups=8, blocks=128, planes=2)))  # large enough to be read in order
@@ -94,8 +102,9 @@ def test_blocks_by_turns_are_walked_as_they_lie() -> None:
         assert not any(line.startswith("accumulate") for line in schedule(other))
 
 
-def test_values_of_blocks_by_turns() -> None:
-    ast = merge_loops(only(by_turns(groups=3, blocks=5)))
+@pytest.mark.parametrize("planes", [2, 8])
+def test_values_of_blocks_by_turns(planes: int) -> None:
+    ast = merge_loops(only(by_turns(groups=3, blocks=5, planes=planes)))
     actions = choose(ast, VNNI).actions
     assert "accumulate k0 1" in show_schedule(actions)
     arrays = random_bytes(ast)

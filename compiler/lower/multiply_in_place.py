@@ -1,0 +1,70 @@
+"""Codes of a few bits are multiplied where they lie in their bytes, and sums are shifted: sum((b >> 4 & 15) * x) is
+sum((b & 240) * x) >> 4: one shift for a sum in place of one for each word.
+
+A sum of codes from several places is one of sums: sum((b & 15) * x) + (sum((b & 240) * y) >> 4), and what comes from
+further up is shifted on the way: s + ((t + (u >> 2)) >> 2).
+When: after find_dots. Why there: the words of a sum stand in one REDUCE, and how many sums share them can be counted.
+Assumes: nothing. Guarantees: exact values. What is shifted is a multiple of what it is divided by, and no sum leaves
+its type. Left as they are: words that so many rows of x share that their sums would take more shifts, and bytes so
+large that the target's DOT takes more instructions for them (`Target.dot_most`).
+Tests: tests/compiler/lower/test_multiply_in_place.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from math import prod
+
+from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes, rebuilt
+
+from ..kernel import iterations
+from .find_dots import terms_of_a_dot
+
+__all__ = ["multiply_in_place"]
+
+_BYTE = 255
+_MOST_FACTOR = 128  # of a signed byte
+
+
+def multiply_in_place(ast: UOp, target: Target) -> UOp:
+    """The kernel with such sums shifted, not the codes."""
+    users = Counter(node.src[0] for node in ast.toposort() if node.op is Ops.DOT)
+    if not any(_place(codes, target.dot_most) for codes in users):
+        return ast
+    return rebuilt(ast, lambda _, node: _in_place(node, users, target) if node.op is Ops.REDUCE else node)
+
+
+def _in_place(total: UOp, users: Mapping[UOp, int], target: Target) -> UOp:
+    dots, loops = total.src[: total.arg[1]], closed_ranges(total)
+    places = [_place(dot.src[0], target.dot_most) if dot.op is Ops.DOT else 0 for dot in dots]
+    steps, rows = sorted({0, *places}, reverse=True), max(users.get(dot.src[0], 1) for dot in dots)
+    terms = prod(map(iterations, loops)) * len(dots) * terms_of_a_dot(dtypes.uint8)
+    is_fewer = rows * (len(steps) - 1) < sum(place > 0 for place in places)
+    if not is_fewer or terms * _BYTE * _MOST_FACTOR > dtypes.int32.max:
+        return total
+    result = None
+    for place, below in zip(steps, [*steps[1:], 0], strict=True):
+        of_place = [_moved(dot, by) for dot, by in zip(dots, places, strict=True) if by == place]
+        if of_place:
+            part = total.replace(src=(*of_place, *loops), arg=(Ops.ADD, len(of_place)))
+            result = part if result is None else result + part
+        if result is not None and place:
+            result = result >> place - below
+    return total if result is None else result
+
+
+def _moved(dot: UOp, by: int) -> UOp:
+    if not by:
+        return dot
+    codes = dot.src[0]
+    return dot.replace(src=(codes.src[0].src[0] & (codes.src[1].arg << by & _BYTE), *dot.src[1:]))
+
+
+def _place(codes: UOp, most: int) -> int:
+    """By how much bytes are shifted down before a mask; 0 where they are not, or would be too large at their place."""
+    if codes.op is not Ops.AND or codes.dtype.scalar is not dtypes.uint8 or codes.src[0].op is not Ops.SHR:
+        return 0
+    mask, by = codes.src[1], codes.src[0].src[1]
+    is_known = mask.is_const and by.is_const and (mask.arg << by.arg & _BYTE) <= most
+    return int(by.arg) if is_known else 0
