@@ -151,7 +151,10 @@ def _bench_parser() -> argparse.ArgumentParser:
     parser.add_argument("-n", "--n-gen", type=_counts, default=[128], metavar="N,N", help="to make (default 128)")
     parser.add_argument("-r", "--repetitions", type=_at_least_one, default=5, help="samples (default %(default)s)")
     parser.add_argument(
-        "-b", "--batch-size", type=_at_least_one, default=64, help="tokens of a prompt computed together"
+        "-b",
+        "--batch-size",
+        type=_at_least_one,
+        help="tokens of a prompt computed together (default: what `kernmill run` takes)",
     )
     parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
     _add_machine(parser)

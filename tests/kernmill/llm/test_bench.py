@@ -66,3 +66,14 @@ def test_nothing_to_measure(made: Callable[..., Path], capsys: pytest.CaptureFix
     assert capsys.readouterr().err == (
         "kernmill: bench: -p 0 -n 0 leaves nothing to measure. Give a number of tokens to one of them.\n"
     )
+
+
+def test_blocks_of_a_prompt_are_those_of_run(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """-b was 64 unless it was given: with a matrix unit `run` computes 512 tokens together."""
+    asked: list[object] = []
+    monkeypatch.setattr(
+        "kernmill.llm.bench.run", lambda path, prompts, counts, *, repeats, block, output: asked.append(block)
+    )
+    path = str(made())
+    assert [main(["bench", path, "-p", "4", *more]) for more in ([], ["-b", "3"])] == [0, 0]
+    assert asked == [None, 3]
