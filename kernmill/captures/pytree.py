@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import operator
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MappingView, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -267,6 +267,10 @@ def tree_flatten(value: Any, parts: Parts) -> Any:
         raise KernmillError(
             f"jit: an argument is a NumPy array of shape {value.shape}. "
             "A replay would repeat its values; wrap it in Tensor(..)."
+        )
+    if isinstance(value, MappingView):
+        raise KernmillError(
+            f"jit: a {of_type.__name__} is a look at a dict, which jit does not look through. Give a list of it."
         )
     parts.objects.append(value)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernmill import Tensor
+from kernmill import KernmillError, Tensor
 from kernmill.captures.pytree import Parts, contents, kind_of, rebuild, tree_flatten
 from kernmill.lazy import Lazy
 
@@ -57,6 +57,17 @@ def test_structure_is_hashable_and_tells_apart() -> None:
     assert len({hash(key) for key in keys}) > 10
     assert [i for i, a in enumerate(keys) for j, b in enumerate(keys) if i < j and a == b] == []
     assert keys == [apart(value)[0] for value in values]
+
+
+@pytest.mark.parametrize("look", ["keys", "values", "items"])
+def test_a_look_at_a_dict_is_refused(look: str) -> None:
+    """Named regression: a result of `d.values()` showed the tensors of the capture, `d.items()` was no sentence."""
+    view = getattr({"a": Tensor([1.0])}, look)()
+    with pytest.raises(KernmillError) as caught:
+        apart((1, view))
+    assert str(caught.value) == (
+        f"jit: a dict_{look} is a look at a dict, which jit does not look through. Give a list of it."
+    )
 
 
 def test_rebuilding() -> None:
