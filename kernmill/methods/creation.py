@@ -55,14 +55,14 @@ class Creation(Lazy):
         return new.requires_grad_() if requires_grad else new
 
     @classmethod
-    def _from_host(cls, value: Any) -> Self:
+    def _from_host(cls, value: Any, device: str | None = None) -> Self:
         """A tensor of NumPy data; scalars become constants."""
         import numpy as np
 
         array = np.asarray(value)
         if array.ndim == 0 and array.dtype.kind in "biuf":
             return cls._make(const(as_dtype(array.dtype), array.item()))
-        return cls._upload(array, None, None)
+        return cls._upload(array, None, device)
 
     @classmethod
     def _upload(cls, array: Array, dtype: DType | None, device: str | None, *, borrow: bool = False) -> Self:
