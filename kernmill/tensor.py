@@ -73,7 +73,7 @@ class Conversions(Casting):
 
     def size(self, axis: int | None = None) -> tuple[int, ...] | int:
         """The shape, or the size of one axis."""
-        return self.shape if axis is None else self.shape[self._axis(axis, "size")]
+        return self.shape if axis is None else self.shape[self._there(axis, "size")]
 
     def element_size(self) -> int:
         """Bytes of one element."""

@@ -322,7 +322,7 @@ class Indexing(Sortable):
     # --- by axis
     def index_select(self, axis: int, index: Self | Sequence[int]) -> Self:
         """Entries `index` (1-D) of an axis."""
-        axis = self._axis(axis, "index_select")
+        axis = self._there(axis, "index_select")
         return self._advanced([axis], [index], axis)
 
     def gather(self, axis: int, index: Self) -> Self:
