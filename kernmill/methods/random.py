@@ -234,8 +234,9 @@ class Random(Convolution, Scan):
         """Whole numbers from low to high - 1, even to one part in 2^32; with one number or None: 0 to low - 1."""
         given: Any = (low, high, shape) if shape is not None else (0, low, high)
         least, end, sizes = given
-        if sizes is None or isinstance(sizes, int):
-            raise ShapeError(f"randint: below {low}, and no shape. Give one: randint({low}, ({sizes or 3},)).")
+        if shape is None and (sizes is None or isinstance(sizes, int)):
+            bounds = f"{low}" if sizes is None else f"{low}, {sizes}"
+            raise ShapeError(f"randint: no shape. Give one: randint({bounds}, (3,)).")
         if end is None:
             least, end = 0, low
         dtype = as_dtype(dtype)
