@@ -486,7 +486,12 @@ class Tensor(Conversions):
             own = dtype or as_dtype(type(data))
             if fits(own, data) and (isinstance(data, int) or own.is_float):
                 return cls._make(const(own, data))
-        array, dtype = host_array(data, dtype)
+        try:
+            array, dtype = host_array(data, dtype)
+        except TypeError:  # PyTorch's bfloat16, which it does not give to NumPy
+            if not hasattr(data, "__dlpack__"):
+                raise
+            return cls._of(cls.from_dlpack(data, copy=True), dtype, device, is_leaf)
         return cls._upload(array, dtype, device)
 
     # --- changing the box

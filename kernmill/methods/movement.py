@@ -127,7 +127,6 @@ class Movement(Arithmetic):
         """Two axes exchanged."""
         a, b = self._there(axis0, "transpose"), self._axis(axis1, "transpose")
         order = list(range(self.ndim))
-        a, b = self._axis(axis0, "transpose"), self._axis(axis1, "transpose")
         order[a], order[b] = order[b], order[a]
         return self.permute(order)
 

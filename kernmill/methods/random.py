@@ -226,7 +226,7 @@ class Random(Convolution, Scan):
         cls,
         low: int,
         high: int | Sequence[int] | None,
-        shape: Sequence[int] | None = None,
+        shape: int | Sequence[int] | None = None,
         *,
         dtype: DTypeLike = dtypes.default_int,
         device: str | None = None,
@@ -244,7 +244,7 @@ class Random(Convolution, Scan):
             raise DTypeError(f"randint: {least} to {end} does not fit {dtype.name}. Use a wider int dtype.")
         if not 0 < end - least <= 2**32:
             raise ShapeError(f"randint: from {least} to {end}: give high > low, at most 2^32 apart.")
-        words = cls._words((tuple(sizes),), device)[0].cast(dtypes.uint64)
+        words = cls._words((sizes,), device)[0].cast(dtypes.uint64)
         return words.mul(end - least).bitwise_right_shift(32).cast(dtypes.int64).add(least).cast(dtype)
 
     @classmethod
