@@ -569,7 +569,8 @@ class Tensor(Conversions):
         if not self.requires_grad:
             raise GradientError(
                 "backward: this tensor does not lead to one with requires_grad. "
-                "Make a leaf with requires_grad=True, and compute outside no_grad()."
+                "Make a leaf with requires_grad=True, and compute outside no_grad() and captured functions, or call "
+                "backward() inside of them."
             )
         seed = self._seed(gradient, "backward")
         found = self._leaves_below()
@@ -619,7 +620,11 @@ class Tensor(Conversions):
         Raises:
             GradientError: a target that this tensor was not computed from.
         """
-        grads = gradient_of(self.uop, self._seed(gradient, "gradient"), [t.uop for t in targets])
+        nodes = [t.uop for t in targets]
+        grads = gradient_of(self.uop, self._seed(gradient, "gradient"), nodes)
+        if any(node not in grads for node in nodes) and self.requires_grad:  # by steps only, such as floor
+            below = self.uop.toposort(stop=lambda u: not u.dtype.is_float or (u.op is Ops.DETACH and u not in nodes))
+            grads |= {node: filled(node, 0.0) for node in nodes if node not in grads and node in below}
         for i, t in enumerate(targets):
             if t.uop not in grads:
                 if self._was_stepped and not self.requires_grad:

@@ -212,7 +212,8 @@ CASES: dict[str, Case] = {
     # gradients
     "no_leaf": (lambda: ones(1).backward(), GradientError,
                 "backward: this tensor does not lead to one with requires_grad. "
-                "Make a leaf with requires_grad=True, and compute outside no_grad()."),
+                "Make a leaf with requires_grad=True, and compute outside no_grad() and captured functions, or call "
+                "backward() inside of them."),
     "not_scalar": (lambda: (ones(2, requires_grad=True) * 2).backward(), GradientError,
                    "backward: shape (2,) has more than one element. Reduce it to one, for example with .sum(), "
                    "or give the gradient of each element."),
