@@ -187,6 +187,9 @@ CASES: dict[str, Case] = {
                 "Tensor of a list that holds a NoneType: elements are Python or NumPy numbers."),
     "operand": (lambda: ones(2).add(NOT_AN_ARRAY), DTypeError,
                 "add: Tensor with list: operands are tensors, Python numbers and NumPy arrays. Wrap it in Tensor(..)."),
+    "condition_of_others": (lambda: (ones(2) > 0).where(ones(2), 0.0), DTypeError,
+                            "where: the condition is float32, and self bool. Write x.where(condition, y), or "
+                            "kernmill.where(condition, x, y)."),
     "condition": (lambda: where(ones(2), 1, 2), DTypeError,
                   "where: the condition is float32, not bool. Compare it, for example with `!= 0`."),
     "bits": (lambda: ones(2) & 1, DTypeError,
