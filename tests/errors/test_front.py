@@ -174,7 +174,7 @@ CASES: dict[str, Case] = {
                   "Use a wider dtype."),
     "too_large_number": (lambda: Tensor.full((2,), 300, dtype=dtypes.uint8), DTypeError,
                          "full: 300 does not fit uint8 (0 to 255). Cast the tensor to a wider dtype first."),
-    "full_of_a_tensor": (lambda: Tensor.full((2,), ones()), DTypeError,
+    "full_of_a_tensor": (lambda: Tensor.full((2,), ones()), DTypeError,  # type: ignore[arg-type]
                          "full: a Tensor as the value. Give a number; a tensor is made larger by x.expand(shape)."),
     "too_large_operand": (lambda: ones(2, dtype=dtypes.uint8) + 300, DTypeError,
                           "300 does not fit uint8 (0 to 255). Cast the tensor to a wider dtype first."),

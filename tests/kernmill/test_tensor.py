@@ -265,8 +265,15 @@ def test_data_of_the_host_go_to_the_device_of_the_tensor() -> None:
     """Named regression: they were put on the default device, and said to be a tensor that lies there."""
     for place in ("PYTHON", "LLVM"):
         t, array = Tensor([[1.0, 2.0], [3.0, 4.0]], device=place), np.array([10.0, 20.0], np.float32)
-        for made in (t + array, array + t, t.maximum(array), where(t > 1, t, array), t.mse_loss(Tensor.ones(2, 2))):
-            assert made.realize().device == place
+        made: list[Any] = [
+            t + array,
+            array + t,
+            t.maximum(array),
+            where(t > 1, t, array),
+            t.mse_loss(Tensor.ones(2, 2)),
+        ]
+        for result in made:
+            assert result.realize().device == place
         t[0] = array
         t[np.array([False, True])] = 5.0
         assert (t.device, t.tolist()) == (place, [[10, 20], [5, 5]])
