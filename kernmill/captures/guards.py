@@ -153,8 +153,7 @@ class Walk:
         grad = value.grad
         outer, self._owner = self._owner, ""
         if grad is None:
-            if value.requires_grad:
-                self.checks[f"{place}.grad is None"] = f"{label}.grad"
+            self.checks[f"{place}.grad is None"] = f"{label}.grad"
         else:
             self._tensor(f"{place}.grad", grad, f"{label}.grad")
         self._owner = outer

@@ -60,6 +60,9 @@ def test_tensors_are_given_back_by_place() -> None:
     assert [found.walk.labels[place] for place in found.places] == ["it.a", "it.many[0]", "it.many[1]['x']"]
     b.requires_grad_(False)
     assert found.check() is None
+    again = guard(thing)
+    b.grad = a  # named regression: of a frozen tensor that was not seen, and a replay of `b.grad = None` left it there
+    assert (again.check(), again.explain()) == (None, "it.many[0].grad")
 
 
 def test_functions_partials_methods_and_arrays() -> None:
