@@ -22,7 +22,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial, update_wrapper
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from kernmill.ir import GradientError, KernmillError, OutOfMemoryError, ShapeError, UOp, process_lock, show_shape
@@ -61,7 +60,6 @@ MOST_KEYS = 16
 MOST_RECENT = 4
 MOST_VARIANTS = 4  # of one key: they differ in what the guards see
 PATIENCE = 3  # captures of one key before a warning
-_READ_ONCE = (GeneratorType, CoroutineType, AsyncGeneratorType, map, zip, filter, enumerate, reversed)
 _capturing = process_lock()
 
 
@@ -226,7 +224,7 @@ class Jit(Generic[P, R]):
         plain: Callable[..., R] = self.__kernmill_captured__
         with rehearsal():
             result = plain(*args, **kwargs)
-            found, held = self._shown(result), self._held(call)
+            found, held = _parts(result), self._held(call)
             places = self._walk(call.parts.objects).tensors.values()
             given = [t for tensor in (*call.tensors, *held) for t in (tensor, tensor.grad) if t is not None]
             make_real([*found.tensors, *(t for t in places if not is_free(t)), *given])
@@ -246,7 +244,7 @@ class Jit(Generic[P, R]):
             states = _random_states(before)
             result = plain(*args, **kwargs)
             self._warn_of_constants(before, states)
-            found = self._shown(result)
+            found = _parts(result)
             after = self._walk(call.parts.objects, before)
             made = [*found.tensors, *self._held(call), *known.gradients()]
             made += [t for place, t in after.tensors.items() if t is not before.tensors.get(place)]
@@ -260,21 +258,6 @@ class Jit(Generic[P, R]):
         with suppress(OutOfMemoryError, OvertakenError):  # no entry is kept; this call is done
             self._keep(call.key, Capture(recorded, known, Guard(before), after, holders).entry(result, renewed), after)
         return _with_numbers(result, found, call.values)  # type: ignore[no-any-return]
-
-    def _shown(self, result: Any) -> Parts:
-        """What a result is made of.
-
-        Raises:
-            KernmillError: a part of it computes when it is read, after the call, and can be read once.
-        """
-        found = _parts(result)
-        for part in found.objects:
-            if isinstance(part, _READ_ONCE):
-                raise KernmillError(
-                    f"jit: {self._name} gives a {type(part).__name__}, which computes after the call and can be read "
-                    "once: every replay would give that of the capture. Return the tensors, several in a list."
-                )
-        return found
 
     def _held(self, call: _Call) -> list[Lazy]:
         """The tensors in containers of the arguments.

@@ -218,25 +218,6 @@ def test_numpy_arguments_are_refused() -> None:
 
 
 # --- state
-@pytest.mark.parametrize("kind", ["generator", "map", "zip"])
-def test_a_result_that_is_read_once_is_refused(kind: str) -> None:
-    """Named regression: every replay gave the generator of the capture, which had been read: no tensors at all."""
-
-    def generator(x: Tensor) -> Any:
-        yield x + 1
-
-    functions = {"generator": generator, "map": lambda x: {"a": map(abs, [x])},
-                 "zip": lambda x: [zip([x], [x + 1], strict=True)]}  # fmt: skip
-    captured = jit(functions[kind])
-    for _ in range(3):
-        with pytest.raises(KernmillError) as caught:
-            captured(Tensor([1.0]))
-        assert str(caught.value).endswith(
-            f" gives a {kind}, which computes after the call and can be read once: every replay would give that of the "
-            "capture. Return the tensors, several in a list."
-        )
-
-
 def test_an_assigned_tensor_is_seen_by_the_next_replay() -> None:
     weight = tensor(3)
     storage = []
