@@ -307,7 +307,7 @@ class Adam(Optimizer):
         """The rate divided by the first correction, and the root of the second's inverse: no division for each element,
         and made once for all parameters of a group, dtype and device that made each step."""
         parameter, is_late = self.parameters[i], i in self._late
-        key = id(self._group[i]), parameter.dtype, parameter.device, is_late and i
+        key = id(self._group[i]), parameter.dtype, parameter.device, i if is_late else -1
         if key not in self._once:
             first, second = self.betas
             steps = self.steps[parameter.device].detach().reshape(())

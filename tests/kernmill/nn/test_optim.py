@@ -167,7 +167,8 @@ def test_the_steps_of_a_parameter_are_those_with_a_gradient(
         own.step()
 
     run = jit(step) if is_captured else step
-    for n, which in enumerate([(0,), (0, 1), (0,), (0, 1, 2), (0, 1, 2), (0, 2), (0, 1, 2), (0, 1, 2), (1,)]):
+    every = 0, 1, 2
+    for n, which in enumerate([(0, 2), every, (1, 2), every, every, (0, 2), every, every, (1, 2)]):
         run(Tensor([n + 1.0]), which)
         other.zero_grad()
         for i in which:
@@ -177,7 +178,7 @@ def test_the_steps_of_a_parameter_are_those_with_a_gradient(
             nn.state.save(tmp_path / "state", own.state_dict())
             for optimizer in (getattr(nn.optim, kind)(ours, lr=0.1, **options), own):
                 optimizer.load_state_dict(nn.state.load(tmp_path / "state"))
-                assert optimizer.state_dict()["missed"].tolist() == [0, 3, 3]
+                assert optimizer.state_dict()["missed"].tolist() == [1, 2, 0]
     for mine, their in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(mine.numpy(), their.detach().numpy(), rtol=1e-5, atol=1e-6)
     own.load_state_dict(getattr(nn.optim, kind)(ours, lr=0.1, **options).state_dict())
