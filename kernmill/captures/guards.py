@@ -149,7 +149,7 @@ class Walk:
         self.tensors[place], self.labels[place] = value, label
         if self._owner:
             self.owners[place] = self._owner
-        self.checks[f"{place}.requires_grad is {value.requires_grad}"] = f"{label}.requires_grad"
+        self.checks[f"{place}._requires_grad is {value.requires_grad}"] = f"{label}.requires_grad"
         grad = value.grad
         outer, self._owner = self._owner, ""
         if grad is None:
