@@ -208,7 +208,7 @@ class Lazy(AnyTensor):
         raise NotImplementedError
 
     @classmethod
-    def _from_host(cls, value: Any) -> Self:
+    def _from_host(cls, value: Any, device: str | None = None) -> Self:
         """A tensor of NumPy data. Tensor says how."""
         raise NotImplementedError
 
@@ -284,7 +284,7 @@ class Lazy(AnyTensor):
         if isinstance(value, (UOp, SymbolicSize)):
             return self._make(as_node(value).cast(weak(self.dtype, 1)))
         if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
-            return self._from_host(value)
+            return self._from_host(value, self._device)  # the host's data lie on no device yet
         raise DTypeError(
             f"{type(self).__name__} with {type(value).__name__}: operands are tensors, Python numbers and NumPy arrays."
             " Wrap it in Tensor(..)."

@@ -73,7 +73,7 @@ class Conversions(Casting):
 
     def size(self, axis: int | None = None) -> tuple[int, ...] | int:
         """The shape, or the size of one axis."""
-        return self.shape if axis is None else self.shape[self._axis(axis, "size")]
+        return self.shape if axis is None else self.shape[self._there(axis, "size")]
 
     def element_size(self) -> int:
         """Bytes of one element."""
@@ -486,7 +486,12 @@ class Tensor(Conversions):
             own = dtype or as_dtype(type(data))
             if fits(own, data) and (isinstance(data, int) or own.is_float):
                 return cls._make(const(own, data))
-        array, dtype = host_array(data, dtype)
+        try:
+            array, dtype = host_array(data, dtype)
+        except TypeError:  # PyTorch's bfloat16, which it does not give to NumPy
+            if not hasattr(data, "__dlpack__"):
+                raise
+            return cls._of(cls.from_dlpack(data, copy=True), dtype, device, is_leaf)
         return cls._upload(array, dtype, device)
 
     # --- changing the box
@@ -564,7 +569,8 @@ class Tensor(Conversions):
         if not self.requires_grad:
             raise GradientError(
                 "backward: this tensor does not lead to one with requires_grad. "
-                "Make a leaf with requires_grad=True, and compute outside no_grad()."
+                "Make a leaf with requires_grad=True, and compute outside no_grad() and captured functions, or call "
+                "backward() inside of them."
             )
         seed = self._seed(gradient, "backward")
         found = self._leaves_below()
@@ -614,7 +620,11 @@ class Tensor(Conversions):
         Raises:
             GradientError: a target that this tensor was not computed from.
         """
-        grads = gradient_of(self.uop, self._seed(gradient, "gradient"), [t.uop for t in targets])
+        nodes = [t.uop for t in targets]
+        grads = gradient_of(self.uop, self._seed(gradient, "gradient"), nodes)
+        if any(node not in grads for node in nodes) and self.requires_grad:  # by steps only, such as floor
+            below = self.uop.toposort(stop=lambda u: not u.dtype.is_float or (u.op is Ops.DETACH and u not in nodes))
+            grads |= {node: filled(node, 0.0) for node in nodes if node not in grads and node in below}
         for i, t in enumerate(targets):
             if t.uop not in grads:
                 if self._was_stepped and not self.requires_grad:

@@ -15,6 +15,7 @@ import types
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from operator import is_
 from typing import Any
 
@@ -26,7 +27,7 @@ from .pytree import contents, kind_of
 
 __all__ = ["Guard", "Walk"]
 
-DEPTH = 10
+DEPTH = 32  # models of models: a step for each attribute, and one for each place in a list
 MOST_CHECKS = 20_000
 MOST_ENTRIES = 4096  # longer containers are compared by identity and length only
 MOST_BYTES = 1 << 20  # larger NumPy arrays are compared by identity and shape only
@@ -147,12 +148,11 @@ class Walk:
         self.tensors[place] = value
         if self._owner:
             self.owners[place] = self._owner
-        self.checks[f"{place}.requires_grad is {value.requires_grad}"] = f"{label}.requires_grad"
+        self.checks[f"{place}._requires_grad is {value.requires_grad}"] = f"{label}.requires_grad"
         grad = value.grad
         outer, self._owner = self._owner, ""
         if grad is None:
-            if value.requires_grad:
-                self.checks[f"{place}.grad is None"] = f"{label}.grad"
+            self.checks[f"{place}.grad is None"] = f"{label}.grad"
         else:
             self._tensor(f"{place}.grad", grad, f"{label}.grad")
         self._owner = outer
@@ -254,9 +254,18 @@ class Walk:
                     self.visit(f"{self.name(base)}.{key}", item, f"{base.__name__}.{key}", depth + 1)
 
     def _module(self, module: types.ModuleType, attributes: set[str], label: str, depth: int) -> None:
-        if not _is_foreign(getattr(module, "__file__", None) or "<frozen"):
-            for key in sorted(attributes & vars(module).keys()):
-                self.visit(f"{self.name(module)}.{key}", vars(module)[key], f"{label}.{key}", depth)
+        """What code names of a module, and of the modules in it: `package.settings.rate`."""
+        waiting, known = [(module, label)], set[int]()
+        for found, name in waiting:
+            path = getattr(found, "__file__", None) or next(iter(getattr(found, "__path__", ())), "<frozen")
+            if id(found) in known or _is_foreign(path):
+                continue
+            known.add(id(found))
+            for key in sorted(attributes & vars(found).keys()):
+                value = vars(found)[key]
+                self.visit(f"{self.name(found)}.{key}", value, f"{name}.{key}", depth)
+                if isinstance(value, types.ModuleType):
+                    waiting.append((value, f"{name}.{key}"))
 
     def function(self, function: types.FunctionType, label: str, depth: int) -> None:
         """Closure cells, globals and defaults."""
@@ -264,16 +273,15 @@ class Walk:
             return
         self._seen.add(id(function))
         outer, self._owner = self._owner, ""
-        for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            try:
-                value = cell.cell_contents
-            except ValueError:  # a name that is not yet bound
-                continue
-            self.visit(f"{self.name(cell)}.cell_contents", value, key, depth + 1)
         names, attributes = _named(function.__code__)
+        read: dict[str, tuple[str, Any]] = {}
+        for key, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):  # a name that is not yet bound
+                read[f"{self.name(cell)}.cell_contents"] = key, cell.cell_contents
         for key in sorted(names & function.__globals__.keys()):
-            value = function.__globals__[key]
-            self.visit(f"{self.name(function.__globals__)}[{key!r}]", value, key, depth + 1)
+            read[f"{self.name(function.__globals__)}[{key!r}]"] = key, function.__globals__[key]
+        for place, (key, value) in read.items():
+            self.visit(place, value, key, depth + 1)
             if isinstance(value, types.ModuleType):
                 self._module(value, attributes, key, depth + 2)
         for part in ("__defaults__", "__kwdefaults__"):

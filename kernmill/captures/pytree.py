@@ -11,8 +11,8 @@ import copy
 import dataclasses
 import operator
 from collections import deque
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from collections.abc import Callable, MappingView, Sequence
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, SimpleNamespace
 from typing import Any
 
 from kernmill.ir import KernmillError
@@ -165,6 +165,7 @@ class _Record(Kind):
                 object.__setattr__(value, key, part)
 
 
+_LATER = (GeneratorType, CoroutineType, AsyncGeneratorType, MappingView, map, zip, filter, enumerate, reversed)
 KINDS = (_Sequence(), _Mapping(), _Record(), _Queue())
 
 
@@ -267,6 +268,11 @@ def tree_flatten(value: Any, parts: Parts) -> Any:
         raise KernmillError(
             f"jit: an argument is a NumPy array of shape {value.shape}. "
             "A replay would repeat its values; wrap it in Tensor(..)."
+        )
+    if isinstance(value, _LATER):
+        raise KernmillError(
+            f"jit: a {of_type.__name__} gives its values later, and not again in each replay. Give the tensors, "
+            "several in a list."
         )
     parts.objects.append(value)
     try:

@@ -139,6 +139,8 @@ def _header(raw: bytes, where: str) -> dict[str, Any]:
 
 
 def _metadata(found: Any, where: str) -> dict[str, str]:
+    if found is None:  # as the reference reader takes it
+        return {}
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise _fault(where, 8, "__metadata__ is not an object of texts")
     return found

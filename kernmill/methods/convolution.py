@@ -214,7 +214,8 @@ class Convolution(Contraction):
         places = [min(start + i, size - 1) for start in first for i in range(longest)]
         before, after = self.node_shape[:axis], self.node_shape[axis + 1 :]
         blocks = self.index_select(axis, places).reshape((*before, count, longest, *after))
-        lengths = self._from_host([end - start for start, end in zip(first, last, strict=True)]).reshape((count, 1))
+        sizes = [end - start for start, end in zip(first, last, strict=True)]
+        lengths = self._from_host(sizes, self._device).reshape((count, 1))
         is_rest = self.arange(longest).ge(lengths).reshape((count, longest, *(1,) * len(after)))
         return blocks.masked_fill(is_rest, 0).sum(axis + 1).div(lengths.reshape((count, *(1,) * len(after))))
 

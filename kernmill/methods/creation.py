@@ -56,14 +56,14 @@ class Creation(Lazy):
         return new.requires_grad_() if requires_grad else new
 
     @classmethod
-    def _from_host(cls, value: Any) -> Self:
+    def _from_host(cls, value: Any, device: str | None = None) -> Self:
         """A tensor of NumPy data; scalars become constants."""
         import numpy as np
 
         array = np.asarray(value)
         if array.ndim == 0 and array.dtype.kind in "biuf":
             return cls._make(const(as_dtype(array.dtype), array.item()))
-        return cls._upload(array, None, None)
+        return cls._upload(array, None, device)
 
     @classmethod
     def _upload(cls, array: Array, dtype: DType | None, device: str | None, *, borrow: bool = False) -> Self:
@@ -130,6 +130,9 @@ class Creation(Lazy):
         Raises:
             DTypeError: an int outside the range of the dtype.
         """
+        if isinstance(fill_value, (Lazy, str)):
+            kind = type(fill_value).__name__
+            raise DTypeError(f"full: a {kind} as the value. Give a number; a tensor is made larger by x.expand(shape).")
         dtype = as_dtype(type(fill_value) if dtype is None else dtype)
         sizes = flat_sizes((shape,))
         if any(not isinstance(s, UOp) and s < 0 for s in sizes):
@@ -408,7 +411,7 @@ def host_array(data: Any, dtype: DType | None) -> tuple[Array, DType | None]:
         ) from None
     if array.dtype.kind == "O":
         _explain_objects(array, dtype)
-    if array.dtype.kind == "f" and array.size and np.abs(array).max() >= 2.0**63:
+    if array.dtype == np.float64 and array.size and np.abs(array).max() >= 2.0**63:  # of float16 it would overflow
         objects = np.array(data, dtype=object)
         if all(isinstance(value, int) for value in objects.reshape(-1)):  # no int dtype of NumPy's holds them together
             _explain_objects(objects, dtype)

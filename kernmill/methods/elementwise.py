@@ -94,7 +94,16 @@ class Comparison(Lazy):
     clip = clamp
 
     def where(self, condition: Lazy, other: Operand) -> Self:
-        """self where the condition holds, else `other`, as torch.Tensor.where; see also kernmill.where."""
+        """self where the condition holds, else `other`, as torch.Tensor.where; see also kernmill.where.
+
+        Raises:
+            DTypeError: the condition is not bool, as where self is meant to be the condition.
+        """
+        if self.dtype.is_bool and isinstance(condition, Lazy) and not condition.dtype.is_bool:
+            raise DTypeError(
+                f"where: the condition is {condition.dtype.name}, and self bool. Write x.where(condition, y), or "
+                "kernmill.where(condition, x, y)."
+            )
         a, b = self._join(other)
         return choose(condition, a, b)
 

@@ -240,7 +240,7 @@ class Indexing(Sortable):
         new = self._own(value)
         given = _mask_of(index)
         if given is not None:
-            mask = self._tensor(given) if isinstance(given, Lazy) else self._from_host(_known_mask(given))
+            mask = self._tensor(given) if isinstance(given, Lazy) else self._from_host(_known_mask(given), self._device)
             if mask is given or new.ndim + mask.ndim <= self.ndim:
                 return self._write_masked(mask, new)
         source, known = self._unmasked(index)
@@ -322,7 +322,7 @@ class Indexing(Sortable):
     # --- by axis
     def index_select(self, axis: int, index: Self | Sequence[int]) -> Self:
         """Entries `index` (1-D) of an axis."""
-        axis = self._axis(axis, "index_select")
+        axis = self._there(axis, "index_select")
         return self._advanced([axis], [index], axis)
 
     def gather(self, axis: int, index: Self) -> Self:

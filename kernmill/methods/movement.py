@@ -70,6 +70,12 @@ class Movement(Arithmetic):
             )
         return axis % rank if rank else 0
 
+    def _there(self, axis: int, call: str) -> int:
+        """As `_axis`, where a 0-d tensor does not count as a vector of one."""
+        if not self.ndim:
+            raise ShapeError(f"{call}: a 0-d tensor has no axis. Unsqueeze it first.")
+        return self._axis(axis, call)
+
     def _axes(self, axis: Axes, call: str) -> tuple[int, ...]:
         """Axis numbers; None is all of them."""
         if axis is None:
@@ -106,7 +112,7 @@ class Movement(Arithmetic):
 
     def unflatten(self, axis: int, sizes: Sequence[int]) -> Self:
         """One axis cut into several; one size may be -1."""
-        axis = self._axis(axis, "unflatten")
+        axis = self._there(axis, "unflatten")
         sizes, size = tuple(sizes), self.node_shape[axis]
         if sizes.count(-1) == 1 and (known := -prod(sizes)):
             sizes = tuple(size // known if s == -1 else s for s in sizes)
@@ -119,8 +125,8 @@ class Movement(Arithmetic):
 
     def transpose(self, axis0: int = 1, axis1: int = 0) -> Self:
         """Two axes exchanged."""
+        a, b = self._there(axis0, "transpose"), self._axis(axis1, "transpose")
         order = list(range(self.ndim))
-        a, b = self._axis(axis0, "transpose"), self._axis(axis1, "transpose")
         order[a], order[b] = order[b], order[a]
         return self.permute(order)
 
@@ -340,7 +346,7 @@ class Movement(Arithmetic):
 
     def unfold(self, axis: int, size: int, step: int) -> Self:
         """Sliding windows: the axis counts windows, a new last axis runs over each."""
-        return self._result(window(self.uop, self._axis(axis, "unfold"), as_node(size), as_node(step)))
+        return self._result(window(self.uop, self._there(axis, "unfold"), as_node(size), as_node(step)))
 
 
 def _counts(call: str, counts: tuple[int, ...]) -> tuple[int, ...]:
@@ -409,7 +415,7 @@ class Joining(Movement):
 
     def split(self, sizes: int | Sequence[int], axis: int = 0) -> tuple[Self, ...]:
         """Pieces along an axis: of one size (the last may be smaller), or of the sizes given."""
-        axis = self._axis(axis, "split")
+        axis = self._there(axis, "split")
         length, sizes = self.node_shape[axis], as_node(sizes)
         if isinstance(sizes, int):
             if sizes < 1:
@@ -433,7 +439,7 @@ class Joining(Movement):
         """At most `chunks` pieces of equal size, the last may be smaller."""
         if chunks < 1:
             raise ShapeError(f"chunk: {chunks} chunks. Ask for at least 1.")
-        length = self.shape[self._axis(axis, "chunk")]
+        length = self.shape[self._there(axis, "chunk")]
         if isinstance(length, SymbolicSize):  # the number of pieces is no symbolic one
             if as_size(length.uop % chunks) != 0:
                 raise ShapeError(
@@ -444,7 +450,7 @@ class Joining(Movement):
 
     def unbind(self, axis: int = 0) -> tuple[Self, ...]:
         """The entries of an axis, each without that axis."""
-        axis = self._axis(axis, "unbind")
+        axis = self._there(axis, "unbind")
         shape = (*self.node_shape[:axis], *self.node_shape[axis + 1 :])
         return tuple(piece.reshape(shape) for piece in self.split(1, axis)) if self.node_shape[axis] else ()
 

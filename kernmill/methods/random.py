@@ -226,7 +226,7 @@ class Random(Convolution, Scan):
         cls,
         low: int,
         high: int | Sequence[int] | None,
-        shape: Sequence[int] | None = None,
+        shape: int | Sequence[int] | None = None,
         *,
         dtype: DTypeLike = dtypes.default_int,
         device: str | None = None,
@@ -234,8 +234,9 @@ class Random(Convolution, Scan):
         """Whole numbers from low to high - 1, even to one part in 2^32; with one number or None: 0 to low - 1."""
         given: Any = (low, high, shape) if shape is not None else (0, low, high)
         least, end, sizes = given
-        if sizes is None or isinstance(sizes, int):
-            raise ShapeError(f"randint: below {low}, and no shape. Give one: randint({low}, ({sizes or 3},)).")
+        if shape is None and (sizes is None or isinstance(sizes, int)):
+            bounds = f"{low}" if sizes is None else f"{low}, {sizes}"
+            raise ShapeError(f"randint: no shape. Give one: randint({bounds}, (3,)).")
         if end is None:
             least, end = 0, low
         dtype = as_dtype(dtype)
@@ -243,7 +244,7 @@ class Random(Convolution, Scan):
             raise DTypeError(f"randint: {least} to {end} does not fit {dtype.name}. Use a wider int dtype.")
         if not 0 < end - least <= 2**32:
             raise ShapeError(f"randint: from {least} to {end}: give high > low, at most 2^32 apart.")
-        words = cls._words((tuple(sizes),), device)[0].cast(dtypes.uint64)
+        words = cls._words((sizes,), device)[0].cast(dtypes.uint64)
         return words.mul(end - least).bitwise_right_shift(32).cast(dtypes.int64).add(least).cast(dtype)
 
     @classmethod

@@ -162,7 +162,8 @@ class Scan(Indexing):
 
     def quantile(self, q: float, axis: int | None = None) -> Self:
         """The value below which the part q (0 to 1) of an axis lies, linear between two; nan if there is one."""
-        if axis is None:
+        if axis is None or not self.ndim:
+            self._axis(axis or 0, "quantile")
             return self.flatten().quantile(q, 0)
         axis = self._axis(axis, "quantile")
         if not 0 <= q <= 1:
@@ -200,7 +201,8 @@ class Scan(Indexing):
 
     def median(self, axis: int | None = None) -> Self:
         """The middle value, the lower one of two as in PyTorch; nan if there is one."""
-        if axis is None:
+        if axis is None or not self.ndim:
+            self._axis(axis or 0, "median")
             return self.flatten().median(0)
         axis = self._axis(axis, "median")
         values, _ = self.sort(axis)

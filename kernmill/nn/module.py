@@ -99,13 +99,20 @@ class Module:
         """Give the tensors of this module the values of `state` (tensors or arrays), cast to their dtypes.
 
         Nothing changes when anything does not fit. With `strict=False` names that are only on one side are passed over.
+        A tensor with several names, as that of two layers that share it, is found by each: PyTorch's state has them
+        all, a file of safetensors any one.
 
         Raises:
             FormatError: names that are missing or unknown, shapes that differ.
         """
         remedy = "Build the module with the sizes of the file, or load with strict=False to pass over names."
         own = self.state_dict()
-        known = {name: value for name, value in state.items() if not _is_counter(name, own)}
+        first = {id(tensor): name for name, tensor in own.items()}
+        known = {
+            name if name in own else first.get(id(_at(self, name)), name): value
+            for name, value in state.items()
+            if not _is_counter(name, own)
+        }
         give_values(self, own, known, remedy, strict=strict)
         return self
 
@@ -190,6 +197,13 @@ def _items(holder: object) -> Iterator[tuple[str, object]]:
         yield from ((str(key), value) for key, value in holder.items())
     elif isinstance(holder, (list, tuple)):
         yield from ((str(i), value) for i, value in enumerate(holder))
+
+
+def _at(holder: object, path: str) -> object:
+    """What stands at a dotted name below a module, None where nothing does."""
+    for name in path.split("."):
+        holder = dict(_items(holder)).get(name)
+    return holder
 
 
 def _listed(word: str, names: list[str]) -> list[str]:

@@ -124,7 +124,7 @@ class Optimizer:
         along = _on_the_way(self.parameters, [*roots.values(), *grads])
         self._once.clear()
         with no_grad():
-            changed = self._before()
+            changed = self._before(moving)
             for i, grad in zip(moving, grads, strict=True):
                 changed += self._move(i, self.parameters[i], grad.detach())
         self._once.clear()
@@ -170,8 +170,8 @@ class Optimizer:
         """What `state` lists, by name; the number of steps once, on however many devices it lies."""
         return {}
 
-    def _before(self) -> list[Tensor]:
-        """What a step changes once, however many parameters there are."""
+    def _before(self, moving: Sequence[int]) -> list[Tensor]:
+        """What a step changes once, however many parameters move in it."""
         return []
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
@@ -249,25 +249,45 @@ class Adam(Optimizer):
         self.steps = {
             place: _zeros((1,), dtypes.int32, place) for place in dict.fromkeys(p.device for p in self.parameters)
         }
+        self.missed: Tensor | None = None  # of each parameter: the steps in which it had no gradient, once there is one
+        self._late: frozenset[int] = frozenset()  # parameters that missed some
 
     def state(self) -> list[Tensor]:
-        """The number of steps, the running means of gradients and of their squares."""
-        return [*self.steps.values(), *self.mean, *self.square]
+        """The number of steps, those that parameters missed, the running means of gradients and of their squares."""
+        return [*self.steps.values(), *self._own_missed().values(), *self.mean, *self.square]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """As `Optimizer.load_state_dict`; each device counts its steps."""
+        if isinstance(state, Mapping) and ("missed" in state or self.missed is not None):
+            self.missed = self._counts() if self.missed is None else self.missed
+            state = {"missed": self._counts(), **state}
         super().load_state_dict(state)
         first, *others = self.steps.values()
         for steps in others:
             steps.assign(first.to(steps.device)).realize()
+        if self.missed is not None:
+            self._late = frozenset(i for i, count in enumerate(self.missed.tolist()) if count)
+
+    def _counts(self) -> Tensor:
+        return _zeros((len(self.parameters),), dtypes.int32, self.parameters[0].device)
+
+    def _own_missed(self) -> dict[str, Tensor]:
+        return {} if self.missed is None else {"missed": self.missed}
 
     def _named(self) -> dict[str, Tensor]:
-        return {"steps": next(iter(self.steps.values())), **_numbered(mean=self.mean, square=self.square)}
+        steps = next(iter(self.steps.values()))
+        return {"steps": steps, **self._own_missed(), **_numbered(mean=self.mean, square=self.square)}
 
-    def _before(self) -> list[Tensor]:
+    def _before(self, moving: Sequence[int]) -> list[Tensor]:
         for steps in self.steps.values():
             steps.assign(steps.detach() + 1)
-        return list(self.steps.values())
+        changed = [*self.steps.values()]
+        still = [int(i not in moving) for i in range(len(self.parameters))]
+        if any(still):
+            self.missed = self._counts() if self.missed is None else self.missed
+            self._late |= {i for i, is_still in enumerate(still) if is_still}
+            changed.append(self.missed.assign(self.missed.detach() + Tensor(still, dtypes.int32, self.missed.device)))
+        return changed
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:
         now = parameter.detach()
@@ -285,12 +305,15 @@ class Adam(Optimizer):
 
     def _corrected(self, i: int) -> tuple[Tensor, Tensor]:
         """The rate divided by the first correction, and the root of the second's inverse: no division for each element,
-        and made once for all parameters of a group, dtype and device."""
-        parameter = self.parameters[i]
-        key = id(self._group[i]), parameter.dtype, parameter.device
+        and made once for all parameters of a group, dtype and device that made each step."""
+        parameter, is_late = self.parameters[i], i in self._late
+        key = id(self._group[i]), parameter.dtype, parameter.device, i if is_late else -1
         if key not in self._once:
             first, second = self.betas
-            steps = self.steps[parameter.device].reshape(()).float()
+            steps = self.steps[parameter.device].detach().reshape(())
+            if is_late and self.missed is not None:  # the steps of its own
+                steps = steps - self.missed.detach()[i].to(parameter.device)
+            steps = steps.float()
             rate = self._rate(i) / _one_minus_power(first, steps).cast(parameter.dtype)
             self._once[key] = rate, _one_minus_power(second, steps).rsqrt().cast(parameter.dtype)
         found: tuple[Tensor, Tensor] = self._once[key]

@@ -58,6 +58,13 @@ CASES: dict[str, Case] = {
               "stack: shapes (2,) and (3,) differ. Reshape or expand one of them."),
     "split": (lambda: ones(4).split([1, 2]), ShapeError,
               "split: sizes (1, 2) make 3, axis 0 has 4. Make them add up."),
+    "split_of_nothing": (lambda: ones().split(1), ShapeError, "split: a 0-d tensor has no axis. Unsqueeze it first."),
+    "size_of_nothing": (lambda: ones().size(0), ShapeError, "size: a 0-d tensor has no axis. Unsqueeze it first."),
+    "transpose_of_nothing": (lambda: ones().transpose(0, 0), ShapeError,
+                             "transpose: a 0-d tensor has no axis. Unsqueeze it first."),
+    "unfold_of_nothing": (lambda: ones().unfold(0, 1, 1), ShapeError,
+                          "unfold: a 0-d tensor has no axis. Unsqueeze it first."),
+    "randint": (lambda: Tensor.randint(2, 5), ShapeError, "randint: no shape. Give one: randint(2, 5, (3,))."),
     "axis": (lambda: ones(2, 3).sum(2), IndexRangeError,
              "sum: axis 2 of a tensor of shape (2, 3). Axes run from -2 to 1."),
     "axis_twice": (lambda: ones(2, 3).sum((0, -2)), ShapeError,
@@ -167,6 +174,8 @@ CASES: dict[str, Case] = {
                   "Use a wider dtype."),
     "too_large_number": (lambda: Tensor.full((2,), 300, dtype=dtypes.uint8), DTypeError,
                          "full: 300 does not fit uint8 (0 to 255). Cast the tensor to a wider dtype first."),
+    "full_of_a_tensor": (lambda: Tensor.full((2,), ones()), DTypeError,  # type: ignore[arg-type]
+                         "full: a Tensor as the value. Give a number; a tensor is made larger by x.expand(shape)."),
     "too_large_operand": (lambda: ones(2, dtype=dtypes.uint8) + 300, DTypeError,
                           "300 does not fit uint8 (0 to 255). Cast the tensor to a wider dtype first."),
     "too_large_int": (lambda: Tensor([2**70]), DTypeError,
@@ -178,6 +187,9 @@ CASES: dict[str, Case] = {
                 "Tensor of a list that holds a NoneType: elements are Python or NumPy numbers."),
     "operand": (lambda: ones(2).add(NOT_AN_ARRAY), DTypeError,
                 "add: Tensor with list: operands are tensors, Python numbers and NumPy arrays. Wrap it in Tensor(..)."),
+    "condition_of_others": (lambda: (ones(2) > 0).where(ones(2), 0.0), DTypeError,
+                            "where: the condition is float32, and self bool. Write x.where(condition, y), or "
+                            "kernmill.where(condition, x, y)."),
     "condition": (lambda: where(ones(2), 1, 2), DTypeError,
                   "where: the condition is float32, not bool. Compare it, for example with `!= 0`."),
     "bits": (lambda: ones(2) & 1, DTypeError,
@@ -203,7 +215,8 @@ CASES: dict[str, Case] = {
     # gradients
     "no_leaf": (lambda: ones(1).backward(), GradientError,
                 "backward: this tensor does not lead to one with requires_grad. "
-                "Make a leaf with requires_grad=True, and compute outside no_grad()."),
+                "Make a leaf with requires_grad=True, and compute outside no_grad() and captured functions, or call "
+                "backward() inside of them."),
     "not_scalar": (lambda: (ones(2, requires_grad=True) * 2).backward(), GradientError,
                    "backward: shape (2,) has more than one element. Reduce it to one, for example with .sum(), "
                    "or give the gradient of each element."),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, DTypeError, GradientError, ShapeError, Tensor, dtypes, jit, no_grad
+from kernmill import Context, DTypeError, GradientError, ShapeError, Tensor, dtypes, jit, no_grad, where
 from kernmill.ir import DType
 from kernmill.runtime import realize as compute
 from tests.kernmill.against import close, same, values
@@ -259,6 +259,26 @@ def test_devices_have_one_name() -> None:
     assert (t.to("PYTHON") * 2).tolist() == [2, 4]
     assert Tensor.ones(2, device="python").device == "PYTHON"
     assert (Tensor.ones(2) + Tensor([1.0, 1.0], device="PYTHON")).device == "PYTHON"
+
+
+def test_data_of_the_host_go_to_the_device_of_the_tensor() -> None:
+    """Named regression: they were put on the default device, and said to be a tensor that lies there."""
+    for place in ("PYTHON", "LLVM"):
+        t, array = Tensor([[1.0, 2.0], [3.0, 4.0]], device=place), np.array([10.0, 20.0], np.float32)
+        made: list[Any] = [
+            t + array,
+            array + t,
+            t.maximum(array),
+            where(t > 1, t, array),
+            t.mse_loss(Tensor.ones(2, 2)),
+        ]
+        for result in made:
+            assert result.realize().device == place
+        t[0] = array
+        t[np.array([False, True])] = 5.0
+        assert (t.device, t.tolist()) == (place, [[10, 20], [5, 5]])
+        pooled = Tensor(np.arange(10, dtype=np.float32).reshape(1, 2, 5), device=place).adaptive_avg_pool2d((1, 2))
+        assert (pooled.device, pooled.tolist()) == (place, [[[3.5, 5.5]]])
 
 
 def test_gradient_crosses_devices() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import random
+import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +61,9 @@ def test_tensors_are_given_back_by_place() -> None:
     assert flags == [f"{name}.requires_grad" for name in ("it.a", "it.many[0]", "it.many[1]['x']")]
     b.requires_grad_(False)
     assert found.check() is None
+    again = guard(thing)
+    b.grad = a  # named regression: of a frozen tensor that was not seen, and a replay of `b.grad = None` left it there
+    assert (again.check(), again.explain()) == (None, "it.many[0].grad")
 
 
 def test_functions_partials_methods_and_arrays() -> None:
@@ -90,6 +96,33 @@ def test_functions_partials_methods_and_arrays() -> None:
             inner.__defaults__ = (4,)
             continue
         assert found.check() is None, change
+
+
+def test_values_of_modules_in_packages_are_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named regression: `import package.settings` and then `package.settings.rate` stayed as it was in the capture."""
+    (tmp_path / "mine" / "deep").mkdir(parents=True)
+    (tmp_path / "mine" / "deep" / "settings.py").write_text("import mine\nrate = 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("mine", "mine.deep", "mine.deep.settings"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    settings = importlib.import_module("mine.deep.settings")
+    mine = importlib.import_module("mine")  # without a file of its own
+    found = guard(lambda: mine.deep.settings.rate)
+    assert found.check() == ()
+    settings.rate = 2.0  # type: ignore[attr-defined]
+    assert found.explain() == "mine.deep.settings.rate"
+
+
+def test_parts_of_deep_models_are_watched() -> None:
+    """Named regression: from ten steps on changes were not seen, weights not replaced, and gradients got lost."""
+    weight = Tensor([1.0])
+    thing = inner = space(value=1, weight=weight)
+    for _ in range(8):  # as many blocks in each other, each in a list
+        thing = space(blocks=[thing])
+    found = guard(thing)
+    assert [id(t) for t in found.check() or ()] == [id(weight)]
+    inner.value = 2
+    assert found.explain() == f"it{'.blocks[0]' * 8}.value"
 
 
 def test_circles_end() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernmill import Tensor
+from kernmill import KernmillError, Tensor, jit
 from kernmill.captures.pytree import Parts, contents, kind_of, rebuild, tree_flatten
 from kernmill.lazy import Lazy
 
@@ -57,6 +57,21 @@ def test_structure_is_hashable_and_tells_apart() -> None:
     assert len({hash(key) for key in keys}) > 10
     assert [i for i, a in enumerate(keys) for j, b in enumerate(keys) if i < j and a == b] == []
     assert keys == [apart(value)[0] for value in values]
+
+
+@pytest.mark.parametrize("kind", ["dict_keys", "dict_values", "dict_items", "generator", "map", "zip"])
+def test_what_gives_its_values_later_is_refused(kind: str) -> None:
+    """Named regression: as a result it was that of the capture, whose tensors are old and which had been read."""
+    t = Tensor([1.0])
+    d = {"a": t}
+    given = {"dict_keys": d.keys(), "dict_values": d.values(), "dict_items": d.items(), "generator": (x for x in [t]),
+             "map": map(abs, [t]), "zip": zip([t], [t], strict=True)}[kind]  # fmt: skip
+    for call in (lambda: jit(lambda x: [x, given])(t), lambda: jit(lambda x: x)([given])):
+        with pytest.raises(KernmillError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"jit: a {kind} gives its values later, and not again in each replay. Give the tensors, several in a list."
+        )
 
 
 def test_rebuilding() -> None:

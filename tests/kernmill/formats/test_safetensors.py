@@ -72,6 +72,12 @@ def test_allowed() -> None:
     assert parse(file({})).entries == {}
 
 
+def test_metadata_of_null_is_none() -> None:
+    """Named regression: the reference reader takes it, and writers that have an optional field leave it so."""
+    found = parse(file({"__metadata__": None, "a": row()}, bytes(8)))
+    assert (found.metadata, list(found.entries)) == ({}, ["a"])
+
+
 def test_mutated_files_are_read_or_refused() -> None:
     rng = random.Random(5)
     good = bytearray(file({"__metadata__": {"k": "v"}, "a": row(), "b": row("BF16", [2, 2], [8, 16])}, bytes(16)))

@@ -111,6 +111,23 @@ def test_one_hot() -> None:
     same(Tensor([2, 0]).one_hot(3), np.array([[0, 0, 1], [1, 0, 0]]))
 
 
+def test_bfloat16_of_pytorch_is_taken() -> None:
+    """Named regression: NumPy does not get it from PyTorch, whose TypeError came through, also out of a state."""
+    torch = pytest.importorskip("torch")
+    theirs = torch.tensor([[1.0, 2.5]], dtype=torch.bfloat16)
+    made = Tensor(theirs)
+    theirs[0, 0] = 7
+    assert (made.dtype, made.tolist()) == (dtypes.bfloat16, [[1, 2.5]])
+    assert Tensor(theirs, "float32", "PYTHON").tolist() == [[7, 2.5]]
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.longdouble])
+def test_a_list_of_numpys_floats_is_taken(kind: Any) -> None:
+    """Named regression: those of float16 were compared with 2**63, which they cannot hold, and a warning came."""
+    made = Tensor([kind(1.5), kind(2)])
+    assert (made.dtype, made.tolist()) == (dtypes.float32, [1.5, 2])
+
+
 def test_values_are_converted_on_the_way_in() -> None:
     same(Tensor([1.9, -1.9], dtype=dtypes.int8), np.array([1, -1], np.int8))
     same(Tensor(np.array([1, 0], np.int64), dtype=dtypes.bool), np.array([True, False]))

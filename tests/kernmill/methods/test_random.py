@@ -84,6 +84,12 @@ def test_whole_numbers() -> None:
     assert Tensor.randint(4, (9, 2)).numpy().max() < 4
 
 
+def test_whole_numbers_of_one_size() -> None:
+    """Named regression: a size as NumPy takes it was told to be no shape, and the bound to be another."""
+    assert Tensor.randint(2, 5, 3).shape == Tensor.randint(5, (3,)).shape == (3,)
+    assert set(Tensor.randint(2, 5, 200).tolist()) == {2, 3, 4}
+
+
 def test_uniform_and_initializations() -> None:
     x = Tensor.uniform(1000, low=-3, high=-1).numpy()
     assert -3 <= x.min() <= x.max() <= -1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernmill import Context, SettingError, ShapeError, Tensor
+from kernmill import Context, IndexRangeError, SettingError, ShapeError, Tensor
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import close, same, values, with_torch
 
@@ -146,6 +146,14 @@ def test_quantiles_are_numpys(q: float) -> None:
     for axis in (None, 0, 1):
         close(Tensor(X).quantile(q, axis), np.quantile(X, q, axis), 1e-5)
         close(Tensor(x).quantile(q, axis), np.quantile(x, q, axis), 1e-5)
+
+
+def test_the_middle_of_one_number() -> None:
+    """Named regression: axis 0, as other methods take it of a 0-d tensor, was an IndexError of Python's."""
+    for axis in (None, 0, -1):
+        assert Tensor(3.0).median(axis).item() == Tensor(3.0).quantile(0.5, axis).item() == 3
+    with pytest.raises(IndexRangeError, match="median: axis 1 of a tensor of shape"):
+        Tensor(3.0).median(1)
 
 
 def test_quantiles_that_are_none() -> None:

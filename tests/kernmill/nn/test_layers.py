@@ -71,6 +71,12 @@ def test_norms() -> None:
     together(nn.GroupNorm(2, 4), torch.nn.GroupNorm(2, 4), values(2, 4, 3), tolerance=2e-5)
 
 
+def test_norms_of_an_empty_batch() -> None:
+    """Named regression: GroupNorm could not tell its groups."""
+    for layer in (nn.GroupNorm(2, 4), nn.LayerNorm((4, 3)), nn.RMSNorm(3), nn.BatchNorm(4).eval()):
+        assert layer(Tensor(np.zeros((0, 4, 3), np.float32))).numpy().shape == (0, 4, 3)
+
+
 def test_embedding() -> None:
     together(nn.Embedding(5, 3), torch.nn.Embedding(5, 3), np.array([[0, 4], [2, 2]]))
 

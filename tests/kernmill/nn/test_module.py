@@ -70,6 +70,26 @@ def test_names_that_do_not_fit_are_passed_over_on_request() -> None:
     assert layer.bias.tolist() == [3.0]
 
 
+@pytest.mark.parametrize("given", [["wte.weight", "head.weight"], ["wte.weight"], ["head.weight"], ["again.weight"]])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_shared_tensor_is_found_by_each_of_its_names(given: list[str], strict: bool) -> None:
+    """Named regression: PyTorch's state of a model with tied weights was refused, with strict=False passed over."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            self.wte, self.head = nn.Embedding(4, 3), nn.Linear(3, 4, bias=False)
+            self.head.weight = self.wte.weight
+            self.again = self.wte
+
+    model = Tied()
+    values = np.arange(12, dtype=np.float32).reshape(4, 3)
+    model.load_state_dict(dict.fromkeys(given, values), strict)
+    np.testing.assert_array_equal(model.head.weight.numpy(), values)
+    assert model.head.weight is model.wte.weight
+    with pytest.raises(FormatError, match=r"unexpected head\.bias, head\.weight\.x\."):
+        model.load_state_dict({"wte.weight": values, "head.bias": values, "head.weight.x": values})
+
+
 def test_repr() -> None:
     text = repr(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.1)))
     assert text == "Sequential(\n  0: Linear(weight(3, 2), bias(3,))\n  1: Dropout(p=0.1)\n)"
