@@ -104,6 +104,17 @@ def test_a_row_does_not_lie_where_old_values_are_read() -> None:
         staged(kernel.ast, "inplace t0_0")
 
 
+@pytest.mark.parametrize(
+    "text", ["order i1 i0", "thread i1", "grid i0 i1", "share k1 8", "split i1 16; order i1 i0 i1.s"]
+)
+def test_a_row_in_the_output_is_filled_once(text: str) -> None:
+    """Each of these fills it again where results of it lie already: the output was the row."""
+    ast = merge_loops(only(softmax(data(0, 9, 64))))
+    with pytest.raises(CompileError, match="filled again"):
+        staged(ast, f"inplace t0_0; {text}")
+    staged(ast, "inplace t0_0; split i0 4; split i1 16; order i0 i0.s i1.s i1; grid i0 i0.s")
+
+
 @pytest.mark.parametrize("slot", [1, 2])
 def test_what_reads_nothing_of_a_row_is_stored_after_it_as_well(slot: int) -> None:
     """Every second place is of the other operand, and was stored before the row that lies in the output."""
