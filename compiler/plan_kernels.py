@@ -63,11 +63,17 @@ def plan_kernels(
         refused |= clash
 
 
+def _down_to_base(node: UOp) -> list[UOp]:
+    """The node and those below it that have its values in its order, the one whose memory they share last."""
+    path = [node]
+    while path[-1].op in _TRANSPARENT and not (path[-1].op is Ops.CONTIGUOUS and _is_view(path[-1].src[0])):
+        path.append(path[-1].src[0])
+    return path
+
+
 def _base(node: UOp) -> UOp:
     """The node whose memory a root can share: reshapes keep the row-major values."""
-    while node.op in _TRANSPARENT and not (node.op is Ops.CONTIGUOUS and _is_view(node.src[0])):
-        node = node.src[0]
-    return node
+    return _down_to_base(node)[-1]
 
 
 def _is_view(node: UOp) -> bool:
@@ -148,9 +154,8 @@ class _Builder:
             if old in taken:
                 continue  # two assignments to one old value: only one may overwrite it
             taken.add(old)
-            if (old.op is Ops.PARAM and old.arg[0] in self.in_place) or (
-                old in self.targets and readers[node.src[0]] == 1
-            ):
+            is_alone = all(readers[view] == 1 for view in _down_to_base(node.src[0]))
+            if (old.op is Ops.PARAM and old.arg[0] in self.in_place) or (old in self.targets and is_alone):
                 self.targets[node] = self.targets.get(old, self.buffer_of.get(old, -1))
         return frozenset(self.targets)
 

@@ -44,11 +44,14 @@ def amx_instruction(u: UOp) -> str:
 
 
 def tile_numbers(uops: Sequence[UOp]) -> dict[UOp, int]:
-    """The tile of each value that is one. A sum stays in its tile, from its REG to the AFTER that ends it.
+    """The tile of each value that is one; without products none is, however long vectors are. A sum stays in its tile,
+    from its REG to the AFTER that ends it.
 
     Raises:
         CompileError: more values are needed at a time than there are tiles.
     """
+    if not any(u.op is Ops.MMA for u in uops):
+        return {}
     owner: dict[UOp, UOp] = {}
     begin: dict[UOp, int] = {}
     last: dict[UOp, int] = {}

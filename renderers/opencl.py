@@ -66,7 +66,7 @@ class _Body(Values):
                 self.vector(u)
             else:
                 self.define(u, self.scalar(u))
-                if u.dtype is dtypes.int64 and all(s in self.places for s in u.src):
+                if self.is_place(u):
                     self.places.add(u)
         return "\n".join([*self.head(), *self.lines, "}"]) + "\n"
 

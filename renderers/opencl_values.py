@@ -1,8 +1,8 @@
 """class Values: OpenCL C's types, literals, expressions, vectors and masks; opencl.py adds loops, memory and the head.
 
 Signed ints wrap in the op table and not in C, so their sums are made in the unsigned type; places (made of loop
-variables and sizes) never wrap and stay plain. A vector of bools is a vector of ints, -1 for true, as wide as what it
-was compared from: the language selects lanes by masks of equal width.
+variables and sizes, with known bounds) never wrap and stay plain. A vector of bools is a vector of ints, -1 for true,
+as wide as what it was compared from: the language selects lanes by masks of equal width.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Values:
         self.signature = signature(uops)
         self.lines: list[str] = []
         self.values: dict[UOp, str] = {}
-        self.places: set[UOp] = set()  # ints that are made of loop variables and sizes
+        self.places: set[UOp] = set()  # ints that are made of loop variables and sizes, and do not wrap
         self.depth, self.count = 1, 0
         self.masks: dict[UOp, int] = {}  # vectors of bools: bits of a lane
         self.helpers: dict[str, None] = {}
@@ -181,7 +181,12 @@ class Values:
                 return self.cast(u.dtype, u.src[0].dtype, operands[0])
             case Ops.BITCAST:
                 return self.bitcast(u.dtype, u.src[0].dtype, operands[0])
-        return self.arithmetic(u.op, u.src[0].dtype, operands, wraps=not all(s in self.places for s in u.src))
+        return self.arithmetic(u.op, u.src[0].dtype, operands, wraps=not self.is_place(u))
+
+    def is_place(self, u: UOp) -> bool:
+        """Whether it is made of loop variables and sizes and cannot wrap, as a user's numbers made of these can."""
+        is_bounded = u.bounds != (u.dtype.min, u.dtype.max)
+        return u.dtype is dtypes.int64 and is_bounded and all(s in self.places for s in u.src)
 
     def arithmetic(self, op: Op, dtype: DType, operands: Sequence[str], *, wraps: bool = True) -> str:
         """An op on operands of one dtype."""

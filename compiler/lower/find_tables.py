@@ -52,7 +52,8 @@ def _sources(order: Sequence[UOp], lanes: int) -> dict[UOp, UOp]:
     """What each value is made of alone, besides numbers: a byte below the size of a table."""
     sources: dict[UOp, UOp] = {}
     for node in order:
-        if node.op.is_elementwise and _SIZE <= node.dtype.lanes <= lanes:
+        is_lane_by_lane = all(s.dtype.lanes == node.dtype.lanes for s in node.src)  # not bytes read as words
+        if node.op.is_elementwise and is_lane_by_lane and _SIZE <= node.dtype.lanes <= lanes:
             made_of = {sources.get(s) for s in node.src if not s.is_const or isinstance(s.arg, tuple)}
             source = made_of.pop() if len(made_of) == 1 else None
             is_code = node.dtype.scalar is dtypes.uint8 and node.bounds[0] >= 0 and node.bounds[1] < _SIZE

@@ -23,6 +23,7 @@ from kernmill.ir import (
     dtypes,
     from_linear,
     linear,
+    memory_of,
     simplify,
     substitute,
     with_sources,
@@ -177,7 +178,7 @@ def _ask_for_tiles(ast: UOp) -> UOp:
 
 def _note(wanted: dict[_Lines, set[int]], total: UOp, access: UOp) -> None:
     """The lines that a LOAD or STORE touches over the loop of a sum, numbered from where they begin."""
-    (memory, place), loop = access.src[0].src[:2], closed_ranges(total)[0]
+    memory, place, loop = memory_of(access.src[0]), access.src[0].src[1], closed_ranges(total)[0]
     if len(closed_ranges(total)) > 1 or not loop.src[0].is_const or place.dtype.lanes > 1:
         return
     last = {atom: atom.src[0] for atom in linear(place)[0] if atom.op is Ops.MIN}  # as if no tile ended early

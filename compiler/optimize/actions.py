@@ -153,14 +153,14 @@ def fits(ast: UOp, action: Action) -> bool:
     return True
 
 
+_SPREAD: Final = (AxisKind.THREAD, AxisKind.GLOBAL, AxisKind.LOCAL)  # whose iterations are in several hands
+
+
 def _check_memory(ast: UOp) -> None:
     """A value has the lanes of one loop, memory of the kernel's own is not made anew for each lane, and what the items
     of a group fill together is the same for all of them."""
-    nodes, order = ast.toposort(), list(order_of(ast))
-    for held in (node for node in nodes if node.op is Ops.CARRY):
-        depths = [order.index(r.arg[0]) for r in held.src[0].ranges if r.arg[0] in order]
-        if any(order.index(loop.arg[0]) < max(depths, default=0) for loop in held.src[1:]):
-            raise ValueError("places would be filled again between two terms of their sums")
+    nodes = ast.toposort()
+    _check_filled_once(nodes, order_of(ast))
     facts = dict.fromkeys((node.ranges, closed_ranges(node), node.op is Ops.LOCAL) for node in nodes)
     for around, closed, is_memory in facts:
         own, filled = (any(r.arg[1] == AxisKind.LOCAL for r in loops) for loops in (around, closed))
@@ -171,6 +171,15 @@ def _check_memory(ast: UOp) -> None:
             raise ValueError("a value would have the lanes of two loops")
         if lanes and is_memory:
             raise ValueError("each lane would need memory of its own; name the loop of the lanes in `stage`")
+
+
+def _check_filled_once(nodes: Sequence[UOp], order: Sequence[str]) -> None:
+    """Places of the output are filled outside of all loops that they do not change with, and by one hand."""
+    for fill in (node for node in nodes if node.op is Ops.AFTER and memory_of(node).op is Ops.PARAM):
+        own = {r.arg[0] for r in fill.ranges if r.arg[0] in order}
+        is_spread = any(r.op is Ops.RANGE and r.arg[1] in _SPREAD and r not in fill.ranges for r in nodes)
+        if is_spread or {*order[: len(own)]} != own:
+            raise ValueError("places of the output would be filled again after something was stored there")
 
 
 def find_loop(ast: UOp, name: str) -> UOp:

@@ -13,7 +13,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernmill.ir import AxisKind, Ops, UOp, closed_ranges, dtypes, index_const, linear, make_range, simplify, substitute
+from kernmill.ir import (
+    AxisKind,
+    Ops,
+    UOp,
+    closed_ranges,
+    dtypes,
+    index_const,
+    linear,
+    make_range,
+    memory_of,
+    simplify,
+    substitute,
+)
 
 from ..kernel import gated, iterations, step_of
 
@@ -130,8 +142,8 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
     is_one = len(ast.src) == 1 and len(place.src) == 2 and local.dtype is place.dtype
     if not is_one or len(along) != 1 or filled.src[1] is not loop or along[0].src[0] is not loop.src[0]:
         raise ValueError("the only output must have rows of the same size and dtype")
-    memory, reads = place.src[0], [n for n in order if n.op is Ops.INDEX and n.src[0] is row]
-    if any(n.op is Ops.INDEX and n.src[0] is memory and n is not place for n in order):
+    memory, reads = memory_of(place), [n for n in order if n.op is Ops.INDEX and n.src[0] is row]
+    if any(n.op is Ops.LOAD and memory_of(n.src[0]) is memory for n in order):
         raise ValueError("the kernel reads the old values of its output")
     inside = [n for n in order if closed_ranges(n) and along[0] in n.ranges and row in n.toposort()]
     if inside or any(along[0] in n.ranges and (n.src[1] is not along[0] or len(n.src) > 2) for n in reads):
@@ -142,7 +154,9 @@ def in_output(ast: UOp, loop: UOp) -> UOp:
 
     put = UOp(Ops.STORE, dtypes.void, (place.replace(src=(memory, moved(loop))), value))
     there = row.replace(src=(memory, put, *closed_ranges(row)))
-    return simplify(substitute(ast, {n: n.replace(src=(there, moved(n.src[1]), *n.src[2:])) for n in reads}))
+    table = {n: n.replace(src=(there, moved(n.src[1]), *n.src[2:])) for n in reads}
+    table[place] = place.replace(src=(there, place.src[1]))  # after the row, also where nothing of that is read
+    return simplify(substitute(ast, table))
 
 
 def _by_neighbours(load: UOp, loops: Sequence[UOp]) -> UOp:

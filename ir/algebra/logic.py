@@ -6,7 +6,7 @@ factor. Tests: tests/laws/.
 
 from __future__ import annotations
 
-from math import gcd
+from math import copysign, gcd
 
 from ..ops import Ops
 from ..pattern import Rule, RuleSet, const_var, node, var
@@ -55,6 +55,11 @@ def _lt_divide_left(x: UOp, c: UOp) -> UOp | None:
     return found and found[0] > found[1] - 1
 
 
+def _is_no_load(c: UOp) -> bool:
+    """What a load behind a closed gate gives: 0, and not -0.0, which equals it."""
+    return bool(c.arg == 0 and copysign(1.0, c.arg) > 0)
+
+
 def _is_index(x: UOp) -> bool:
     return x.dtype.is_index
 
@@ -88,7 +93,8 @@ LOGIC = RuleSet(
         Rule("where_same_condition_yes", b.where(b.where(x, y), z), lambda b, x, z: b.where(x, z)),
         Rule("where_same_condition_no", b.where(x, b.where(y, z)), lambda b, x, z: b.where(x, z)),
         Rule("where_nested_and", b.where(node(Ops.WHERE, var("d"), x, y), y), lambda b, d, x, y: (b & d).where(x, y)),
-        Rule("where_gated_load", b.where(node(Ops.LOAD, node(Ops.INDEX, x, y, b), name="u"), 0), lambda u: u),
+        Rule("where_gated_load", b.where(node(Ops.LOAD, node(Ops.INDEX, x, y, b), name="u"), c), lambda u: u,
+             when=_is_no_load),
         Rule("load_nowhere", node(Ops.LOAD, node(Ops.INDEX, x, y, 0)), 0),
         Rule("load_anywhere", node(Ops.LOAD, node(Ops.INDEX, x, y, 1, name="at"), name="u"),
              lambda u, at: u.replace(src=(at.replace(src=at.src[:2]),))),

@@ -23,9 +23,9 @@ class Comparison(Lazy):
 
     def _compare(self, op: Op, other: Operand, reverse: bool = False) -> Self:
         if isinstance(other, int) and not fits(self.dtype, other) and fits(dtypes.float64, other):
-            # exact, where arithmetic would refuse
-            wide = dtypes.int64 if fits(dtypes.int64, other) and self.dtype is not dtypes.uint64 else dtypes.float64
-            return self.cast(wide)._compare(op, float(other) if wide.is_float else other, reverse)
+            # beyond all values there can be, where arithmetic would refuse: no wider dtype tells 2**63 - 1 from 2**63
+            holds = op is Ops.NE or (op is not Ops.EQ and (other > 0) is not reverse)
+            return self._binary(Ops.EQ if holds else Ops.NE, self)
         return self._binary(op, other, reverse)
 
     def eq(self, other: Operand) -> Self:

@@ -21,6 +21,7 @@ from kernmill.ir import (
     permute,
     reshape,
     shrink,
+    static,
     strided,
     take,
 )
@@ -135,6 +136,23 @@ def test_a_chain_of_assignments_stays_in_one_memory() -> None:
     second = assign(first, const(F32, 0.0), ((0, 1, 1), (0, 8, 1)))
     schedule = scheduled(second, in_place=(0,))
     assert {schedule.buffers[n].slot for kernel in kernels(schedule) for n in kernel.outputs} == {0}
+
+
+@pytest.mark.parametrize("view", [lambda x: reshape(x, (48,)), lambda x: UOp(Ops.CONTIGUOUS, F32, (x,))])
+def test_a_value_that_is_asked_for_is_not_overwritten_by_way_of_its_reshape(view: Callable[[UOp], UOp]) -> None:
+    """x.assign(..); y = x.reshape(..); y[..] = 0: only one node reads the reshape, but x is a result as well. It had
+    the values of y."""
+    first = assign(X, X + 1.0)
+    again = view(first)
+    shape = static(again.shape)
+    second = assign(again, const(F32, 0.0), tuple((0, size, 2) for size in shape))
+    schedule = scheduled(first, second, in_place=(0,))
+    given = numbers(48)
+    arrays = run_schedule(schedule, given)
+    want = (given[0] + 1).reshape(shape)
+    close(arrays[schedule.results[0]], want)
+    want[tuple(slice(None, None, 2) for _ in shape)] = 0
+    close(arrays[schedule.results[1]], want)
 
 
 @pytest.mark.parametrize("in_place", [(), (0,)], ids=["elsewhere", "in place"])

@@ -353,7 +353,7 @@ EXAMPLES: dict[str, Draw] = {
     "where_nested_and": nested_where,
     "load_nowhere": lambda r: load(const(dtypes.bool, False)),
     "load_anywhere": lambda r: load(const(dtypes.bool, True)),
-    "where_gated_load": lambda r: flag().where(load(flag()), 0),
+    "where_gated_load": lambda r: flag().where(load(flag()), r.choice([0.0, -0.0])),  # -0.0 is no closed load
     "and_absorb": lambda r: either(r, Ops.AND, either(r, Ops.AND, flag(), flag("d")), flag()),
     # integer
     "add_div_mod": recombination,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from kernmill.compiler import parse_schedule
 from kernmill.ir import CompileError, InternalError, Ops, UOp, const, dtypes
 from kernmill.renderers import AMX_CONFIG, LLVMRenderer, amx_functions, amx_instruction, tile_numbers
 from kernmill.runtime import host, llvm_codegen
-from tests.compiler.kernels import lowered
+from tests.compiler.kernels import data, inputs, lowered, only, run_ast, run_on, total
 from tests.compiler.tiles import BF16, F16, I8, TILES, U8, product
 
 NAMES = {(I8, I8): "tdpbssd", (I8, U8): "tdpbsud", (U8, I8): "tdpbusd", (U8, U8): "tdpbuud", (BF16, BF16): "tdpbf16ps",
@@ -56,6 +57,14 @@ def test_functions_stand_for_it() -> None:
 def test_a_kernel_without_tiles_has_none_of_it() -> None:
     text = LLVMRenderer(TILES).render("k", lowered(product((64, 128, 4)), TILES))
     assert "tile" not in text.replace("@k", "")
+
+
+def test_long_vectors_are_no_tiles() -> None:
+    """128 numbers of 64 bits have the size of one: their sum had no text, and LLVM refused the kernel."""
+    ast = only(total(data(0, 5, 300, dtype=dtypes.int64), 1))
+    arrays, actions = inputs(ast), parse_schedule("vectorize k0 128")
+    assert not tile_numbers(lowered(ast, TILES, actions))
+    assert np.array_equal(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
 
 
 def test_the_configuration_is_what_the_manual_says() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernmill.compiler import parse_schedule
-from kernmill.ir import InternalError, Op, Ops, Target, UOp, dtypes, elementwise, reduce_axes
+from kernmill.ir import InternalError, Op, Ops, Target, UOp, const, dtypes, elementwise, iota, reduce_axes
 from kernmill.renderers import OPENCL_OPS, OpenCLRenderer, float_text, identifier, lane_runs, mask_op
 from tests.compiler.kernels import data, lowered, only, total
 from tests.renderers.test_opencl import CPU
@@ -138,6 +138,15 @@ def test_places_are_plain_sums() -> None:
     text = plain(data(0, 8, 8) + 1.0)
     assert "(ulong)" not in text
     assert "for (long " in text
+
+
+def test_what_a_user_makes_of_places_wraps() -> None:
+    """A loop's number as an int64 times a large constant: a C compiler may take it for the exact product, and PoCL's
+    divided it away again. What has room in 64 bits stays plain."""
+    factor = 6364136223846793005
+    text = plain(elementwise(Ops.FLOORDIV, iota(7) * factor, const(dtypes.int64, factor)))
+    assert f"(long)((ulong)v1 * (ulong){factor}L)" in text
+    assert "(ulong)" not in plain(iota(7) * 1000)
 
 
 def test_what_a_loop_carries_is_copied_before_it_changes() -> None:

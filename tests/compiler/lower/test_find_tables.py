@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 import numpy as np
 import pytest
 
 from kernmill.compiler import PIPELINE, parse_schedule
-from kernmill.ir import DType, Ops, UOp, const, dtypes, elementwise, expand, reshape, take
+from kernmill.ir import DType, Ops, UOp, const, dtypes, elementwise, expand, reshape, shrink, take
 from tests.compiler.kernels import VECTORS, data, inputs, only, run_ast, run_on
 from tests.compiler.passes import after
 
@@ -88,6 +90,18 @@ def test_a_condition_is_no_table() -> None:
     arrays = inputs(ast)
     arrays[1][:] = np.random.default_rng(1).integers(0, 256, 4096)
     assert np.array_equal(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
+
+
+def test_bytes_that_are_read_as_words_are_codes_no_more() -> None:
+    """Four codes of 64 lanes are one word of 16: LLVM refused the lookup of 64 places in 16 lanes."""
+    codes = data(0, 64, 4, dtype=dtypes.uint8) & 15
+    parts = [reshape(shrink(codes, ((0, 64), (n, n + 1))), (64,)).cast(dtypes.uint32) << 8 * n for n in range(4)]
+    words = reduce(or_, parts)
+    ast = only((((words >> 4) ^ (words >> 13)) * 7 + 3).cast(dtypes.uint8))
+    assert not tables(after("find_tables", ast, "vectorize i0 16", TARGET))
+    arrays = inputs(ast)
+    arrays[1][:] = np.random.default_rng(2).integers(0, 256, 256)
+    np.testing.assert_array_equal(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
 
 
 HELD = replace(TARGET, table_bytes=128)

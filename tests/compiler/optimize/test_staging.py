@@ -6,17 +6,35 @@ import numpy as np
 import pytest
 
 from kernmill.compiler import apply_actions, merge_loops, parse_schedule
-from kernmill.ir import AxisKind, CompileError, Ops, Stage, UOp, dtypes, permute, strided, take, verify
+from kernmill.ir import (
+    AxisKind,
+    CompileError,
+    Ops,
+    Stage,
+    UOp,
+    assign,
+    broadcast_to,
+    dtypes,
+    elementwise,
+    iota,
+    permute,
+    reshape,
+    strided,
+    take,
+    verify,
+)
 from tests.compiler.kernels import (
     attention,
     close,
     convolution,
     data,
     inputs,
+    kernels,
     matmul,
     only,
     run_ast,
     run_on,
+    scheduled,
     softmax,
 )
 
@@ -76,6 +94,36 @@ def test_a_row_whose_elements_are_read_elsewhere_stays_apart(root: UOp, why: str
     for loop in loops:
         with pytest.raises(CompileError, match=why):
             staged(ast, f"inplace {loop}")
+
+
+def test_a_row_does_not_lie_where_old_values_are_read() -> None:
+    """x.assign(x + softmax(y)) in place: the row was put over the x that is added to it."""
+    x, y = data(0, 9, 64), data(1, 9, 64)
+    (kernel,) = kernels(scheduled(assign(x, elementwise(Ops.ADD, x, softmax(y))), in_place=(0,)))
+    with pytest.raises(CompileError, match="reads the old values of its output"):
+        staged(kernel.ast, "inplace t0_0")
+
+
+@pytest.mark.parametrize(
+    "text", ["order i1 i0", "thread i1", "grid i0 i1", "share k1 8", "split i1 16; order i1 i0 i1.s"]
+)
+def test_a_row_in_the_output_is_filled_once(text: str) -> None:
+    """Each of these fills it again where results of it lie already: the output was the row."""
+    ast = merge_loops(only(softmax(data(0, 9, 64))))
+    with pytest.raises(CompileError, match="filled again"):
+        staged(ast, f"inplace t0_0; {text}")
+    staged(ast, "inplace t0_0; split i0 4; split i1 16; order i0 i0.s i1.s i1; grid i0 i0.s")
+
+
+@pytest.mark.parametrize("slot", [1, 2])
+def test_what_reads_nothing_of_a_row_is_stored_after_it_as_well(slot: int) -> None:
+    """Every second place is of the other operand, and was stored before the row that lies in the output."""
+    wide = [broadcast_to(reshape(data(slot, 50), (50, 1)), (50, 2)) for slot in (0, 1)]
+    is_first = broadcast_to(reshape(iota(2), (1, 2)), (50, 2)) < 1
+    ast = only(reshape(is_first.where(*wide), (100,)) + 1.0)
+    arrays, text = inputs(ast), f"unroll i0 4; stage {slot} i0.u; inplace i0.u'"
+    for device in ("LLVM", "PYTHON"):
+        close(run_on(device, ast, arrays, parse_schedule(text)), run_ast(ast, arrays))
 
 
 def test_a_copy_of_far_places_around_near_ones_is_a_loop() -> None:

@@ -153,6 +153,18 @@ def test_comparison_with_an_int_outside_the_dtype_is_exact() -> None:
     assert (t > 2**80).tolist() == [False, False]
 
 
+def test_ints_of_64_bits_are_compared_with_numbers_just_beyond_them() -> None:
+    """In float64, where they were compared, 2**63 - 1 is 2**63."""
+    for dtype in ("int64", "uint64"):
+        limits = np.iinfo(dtype)
+        t: Any = Tensor(np.array([limits.min, 0, limits.max], dtype))
+        above, below = int(limits.max) + 1, int(limits.min) - 1
+        for holds in (t < above, t <= above, t != above, above > t, t > below, t >= below, below != t, below <= t):
+            assert holds.tolist() == [True, True, True], dtype
+        for fails in (t > above, t >= above, t == above, above < t, t < below, t <= below, below == t, below >= t):
+            assert fails.tolist() == [False, False, False], dtype
+
+
 DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
