@@ -24,7 +24,6 @@ from .find_dots import terms_of_a_dot
 __all__ = ["multiply_in_place"]
 
 _BYTE = 255
-_MOST_FACTOR = 128  # of a signed byte
 
 
 def multiply_in_place(ast: UOp, target: Target) -> UOp:
@@ -41,7 +40,7 @@ def _in_place(total: UOp, users: Mapping[UOp, int], target: Target) -> UOp:
     steps, rows = sorted({0, *places}, reverse=True), max(users.get(dot.src[0], 1) for dot in dots)
     terms = prod(map(iterations, loops)) * len(dots) * terms_of_a_dot(dtypes.uint8)
     is_fewer = rows * (len(steps) - 1) < sum(place > 0 for place in places)
-    if not is_fewer or terms * _BYTE * _MOST_FACTOR > dtypes.int32.max:
+    if not is_fewer or terms * _BYTE**2 > dtypes.int32.max:
         return total
     result = None
     for place, below in zip(steps, [*steps[1:], 0], strict=True):
@@ -66,5 +65,6 @@ def _place(codes: UOp, most: int) -> int:
     if codes.op is not Ops.AND or codes.dtype.scalar is not dtypes.uint8 or codes.src[0].op is not Ops.SHR:
         return 0
     mask, by = codes.src[1], codes.src[0].src[1]
-    is_known = mask.is_const and by.is_const and (mask.arg << by.arg & _BYTE) <= most
-    return int(by.arg) if is_known else 0
+    if not isinstance(mask.arg, int) or not isinstance(by.arg, int):  # unknown, or another one in each lane
+        return 0
+    return by.arg if (mask.arg << by.arg & _BYTE) <= most else 0
