@@ -19,6 +19,7 @@ from math import prod
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes, rebuilt
 
 from ..kernel import iterations
+from ..reduce_loops import separate_loops
 from .find_dots import terms_of_a_dot
 
 __all__ = ["multiply_in_place"]
@@ -32,13 +33,17 @@ def multiply_in_place(ast: UOp, target: Target) -> UOp:
     users = Counter(node.src[0] for node in ast.toposort() if node.op is Ops.DOT)
     if not any(_place(codes, target.dot_most) for codes in users):
         return ast
-    return rebuilt(ast, lambda _, node: _in_place(node, users, target) if node.op is Ops.REDUCE else node)
+    moved = rebuilt(ast, lambda _, node: _in_place(node, users, target) if node.op is Ops.REDUCE else node)
+    return separate_loops(moved)  # of the parts of a sum one may change with fewer loops around it
 
 
 def _in_place(total: UOp, users: Mapping[UOp, int], target: Target) -> UOp:
     dots, loops = total.src[: total.arg[1]], closed_ranges(total)
     places = [_place(dot.src[0], target.dot_most) if dot.op is Ops.DOT else 0 for dot in dots]
-    steps, rows = sorted({0, *places}, reverse=True), max(users.get(dot.src[0], 1) for dot in dots)
+    if not any(places):
+        return total
+    rows = max(users.get(dot.src[0], 1) for dot, place in zip(dots, places, strict=True) if place)
+    steps = sorted({0, *places}, reverse=True)
     terms = prod(map(iterations, loops)) * len(dots) * terms_of_a_dot(dtypes.uint8)
     is_fewer = rows * (len(steps) - 1) < sum(place > 0 for place in places)
     if not is_fewer or terms * _BYTE * _MOST_FACTOR > dtypes.int32.max:
