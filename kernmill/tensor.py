@@ -622,7 +622,7 @@ class Tensor(Conversions):
         """
         nodes = [t.uop for t in targets]
         grads = gradient_of(self.uop, self._seed(gradient, "gradient"), nodes)
-        if any(node not in grads for node in nodes) and self.requires_grad:  # by steps only, such as floor
+        if any(node not in grads for node in nodes):  # by steps only, such as floor
             below = self.uop.toposort(stop=lambda u: not u.dtype.is_float or (u.op is Ops.DETACH and u not in nodes))
             grads |= {node: filled(node, 0.0) for node in nodes if node not in grads and node in below}
         for i, t in enumerate(targets):

@@ -4,9 +4,9 @@ sum((b & 240) * x) >> 4: one shift for a sum in place of one for each word.
 A sum of codes from several places is one of sums: sum((b & 15) * x) + (sum((b & 240) * y) >> 4), and what comes from
 further up is shifted on the way: s + ((t + (u >> 2)) >> 2).
 When: after find_dots. Why there: the words of a sum stand in one REDUCE, and how many sums share them can be counted.
-Assumes: nothing. Guarantees: exact values. What is shifted is a multiple of what it is divided by, and no sum leaves
-its type. Left as they are: words that so many rows of x share that their sums would take more shifts, and bytes so
-large that the target's DOT takes more instructions for them (`Target.dot_most`).
+Assumes: DOT of bytes is one of unsigned by signed ones. Guarantees: exact values: what is shifted is a multiple of what
+it is divided by, and no sum leaves its type. Left as they are: words that so many rows of x share that their sums would
+take more shifts, and bytes so large that the target's DOT takes more instructions for them (`Target.dot_most`).
 Tests: tests/compiler/lower/test_multiply_in_place.py.
 """
 
@@ -19,6 +19,7 @@ from math import prod
 from kernmill.ir import Ops, Target, UOp, closed_ranges, dtypes, rebuilt
 
 from ..kernel import iterations
+from ..reduce_loops import separate_loops
 from .find_dots import terms_of_a_dot
 
 __all__ = ["multiply_in_place"]
@@ -31,20 +32,21 @@ def multiply_in_place(ast: UOp, target: Target) -> UOp:
     users = Counter(node.src[0] for node in ast.toposort() if node.op is Ops.DOT)
     if not any(_place(codes, target.dot_most) for codes in users):
         return ast
-    return rebuilt(ast, lambda _, node: _in_place(node, users, target) if node.op is Ops.REDUCE else node)
+    return separate_loops(rebuilt(ast, lambda _, new: _in_place(new, users, target) if new.op is Ops.REDUCE else new))
 
 
 def _in_place(total: UOp, users: Mapping[UOp, int], target: Target) -> UOp:
     dots, loops = total.src[: total.arg[1]], closed_ranges(total)
     places = [_place(dot.src[0], target.dot_most) if dot.op is Ops.DOT else 0 for dot in dots]
-    steps, rows = sorted({0, *places}, reverse=True), max(users.get(dot.src[0], 1) for dot in dots)
+    rows = max((users.get(dot.src[0], 1) for dot, place in zip(dots, places, strict=True) if place), default=1)
+    steps = sorted({0, *places}, reverse=True)
     terms = prod(map(iterations, loops)) * len(dots) * terms_of_a_dot(dtypes.uint8)
     is_fewer = rows * (len(steps) - 1) < sum(place > 0 for place in places)
     if not is_fewer or terms * _BYTE**2 > dtypes.int32.max:
         return total
     result = None
     for place, below in zip(steps, [*steps[1:], 0], strict=True):
-        of_place = [_moved(dot, by) for dot, by in zip(dots, places, strict=True) if by == place]
+        of_place = [_moved(dot, by) if by else dot for dot, by in zip(dots, places, strict=True) if by == place]
         if of_place:
             part = total.replace(src=(*of_place, *loops), arg=(Ops.ADD, len(of_place)))
             result = part if result is None else result + part
@@ -54,8 +56,6 @@ def _in_place(total: UOp, users: Mapping[UOp, int], target: Target) -> UOp:
 
 
 def _moved(dot: UOp, by: int) -> UOp:
-    if not by:
-        return dot
     codes = dot.src[0]
     return dot.replace(src=(codes.src[0].src[0] & (codes.src[1].arg << by & _BYTE), *dot.src[1:]))
 

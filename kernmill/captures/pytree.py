@@ -11,8 +11,8 @@ import copy
 import dataclasses
 import operator
 from collections import deque
-from collections.abc import Callable, MappingView, Sequence
-from types import AsyncGeneratorType, CoroutineType, GeneratorType, SimpleNamespace
+from collections.abc import Callable, Iterator, MappingView, Sequence
+from types import AsyncGeneratorType, CoroutineType, SimpleNamespace
 from typing import Any
 
 from kernmill.ir import KernmillError
@@ -165,7 +165,8 @@ class _Record(Kind):
                 object.__setattr__(value, key, part)
 
 
-_LATER = (GeneratorType, CoroutineType, AsyncGeneratorType, MappingView, map, zip, filter, enumerate, reversed)
+_LATER = (CoroutineType, AsyncGeneratorType, MappingView)
+_OF_PYTHON = ("builtins", "itertools")  # whose iterators are nothing more; those of a user's class, and files, may be
 KINDS = (_Sequence(), _Mapping(), _Record(), _Queue())
 
 
@@ -269,7 +270,7 @@ def tree_flatten(value: Any, parts: Parts) -> Any:
             f"jit: an argument is a NumPy array of shape {value.shape}. "
             "A replay would repeat its values; wrap it in Tensor(..)."
         )
-    if isinstance(value, _LATER):
+    if isinstance(value, _LATER) or (of_type.__module__ in _OF_PYTHON and isinstance(value, Iterator)):
         raise KernmillError(
             f"jit: a {of_type.__name__} gives its values later, and not again in each replay. Give the tensors, "
             "several in a list."

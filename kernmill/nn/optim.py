@@ -282,11 +282,11 @@ class Adam(Optimizer):
         for steps in self.steps.values():
             steps.assign(steps.detach() + 1)
         changed = [*self.steps.values()]
-        still = [int(i not in moving) for i in range(len(self.parameters))]
-        if any(still):
+        if still := {*range(len(self.parameters))}.difference(moving):
             self.missed = self._counts() if self.missed is None else self.missed
-            self._late |= {i for i, is_still in enumerate(still) if is_still}
-            changed.append(self.missed.assign(self.missed.detach() + Tensor(still, dtypes.int32, self.missed.device)))
+            self._late |= still
+            more = Tensor([int(i in still) for i in range(len(self.parameters))], dtypes.int32, self.missed.device)
+            changed.append(self.missed.assign(self.missed.detach() + more))
         return changed
 
     def _move(self, i: int, parameter: Tensor, grad: Tensor) -> list[Tensor]:

@@ -97,6 +97,8 @@ def test_steps_have_gradient_zero() -> None:
     assert x.grad is not None
     assert x.grad.tolist() == [0]
     assert (x.floor() * 3).sum().gradient(x)[0].tolist() == [0]  # it was told not to lead there
+    plain = Tensor([1.5])  # of which `gradient` asks no flag, here neither
+    assert plain.floor().gradient(plain)[0].tolist() == [0]
     signs = Tensor([0.0, -0.0, np.nan, 2.0], requires_grad=True)
     signs.sign().sum().backward()  # once it led to no leaf
     assert signs.grad is not None

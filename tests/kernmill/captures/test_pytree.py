@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -59,13 +60,13 @@ def test_structure_is_hashable_and_tells_apart() -> None:
     assert keys == [apart(value)[0] for value in values]
 
 
-@pytest.mark.parametrize("kind", ["dict_keys", "dict_values", "dict_items", "generator", "map", "zip"])
+@pytest.mark.parametrize("kind", ["dict_keys", "dict_items", "generator", "map", "zip", "list_iterator", "chain"])
 def test_what_gives_its_values_later_is_refused(kind: str) -> None:
     """Named regression: as a result it was that of the capture, whose tensors are old and which had been read."""
     t = Tensor([1.0])
     d = {"a": t}
-    given = {"dict_keys": d.keys(), "dict_values": d.values(), "dict_items": d.items(), "generator": (x for x in [t]),
-             "map": map(abs, [t]), "zip": zip([t], [t], strict=True)}[kind]  # fmt: skip
+    given = {"dict_keys": d.keys(), "dict_items": d.items(), "generator": (x for x in [t]), "map": map(abs, [t]),
+             "zip": zip([t], [t], strict=True), "list_iterator": iter([t]), "chain": chain([t])}[kind]  # fmt: skip
     for call in (lambda: jit(lambda x: [x, given])(t), lambda: jit(lambda x: x)([given])):
         with pytest.raises(KernmillError) as caught:
             call()
