@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
+import functools
 import mmap
-import sys
 import threading
 import time
 import weakref
@@ -30,7 +29,8 @@ __all__ = ["WeightArena", "wait_for_large_pages"]
 
 _WHOLE_BYTES = 64 << 20  # of a mapping, where no more is expected: what is not used of it costs no memory
 _LARGE_PAGE = 2 << 20
-_COLLAPSE = 25 if sys.platform == "linux" else -1  # MADV_COLLAPSE, for which Python's mmap has no name
+_COLLAPSE = 25  # Linux's MADV_COLLAPSE, for which Python's mmap has no name
+_ENABLED = "/sys/kernel/mm/transparent_hugepage/enabled"
 _ORDINARY, _GONE = (getattr(mmap, f"MADV_{name}", -1) for name in ("NOHUGEPAGE", "DONTNEED"))
 _TOGETHER = (32, 4)  # large pages' worth that is touched in one call: by ordinary pages, by large ones
 _SLOW = 2  # times what ordinary pages take
@@ -38,6 +38,7 @@ _MORE = 4  # times as many ordinary pages after each large one that was slow
 _PAUSES_S = 1e-3, 0.1  # between looks at an arena that is not filled meanwhile: first, and at most
 _AFTER_S = 1.0  # the first words come before larger pages
 _PAUSE = 2  # times as long as getting a large page took, before the next one
+_REFUSALS = 8  # one after the other, from which on no other is tried
 
 _enlarging: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
@@ -73,7 +74,7 @@ class WeightArena:
     def close(self) -> None:
         """All that lies there is written: the other pages become large ones, soon."""
         self._end()
-        if self._full and _COLLAPSE >= 0 and (thread := _start(_enlarge, self._full)) is not None:
+        if self._full and _is_allowed() and (thread := _start(_enlarge, self._full)) is not None:
             _enlarging.add(thread)
         self._full = []
 
@@ -89,9 +90,9 @@ class WeightArena:
         place = get_device(self.device)
         block = place.allocate(size)
 
-        def give_back(block: Block) -> None:
-            block.advise(_GONE)
-            block.advise(LARGE_PAGES)  # as it came: an arena that was not closed leaves ordinary ones
+        def give_back(block: Block, gone: int = _GONE, large: int = LARGE_PAGES) -> None:  # at exit names are gone
+            block.advise(gone)
+            block.advise(large)  # as it came: an arena that was not closed leaves ordinary ones
             place.free(block)
 
         whole = Buffer(self.device, dtypes.uint8, size, Lease(block, give_back), block.address)
@@ -145,29 +146,39 @@ def _get_ahead(arena: weakref.ref[WeightArena], whole: Buffer | None) -> None:
                 is_large, left, wait = False, wait, _MORE * wait
 
 
+def _is_allowed() -> bool:
+    """Whether the system has large pages, and whoever set it up lets it make them: the call itself does not ask."""
+    try:
+        with open(_ENABLED, encoding="ascii") as file:
+            return "[never]" not in file.read()
+    except OSError:
+        return False
+
+
 def _enlarge(mappings: Sequence[tuple[weakref.ref[Buffer], int]]) -> None:
     """Make large pages of the ordinary ones of mappings, as long as these live, for a third of the time at most. Who
     reads there waits while one is copied, but not for the host: the system takes the one that was given back last."""
     time.sleep(_AFTER_S)
+    refused = 0
     with contextlib.suppress(KernmillError, OSError, MemoryError):
         spare = HostAllocator().new_block(2 * _LARGE_PAGE)
         for mapping, filled in mappings:
             at = None
-            while (whole := mapping()) is not None:
+            while (whole := mapping()) is not None and refused < _REFUSALS:
                 at = -whole.address % _LARGE_PAGE if at is None else at + _LARGE_PAGE
                 if at + _LARGE_PAGE > filled:
                     break
                 begun = time.perf_counter()
                 touch(round_up(spare.address, _LARGE_PAGE), 1)
                 spare.advise(_GONE)
-                if not _collapsed(whole.address + at, _LARGE_PAGE):
-                    return
+                refused = 0 if _collapsed(whole.address + at, _LARGE_PAGE) else refused + 1
                 del whole
                 time.sleep(_PAUSE * (time.perf_counter() - begun))
 
 
+_library = functools.cache(ctypes.CDLL)
+
+
 def _collapsed(address: int, size: int) -> bool:
-    """Whether the system can put what lies there into a large page; it may be busy. Other threads run meanwhile."""
-    system = ctypes.CDLL(None, use_errno=True)
-    is_one = system.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE) == 0
-    return is_one or ctypes.get_errno() == errno.EAGAIN
+    """Whether the system put what lies there into a large page; it may be busy. Other threads run meanwhile."""
+    return bool(_library(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE) == 0)

@@ -65,6 +65,6 @@ def _place(codes: UOp, most: int) -> int:
     if codes.op is not Ops.AND or codes.dtype.scalar is not dtypes.uint8 or codes.src[0].op is not Ops.SHR:
         return 0
     mask, by = codes.src[1], codes.src[0].src[1]
-    if not isinstance(mask.arg, int) or not isinstance(by.arg, int):  # unknown, or another one in each lane
+    if not all(u.is_const and isinstance(u.arg, int) for u in (mask, by)):  # unknown, or another one in each lane
         return 0
-    return by.arg if (mask.arg << by.arg & _BYTE) <= most else 0
+    return int(by.arg) if (mask.arg << by.arg & _BYTE) <= most else 0

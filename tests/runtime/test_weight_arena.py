@@ -40,7 +40,7 @@ def at_once(apart: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages are made large as soon as an arena is closed."""
     monkeypatch.setattr(module, "_enlarge", _enlarge)
     monkeypatch.setattr(module, "_AFTER_S", 0.0)
-    monkeypatch.setattr(module, "_COLLAPSE", 25)
+    monkeypatch.setattr(module, "_is_allowed", lambda: True)
 
 
 def _fill(buffer: Any, value: int) -> None:
@@ -244,9 +244,9 @@ def _in_large_pages() -> int:
 @pytest.fixture
 def can_collapse() -> None:
     """A system that makes large pages of ordinary ones."""
-    one = mmap.mmap(-1, 4 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if module._COLLAPSE >= 0 else None
-    if one is None:
-        pytest.skip("no Linux")
+    if not module._is_allowed():
+        pytest.skip("no Linux, or one that is to make none")
+    one = mmap.mmap(-1, 4 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     one.write(bytes(4 * MB))
     address = ctypes.addressof(ctypes.c_char.from_buffer(one))
     if not module._collapsed(address + -address % (2 * MB), 2 * MB):
@@ -315,7 +315,7 @@ def test_what_makes_large_pages_keeps_no_memory_alive(monkeypatch: pytest.Monkey
 
 @needs_pages
 @pytest.mark.usefixtures("at_once")
-def test_a_system_that_makes_no_large_pages_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_makes_no_large_pages_is_asked_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[int]()
 
     def refuses(address: int, _size: int) -> bool:
@@ -324,11 +324,25 @@ def test_a_system_that_makes_no_large_pages_is_asked_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(module, "_collapsed", refuses)
     arena = WeightArena("LLVM")
-    kept = arena.buffer(dtypes.uint8, 20 * MB)
+    kept = arena.buffer(dtypes.uint8, 40 * MB)
     arena.close()
     wait_for_large_pages()
-    assert len(asked) == 1
+    assert [address - asked[0] for address in asked] == [2 * MB * n for n in range(module._REFUSALS)]
     assert kept.whole.address <= asked[0] < kept.whole.address + 2 * MB
+
+
+@needs_pages
+@pytest.mark.parametrize(
+    ("text", "may"), [("always madvise [never]\n", False), ("always [madvise] never\n", True), ("", False)]
+)
+def test_whoever_set_up_the_system_may_forbid_it(
+    text: str, may: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "enabled"
+    if text:
+        path.write_text(text)
+    monkeypatch.setattr(module, "_ENABLED", str(path))
+    assert module._is_allowed() == may
 
 
 @needs_pages
