@@ -290,7 +290,10 @@ def main(given: Sequence[str] | None = None) -> int:
         if arguments.mixes:
             made.error(f"{arguments.mixes[0]} and --types: give mixes or types, not both")
         arguments.mixes = [f"all {kind}" for kind in arguments.types or TYPES]
-    arguments.shape = arguments.shape or ("0.5B" if arguments.types is None else "layers")
+    kept = shown(arguments.show) if arguments.show else None
+    mixes = [line.mix for line in kept[1]] if kept else arguments.mixes
+    is_by_type = bool(mixes) and all(mix.startswith("all ") for mix in mixes)
+    arguments.shape = arguments.shape or ("layers" if is_by_type else "0.5B")
     if unknown := {*arguments.mixes} - {*GOALS, *(f"all {kind}" for kind in TYPES)}:
         made.error(f"{min(unknown)} is none of {', '.join(GOALS)}")
     try:
@@ -300,8 +303,8 @@ def main(given: Sequence[str] | None = None) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="kernmill-llama-") as name:
         folder = arguments.folder or Path(name)
-        if arguments.show:
-            facts, lines = shown(arguments.show)
+        if kept:
+            facts, lines = kept
         elif arguments.child:
             facts = {**machine(), "llama": llama_cpp.__version__}
             lines = list(run_here(arguments, int(arguments.threads), folder))
@@ -314,7 +317,7 @@ def main(given: Sequence[str] | None = None) -> int:
         text = markdown(facts, arguments.shape, lines)
         print(text, end="")
         if arguments.write_readme:
-            write_readme(text, mark="llama" if arguments.types is None else "llama-types")
+            write_readme(text, mark="llama-types" if is_by_type else "llama")
     return int(any(line.failed for line in lines))
 
 

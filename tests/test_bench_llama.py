@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -87,6 +90,21 @@ def test_an_unknown_mix(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             main(given)
         assert said in capsys.readouterr().err.replace("choose from F16", "choose from 'F16'")
+
+
+@pytest.mark.parametrize(("mix", "mark", "shape"), [("all Q2_K", "llama-types", "layers"), ("Q4_0", "llama", "0.5B")])
+def test_what_was_kept_goes_where_it_belongs(
+    mix: str, mark: str, shape: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Types shown without --types replaced the table of the mixes."""
+    written: list[tuple[str, str]] = []
+    monkeypatch.setitem(sys.modules, "llama_cpp", ModuleType("llama_cpp"))
+    monkeypatch.setattr("bench.llama.write_readme", lambda text, mark: written.append((text, mark)))
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps({"machine": FACTS, "lines": [dataclasses.asdict(line(mix=mix))]}))
+    assert main(["--show", str(kept), "--write-readme"]) == 0
+    assert [found for _, found in written] == [mark]
+    assert f"in the shape {shape}," in written[0][0]
 
 
 def test_both_sides_agree(tmp_path: Path) -> None:
