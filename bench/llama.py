@@ -81,12 +81,6 @@ class Ours:
         for end in range(1, len(ids) + 1):
             self.model.next_logits(ids[:end])
 
-    def settle(self) -> None:
-        """Until its weights lie as they will from soon on."""
-        from kernmill.runtime import wait_for_large_pages
-
-        wait_for_large_pages()
-
     def close(self) -> None:
         """Let go of it."""
         del self.model
@@ -139,6 +133,7 @@ class Theirs:
 def measured(path: Path, mix: str, test: str, threads: int, rounds: int, least_s: float = 0.0) -> Line:
     """One test: logits first, then rounds in which each takes its turn, for at most some seconds after the third."""
     from kernmill.formats import gguf
+    from kernmill.runtime import wait_for_large_pages
 
     file, length = gguf.read(path), int(test[2:])
     size = sum(entry.stop - entry.start for entry in file.entries.values())
@@ -157,7 +152,7 @@ def measured(path: Path, mix: str, test: str, threads: int, rounds: int, least_s
         for side in (ours, theirs):
             for _ in range(_WARM_UP):
                 getattr(side, call)(ids[: 2 if call == "make" else length])
-        ours.settle()
+        wait_for_large_pages()  # in which its weights lie from now on
         begun = time.perf_counter()
         while len(line.kernmill) < rounds and (len(line.kernmill) < 3 or time.perf_counter() - begun < least_s):
             for side, rates in ((ours, line.kernmill), (theirs, line.llama)):

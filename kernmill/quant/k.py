@@ -194,7 +194,7 @@ def _packed_sixes(x: Tensor) -> Tensor:
 
 
 def _q2_k_by_groups(scales: Tensor, qs: Tensor, d: Tensor, dmin: Tensor) -> dict[str, Tensor]:
-    """The codes of a group in a word, behind the scales of four."""
+    """The codes of four groups in 16 bytes, each group in two bits of all of them, behind the scales of the four."""
     by_groups = pack(unpack(qs, 2, 32), 2, 16).unflatten(-1, (4, 16))
     codes = cat([scales.unflatten(-1, (4, 4)), by_groups], axis=-1)
     return {"d": d, "dmin": dmin, "codes": codes.flatten(-2)}
