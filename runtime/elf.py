@@ -21,7 +21,7 @@ from kernmill.ir import FormatError, OutOfMemoryError
 
 from .allocator import round_up
 
-__all__ = ["Module", "is_elf_host", "load_elf"]
+__all__ = ["Module", "is_elf_host", "libc", "load_elf"]
 
 _PAGE = mmap.PAGESIZE
 _LIMIT_BYTES = 64 << 20  # no kernel is this large; a damaged size field easily is
@@ -65,24 +65,26 @@ class Module:
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # At interpreter exit a pool's worker may still run this code: the process ends and takes the pages along.
         if self._mapped is not None and not is_finalizing():
-            _libc().munmap(*self._mapped)
+            libc().munmap(*self._mapped)
 
 
 @functools.cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
+def libc() -> ctypes.CDLL:
+    """The C library of this process: its calls let other threads run."""
+    found = ctypes.CDLL(None, use_errno=True)
     size, pointer, number = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
-    libc.mmap.argtypes, libc.mmap.restype = [pointer, size, number, number, number, ctypes.c_long], pointer
-    libc.mprotect.argtypes = [pointer, size, number]
-    libc.munmap.argtypes = [pointer, size]
-    return libc
+    found.mmap.argtypes, found.mmap.restype = [pointer, size, number, number, number, ctypes.c_long], pointer
+    found.mprotect.argtypes = [pointer, size, number]
+    found.munmap.argtypes = [pointer, size]
+    found.madvise.argtypes = [pointer, size, number]
+    return found
 
 
 @functools.cache
 def libc_externs() -> dict[str, int]:
     """The memory functions of the C library: what LLVM may call without being asked, and the heap for large panels."""
     names = ("memcpy", "memset", "memmove", "memcmp", "malloc", "free")
-    return {name: ctypes.cast(getattr(_libc(), name), ctypes.c_void_p).value or 0 for name in names}
+    return {name: ctypes.cast(getattr(libc(), name), ctypes.c_void_p).value or 0 for name in names}
 
 
 Rows = list[tuple[int, ...]]
@@ -146,7 +148,7 @@ class _Object:
         relocations = {s[7]: self.table(i, _RELA) for i, s in enumerate(self.sections) if s[1] == _RELA_TYPE}
         fixed_bytes, total_bytes = self.lay_out(relocations)
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        base = _libc().mmap(None, total_bytes, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
+        base = libc().mmap(None, total_bytes, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0)
         if base in (None, 2**64 - 1):
             raise OutOfMemoryError(f"load_elf: no room for {total_bytes} bytes of code. Free some tensors.")
         module = Module({}, (base, total_bytes))  # from here on an error unmaps
@@ -162,7 +164,7 @@ class _Object:
             if section in self.place:
                 self.relocate(section, rows, image)
         ctypes.memmove(base, bytes(image), total_bytes)
-        if _libc().mprotect(base, fixed_bytes, _READ_EXECUTE):
+        if libc().mprotect(base, fixed_bytes, _READ_EXECUTE):
             raise OutOfMemoryError("load_elf: the system refuses executable memory to this process (mprotect failed).")
         for index, (name, info, _, section, _, _) in enumerate(self.symbols):
             if info >> 4 in (1, 2) and section not in (_UNDEF, _ABS):  # global or weak, and defined

@@ -9,8 +9,6 @@ Figures: docs/decisions/0061-pages-ahead.md, 0085-large-pages-afterwards.md. Tes
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import mmap
 import threading
 import time
@@ -22,6 +20,7 @@ from kernmill.ir import DType, KernmillError, dtypes
 from .allocator import ALIGNMENT_BYTES, LARGE_PAGES, Block, HostAllocator, Lease, round_up
 from .buffer import Buffer
 from .device import get_device
+from .elf import libc
 from .execute import allocate_buffer
 from .pool import expect_pool, touch
 
@@ -176,9 +175,6 @@ def _enlarge(mappings: Sequence[tuple[weakref.ref[Buffer], int]]) -> None:
                 time.sleep(_PAUSE * (time.perf_counter() - begun))
 
 
-_library = functools.cache(ctypes.CDLL)
-
-
 def _collapsed(address: int, size: int) -> bool:
     """Whether the system put what lies there into a large page; it may be busy. Other threads run meanwhile."""
-    return bool(_library(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), _COLLAPSE) == 0)
+    return bool(libc().madvise(address, size, _COLLAPSE) == 0)
