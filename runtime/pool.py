@@ -2,8 +2,8 @@
 
 Kernel ABI: `void kernel(ptr args, i64 begin, i64 end)`. `args` points to 8-byte slots, buffer addresses and i64
 variables. [begin, end) is a part of the kernel's outermost parallel range [0, n). If n is larger than `chunk` and the
-pool has more than one thread, each thread claims a share of what is left, some whole chunks, until nothing is; which
-thread does which part must not show in the result, and kernels see to that.
+pool has more than one thread, each thread has an equal part, in whole chunks, and one that is done takes half of what
+another has left; which thread does which part must not show in the result, and kernels see to that.
 
 Waiting threads spin for `SPIN` microseconds and then sleep: a long spin loses two to five times as soon as another
 process wants the core (docs/threads.md). Workers are daemon threads of Python inside one native call without the GIL. A
@@ -33,11 +33,10 @@ from .elf import Module
 from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
-from .pool_ir import CPU_BYTES, MOST_WORKERS, POOL_FUNCTIONS, STATE, STATE_BYTES, pool_ir
+from .pool_ir import CPU_BYTES, MOST_CHUNKS, MOST_WORKERS, POOL_FUNCTIONS, RANGE_BYTES, STATE, pool_ir
 
 __all__ = ["Launch", "LaunchTable", "Pool", "default_pool", "expect_pool", "touch"]
 
-_MOST_CHUNKS = 1 << 20
 _JOIN_S = 0.5
 _NOWHERE = 0xFFFFFFFF  # no CPU: the workers will be tied anew
 _FAULTS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP"}
@@ -81,9 +80,9 @@ def _loaded() -> _Native:
     pointer = ctypes.c_void_p
     run = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64)
     timed = ctypes.CFUNCTYPE(None, pointer, pointer, ctypes.c_int64, pointer)
-    one = ctypes.CFUNCTYPE(None, pointer)
+    worker, stop = ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64), ctypes.CFUNCTYPE(None, pointer)
     at = module.symbols
-    threads = one(at["km_worker"]), one(at["km_stop"])
+    threads = worker(at["km_worker"]), stop(at["km_stop"])
     return _Native(run(at["km_run"]), timed(at["km_run_timed"]), *threads, at["km_chain"], module)
 
 
@@ -124,8 +123,9 @@ class _Crew:
     """The state block of a pool and the threads that serve it. A forked child gets a new one."""
 
     def __init__(self, threads: int, spin: int) -> None:
-        self.memory = mmap.mmap(-1, mmap.PAGESIZE) if sys.platform == "win32" else _private_page()
-        state = (ctypes.c_char * STATE_BYTES).from_buffer(self.memory)
+        size = STATE["ranges"] + RANGE_BYTES * threads
+        self.memory = mmap.mmap(-1, size) if sys.platform == "win32" else _private_memory(size)
+        state = (ctypes.c_char * size).from_buffer(self.memory)
         self.address = ctypes.addressof(state)
         self.threads: list[threading.Thread] = []
         self.count, self.cpus, self.started = threads - 1, set[int](), threads <= 1
@@ -173,8 +173,8 @@ class _Crew:
             self.threads = []
 
 
-def _private_page() -> mmap.mmap:
-    return mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def _private_memory(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _serve(crew: _Crew, worker: int) -> None:
@@ -182,7 +182,7 @@ def _serve(crew: _Crew, worker: int) -> None:
         faults = {getattr(signal, name, None) for name in _FAULTS}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
     crew.enlist(worker)
-    _native().worker(crew.address)
+    _native().worker(crew.address, worker + 1)
 
 
 class Pool:
@@ -260,7 +260,7 @@ def _pool_for(threads: int, spin: int) -> Pool:
 
 
 class Launch(NamedTuple):
-    """One entry: a kernel's address, its argument slots, its parallel range [0, n), the least of it that is claimed."""
+    """One entry: a kernel's address, its argument slots, its parallel range [0, n), the least of it that is taken."""
 
     fn: int
     args: Sequence[int]
@@ -274,7 +274,7 @@ class LaunchTable:
     def __init__(self, launches: Sequence[Launch]) -> None:
         self.count, words = len(launches), list[int]()
         for fn, _, n, chunk in launches:
-            words += (fn, 0, n, max(1, chunk, -(-n // _MOST_CHUNKS)))
+            words += (fn, 0, n, max(1, chunk, -(-n // MOST_CHUNKS)))
         self._first = [len(words)]  # where the arguments of each entry begin
         for launch in launches:
             words += launch.args

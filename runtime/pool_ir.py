@@ -1,15 +1,19 @@
 """The thread pool and launcher as LLVM IR text; `pool.py` compiles it, loads it and says what it does.
 
-State block: `word`, then the fields of STATE. What different threads write lies on different cache lines.
+State block: the fields of STATE, then for each thread a line with its range. What different threads write lies on
+different cache lines.
 
-Claiming. `word` is generation << 32 | chunks left. A thread reads it, then the job, then takes chunks by
-compare-and-swap: what is left by twice the number of threads, at least one. A job is written only while nothing is
-left to claim and nobody works, so a swap that succeeds proves that the job just read belongs to this generation; a
-thread that slept through a generation fails its swap.
+Claiming. A range is generation << 32 | begin << 16 | end, in chunks. A job gives each thread an equal one. A thread
+reads its own, then the job, then takes from the front by compare-and-swap: half of what is left, at least one chunk.
+Where nothing is left it takes the rear half of the next thread that has something, and goes on with that as its own. A
+job is written only while all ranges are empty and nobody works, so a swap that succeeds proves that the job just read
+belongs to this generation; a thread that slept through a generation fails its swap. An empty range is written by its
+own thread alone, or by the caller with a job.
 
-Sleeping. Worker: sleepers += 1, then look at `word` once more, then wait on `epoch`. Caller: publish `word`, then look
-at `sleepers`. Both orders are sequentially consistent, so one of them sees the other; `epoch` moves before the wake, so
-a worker on its way to sleep stays awake. The caller waits for stragglers the same way on `done`, `waiting` is the flag.
+Sleeping. Worker: sleepers += 1, then look at its range once more, then wait on `epoch`. Caller: publish the ranges,
+then look at `sleepers`. Both orders are sequentially consistent, so one of them sees the other; `epoch` moves before
+the wake, so a worker on its way to sleep stays awake. Which worker is woken does not matter: it finds what is left. The
+caller waits for stragglers the same way on `done`, `waiting` is the flag.
 
 Apart (Linux). Before workers are woken they are kept off the caller's CPU, `home`: a scheduler may put a woken thread
 behind the one that woke it for a time slice, with a CPU idle beside it.
@@ -25,17 +29,18 @@ What waits for the system anyway is optnone: LLVM takes a quarter less for the m
 
 from __future__ import annotations
 
-__all__ = ["CPU_BYTES", "MOST_WORKERS", "POOL_FUNCTIONS", "STATE", "STATE_BYTES", "pool_ir"]
+__all__ = ["CPU_BYTES", "MOST_CHUNKS", "MOST_WORKERS", "POOL_FUNCTIONS", "RANGE_BYTES", "STATE", "pool_ir"]
 
-STATE_BYTES = 2304
-STATE = {  # where a field lies, in bytes; `word` is at 0
-    "done": 64, "waiting": 68,
-    "fn": 128, "args": 136, "n": 144, "chunk": 152, "chunks": 160,
-    "epoch": 192, "sleepers": 196, "stop": 200,
-    "threads": 256, "spin": 264, "home": 272, "debt": 280, "penalty": 288, "earned": 296,
-    "workers": 320, "ids": 328,  # of the workers' threads
-    "allowed": 2048, "others": 2176,  # CPUs; those but the caller's
+STATE = {  # where a field lies, in bytes
+    "done": 0, "waiting": 4,
+    "fn": 64, "args": 72, "n": 80, "chunk": 88, "chunks": 96,
+    "epoch": 128, "sleepers": 132, "stop": 136,
+    "threads": 192, "spin": 200, "home": 208, "debt": 216, "penalty": 224, "earned": 232, "generation": 240,
+    "workers": 256, "ids": 264,  # of the workers' threads
+    "allowed": 1984, "others": 2112,  # CPUs; those but the caller's
+    "ranges": 2240,
 }  # fmt: skip
+RANGE_BYTES, MOST_CHUNKS = 64, (1 << 16) - 1  # of a thread; of a job
 MOST_WORKERS, CPU_BYTES = 430, 128  # that fit into the ids; 8 CPUs a byte
 POOL_FUNCTIONS = ("km_run", "km_run_timed", "km_worker", "km_stop", "km_chain", "km_touch")
 
@@ -119,40 +124,78 @@ out:
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
 
-# Take chunks until none is left; returns how many this thread did.
+# Take chunks until none is left, of the own range and then of others; returns how many this thread did.
 _WORK = """
-define internal i32 @work(ptr %s) nounwind noinline {
+define internal i64 @left(i64 %range) nounwind alwaysinline {
+  %low = lshr i64 %range, 16
+  %ahead = sub i64 %range, %low
+  %r = and i64 %ahead, 65535
+  ret i64 %r
+}
+define internal i32 @work(ptr %s, i64 %self) nounwind noinline {
 entry:FIELDS
+  %threads = load i64, ptr %threads.p, align 8
+  %own.at = shl i64 %self, 6
+  %own.p = getelementptr i8, ptr %ranges.p, i64 %own.at
   br label %look
 look:
-  %count = phi i32 [ 0, %entry ], [ %count, %claim ], [ %more, %body ]
-  %word = load atomic i64, ptr %s seq_cst, align 8
-  %left = and i64 %word, 4294967295
+  %count = phi i32 [ 0, %entry ], [ %count, %claim ], [ %more, %body ], [ %count, %keep ], [ %count, %rob ]
+  %range = load atomic i64, ptr %own.p acquire, align 8
+  %left = call i64 @left(i64 %range)
   %none = icmp eq i64 %left, 0
-  br i1 %none, label %out, label %claim
+  br i1 %none, label %seek, label %claim
 claim:
   %fn = load atomic ptr, ptr %fn.p monotonic, align 8
   %args = load atomic ptr, ptr %args.p monotonic, align 8
   %n = load atomic i64, ptr %n.p monotonic, align 8
   %chunk = load atomic i64, ptr %chunk.p monotonic, align 8
-  %chunks = load atomic i64, ptr %chunks.p monotonic, align 8
-  %threads = load i64, ptr %threads.p, align 8
-  %parts = shl i64 %threads, 1
-  %share = udiv i64 %left, %parts
-  %take = call i64 @llvm.umax.i64(i64 %share, i64 1)
-  %less = sub i64 %word, %take
-  %swap = cmpxchg ptr %s, i64 %word, i64 %less seq_cst seq_cst, align 8
+  %half = lshr i64 %left, 1
+  %take = call i64 @llvm.umax.i64(i64 %half, i64 1)
+  %taken = shl i64 %take, 16
+  %less = add i64 %range, %taken
+  %swap = cmpxchg ptr %own.p, i64 %range, i64 %less seq_cst seq_cst, align 8
   %mine = extractvalue { i64, i1 } %swap, 1
   br i1 %mine, label %body, label %look
 body:
-  %i = sub i64 %chunks, %left
-  %begin = mul i64 %i, %chunk
+  %low = lshr i64 %range, 16
+  %first = and i64 %low, 65535
+  %begin = mul i64 %first, %chunk
   %size = mul i64 %take, %chunk
   %full = add i64 %begin, %size
   %end = call i64 @llvm.smin.i64(i64 %full, i64 %n)
   call void %fn(ptr %args, i64 %begin, i64 %end) nounwind
   %took = trunc i64 %take to i32
   %more = add i32 %count, %took
+  br label %look
+seek:
+  %turn = phi i64 [ 1, %look ], [ %further, %other ]
+  %over = icmp uge i64 %turn, %threads
+  br i1 %over, label %out, label %other
+other:
+  %further = add i64 %turn, 1
+  %sum = add i64 %self, %turn
+  %victim = urem i64 %sum, %threads
+  %at = shl i64 %victim, 6
+  %its.p = getelementptr i8, ptr %ranges.p, i64 %at
+  %its = load atomic i64, ptr %its.p acquire, align 8
+  %its.left = call i64 @left(i64 %its)
+  %empty = icmp eq i64 %its.left, 0
+  %apart = xor i64 %its, %range
+  %other.job = icmp ugt i64 %apart, 4294967295
+  %nothing = or i1 %empty, %other.job
+  br i1 %nothing, label %seek, label %rob
+rob:
+  %up = add i64 %its.left, 1
+  %rear = lshr i64 %up, 1
+  %its.less = sub i64 %its, %rear
+  %swap2 = cmpxchg ptr %its.p, i64 %its, i64 %its.less seq_cst seq_cst, align 8
+  %robbed = extractvalue { i64, i1 } %swap2, 1
+  br i1 %robbed, label %keep, label %look
+keep:
+  %front = sub i64 %its.left, %rear
+  %front16 = shl i64 %front, 16
+  %new = add i64 %its, %front16
+  store atomic i64 %new, ptr %own.p release, align 8
   br label %look
 out:
   ret i32 %count
@@ -185,13 +228,30 @@ publish:
   store atomic i64 %chunk, ptr %chunk.p monotonic, align 8
   store atomic i64 %chunks, ptr %chunks.p monotonic, align 8
   store atomic i32 0, ptr %done.p monotonic, align 4
-  %old = load atomic i64, ptr %s monotonic, align 8
-  %gen = lshr i64 %old, 32
-  %gen1 = add i64 %gen, 1
-  %high = shl i64 %gen1, 32
-  %word = or i64 %high, %chunks
-  store atomic i64 %word, ptr %s seq_cst, align 8
-  %sleepers = load atomic i32, ptr %sleepers.p seq_cst, align 4
+  %threads = load i64, ptr %threads.p, align 8
+  %parts = call i64 @llvm.umin.i64(i64 %chunks, i64 %threads)
+  %old = load i64, ptr %generation.p, align 8
+  %generation = add i64 %old, 4294967296
+  store i64 %generation, ptr %generation.p, align 8
+  br label %give
+give:
+  %i = phi i64 [ 0, %publish ], [ %i1, %give ]
+  %first = phi i64 [ 0, %publish ], [ %last, %give ]
+  %i1 = add i64 %i, 1
+  %given = call i64 @llvm.umin.i64(i64 %i1, i64 %parts)
+  %product = mul i64 %chunks, %given
+  %last = udiv i64 %product, %parts
+  %first16 = shl i64 %first, 16
+  %both = or i64 %first16, %last
+  %range = or i64 %generation, %both
+  %at = shl i64 %i, 6
+  %range.p = getelementptr i8, ptr %ranges.p, i64 %at
+  store atomic i64 %range, ptr %range.p release, align 8
+  %further = icmp ult i64 %i1, %threads
+  br i1 %further, label %give, label %published
+published:
+  fence seq_cst
+  %sleepers = load atomic i32, ptr %sleepers.p monotonic, align 4
   %asleep = icmp ne i32 %sleepers, 0
   br i1 %asleep, label %rouse, label %go
 rouse:
@@ -203,7 +263,7 @@ rouse:
   call void @wake(ptr %epoch.p, i64 %most)
   br label %go
 go:
-  %mine = call i32 @work(ptr %s)
+  %mine = call i32 @work(ptr %s, i64 0)
   %total = trunc i64 %chunks to i32
   %alone = icmp eq i32 %mine, %total
   br i1 %alone, label %out, label %join
@@ -280,28 +340,31 @@ weigh:
 out:
   ret void
 }
+declare i64 @llvm.umin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 """
 
 _WORKER = """
-define void @km_worker(ptr %s) nounwind {
+define void @km_worker(ptr %s, i64 %self) nounwind {
 entry:FIELDS
+  %own.at = shl i64 %self, 6
+  %own.p = getelementptr i8, ptr %ranges.p, i64 %own.at
   %spin = load i64, ptr %spin.p, align 8
   br label %look
 look:
-  %turn = phi i64 [ 0, %entry ], [ %next, %idle ], [ 0, %work ], [ 0, %report ], [ 0, %tell ], [ 0, %up ]
-  %begun = phi i64 [ 0, %entry ], [ %since, %idle ], [ 0, %work ], [ 0, %report ], [ 0, %tell ], [ 0, %up ]
+  %turn = phi i64 [ 0, %entry ], [ %next, %idle ], [ 0, %work ], [ 0, %report ], [ 0, %tell ]
+  %begun = phi i64 [ 0, %entry ], [ %since, %idle ], [ 0, %work ], [ 0, %report ], [ 0, %tell ]
   %stop = load atomic i32, ptr %stop.p monotonic, align 4
   %leave = icmp ne i32 %stop, 0
   br i1 %leave, label %out, label %peek
 peek:
-  %word = load atomic i64, ptr %s monotonic, align 8
-  %left = and i64 %word, 4294967295
+  %range = load atomic i64, ptr %own.p monotonic, align 8
+  %left = call i64 @left(i64 %range)
   %none = icmp eq i64 %left, 0
   br i1 %none, label %rest, label %work
 work:
-  %mine = call i32 @work(ptr %s)
+  %mine = call i32 @work(ptr %s, i64 %self)
   %some = icmp ne i32 %mine, 0
   br i1 %some, label %report, label %look
 report:
@@ -336,19 +399,20 @@ idle:
 sleep:
   %e = load atomic i32, ptr %epoch.p seq_cst, align 4
   %s0 = atomicrmw add ptr %sleepers.p, i32 1 seq_cst, align 4
-  %word2 = load atomic i64, ptr %s seq_cst, align 8
-  %left2 = and i64 %word2, 4294967295
-  %busy = icmp ne i64 %left2, 0
+  fence seq_cst
+  %range2 = load atomic i64, ptr %own.p monotonic, align 8
+  %left2 = call i64 @left(i64 %range2)
   %stop2 = load atomic i32, ptr %stop.p seq_cst, align 4
-  %leave2 = icmp ne i32 %stop2, 0
-  %stay = or i1 %busy, %leave2
-  br i1 %stay, label %up, label %down
+  %stop64 = zext i32 %stop2 to i64
+  %any = or i64 %left2, %stop64
+  %lie = icmp eq i64 %any, 0
+  br i1 %lie, label %down, label %up
 down:
   call void @wait(ptr %epoch.p, i32 %e)
   br label %up
 up:
   %s1 = atomicrmw sub ptr %sleepers.p, i32 1 seq_cst, align 4
-  br label %look
+  br label %work
 out:
   ret void
 }
