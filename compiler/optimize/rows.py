@@ -86,10 +86,11 @@ def products_across(facts: Facts, lanes: int) -> tuple[str, list[_Pass], list[tu
     """Of a kernel whose rows can be lanes: the loop over them, all passes, and those that are products, with the loop
     over results that share what is loaded for a row. No products where it is something else."""
     passes, fixed = _passes(facts) if lanes > 1 else [], facts.kept
-    rows = next((name for name in reversed(fixed) if facts.sizes[name] >= lanes), "")
     products = [(one, loop) for one in passes if (loop := _product_loop(one, fixed)) is not None]
-    shares = rows and all(any(not a.moves(rows) for a in one.loads) for one, _ in products)
-    return rows, passes, products if shares else []
+    wide = [name for name in reversed(fixed) if facts.sizes[name] >= lanes]
+    sharing = (n for n in wide if all(any(not a.moves(n) for a in one.loads) for one, _ in products))
+    rows = next(sharing, "")
+    return rows, passes, products if rows else []
 
 
 def rows_schedule(facts: Facts) -> Schedule | None:

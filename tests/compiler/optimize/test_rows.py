@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernmill.compiler import analyze, choose, merge_loops, rows_schedule
-from kernmill.ir import UOp
+from kernmill.ir import Ops, UOp, elementwise, reduce_axes, reshape
 from tests.compiler.kernels import (
     VECTORS,
     attention,
@@ -71,6 +71,27 @@ def test_rows_of_attention_are_lanes() -> None:
     assert found["unroll i1"] == found["unroll t1_0"] == "8"
     assert found["unroll k1"] == "4"
     assert found["stage 1"] == "k3 k3.u i0.u i0.v"
+
+
+def heads(tokens: int, count: int, length: int, width: int) -> UOp:
+    """Attention of several heads; results lie token by token."""
+    q, k, v = data(0, tokens, count, 1, width), data(1, 1, count, length, width), data(2, 1, count, length, width)
+    scores = reduce_axes(elementwise(Ops.MUL, q, k), Ops.ADD, (3,))
+    weights = elementwise(Ops.SUB, scores, reduce_axes(scores, Ops.MAX, (2,))).alu(Ops.EXP)
+    terms = elementwise(Ops.MUL, weights, v)
+    sums = [reduce_axes(part, Ops.ADD, (2,)) for part in (terms, weights)]
+    return elementwise(Ops.DIV, *(reshape(u, (tokens, count, u.shape[-1])) for u in sums))
+
+
+@pytest.mark.parametrize("count", [3, 16, 32])
+def test_lanes_are_tokens_however_many_heads_there_are(count: int) -> None:
+    """Once wrong: as many heads as lanes were taken for rows, which share no keys, and passes went along each row:
+    5 to 8 times as long with 8 lanes and 14 heads."""
+    root = heads(64, count, 128, 16)
+    assert verbs(root)["vectorize i0"] == "16"
+    ast = merge_loops(only(root))
+    arrays = inputs(ast)
+    close(run_on("LLVM", ast, arrays), run_ast(ast, arrays))
 
 
 def test_few_rows_are_no_lanes() -> None:
