@@ -159,7 +159,7 @@ TOPICS: dict[str, tuple[int, ...]] = {
     "Schedules: products and long sums": (16, 24, 25, 29, 44, 47, 55, 81),
     "Schedules: rows, windows, places": (15, 17, 42, 51, 64),
     "Matrix units and groups of work-items": (20, 21, 35, 49, 79),
-    "Quantized weights": (19, 27, 31, 32, 40, 41, 46, 72, 75, 80, 82, 83, 84, 86),
+    "Quantized weights": (19, 27, 31, 32, 40, 41, 46, 72, 75, 80, 82, 83, 84, 86, 88),
     "Calls, captures and plans": (18, 22, 34, 37, 52, 59, 66, 74, 76, 87),
     "Compiling, memory and devices": (11, 13, 28, 36, 50, 57, 61, 63, 85),
     "Language models and their files": (7, 8, 38, 39),

@@ -7,6 +7,7 @@ from .blocks import *
 from .choose import *
 from .dots import *
 from .packing import in_blocks as in_blocks
+from .panels import panels_schedule as panels_schedule
 from .rows import rows_schedule as rows_schedule
 from .schedule import *
 from .search import *

@@ -16,6 +16,7 @@ from .blocks import block_schedule
 from .dots import dot_schedule
 from .gpu import gpu_schedule
 from .heuristic import few_rows_schedule, loops_schedule, running_schedule, scatter_schedule
+from .panels import panels_schedule
 from .rows import rows_schedule
 from .schedule import Schedule
 from .units import unit_rows_schedule, unit_schedule
@@ -57,6 +58,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     Strategy(rows_schedule, _keeps_rows, "the same without one: rows are lanes, and no sum is folded", by_rows=True),
     Strategy(dot_schedule, _has_lanes, "a product of bytes, four terms an instruction"),
     Strategy(block_schedule, _has_lanes, "sums of such products over blocks with scales: quantized weights"),
+    Strategy(panels_schedule, _has_lanes, "a product with a matrix whose rows lie side by side already"),
     Strategy(window_schedule, _has_lanes, "one operand is read through a sliding window: a convolution"),
     Strategy(running_schedule, _has_lanes, "short sums over the same terms are made side by side: running sums"),
     Strategy(few_rows_schedule, _has_lanes, "few rows wait for the matrix, which is read once, as it lies"),

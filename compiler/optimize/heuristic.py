@@ -21,6 +21,7 @@ from .packing import SMALL_REDUCE, ask_by_tiles, pack
 from .rows import ask_for_next_row, passes_along_rows
 from .schedule import Schedule
 from .staging import SAME_PLACE
+from .tiles import accumulators, best_block, tile_of
 from .windows import overlapping
 
 __all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_schedule"]
@@ -36,9 +37,6 @@ _AHEAD = 2048  # bytes to prefetch ahead
 _STREAMS = 4  # that memory is read in
 _WASTE = 1.5  # of a product's vector of which no lane is used, in units of a fourth of a gather
 _FOLD_COST = 40.0  # of folding a vector, in units of a fourth of a gather
-_BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
-_SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
-_LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
 _IN_REGISTERS = 8  # rows whose sums are one tile
 _FEW_ROWS = 128  # of a product; more compute several times as long as reading takes, in any order
 _EACH_BLOCK = 8  # elementwise ops; what is made of a sum that goes on in the output is made anew for each of its blocks
@@ -50,7 +48,6 @@ _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
 _PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
 _SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
-_TILE_COST = 2.0  # of going on, by iteration of the reduce loop
 
 
 def loops_schedule(facts: Facts) -> Schedule:
@@ -161,14 +158,6 @@ def _width(facts: Facts, name: str) -> int:
     while (width > 2 and width >= 2 * facts.sizes[name]) or (not facts.target.has_masks and facts.sizes[name] % width):
         width //= 2
     return width
-
-
-def _tile(size: int, most: int) -> int:
-    """A tile of at most `most` and of half of that at least: empty places of the last one against one part in 25 for
-    each row that it is smaller, since all that a tile reads besides serves fewer rows. `even_part` trades otherwise."""
-    if size <= most:
-        return max(1, size)
-    return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
 
 
 def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:
@@ -357,7 +346,7 @@ def _streams(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]
     count = (_STREAMS if facts.target.vector_registers >= 32 else _STREAMS // 2) // len(read)
     if facts.iterations(facts.outputs) == facts.sizes[name] and name not in reused:
         count = min(count, -(-facts.sizes[name] // 2))  # two threads find something
-    return {name: _tile(facts.sizes[name], count) if count > 1 else 1}
+    return {name: tile_of(facts.sizes[name], count) if count > 1 else 1}
 
 
 def _pieces(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
@@ -373,7 +362,7 @@ def _pieces(facts: Facts, main: Group, lane_loop: str | None) -> dict[str, int]:
         return {}
     name = min(near, key=lambda n: loads[0].step(n) or 0)
     most = max(3, min(facts.target.vector_registers // 4, -(-facts.sizes[name] // 2)))  # three are one tile
-    return {name: _tile(facts.sizes[name], most)}
+    return {name: tile_of(facts.sizes[name], most)}
 
 
 def few_rows_schedule(facts: Facts) -> Schedule | None:
@@ -408,7 +397,7 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     schedule.cut("vectorize", lane_loop, width)
     schedule.cut("unroll", lane_loop, columns)
     if rows:
-        schedule.cut("unroll", rows[-1], _tile(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
+        schedule.cut("unroll", rows[-1], tile_of(facts.sizes[rows[-1]], _IN_REGISTERS if is_one else 4))
     schedule.cut("unroll", terms, together)
     walked = schedule.add("accumulate", terms, block)[terms]
     pages = schedule.cut("split", lane_loop, inside)
@@ -443,32 +432,18 @@ def _register_tile(facts: Facts, main: Group, lane_loop: str | None, width: int)
     ]  # fmt: skip
     reusing = _best_pair(facts, main, reusing, lane_loop)
     if lane_loop is None or lane_loop not in facts.outputs:
-        return {name: _tile(facts.sizes[name], 4 if many else 2) for name in reusing[:2]}
+        return {name: tile_of(facts.sizes[name], 4 if many else 2) for name in reusing[:2]}
     blocks = -(-facts.sizes[lane_loop] // width)
     if not reusing:
         most = min(8, _MAX_BODY // facts.sizes[main.terms]) if _rows_turn(facts, main, lane_loop) else 8
         whole = next((t for t in (8, 4, 2) if most >= t <= blocks and blocks % t == 0), 1)
-        return {lane_loop: _tile(blocks, most) if whole == 1 and many else whole}
-    columns, rows = _best_block(blocks, facts.sizes[reusing[0]], many)
+        return {lane_loop: tile_of(blocks, most) if whole == 1 and many else whole}
+    columns, rows = best_block(blocks, facts.sizes[reusing[0]], many)
     tiles = {lane_loop: columns, reusing[0]: rows}
     left = (16 if many else 8) // (columns * rows)
     if len(reusing) > 1 and left > 1:
-        tiles[reusing[1]] = _tile(facts.sizes[reusing[1]], left)
+        tiles[reusing[1]] = tile_of(facts.sizes[reusing[1]], left)
     return tiles
-
-
-def _best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
-    """Vectors and rows of a register tile: the shape that keeps the most multipliers busy, given the sizes."""
-
-    def worth(block: tuple[int, int]) -> float:
-        columns, most = block
-        tile = _tile(rows, most)
-        used = blocks / (-(-blocks // columns) * columns) * rows / (-(-rows // tile) * tile)
-        return used * columns * tile / (columns * tile + _LOAD_COST * (columns + tile) + _TILE_COST)
-
-    whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= prod(_BLOCKS[0]) // 2 else ()  # the other is read once
-    columns, most = max((*(_BLOCKS if many else _SMALL_BLOCKS), *whole), key=worth)
-    return columns, _tile(rows, most)
 
 
 def _best_pair(facts: Facts, main: Group, names: list[str], lane_loop: str | None) -> list[str]:
@@ -500,18 +475,12 @@ def _reduce_loops(schedule: Schedule, facts: Facts, main: Group, lane_loop: str 
             schedule.cut("unroll", name, blocks)
             body *= blocks
             continue
-        groups = _groups(blocks, sums)
+        groups = accumulators(blocks, sums)
         if groups > 1:
             schedule.cut("rfactor", name, groups)
         elif sums >= 8 and blocks % 2 == 0 and blocks > 2 and body * 2 <= _MAX_BODY and name != lane_loop:
             schedule.cut("unroll", name, 2)
         break
-
-
-def _groups(blocks: int, accumulators: int = 1) -> int:
-    """Sums of a loop's own that hide how long one addition takes."""
-    fitting = (g for g in (4, 2) if accumulators * g <= 8 and blocks >= 2 * g)
-    return next((g for g in fitting if blocks % g == 0 or blocks > 8 * g), 1)
 
 
 def _other_group(schedule: Schedule, facts: Facts, group: Group) -> None:
@@ -521,4 +490,4 @@ def _other_group(schedule: Schedule, facts: Facts, group: Group) -> None:
     is_side_by_side = any(a.step(name) == 1 for a in group.loads) and not _cost(group.loads, name)
     if is_side_by_side and facts.sizes[name] > 1 and width > 1:
         schedule.cut("vectorize", name, width)
-        schedule.cut("rfactor", name, _groups(-(-facts.sizes[name] // width)))
+        schedule.cut("rfactor", name, accumulators(-(-facts.sizes[name] // width)))

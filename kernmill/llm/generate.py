@@ -20,7 +20,14 @@ from kernmill.runtime import WeightArena, get_device, launched_ns
 from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import escaped, quoted
-from ..quant import MANY_ROWS, QuantizedTensor, float_unit, interleaved_bytes, load_tensor
+from ..quant import (
+    MANY_ROWS,
+    FloatMatrix,
+    are_side_by_side,
+    float_unit,
+    interleaved_bytes,
+    load_tensor,
+)
 from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.config import architecture_in
 from .arch.weight import nbytes
@@ -342,9 +349,9 @@ class Model:
 
 
 def arena_for(file: gguf.File) -> WeightArena:
-    """Memory for the matrices of blocks of a file: the system begins to give it."""
-    matrices = (entry for entry in file.entries.values() if len(entry.shape) == 2 and entry.type.dtype is None)
+    """Memory for the matrices of a file whose rows are laid side by side: the system begins to give it."""
     device = get_device().name
+    matrices = (entry for entry in file.entries.values() if _is_laid(entry, device))
     return WeightArena(device, [interleaved_bytes(entry.type, entry.shape, device) for entry in matrices])
 
 
@@ -430,10 +437,18 @@ def _check_all_used(file: gguf.File, used: set[str], name: str) -> None:
 
 
 def _loaded(file: gguf.File, name: str, arena: WeightArena) -> Weight:
-    """A tensor of a file, copied: blocks in the order in which products read them fastest, plain values for the large
-    pages that memory of our own has. A page of the file that is read later may bring 2 MB of it into memory."""
-    found = load_tensor(file, name, copied=True)
-    if isinstance(found, QuantizedTensor) and len(found.shape) == 2:
-        found = found.interleaved(arena)
+    """A tensor of a file, copied: matrices in the order in which products read them fastest. A page of the file that is
+    read later may bring 2 MB of it into memory."""
+    is_laid = _is_laid(file.entries[name], get_device().name)
+    found = load_tensor(file, name, copied=not is_laid)
+    laid: Weight = found
+    if is_laid:
+        laid = FloatMatrix.of(found, arena) if isinstance(found, Tensor) else found.interleaved(arena)
     file.release(name)
-    return found
+    return laid
+
+
+def _is_laid(entry: gguf.Entry, device: str) -> bool:
+    """Whether a tensor is a matrix whose rows are laid side by side."""
+    kind = entry.type.dtype
+    return len(entry.shape) == 2 and (kind is None or are_side_by_side(kind, device))

@@ -14,7 +14,7 @@ from kernmill import Tensor
 from kernmill.ir import Ops, UOp, dtypes, substitute
 
 from ..captures.tensor_memory import stored
-from ..quant import QuantizedTensor
+from ..quant import FloatMatrix, QuantizedTensor
 from .arch import Weight
 
 __all__ = ["LayerTemplates"]
@@ -74,6 +74,8 @@ def _look(weights: Sequence[Weight]) -> tuple[Hashable, list[UOp]]:
         tensor = weight
         if isinstance(weight, QuantizedTensor):
             form, tensor = (weight.form, weight.shape, weight.interleave), weight.data
+        elif isinstance(weight, FloatMatrix):
+            form, tensor = weight.shape, weight.data
         if not isinstance(tensor, Tensor) or tensor.requires_grad or (node := stored(tensor.uop)) is None:
             return None, []
         if not (tensor.uop is node or (tensor.uop.op is Ops.RESHAPE and tensor.uop.src[0] is node)):

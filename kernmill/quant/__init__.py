@@ -2,6 +2,7 @@
 
 from .block import BlockType, Codes
 from .files import load, load_tensor, save
+from .floats import FloatMatrix, are_side_by_side
 from .registry import BLOCKS, block_type
 from .tensor import QuantizedTensor, interleaved_bytes, rows_together
 from .unit import MANY_ROWS, float_linear, float_unit
@@ -11,7 +12,9 @@ __all__ = [
     "MANY_ROWS",
     "BlockType",
     "Codes",
+    "FloatMatrix",
     "QuantizedTensor",
+    "are_side_by_side",
     "block_type",
     "float_linear",
     "float_unit",

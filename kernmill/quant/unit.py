@@ -4,8 +4,7 @@ Weights are decoded for all rows together, in the order in which the unit reads 
 that the unit multiplies: that errs less than the 8 bits of product.py do. A float16 weight is no bfloat16: where there
 is no unit for it, weight and x are sums of two each, upper and lower bits. The products of all but the two lower ones
 make their product to float32's last bits but seven.
-Bfloat16 weights are multiplied by dot products of pairs as well, where the CPU is quick with them and has no unit.
-Figures: docs/decisions/0079-prompts-in-tiles.md, 0081-pairs-of-bfloat16.md. Tests: tests/kernmill/quant/test_unit.py.
+Figures: docs/decisions/0079-prompts-in-tiles.md. Tests: tests/kernmill/quant/test_unit.py.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from ..size import SymbolicSize
 from ..tensor import Tensor
 from .block import Codes
 
-__all__ = ["MANY_ROWS", "float_linear", "float_unit", "unit_for", "unit_product"]
+__all__ = ["MANY_ROWS", "float_linear", "float_unit", "is_rounded", "unit_for", "unit_product"]
 
 MANY_ROWS = 128  # of x, from which on decoding weights for them pays
-_PAIRED_ROWS = 16  # of x, from which on dot products of pairs of bfloat16 do
 _DECODED_BYTES = 1 << 26  # of weights at a time
 _LARGE = 2.0**15  # of x as float16
 
@@ -39,10 +37,10 @@ def float_unit(device: str, *kinds: DType) -> Unit | None:
 
 def unit_for(x: Tensor, *kinds: DType) -> Unit | None:
     """The same for the rows of x [.., n]: if there are many, and their values may be rounded."""
-    return float_unit(x.device, *kinds) if _is_rounded(x, MANY_ROWS) else None
+    return float_unit(x.device, *kinds) if is_rounded(x, MANY_ROWS) else None
 
 
-def _is_rounded(x: Tensor, least: int) -> bool:
+def is_rounded(x: Tensor, least: int) -> bool:
     """Whether x has so many rows, and their values may be rounded."""
     rows: Any = math.prod(x.shape[:-1])
     is_many = not isinstance(rows, SymbolicSize) and rows >= least
@@ -68,22 +66,15 @@ def unit_product(x: Tensor, codes: Codes, unit: Unit) -> Tensor:
     return cat(results, axis=-1)[: x.shape[0]]
 
 
-def _takes_pairs(x: Tensor, weight: Tensor) -> bool:
-    pair = (weight.dtype, weight.dtype)
-    return pair in get_device(x.device).target.dots and x.shape[-1] % 2 == 0 and _is_rounded(x, _PAIRED_ROWS)
-
-
 def float_linear(x: Tensor, weight: Tensor) -> Tensor | None:
-    """x @ weight.T for float32 x and a weight of halves, x rounded as the unit asks; with bfloat16 also by dot products
-    of pairs. None for others, for few rows, and where the device has neither.
+    """x @ weight.T for float32 x and a weight of halves, x rounded as the unit asks. None for others, for few rows, and
+    where the device has no unit.
 
     Shapes: x [.., n] and the weight [m, n] give [.., m]. Dtypes: float32.
     """
     is_halves = weight.dtype in (dtypes.float16, dtypes.bfloat16) and not weight.requires_grad
     is_asked = is_halves and x.dtype is dtypes.float32 and x.shape[-1] > 0
     unit = (unit_for(x, weight.dtype) or unit_for(x, dtypes.bfloat16)) if is_asked else None
-    if unit is None and is_asked and _takes_pairs(x, weight):
-        return x.cast(weight.dtype).contiguous().float().linear(weight.float())
     if unit is None or x.shape[-1] % unit.k:
         return None
     rows, scale = x.reshape(-1, x.shape[-1]), None

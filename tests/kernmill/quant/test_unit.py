@@ -10,7 +10,6 @@ import pytest
 
 from kernmill import Context, DType, Tensor, dtypes, jit
 from kernmill.quant import BLOCKS, MANY_ROWS, QuantizedTensor, float_linear, float_unit, unit
-from kernmill.runtime import get_device
 
 TYPES = ["Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "TQ2_0"]
 Array = np.ndarray[Any, Any]
@@ -73,23 +72,6 @@ def test_rows_that_are_not_finite() -> None:
     assert not np.isfinite(got[4]).any()
     assert (got[5] == 0).all()
     assert np.isfinite(np.delete(got, (3, 4), 0)).all()
-
-
-@pytest.mark.parametrize("count", [1, 15, 16, 65])
-def test_weights_of_bfloat16_by_pairs(count: int) -> None:
-    """Where the CPU is quick with them, and x may be rounded as the weight is."""
-    weight, x = Tensor(rows(33, 96)).cast(dtypes.bfloat16).realize(), rows(count, 96)
-    want = x.astype(np.float64) @ weight.float().numpy().astype(np.float64).T
-    with Context(TARGET=""):
-        got = float_linear(Tensor(x), weight)
-        has_pairs = (dtypes.bfloat16, dtypes.bfloat16) in get_device("LLVM").target.dots
-        has_unit = float_unit("LLVM") is not None
-        assert (got is not None) is (has_pairs and not has_unit and count >= 16)
-        assert got is None or error(got, want) < 2**-8
-        with Context(QUANT_ACT="float"):
-            assert float_linear(Tensor(x), weight) is None
-    with Context(TARGET="avx2"):
-        assert float_linear(Tensor(x), weight) is None
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(dtypes.bfloat16, 2**-8), (dtypes.float16, 2**-9)])

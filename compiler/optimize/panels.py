@@ -1,0 +1,93 @@
+"""The schedule of a product with a matrix that lies in panels: some rows side by side, and one panel after the other.
+
+The rows of a panel are lanes: no sum is folded, and what the other operand gives is one value for all of them. Panels
+far from each other are read side by side, as many as a register tile has room for; nothing has to be packed. Figures:
+docs/decisions/0088-floats-side-by-side.md. Tests: tests/compiler/optimize/test_panels.py.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from .actions import Action, fits
+from .analysis import Access, Facts, analyze
+from .schedule import Schedule
+from .tiles import accumulators, best_block, tile_of
+
+__all__ = ["panels_schedule"]
+
+_STREAMS = 4  # that memory is read in; with 16 registers:
+_FEW_STREAMS = 2
+_WIDEST = 2  # vectors of a panel; a wider one is a matrix of its own
+_LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
+_SUM_BYTES = 4
+_AHEAD = 2048  # bytes
+
+
+def panels_schedule(facts: Facts) -> Schedule | None:
+    """The schedule without its threads; None where the kernel is something else."""
+    if facts.main is None or len(facts.main.loops) > 2 or len(facts.groups) > 1 or facts.symbolic:
+        return None
+    for side in sorted({_side(facts, a) for a in facts.main.loads} - {0}):
+        for column in (name for name in facts.outputs if facts.stores[0].step(name) == 1):
+            schedule, lanes = Schedule(facts.ast), column
+            if facts.sizes[column] > side and facts.sizes[column] % side == 0:  # panels are digits of the loop
+                (lanes,) = schedule.cut("split", column, side)
+            cut = analyze(schedule.ast, facts.target)
+            for panels in cut.outputs:
+                if matrices := _matrices(cut, lanes, panels):
+                    _tiled(schedule, cut, (lanes, panels), matrices)
+                    return schedule
+    return None
+
+
+def _side(facts: Facts, a: Access) -> int:
+    """How many rows a panel has, if this steps through one; 0 where it does not."""
+    terms, *near = facts.main.loops if facts.main is not None else []
+    side = (a.step(terms) or 0) // prod(facts.sizes[name] for name in near)
+    return side if side % facts.lanes == 0 and side <= _WIDEST * facts.lanes else 0
+
+
+def _tiled(schedule: Schedule, facts: Facts, loops: tuple[str, str], matrices: list[Access]) -> None:
+    (lanes, panels), sizes = loops, facts.sizes
+    terms, *near = facts.main.loops if facts.main is not None else []
+    vectors, has_room = sizes[lanes] // facts.lanes, facts.target.vector_registers >= 32
+    rows = [name for name in facts.outputs if name not in loops and sizes[name] > 1]
+    across, high = _STREAMS if has_room else _FEW_STREAMS, 1
+    if rows:
+        across, high = best_block(sizes[panels] * vectors, sizes[rows[-1]], has_room)
+    beside = tile_of(sizes[panels], max(1, across // (vectors * len(matrices))))
+    for name in near:
+        schedule.cut("unroll", name, sizes[name])
+    schedule.cut("vectorize", lanes, facts.lanes)
+    schedule.cut("unroll", lanes, vectors)
+    schedule.cut("interleave", panels, beside)
+    if rows:
+        schedule.cut("unroll", rows[-1], high)
+    schedule.cut("rfactor", terms, accumulators(sizes[terms], beside * vectors * len(matrices) * high))
+    tiles, walked = -(-facts.iterations(rows) // high), terms
+    panel_bytes = beside * sizes[lanes] * facts.iterations([terms, *near]) * sum(a.size_bytes for a in matrices)
+    count = -(-sizes[terms] * 3 * facts.target.l2_bytes // (4 * panel_bytes))
+    is_cut = tiles > 1 and count < sizes[terms] and fits(schedule.ast, Action("accumulate", (terms, str(count))))
+    if is_cut:
+        walked = schedule.add("accumulate", terms, count)[terms]
+    schedule.order((panels, *([terms] if is_cut else []), *rows))
+    copied = [copy for name in (*near, panels, lanes) for copy in schedule.copies(name)]
+    for a in matrices if tiles >= _LEAST_TILES and not has_room else ():
+        if a.size_bytes < _SUM_BYTES:
+            schedule.add("stage", a.slot, walked, *copied)
+    if tiles == 1 and not facts.target.reads_ahead:
+        schedule.add("prefetch", _AHEAD)  # which leaves alone what caches hold
+
+
+def _matrices(facts: Facts, lanes: str, panels: str) -> list[Access]:
+    """Loads of a sum that step through panels, whose rows are the one loop, one after the other by the other loop; none
+    where something else changes with these loops, or rows are no panel."""
+    main, size = facts.main, facts.sizes[lanes]
+    if main is None or size % facts.lanes or size > _WIDEST * facts.lanes or lanes == panels:
+        return []
+    terms, *near = main.loops
+    word = facts.iterations(near)
+    steps = {lanes: word, terms: size * word, panels: size * word * facts.sizes[terms]} | dict.fromkeys(near, 1)
+    found = [a for a in main.loads if lanes in a.steps or panels in a.steps]
+    return found if all(a.steps == steps and not a.is_gated for a in found) and len(found) < len(main.loads) else []

@@ -1,0 +1,43 @@
+"""How large a register tile is: vectors and rows of it, and how many sums hide what an addition takes.
+
+Figures: docs/decisions/0003-heuristic.md. Tests: tests/compiler/optimize/test_heuristic.py.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+__all__ = ["accumulators", "best_block", "tile_of"]
+
+_BLOCKS = ((4, 6), (3, 8), (2, 8), (1, 8))  # vectors and rows of a tile that 32 registers hold
+_SMALL_BLOCKS = ((2, 4), (1, 4))  # and 16
+_LOAD_COST = 0.3  # of a vector or a broadcast value, in multiplications that might have been done
+_TILE_COST = 2.0  # of going on, by iteration of the reduce loop
+
+
+def tile_of(size: int, most: int) -> int:
+    """A tile of at most `most` and of half of that at least: empty places of the last one against one part in 25 for
+    each row that it is smaller, since all that a tile reads besides serves fewer rows. `even_part` trades otherwise."""
+    if size <= most or most < 2:
+        return max(1, min(size, most))
+    return max(range(max(2, most // 2), most + 1), key=lambda t: size / -(-size // t) / t * (1 - 0.04 * (most - t)))
+
+
+def best_block(blocks: int, rows: int, many: bool) -> tuple[int, int]:
+    """Vectors and rows of a register tile: the shape that keeps the most multipliers busy, given the sizes."""
+
+    def worth(block: tuple[int, int]) -> float:
+        columns, most = block
+        tile = tile_of(rows, most)
+        used = blocks / (-(-blocks // columns) * columns) * rows / (-(-rows // tile) * tile)
+        return used * columns * tile / (columns * tile + _LOAD_COST * (columns + tile) + _TILE_COST)
+
+    whole = ((2, rows),) if many and _BLOCKS[1][1] < rows <= prod(_BLOCKS[0]) // 2 else ()  # the other is read once
+    columns, most = max((*(_BLOCKS if many else _SMALL_BLOCKS), *whole), key=worth)
+    return columns, tile_of(rows, most)
+
+
+def accumulators(blocks: int, sums: int = 1) -> int:
+    """Sums of a loop's own that hide how long one addition takes."""
+    fitting = (g for g in (4, 2) if sums * g <= 8 and blocks >= 2 * g)
+    return next((g for g in fitting if blocks % g == 0 or blocks > 8 * g), 1)

@@ -1,0 +1,120 @@
+"""class FloatMatrix: a weight of plain floats with its rows side by side, as products read it fastest.
+
+Few rows of x by a matrix as files have it either wait for memory at the end of each row, or fold a vector for each sum.
+Here the rows are lanes: one value of x serves 16 of them, and the matrix is read from one end to the other; prompts
+find their panels packed. Where the device has dot products of pairs of bfloat16, neighbours of a row stay together, and
+prompts are multiplied so, their values rounded to bfloat16 as well.
+Figures: docs/decisions/0088-floats-side-by-side.md. Tests: tests/kernmill/quant/test_floats.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from math import prod
+from typing import Self
+
+from kernmill.ir import DType, ShapeError, dtypes, show_shape
+from kernmill.runtime import WeightArena, get_device
+
+from ..captures import Jit
+from ..lazy import device_name
+from ..tensor import Tensor
+from ..tensor_bytes import in_new_memory
+from ..variable import Variable
+from .unit import float_unit, is_rounded
+
+__all__ = ["FloatMatrix", "are_side_by_side"]
+
+_SIDE = 16  # rows: a register of float32 sums
+_PAIRED_ROWS = 16  # of x, from which on dot products of pairs of bfloat16 pay
+_PIECE = 1 << 22  # values that are laid side by side at a time: they fit into caches
+
+
+class FloatMatrix:
+    """A matrix of floats: word n of 16 rows, then word n + 1 of them; a word is one value, or two of bfloat16.
+
+    Shapes: `shape` is that of the matrix, (out, in); `data` is [groups of rows, words, 16, values of a word], the last
+    group filled up.
+    Dtypes: `data` has a float dtype of at most 32 bits; rows are float32.
+    """
+
+    data: Tensor
+    shape: tuple[int, ...]
+
+    def __init__(self, data: Tensor, shape: Sequence[int]) -> None:
+        self.data, self.shape = data, tuple(shape)
+
+    @classmethod
+    def of(cls, matrix: Tensor, arena: WeightArena | None = None) -> Self:
+        """The values of a matrix [m, n], laid side by side now: in new memory, in an arena if one is given."""
+        rows, n = matrix.shape
+        word = 2 if n % 2 == 0 and _has_pairs(matrix.dtype, matrix.device) else 1
+        whole, groups = rows // _SIDE, -(-rows // _SIDE)
+        laid = in_new_memory(matrix.dtype, (groups, n // word, _SIDE, word), matrix.device, arena)
+        piece = min(whole, max(1, _PIECE // (_SIDE * max(1, n))))
+        first = Variable("first", 0, whole - piece)
+        for at in range(0, whole, max(1, piece)):  # the last two may share groups
+            place = first.bind(min(at, whole - piece)) if piece < whole else 0
+            _laying(matrix.dtype, matrix.device, matrix.shape, piece)(matrix, laid, place)
+        if whole < groups:
+            _laying(matrix.dtype, matrix.device, matrix.shape, 1)(matrix, laid, whole)
+        return cls(laid, matrix.shape)
+
+    def linear(self, x: Tensor) -> Tensor:
+        """x @ self.T, the sums in float32. With QUANT_ACT=int8 the values of 16 rows and more of x are rounded to
+        bfloat16 where that makes pairs. Shapes: x [.., n] and this [m, n] give [.., m].
+
+        Raises:
+            ShapeError: the last axes differ.
+        """
+        rows, n = self.shape
+        if not x.ndim or x.shape[-1] != n:
+            raise ShapeError(
+                f"linear: x of shape {show_shape(x.uop.shape)} with a matrix of shape {show_shape(self.shape)}: the "
+                "last axis of x is to be that of the matrix. Reshape one."
+            )
+        groups, words, _, word = self.data.shape
+        if word > 1 and is_rounded(x, _PAIRED_ROWS):
+            x = x.cast(self.data.dtype).contiguous().float()
+        sums = (x.reshape(prod(x.shape[:-1]), 1, words, 1, word) * self.data.float()).sum((-3, -1))
+        result = sums.reshape(*x.shape[:-1], groups * _SIDE)
+        return result if rows % _SIDE == 0 else result.contiguous()[..., :rows]
+
+    def rows(self, index: Tensor) -> Tensor:
+        """The values of some rows. Shapes: index [..] and this [m, n] give [.., n]. Dtypes: ints to float32."""
+        return self.data.transpose(1, 2).flatten(0, 1)[: self.shape[0]][index].flatten(-2).float()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values, those that fill the last group up included."""
+        return self.data.numel() * self.data.dtype.size_bytes
+
+    def __repr__(self) -> str:
+        return f"<FloatMatrix {show_shape(self.shape)} {self.data.dtype.name} on {self.data.device}>"
+
+
+def are_side_by_side(dtype: DType | None, device: str | None = None) -> bool:
+    """Whether a device reads matrices of a dtype faster so: CPUs do that multiply no tiles of halves."""
+    place = device_name(device)
+    is_narrow = dtype is not None and dtype.is_float and dtype.bits <= 32
+    return is_narrow and get_device(place).target.has_threads and float_unit(place) is None
+
+
+def _has_pairs(dtype: DType, device: str) -> bool:
+    return dtype is dtypes.bfloat16 and (dtype, dtype) in get_device(device).target.dots
+
+
+@lru_cache(64)
+def _laying(dtype: DType, device: str, shape: tuple[int, ...], groups: int) -> Jit[[Tensor, Tensor, int], None]:
+    """What lays so many groups of such a matrix side by side."""
+    return Jit(partial(_lay, groups), runs_first=False)
+
+
+def _lay(groups: int, matrix: Tensor, laid: Tensor, first: int) -> None:
+    start = first * _SIDE
+    rows = matrix[start : start + groups * _SIDE]
+    rows = rows.pad([(0, groups * _SIDE - rows.shape[0]), (0, 0)])
+    words = rows.reshape(groups, _SIDE, *laid.shape[1::2])
+    laid[first : first + groups] = words.transpose(1, 2)
+    laid.realize()

@@ -1,0 +1,111 @@
+"""Matrices of floats whose rows lie side by side: the same values, and products as near as float32 sums are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernmill import Context, DType, ShapeError, Tensor, dtypes
+from kernmill.quant import FloatMatrix, are_side_by_side, float_unit
+from kernmill.quant import floats as floats_file
+from kernmill.runtime import WeightArena, get_device
+
+Array = np.ndarray[Any, Any]
+KINDS = [dtypes.float16, dtypes.bfloat16, dtypes.float32]
+SHAPES = [(16, 8), (33, 7), (5, 100), (48, 96), (1, 3), (100, 1)]
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> Iterator[None]:
+    """On LLVM, unless a test says otherwise."""
+    with Context(DEVICE="LLVM"):
+        yield
+
+
+def values(rows: int, n: int) -> Array:
+    return np.random.default_rng(rows).standard_normal((rows, n)).astype(np.float32)
+
+
+def has_pairs() -> bool:
+    return (dtypes.bfloat16, dtypes.bfloat16) in get_device("LLVM").target.dots
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("target", ["", "avx2"])
+def test_products_and_rows(kind: DType, shape: tuple[int, int], target: str) -> None:
+    with Context(TARGET=target, QUANT_ACT="float"):
+        plain = Tensor(values(*shape)).cast(kind).realize()
+        matrix, want = FloatMatrix.of(plain), plain.float().numpy()
+        for count in (1, 2, 5, 70):
+            x = values(count, shape[1])
+            got = matrix.linear(Tensor(x))
+            assert got.dtype is dtypes.float32
+            np.testing.assert_allclose(got.numpy(), x @ want.T, rtol=0, atol=1e-4)
+        index = np.random.default_rng(0).integers(0, shape[0], (3, 2))
+        np.testing.assert_array_equal(matrix.rows(Tensor(index)).numpy(), want[index])
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 65])
+def test_weights_of_bfloat16_by_pairs(count: int) -> None:
+    """Where the CPU is quick with them, and x may be rounded as the weight is."""
+    x = values(count, 96)
+    with Context(TARGET=""):
+        plain = Tensor(values(33, 96)).cast(dtypes.bfloat16).realize()
+        matrix, want = FloatMatrix.of(plain), x.astype(np.float64) @ plain.float().numpy().astype(np.float64).T
+        assert matrix.data.shape == ((3, 48, 16, 2) if has_pairs() else (3, 96, 16, 1))
+        got = matrix.linear(Tensor(x)).numpy()
+        error = np.linalg.norm(got - want) / np.linalg.norm(want)
+        assert error < 2**-8
+        assert bool(error > 2**-16) is (has_pairs() and count >= 16)
+
+
+def test_leading_axes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floats_file, "_PIECE", 16 * 24)  # a group at a time
+    plain, x = values(50, 24), values(6, 24).reshape(2, 3, 24)
+    matrix = FloatMatrix.of(Tensor(plain))
+    np.testing.assert_allclose(matrix.linear(Tensor(x)).numpy(), x @ plain.T, rtol=0, atol=1e-5)
+    assert (matrix.shape, matrix.nbytes) == ((50, 24), 64 * 24 * 4)
+    assert repr(matrix) == "<FloatMatrix (50, 24) float32 on LLVM>"
+
+
+def test_it_lies_in_an_arena() -> None:
+    plain = Tensor(values(32, 24)).realize()
+    arena = WeightArena("LLVM", [32 * 24 * 4])
+    matrix = FloatMatrix.of(plain, arena)
+    arena.close()
+    (buffer,) = (node.storage for node in matrix.data.uop.toposort() if node.storage is not None)
+    assert buffer.whole is not buffer
+    np.testing.assert_array_equal(matrix.rows(Tensor([3])).numpy(), plain.numpy()[[3]])
+
+
+def test_on_every_device(device: str) -> None:
+    with Context(DEVICE=device):
+        plain, x = values(20, 12), values(3, 12)
+        matrix = FloatMatrix.of(Tensor(plain).cast(dtypes.float16))
+        want = x @ plain.astype(np.float16).astype(np.float32).T
+        np.testing.assert_allclose(matrix.linear(Tensor(x)).numpy(), want, rtol=0, atol=1e-4)
+
+
+def test_who_reads_faster_so() -> None:
+    with Context(TARGET=""):
+        is_fast = float_unit("LLVM") is None
+        assert [are_side_by_side(kind, "LLVM") for kind in KINDS] == [is_fast] * 3
+        assert not are_side_by_side(dtypes.float64, "LLVM")
+        assert not are_side_by_side(dtypes.int32, "LLVM")
+        assert not are_side_by_side(None, "LLVM")
+    with Context(TARGET="amx"):
+        assert not are_side_by_side(dtypes.float16, "LLVM")
+    assert not are_side_by_side(dtypes.float16, "PYTHON")
+
+
+def test_x_of_another_width() -> None:
+    with pytest.raises(ShapeError) as caught:
+        FloatMatrix.of(Tensor(values(16, 8))).linear(Tensor(values(2, 9)))
+    assert str(caught.value) == (
+        "linear: x of shape (2, 9) with a matrix of shape (16, 8): the last axis of x is to be that of the matrix. "
+        "Reshape one."
+    )
