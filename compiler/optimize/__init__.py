@@ -11,4 +11,5 @@ from .panels import panels_schedule as panels_schedule
 from .rows import rows_schedule as rows_schedule
 from .schedule import *
 from .search import *
+from .tiles import *
 from .units import *
