@@ -90,7 +90,7 @@ class Model:
         _check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
         sizes = (BLOCK, LARGE_BLOCK) if block is None else (block, block)
-        if not all(isinstance(size, Integral) and size > 0 for size in (capacity, sequences, *sizes)):
+        if not all(_is_count(size) for size in (capacity, sequences, *sizes)):
             raise SettingError(
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
             )
@@ -346,6 +346,11 @@ class Model:
         for token in self.generate(self.tokenizer.encode(text), sampler, max_tokens):
             yield stream.push(token)
         yield stream.finish()
+
+
+def _is_count(size: object) -> bool:
+    """Whether it is a whole number from 1 on; True is one to Python, and no size."""
+    return isinstance(size, Integral) and not isinstance(size, bool) and size > 0
 
 
 def arena_for(file: gguf.File) -> WeightArena:

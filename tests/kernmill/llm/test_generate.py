@@ -285,6 +285,11 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
         SettingError,
         "Model: capacity=2.5, sequences=1, block=4. Give whole numbers, 1 or more.",
     ),
+    (  # it was a TypeError of the code that makes graphs
+        lambda: random_model(capacity=True),
+        SettingError,
+        "Model: capacity=True, sequences=1, block=4. Give whole numbers, 1 or more.",
+    ),
     *(
         (
             partial(lambda count: list(random_model().generate([1], max_tokens=count)), count),
