@@ -350,7 +350,7 @@ class Model:
 
 def _is_count(size: object) -> bool:
     """Whether it is a whole number from 1 on; True is one to Python, and no size."""
-    return isinstance(size, Integral) and not isinstance(size, bool) and size > 0
+    return isinstance(size, Integral) and not isinstance(size, bool) and int(size) > 0
 
 
 def arena_for(file: gguf.File) -> WeightArena:
