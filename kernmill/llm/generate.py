@@ -130,8 +130,8 @@ class Model:
         """From a GGUF file, or the first part of a split one; `options` as the class takes them. `arena`: what
         `arena_for` made of the file a while before.
 
-        Weights keep their bits. They are copied now, matrices of blocks in the order in which products read them
-        fastest; no tensor of the file is read again.
+        Weights keep their bits. They are copied now, matrices in the order in which products read them fastest; no
+        tensor of the file is read again.
 
         Raises:
             FormatError: the file cannot be read, or does not hold a model that kernmill can run.

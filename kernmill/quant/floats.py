@@ -47,7 +47,13 @@ class FloatMatrix:
 
     @classmethod
     def of(cls, matrix: Tensor, arena: WeightArena | None = None) -> Self:
-        """The values of a matrix [m, n], laid side by side now: in new memory, in an arena if one is given."""
+        """The values of a matrix [m, n], laid side by side now: in new memory, in an arena if one is given.
+
+        Raises:
+            ShapeError: it has another number of axes.
+        """
+        if matrix.ndim != 2:
+            raise ShapeError(f"FloatMatrix: shape {show_shape(matrix.uop.shape)} is no matrix. Give one of two axes.")
         rows, n = matrix.shape
         word = 2 if n % 2 == 0 and _has_pairs(matrix.dtype, matrix.device) else 1
         whole, groups = rows // _SIDE, -(-rows // _SIDE)
@@ -62,8 +68,8 @@ class FloatMatrix:
         return cls(laid, matrix.shape)
 
     def linear(self, x: Tensor) -> Tensor:
-        """x @ self.T, the sums in float32. With QUANT_ACT=int8 the values of 16 rows and more of x are rounded to
-        bfloat16 where that makes pairs. Shapes: x [.., n] and this [m, n] give [.., m].
+        """x @ self.T, the sums in float32, of float64 x in float64. With QUANT_ACT=int8 the values of 16 rows and more
+        of x are rounded to bfloat16 where that makes pairs. Shapes: x [.., n] and this [m, n] give [.., m].
 
         Raises:
             ShapeError: the last axes differ.

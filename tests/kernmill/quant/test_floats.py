@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, DType, ShapeError, Tensor, dtypes
+from kernmill import Context, DType, ShapeError, Tensor, Variable, dtypes
 from kernmill.quant import FloatMatrix, are_side_by_side, float_unit
 from kernmill.quant import floats as floats_file
 from kernmill.runtime import WeightArena, get_device
@@ -109,3 +109,23 @@ def test_x_of_another_width() -> None:
         "linear: x of shape (2, 9) with a matrix of shape (16, 8): the last axis of x is to be that of the matrix. "
         "Reshape one."
     )
+
+
+def test_what_is_no_matrix() -> None:
+    """Once said by Python: too many values to unpack."""
+    with pytest.raises(ShapeError) as caught:
+        FloatMatrix.of(Tensor(values(4, 6)).reshape(4, 2, 3))
+    assert str(caught.value) == "FloatMatrix: shape (4, 2, 3) is no matrix. Give one of two axes."
+
+
+def test_odd_sizes_of_x_and_of_places() -> None:
+    plain = values(33, 8)
+    matrix = FloatMatrix.of(Tensor(plain))
+    assert matrix.rows(Tensor(np.zeros((2, 0), np.int32))).shape == (2, 0, 8)
+    np.testing.assert_array_equal(matrix.rows(Tensor([-1, -33])).numpy(), plain[[-1, -33]])
+    assert matrix.linear(Tensor(np.zeros((0, 8), np.float32))).shape == (0, 33)
+    assert matrix.linear(Tensor(plain[0])).shape == (33,)
+    assert matrix.linear(Tensor(plain.astype(np.float64))).dtype is dtypes.float64
+    count = Variable("count", 1, 33).bind(7)
+    rows = Tensor(plain).realize()[:count]
+    np.testing.assert_allclose(matrix.linear(rows).numpy(), plain[:7] @ plain.T, rtol=0, atol=1e-5)
