@@ -21,12 +21,15 @@ _FEW_STREAMS = 2
 _WIDEST = 2  # vectors of a panel; a wider one is a matrix of its own
 _LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
 _SUM_BYTES = 4
+_LEAST_TERMS = 64  # of shorter sums the results take as long, and they lie far apart
 _AHEAD = 2048  # bytes
 
 
 def panels_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else."""
     if facts.main is None or len(facts.main.loops) > 2 or len(facts.groups) > 1 or facts.symbolic:
+        return None
+    if facts.iterations(facts.main.loops) < _LEAST_TERMS:
         return None
     for side in sorted({_side(facts, a) for a in facts.main.loads} - {0}):
         for column in (name for name in facts.outputs if facts.stores[0].step(name) == 1):

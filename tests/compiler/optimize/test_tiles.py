@@ -9,7 +9,18 @@ from kernmill.compiler import accumulators, best_block, tile_of
 
 @pytest.mark.parametrize(
     ("size", "most", "tile"),
-    [(5, 8, 5), (1, 8, 1), (0, 8, 1), (64, 8, 8), (9, 8, 5), (14, 8, 7), (1000, 6, 6), (10, 6, 5), (7, 1, 1), (7, 4, 4)],
+    [
+        (5, 8, 5),
+        (1, 8, 1),
+        (0, 8, 1),
+        (64, 8, 8),
+        (9, 8, 5),
+        (14, 8, 7),
+        (1000, 6, 6),
+        (10, 6, 5),
+        (7, 1, 1),
+        (7, 4, 4),
+    ],
 )
 def test_a_tile_leaves_few_places_empty(size: int, most: int, tile: int) -> None:
     assert tile_of(size, most) == tile
