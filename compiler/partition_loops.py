@@ -45,13 +45,14 @@ def _in_parts(stores: tuple[UOp, ...], loops: Sequence[UOp], names: list[str], m
             continue
         parts: list[UOp] = []
         for first, last in pairwise((0, *ends, iterations(loop))):
-            begin = (first,) if loop.arg[1] == AxisKind.THREAD else ()
+            begin = (sum(loop.arg[2:]) + first,) if loop.arg[1] == AxisKind.THREAD else ()
             own = _named(loop, names, index_const(last - first), *begin)  # before those inside it
             table = {r: _named(r, names, r.src[0]) for r in inner}
             places = table | {loop: own + first}
             values = table | {loop: index_const(first)} if last - first == 1 else places
             part = stored(simplify(_moved(store, places, values)) for store in stores)
-            parts += _in_parts(part, list(table.values()), names, most // (len(ends) + 1))
+            # without the last block, numbers of blocks are no longer clamped, and the same loop may have more ends
+            parts += _in_parts(part, [own, *table.values()], names, most // (len(ends) + 1))
         return tuple(parts)
     return stores
 

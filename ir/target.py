@@ -52,7 +52,8 @@ class Target:
     group_items: int = 0  # most work-items of a group; 0: no work-items, else outer loops are spread over them
     local_bytes: int = 32 * 1024  # memory that the work-items of a group share
     has_gathers: bool = False  # a gather is faster than loads of its lanes one by one
-    has_masks: bool = False  # vector loads and stores with a lane mask are cheap
+    has_masks: bool = False  # vector loads and stores with a lane mask are cheap,
+    masked_bytes: int = 1  # if lanes are no narrower than that; narrower ones go one by one
     has_fast_streams: bool = False  # stores around the caches hold up nothing that comes after them
     reads_ahead: bool = False  # what is read in the order in which it lies is there in time; asking for it holds it up
     l1_bytes: int = 32 * 1024

@@ -110,6 +110,11 @@ class Facts:
         return prod(max(1, self.sizes[name]) for name in loops)
 
     @cached_property
+    def masks_are_dear(self) -> bool:
+        """Whether some lanes are narrower than what masks are cheap for."""
+        return any(a.size_bytes < self.target.masked_bytes for a in (*self.loads, *self.stores))
+
+    @cached_property
     def main(self) -> Group | None:
         """The reductions that take the most time."""
         return max(self.groups, key=lambda g: self.iterations(g.loops) * len(g.loads), default=None)

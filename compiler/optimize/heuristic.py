@@ -47,6 +47,7 @@ _TURNING_COST = 1.5  # and where blocks of them turn in registers
 _CONVERTING_COST = 0.25  # of a narrower operand of a product value by value, in fourths of a gather
 _BRIEF = 16  # terms of sums between results that follow each other as in a stream
 _PLACED = 2  # vectors of places that are compared, in the time in which a term is added to the one that it names
+_LEAST_EVEN = 4  # lanes that need no masks, where these are dear
 _SIDE_BY_SIDE = 4  # vectors of a term; more take too long to fill, since places are filled from one to the next
 
 
@@ -157,7 +158,8 @@ def _width(facts: Facts, name: str) -> int:
     width = facts.lanes
     while (width > 2 and width >= 2 * facts.sizes[name]) or (not facts.target.has_masks and facts.sizes[name] % width):
         width //= 2
-    return width
+    even = gcd(width, facts.sizes[name])
+    return even if facts.masks_are_dear and even >= _LEAST_EVEN else width
 
 
 def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:

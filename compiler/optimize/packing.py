@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from kernmill.ir import LINE_BYTES, Ops, Target
 
@@ -40,16 +41,19 @@ def pack(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) 
     """The order of the loops of a register tile with these lanes, and what is staged; nothing where operands are best
     read as they lie."""
     others = [name for name in facts.outputs if name != lanes and schedule.together(name) > 1]
-    if lanes not in facts.outputs or not main.terms or len(others) != 1:
+    if lanes not in facts.outputs or not main.terms or not others:
         return
-    (rows,), size = others, facts.sizes[main.terms]
+    along = {name for a in main.loads if lanes in a.steps for name in a.steps}
+    (rows, *parts), size = sorted(others, key=along.__contains__), facts.sizes[main.terms]
     panels, lefts = main.operand(lanes, rows), main.operand(rows, lanes)
     is_written = facts.stores[0].memory_bytes > facts.target.l2_bytes  # rather than read: line by line
     is_short = size <= 2 * SMALL_REDUCE or (is_written and size < _SHORT)
-    if len(panels) != 1 or panels[0].is_gated or (is_short and panels[0].step(lanes) == 1):
+    if len(panels) != 1 or panels[0].is_gated or ((is_short or parts) and panels[0].step(lanes) == 1):
         return
-    packing = _Packing(schedule, facts, lanes, rows, main.terms, width, panels[0])
-    if not is_short and len(lefts) == 1 and packing.is_dear_by_rows(lefts[0]):
+    if any(panels != main.operand(name, rows) for name in parts):
+        return
+    packing = _Packing(schedule, facts, lanes, rows, main.terms, width, panels[0], parts)
+    if not is_short and len(lefts) == 1 and not parts and packing.is_dear_by_rows(lefts[0]):
         packing.left = lefts[0]
     is_small = panels[0].memory_bytes <= facts.target.l1_bytes and facts.sizes[lanes] % width == 0  # stays in L1
     if not is_small and not is_short and packing.reads_from_l2():
@@ -74,11 +78,17 @@ class _Packing:
     terms: str
     width: int  # of a vector
     panel: Access
+    parts: list[str]  # of the columns, as the heads are: a loop of the tile over some lanes of each
     left: Access | None = None
 
     def tiles(self, loop: str) -> int:
         """How many tiles there are along an output loop."""
         return -(-self.facts.sizes[loop] // self.schedule.together(loop))
+
+    @property
+    def columns(self) -> int:
+        """Values of a panel for each term."""
+        return prod(map(self.schedule.together, (*self.parts, self.lanes)))
 
     @property
     def walked(self) -> list[str]:
@@ -153,7 +163,7 @@ class _Packing:
     def terms_of_a_block(self) -> int:
         """Terms of a block of the sum; 0 for all of them at once."""
         size, together = self.facts.sizes[self.terms], self.schedule.together(self.terms)
-        count = self.facts.target.l2_bytes // 2 // (self.schedule.together(self.lanes) * _VALUE_BYTES)
+        count = self.facts.target.l2_bytes // 2 // (self.columns * _VALUE_BYTES)
         if size <= count:
             return 0
         each = -(-size // -(-size // count) // together)
@@ -164,8 +174,9 @@ class _Packing:
         """The operand of the lanes; where it is transposed, in blocks that turn in registers. In memory that no cache
         holds what lies behind a panel is asked for while that panel is used (lower/insert_prefetches.py)."""
         schedule, panel, l2_bytes = self.schedule, self.panel, self.facts.target.l2_bytes
-        columns = schedule.together(self.lanes) * panel.size_bytes
-        copies = schedule.add("stage", panel.slot, *walked, *schedule.copies(self.terms), *schedule.copies(self.lanes))
+        columns = self.columns * panel.size_bytes
+        copied = [inner for name in (self.terms, *self.parts, self.lanes) for inner in schedule.copies(name)]
+        copies = schedule.add("stage", panel.slot, *walked, *copied)
         for loop in walked:
             if panel.step(self.lanes) != 1 and panel.step(self.terms) == 1:
                 schedule.cut("unroll", copies[loop], max(1, _BLOCK_ROWS // schedule.together(self.terms)))

@@ -41,6 +41,8 @@ _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # and so many outputs for each lane in one
 _MOST_TAPS = 16  # of windows that are copied out whole
 _READERS = 8  # of a panel, from which on packing it pays where rows lie as they are
+_FULL = 0.95  # of the lanes are used
+_LEFT_OVER = 0.9  # of its speed is left to a tile of which places are left over: they are masked
 _OVERLAP = 0.75  # of the places are read where windows that overlap are computed together; less is worth little
 
 
@@ -93,6 +95,14 @@ class _Window:
         sizes, lanes = self.facts.sizes, self.facts.lanes
         return next((n for n in beside if self.moving.step(n) == 1 and 2 * sizes[n] >= lanes), None)
 
+    @property
+    def fills_lanes(self) -> bool:
+        """Whether places along the line lie side by side and fill vectors but for a place or two."""
+        return (
+            abs(self.moving.step(self.along) or 0) == 1
+            and _used(self.facts.sizes[self.along], self.facts.lanes) > _FULL
+        )
+
     def rows_of_a_copy(self) -> int:
         """How many iterations of `down` share one copy; 1 without such a loop, 0 where a copy is too large."""
         facts, moving, l2_bytes = self.facts, self.moving, self.facts.target.l2_bytes
@@ -108,11 +118,13 @@ class _Window:
         return 0
 
     def tiles(self, rows: int) -> Iterator[_Tile]:
-        """Tiles that the registers hold and that leave nothing over."""
+        """Tiles that the registers hold; no rows are left over, no vectors, and no places where these would be lanes as
+        well."""
         sizes, window = self.facts.sizes, self.facts.sizes[self.taps]
         several = divisors(-(-sizes[self.lanes] // self.facts.lanes), _MOST_VECTORS)
         several = several if self.is_copied else several[-1:]  # read from memory: best read once
-        counts = divisors(sizes[self.along], 16) if self.is_copied else range(1, min(sizes[self.along], 16) + 1)
+        most, is_even = min(sizes[self.along], 16), self.is_copied and self.fills_lanes
+        counts = divisors(sizes[self.along], most) if is_even else range(1, most + 1)
         for vectors, along, down in product(several, counts, divisors(rows, 4)):
             for taps in {1, window} if window <= _LONGEST else divisors(window, 4):
                 tile = _Tile(vectors, along, down, taps)
@@ -135,6 +147,7 @@ class _Window:
         cycles += tile.vectors * tile.taps * filling / self.readers(tile)
         steps = facts.iterations(self.terms)
         used = _used(facts.sizes[self.lanes], facts.lanes) * _used(facts.sizes[self.along], tile.along)
+        used *= _LEFT_OVER if self.is_copied and facts.sizes[self.along] % tile.along else 1.0
         return used * tile.sums * steps / (steps / tile.taps * cycles + stored + _AROUND)
 
     def readers(self, tile: _Tile) -> int:

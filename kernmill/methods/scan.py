@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from kernmill.ir import Op, Ops, SettingError, ShapeError, dtypes, iota
+from kernmill.ir import DType, Op, Ops, SettingError, ShapeError, dtypes, iota
 
 from ..lazy import accumulator
 from ..size import SymbolicSize
@@ -59,7 +59,7 @@ class Scan(Indexing):
     def _running(self, op: Op, axis: int, call: str) -> Self:
         kind = _kind(op, 0 if op is Ops.ADD else 1)
         if self.dtype.is_float:
-            return self.cast(accumulator(self.dtype))._scan(kind, axis, call).cast(self.dtype)
+            return self.cast(accumulator(self.dtype))._scan(kind, axis, call, self.dtype)
         wide = dtypes.uint64 if self.dtype is dtypes.uint64 else dtypes.int64
         return self.cast(wide)._scan(kind, axis, call)
 
@@ -75,13 +75,14 @@ class Scan(Indexing):
         """log(cumsum(exp(x))) along an axis, without overflow; half types added in float32."""
         x = self._floating()
         wide = x.cast(accumulator(x.dtype))
-        return wide._scan(_LOG_SUM, axis, "logcumsumexp").cast(x.dtype)
+        return wide._scan(_LOG_SUM, axis, "logcumsumexp", x.dtype)
 
-    def _scan(self, kind: _Kind, axis: int, call: str) -> Self:
+    def _scan(self, kind: _Kind, axis: int, call: str, dtype: DType | None = None) -> Self:
         axis = self._axis(axis, call)
         if not self.ndim or (isinstance(self.node_shape[axis], int) and self.node_shape[axis] == 0):
-            return self._own_box()
-        return self.movedim(axis, -1)._scan_last(kind).movedim(-1, axis)
+            return self.cast(dtype or self.dtype)._own_box()
+        as_it_lies = axis == self.ndim - 1
+        return self.movedim(axis, -1)._scan_last(kind, dtype or self.dtype, as_it_lies).movedim(-1, axis)
 
     def _extreme(self, op: Op) -> _Kind:
         limit = self.dtype.min if op is Ops.MAX else self.dtype.max
@@ -97,13 +98,13 @@ class Scan(Indexing):
         place = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
         return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
 
-    def _scan_last(self, kind: _Kind) -> Self:
+    def _scan_last(self, kind: _Kind, dtype: DType, as_it_lies: bool = False) -> Self:
         """Blocks folded, what stands before each block, and every place in its block joined with that."""
         size = self.node_shape[-1]
         if size <= _BLOCK:
             wide = self.unsqueeze(-2)
             short: Self = kind.fold(choose(self._lower(), wide, wide._filled(kind.unit)))
-            return short
+            return short.cast(dtype)
         fitting = (n for n in range(_BLOCK, _BLOCK // 2 - 1, -1) if isinstance(size, int) and size % n == 0)
         each = next(fitting, _BLOCK)  # nothing to pad, and no copy of the part that was asked for
         rows = -(-size // each)
@@ -111,10 +112,13 @@ class Scan(Indexing):
         blocks = padded.reshape((*self.node_shape[:-1], rows, each))
         last = kind.fold(blocks)
         before = last.pad([*((0, 0) for _ in last.node_shape[:-1]), (1, 0)], value=kind.unit)
-        before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(kind)
-        joined: Self = kind.join(blocks._scan_last(kind), before.unsqueeze(-1)).reshape(padded.node_shape)
-        if padded.node_shape != self.node_shape:
-            joined = joined._stored()  # whole blocks: a loop over a part of them would add up each place by itself
+        before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(kind, self.dtype)
+        joined: Self = kind.join(blocks._scan_last(kind, self.dtype), before.unsqueeze(-1))
+        joined = joined.cast(dtype).reshape(padded.node_shape)
+        if as_it_lies or padded.node_shape != self.node_shape:
+            joined = (
+                joined._stored()
+            )  # whole blocks: a loop over a part or all of them would add up each place by itself
         return joined.shrink([*(None for _ in self.node_shape[:-1]), (0, size)])
 
     # --- sorting

@@ -44,7 +44,7 @@ def some_target(rng: random.Random) -> Target:
         VECTORS,
         vector_bytes=vector_bytes,
         vector_registers=32 if vector_bytes == 64 else 16,
-        has_masks=vector_bytes == 64,
+        has_masks=vector_bytes >= 32,
         has_gathers=rng.random() < 0.5,
         has_fast_streams=rng.random() < 0.5,
         reads_ahead=rng.random() < 0.5,

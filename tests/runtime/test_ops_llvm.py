@@ -94,6 +94,15 @@ def test_pairs_of_bfloat16_where_they_are_faster(cpu: str, features: tuple[str, 
     assert (PAIR in ops_llvm.host_target(machine).dots) is has_pairs
 
 
+@pytest.mark.parametrize(("features", "has_masks"), [
+    (("+avx512f", "+avx2", "+avx"), True), (("-avx512f", "+avx2", "+avx"), True), (("-avx2", "+avx"), False),
+])  # fmt: skip
+def test_avx2_has_masks(features: tuple[str, ...], has_masks: bool) -> None:
+    """Once without: loops of odd sizes had no lanes, and 129 x 257 x 257 took ten times as long."""
+    machine = host.Host("x86_64", "haswell", features, 1 << 15, 1 << 18, 1 << 23)
+    assert ops_llvm.host_target(machine).has_masks is has_masks
+
+
 def test_bytes_do_not_ask_for_pairs() -> None:
     machine = host.Host("x86_64", "znver4", ("+avx512f", "+avx512vl", "+avx512vnni"), 1 << 15, 1 << 20, 1 << 23)
     assert ops_llvm.dot_types(machine) == {(dtypes.uint8, dtypes.int8)}

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import Schedule, analyze, choose, in_blocks, merge_loops, show_schedule
-from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reshape, window
-from tests.compiler.kernels import VECTORS, close, data, inputs, lowered, matmul, only, run_on, total
+from kernmill.ir import Ops, Target, UOp, dtypes, elementwise, permute, reduce_axes, reshape, window
+from tests.compiler.kernels import VECTORS, close, data, inputs, lowered, matmul, only, run_ast, run_on, total
 
 NO_MASKS = replace(VECTORS, name="sse", vector_bytes=16, vector_registers=16, has_masks=False)
 NARROW = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16)
@@ -58,6 +58,20 @@ def test_a_transposed_operand_is_packed_for_one_tile_of_rows_and_for_few_terms(
     ast = merge_loops(only(root))
     arrays = inputs(ast)
     close(run_on("LLVM", ast, arrays, choose(ast, VECTORS).actions), run_on("LLVM", ast, arrays, []))
+
+
+@pytest.mark.parametrize("target", [VECTORS, NARROW], ids=lambda t: str(getattr(t, "name", t)))
+def test_a_tile_over_several_heads_has_one_panel(target: Target) -> None:
+    """Results lie head by head, each as wide as a vector: once each tile gathered its columns anew, and a projection
+    took three times as long."""
+    lanes = target.vector_bytes // 4
+    x, weight = data(0, 2, 1, 33, 1, 64), data(1, 1, 14, 1, lanes, 64)
+    ast = merge_loops(only(reduce_axes(elementwise(Ops.MUL, x, weight), Ops.ADD, (4,))))
+    actions, arrays = choose(ast, target).actions, inputs(ast)
+    found = "; ".join(map(str, actions))
+    assert "unroll i1 2" in found
+    assert f"stage 2 k0{' k0.u' * (target is VECTORS)} i1.u i3.v" in found
+    close(run_on("LLVM", ast, arrays, actions), run_ast(ast, arrays))
 
 
 @pytest.mark.parametrize(("columns", "inner", "order"), [

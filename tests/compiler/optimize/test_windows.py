@@ -11,7 +11,7 @@ from kernmill import Tensor
 from kernmill.compiler import choose, merge_loops
 from kernmill.ir import Ops, elementwise, pad, permute, reduce_axes, reshape, window
 from kernmill.runtime import collecting_kernels
-from tests.compiler.kernels import VECTORS, convolution, data, matmul, only
+from tests.compiler.kernels import VECTORS, close, convolution, data, inputs, matmul, only, run_ast, run_on
 
 
 def chosen(root: object) -> list[str]:
@@ -24,6 +24,21 @@ def test_lanes_are_output_channels_and_rows_are_copied_without_gates() -> None:
     assert any(action.startswith("stage 1 k0 ") for action in found)
     assert any(action.startswith("stage 2 ") and action.endswith("i1.v") for action in found)
     assert "unroll k2 3" in found
+
+
+@pytest.mark.parametrize(("size", "tile"), [(17, 9), (37, 13), (73, 13), (28, 4)])
+def test_places_may_be_left_over(size: int, tile: int) -> None:
+    """A line of 17, 37 or 73 places has no divisors: tiles of one place took two to four times as long."""
+    root = convolution(data(0, 1, 16, 10, 2 * size + 1), data(1, 16, 16, 3, 3), 2)
+    found = chosen(root)
+    assert "vectorize i0 16" in found
+    assert f"unroll i2 {tile}" in found
+    ast = merge_loops(only(root))
+    close(run_on("LLVM", ast, inputs(ast)), run_ast(ast, inputs(ast)))
+
+
+def test_a_line_that_fills_vectors_is_lanes_itself() -> None:
+    assert "vectorize i2 16" in chosen(convolution(data(0, 1, 16, 33, 33), data(1, 16, 16, 3, 3)))
 
 
 def test_channels_that_lie_side_by_side_are_summed_innermost() -> None:
