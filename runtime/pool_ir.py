@@ -33,9 +33,9 @@ __all__ = ["CPU_BYTES", "MOST_CHUNKS", "MOST_WORKERS", "POOL_FUNCTIONS", "RANGE_
 
 STATE = {  # where a field lies, in bytes
     "done": 0, "waiting": 4,
-    "fn": 64, "args": 72, "n": 80, "chunk": 88, "chunks": 96,
+    "fn": 64, "args": 72, "n": 80, "chunk": 88, "chunks": 96, "generation": 104,
     "epoch": 128, "sleepers": 132, "stop": 136,
-    "threads": 192, "spin": 200, "home": 208, "debt": 216, "penalty": 224, "earned": 232, "generation": 240,
+    "threads": 192, "spin": 200, "home": 208, "debt": 216, "penalty": 224, "earned": 232,
     "workers": 256, "ids": 264,  # of the workers' threads
     "allowed": 1984, "others": 2112,  # CPUs; those but the caller's
     "ranges": 2240,
