@@ -116,9 +116,8 @@ class Scan(Indexing):
         joined: Self = kind.join(blocks._scan_last(kind, self.dtype), before.unsqueeze(-1))
         joined = joined.cast(dtype).reshape(padded.node_shape)
         if as_it_lies or padded.node_shape != self.node_shape:
-            joined = (
-                joined._stored()
-            )  # whole blocks: a loop over a part or all of them would add up each place by itself
+            # whole blocks: a loop over a part of them, or over what is made of them, would add up each place by itself
+            joined = joined._stored()
         return joined.shrink([*(None for _ in self.node_shape[:-1]), (0, size)])
 
     # --- sorting
