@@ -155,7 +155,7 @@ def layout() -> str:
 TOPICS: dict[str, tuple[int, ...]] = {
     "From a graph to kernels": (2, 4, 9, 23, 33, 53, 54, 56, 68, 69, 71, 78),
     "From a kernel to text": (1, 5, 10, 26, 30, 43, 48, 73),
-    "Schedules and their search": (3, 12, 45, 62, 70),
+    "Schedules and their search": (3, 12, 45, 62, 70, 89),
     "Schedules: products and long sums": (16, 24, 25, 29, 44, 47, 55, 81),
     "Schedules: rows, windows, places": (15, 17, 42, 51, 64),
     "Matrix units and groups of work-items": (20, 21, 35, 49, 79),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from .actions import Action, fits
-from .analysis import Access, Facts, analyze
+from .analysis import Access, Facts, Group, analyze
 from .schedule import Schedule
 from .tiles import accumulators, best_block, tile_of
 
@@ -20,40 +20,40 @@ _STREAMS = 4  # that memory is read in; with 16 registers:
 _FEW_STREAMS = 2
 _WIDEST = 2  # vectors of a panel; a wider one is a matrix of its own
 _LEAST_TILES = 4  # of rows, from which on converting a panel once pays where it takes registers
-_SUM_BYTES = 4
+_SUM_BYTES = 4  # of a value as it is summed; narrower ones are converted
 _LEAST_TERMS = 64  # of shorter sums the results take as long, and they lie far apart
 _AHEAD = 2048  # bytes
 
 
 def panels_schedule(facts: Facts) -> Schedule | None:
     """The schedule without its threads; None where the kernel is something else."""
-    if facts.main is None or len(facts.main.loops) > 2 or len(facts.groups) > 1 or facts.symbolic:
+    main = facts.main
+    if main is None or len(main.loops) > 2 or len(facts.groups) > 1 or facts.symbolic:
         return None
-    if facts.iterations(facts.main.loops) < _LEAST_TERMS:
-        return None
-    for side in sorted({_side(facts, a) for a in facts.main.loads} - {0}):
+    is_long = facts.iterations(main.loops) >= _LEAST_TERMS
+    for side in sorted({_side(facts, main, a) for a in main.loads} - {0}) if is_long else ():
         for column in (name for name in facts.outputs if facts.stores[0].step(name) == 1):
             schedule, lanes = Schedule(facts.ast), column
             if facts.sizes[column] > side and facts.sizes[column] % side == 0:  # panels are digits of the loop
                 (lanes,) = schedule.cut("split", column, side)
             cut = analyze(schedule.ast, facts.target)
             for panels in cut.outputs:
-                if matrices := _matrices(cut, lanes, panels):
-                    _tiled(schedule, cut, (lanes, panels), matrices)
+                if matrices := _matrices(cut, cut.groups[0], lanes, panels):
+                    _tiled(schedule, cut, cut.groups[0], (lanes, panels), matrices)
                     return schedule
     return None
 
 
-def _side(facts: Facts, a: Access) -> int:
+def _side(facts: Facts, main: Group, a: Access) -> int:
     """How many rows a panel has, if this steps through one; 0 where it does not."""
-    terms, *near = facts.main.loops if facts.main is not None else []
+    terms, *near = main.loops
     side = (a.step(terms) or 0) // prod(facts.sizes[name] for name in near)
     return side if side % facts.lanes == 0 and side <= _WIDEST * facts.lanes else 0
 
 
-def _tiled(schedule: Schedule, facts: Facts, loops: tuple[str, str], matrices: list[Access]) -> None:
-    (lanes, panels), sizes = loops, facts.sizes
-    terms, *near = facts.main.loops if facts.main is not None else []
+def _tiled(schedule: Schedule, facts: Facts, main: Group, loops: tuple[str, str], matrices: list[Access]) -> None:
+    """`loops`: over the rows of a panel, and over panels."""
+    (lanes, panels), (terms, *near), sizes = loops, main.loops, facts.sizes
     vectors, has_room = sizes[lanes] // facts.lanes, facts.target.vector_registers >= 32
     rows = [name for name in facts.outputs if name not in loops and sizes[name] > 1]
     across, high = _STREAMS if has_room else _FEW_STREAMS, 1
@@ -83,11 +83,11 @@ def _tiled(schedule: Schedule, facts: Facts, loops: tuple[str, str], matrices: l
         schedule.add("prefetch", _AHEAD)  # which leaves alone what caches hold
 
 
-def _matrices(facts: Facts, lanes: str, panels: str) -> list[Access]:
+def _matrices(facts: Facts, main: Group, lanes: str, panels: str) -> list[Access]:
     """Loads of a sum that step through panels, whose rows are the one loop, one after the other by the other loop; none
     where something else changes with these loops, or rows are no panel."""
-    main, size = facts.main, facts.sizes[lanes]
-    if main is None or size % facts.lanes or size > _WIDEST * facts.lanes or lanes == panels:
+    size = facts.sizes[lanes]
+    if size % facts.lanes or size > _WIDEST * facts.lanes or lanes == panels:
         return []
     terms, *near = main.loops
     word = facts.iterations(near)

@@ -21,14 +21,12 @@ from ..captures import Jit
 from ..lazy import device_name
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
-from ..variable import Variable
+from .laying import SIDE, lay_in_pieces
 from .unit import float_unit, is_rounded
 
 __all__ = ["FloatMatrix", "are_side_by_side"]
 
-_SIDE = 16  # rows: a register of float32 sums
 _PAIRED_ROWS = 16  # of x, from which on dot products of pairs of bfloat16 pay
-_PIECE = 1 << 22  # values that are laid side by side at a time: they fit into caches
 
 
 class FloatMatrix:
@@ -56,15 +54,9 @@ class FloatMatrix:
             raise ShapeError(f"FloatMatrix: shape {show_shape(matrix.uop.shape)} is no matrix. Give one of two axes.")
         rows, n = matrix.shape
         word = 2 if n % 2 == 0 and _has_pairs(matrix.dtype, matrix.device) else 1
-        whole, groups = rows // _SIDE, -(-rows // _SIDE)
-        laid = in_new_memory(matrix.dtype, (groups, n // word, _SIDE, word), matrix.device, arena)
-        piece = min(whole, max(1, _PIECE // (_SIDE * max(1, n))))
-        first = Variable("first", 0, whole - piece)
-        for at in range(0, whole, max(1, piece)):  # the last two may share groups
-            place = first.bind(min(at, whole - piece)) if piece < whole else 0
-            _laying(matrix.dtype, matrix.device, matrix.shape, piece)(matrix, laid, place)
-        if whole < groups:
-            _laying(matrix.dtype, matrix.device, matrix.shape, 1)(matrix, laid, whole)
+        laid = in_new_memory(matrix.dtype, (-(-rows // SIDE), n // word, SIDE, word), matrix.device, arena)
+        lay = partial(_laying, matrix.dtype, matrix.device, matrix.shape)
+        lay_in_pieces(rows, n, SIDE, lambda groups, first: lay(groups)(matrix, laid, first))
         return cls(laid, matrix.shape)
 
     def linear(self, x: Tensor) -> Tensor:
@@ -84,8 +76,8 @@ class FloatMatrix:
         if word > 1 and is_rounded(x, _PAIRED_ROWS):
             x = x.cast(self.data.dtype).contiguous().float()
         sums = (x.reshape(prod(x.shape[:-1]), 1, words, 1, word) * self.data.float()).sum((-3, -1))
-        result = sums.reshape(*x.shape[:-1], groups * _SIDE)
-        return result if rows % _SIDE == 0 else result.contiguous()[..., :rows]
+        result = sums.reshape(*x.shape[:-1], groups * SIDE)
+        return result if rows % SIDE == 0 else result.contiguous()[..., :rows]
 
     def rows(self, index: Tensor) -> Tensor:
         """The values of some rows. Shapes: index [..] and this [m, n] give [.., n]. Dtypes: ints to float32."""
@@ -118,9 +110,9 @@ def _laying(dtype: DType, device: str, shape: tuple[int, ...], groups: int) -> J
 
 
 def _lay(groups: int, matrix: Tensor, laid: Tensor, first: int) -> None:
-    start = first * _SIDE
-    rows = matrix[start : start + groups * _SIDE]
-    rows = rows.pad([(0, groups * _SIDE - rows.shape[0]), (0, 0)])
-    words = rows.reshape(groups, _SIDE, *laid.shape[1::2])
+    start = first * SIDE
+    rows = matrix[start : start + groups * SIDE]
+    rows = rows.pad([(0, groups * SIDE - rows.shape[0]), (0, 0)])
+    words = rows.reshape(groups, SIDE, *laid.shape[1::2])
     laid[first : first + groups] = words.transpose(1, 2)
     laid.realize()

@@ -17,19 +17,17 @@ from ..lazy import device_name
 from ..size import SymbolicSize
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
-from ..variable import Variable
 from .block import BlockType, Codes
+from .laying import SIDE, lay_in_pieces
 from .product import ACTIVATIONS, adds_bytes, product
 from .registry import BLOCKS, block_type
 from .unit import unit_for, unit_product
 
 __all__ = ["QuantizedTensor", "interleaved_bytes", "rows_together"]
 
-_SIDE = 16  # rows whose words lie side by side: a register of int32 sums
 _TURNS = 2  # blocks by turns, of so many times as many rows, where what is read between them drives x out of the cache
 _WORD = 4  # bytes that are copied together
 _TABLE = 128  # bytes of a table in registers from which on points are better taken from there than from memory
-_PIECE = 1 << 22  # values that are laid side by side at a time: what is made of them on the way fits into caches
 _TILE = 2  # rows of x that share what is looked up for one of them
 
 _Arranged = Callable[..., dict[str, Tensor]]
@@ -76,8 +74,8 @@ class QuantizedTensor:
                 f"QuantizedTensor: {self.type.name} of shape {show_shape(self.shape)} with {interleave} rows "
                 "interleaved: that takes two axes. Give interleave=1."
             )
-        if interleave > 1 and interleave % _SIDE:
-            raise ShapeError(f"QuantizedTensor: {interleave} rows interleaved. Give 1, or a multiple of {_SIDE}.")
+        if interleave > 1 and interleave % SIDE:
+            raise ShapeError(f"QuantizedTensor: {interleave} rows interleaved. Give 1, or a multiple of {SIDE}.")
         self.form = form or (_laid(self.type, data.device)[0] if interleave > 1 else self.type)
         wanted = (*self.shape[:-1], self._row_blocks("QuantizedTensor"), self.form.size_bytes)
         if interleave > 1:
@@ -127,18 +125,13 @@ class QuantizedTensor:
             return self
         form, arranged = _laid(self.type, self.device)
         together = rows_together(self.type, self.device)
-        whole, groups = self.shape[0] // together, -(-self.shape[0] // together)
-        shape = (groups, self.data.shape[1], together // _SIDE, _SIDE * form.size_bytes // _WORD, _WORD)
+        groups = -(-self.shape[0] // together)
+        shape = (groups, self.data.shape[1], together // SIDE, SIDE * form.size_bytes // _WORD, _WORD)
         for looked_up in {self.type, form}:
             _make_tables(looked_up, self.device)
         laid = in_new_memory(dtypes.uint8, shape, self.device, arena)
         lay = partial(_laying, self.type, form, arranged, shape)
-        piece = min(whole, max(1, _PIECE // (together * self.shape[1])))
-        first = Variable("first", 0, whole - piece)
-        for at in range(0, whole, max(1, piece)):  # the last two may share groups
-            lay(piece)(self.data, laid, first.bind(min(at, whole - piece)) if piece < whole else 0)
-        if whole < groups:
-            lay(1)(self.data, laid, whole)
+        lay_in_pieces(self.shape[0], self.shape[1], together, lambda groups, first: lay(groups)(self.data, laid, first))
         return type(self)(laid.flatten(2), self.type, self.shape, interleave=together, form=form)
 
     def _codes(self, index: Tensor | None = None) -> Codes:
@@ -148,11 +141,11 @@ class QuantizedTensor:
         kind = self.form
         sizes = kind.layout
         blocks = self.data
-        if self.interleave > _SIDE:
-            blocks = blocks.unflatten(-1, (self.interleave // _SIDE, -1)).transpose(1, 2)
-        parts = blocks.split([size * _SIDE for size in sizes.values()], axis=-1)
+        if self.interleave > SIDE:
+            blocks = blocks.unflatten(-1, (self.interleave // SIDE, -1)).transpose(1, 2)
+        parts = blocks.split([size * SIDE for size in sizes.values()], axis=-1)
         rows = [
-            part.unflatten(-1, (size // word, _SIDE, word)).movedim(-2, -4).flatten(-2)
+            part.unflatten(-1, (size // word, SIDE, word)).movedim(-2, -4).flatten(-2)
             for part, size, word in zip(parts, sizes.values(), kind.words().values(), strict=True)
         ]
         if index is not None:
@@ -192,7 +185,7 @@ class QuantizedTensor:
             result = self._float_product(x, codes)
         rows = prod(codes.scale.shape[:-2])
         result = result.reshape(*x.shape[:-1], rows)
-        if rows > self.shape[0] or self.interleave > _SIDE:  # whole groups of rows, and nothing between their blocks
+        if rows > self.shape[0] or self.interleave > SIDE:  # whole groups of rows, and nothing between their blocks
             result = result.contiguous()[..., : self.shape[0]]
         return result if bias is None else result + bias
 
@@ -243,14 +236,14 @@ class QuantizedTensor:
 def rows_together(kind: BlockType, device: str | None = None) -> int:
     """How many rows a group of `interleaved` has. Figures: docs/decisions/0084-blocks-by-turns.md."""
     target = get_device(device_name(device)).target
-    return _SIDE * (_TURNS if target.reads_ahead and not target.units and kind.values > ACTIVATIONS else 1)
+    return SIDE * (_TURNS if target.reads_ahead and not target.units and kind.values > ACTIVATIONS else 1)
 
 
 def interleaved_bytes(type: TensorType, shape: Sequence[int], device: str | None = None) -> int:
     """What `interleaved` takes for a matrix."""
     kind = BLOCKS.get(type.name)
     each = type.size_bytes if kind is None else _laid(kind, device_name(device))[0].size_bytes
-    together = _SIDE if kind is None else rows_together(kind, device)
+    together = SIDE if kind is None else rows_together(kind, device)
     return -(-shape[0] // together) * together * (shape[1] // type.values) * each
 
 
@@ -291,11 +284,11 @@ def _lay(
     kind: BlockType, form: BlockType, arranged: _Arranged, groups: int, data: Tensor, laid: Tensor, first: int
 ) -> None:
     """So many groups of rows from the first on: each part of the blocks by itself, four bytes at a time."""
-    together = laid.shape[2] * _SIDE
+    together = laid.shape[2] * SIDE
     start = first * together
     rows = data[start : start + groups * together]
     rows = rows.pad([(0, groups * together - rows.shape[0]), (0, 0), (0, 0)])
-    parts = arranged(**kind.parts(rows.unflatten(0, (groups, together // _SIDE, _SIDE))))
+    parts = arranged(**kind.parts(rows.unflatten(0, (groups, together // SIDE, SIDE))))
     at = 0
     for name, word in form.words().items():
         words = parts[name].unflatten(-1, (-1, word)).permute(0, 3, 1, 4, 2, 5).flatten(3)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernmill import Context, ShapeError, Tensor, dtypes
-from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes, tensor, written
+from kernmill.quant import QuantizedTensor, block_type, interleaved_bytes, laying, tensor, written
 from kernmill.runtime import get_device
 
 from . import against
@@ -53,7 +53,7 @@ def test_laid_piece_by_piece(name: str, rows: int, with_dots: None, monkeypatch:
     """A group of rows at a time, the last one filled up; two at a time, of which the last two pieces share one."""
     mine = weight(name, rows)
     for groups in (1, 2):
-        monkeypatch.setattr(tensor, "_PIECE", groups * 16 * 512)
+        monkeypatch.setattr(laying, "_PIECE", groups * 16 * 512)
         against.same_bits(mine.interleaved().dequantize().numpy(), mine.dequantize().numpy())
 
 

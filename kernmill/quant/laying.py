@@ -1,0 +1,28 @@
+"""Rows side by side: how many, and how a matrix is laid so, some groups at a time.
+
+Tests: tests/kernmill/quant/test_laying.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..variable import Variable
+
+__all__ = ["SIDE", "lay_in_pieces"]
+
+SIDE = 16  # rows whose words lie side by side: a register of 32-bit sums
+_PIECE = 1 << 22  # values that are laid side by side at a time: what is made of them on the way fits into caches
+
+
+def lay_in_pieces(rows: int, n: int, together: int, lay: Callable[[int, Any], None]) -> None:
+    """Call `lay(groups, first)` until all groups of rows of n values are laid, `together` rows each; the last group,
+    which has fewer, by itself. `first` is a variable where there are several pieces: they are one kernel."""
+    whole, groups = rows // together, -(-rows // together)
+    piece = min(whole, max(1, _PIECE // (together * max(1, n))))
+    first = Variable("first", 0, whole - piece)
+    for at in range(0, whole, max(1, piece)):  # the last two may share groups
+        lay(piece, first.bind(min(at, whole - piece)) if piece < whole else 0)
+    if whole < groups:
+        lay(1, whole)
