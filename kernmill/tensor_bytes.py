@@ -5,16 +5,17 @@ from __future__ import annotations
 import copyreg
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from math import prod
 from typing import Any
 
 from kernmill.ir import DType, dtypes, reshape
-from kernmill.runtime import WeightArena, allocate_buffer, buffer_node, current_recording, upload
+from kernmill.runtime import Buffer, WeightArena, allocate_buffer, buffer_node, current_recording, upload
 
 from .lazy import device_name
-from .tensor import Tensor
+from .tensor import Tensor, _stored
 
-__all__ = ["bytes_of", "in_new_memory", "tensor_over"]
+__all__ = ["bytes_of", "in_new_memory", "joined_in_memory", "tensor_over"]
 
 
 def tensor_over(
@@ -46,6 +47,22 @@ def in_new_memory(
     buffer = made(dtype, prod(shape))
     buffer.is_borrowed = current_recording() is not None  # each replay needs memory of its own: this is not written
     return Tensor._make(reshape(buffer_node(buffer), tuple(shape)), place)
+
+
+def joined_in_memory(tensors: Sequence[Tensor]) -> Tensor | None:
+    """What `cat` gives, over the same memory: who writes to one writes to the other. None where they do not follow each
+    other in one block of memory, row-major, or do not fit together."""
+    found = [_stored(tensor.uop) for tensor in tensors]
+    buffers = [node.storage for node in found if node is not None and isinstance(node.storage, Buffer)]
+    first, memory = tensors[0], buffers[0]
+    apart = (a.whole is not b.whole or a.address + a.nbytes != b.address for a, b in pairwise(buffers))
+    unlike = ((t.dtype, t.shape[1:]) != (first.dtype, first.shape[1:]) for t in tensors)
+    pieces = (prod(t.shape) != buffer.numel for t, buffer in zip(tensors, buffers, strict=False))
+    if len(buffers) < len(tensors) or any(apart) or any(unlike) or any(pieces):
+        return None
+    shape = (sum(t.shape[0] for t in tensors), *first.shape[1:])
+    node = buffer_node(Buffer(first.device, first.dtype, prod(shape), memory.whole, memory.address))
+    return Tensor._make(reshape(node, shape), first.device)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

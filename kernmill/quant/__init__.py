@@ -3,6 +3,7 @@
 from .block import BlockType, Codes
 from .files import load, load_tensor, save
 from .floats import FloatMatrix, are_side_by_side
+from .joining import joined
 from .registry import BLOCKS, block_type
 from .tensor import QuantizedTensor, interleaved_bytes, rows_together
 from .unit import MANY_ROWS, float_linear, float_unit
@@ -19,6 +20,7 @@ __all__ = [
     "float_linear",
     "float_unit",
     "interleaved_bytes",
+    "joined",
     "load",
     "load_tensor",
     "rows_together",

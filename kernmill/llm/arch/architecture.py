@@ -18,14 +18,16 @@ from functools import partial
 
 from kernmill import FormatError, Tensor, where
 
+from ...quant import joined
 from .cache import Cache, Places
 from .config import Config
 from .rope import rotate, tables
 from .weight import Weight, linear, nbytes, rows
 
-__all__ = ["Architecture", "Weights"]
+__all__ = ["Architecture", "Weights", "parts_of"]
 
 Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
+_ATTENTION, _GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")  # that have the same x
 _OF_LAYER = re.compile(r"blk\.\d+\.")
 Around = tuple[Tensor, Tensor, Tensor]  # cosine, sine and mask of a pass
 Layers = Callable[[Hashable, Tensor, Sequence[Weight], Sequence[Tensor], Callable[[], Tensor]], Tensor]
@@ -158,6 +160,8 @@ class Architecture:
                 vectors[name] = weight
             elif weight is not None:
                 matrices[name] = weight
+        for names in (_ATTENTION, _GATED):
+            _join(matrices, [f"{name}.weight" for name in names if f"{name}.weight" in matrices])
         self.matrices.append(matrices)
         self.vectors.append(vectors)
 
@@ -240,12 +244,23 @@ class Architecture:
 
     def queries_keys_values(self, n: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Shapes: (sequences, tokens, width) -> (sequences, tokens, heads * width) each."""
-        q, k, v = (self.product(n, x, f"attn_{letter}") for letter in "qkv")
+        q, k, v = self.products(n, x, _ATTENTION)
         return q, k, v
 
     def product(self, n: int, x: Tensor, name: str) -> Tensor:
         """With a matrix of a layer, and its bias where there is one."""
         return linear(x, self.matrices[n][f"{name}.weight"], self.vectors[n].get(f"{name}.bias"))
+
+    def products(self, n: int, x: Tensor, names: Sequence[str]) -> list[Tensor]:
+        """The same x with several matrices of a layer, and their biases where there are some."""
+        rows = [self.shapes(self.config)[f"{name}.weight"][0] for name in names]
+        found: list[Tensor] = []
+        for name in names:
+            matrix = self.matrices[n].get(f"{name}.weight")  # None: it lies in the one before
+            if matrix is not None:
+                found += parts_of(linear(x, matrix), rows[len(found) :])
+        biases = [self.vectors[n].get(f"{name}.bias") for name in names]
+        return [part if bias is None else part + bias for part, bias in zip(found, biases, strict=True)]
 
     def attention(self, n: int, x: Tensor, places: Places, around: Around, cache: Cache) -> Tensor:
         """Each token looks at those before it; several query heads share a key head."""
@@ -276,9 +291,29 @@ class Architecture:
 
     def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """Shapes: (sequences, tokens, width) -> (sequences, tokens, feed forward) each."""
-        return self.product(n, x, "ffn_gate"), self.product(n, x, "ffn_up")
+        gate, up = self.products(n, x, _GATED)
+        return gate, up
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Shapes: (.., width) -> (.., vocabulary)."""
         logits, cap = linear(hidden, self.output), self.config.logit_cap
         return (logits / cap).tanh() * cap if cap else logits
+
+
+def _join(matrices: dict[str, Weight], names: Sequence[str]) -> None:
+    """Neighbours of these that can be one matrix become one, by the name of the first."""
+    for first in range(len(names)):
+        for end in range(len(names), first + 1, -1):
+            run = names[first:end]
+            whole = joined([matrices[name] for name in run]) if all(name in matrices for name in run) else None
+            if whole is not None:
+                matrices[run[0]] = whole
+                for name in run[1:]:
+                    del matrices[name]
+
+
+def parts_of(product: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """What a product by a joined matrix holds, as many of the sizes as it has. It is made as one: each part by itself
+    would be a stream of memory of its own. Shapes: (.., sum of the sizes) -> (.., size) each."""
+    count = next(count for count in range(1, len(sizes) + 1) if sum(sizes[:count]) == product.shape[-1])
+    return [product] if count == 1 else product.contiguous().split([*sizes[:count]], -1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernmill import Tensor
 
-from .architecture import Architecture
+from .architecture import Architecture, parts_of
 from .config import Config
 
 __all__ = ["Phi3"]
@@ -38,12 +38,11 @@ class Phi3(Architecture):
     def queries_keys_values(self, n: int, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The parts of one product."""
         c = self.config
-        q, k, v = self.product(n, x, "attn_qkv").split(
-            [c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width], -1
-        )
+        sizes = c.heads * c.head_width, c.kv_heads * c.head_width, c.kv_heads * c.value_width
+        q, k, v = parts_of(self.product(n, x, "attn_qkv"), sizes)
         return q, k, v
 
     def gate_and_up(self, n: int, x: Tensor) -> tuple[Tensor, Tensor]:
         """The parts of one product: the gate comes first."""
-        gate, up = self.product(n, x, "ffn_up").chunk(2, -1)
+        gate, up = parts_of(self.product(n, x, "ffn_up"), [self.config.feed_forward] * 2)
         return gate, up
