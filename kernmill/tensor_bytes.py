@@ -52,17 +52,18 @@ def in_new_memory(
 def joined_in_memory(tensors: Sequence[Tensor]) -> Tensor | None:
     """What `cat` gives, over the same memory: who writes to one writes to the other. None where they do not follow each
     other in one block of memory, row-major, or do not fit together."""
-    found = [_stored(tensor.uop) for tensor in tensors]
-    buffers = [node.storage for node in found if node is not None and isinstance(node.storage, Buffer)]
+    nodes = [_stored(tensor.uop) for tensor in tensors]
+    buffers = [node.storage for node in nodes if node is not None and isinstance(node.storage, Buffer)]
+    if len(buffers) < len(tensors) or any(prod(t.shape) != b.numel for t, b in zip(tensors, buffers, strict=True)):
+        return None
     first, memory = tensors[0], buffers[0]
-    apart = (a.whole is not b.whole or a.address + a.nbytes != b.address for a, b in pairwise(buffers))
-    unlike = ((t.dtype, t.shape[1:]) != (first.dtype, first.shape[1:]) for t in tensors)
-    pieces = (prod(t.shape) != buffer.numel for t, buffer in zip(tensors, buffers, strict=False))
-    if len(buffers) < len(tensors) or any(apart) or any(unlike) or any(pieces):
+    if any((t.dtype, t.shape[1:]) != (first.dtype, first.shape[1:]) for t in tensors):
+        return None
+    if any(a.whole is not b.whole or a.address + a.nbytes != b.address for a, b in pairwise(buffers)):
         return None
     shape = (sum(t.shape[0] for t in tensors), *first.shape[1:])
-    node = buffer_node(Buffer(first.device, first.dtype, prod(shape), memory.whole, memory.address))
-    return Tensor._make(reshape(node, shape), first.device)
+    joined = Buffer(first.device, first.dtype, prod(shape), memory.whole, memory.address)
+    return Tensor._make(reshape(buffer_node(joined), shape), first.device)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

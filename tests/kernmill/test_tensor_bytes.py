@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kernmill import DType, Tensor, dtypes, nn
-from kernmill.tensor_bytes import bytes_of, tensor_over
+from kernmill.runtime import WeightArena
+from kernmill.tensor_bytes import bytes_of, in_new_memory, joined_in_memory, tensor_over
 
 
 @pytest.mark.parametrize("dtype", dtypes.data, ids=str)
@@ -43,3 +44,21 @@ def test_methods_are_pickled_by_their_names() -> None:
     for name in ("view", "clip", "conv1d", "mm", "amax", "empty_like"):  # other names of a method
         alias = getattr(Tensor, name)
         assert pickle.loads(pickle.dumps(alias)) == alias
+
+
+def test_neighbours_in_memory_are_one_tensor() -> None:
+    arena = WeightArena("LLVM")
+    first, second, third = (in_new_memory(dtypes.int32, (rows, 16), "LLVM", arena) for rows in (1, 2, 3))
+    for number, tensor in enumerate((first, second, third)):
+        tensor[:] = number
+        tensor.realize()
+    both = joined_in_memory([first, second])
+    assert both is not None
+    assert (both.shape, both.dtype, both[:, 0].tolist()) == ((3, 16), dtypes.int32, [0, 1, 1])
+    assert np.shares_memory(both.numpy(), second.numpy())
+    assert joined_in_memory([second, first]) is None  # the other way round
+    assert joined_in_memory([first, third]) is None  # not the next one
+    assert joined_in_memory([first, second.reshape(4, 8)]) is None
+    assert joined_in_memory([first, second[:1]]) is None  # a part of its memory
+    assert joined_in_memory([first, Tensor.zeros(2, 16, dtype=dtypes.int32)]) is None  # no memory
+    assert joined_in_memory([Tensor([[1]], device="LLVM").realize(), Tensor([[2]], device="LLVM").realize()]) is None

@@ -316,4 +316,4 @@ def parts_of(product: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """What a product by a joined matrix holds, as many of the sizes as it has. It is made as one: each part by itself
     would be a stream of memory of its own. Shapes: (.., sum of the sizes) -> (.., size) each."""
     count = next(count for count in range(1, len(sizes) + 1) if sum(sizes[:count]) == product.shape[-1])
-    return [product] if count == 1 else product.contiguous().split([*sizes[:count]], -1)
+    return [product] if count == 1 else [*product.contiguous().split([*sizes[:count]], -1)]
