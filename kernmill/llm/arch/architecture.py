@@ -18,13 +18,12 @@ from functools import partial
 
 from kernmill import FormatError, Tensor, where
 
-from ...quant import joined
 from .cache import Cache, Places
 from .config import Config
 from .rope import rotate, tables
-from .weight import Weight, linear, nbytes, rows
+from .weight import Weight, join, linear, nbytes, parts_of, rows
 
-__all__ = ["Architecture", "Weights", "parts_of"]
+__all__ = ["Architecture", "Weights"]
 
 Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
 _ATTENTION, _GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")  # that have the same x
@@ -161,7 +160,7 @@ class Architecture:
             elif weight is not None:
                 matrices[name] = weight
         for names in (_ATTENTION, _GATED):
-            _join(matrices, [f"{name}.weight" for name in names if f"{name}.weight" in matrices])
+            join(matrices, [f"{name}.weight" for name in names])
         self.matrices.append(matrices)
         self.vectors.append(vectors)
 
@@ -298,22 +297,3 @@ class Architecture:
         """Shapes: (.., width) -> (.., vocabulary)."""
         logits, cap = linear(hidden, self.output), self.config.logit_cap
         return (logits / cap).tanh() * cap if cap else logits
-
-
-def _join(matrices: dict[str, Weight], names: Sequence[str]) -> None:
-    """Neighbours of these that can be one matrix become one, by the name of the first."""
-    for first in range(len(names)):
-        for end in range(len(names), first + 1, -1):
-            run = names[first:end]
-            whole = joined([matrices[name] for name in run]) if all(name in matrices for name in run) else None
-            if whole is not None:
-                matrices[run[0]] = whole
-                for name in run[1:]:
-                    del matrices[name]
-
-
-def parts_of(product: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """What a product by a joined matrix holds, as many of the sizes as it has. It is made as one: each part by itself
-    would be a stream of memory of its own. Shapes: (.., sum of the sizes) -> (.., size) each."""
-    count = next(count for count in range(1, len(sizes) + 1) if sum(sizes[:count]) == product.shape[-1])
-    return [product] if count == 1 else [*product.contiguous().split([*sizes[:count]], -1)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kernmill import Tensor
 
-from .architecture import Architecture, parts_of
+from .architecture import Architecture
 from .config import Config
+from .weight import parts_of
 
 __all__ = ["Phi3"]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping, Sequence
 from typing import Protocol
 
 from kernmill import Tensor
 
-from ...quant import float_linear
+from ...quant import float_linear, joined
 
-__all__ = ["Matrix", "Weight", "linear", "nbytes", "rows"]
+__all__ = ["Matrix", "Weight", "join", "linear", "nbytes", "parts_of", "rows"]
 
 
 class Matrix(Protocol):
@@ -49,6 +50,26 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     else:
         result = weight.linear(x)
     return result if bias is None else result + bias
+
+
+def join(matrices: MutableMapping[str, Weight], names: Sequence[str]) -> None:
+    """Of these names, which matrices with the same x have: neighbours that can be one matrix become one, by the name of
+    the first. Why: docs/decisions/0090-joined-matrices.md."""
+    for first in range(len(names)):
+        for end in range(len(names), first + 1, -1):
+            run = [matrices[name] for name in names[first:end] if name in matrices]
+            whole = joined(run) if len(run) == end - first else None
+            if whole is not None:
+                matrices[names[first]] = whole
+                for name in names[first + 1 : end]:
+                    del matrices[name]
+
+
+def parts_of(product: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """What a product by a joined matrix holds, as many of the sizes as it has. It is made as one: each part by itself
+    would be a stream of memory of its own. Shapes: (.., sum of the sizes) -> (.., size) each."""
+    count = next(count for count in range(1, len(sizes) + 1) if sum(sizes[:count]) == product.shape[-1])
+    return [product] if count == 1 else [*product.contiguous().split([*sizes[:count]], -1)]
 
 
 def nbytes(weight: Weight) -> int:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import FormatError, Tensor
-from kernmill.llm.arch import Config
+from kernmill import Context, FormatError, Tensor, dtypes
+from kernmill.llm.arch import Config, weight
 from kernmill.llm.arch.weight import linear, nbytes, rows
 from kernmill.llm.generate import Model
+from kernmill.quant import QuantizedTensor, are_side_by_side
 
 Array = np.ndarray[Any, Any]
 
@@ -59,3 +62,31 @@ def test_a_vector_must_be_plain(tiny: Any) -> None:
         FormatError, match=r"^output_norm\.weight is in a packed form, and norms and biases are plain\."
     ):
         Model(Config.of(made.metadata), weights.get, capacity=16)
+
+
+@pytest.mark.parametrize("values", ["Q8_0", "Q4_0", None])
+def test_matrices_with_the_same_x_become_one(
+    values: str | None, made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they have one type: queries and keys alone where values have another. Biases stay what they are."""
+    kinds = {"attn_v": values, "ffn_up": "Q8_0"} if values else {}
+    chance = np.random.default_rng(6)
+    tensors: dict[str, Any] = {
+        f"blk.0.{name}.weight": QuantizedTensor.quantize(Tensor(chance.standard_normal((32, 32), np.float32)), kind)
+        for name, kind in kinds.items()
+        if kind is not None
+    }
+    tensors["blk.0.attn_k.bias"] = Tensor(chance.standard_normal(32, np.float32))
+    path = made("Q8_0" if values else None, tensors=tensors)
+    with Context(DEVICE="LLVM"):
+        together = Model.from_gguf(path, block=4)
+        monkeypatch.setattr(weight, "joined", lambda matrices: None)
+        apart = Model.from_gguf(path, block=4)
+        rows = {name: matrix.shape[0] for name, matrix in together.architecture.matrices[0].items()}
+        if values or are_side_by_side(dtypes.float32):
+            joined = {"attn_q.weight": 96} if values != "Q4_0" else {"attn_q.weight": 64, "attn_v.weight": 32}
+            assert rows == joined | {"attn_output.weight": 32, "ffn_gate.weight": 64, "ffn_down.weight": 32}
+        assert len(apart.architecture.matrices[0]) == 7
+        assert together.architecture.nbytes == apart.architecture.nbytes
+        for ids in ([5], [5, 9, 200, 7, 30, 31, 8]):
+            np.testing.assert_allclose(together.next_logits(ids), apart.next_logits(ids), rtol=1e-4, atol=1e-4)
