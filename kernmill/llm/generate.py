@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Integral
 from operator import index
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.config import architecture_in
 from .arch.weight import nbytes
 from .layer_templates import LayerTemplates
-from .sampling import Sampler
+from .sampling import Sampler, is_whole
 from .tokenizer import WITHOUT, Tokenizer
 
 __all__ = ["Model", "ModelMemory", "arena_for", "config_in", "config_of", "naming"]
@@ -90,7 +89,7 @@ class Model:
         _check_known(config.name)
         capacity = min(config.context, DEFAULT_CAPACITY) if capacity is None else capacity
         sizes = (BLOCK, LARGE_BLOCK) if block is None else (block, block)
-        if not all(_is_count(size) for size in (capacity, sequences, *sizes)):
+        if not all(is_whole(size, 1) for size in (capacity, sequences, *sizes)):
             raise SettingError(
                 f"Model: capacity={capacity}, sequences={sequences}, block={block}. Give whole numbers, 1 or more."
             )
@@ -303,12 +302,14 @@ class Model:
         Raises:
             SettingError: more prompts than the model has sequences, or one that is too long.
         """
+        if not hasattr(prompts, "__len__"):
+            raise SettingError(f"generate: the prompts are {prompts!r}. Give a list of token ids for each text.")
         if not 0 < len(prompts) <= len(self._seen):
             raise SettingError(
                 f"generate: {len(prompts)} prompts, and the model was built for {len(self._seen)} at once. "
                 "Give fewer, or build it with more sequences."
             )
-        if max_tokens is not None and not (isinstance(max_tokens, Integral) and max_tokens >= 0):
+        if max_tokens is not None and not is_whole(max_tokens, 0):
             raise SettingError(
                 f"generate: max_tokens={max_tokens!r} is no whole number from 0 on. Leave it out for no limit."
             )
@@ -346,11 +347,6 @@ class Model:
         for token in self.generate(self.tokenizer.encode(text), sampler, max_tokens):
             yield stream.push(token)
         yield stream.finish()
-
-
-def _is_count(size: object) -> bool:
-    """Whether it is a whole number from 1 on; True is one to Python, and no size."""
-    return isinstance(size, Integral) and not isinstance(size, bool) and int(size) > 0
 
 
 def arena_for(file: gguf.File) -> WeightArena:

@@ -6,6 +6,7 @@ go by the probabilities at temperature 1.
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,9 +17,18 @@ import numpy as np
 
 from kernmill.ir import FormatError, SettingError
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "is_whole"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+def is_whole(value: object, least: float = -math.inf) -> bool:
+    """Whether it is a whole number, not below `least`; True is one to Python, and no count of anything."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 @dataclass
@@ -48,14 +58,14 @@ class Sampler:
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
             value = getattr(self, name)
-            word, kind = ("whole number", numbers.Integral) if isinstance(low, int) else ("number", numbers.Real)
-            if not issubclass(type(value), kind):
+            word, fits = ("whole number", is_whole(value)) if isinstance(low, int) else ("number", _is_number(value))
+            if not fits:
                 raise SettingError(f"Sampler: {name}={value!r} is no {word}. Give one from {low:g} to {high:g}.")
             if not low <= value <= high:
                 raise SettingError(f"Sampler: {name}={value} is outside {low:g}..{high:g}.")
         if self.repeat_penalty == 0:
             raise SettingError("Sampler: repeat_penalty=0 would divide by it. 1 leaves the logits as they are.")
-        if self.seed is not None and not (isinstance(self.seed, numbers.Integral) and self.seed >= 0):
+        if self.seed is not None and not is_whole(self.seed, 0):
             raise SettingError(f"Sampler: seed={self.seed!r} is no whole number from 0 on. None: one by chance.")
 
     @cached_property

@@ -296,7 +296,12 @@ FAULTS: list[tuple[Callable[[], object], type[Exception], str]] = [
             SettingError,
             f"generate: max_tokens={count!r} is no whole number from 0 on. Leave it out for no limit.",
         )
-        for count in (-1, 2.5, "5")  # it was no token, three, a TypeError
+        for count in (-1, 2.5, "5", True)  # it was no token, three, a TypeError, one token
+    ),
+    (  # it was a TypeError
+        lambda: list(random_model().generate_all(None)),  # type: ignore[arg-type]
+        SettingError,
+        "generate: the prompts are None. Give a list of token ids for each text.",
     ),
     (
         lambda: list(random_model().generate([1], 0.8)),  # type: ignore[arg-type]

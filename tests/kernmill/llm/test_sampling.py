@@ -150,6 +150,9 @@ def test_values_outside_their_range() -> None:
     [
         ({"top_k": 40.0}, "top_k=40.0 is no whole number. Give one from 0 to 2.14748e+09."),
         ({"repeat_last": None}, "repeat_last=None is no whole number. Give one from -1 to 2.14748e+09."),
+        ({"top_k": True}, "top_k=True is no whole number. Give one from 0 to 2.14748e+09."),
+        ({"temperature": False}, "temperature=False is no number. Give one from 0 to 1e+06."),
+        ({"seed": True}, "seed=True is no whole number from 0 on. None: one by chance."),
         ({"temperature": "0.8"}, "temperature='0.8' is no number. Give one from 0 to 1e+06."),
         ({"seed": -1}, "seed=-1 is no whole number from 0 on. None: one by chance."),
         ({"seed": 1.5}, "seed=1.5 is no whole number from 0 on. None: one by chance."),
