@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
-from kernmill.ir import setting
+from kernmill.ir import KernmillError, setting
 from kernmill.runtime import WeightArena, get_device, launched_ns
 
 from ..captures import Jit
@@ -150,6 +150,12 @@ class Model:
             arena.close()
             _check_all_used(file, used, model.config.name)
             return model
+
+    def __reduce__(self) -> NoReturn:
+        raise KernmillError(
+            "Model: a model cannot be pickled or copied: it is memory, and code that was made for it. Open its file "
+            "once more: Model.from_gguf(path)."
+        )
 
     # --- what is captured: the places are variables, so that one graph serves them all, and so are single tokens
     def _last_logits(self, tokens: Tokens, last: Tensor | None, places: Places) -> Tensor:

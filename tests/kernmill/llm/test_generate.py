@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import re
 import weakref
 from collections.abc import Callable
@@ -18,7 +20,7 @@ from kernmill.formats import gguf as gguf_format
 from kernmill.formats.gguf_types import ValueType
 from kernmill.formats.gguf_write import Typed
 from kernmill.formats.quoting import escaped
-from kernmill.ir import setting
+from kernmill.ir import KernmillError, setting
 from kernmill.llm.arch import Config
 from kernmill.llm.generate import Model
 from kernmill.llm.sampling import Sampler
@@ -266,6 +268,13 @@ def test_an_embedding_has_length_1() -> None:
     vector = model.embed([1, 2, 3]).numpy()
     expected = model.hidden([1, 2, 3]).numpy().mean(0)
     np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), rtol=1e-5)
+
+
+def test_a_model_is_not_copied() -> None:
+    """The error was one of memoryviews."""
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(KernmillError, match=r"^Model: a model cannot be pickled or copied: "):
+            copied(random_model())
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
