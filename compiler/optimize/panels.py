@@ -48,7 +48,7 @@ def _side(facts: Facts, main: Group, a: Access) -> int:
     """How many rows a panel has, if this steps through one; 0 where it does not."""
     terms, *near = main.loops
     side = (a.step(terms) or 0) // prod(facts.sizes[name] for name in near)
-    return side if side % facts.lanes == 0 and side <= _WIDEST * facts.lanes else 0
+    return side if 0 < side <= _WIDEST * facts.lanes and side % facts.lanes == 0 else 0
 
 
 def _tiled(schedule: Schedule, facts: Facts, main: Group, loops: tuple[str, str], matrices: list[Access]) -> None:

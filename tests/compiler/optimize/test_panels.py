@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernmill.compiler import analyze, choose, merge_loops, panels_schedule
-from kernmill.ir import DType, Ops, Target, UOp, dtypes, elementwise, reduce_axes, reshape
+from kernmill.ir import DType, Op, Ops, Target, UOp, dtypes, elementwise, reduce_axes, reshape, strided
 from tests.compiler.kernels import VECTORS, close, data, inputs, only, run_ast, run_on
 
 F32, F16, BF16 = dtypes.float32, dtypes.float16, dtypes.bfloat16
@@ -55,6 +55,14 @@ def test_a_product_with_panels_is_right(name: str, target: Target) -> None:
     assert schedule is not None
     assert [a.verb for a in choose(ast, target).actions][: len(schedule.actions)] == [a.verb for a in schedule.actions]
     close(run_on("LLVM", ast, arrays, schedule.actions), run_ast(ast, arrays))
+
+
+@pytest.mark.parametrize("op", [Ops.ADD, Ops.MAX])
+def test_what_is_read_backwards_is_no_panel(op: Op) -> None:
+    """Once rows of a flipped matrix were split by -32: a warning, and a kernel without a schedule."""
+    root = reduce_axes(strided(data(0, 1000, 32), [-1, 1]), op, (0,))
+    assert not chosen(root)
+    assert choose(merge_loops(only(root)), VECTORS).actions
 
 
 def test_one_row_reads_panels_in_four_streams() -> None:
