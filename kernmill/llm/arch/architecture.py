@@ -26,7 +26,7 @@ from .weight import Weight, join, linear, nbytes, parts_of, rows
 __all__ = ["Architecture", "Weights"]
 
 Weights = Callable[[str], Weight | None]  # the tensor of a name, or None where the file has none
-_ATTENTION, _GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")  # that have the same x
+_ATTENTION, _GATED = ("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up")
 _OF_LAYER = re.compile(r"blk\.\d+\.")
 Around = tuple[Tensor, Tensor, Tensor]  # cosine, sine and mask of a pass
 Layers = Callable[[Hashable, Tensor, Sequence[Weight], Sequence[Tensor], Callable[[], Tensor]], Tensor]
@@ -53,6 +53,7 @@ class Architecture:
     needs_always = ("attn_norm.weight", "attn_output.weight", "ffn_norm.weight", "ffn_up.weight", "ffn_down.weight")
     needs: tuple[str, ...] = ("attn_q.weight", "attn_k.weight", "attn_v.weight", "ffn_gate.weight")
     needs_besides: tuple[str, ...] = ()
+    same_x: tuple[tuple[str, ...], ...] = (_ATTENTION, _GATED)  # matrices that become one where they can: see products
 
     def __init__(self, config: Config, weights: Weights, capacity: int) -> None:
         self.config, self.capacity, self._weights = config, capacity, weights
@@ -159,7 +160,7 @@ class Architecture:
                 vectors[name] = weight
             elif weight is not None:
                 matrices[name] = weight
-        for names in (_ATTENTION, _GATED):
+        for names in self.same_x:
             join(matrices, [f"{name}.weight" for name in names])
         self.matrices.append(matrices)
         self.vectors.append(vectors)

@@ -15,6 +15,7 @@ class Phi3(Architecture):
     """One product for queries, keys and values, one for gate and up; short and long contexts have their own factors."""
 
     needs = ("attn_qkv.weight",)
+    same_x = ()  # files have one matrix for each x
 
     @classmethod
     def shapes(cls, c: Config) -> dict[str, tuple[int, ...]]:

@@ -4,6 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from kernmill import Context, Tensor
+from kernmill.llm.arch import Config
+from kernmill.llm.generate import Model
+from kernmill.quant import FloatMatrix
+from kernmill.runtime import WeightArena
+
 JOINED = {
     "attn_q.weight": (),
     "attn_k.weight": (),
@@ -37,3 +43,18 @@ def test_a_window(tiny: Any) -> None:
 def test_biases_of_joined_products(tiny: Any) -> None:
     biases = {"attn_qkv.bias": (48,), "ffn_up.bias": (40,), "ffn_down.bias": (24,), "attn_output.bias": (24,)}
     tiny.check(tiny.make("phi3", {}, JOINED | biases))
+
+
+def test_a_gate_besides_stays_apart(tiny: Any) -> None:
+    """A file may hold more than it needs. Once it was joined with the matrix of both, which then was missing."""
+    made = tiny.make("phi3", {}, JOINED | {"ffn_up.weight": (32, 24)}, feed_forward_length=16)
+    expected = tiny.Reference(made).logits(tiny.IDS)
+    with Context(DEVICE="LLVM"):
+        arena = WeightArena("LLVM")
+        weights: dict[str, Any] = {name: Tensor(array.astype(np.float32)) for name, array in made.weights.items()}
+        for n in range(2):
+            for name in ("ffn_gate", "ffn_up"):
+                matrix = weights.get(f"blk.{n}.{name}.weight", Tensor.ones(16, 24))
+                weights[f"blk.{n}.{name}.weight"] = FloatMatrix.of(matrix, arena)
+        model = Model(Config.of(made.metadata), weights.get, capacity=16, block=4)
+        np.testing.assert_allclose(model.logits(tiny.IDS).numpy(), expected, rtol=2e-4, atol=2e-5)
