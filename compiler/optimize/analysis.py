@@ -109,10 +109,9 @@ class Facts:
         """Of loops inside each other; a size that is known only at launch counts as the greatest."""
         return prod(max(1, self.sizes[name]) for name in loops)
 
-    @cached_property
-    def masks_are_dear(self) -> bool:
-        """Whether some lanes are narrower than what masks are cheap for."""
-        return any(a.size_bytes < self.target.masked_bytes for a in (*self.loads, *self.stores))
+    def masks_are_dear(self, loop: str) -> bool:
+        """Whether some lanes of a loop are narrower than what masks are cheap for."""
+        return any(a.moves(loop) and a.size_bytes < self.target.masked_bytes for a in (*self.loads, *self.stores))
 
     @cached_property
     def main(self) -> Group | None:

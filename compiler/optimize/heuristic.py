@@ -159,7 +159,7 @@ def _width(facts: Facts, name: str) -> int:
     while (width > 2 and width >= 2 * facts.sizes[name]) or (not facts.target.has_masks and facts.sizes[name] % width):
         width //= 2
     even = gcd(width, facts.sizes[name])
-    return even if facts.masks_are_dear and even >= _LEAST_EVEN else width
+    return even if facts.masks_are_dear(name) and even >= _LEAST_EVEN else width
 
 
 def _stream(schedule: Schedule, facts: Facts, lane_loop: str | None) -> None:

@@ -76,6 +76,14 @@ def test_narrow_lanes_have_no_masks_where_these_are_dear(dtype: DType, columns: 
     assert [args[1] for args in found["vectorize"]] == [lanes]
 
 
+def test_what_is_one_value_for_all_lanes_needs_no_mask() -> None:
+    """Once a byte for each row made lanes of floats half as many."""
+    avx2 = replace(VECTORS, name="avx2", vector_bytes=32, vector_registers=16, masked_bytes=4)
+    scale = data(1, 64, 1, 1, dtype=dtypes.int8).cast(dtypes.float32)
+    found = chosen(reduce_axes(elementwise(Ops.MUL, data(0, 64, 33, 100), scale), Ops.ADD, (0,)), avx2)
+    assert [args[1] for args in found["vectorize"]] == ["8"]
+
+
 def test_a_product_is_a_register_tile() -> None:
     found = chosen(matmul(data(0, 512, 512), data(1, 512, 512)))
     assert ("i1", "16") in found["vectorize"]
