@@ -50,8 +50,8 @@ def in_new_memory(
 
 
 def joined_in_memory(tensors: Sequence[Tensor]) -> Tensor | None:
-    """What `cat` gives, over the same memory: who writes to one writes to the other. None where they do not follow each
-    other in one block of memory, row-major, or do not fit together."""
+    """What `cat` gives, over the same memory, for values that nobody writes any more. None where they do not follow
+    each other in one block of memory, row-major, or do not fit together."""
     nodes = [_stored(tensor.uop) for tensor in tensors]
     buffers = [node.storage for node in nodes if node is not None and isinstance(node.storage, Buffer)]
     if len(buffers) < len(tensors) or any(prod(t.shape) != b.numel for t, b in zip(tensors, buffers, strict=True)):

@@ -5,8 +5,7 @@ Figures: docs/decisions/0090-joined-matrices.md. Tests: tests/kernmill/quant/tes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 from ..tensor_bytes import joined_in_memory
 from .floats import FloatMatrix
@@ -19,23 +18,25 @@ __all__ = ["joined"]
 def joined(matrices: Sequence[object]) -> QuantizedTensor | FloatMatrix | None:
     """The rows of all as one matrix over the same memory, or None: they are not of one form and width, a group of rows
     is not whole, or one does not follow the other in memory. An arena puts them so, in the order in which they come."""
-    forms = {_form(matrix) for matrix in matrices}
-    first, together = matrices[0], forms.pop()[-1]
-    if forms or not isinstance(first, QuantizedTensor | FloatMatrix):
+    laid = [matrix for matrix in matrices if isinstance(matrix, QuantizedTensor | FloatMatrix)]
+    if len(laid) < len(matrices) or len({_form(matrix) for matrix in laid}) != 1:
         return None
-    alike: list[Any] = [*matrices]
-    rows = [matrix.shape[0] for matrix in alike]
-    data = None if any(count % together for count in rows[:-1]) else joined_in_memory([m.data for m in alike])
+    first, rows = laid[0], [matrix.shape[0] for matrix in laid]
+    if any(count % _together(first) for count in rows[:-1]):
+        return None
+    data, shape = joined_in_memory([matrix.data for matrix in laid]), (sum(rows), *first.shape[1:])
     if data is None:
         return None
-    shape = (sum(rows), first.shape[1])
     if isinstance(first, FloatMatrix):
         return FloatMatrix(data, shape)
-    return QuantizedTensor(data, first.type, shape, interleave=together, form=first.form)
+    return QuantizedTensor(data, first.type, shape, interleave=first.interleave, form=first.form)
 
 
-def _form(matrix: object) -> tuple[Any, ...]:
-    """What matrices have in common whose rows can follow each other; how many rows a group has comes last."""
-    if isinstance(matrix, QuantizedTensor):
-        return matrix.type, matrix.form, matrix.shape[1:], matrix.interleave
-    return (matrix.shape[1], SIDE) if isinstance(matrix, FloatMatrix) else (0,)
+def _together(matrix: QuantizedTensor | FloatMatrix) -> int:
+    return SIDE if isinstance(matrix, FloatMatrix) else matrix.interleave
+
+
+def _form(matrix: QuantizedTensor | FloatMatrix) -> Hashable:
+    """What matrices have in common whose rows can follow each other."""
+    kind = None if isinstance(matrix, FloatMatrix) else (matrix.type, matrix.form)
+    return kind, _together(matrix), matrix.shape[1:]
