@@ -224,7 +224,9 @@ def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *_mask(one, first, lanes)))
         vectors[number] = _load(one, index)
     found = {
-        access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.places()]).cast(one.scalar)
+        access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.places()]).cast(
+            one.scalar
+        )
         for access in family
     }
     if one.gate is None or not is_masked or max(map(len, touched.values())) == 1:
