@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
-from kernmill.ir import DType, Op, Ops, SettingError, ShapeError, Size, dtypes, iota
+from kernmill.ir import DType, Op, Ops, SettingError, ShapeError, dtypes, iota
 
 from ..lazy import accumulator
 from ..size import SymbolicSize
@@ -101,8 +101,9 @@ class Scan(Indexing):
         """Blocks folded, what stands before each block, and every place in its block joined with that."""
         size = self.node_shape[axis]
         if size <= _BLOCK:
-            wide = self.movedim(axis, -1).unsqueeze(-2)
-            short: Self = kind.fold(choose(wide.squeeze(-2)._lower(), wide, wide._filled(kind.unit)))
+            moved = self.movedim(axis, -1)
+            wide = moved.unsqueeze(-2)
+            short: Self = kind.fold(choose(moved._lower(), wide, wide._filled(kind.unit)))
             return short.cast(dtype).movedim(-1, axis)
         fitting = (n for n in range(_BLOCK, _BLOCK // 2 - 1, -1) if isinstance(size, int) and size % n == 0)
         each = next(fitting, _BLOCK)  # nothing to pad, and no copy of the part that was asked for
@@ -118,10 +119,10 @@ class Scan(Indexing):
         # whole blocks: a loop over a part of them, or over what is made of them, would add up each place by itself
         return joined.cast(dtype)._stored().reshape(padded.node_shape)._begun(axis, size)
 
-    def _extended(self, axis: int, by: tuple[Size, Size], unit: float) -> Self:
+    def _extended(self, axis: int, by: tuple[Any, Any], unit: float) -> Self:
         return self.pad([by if a == axis else (0, 0) for a in range(self.ndim)], value=unit)
 
-    def _begun(self, axis: int, size: Size) -> Self:
+    def _begun(self, axis: int, size: Any) -> Self:
         return self.shrink([(0, size) if a == axis else None for a in range(self.ndim)])
 
     # --- sorting
