@@ -90,7 +90,7 @@ def _families(nodes: Sequence[UOp]) -> Iterator[list[_Access]]:
 
 def _access(node: UOp) -> _Access | None:
     place = node.src[0]
-    if place.src[1].dtype.lanes == 1 or (place.dtype.is_bool and node.op is Ops.STORE):
+    if place.src[1].dtype.lanes == 1:
         return None
     read = _lane_places(place.src[1])
     if read is None:
@@ -164,17 +164,23 @@ def _loads(family: list[_Access], target: Target) -> dict[int, UOp]:
     """What to use instead of the gathers of a family, by their starts."""
     one = family[0]
     by_start = {access.start: access for access in family}
-    is_bool = one.scalar.is_bool
     if not _is_block(family):
-        parts = () if is_bool else _stretches(by_start.values())
-        return {start: v for part in parts for start, v in _picked(part, target).items()}
+        return {start: v for part in _stretches(by_start.values()) for start, v in _picked(part, target).items()}
     turned: dict[int, UOp] = {}
     for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
         rows = [_row(one, run[0], lane, len(run)) for lane in range(len(one.steps))]
-        read = [UOp(Ops.LOAD, row.dtype, (row,), one.node.arg) for row in rows]
-        columns = _columns([row.cast(dtypes.uint8) for row in read] if is_bool else read, target)  # bools lie in bytes
-        turned.update(zip(run, [c.cast(dtypes.bool) for c in columns] if is_bool else columns, strict=True))
+        columns = _columns([_load(one, row) for row in rows], target)
+        turned.update(zip(run, [column.cast(one.scalar) for column in columns], strict=True))
     return turned
+
+
+def _load(one: _Access, index: UOp) -> UOp:
+    return _as_bytes(UOp(Ops.LOAD, index.dtype, (index,), one.node.arg))
+
+
+def _as_bytes(u: UOp) -> UOp:
+    """What shuffles take: of bools the bytes that they lie in."""
+    return u.cast(dtypes.uint8) if u.dtype.is_bool else u
 
 
 def _longest(one: _Access, target: Target) -> int:
@@ -216,9 +222,11 @@ def _picked(family: list[_Access], target: Target) -> dict[int, UOp]:
         first = low + number * width
         lanes = [touched.get(first + n, []) for n in range(width)]
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *_mask(one, first, lanes)))
-        vectors[number] = UOp(Ops.LOAD, index.dtype, (index,), one.node.arg)
+        vectors[number] = _load(one, index)
     found = {
-        access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.places()])
+        access.start: merged([(vectors[(p - low) // width], (p - low) % width) for p in access.places()]).cast(
+            one.scalar
+        )
         for access in family
     }
     if one.gate is None or not is_masked or max(map(len, touched.values())) == 1:
@@ -271,10 +279,10 @@ def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
         return {old: new for part in _stretches(family) for old, new in _interleaved(part, target).items()}
     turned: dict[UOp, list[UOp]] = {}
     for run in _runs(list(by_start), _longest(one, target), one.scalar.size_bytes):
-        rows = _rows([by_start[start].node.src[1] for start in run], target)
+        rows = _rows([_as_bytes(by_start[start].node.src[1]) for start in run], target)
         turned.update({by_start[start].node: [] for start in run})
         turned[by_start[run[0]].node] = [
-            UOp(Ops.STORE, dtypes.void, (_row(one, run[0], lane, len(run)), row), one.node.arg)
+            UOp(Ops.STORE, dtypes.void, (_row(one, run[0], lane, len(run)), row.cast(one.scalar)), one.node.arg)
             for lane, row in enumerate(rows)
         ]
     return turned
@@ -283,10 +291,10 @@ def _stores(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
 def _interleaved(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
     """Scatters that fill a stretch of memory without a gap, as stores of whole vectors."""
     one = family[0]
-    values = {p: (access.node.src[1], lane) for access in family for lane, p in enumerate(access.places())}
+    values = {p: (_as_bytes(access.node.src[1]), lane) for access in family for lane, p in enumerate(access.places())}
     touched, low = _touched(family), min(values)
-    width = min(target.lanes(one.scalar), 1 << (len(values).bit_length() - 1))
-    if max(values) - low + 1 != len(values) or len(values) % width or width < 2:
+    width = min(target.lanes(one.scalar), len(values) & -len(values))
+    if max(values) - low + 1 != len(values) or width < 2:
         return {}
     stores: list[UOp] = []
     zipped = _zipped(values, low, width)
@@ -294,7 +302,7 @@ def _interleaved(family: list[_Access], target: Target) -> dict[UOp, list[UOp]]:
         mask = _mask(one, first, [touched[first + n] for n in range(width)])
         index = UOp(Ops.INDEX, one.scalar.vec(width), (one.memory, one.at(first), *mask))
         value = zipped[number] if zipped else _row_of([values[first + n] for n in range(width)])
-        stores.append(UOp(Ops.STORE, dtypes.void, (index, value), one.node.arg))
+        stores.append(UOp(Ops.STORE, dtypes.void, (index, value.cast(one.scalar)), one.node.arg))
     return {access.node: stores if access is one else [] for access in family}
 
 

@@ -289,25 +289,27 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
 
 
 def running_schedule(facts: Facts) -> Schedule | None:
-    """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side: the lanes
-    are the rows, which turn in registers. None where the kernel is something else."""
+    """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side. The lanes
+    are what lies beside the places, or rows of them, which turn in registers. None where the kernel is something else.
+    """
     main, store = facts.main, facts.stores[0]
     if main is None or not main.terms or len(facts.groups) > 1:
         return None
     terms, size = main.terms, facts.sizes[main.terms]
-    place, rows = (next((n for n in facts.outputs if store.step(n) == step), "") for step in (1, size))
+    choices = [set(names_of(n.src[0].ranges)) for n in facts.ast.toposort() if n.op is Ops.WHERE]
+    place = next((n for n in facts.outputs if {n, terms} in choices and facts.sizes[n] == size), "")
+    is_turned = store.step(place) == 1
+    rows = next((n for n in facts.outputs if store.step(n) == (size if is_turned else 1)), "")
     steps = {(a.step(place), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
-    if place not in main.around or steps != {(0, 1, size)}:
+    if not rows or place not in main.around or steps != {(0, store.step(place), store.step(rows))}:
         return None
-    is_whole = facts.sizes[place] == size <= min(_BRIEF, 2 * facts.lanes) and rows not in facts.symbolic
-    choices = (set(names_of(n.src[0].ranges)) for n in facts.ast.toposort() if n.op is Ops.WHERE)
-    schedule = Schedule(facts.ast)
-    is_even = is_whole and {place, terms} in choices and facts.sizes[rows] % facts.lanes == 0
-    if not is_even or not schedule.tries("vectorize", rows, facts.lanes):
+    is_short = size <= min(_BRIEF, 2 * facts.lanes) and rows not in facts.symbolic
+    schedule, fills = Schedule(facts.ast), facts.sizes[rows] % facts.lanes == 0 if is_turned else facts.sizes[rows] > 1
+    if not is_short or not fills or not schedule.tries("vectorize", rows, _width(facts, rows)):
         return None
     schedule.cut("unroll", place, size)
     schedule.cut("unroll", terms, size)
-    _around_caches(schedule, facts, place)
+    _around_caches(schedule, facts, place if is_turned else rows)
     return schedule
 
 

@@ -35,8 +35,7 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
         raise ValueError("the kernel reads the old values of its output")
     asked, number = next(iter(named.items()))
     at, size = number.cast(dtypes.index), place.src[0]
-    number, size = (number, size.cast(number.dtype)) if size.bounds[1] <= number.dtype.max else (at, size)
-    inside = (number >= 0) & (number < size)
+    inside = at.cast(dtypes.uint64) < size.cast(dtypes.uint64)  # of those that are negative none is
     table, near = {place: at}, {place: inside.where(at, at.like(0))}  # what else is asked may be asked of a place only
     for part in (*to.src[2:], *(substitute(part, near) for part in gate if part is not asked)):
         inside = inside & part
@@ -45,7 +44,8 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
     filled = UOp(Ops.AFTER, to.dtype, (to.src[0], start, fill), 1)
     held = UOp(Ops.CARRY, to.dtype, (filled, terms))
     there = UOp(Ops.INDEX, to.dtype, (held, substitute(to.src[1], table), inside))
-    so_far = UOp(Ops.LOAD, to.dtype, (there,)).alu(op, term)
+    old = UOp(Ops.INDEX, to.dtype, (held, substitute(to.src[1], near), *to.src[2:])) if size.bounds[0] > 0 else there
+    so_far = UOp(Ops.LOAD, to.dtype, (old,)).alu(op, term)  # of another place where the term goes nowhere
     loop = terms.replace(arg=(terms.arg[0], AxisKind.LOOP))
     ast = ast.replace(src=(substitute(UOp(Ops.STORE, dtypes.void, (there, so_far)), {terms: loop}),))
     rest = [other for other in order_of(ast) if other != place.arg[0]]

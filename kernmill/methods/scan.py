@@ -81,8 +81,7 @@ class Scan(Indexing):
         axis = self._axis(axis, call)
         if not self.ndim or (isinstance(self.node_shape[axis], int) and self.node_shape[axis] == 0):
             return self.cast(dtype or self.dtype)._own_box()
-        as_it_lies = axis == self.ndim - 1
-        return self.movedim(axis, -1)._scan_last(kind, dtype or self.dtype, as_it_lies).movedim(-1, axis)
+        return self._scan_along(kind, axis, dtype or self.dtype)
 
     def _extreme(self, op: Op) -> _Kind:
         limit = self.dtype.min if op is Ops.MAX else self.dtype.max
@@ -98,27 +97,33 @@ class Scan(Indexing):
         place = self._make(iota(size, dtypes.int32 if isinstance(size, int) else dtypes.int64))
         return place.expand(shape).le(place.unsqueeze(-1).expand(shape))
 
-    def _scan_last(self, kind: _Kind, dtype: DType, as_it_lies: bool = False) -> Self:
+    def _scan_along(self, kind: _Kind, axis: int, dtype: DType) -> Self:
         """Blocks folded, what stands before each block, and every place in its block joined with that."""
-        size = self.node_shape[-1]
+        size = self.node_shape[axis]
         if size <= _BLOCK:
-            wide = self.unsqueeze(-2)
-            short: Self = kind.fold(choose(self._lower(), wide, wide._filled(kind.unit)))
-            return short.cast(dtype)
+            moved = self.movedim(axis, -1)
+            wide = moved.unsqueeze(-2)
+            short: Self = kind.fold(choose(moved._lower(), wide, wide._filled(kind.unit)))
+            return short.cast(dtype).movedim(-1, axis)
         fitting = (n for n in range(_BLOCK, _BLOCK // 2 - 1, -1) if isinstance(size, int) and size % n == 0)
         each = next(fitting, _BLOCK)  # nothing to pad, and no copy of the part that was asked for
         rows = -(-size // each)
-        padded = self.pad([*((0, 0) for _ in self.node_shape[:-1]), (0, rows * each - size)], value=kind.unit)
-        blocks = padded.reshape((*self.node_shape[:-1], rows, each))
-        last = kind.fold(blocks)
-        before = last.pad([*((0, 0) for _ in last.node_shape[:-1]), (1, 0)], value=kind.unit)
-        before = before.shrink([*(None for _ in last.node_shape[:-1]), (0, rows)])._scan_last(kind, self.dtype)
-        joined: Self = kind.join(blocks._scan_last(kind, self.dtype), before.unsqueeze(-1))
-        joined = joined.cast(dtype).reshape(padded.node_shape)
-        if as_it_lies or padded.node_shape != self.node_shape:
-            # whole blocks: a loop over a part of them, or over what is made of them, would add up each place by itself
-            joined = joined._stored()
-        return joined.shrink([*(None for _ in self.node_shape[:-1]), (0, size)])
+        outer, inner = self.node_shape[:axis], self.node_shape[axis + 1 :]
+        padded = self._extended(axis, (0, rows * each - size), kind.unit)
+        blocks = padded.reshape((*outer, rows, each, *inner))
+        before = kind.fold(blocks.movedim(axis + 1, -1))._extended(axis, (1, 0), kind.unit)._begun(axis, rows)
+        joined: Self = kind.join(
+            blocks._scan_along(kind, axis + 1, self.dtype),
+            before._scan_along(kind, axis, self.dtype).unsqueeze(axis + 1),
+        )
+        # whole blocks: a loop over a part of them, or over what is made of them, would add up each place by itself
+        return joined.cast(dtype)._stored().reshape(padded.node_shape)._begun(axis, size)
+
+    def _extended(self, axis: int, by: tuple[Any, Any], unit: float) -> Self:
+        return self.pad([by if a == axis else (0, 0) for a in range(self.ndim)], value=unit)
+
+    def _begun(self, axis: int, size: Any) -> Self:
+        return self.shrink([(0, size) if a == axis else None for a in range(self.ndim)])
 
     # --- sorting
     def _order(self, axis: int, descending: bool, count: int | None, call: str) -> Self:

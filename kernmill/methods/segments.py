@@ -27,8 +27,7 @@ from .sorting import Sortable
 
 __all__ = ["added", "is_long", "last_named", "looked_up"]
 
-_FEW = 8  # entries that are compared with every place while its sum is written
-_SEARCH = 64  # comparisons in the time of a search
+_FEW = 4  # entries that are compared with every place while its sum is written
 _BRIEF = 1 << 16  # comparisons in the time of a kernel
 _PARTS = 64  # of the entries, with a table of sums each
 _TABLE = 4  # entries for each sum of a table; with fewer it takes longer to fill than it helps
@@ -47,7 +46,7 @@ def is_long(count: Size, places: Size, depth: Size, rows: Size = 1) -> bool:
     """Whether so many entries, of each row, are too many to be compared with so many places while a sum is read."""
     if not (isinstance(count, int) and isinstance(places, int) and isinstance(depth, int) and isinstance(rows, int)):
         return False  # known at launch only
-    return not (count <= _FEW or count * depth <= _SEARCH or rows * count * places * depth <= _BRIEF)
+    return not (count <= _FEW or rows * count * places * depth <= _BRIEF)
 
 
 def is_sorted(index: Sortable, places: Size, depth: Size) -> bool:

@@ -492,6 +492,23 @@ def test_short_running_sums_have_rows_as_lanes() -> None:
     assert chosen(running(4099))["vectorize"] == [("i1", "16")]  # copies with masks do not turn
 
 
+def running_down(size: int, columns: int) -> UOp:
+    """Running sums of columns."""
+    shape = (size, columns, size)
+    place, term = (broadcast_to(reshape(iota(size), where), shape) for where in ((size, 1, 1), (1, 1, size)))
+    x = broadcast_to(reshape(permute(data(0, size, columns), (1, 0)), (1, columns, size)), shape)
+    return total(elementwise(Ops.WHERE, elementwise(Ops.LT, place, term), const(dtypes.float32, 0.0), x), 2)
+
+
+def test_short_running_sums_of_columns_have_columns_as_lanes() -> None:
+    """Each place added up all terms before it: a `cumsum` of 300 x 1000 over the first axis took 4 times as long."""
+    for columns, lanes in ((1000, "16"), (999, "16"), (3, "4")):
+        found = chosen(running_down(15, columns))
+        assert (found["vectorize"], found["unroll"]) == ([("i1", lanes)], [("i0", "15"), ("k0", "15")])
+    assert ("i0", "15") not in chosen(running_down(15, 1)).get("unroll", [])
+    assert ("i0", "33") not in chosen(running_down(33, 1000)).get("unroll", [])
+
+
 def test_terms_that_are_all_lanes_are_not_cut_in_blocks() -> None:
     """Once no schedule fitted: a short sum between operands that outgrow the caches."""
     ast = only(total(elementwise(Ops.MUL, data(0, 3, 23, 1, 15), data(1, 3, 1, 5, 15)), 3))

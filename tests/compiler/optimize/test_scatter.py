@@ -74,6 +74,14 @@ def test_the_sums_are_the_same(device: str, text: str) -> None:
         close(run_on(device, ast, arrays, actions), want)
 
 
+def test_the_old_value_is_read_behind_no_gate() -> None:
+    """A mask of one lane for each term took half as long again; where a term goes nowhere another place is read."""
+    ast = apply_actions(places(3, 9, 1), parse_schedule("scatter k0 i1"))
+    old = [n for n in ast.toposort() if n.op is Ops.LOAD and n.src[0].src[0].op is Ops.CARRY]
+    assert [load.src[0].gate for load in old] == [None]
+    assert ast.src[0].src[0].gate is not None
+
+
 @pytest.mark.parametrize("op", [Ops.ADD, Ops.MUL, Ops.MAX], ids=str)
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64, dtypes.uint8], ids=str)
 def test_every_fold(device: str, op: Op, dtype: DType) -> None:

@@ -42,6 +42,30 @@ def test_running_sums_are_made_of_blocks_that_leave_nothing_over(length: int, co
     assert sum(kernel.name.startswith("map") for kernel, _ in found.values()) == copies
 
 
+@pytest.mark.parametrize("target", ["", "avx2"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "float16", "float32", "float64"])
+def test_running_sums_along_any_axis(dtype: str, target: str) -> None:
+    rng = np.random.default_rng(len(dtype))
+    with Context(DEVICE="LLVM", TARGET=target):
+        for ndim in (1, 2, 3, 3):
+            shape = (
+                rng.choice([1, 2, 3, 7, 15, 16, 17, 31, 32, 60, 97, 251], ndim) if ndim < 3 else rng.integers(1, 40, 3)
+            )
+            x = rng.integers(0, 4, shape).astype(dtype)
+            for axis in range(ndim):
+                got = Tensor(x).cumsum(axis)
+                same(got, np.cumsum(x, axis, dtype=got.numpy().dtype))
+                same(Tensor(x).cummax(axis), np.maximum.accumulate(x, axis))
+
+
+def test_running_sums_of_columns_are_stored_as_they_lie() -> None:
+    """Blocks went to the last axis, and what stands before each was gathered: 4 times as long for 300 rows of 1000."""
+    x = values(300, 1000)
+    with Context(DEVICE="LLVM"), collecting_kernels() as found:
+        close(Tensor(x).cumsum(0), np.cumsum(x.astype(np.float64), 0), 1e-5, 1e-4)
+    assert any(kernel.name == "sum_20x15x1000_k15" for kernel, _ in found.values())
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_what_is_made_of_running_sums_is_made_behind_them(dtype: str) -> None:
     """Conversions and other work went into the loop over all places, each found by divisions: 3 to 8 times as long as

@@ -29,7 +29,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "compared":
         monkeypatch.setattr(segments, "_BRIEF", 1 << 60)
     else:
-        for limit in ("_FEW", "_SEARCH", "_BRIEF", "_TABLE"):
+        for limit in ("_FEW", "_BRIEF", "_TABLE"):
             monkeypatch.setattr(segments, limit, 0)
         monkeypatch.setattr(segments, "_LEAST", 4)
     is_sorting = request.param == "sorted"
@@ -206,8 +206,20 @@ def test_what_has_a_kernel_of_its_own() -> None:
     assert is_long(8192, 50257, 768)
     assert is_long(100, 100, 100)
     assert not is_long(2, 50257, 768)  # a few entries are compared while the sum is written
-    assert not is_long(32, 10**7, 1)
+    assert is_long(32, 10**7, 1)  # of which each takes as long as filling the places, or half of it
     assert not is_long(100, 100, 4)
+
+
+@pytest.mark.parametrize("target", ["", "avx2"])
+@pytest.mark.parametrize(("rows", "count", "size"), [(200, 64, 64), (40, 9, 400), (1, 12, 9000)])
+def test_few_entries_of_rows_go_to_their_places(rows: int, count: int, size: int, target: str) -> None:
+    """64 entries of each of 1000 rows were compared with all places: 4 to 10 times as long as PyTorch."""
+    assert is_long(count, size, 1, rows)
+    rng = np.random.default_rng(0)
+    x, index = rng.standard_normal((rows, count)).astype(np.float32), rng.integers(-size, size, (rows, count))
+    with Context(DEVICE="LLVM", TARGET=target):
+        got = Tensor.zeros(rows, size).scatter_add(1, Tensor(index), Tensor(x)).numpy()
+    assert np.allclose(got, numpy_sums(x[..., None], index % size, size)[..., 0], atol=1e-5)
 
 
 def test_what_is_sorted() -> None:
