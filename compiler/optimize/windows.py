@@ -379,7 +379,8 @@ def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, wid
         copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}
         room = facts.target.l2_bytes // 4 // (row * moving.size_bytes)
         together = max((n for n, count in copied.items() if count <= room), default=0)
-        is_short = taps <= _MOST_TAPS and together * blocks * taps < _PER_COPY * copied.get(together, 0) * -(-row // facts.lanes)
+        vectors_copied = copied.get(together, 0) * -(-row // facts.lanes)
+        is_short = taps <= _MOST_TAPS and together * blocks * taps < _PER_COPY * vectors_copied
         if moving.memory.op is not Ops.PARAM or together < min(rows, size) or is_short:
             return False
         inside = schedule.cut("split", down, together) if together < size else inside
