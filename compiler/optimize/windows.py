@@ -6,9 +6,9 @@ with those output loops, and has a loop of its own that becomes the lanes: it is
 the register tile of a matrix product, whose rows share what they read with their neighbours. A sum too long for a
 panel goes on in the output, block by block; then rows that have their terms side by side need no window. A loop of the
 sum beside the window along which places lie side by side is the innermost one. Where the lanes lie in what the window
-slides over, a square of places shares what their windows overlap (`overlapping`). Figures: docs/decisions/
-0015-windows.md, 0024-long-sums.md, 0042-channels-last.md and 0051-windows-beside-the-lanes.md. Tests:
-tests/compiler/optimize/test_windows.py.
+slides over, a square of places shares what their windows overlap (`overlapping`); where it slides along them, rows
+do (`along_windows`). Figures: docs/decisions/0015-windows.md, 0024-long-sums.md, 0042-channels-last.md,
+0051-windows-beside-the-lanes.md and 0091-windows-along-the-lanes.md. Tests: tests/compiler/optimize/test_windows.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # and so many outputs for each lane in one
 _MOST_TAPS = 16  # of windows that are copied out whole
 _READERS = 8  # of a panel, from which on packing it pays where rows lie as they are
-_PER_COPY = 8  # products of a vector for each one that is copied, from which on that pays for small windows
+_PER_COPY = 8  # products for each vector that is copied, from which on that pays for small windows
 _FULL = 0.95  # of the lanes are used
 _LEFT_OVER = 0.9  # of its speed is left to a tile of which places are left over: they are masked
 _OVERLAP = 0.75  # of the places are read where windows that overlap are computed together; less is worth little
@@ -366,8 +366,8 @@ def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, wid
     """Windows along the lanes, and nothing else in the sum (each channel its own, channels first): a row that is read
     serves all windows of a tile that it lies in. What has gates or gaps is copied first. Whether the kernel is one."""
     found = [(a, lines) for a in main.loads if (lines := _lines(facts, a)) and lines[0][0] == lanes]
-    is_one = len(found) == len(facts.groups) == 1 and len(found[0][1]) == len(main.loops) > 1
-    if not is_one or facts.symbolic or not facts.target.has_masks or not main.around.issuperset(facts.outputs):
+    is_one = facts.sum is not None and len(main.loads) == 2 and bool(found) and len(found[0][1]) == len(main.loops) > 1
+    if not is_one or not facts.target.has_masks or not main.around.issuperset(facts.outputs):
         return False
     (moving, lines), most, sizes = found[0], facts.target.vector_registers // 2, facts.sizes
     (down, tap), size, taps = lines[1], sizes[lines[1][0]], facts.iterations(main.loops)

@@ -142,7 +142,7 @@ class Convolution(Contraction):
                         each(output_padding, rank, "output_padding"), strict=True))  # fmt: skip
         phases = [step if gap == 1 else 1 for step, gap, _, _ in rows]
         is_woven = any(count > 1 for count in phases)
-        node = (parts.contiguous() if is_woven else parts).uop
+        node = (parts._stored() if is_woven else parts).uop
         bounds: list[tuple[Size, Size]] = []
         more: list[int] = []  # places behind the last sum
         for i, (step, gap, before, extra) in enumerate(rows):
@@ -155,7 +155,7 @@ class Convolution(Contraction):
             bounds.append((before, length - before))
             more.append(max(0, extra + gap * (taps - 1) + 1 - phases[i] * (gap * (-(-taps // phases[i]) - 1) + 1)))
         if is_woven and any(taps > count for taps, count in zip(kernel, phases, strict=True)):
-            node = parts._result(node).contiguous().uop  # sums lie side by side before they are woven
+            node = parts._result(node)._stored().uop  # sums lie side by side before they are woven
         node = _woven(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:])), rank)
         node = pad(node, [(0, 0), (0, 0), *((0, places) for places in more)])
         result = parts._result(shrink(node, [*((0, size) for size in node.shape[:2]), *bounds])).cast(dtype)
