@@ -21,7 +21,7 @@ from itertools import chain, product
 from kernmill.ir import Ops
 
 from ..kernel import names_of
-from .analysis import Access, Facts, Group, analyze, divisors
+from .analysis import Access, Facts, Group, analyze, divisors, outgrows_caches
 from .schedule import Schedule
 from .staging import walked_together
 from .tiles import tile_of
@@ -371,6 +371,8 @@ def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, wid
         return False
     (moving, lines), most, sizes = found[0], facts.target.vector_registers // 2, facts.sizes
     (down, tap), size, taps = lines[1], sizes[lines[1][0]], facts.iterations(main.loops)
+    if taps <= _MOST_TAPS and outgrows_caches(facts.stores[0].memory_bytes, facts.target):
+        return False  # memory is waited for, and rows are asked for by tiles
     row, blocks = _places(facts, moving, lines[0], sizes[lanes]), -(-sizes[lanes] // width)
     vectors = max(divisors(blocks, max(1, most // 4)))
     rows, inside = tile_of(size, most // vectors), [down]
@@ -379,9 +381,10 @@ def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, wid
         copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}
         room = facts.target.l2_bytes // 4 // (row * moving.size_bytes)
         together = max((n for n, count in copied.items() if count <= room), default=0)
-        vectors_copied = copied.get(together, 0) * -(-row // facts.lanes)
-        is_short = taps <= _MOST_TAPS and together * blocks * taps < _PER_COPY * vectors_copied
-        if moving.memory.op is not Ops.PARAM or together < min(rows, size) or is_short:
+        pays = taps > _MOST_TAPS or together * blocks * taps >= _PER_COPY * copied.get(together, 0) * -(
+            -row // facts.lanes
+        )
+        if moving.memory.op is not Ops.PARAM or together < min(rows, size) or not pays:
             return False
         inside = schedule.cut("split", down, together) if together < size else inside
         rows = tile_of(together, most // vectors)
