@@ -379,18 +379,16 @@ def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, wid
     if moving.is_gated or moving.step(lanes) != 1:
         others = facts.iterations([name for _, name in lines[2:]])  # are copied one by one
         copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}
-        room = facts.target.l2_bytes // 4 // (row * moving.size_bytes)
+        room, each = facts.target.l2_bytes // 4 // (row * moving.size_bytes), -(-row // facts.lanes)
         together = max((n for n, count in copied.items() if count <= room), default=0)
-        pays = taps > _MOST_TAPS or together * blocks * taps >= _PER_COPY * copied.get(together, 0) * -(
-            -row // facts.lanes
-        )
+        pays = taps > _MOST_TAPS or together * blocks * taps >= _PER_COPY * copied.get(together, 0) * each
         if moving.memory.op is not Ops.PARAM or together < min(rows, size) or not pays:
             return False
         inside = schedule.cut("split", down, together) if together < size else inside
         rows = tile_of(together, most // vectors)
         copies = schedule.add("stage", moving.slot, *inside, lanes, *main.loops)
         schedule.cut("vectorize", copies[lanes], facts.lanes)
-        schedule.cut("unroll", copies[lanes], max(divisors(-(-row // facts.lanes), _MOST_VECTORS)))
+        schedule.cut("unroll", copies[lanes], max(divisors(each, _MOST_VECTORS)))
     schedule.cut("vectorize", lanes, width)
     schedule.cut("unroll", lanes, vectors)
     for name in inside:
