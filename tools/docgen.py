@@ -157,7 +157,7 @@ TOPICS: dict[str, tuple[int, ...]] = {
     "From a kernel to text": (1, 5, 10, 26, 30, 43, 48, 73),
     "Schedules and their search": (3, 12, 45, 62, 70, 89),
     "Schedules: products and long sums": (16, 24, 25, 29, 44, 47, 55, 81),
-    "Schedules: rows, windows, places": (15, 17, 42, 51, 64),
+    "Schedules: rows, windows, places": (15, 17, 42, 51, 64, 91),
     "Matrix units and groups of work-items": (20, 21, 35, 49, 79),
     "Quantized weights": (19, 27, 31, 32, 40, 41, 46, 72, 75, 80, 82, 83, 84, 86, 88),
     "Calls, captures and plans": (18, 22, 34, 37, 52, 59, 66, 74, 76, 87),

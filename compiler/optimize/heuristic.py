@@ -22,7 +22,7 @@ from .rows import ask_for_next_row, passes_along_rows
 from .schedule import Schedule
 from .staging import SAME_PLACE
 from .tiles import accumulators, best_block, tile_of
-from .windows import overlapping
+from .windows import along_windows, overlapping
 
 __all__ = ["few_rows_schedule", "loops_schedule", "running_schedule", "scatter_schedule"]
 
@@ -257,6 +257,9 @@ def _around_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None:
 def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None) -> None:
     width = _width(facts, lane_loop) if lane_loop is not None else 1
     lanes = lane_loop if width > 1 else None
+    if lanes is not None and along_windows(schedule, facts, main, lanes, width):
+        _around_caches(schedule, facts, lanes)
+        return
     if lanes is not None:
         schedule.cut("vectorize", lanes, width)
     if lanes is not None and overlapping(schedule, facts, main, lanes):

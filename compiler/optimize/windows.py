@@ -6,9 +6,9 @@ with those output loops, and has a loop of its own that becomes the lanes: it is
 the register tile of a matrix product, whose rows share what they read with their neighbours. A sum too long for a
 panel goes on in the output, block by block; then rows that have their terms side by side need no window. A loop of the
 sum beside the window along which places lie side by side is the innermost one. Where the lanes lie in what the window
-slides over, a square of places shares what their windows overlap (`overlapping`). Figures: docs/decisions/
-0015-windows.md, 0024-long-sums.md, 0042-channels-last.md and 0051-windows-beside-the-lanes.md. Tests:
-tests/compiler/optimize/test_windows.py.
+slides over, a square of places shares what their windows overlap (`overlapping`); where it slides along them, rows
+do (`along_windows`). Figures: docs/decisions/0015-windows.md, 0024-long-sums.md, 0042-channels-last.md,
+0051-windows-beside-the-lanes.md and 0091-windows-along-the-lanes.md. Tests: tests/compiler/optimize/test_windows.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from itertools import chain, product
 from kernmill.ir import Ops
 
 from ..kernel import names_of
-from .analysis import Access, Facts, Group, analyze, divisors
+from .analysis import Access, Facts, Group, analyze, divisors, outgrows_caches
 from .schedule import Schedule
 from .staging import walked_together
+from .tiles import tile_of
 
-__all__ = ["overlapping", "window_schedule"]
+__all__ = ["along_windows", "overlapping", "window_schedule"]
 
 _GATED = 8.0  # instructions of a load behind a mask of its own
 _TURN = 4.0  # cycles to store a vector of a tile across the lanes
@@ -41,6 +42,7 @@ _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # and so many outputs for each lane in one
 _MOST_TAPS = 16  # of windows that are copied out whole
 _READERS = 8  # of a panel, from which on packing it pays where rows lie as they are
+_PER_COPY = 8  # products for each vector that is copied, from which on that pays for small windows
 _FULL = 0.95  # of the lanes are used
 _LEFT_OVER = 0.9  # of its speed is left to a tile of which places are left over: they are masked
 _OVERLAP = 0.75  # of the places are read where windows that overlap are computed together; less is worth little
@@ -357,4 +359,39 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bo
         if panel.step(lanes) not in (0, 1) and not panel.is_gated and panel.memory_bytes <= facts.target.l2_bytes // 4:
             blocks = [lanes] if lanes in schedule.loops else []
             schedule.tries("stage", panel.slot, *blocks, *inner, *schedule.copies(lanes))
+    return True
+
+
+def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
+    """Windows along the lanes, and nothing else in the sum (each channel its own, channels first): a row that is read
+    serves all windows of a tile that it lies in. What has gates or gaps is copied first. Whether the kernel is one."""
+    found = [(a, lines) for a in main.loads if (lines := _lines(facts, a)) and lines[0][0] == lanes]
+    is_one = facts.sum is not None and len(main.loads) == 2 and bool(found) and len(found[0][1]) == len(main.loops) > 1
+    if not is_one or not facts.target.has_masks or not main.around.issuperset(facts.outputs):
+        return False
+    (moving, lines), most, sizes = found[0], facts.target.vector_registers // 2, facts.sizes
+    (down, tap), size, taps = lines[1], sizes[lines[1][0]], facts.iterations(main.loops)
+    if taps <= _MOST_TAPS and outgrows_caches(facts.stores[0].memory_bytes, facts.target):
+        return False  # memory is waited for, and rows are asked for by tiles
+    row, blocks = _places(facts, moving, lines[0], sizes[lanes]), -(-sizes[lanes] // width)
+    vectors = max(divisors(blocks, max(1, most // 4)))
+    rows, inside = tile_of(size, most // vectors), [down]
+    if moving.is_gated or moving.step(lanes) != 1:
+        others = facts.iterations([name for _, name in lines[2:]])  # are copied one by one
+        copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}
+        room, each = facts.target.l2_bytes // 4 // (row * moving.size_bytes), -(-row // facts.lanes)
+        together = max((n for n, count in copied.items() if count <= room), default=0)
+        pays = taps > _MOST_TAPS or together * blocks * taps >= _PER_COPY * copied.get(together, 0) * each
+        if moving.memory.op is not Ops.PARAM or together < min(rows, size) or not pays:
+            return False
+        inside = schedule.cut("split", down, together) if together < size else inside
+        rows = tile_of(together, most // vectors)
+        copies = schedule.add("stage", moving.slot, *inside, lanes, *main.loops)
+        schedule.cut("vectorize", copies[lanes], facts.lanes)
+        schedule.cut("unroll", copies[lanes], max(divisors(each, _MOST_VECTORS)))
+    schedule.cut("vectorize", lanes, width)
+    schedule.cut("unroll", lanes, vectors)
+    for name in inside:
+        schedule.cut("unroll", name, rows)
+    schedule.cut("unroll", tap, max(divisors(sizes[tap], _LONGEST)))
     return True

@@ -14,6 +14,10 @@ from kernmill.ir import (
     Ops,
     SettingError,
     ShapeError,
+    Size,
+    UOp,
+    pad,
+    permute,
     promote,
     reduce_axes,
     reshape,
@@ -130,22 +134,31 @@ class Convolution(Contraction):
                 "in a multiple of the groups. Change the groups or the weight."
             )
         kernel, dtype, own = weight.shape[2:], promote(self.dtype, weight.dtype), channels // groups
-        x = self.reshape((self.node_shape[0], groups, own, 1, *self.node_shape[2:], *(1,) * rank))
-        wide = weight.reshape((1, groups, own, weight.shape[1], *(1,) * rank, *kernel))
+        ones = (1,) * rank  # beside each other are places, as in the result, and not taps
+        x = self.reshape((self.node_shape[0], groups, own, 1, *ones, *self.node_shape[2:]))
+        wide = weight.reshape((1, groups, own, weight.shape[1], *kernel, *ones))
         parts = x.cast(accumulator(dtype))._contract(wide.cast(accumulator(dtype)), (2,))
-        first = parts.ndim - 2 * rank
-        node = parts.uop
-        rows = zip(each(stride, rank, "stride"), each(dilation, rank, "dilation"), each(padding, rank, "padding"),
-                   each(output_padding, rank, "output_padding"), strict=True)  # fmt: skip
-        for axis, (step, gap, pad, extra) in reversed(list(enumerate(rows, first))):
-            length = (node.shape[axis] - 1) * step + gap * (node.shape[-1] - 1) + 1 + extra
-            if isinstance(length, int) and length <= 2 * pad:
-                raise ShapeError(f"conv_transpose: padding {pad} on both sides leaves nothing of {length} places. "
+        rows = list(zip(each(stride, rank, "stride"), each(dilation, rank, "dilation"), each(padding, rank, "padding"),
+                        each(output_padding, rank, "output_padding"), strict=True))  # fmt: skip
+        phases = [step if gap == 1 else 1 for step, gap, _, _ in rows]
+        is_woven = any(count > 1 for count in phases)
+        node = (parts._stored() if is_woven else parts).uop
+        bounds: list[tuple[Size, Size]] = []
+        more: list[int] = []  # places behind the last sum
+        for i, (step, gap, before, extra) in enumerate(rows):
+            size, taps = node.shape[3 + rank + i], kernel[i]
+            length = (size - 1) * step + gap * (taps - 1) + 1 + extra
+            if isinstance(length, int) and length <= 2 * before:
+                raise ShapeError(f"conv_transpose: padding {before} on both sides leaves nothing of {length} places. "
                                  "Give a smaller one.")  # fmt: skip
-            placed = reduce_axes(unwindow(node, axis, length, step, gap), Ops.ADD, [len(node.shape) - 1])
-            node = reshape(placed, placed.shape[:-1])
-            node = shrink(node, [(pad, length - pad) if a == axis else (0, s) for a, s in enumerate(node.shape)])
-        result = parts._result(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:]))).cast(dtype)
+            node = _summed(node, rank, i, phases[i], step // phases[i], gap)
+            bounds.append((before, length - before))
+            more.append(max(0, extra + gap * (taps - 1) + 1 - phases[i] * (gap * (-(-taps // phases[i]) - 1) + 1)))
+        if is_woven and any(taps > count for taps, count in zip(kernel, phases, strict=True)):
+            node = parts._result(node)._stored().uop  # sums lie side by side before they are woven
+        node = _woven(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:])), rank)
+        node = pad(node, [(0, 0), (0, 0), *((0, places) for places in more)])
+        result = parts._result(shrink(node, [*((0, size) for size in node.shape[:2]), *bounds])).cast(dtype)
         shown = f"conv_transpose: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}"
         out = groups * weight.shape[1]
         return result if bias is None else result.add(_for_channels(bias, out, rank, shown))
@@ -303,6 +316,29 @@ def _scaled(sizes: Sequence[int], factors: Sequence[float]) -> tuple[int, ...]:
     if any(isinstance(size, int) and not size for size in new):
         raise ShapeError(f"interpolate: sizes {tuple(sizes)} times {tuple(factors)} leave nothing. Give larger ones.")
     return new
+
+
+def _summed(node: UOp, rank: int, number: int, phases: int, step: int, gap: int) -> UOp:
+    """Products of taps and places, summed where they meet along spatial axis `number`, each phase by itself.
+
+    The places of one remainder by the stride are a phase: every so many taps reach them, and lie side by side.
+
+    Shapes: (batch, groups, out, taps of this axis and the next ones, phases of those before, *spatial) to (batch,
+        groups, out, taps of the next axes, phases, *spatial).
+    """
+    count, axis, others = -(-node.shape[3] // phases), 3 + rank + number, len(node.shape) - 4
+    node = pad(node, [(0, 0)] * 3 + [(0, count * phases - node.shape[3])] + [(0, 0)] * others)
+    node = reshape(node, (*node.shape[:3], count, phases, *node.shape[4:]))
+    node = permute(node, [0, 1, 2, *range(5, 4 + rank), 4, *range(4 + rank, 4 + 2 * rank), 3])
+    length = (node.shape[axis] - 1) * step + gap * (count - 1) + 1
+    placed = reduce_axes(unwindow(node, axis, length, step, gap), Ops.ADD, [3 + 2 * rank])
+    return reshape(placed, placed.shape[:-1])
+
+
+def _woven(node: UOp, rank: int) -> UOp:
+    """Phases and places as one axis each, place by place: (batch, out, *phases, *places) to (batch, out, *spatial)."""
+    node = permute(node, [0, 1, *(a for i in range(2, 2 + rank) for a in (rank + i, i))])
+    return reshape(node, (*node.shape[:2], *(node.shape[a] * node.shape[a + 1] for a in range(2, 2 + 2 * rank, 2))))
 
 
 def _for_channels(bias: C, out: int, rank: int, shown: str) -> C:

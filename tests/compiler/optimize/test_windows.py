@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor
+from kernmill import Context, Tensor
 from kernmill.compiler import choose, merge_loops
 from kernmill.ir import Ops, elementwise, pad, permute, reduce_axes, reshape, window
 from kernmill.runtime import collecting_kernels
@@ -204,6 +204,45 @@ def test_windows_beside_the_lanes_are_tiled_where_they_overlap() -> None:
     assert "unroll i1 4" not in beside(x, kernel_size=2, stride=2)
     assert "unroll i1 4" not in beside(x, kernel_size=7, stride=2, padding=3)  # too many places to copy out: one line
     assert "unroll k1 7" in beside(x, kernel_size=7, stride=2, padding=3)
+
+
+@pytest.mark.parametrize("target", ["", "avx2", "small"])
+@pytest.mark.parametrize(("shape", "width", "options"), [
+    ((2, 3, 56, 56), 7, {"padding": 3}),
+    ((1, 3, 57, 61), 5, {"padding": 2, "stride": 2}),
+    ((1, 2, 14, 14), 7, {"padding": 3}),
+    ((1, 2, 29, 31), 9, {"padding": 8, "dilation": 2}),
+    ((1, 2, 40, 20), 3, {"padding": 1}),
+    ((2, 2, 23, 37), 7, {}),
+    ((1, 1, 211, 150), 5, {"padding": 2}),
+])  # fmt: skip
+def test_windows_of_each_channel_along_the_lanes_are_right(
+    target: str, shape: tuple[int, ...], width: int, options: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-4, 5, shape).astype("f"), rng.integers(-4, 5, (shape[1], 1, width, width)).astype("f")
+    with Context(TARGET=target):
+        found = Tensor(a, device="LLVM").conv2d(Tensor(b, device="LLVM"), groups=shape[1], **options).numpy()
+    np.testing.assert_array_equal(found, reference(a, b, groups=shape[1], **options))
+
+
+def along(size: int, width: int, **options: Any) -> list[str]:
+    """The schedule of the windows of each channel, whose rows lie side by side."""
+    x, w = (Tensor(np.ones(s, np.float32), device="LLVM") for s in ((2, 8, size, size), (8, 1, width, width)))
+    with collecting_kernels() as seen:
+        x.conv2d(w, groups=8, **options).realize()
+    kernel = next(kernel for kernel, _ in seen.values() if kernel.name.startswith("sum"))
+    return [str(action) for action in choose(merge_loops(kernel.ast), VECTORS).actions]
+
+
+def test_rows_of_windows_along_the_lanes_are_copied_without_gates() -> None:
+    found = along(56, 7, padding=3)
+    assert found[:2] == ["stage 1 i2 i3 k0 k1", "vectorize i3' 16"]
+    assert {"vectorize i3 16", "unroll k0 7"} <= {*found}
+    assert not any(action.startswith("stage") for action in along(56, 7))  # nothing to get rid of
+    assert any(action.startswith("split i2 ") for action in along(512, 5, padding=2))  # so many as a cache holds
+    for size, options in ((14, {"padding": 1, "stride": 2}), (600, {"padding": 1})):  # as long as the sums; waits
+        assert not any(action.startswith("stage") for action in along(size, 3, **options))
 
 
 def reference(

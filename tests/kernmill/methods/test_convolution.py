@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Tensor
+from kernmill import Context, Tensor
 from kernmill.compiler import estimate
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import close, same, values, with_torch
@@ -55,6 +55,21 @@ def test_conv_transpose2d_is_torchs(options: dict[str, Any]) -> None:
     with_torch(
         lambda x, w, b: x.conv_transpose2d(w, b, **options), lambda x, w, b: conv(x, w, b, **options), inputs, 2e-5
     )
+
+
+@pytest.mark.parametrize("options", [
+    {"stride": 3, "padding": 2, "output_padding": 2}, {"stride": 4, "padding": 1}, {"stride": (1, 4)},
+    {"stride": 2, "dilation": 3, "output_padding": 1}, {"stride": 3, "groups": 2}, {"padding": 2, "dilation": (2, 1)},
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("kernel", [(5, 4), (2, 6), (3, 3)], ids=str)
+@pytest.mark.parametrize("target", ["", "avx2"])
+def test_phases_of_conv_transpose2d_are_torchs(target: str, kernel: tuple[int, int], options: dict[str, Any]) -> None:
+    """More taps than the stride, fewer, a multiple of it or not; places behind the last one."""
+    torch = pytest.importorskip("torch")
+    x, w = values(2, 4, 7, 19), values(4, 3, *kernel, seed=1)
+    wanted = torch.nn.functional.conv_transpose2d(torch.tensor(x), torch.tensor(w), **options).numpy()
+    with Context(TARGET=target):
+        close(Tensor(x).conv_transpose2d(Tensor(w), **options), wanted)
 
 
 def test_conv_transpose2d_multiplies_no_zeros() -> None:
