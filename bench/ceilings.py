@@ -14,6 +14,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,8 @@ __all__ = ["ceiling_sampler"]
 _TILE = {16: (6, 4), 8: (6, 2), 4: (6, 2)}  # lanes: rows and vectors of the register tile
 _K = 48  # steps of a tile: its operands stay in L1
 _BUFFER_BYTES = 64 << 20  # all threads together: as much as a 4096 x 4096 float32 matrix
+_LIKE_WEIGHTS = 128 << 20  # what is as large lies in such pages as weights of a model do
+_SUMS = 1 << 16  # what reading leaves behind
 _LINE = 64
 _PASSES = 8  # of several threads: starting them must not count
 STREAMS = (1, 4)
@@ -172,7 +175,8 @@ class Probe:
         if kind in ("read", "copy"):
             share = (buffer_bytes or _BUFFER_BYTES) // threads
             self.count = share // text.count("mul i64 %count")
-            self.given = [(memory("source", n, share), memory("target", n, share)) for n in range(threads)]
+            written = share if kind == "copy" else _SUMS
+            self.given = [(memory("source", n, share), memory("target", n, written)) for n in range(threads)]
             self.work = threads * share * (2.0 if kind == "copy" else 1.0)
         else:
             rows, columns = _TILE[host_lanes]
@@ -246,8 +250,19 @@ def ceiling_sampler(
 
 @functools.cache
 def memory(name: str, thread: int, size_bytes: int) -> int:
-    """The address of memory that stays, aligned, and written once so that it is there. `name`, `thread`: whose."""
-    array = np.ones(size_bytes + _LINE, np.uint8)
+    """The address of memory that stays, aligned, and written once so that it is there; in large pages where weights
+    lie so, once `wait_for_large_pages` returns. `name`, `thread`: whose."""
+    array: Any
+    if size_bytes < _LIKE_WEIGHTS:
+        array = np.ones(size_bytes + _LINE, np.uint8)
+    else:
+        from kernmill.ir import dtypes
+        from kernmill.runtime import WeightArena
+
+        arena = WeightArena("LLVM", [size_bytes + _LINE])
+        array = arena.buffer(dtypes.uint8, size_bytes + _LINE).host_array()
+        array[:] = 1
+        arena.close()
     _kept.append(array)
     return int(array.ctypes.data + -array.ctypes.data % _LINE)
 
