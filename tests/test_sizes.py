@@ -19,7 +19,7 @@ FUNCTION_LINES = 60  # non-blank, without the docstring
 NESTING = 4  # of if, for, while, with, try and match; class and def do not count
 PARAMETERS = 7  # without self and cls
 PUBLIC_METHODS = 30  # of a class, properties included
-CORE_LINES = 17_572  # non-blank, the four inner folders together; docs/decisions/0014-core-size.md
+CORE_LINES = 17_573  # non-blank, the four inner folders together; docs/decisions/0014-core-size.md
 
 # What may be longer, and why. Tables and rule lists are read by looking up a row, not from top to bottom.
 LONG_FILES: dict[str, str] = {

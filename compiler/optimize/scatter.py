@@ -35,7 +35,7 @@ def scattered(ast: UOp, terms: UOp, place: UOp, name: str) -> UOp:
         raise ValueError("the kernel reads the old values of its output")
     asked, number = next(iter(named.items()))
     at, size = number.cast(dtypes.index), place.src[0]
-    inside = at.cast(dtypes.uint64) < size.cast(dtypes.uint64)  # of those that are negative none is
+    inside = at.cast(dtypes.uint64) < size.cast(dtypes.uint64)  # a negative one is too large as uint64
     table, near = {place: at}, {place: inside.where(at, at.like(0))}  # what else is asked may be asked of a place only
     for part in (*to.src[2:], *(substitute(part, near) for part in gate if part is not asked)):
         inside = inside & part

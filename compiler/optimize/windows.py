@@ -364,9 +364,10 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bo
 
 def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
     """Windows along the lanes, and nothing else in the sum (each channel its own, channels first): a row that is read
-    serves all windows of a tile that it lies in. What has gates or gaps is copied first. Whether the kernel is one."""
+    serves all windows of a tile that it lies in. What has gates is copied first. Whether that is so, and pays."""
     found = [(a, lines) for a in main.loads if (lines := _lines(facts, a)) and lines[0][0] == lanes]
-    is_one = facts.sum is not None and len(main.loads) == 2 and bool(found) and len(found[0][1]) == len(main.loops) > 1
+    are_two = len({load.memory for load in main.loads}) == len(main.loads) == 2  # of one buffer a copy would hold both
+    is_one = facts.sum is not None and are_two and bool(found) and len(found[0][1]) == len(main.loops) > 1
     if not is_one or not facts.target.has_masks or not main.around.issuperset(facts.outputs):
         return False
     (moving, lines), most, sizes = found[0], facts.target.vector_registers // 2, facts.sizes
@@ -376,7 +377,7 @@ def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, wid
     row, blocks = _places(facts, moving, lines[0], sizes[lanes]), -(-sizes[lanes] // width)
     vectors = max(divisors(blocks, max(1, most // 4)))
     rows, inside = tile_of(size, most // vectors), [down]
-    if moving.is_gated or moving.step(lanes) != 1:
+    if moving.is_gated:
         others = facts.iterations([name for _, name in lines[2:]])  # are copied one by one
         copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}
         room, each = facts.target.l2_bytes // 4 // (row * moving.size_bytes), -(-row // facts.lanes)

@@ -140,7 +140,8 @@ class Convolution(Contraction):
         parts = x.cast(accumulator(dtype))._contract(wide.cast(accumulator(dtype)), (2,))
         rows = list(zip(each(stride, rank, "stride"), each(dilation, rank, "dilation"), each(padding, rank, "padding"),
                         each(output_padding, rank, "output_padding"), strict=True))  # fmt: skip
-        phases = [step if gap == 1 else 1 for step, gap, _, _ in rows]
+        known = [isinstance(size, int) for size in self.node_shape[2:]]  # of two that are not, no shape could be woven
+        phases = [step if gap == 1 and is_known else 1 for (step, gap, _, _), is_known in zip(rows, known, strict=True)]
         is_woven = any(count > 1 for count in phases)
         node = (parts._stored() if is_woven else parts).uop
         bounds: list[tuple[Size, Size]] = []

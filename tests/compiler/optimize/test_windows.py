@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -263,3 +264,13 @@ def reference(
                 seen = seen[:, :, : rows * stride : stride, : columns * stride : stride]
                 total[:, group * each : (group + 1) * each] += np.einsum("ncyx,oc->noyx", seen, own[:, :, i, j])
     return total
+
+
+def test_windows_and_their_weights_in_one_buffer_of_bytes() -> None:
+    """The product, made of loads of that buffer alone, counted as what is copied: a schedule that did not fit."""
+    with Context(DEVICE="LLVM", TARGET=""), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = Tensor(np.ones((1, 3, 14, 14), np.int8)).realize()
+        got = x.conv2d(x[0, :, :11, :7].unsqueeze(1), groups=3, stride=(1, 2), padding=(0, 3)).numpy()
+    assert got.shape == (1, 3, 4, 7)
+    assert set(got[..., 2].ravel()) == {77}

@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor
+from kernmill import Context, Tensor, Variable, jit
 from kernmill.compiler import estimate
 from kernmill.runtime import collecting_kernels
 from tests.kernmill.against import close, same, values, with_torch
 
+Array = np.ndarray[Any, Any]
 CASES: list[dict[str, Any]] = [
     {}, {"stride": 2}, {"padding": 1}, {"padding": (2, 0), "stride": (1, 2)}, {"dilation": 2}, {"groups": 2},
     {"stride": 3, "padding": 2, "dilation": (1, 2), "groups": 4},
@@ -70,6 +71,40 @@ def test_phases_of_conv_transpose2d_are_torchs(target: str, kernel: tuple[int, i
     wanted = torch.nn.functional.conv_transpose2d(torch.tensor(x), torch.tensor(w), **options).numpy()
     with Context(TARGET=target):
         close(Tensor(x).conv_transpose2d(Tensor(w), **options), wanted)
+
+
+def transposed(x: Array, w: Array, stride: int, padding: int, more: int, dilation: int) -> Array:
+    """By the definition: each entry times the window, added where the window lies."""
+    places = [(n - 1) * stride + dilation * (k - 1) + 1 + more for n, k in zip(x.shape[2:], w.shape[2:], strict=True)]
+    out = np.zeros((x.shape[0], w.shape[1], *places))
+    for tap in np.ndindex(*w.shape[2:]):
+        at = [slice(dilation * t, dilation * t + (n - 1) * stride + 1, stride)
+              for t, n in zip(tap, x.shape[2:], strict=True)]  # fmt: skip
+        out[:, :, *at] += np.einsum("nc...,co->no...", x, w[:, :, *tap])
+    return out[:, :, *[slice(padding, size - padding) for size in places]]
+
+
+@pytest.mark.parametrize("options", [
+    (2, 0, 0, 1), (3, 2, 2, 1), (4, 1, 0, 1), (2, 1, 1, 3), (1, 2, 0, 1), (5, 0, 6, 1),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("sizes", [((7, 19), (5, 4)), ((6,), (3,)), ((3, 2, 4), (2, 3, 3)), ((1, 1), (2, 6))], ids=str)
+def test_phases_of_conv_transpose2d(sizes: tuple[tuple[int, ...], ...], options: tuple[int, int, int, int]) -> None:
+    x, w = values(2, 4, *sizes[0]), values(4, 3, *sizes[1], seed=1)
+    want = transposed(x.astype(np.float64), w.astype(np.float64), *options)
+    if min(want.shape) > 0:
+        stride, padding, more, dilation = options
+        got = Tensor(x).conv_transpose2d(Tensor(w), None, stride, padding, more, 1, dilation)
+        close(got, want.astype(np.float32))
+
+
+def test_conv_transpose2d_of_two_sizes_that_are_not_known() -> None:
+    """Phases of both were woven to a shape that could not be proved: a ShapeError."""
+    x, w = np.round(4 * values(2, 4, 9, 12)), np.round(4 * values(4, 3, 3, 5, seed=1))  # whole numbers: exact sums
+    high, wide = Variable("high", 1, 9), Variable("wide", 2, 12)
+    made = jit(lambda x, a, b: x[:, :, :a, :b].conv_transpose2d(Tensor(w), stride=2, padding=1).sum((2, 3)))
+    for a, b in ((3, 5), (9, 12), (1, 2), (4, 7)):
+        want = transposed(x[:, :, :a, :b].astype(np.float64), w.astype(np.float64), 2, 1, 0, 1).sum((2, 3))
+        close(made(Tensor(x), high.bind(a), wide.bind(b)), want.astype(np.float32))
 
 
 def test_conv_transpose2d_multiplies_no_zeros() -> None:
