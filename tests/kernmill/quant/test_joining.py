@@ -12,8 +12,7 @@ from kernmill import Context, Tensor, dtypes
 from kernmill.quant import FloatMatrix, QuantizedTensor, joined, rows_together
 from kernmill.quant.registry import block_type
 from kernmill.runtime import WeightArena
-
-Array = np.ndarray[Any, Any]
+from tests.kernmill.against import values
 
 
 @pytest.fixture(autouse=True)
@@ -23,12 +22,8 @@ def on_device() -> Iterator[None]:
         yield
 
 
-def values(rows: int, n: int) -> Array:
-    return np.random.default_rng(rows).standard_normal((rows, n)).astype(np.float32)
-
-
 def blocks(rows: int, n: int, kind: str, arena: WeightArena | None) -> QuantizedTensor:
-    return QuantizedTensor.quantize(Tensor(values(rows, n)), kind).realize().interleaved(arena)
+    return QuantizedTensor.quantize(Tensor(values(rows, n, seed=rows)), kind).realize().interleaved(arena)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q6_K", "Q4_K"])
@@ -51,7 +46,7 @@ def test_blocks(kind: str, last: int) -> None:
 @pytest.mark.parametrize("kind", [dtypes.float16, dtypes.bfloat16, dtypes.float32], ids=str)
 def test_floats(kind: Any) -> None:
     arena = WeightArena("LLVM")
-    parts = [FloatMatrix.of(Tensor(values(rows, 96)).cast(kind).realize(), arena) for rows in (48, 16, 33)]
+    parts = [FloatMatrix.of(Tensor(values(rows, 96, seed=rows)).cast(kind).realize(), arena) for rows in (48, 16, 33)]
     whole = joined(parts)
     assert isinstance(whole, FloatMatrix)
     assert whole.shape == (97, 96)
