@@ -257,14 +257,11 @@ def _around_caches(schedule: Schedule, facts: Facts, lane_loop: str) -> None:
 def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | None) -> None:
     width = _width(facts, lane_loop) if lane_loop is not None else 1
     lanes = lane_loop if width > 1 else None
-    if lanes is not None and along_windows(schedule, facts, main, lanes, width):
-        _around_caches(schedule, facts, lanes)
-        return
     if lanes is not None:
+        if any(windows(schedule, facts, main, lanes, width) for windows in (along_windows, overlapping)):
+            _around_caches(schedule, facts, lanes)
+            return
         schedule.cut("vectorize", lanes, width)
-    if lanes is not None and overlapping(schedule, facts, main, lanes):
-        _around_caches(schedule, facts, lanes)
-        return
     pieces = _pieces(facts, main, lanes)
     streams = {} if pieces else _streams(facts, main, lane_loop)
     tiles = pieces or streams or _register_tile(facts, main, lanes, width)

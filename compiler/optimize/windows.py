@@ -42,7 +42,8 @@ _PARTS = 4  # that threads share,
 _OUTPUTS = 72  # and so many outputs for each lane in one
 _MOST_TAPS = 16  # of windows that are copied out whole
 _READERS = 8  # of a panel, from which on packing it pays where rows lie as they are
-_PER_COPY = 8  # products for each vector that is copied, from which on that pays for small windows
+_SMALL = 16  # taps of windows for which copies do not always pay
+_PER_COPY = 8  # products for each vector that is copied, from which on they do
 _FULL = 0.95  # of the lanes are used
 _LEFT_OVER = 0.9  # of its speed is left to a tile of which places are left over: they are masked
 _OVERLAP = 0.75  # of the places are read where windows that overlap are computed together; less is worth little
@@ -332,9 +333,9 @@ def _ask_ahead(schedule: Schedule, window: _Window, rows: int) -> None:
         schedule.add("prefetch", rows * step * window.moving.size_bytes)
 
 
-def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bool:
+def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
     """Windows beside the lanes (each channel its own, pools): small ones are copied out, and the tile is that of the
-    places whose windows overlap most. Whether the kernel is one; its lanes are cut already."""
+    places whose windows overlap most. Whether the kernel is one."""
     moving = next((a for a in main.loads if a.step(lanes) == 1 and len(_lines(facts, a)) == len(main.loops)), None)
     if moving is None or facts.symbolic or len(facts.groups) > 1 or not main.around.issuperset(facts.outputs):
         return False
@@ -350,6 +351,7 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bo
     best = min((t for t in product(range(1, most + 1), repeat=len(lines)) if math.prod(t) <= most), key=reads)
     if lanes in chain(*lines) or reads(best) > _OVERLAP * reads([1] * len(lines)):
         return False
+    schedule.cut("vectorize", lanes, width)
     for (name, _), count in zip(lines, best, strict=True):
         schedule.cut("unroll", name, min(count, facts.sizes[name]))
     for _, tap in lines:
@@ -363,36 +365,50 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str) -> bo
 
 
 def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
-    """Windows along the lanes, and nothing else in the sum (each channel its own, channels first): a row that is read
-    serves all windows of a tile that it lies in. What has gates is copied first. Whether that is so, and pays."""
+    """Windows along the lanes: a row that is read serves all windows of a tile that it lies in. What has gates is copied
+    first. Whether that is so, and pays."""
+    found = _sliding(facts, main, lanes)
+    if found is None:
+        return False
+    (moving, lines), sizes, most = found, facts.sizes, facts.target.vector_registers // 2
+    (down, tap), row, blocks = lines[1], _places(facts, moving, lines[0], sizes[lanes]), -(-sizes[lanes] // width)
+    vectors = max(divisors(blocks, max(1, most // 4)))
+    together = _rows_together(facts, moving, lines, row, blocks) if moving.is_gated else sizes[down]
+    if together < tile_of(sizes[down], most // vectors):
+        return False
+    inside = schedule.cut("split", down, together) if together < sizes[down] else [down]
+    if moving.is_gated:
+        copies = schedule.add("stage", moving.slot, *inside, lanes, *main.loops)
+        schedule.cut("vectorize", copies[lanes], facts.lanes)
+        schedule.cut("unroll", copies[lanes], max(divisors(-(-row // facts.lanes), _MOST_VECTORS)))
+    schedule.cut("vectorize", lanes, width)
+    schedule.cut("unroll", lanes, vectors)
+    for name in inside:
+        schedule.cut("unroll", name, tile_of(together, most // vectors))
+    schedule.cut("unroll", tap, max(divisors(sizes[tap], _LONGEST)))
+    return True
+
+
+def _sliding(facts: Facts, main: Group, lanes: str) -> tuple[Access, list[tuple[str, str]]] | None:
+    """What a window slides over along the lanes, and its lines, where nothing else is in the sum (each channel its own,
+    channels first)."""
     found = [(a, lines) for a in main.loads if (lines := _lines(facts, a)) and lines[0][0] == lanes]
     are_two = len({load.memory for load in main.loads}) == len(main.loads) == 2  # of one buffer a copy would hold both
     is_one = facts.sum is not None and are_two and bool(found) and len(found[0][1]) == len(main.loops) > 1
     if not is_one or not facts.target.has_masks or not main.around.issuperset(facts.outputs):
-        return False
-    (moving, lines), most, sizes = found[0], facts.target.vector_registers // 2, facts.sizes
-    (down, tap), size, taps = lines[1], sizes[lines[1][0]], facts.iterations(main.loops)
-    if taps <= _MOST_TAPS and outgrows_caches(facts.stores[0].memory_bytes, facts.target):
-        return False  # memory is waited for, and rows are asked for by tiles
-    row, blocks = _places(facts, moving, lines[0], sizes[lanes]), -(-sizes[lanes] // width)
-    vectors = max(divisors(blocks, max(1, most // 4)))
-    rows, inside = tile_of(size, most // vectors), [down]
-    if moving.is_gated:
-        others = facts.iterations([name for _, name in lines[2:]])  # are copied one by one
-        copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}
-        room, each = facts.target.l2_bytes // 4 // (row * moving.size_bytes), -(-row // facts.lanes)
-        together = max((n for n, count in copied.items() if count <= room), default=0)
-        pays = taps > _MOST_TAPS or together * blocks * taps >= _PER_COPY * copied.get(together, 0) * each
-        if moving.memory.op is not Ops.PARAM or together < min(rows, size) or not pays:
-            return False
-        inside = schedule.cut("split", down, together) if together < size else inside
-        rows = tile_of(together, most // vectors)
-        copies = schedule.add("stage", moving.slot, *inside, lanes, *main.loops)
-        schedule.cut("vectorize", copies[lanes], facts.lanes)
-        schedule.cut("unroll", copies[lanes], max(divisors(each, _MOST_VECTORS)))
-    schedule.cut("vectorize", lanes, width)
-    schedule.cut("unroll", lanes, vectors)
-    for name in inside:
-        schedule.cut("unroll", name, rows)
-    schedule.cut("unroll", tap, max(divisors(sizes[tap], _LONGEST)))
-    return True
+        return None
+    if facts.iterations(main.loops) <= _SMALL and outgrows_caches(facts.stores[0].memory_bytes, facts.target):
+        return None  # memory is waited for, and rows are asked for by tiles
+    return found[0]
+
+
+def _rows_together(facts: Facts, moving: Access, lines: Sequence[tuple[str, str]], row: int, blocks: int) -> int:
+    """Iterations of the next line that share a copy of rows of so many places: those that a fourth of L2 holds; 0 where
+    no copy pays."""
+    size, taps = facts.sizes[lines[1][0]], facts.iterations([tap for _, tap in lines])
+    others = facts.iterations([name for name, _ in lines[2:]])  # are copied one by one
+    copied = {n: others * _places(facts, moving, lines[1], n) for n in divisors(size, size)}
+    room = facts.target.l2_bytes // 4 // (row * moving.size_bytes)
+    most = max((n for n, rows in copied.items() if rows <= room), default=0)
+    pays = taps > _SMALL or most * blocks * taps >= _PER_COPY * copied.get(most, 0) * -(-row // facts.lanes)
+    return most if pays and moving.memory.op is Ops.PARAM else 0
