@@ -16,6 +16,7 @@ __all__ = ["DType", "DTypeLike", "as_dtype", "dtypes", "named_dtype", "promote",
 
 
 Kind: TypeAlias = Literal["void", "bool", "uint", "int", "float", "index"]  # decides which ops take a type
+_EPSILON: Final = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def _limits(kind: Kind, bits: int) -> tuple[int | float, int | float]:
@@ -28,8 +29,8 @@ def _limits(kind: Kind, bits: int) -> tuple[int | float, int | float]:
 class DType:
     """A type of `lanes` equal scalars. Compare with `is` or `==`; both are identity."""
 
-    __slots__ = ("_vectors", "bits", "is_bool", "is_float", "is_index", "is_int", "is_signed", "kind", "lanes", "max",
-                 "min", "name", "scalar")  # fmt: skip
+    __slots__ = ("_vectors", "bits", "epsilon", "is_bool", "is_float", "is_index", "is_int", "is_signed", "kind",
+                 "lanes", "max", "min", "name", "scalar")  # fmt: skip
 
     def __init__(self, name: str, kind: Kind, bits: int, lanes: int = 1, scalar: DType | None = None) -> None:
         self.name: Final = name
@@ -43,6 +44,7 @@ class DType:
         self.is_index: Final = kind == "index"
         self.is_bool: Final = kind == "bool"
         self.min, self.max = _limits(kind, bits)  # of the scalar
+        self.epsilon: Final = _EPSILON.get(self.scalar.name, 0.0)  # from 1 to the next value of a float
         self._vectors: dict[int, DType] = {}
 
     def vec(self, lanes: int) -> DType:

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 from kernmill.ir import SettingError, setting
 
+from .elf import libc
+
 __all__ = ["Host", "amx_refusal", "cpu_quota", "request_amx", "this_host"]
 
 # /proc/cpuinfo flag -> LLVM feature. What is absent is switched off by name, since a CPU name promises more than
@@ -166,10 +168,8 @@ def request_amx() -> bool:
     """Ask the kernel, once, for the AMX tile state of this process. Threads and forked children inherit it."""
     if sys.platform != "linux" or platform.machine() != "x86_64" or "amx_tile" not in _cpuinfo()[1]:
         return False
-    arch_prctl, req_xcomp_perm, xtiledata = 158, 0x1023, 18
-    call = ctypes.CDLL(None).syscall
-    call.restype = ctypes.c_long
-    return int(call(ctypes.c_long(arch_prctl), ctypes.c_long(req_xcomp_perm), ctypes.c_long(xtiledata))) == 0
+    arch_prctl, req_xcomp_perm, xtiledata = map(ctypes.c_long, (158, 0x1023, 18))
+    return int(libc().syscall(arch_prctl, req_xcomp_perm, xtiledata)) == 0
 
 
 def amx_refusal() -> str:

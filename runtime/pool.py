@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from kernmill.ir import active_overrides, at_fork, process_lock, setting
 
 from .compile_cache import default_cache
-from .elf import Module
+from .elf import Module, libc
 from .host import this_host
 from .llvm_codegen import compile_cached
 from .loader import load_object
@@ -97,7 +97,7 @@ def _externs() -> dict[str, int]:
         calls = _windows_callbacks()
     else:
         names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
-        calls = {name: getattr(ctypes.CDLL(None), name) for name in names}
+        calls = {name: getattr(libc(), name) for name in names}
     return {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in calls.items()}
 
 

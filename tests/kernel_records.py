@@ -154,10 +154,9 @@ def run_again(record: Record) -> str:
 def _difference(got: Any, want: Any, dtype: DType, size: float) -> str:
     """What differs by more than sums in another order do, of numbers as large as `size`: they may cancel."""
     a, b = (_numbers(x, dtype) for x in (got, want))
-    step = {"float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}.get(dtype.name, 2.0**-23)
     scale = max(_largest(b), size) if dtype.is_float else 0
     with np.errstate(invalid="ignore", over="ignore"):
-        close = np.abs(a - b) <= 64 * step * scale if dtype.is_float else a == b
+        close = np.abs(a - b) <= 64 * dtype.epsilon * scale if dtype.is_float else a == b
     near = (a == b) | (np.isnan(a) & np.isnan(b)) | close
     at = int(np.argmin(near)) if len(near) else 0
     return "" if near.all() else f"{(~near).sum()} of {len(near)} values differ; number {at} is {a[at]}, not {b[at]}"

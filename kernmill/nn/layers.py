@@ -235,13 +235,11 @@ class RMSNorm(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Shapes: (..., *normalized_shape) -> the same."""
         axes = _fitting("RMSNorm", x, self.shape)
-        eps = _EPSILON[x.dtype.name] if self.eps is None else self.eps
+        own = x.dtype.epsilon or dtypes.default_float.epsilon  # whole numbers become floats
+        eps = own if self.eps is None else self.eps
         x, dtype = _widened(x, self.weight)
         result = x * (x.square().mean(axes, keepdim=True) + eps).rsqrt()
         return (result if self.weight is None else result * self.weight).cast(dtype)
-
-
-_EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 
 
 def _last_axes(layer: str, sizes: Each) -> tuple[int, ...]:

@@ -36,6 +36,7 @@ def test_limits_and_sizes_are_those_of_numpy(dtype: DType) -> None:
     assert like.itemsize == dtype.size_bytes
     if dtype.is_int:
         assert (dtype.min, dtype.max) == (np.iinfo(like).min, np.iinfo(like).max)
+    assert dtype.epsilon == (np.finfo(like).eps if dtype.is_float else 0)
     assert [dtype.is_float, dtype.is_int, dtype.is_bool] == [like.kind == "f", like.kind in "iu", like.kind == "b"]
 
 

@@ -71,6 +71,11 @@ def test_norms() -> None:
     together(nn.GroupNorm(2, 4), torch.nn.GroupNorm(2, 4), values(2, 4, 3), tolerance=2e-5)
 
 
+def test_root_mean_square_of_whole_numbers() -> None:
+    """Named regression: a KeyError, since they have no distance from 1 to the next value."""
+    np.testing.assert_allclose(nn.RMSNorm(2)(Tensor([[3, 4]])).numpy(), [[3 / 12.5**0.5, 4 / 12.5**0.5]], rtol=1e-6)
+
+
 def test_norms_of_an_empty_batch() -> None:
     """Named regression: GroupNorm could not tell its groups."""
     for layer in (nn.GroupNorm(2, 4), nn.LayerNorm((4, 3)), nn.RMSNorm(3), nn.BatchNorm(4).eval()):
