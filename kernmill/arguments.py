@@ -2,12 +2,14 @@
 
 Nothing is looked at before: a call with right arguments pays nothing. Only annotations that say all of what is taken
 are judged (`Self`, `int`, `Sequence[int] | None`, ..); operands, dtypes and indices have sentences of their own.
+`is_whole` is for those who look before.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import reprlib
 import sys
@@ -20,7 +22,7 @@ from kernmill.ir import DTypeError, IndexRangeError, KernmillError, SettingError
 
 from .size import SymbolicSize
 
-__all__ = ["AnyTensor", "is_foreign", "misfit", "name_call", "refuse", "with_sentences"]
+__all__ = ["AnyTensor", "is_foreign", "is_whole", "misfit", "name_call", "refuse", "with_sentences"]
 
 
 class AnyTensor:
@@ -48,6 +50,11 @@ def is_foreign(error: BaseException, function: Callable[..., Any]) -> bool:
         place = place.tb_next
     package = place.tb_frame.f_globals.get("__name__", "").partition(".")[0]
     return package in (function.__module__.partition(".")[0], "numpy") or package in sys.stdlib_module_names
+
+
+def is_whole(value: object, least: float = -math.inf) -> bool:
+    """Whether it is a whole number, also NumPy's, not below `least`; True is one to Python, and counts nothing."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def refuse(

@@ -16,6 +16,7 @@ from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor
 from kernmill.ir import KernmillError, setting
 from kernmill.runtime import WeightArena, get_device, launched_ns
 
+from ..arguments import is_whole
 from ..captures import Jit
 from ..formats import gguf
 from ..formats.quoting import escaped, quoted
@@ -31,7 +32,7 @@ from .arch import ARCHITECTURES, Architecture, Cache, Config, Places, Weight
 from .arch.config import architecture_in
 from .arch.weight import nbytes
 from .layer_templates import LayerTemplates
-from .sampling import Sampler, is_whole
+from .sampling import Sampler
 from .tokenizer import WITHOUT, Tokenizer
 
 __all__ = ["Model", "ModelMemory", "arena_for", "config_in", "config_of", "naming"]

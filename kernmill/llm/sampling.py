@@ -6,7 +6,6 @@ go by the probabilities at temperature 1.
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +16,11 @@ import numpy as np
 
 from kernmill.ir import FormatError, SettingError
 
-__all__ = ["Sampler", "is_whole"]
+from ..arguments import is_whole
+
+__all__ = ["Sampler"]
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-
-
-def is_whole(value: object, least: float = -math.inf) -> bool:
-    """Whether it is a whole number, not below `least`; True is one to Python, and no count of anything."""
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= least
 
 
 def _is_number(value: object) -> bool:

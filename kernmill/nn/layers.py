@@ -9,7 +9,7 @@ from typing import Any
 
 from kernmill.ir import DType, SettingError, ShapeError, dtypes, promote, show_shape
 
-from ..arguments import with_sentences
+from ..arguments import is_whole, with_sentences
 from ..lazy import accumulator
 from ..methods.convolution import Each
 from ..tensor import Tensor
@@ -46,15 +46,10 @@ def _filled(shape: Sequence[int], value: float, dtype: DType, *, is_parameter: b
     return Tensor(np.full(tuple(shape), value, np.float32), dtype, requires_grad=is_parameter)
 
 
-def _is_size(value: object) -> bool:
-    """Whether this is 1 or more, also as NumPy counts: np.prod(shape) is no int."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
-
-
 def _sizes(layer: str, **sizes: int) -> None:
     """Refuse sizes that are not positive whole numbers."""
     for name, size in sizes.items():
-        if not _is_size(size):
+        if not is_whole(size, 1):
             raise ShapeError(f"{layer}: {name}={size!r}. Give a whole number, 1 or more.")
 
 
@@ -140,7 +135,7 @@ class ConvTranspose2d(Module):
 
 def _kernel(layer: str, size: Each, rank: int) -> tuple[int, ...]:
     kernel = tuple(size) if isinstance(size, Iterable) else (size,) * rank
-    if len(kernel) != rank or not all(map(_is_size, kernel)):
+    if len(kernel) != rank or not all(is_whole(length, 1) for length in kernel):
         raise ShapeError(f"{layer}: kernel_size={size!r}. Give one size, or {rank}, each 1 or more.")
     return kernel
 
@@ -244,7 +239,7 @@ class RMSNorm(Module):
 
 def _last_axes(layer: str, sizes: Each) -> tuple[int, ...]:
     shape = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
-    if not shape or not all(map(_is_size, shape)):
+    if not shape or not all(is_whole(length, 1) for length in shape):
         raise ShapeError(f"{layer}: normalized_shape={sizes!r}. Give the sizes of the last axes, each 1 or more.")
     return shape
 

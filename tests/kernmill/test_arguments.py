@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kernmill import DTypeError, ShapeError, Tensor, cat, stack, where
-from kernmill.arguments import is_foreign, misfit, with_sentences
+from kernmill.arguments import is_foreign, is_whole, misfit, with_sentences
 from kernmill.ir import no_collection
 from kernmill.nn import Linear
 from kernmill.nn.optim import clip_grad_norm
@@ -103,3 +103,10 @@ def test_a_sentence_keeps_no_arguments(call: Callable[[Any], Any]) -> None:
         except DTypeError:
             del x
         assert still() is None
+
+
+def test_whole_numbers_are_also_numpys_and_no_bools() -> None:
+    assert all(map(is_whole, (0, -3, np.int8(-3), np.prod((2, 3)))))
+    assert not any(map(is_whole, (True, 1.0, "1", None, np.float32(1))))
+    assert is_whole(np.uint8(2), 2)
+    assert not is_whole(1, 2)
