@@ -142,10 +142,10 @@ class Convolution(Contraction):
                         each(output_padding, rank, "output_padding"), strict=True))  # fmt: skip
         known = [isinstance(size, int) for size in self.node_shape[2:]]  # of two that are not, no shape could be woven
         phases = [step if gap == 1 and is_known else 1 for (step, gap, _, _), is_known in zip(rows, known, strict=True)]
-        is_woven = any(count > 1 for count in phases)
+        is_woven = max(phases) > 1
         node = (parts._stored() if is_woven else parts).uop
         bounds: list[tuple[Size, Size]] = []
-        more: list[int] = []  # places behind the last sum
+        behind: list[int] = []  # places that no tap reaches
         for i, (step, gap, before, extra) in enumerate(rows):
             size, taps = node.shape[3 + rank + i], kernel[i]
             length = (size - 1) * step + gap * (taps - 1) + 1 + extra
@@ -154,11 +154,11 @@ class Convolution(Contraction):
                                  "Give a smaller one.")  # fmt: skip
             node = _summed(node, rank, i, phases[i], step // phases[i], gap)
             bounds.append((before, length - before))
-            more.append(max(0, extra + gap * (taps - 1) + 1 - phases[i] * (gap * (-(-taps // phases[i]) - 1) + 1)))
-        if is_woven and any(taps > count for taps, count in zip(kernel, phases, strict=True)):
+            behind.append(max(0, extra - -taps % phases[i]))  # taps that fill up the last phases reach some of them
+        if is_woven and any(taps > number for taps, number in zip(kernel, phases, strict=True)):
             node = parts._result(node)._stored().uop  # sums lie side by side before they are woven
         node = _woven(reshape(node, (node.shape[0], groups * node.shape[2], *node.shape[3:])), rank)
-        node = pad(node, [(0, 0), (0, 0), *((0, places) for places in more)])
+        node = pad(node, [(0, 0), (0, 0), *((0, places) for places in behind)])
         result = parts._result(shrink(node, [*((0, size) for size in node.shape[:2]), *bounds])).cast(dtype)
         shown = f"conv_transpose: {show_shape(self.uop.shape)} with weight {show_shape(weight.uop.shape)}"
         out = groups * weight.shape[1]
@@ -327,11 +327,11 @@ def _summed(node: UOp, rank: int, number: int, phases: int, step: int, gap: int)
     Shapes: (batch, groups, out, taps of this axis and the next ones, phases of those before, *spatial) to (batch,
         groups, out, taps of the next axes, phases, *spatial).
     """
-    count, axis, others = -(-node.shape[3] // phases), 3 + rank + number, len(node.shape) - 4
-    node = pad(node, [(0, 0)] * 3 + [(0, count * phases - node.shape[3])] + [(0, 0)] * others)
-    node = reshape(node, (*node.shape[:3], count, phases, *node.shape[4:]))
+    taps, axis, others = -(-node.shape[3] // phases), 3 + rank + number, len(node.shape) - 4  # taps of a phase
+    node = pad(node, [(0, 0)] * 3 + [(0, taps * phases - node.shape[3])] + [(0, 0)] * others)
+    node = reshape(node, (*node.shape[:3], taps, phases, *node.shape[4:]))
     node = permute(node, [0, 1, 2, *range(5, 4 + rank), 4, *range(4 + rank, 4 + 2 * rank), 3])
-    length = (node.shape[axis] - 1) * step + gap * (count - 1) + 1
+    length = (node.shape[axis] - 1) * step + gap * (taps - 1) + 1
     placed = reduce_axes(unwindow(node, axis, length, step, gap), Ops.ADD, [3 + 2 * rank])
     return reshape(placed, placed.shape[:-1])
 
