@@ -43,8 +43,8 @@ def pack(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) 
     others = [name for name in facts.outputs if name != lanes and schedule.together(name) > 1]
     if lanes not in facts.outputs or not main.terms or not others:
         return
-    along = {name for a in main.loads if lanes in a.steps for name in a.steps}
-    (rows, *parts), size = sorted(others, key=along.__contains__), facts.sizes[main.terms]
+    rows = next((n for n in others if not any({n, lanes} <= a.steps.keys() for a in main.loads)), others[0])
+    parts, size = [name for name in others if name != rows], facts.sizes[main.terms]
     panels, lefts = main.operand(lanes, rows), main.operand(rows, lanes)
     is_written = facts.stores[0].memory_bytes > facts.target.l2_bytes  # rather than read: line by line
     is_short = size <= 2 * SMALL_REDUCE or (is_written and size < _SHORT)
