@@ -290,7 +290,7 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
 
 def running_schedule(facts: Facts) -> Schedule | None:
     """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side. The lanes
-    are what lies beside the places, or rows of them, which turn in registers. None where the kernel is something else.
+    are what lies beside the places, or rows of them, which turn in registers, two vectors at most. None: something else.
     """
     main, store = facts.main, facts.stores[0]
     if main is None or not main.terms or len(facts.groups) > 1:
@@ -303,7 +303,7 @@ def running_schedule(facts: Facts) -> Schedule | None:
     steps = {(a.step(place), a.step(terms), a.step(rows)) for a in main.loads if terms in a.steps}
     if not rows or place not in main.around or steps != {(0, store.step(place), store.step(rows))}:
         return None
-    is_short = size <= min(_BRIEF, 2 * facts.lanes) and rows not in facts.symbolic
+    is_short = size <= (min(_BRIEF, 2 * facts.lanes) if is_turned else _BRIEF) and rows not in facts.symbolic
     schedule, fills = Schedule(facts.ast), facts.sizes[rows] % facts.lanes == 0 if is_turned else facts.sizes[rows] > 1
     if not is_short or not fills or not schedule.tries("vectorize", rows, _width(facts, rows)):
         return None

@@ -42,7 +42,7 @@ def test_running_sums_are_made_of_blocks_that_leave_nothing_over(length: int, co
     assert sum(kernel.name.startswith("map") for kernel, _ in found.values()) == copies
 
 
-@pytest.mark.parametrize("target", ["", "avx2"])
+@pytest.mark.parametrize("target", ["", "avx2", "sse"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "float16", "float32", "float64"])
 def test_running_sums_along_any_axis(dtype: str, target: str) -> None:
     rng = np.random.default_rng(len(dtype))
