@@ -290,8 +290,7 @@ def _reduction(schedule: Schedule, facts: Facts, main: Group, lane_loop: str | N
 
 def running_schedule(facts: Facts) -> Schedule | None:
     """Short sums over the same terms, of which an output loop chooses (running sums), are made side by side. The lanes
-    are what lies beside the places, or rows of them, which turn in registers, two vectors at most. None: something else.
-    """
+    are what lies beside the places, or rows of them, which turn in registers: two vectors at most."""
     main, store = facts.main, facts.stores[0]
     if main is None or not main.terms or len(facts.groups) > 1:
         return None

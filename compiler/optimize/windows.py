@@ -365,8 +365,8 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str, width
 
 
 def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
-    """Windows along the lanes: a row that is read serves all windows of a tile that it lies in; what has gates is copied
-    first. Whether the kernel is one, and that pays."""
+    """Windows along the lanes: a row that is read serves all windows of a tile that it lies in. What has gates is
+    copied first. Whether the kernel is one, and that pays."""
     found = _sliding(facts, main, lanes)
     if found is None:
         return False
