@@ -50,8 +50,9 @@ def in_new_memory(
 
 
 def joined_in_memory(tensors: Sequence[Tensor]) -> Tensor | None:
-    """What `cat` gives, over the same memory, for values that nobody writes any more. None where they do not follow
-    each other in one block of memory, row-major, or do not fit together."""
+    """What `cat` gives, over the same memory, which from now on nobody writes in place: whoever assigns to one of them
+    gets memory of his own. None where they do not follow each other in one block of memory, row-major, or do not fit
+    together."""
     nodes = [_stored(tensor.uop) for tensor in tensors]
     buffers = [node.storage for node in nodes if node is not None and isinstance(node.storage, Buffer)]
     if len(buffers) < len(tensors) or any(prod(t.shape) != b.numel for t, b in zip(tensors, buffers, strict=True)):
@@ -62,7 +63,9 @@ def joined_in_memory(tensors: Sequence[Tensor]) -> Tensor | None:
     if any(a.whole is not b.whole or a.address + a.nbytes != b.address for a, b in pairwise(buffers)):
         return None
     shape = (sum(t.shape[0] for t in tensors), *first.shape[1:])
-    joined = Buffer(first.device, first.dtype, prod(shape), memory.whole, memory.address)
+    joined = Buffer(first.device, first.dtype, prod(shape), memory.whole, memory.address, is_borrowed=True)
+    for buffer in buffers:
+        buffer.is_borrowed = True
     return Tensor._make(reshape(buffer_node(joined), shape), first.device)
 
 

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from kernmill import DType, Tensor, dtypes, nn
+from kernmill import DType, Tensor, dtypes, jit, nn
 from kernmill.runtime import WeightArena
 from kernmill.tensor_bytes import bytes_of, in_new_memory, joined_in_memory, tensor_over
 
@@ -62,3 +62,21 @@ def test_neighbours_in_memory_are_one_tensor() -> None:
     assert joined_in_memory([first, second[:1]]) is None  # a part of its memory
     assert joined_in_memory([first, Tensor.zeros(2, 16, dtype=dtypes.int32)]) is None  # no memory
     assert joined_in_memory([Tensor([[1]], device="LLVM").realize(), Tensor([[2]], device="LLVM").realize()]) is None
+
+
+def test_who_assigns_to_neighbours_that_were_joined_writes_elsewhere() -> None:
+    """The one tensor was written in place: the neighbours changed with it, and what a capture adds."""
+    arena, x = WeightArena("LLVM"), Tensor([[0] * 16], device="LLVM")
+    first, second = (in_new_memory(dtypes.int32, (1, 16), "LLVM", arena) for _ in range(2))
+    for number, tensor in enumerate((first, second)):
+        tensor[:] = number
+        tensor.realize()
+    both = joined_in_memory([first, second])
+    assert both is not None
+    adds = jit(lambda x: x + both[1])
+    assert [adds(x).tolist()[0][0] for _ in range(3)] == [1, 1, 1]
+    second += 10
+    assert [t[:, 0].tolist() for t in (first, second.realize(), both)] == [[0], [11], [0, 1]]
+    assert adds(x).tolist()[0][0] == 1
+    both += 20
+    assert [t[:, 0].tolist() for t in (first, second, both.realize())] == [[0], [11], [20, 21]]
