@@ -14,11 +14,11 @@ from functools import lru_cache, partial
 from math import prod
 from typing import Self
 
-from kernmill.ir import DType, ShapeError, dtypes, show_shape
+from kernmill.ir import DType, GradientError, ShapeError, dtypes, show_shape
 from kernmill.runtime import WeightArena, get_device
 
 from ..captures import Jit
-from ..lazy import device_name
+from ..lazy import device_name, is_grad_enabled
 from ..tensor import Tensor
 from ..tensor_bytes import in_new_memory
 from .laying import SIDE, lay_in_pieces
@@ -49,9 +49,16 @@ class FloatMatrix:
 
         Raises:
             ShapeError: it has another number of axes.
+            GradientError: it leads to a gradient, outside of no_grad().
         """
+        shown = show_shape(matrix.uop.shape)
         if matrix.ndim != 2:
-            raise ShapeError(f"FloatMatrix: shape {show_shape(matrix.uop.shape)} is no matrix. Give one of two axes.")
+            raise ShapeError(f"FloatMatrix: shape {shown} is no matrix. Give one of two axes.")
+        if matrix.requires_grad and is_grad_enabled():
+            raise GradientError(
+                f"FloatMatrix.of: a matrix of shape {shown} with requires_grad: its values are copied once, and no "
+                "gradient leads back from there. Give it as .detach()."
+            )
         rows, n = matrix.shape
         word = 2 if n % 2 == 0 and _has_pairs(matrix.dtype, matrix.device) else 1
         laid = in_new_memory(matrix.dtype, (-(-rows // SIDE), n // word, SIDE, word), matrix.device, arena)

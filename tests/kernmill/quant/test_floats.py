@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, DType, ShapeError, Tensor, Variable, dtypes
+from kernmill import Context, DType, GradientError, ShapeError, Tensor, Variable, dtypes, no_grad
 from kernmill.quant import FloatMatrix, are_side_by_side, float_unit, laying
 from kernmill.runtime import WeightArena, get_device
 
@@ -115,6 +115,22 @@ def test_what_is_no_matrix() -> None:
     with pytest.raises(ShapeError) as caught:
         FloatMatrix.of(Tensor(values(4, 6)).reshape(4, 2, 3))
     assert str(caught.value) == "FloatMatrix: shape (4, 2, 3) is no matrix. Give one of two axes."
+
+
+def test_a_matrix_that_leads_to_a_gradient() -> None:
+    """Once no gradient came of a leaf, without a word; of what was computed, a sentence about the arguments of jit."""
+    leaf = Tensor(values(32, 8), requires_grad=True)
+    for matrix in (leaf, leaf * 2):
+        with pytest.raises(GradientError) as caught:
+            FloatMatrix.of(matrix)
+        assert str(caught.value) == (
+            "FloatMatrix.of: a matrix of shape (32, 8) with requires_grad: its values are copied once, and no gradient "
+            "leads back from there. Give it as .detach()."
+        )
+        with no_grad():
+            laid = FloatMatrix.of(matrix)
+        np.testing.assert_array_equal(laid.data.numpy(), FloatMatrix.of(matrix.detach()).data.numpy())
+        assert not laid.data.requires_grad
 
 
 def test_odd_sizes_of_x_and_of_places() -> None:
