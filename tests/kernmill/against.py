@@ -1,16 +1,27 @@
-"""Comparing with NumPy and, for gradients, with PyTorch."""
+"""Comparing with NumPy and, for gradients, with PyTorch; tests of one device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Tensor
+from kernmill import Context, Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def only_on(device: str, **settings: str) -> Any:
+    """The fixture `on_device` of a file whose tests run once, on this device unless they say otherwise."""
+
+    @pytest.fixture(autouse=True, name="on_device")
+    def chosen() -> Iterator[None]:
+        with Context(DEVICE=device, **settings):
+            yield
+
+    return chosen
 
 
 def values(*shape: int, seed: int = 0, low: float = -2.0, high: float = 2.0) -> Array:

@@ -15,22 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernmill import Context, FormatError, Tensor, dtypes, quantize
+from kernmill import FormatError, Tensor, dtypes, quantize
 from kernmill.formats import gguf
 from kernmill.formats.gguf_types import ValueType
 from kernmill.formats.gguf_write import Typed
 from kernmill.quant import QuantizedTensor, block_type, load, save
+from tests.kernmill.against import only_on
 
 ROOT = Path(__file__).resolve().parents[2]
 RNG = np.random.default_rng(8)
 NAMES = ("token_embd", "blk.0.attn_q", "blk.0.attn_v", "blk.0.ffn_down", "output")
 
-
-@pytest.fixture(autouse=True)
-def on_device() -> object:
-    """Once is enough: that the devices agree is tested elsewhere."""
-    with Context(DEVICE="LLVM"):
-        yield
+on_device = only_on("LLVM")  # that the devices agree is tested elsewhere
 
 
 def weight(*shape: int) -> np.ndarray[Any, np.dtype[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,13 @@ import pytest
 from kernmill import Context, DType, GradientError, ShapeError, Tensor, Variable, dtypes, no_grad
 from kernmill.quant import FloatMatrix, are_side_by_side, float_unit, laying
 from kernmill.runtime import WeightArena, get_device
+from tests.kernmill.against import only_on
 
 Array = np.ndarray[Any, Any]
 KINDS = [dtypes.float16, dtypes.bfloat16, dtypes.float32]
 SHAPES = [(16, 8), (33, 7), (5, 100), (48, 96), (1, 3), (100, 1)]
 
-
-@pytest.fixture(autouse=True)
-def on_device() -> Iterator[None]:
-    """On LLVM, unless a test says otherwise."""
-    with Context(DEVICE="LLVM"):
-        yield
+on_device = only_on("LLVM")
 
 
 def values(rows: int, n: int) -> Array:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernmill import Context, Tensor, dtypes
+from kernmill import Tensor, dtypes
 from kernmill.quant import FloatMatrix, QuantizedTensor, joined, rows_together
 from kernmill.quant.registry import block_type
 from kernmill.runtime import WeightArena
-from tests.kernmill.against import values
+from tests.kernmill.against import only_on, values
 
-
-@pytest.fixture(autouse=True)
-def on_device() -> Iterator[None]:
-    """On LLVM, which lays rows side by side in arenas."""
-    with Context(DEVICE="LLVM"):
-        yield
+on_device = only_on("LLVM")  # which lays rows side by side in arenas
 
 
 def blocks(rows: int, n: int, kind: str, arena: WeightArena | None) -> QuantizedTensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,16 +9,12 @@ import pytest
 
 from kernmill import Context, DType, Tensor, dtypes, jit
 from kernmill.quant import BLOCKS, MANY_ROWS, QuantizedTensor, float_linear, float_unit, unit
+from tests.kernmill.against import only_on
 
 TYPES = ["Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_NL", "TQ2_0"]
 Array = np.ndarray[Any, Any]
 
-
-@pytest.fixture(autouse=True)
-def on_device() -> Iterator[None]:
-    """On LLVM alone."""
-    with Context(DEVICE="LLVM", TARGET="amx"):
-        yield
+on_device = only_on("LLVM", TARGET="amx")
 
 
 def rows(count: int, n: int) -> Array:
