@@ -3,7 +3,7 @@
 The walk starts at a function: its closure cells, the globals its code names, its defaults, the object of a method; and
 goes on into containers, attributes of objects, and functions called from there. Plain values are compared with `==` and
 type, objects with `is`. Library code is not entered. What lies deeper than DEPTH steps, or behind C code, is not seen.
-What is seen but too large to be compared at each call is listed in `Walk.unwatched`, for a warning.
+The first of what is too deep, and what is too large to be compared at each call, is in `Walk.unwatched`, for a warning.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class Walk:
         self.checks: dict[str, str] = {}  # condition: what the user calls it
         self.tensors: dict[str, Lazy] = {}
         self.containers: dict[str, tuple[Any, dict[Any, Any]]] = {}  # that can change, by place, with their parts
-        self.unwatched: dict[str, str] = {}  # what the user calls it: why changes of it are not noticed
+        self._large: dict[str, str] = {}  # what the user calls it: why changes of it are not noticed
+        self._deep: dict[int, str] = {}  # by identity of what was too deep: what the user calls it
         self.generators: dict[str, Any] = {}  # random generators of Python and NumPy, by what the user calls them
         self._is_full = False
         self.owners: dict[str, str] = {}  # of a place in a tuple: the place that can be assigned to
@@ -109,14 +110,24 @@ class Walk:
             self.scope[self._names[id(value)]] = value
         return self._names[id(value)]
 
+    @property
+    def unwatched(self) -> dict[str, str]:
+        """Of what the user calls so: why changes of it are not noticed."""
+        deep = [label for key, label in self._deep.items() if key not in self._seen]  # on a shorter way
+        return self._large | dict.fromkeys(deep[:1], f"it lies more than {DEPTH} steps deep, as may more")
+
     # --- one value
     def visit(self, place: str, value: Any, label: str, depth: int = 0) -> None:
         """Note what must stay as it is at a place."""
-        if depth > DEPTH or self._is_full:
+        if self._is_full:
+            return
+        if depth > DEPTH:
+            if not isinstance(value, types.ModuleType):  # what is read of it comes by itself
+                self._deep.setdefault(id(value), label)
             return
         if len(self.checks) + len(self.tensors) > MOST_CHECKS:
             self._is_full = True
-            self.unwatched[label] = f"it comes after {MOST_CHECKS:,} other values, as may more"
+            self._large[label] = f"it comes after {MOST_CHECKS:,} other values, as may more"
             return
         if isinstance(value, Lazy):
             self._tensor(place, value, label)
@@ -161,7 +172,7 @@ class Walk:
         if id(value) in self._inside or len(value) > MOST_ENTRIES:
             self.checks[f"{place} is {self.name(value)} and len({place}) == {len(value)}"] = label
             if id(value) not in self._inside:
-                self.unwatched[label] = f"a {type(value).__name__} of {len(value):,} entries"
+                self._large[label] = f"a {type(value).__name__} of {len(value):,} entries"
             return
         kind = type(value)
         kind_name = kind.__name__ if kind in (list, tuple, dict) else self.name(kind)
@@ -195,7 +206,7 @@ class Walk:
         else:
             self.checks[f"{place} is {self.name(value)} and len({place}) == {len(value)}"] = label
             if not isinstance(value, frozenset):
-                self.unwatched[label] = f"a set of {len(value):,} entries, not all of them plain"
+                self._large[label] = f"a set of {len(value):,} entries, not all of them plain"
 
     def _snapshot(self, place: str, value: Any, label: str) -> bool:
         """One check for all entries; False: they are not all plain."""
@@ -211,7 +222,7 @@ class Walk:
     def _array(self, place: str, value: Any, label: str) -> None:
         self.checks[f"{place} is {self.name(value)} and {place}.shape == {value.shape}"] = label
         if value.dtype.hasobject or value.nbytes > MOST_BYTES:
-            self.unwatched[label] = f"a NumPy array of {value.dtype}, {value.nbytes:,} bytes"
+            self._large[label] = f"a NumPy array of {value.dtype}, {value.nbytes:,} bytes"
         elif value.nbytes <= _SMALL_BYTES:
             self.checks[f"{place}.tobytes() == {self.name(value.tobytes())}"] = label
         else:

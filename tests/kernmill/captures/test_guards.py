@@ -125,6 +125,20 @@ def test_parts_of_deep_models_are_watched() -> None:
     assert found.explain() == f"it{'.blocks[0]' * 8}.value"
 
 
+def test_what_is_too_deep_is_listed() -> None:
+    """It was passed over without a word."""
+    inner = space(value=1)
+    thing = space(blocks=[inner])
+    for _ in range(14):
+        thing = space(blocks=[thing])
+    assert guard(thing).walk.unwatched == {}
+    thing = space(blocks=[thing])
+    reason = "it lies more than 32 steps deep, as may more"
+    assert guard(thing).walk.unwatched == {f"it{'.blocks[0]' * 16}.value": reason}
+    assert guard(space(thing=thing)).walk.unwatched == {f"it.thing{'.blocks[0]' * 16}": reason}
+    assert guard(space(thing=thing, short=inner)).walk.unwatched == {}
+
+
 def test_circles_end() -> None:
     ring: list[Any] = [1]
     ring.append(ring)
