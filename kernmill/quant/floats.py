@@ -9,7 +9,7 @@ Figures: docs/decisions/0088-floats-side-by-side.md. Tests: tests/kernmill/quant
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache, partial
 from math import prod
 from typing import Self
@@ -39,6 +39,7 @@ class FloatMatrix:
 
     data: Tensor
     shape: tuple[int, ...]
+    interleave = SIDE
 
     def __init__(self, data: Tensor, shape: Sequence[int]) -> None:
         self.data, self.shape = data, tuple(shape)
@@ -89,6 +90,15 @@ class FloatMatrix:
     def rows(self, index: Tensor) -> Tensor:
         """The values of some rows. Shapes: index [..] and this [m, n] give [.., n]. Dtypes: ints to float32."""
         return self.data.transpose(1, 2).flatten(0, 1)[: self.shape[0]][index].flatten(-2).float()
+
+    def over(self, data: Tensor, shape: Sequence[int]) -> Self:
+        """Rows that lie as these do in other memory."""
+        return type(self)(data, shape)
+
+    @property
+    def row_layout(self) -> Hashable:
+        """What matrices have in common whose rows can follow each other."""
+        return self.shape[1:]
 
     @property
     def nbytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from math import prod
@@ -219,9 +219,18 @@ class QuantizedTensor:
         """Bytes of all blocks."""
         return self.data.numel()
 
+    def over(self, data: Tensor, shape: Sequence[int]) -> Self:
+        """Blocks that lie as these do in other memory."""
+        return type(self)(data, self.type, shape, interleave=self.interleave, form=self.form)
+
+    @property
+    def row_layout(self) -> Hashable:
+        """What matrices have in common whose rows can follow each other."""
+        return self.type, self.form, self.interleave, self.shape[1:]
+
     def to(self, device: str) -> Self:
         """The same blocks on another device."""
-        return type(self)(self.data.to(device), self.type, self.shape, interleave=self.interleave, form=self.form)
+        return self.over(self.data.to(device), self.shape)
 
     def realize(self) -> Self:
         """Compute the blocks now."""
