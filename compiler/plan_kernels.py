@@ -227,9 +227,7 @@ class _Builder:
             case Ops.REDUCE:
                 return reduction(node.arg[0], src[0], fusion.reduce_loops[node, use])
             case Ops.ASSIGN if node not in self.targets:
-                if node.arg is None:
-                    return src[1]
-                return region_gate(node, use.place)[0].where(src[1], src[0])
+                return src[1] if node.arg is None else region_gate(node, use.place)[0].where(src[1], src[0])
             case Ops.TAKE | Ops.COPY | Ops.CHECK | Ops.DETACH | Ops.CONTIGUOUS | Ops.ASSIGN:
                 return src[0]
             case Ops.CDIV | Ops.CMOD:

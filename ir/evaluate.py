@@ -213,9 +213,7 @@ class _Evaluator:
         raise InternalError(f"evaluate: no data given for {u!r}")
 
     def size(self, size: Any) -> int:
-        if isinstance(size, UOp):
-            return int(_Evaluator(size, {}, self.variables).run())
-        return int(size)
+        return int(_Evaluator(size, {}, self.variables).run() if isinstance(size, UOp) else size)
 
     def sizes(self, shape: Any) -> tuple[int, ...]:
         return tuple(self.size(s) for s in shape)

@@ -92,9 +92,7 @@ def reshape(x: UOp, shape: Sequence[Size]) -> UOp:
         raise ShapeError(_reshape_error(x, given, why))
     if shape == x.shape:
         return x
-    if x.op is Ops.RESHAPE:
-        return reshape(x.src[0], shape)
-    return UOp(Ops.RESHAPE, x.dtype, (x,), shape)
+    return reshape(x.src[0], shape) if x.op is Ops.RESHAPE else UOp(Ops.RESHAPE, x.dtype, (x,), shape)
 
 
 def _reshape_error(x: UOp, shape: Shape, why: str) -> str:

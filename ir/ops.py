@@ -125,9 +125,7 @@ def _mod(a: Any, b: Any) -> Any:
 
 
 def _cdiv(a: int, b: int) -> int:
-    if not b:
-        return 0
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
 
 
 def _pow(a: Any, b: Any) -> Any:

@@ -132,9 +132,7 @@ def _expression(u: UOp, names: dict[UOp, str]) -> str:
     if u.op.group not in (Group.UNARY, Group.BINARY, Group.COMPARE, Group.TERNARY):
         raise InternalError(f"python: {u!r} has no text")
     text = f"{src[0]} {_INFIX[u.op]} {src[1]}" if u.op in _INFIX else f"{function_name(u.op)}({', '.join(src)})"
-    if u.op in _EXACT or u.op.group is Group.COMPARE:
-        return text
-    return f"{rounder_name(u.dtype)}({text})"
+    return text if u.op in _EXACT or u.op.group is Group.COMPARE else f"{rounder_name(u.dtype)}({text})"
 
 
 def function_name(op: Op) -> str:

@@ -250,9 +250,7 @@ def _decode(raw: bytes, key: str) -> Entry | None:
         header: Any = json.loads(raw[_HEAD.size : start])
     except ValueError:
         return None
-    if not isinstance(header, dict):
-        return None
-    return Entry(cast("dict[str, object]", header), raw[start:end])
+    return Entry(cast("dict[str, object]", header), raw[start:end]) if isinstance(header, dict) else None
 
 
 def _read_file(path: str) -> tuple[bytes | None, float]:

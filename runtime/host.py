@@ -89,10 +89,8 @@ def _host(target: str) -> Host:
     if target == "small":
         return _host("")._replace(l1=1 << 10, l2=4 << 10, l3=64 << 10)
     arch = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    if arch == "x86_64" and sys.platform == "linux":
-        cpu, features = _linux_x86(target)
-    else:
-        cpu, features = _ask_llvm(arch, target)
+    is_read = arch == "x86_64" and sys.platform == "linux"
+    cpu, features = _linux_x86(target) if is_read else _ask_llvm(arch, target)
     return Host(arch, cpu, features, *_caches())
 
 

@@ -22,7 +22,7 @@ import threading
 import time
 import weakref
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -92,12 +92,8 @@ def touch(address: int, size: int) -> None:
 
 
 def _externs() -> dict[str, int]:
-    calls: Mapping[str, Any]
-    if sys.platform == "win32":
-        calls = _windows_callbacks()
-    else:
-        names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
-        calls = {name: getattr(libc(), name) for name in names}
+    names = ("syscall", "sched_getcpu", "clock_gettime") if sys.platform == "linux" else ("usleep", "clock_gettime")
+    calls = _windows_callbacks() if sys.platform == "win32" else {name: getattr(libc(), name) for name in names}
     return {name: ctypes.cast(call, ctypes.c_void_p).value or 0 for name, call in calls.items()}
 
 
@@ -113,10 +109,7 @@ def _windows_callbacks() -> dict[str, Any]:
         return 0
 
     kind, number = ctypes.CFUNCTYPE, ctypes.c_int
-    return {
-        "usleep": kind(number, ctypes.c_uint)(sleep),
-        "clock_gettime": kind(number, number, ctypes.c_void_p)(clock),
-    }
+    return {"usleep": kind(number, ctypes.c_uint)(sleep), "clock_gettime": kind(number, number, ctypes.c_void_p)(clock)}
 
 
 class _Crew:

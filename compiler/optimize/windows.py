@@ -367,7 +367,7 @@ def overlapping(schedule: Schedule, facts: Facts, main: Group, lanes: str, width
 def along_windows(schedule: Schedule, facts: Facts, main: Group, lanes: str, width: int) -> bool:
     """Windows along the lanes: a row that is read serves all windows of a tile that it lies in. What has gates is
     copied first. Whether the kernel is one, and that pays."""
-    found = _sliding(facts, main, lanes)
+    found = _sliding(facts, main, lanes) if facts.target.has_masks else None
     if found is None:
         return False
     (moving, lines), sizes, most = found, facts.sizes, facts.target.vector_registers // 2
@@ -395,11 +395,9 @@ def _sliding(facts: Facts, main: Group, lanes: str) -> tuple[Access, list[tuple[
     found = [(a, lines) for a in main.loads if (lines := _lines(facts, a)) and lines[0][0] == lanes]
     are_two = len({load.memory for load in main.loads}) == len(main.loads) == 2  # of one buffer a copy would hold both
     is_one = facts.sum is not None and are_two and bool(found) and len(found[0][1]) == len(main.loops) > 1
-    if not is_one or not facts.target.has_masks or not main.around.issuperset(facts.outputs):
-        return None
-    if facts.iterations(main.loops) <= _SMALL and outgrows_caches(facts.stores[0].memory_bytes, facts.target):
-        return None  # memory is waited for, and rows are asked for by tiles
-    return found[0]
+    is_inside = main.around.issuperset(facts.outputs)
+    waits = facts.iterations(main.loops) <= _SMALL and outgrows_caches(facts.stores[0].memory_bytes, facts.target)
+    return found[0] if is_one and is_inside and not waits else None  # who waits for memory asks for rows by tiles
 
 
 def _rows_together(facts: Facts, moving: Access, lines: Sequence[tuple[str, str]], row: int, blocks: int) -> int:

@@ -18,6 +18,4 @@ ALGEBRA = GENERIC + LOGIC + INTEGER + DIVMOD
 
 def simplify(root: UOp) -> UOp:
     """The same value, by the laws of this folder."""
-    if root._simple is not MISSING:
-        return root._simple or root
-    return rewrite(root, ALGEBRA, on_nodes=True)
+    return rewrite(root, ALGEBRA, on_nodes=True) if root._simple is MISSING else root._simple or root
