@@ -14,19 +14,18 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from .row import Sampler
 from .timing import call_sampler, timed
 
-__all__ = ["ceiling_sampler"]
+__all__ = ["Place", "ceiling_sampler"]
 
 _TILE = {16: (6, 4), 8: (6, 2), 4: (6, 2)}  # lanes: rows and vectors of the register tile
 _K = 48  # steps of a tile: its operands stay in L1
 _BUFFER_BYTES = 64 << 20  # all threads together: as much as a 4096 x 4096 float32 matrix
-_LIKE_WEIGHTS = 128 << 20  # what is as large lies in such pages as weights of a model do
 _SUMS = 1 << 16  # what reading leaves behind
 _LINE = 64
 _PASSES = 8  # of several threads: starting them must not count
@@ -166,17 +165,26 @@ def built(text: str) -> Callable[[int, int, int], None]:
     return call
 
 
+class Place(NamedTuple):
+    """Memory that is read; its address is aligned to a line."""
+
+    address: int
+    size_bytes: int
+
+
 class Probe:
     """One loop on so many threads, each with operands or a share of the buffers of its own."""
 
-    def __init__(self, kind: str, text: str, threads: int, buffer_bytes: int = 0) -> None:
+    def __init__(self, kind: str, text: str, threads: int, place: Place | None = None) -> None:
         self.run, self.threads = built(text), threads
         host_lanes = lanes()
         if kind in ("read", "copy"):
-            share = (buffer_bytes or _BUFFER_BYTES) // threads
-            self.count = share // text.count("mul i64 %count")
+            step = _LINE * text.count("mul i64 %count")  # a line of each stream
+            share = (place.size_bytes if place else _BUFFER_BYTES) // threads // step * step
+            self.count = share * _LINE // step
             written = share if kind == "copy" else _SUMS
-            self.given = [(memory("source", n, share), memory("target", n, written)) for n in range(threads)]
+            sources = [place.address + n * share if place else memory("source", n, share) for n in range(threads)]
+            self.given = [(source, memory("target", n, written)) for n, source in enumerate(sources)]
             self.work = threads * share * (2.0 if kind == "copy" else 1.0)
         else:
             rows, columns = _TILE[host_lanes]
@@ -228,21 +236,21 @@ def texts(kind: str) -> list[str]:
 
 
 @functools.cache
-def fastest(kind: str, threads: int, buffer_bytes: int = 0) -> Probe:
+def fastest(kind: str, threads: int, place: Place | None = None) -> Probe:
     """The loop that is chosen, once a process."""
-    probes = [Probe(kind, text, threads, buffer_bytes) for text in texts(kind)]
+    probes = [Probe(kind, text, threads, place) for text in texts(kind)]
     if len(probes) == 1:
         return probes[0]
     return min(probes, key=lambda probe: min(timed(probe, 1) for _ in range(4)))
 
 
 def ceiling_sampler(
-    kind: str, work: float, sample_s: float, threads: int, buffer_bytes: int = 0
+    kind: str, work: float, sample_s: float, threads: int, place: Place | None = None
 ) -> tuple[Sampler | None, str]:
-    """Seconds that `work` would take at the ceiling, or nothing and the reason. `buffer_bytes`: of what is read or
-    copied, where it is not as much as a matrix has."""
+    """Seconds that `work` would take at the ceiling, or nothing and the reason. `place`: what is read, where that is
+    somebody's memory; it has to live on."""
     try:
-        probe = fastest(kind, threads, buffer_bytes)
+        probe = fastest(kind, threads, place)
     except NotImplementedError as error:
         return None, f"no ceiling: {error}"
     return call_sampler(probe, sample_s, threads, probe.work / work), ""
@@ -250,19 +258,8 @@ def ceiling_sampler(
 
 @functools.cache
 def memory(name: str, thread: int, size_bytes: int) -> int:
-    """The address of memory that stays, aligned, and written once so that it is there; in large pages where weights
-    lie so, once `wait_for_large_pages` returns. `name`, `thread`: whose."""
-    array: Any
-    if size_bytes < _LIKE_WEIGHTS:
-        array = np.ones(size_bytes + _LINE, np.uint8)
-    else:
-        from kernmill.ir import dtypes
-        from kernmill.runtime import WeightArena
-
-        arena = WeightArena("LLVM", [size_bytes + _LINE])
-        array = arena.buffer(dtypes.uint8, size_bytes + _LINE).host_array()
-        array[:] = 1
-        arena.close()
+    """The address of memory that stays, aligned, and written once so that it is there. `name`, `thread`: whose."""
+    array = np.ones(size_bytes + _LINE, np.uint8)
     _kept.append(array)
     return int(array.ctypes.data + -array.ctypes.data % _LINE)
 
