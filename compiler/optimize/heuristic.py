@@ -391,7 +391,8 @@ def few_rows_schedule(facts: Facts) -> Schedule | None:
     columns, block = 2 if rows and is_one else 4, 8 if is_one else 16
     is_whole = count == _IN_REGISTERS and size % 2 == 0 and size >= 16 * block  # as much work as reading
     together = 2 if is_whole or count >= _SHORT_BLOCK else 1
-    inside = min(_PAGE // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
+    page = _PAGE if rows else 2 * _PAGE
+    inside = min(page // (width * columns * matrix.size_bytes), vectors // (2 * columns))  # at least two blocks
     is_long = size >= 8 * block * together and not size % together
     if step <= 0 or any(name in matrix.steps for name in rows) or inside < 2 or width < 2 or not is_long:
         return None
