@@ -30,7 +30,7 @@ class DType:
     """A type of `lanes` equal scalars. Compare with `is` or `==`; both are identity."""
 
     __slots__ = ("_vectors", "bits", "epsilon", "is_bool", "is_float", "is_index", "is_int", "is_signed", "kind",
-                 "lanes", "max", "min", "name", "scalar")  # fmt: skip
+                 "lanes", "max", "min", "name", "scalar", "size_bytes", "stored_as")  # fmt: skip
 
     def __init__(self, name: str, kind: Kind, bits: int, lanes: int = 1, scalar: DType | None = None) -> None:
         self.name: Final = name
@@ -45,6 +45,8 @@ class DType:
         self.is_bool: Final = kind == "bool"
         self.min, self.max = _limits(kind, bits)  # of the scalar
         self.epsilon: Final = _EPSILON.get(self.scalar.name, 0.0)  # from 1 to the next value of a float
+        self.size_bytes: Final = (bits + 7) // 8 * lanes  # of one value in memory, all lanes; a bool takes one byte
+        self.stored_as: Final = "uint16" if name == "bfloat16" else name  # the NumPy dtype of a scalar in memory
         self._vectors: dict[int, DType] = {}
 
     def vec(self, lanes: int) -> DType:
@@ -55,16 +57,6 @@ class DType:
         if lanes not in table:  # setdefault: two threads may get here at once, and both must leave with one object
             table.setdefault(lanes, DType(f"{self.scalar.name}x{lanes}", self.kind, self.bits, lanes, self.scalar))
         return table[lanes]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of one value in memory, all lanes; bool takes one byte a lane."""
-        return (self.bits + 7) // 8 * self.lanes
-
-    @property
-    def stored_as(self) -> str:
-        """The NumPy dtype that holds a scalar in memory: of the same name; for bfloat16 its bits, uint16."""
-        return "uint16" if self is dtypes.bfloat16 else self.name
 
     def __repr__(self) -> str:
         return self.name

@@ -144,10 +144,9 @@ class Conversions(Casting):
         return _read_only(self._array())
 
     def _array(self) -> Array:
-        import numpy as np
-
+        """A view of its own."""
         array = self._on_host()
-        if self.dtype is dtypes.bfloat16 and array.dtype == np.uint16:
+        if self.uop.dtype is dtypes.bfloat16 and array.dtype.name == dtypes.bfloat16.stored_as:
             try:
                 import ml_dtypes
             except ImportError:
@@ -156,16 +155,15 @@ class Conversions(Casting):
         return array
 
     def _on_host(self) -> Array:
-        """The values as the host has them: bfloat16 as uint16."""
-        import numpy as np
-
+        """The values as the host has them, in a view of its own: bfloat16 as uint16."""
         while True:
             uop = self.uop
             if (node := _stored(uop)) is None:  # another thread may assign meanwhile
                 self.realize()
                 continue
             try:
-                return np.asarray(download(node)).reshape(self.node_shape)
+                array: Array = download(node).reshape(uop.shape)
+                return array
             except DeviceError:
                 if self.uop is uop:  # else another thread's replay took this memory over
                     raise
@@ -422,8 +420,7 @@ def _has(values: Any, is_it: Callable[[Any], bool]) -> bool:
 
 
 def _read_only(array: Array) -> Array:
-    array = array.view()
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 

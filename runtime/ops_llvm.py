@@ -115,11 +115,11 @@ class _Table(Batch):
         return partial(np.asarray(found[0][0]).__setitem__, np.array([place for _, place in found]))
 
     def run(self, *, is_timed: bool = False) -> list[int]:
-        times, before = [], len(_refused)
+        pool, times, before = default_pool(), [], len(_refused)
         if is_timed:
-            times = self.table.run_timed(default_pool())
+            times = pool.run_timed(self.table)
         else:
-            self.short.run(default_pool())
+            pool.run(self.short)
         if len(_refused) > before:  # whose kernel it was is not known: every batch that ran meanwhile is told
             raise OutOfMemoryError(
                 f"{self.device.name}: no room for the {_refused[-1]:,} bytes that a kernel takes on each thread. "

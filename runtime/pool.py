@@ -198,21 +198,20 @@ class Pool:
         self._finalizer.detach()
         self._renew()
 
-    def _ready(self) -> int:
-        if not self._crew.started:
-            self._crew.start()
-        return self._crew.address
-
-    def run(self, table_address: int, count: int) -> None:
-        """Run `count` entries of a launch table, in order."""
+    def run(self, table: LaunchTable) -> None:
+        """Run all entries of a launch table, in order."""
         with self._lock:
-            self._call(self._ready(), table_address, count)
+            if not self._crew.started:
+                self._crew.start()
+            self._call(self._crew.address, table.address, table.count)
 
-    def run_timed(self, table_address: int, count: int) -> list[int]:
+    def run_timed(self, table: LaunchTable) -> list[int]:
         """Like `run`; returns the nanoseconds that each entry took."""
-        times = (ctypes.c_int64 * (count + 1))()
+        times = (ctypes.c_int64 * (table.count + 1))()
         with self._lock:
-            self._call_timed(self._ready(), table_address, count, ctypes.addressof(times))
+            if not self._crew.started:
+                self._crew.start()
+            self._call_timed(self._crew.address, table.address, table.count, ctypes.addressof(times))
         return [after - before for before, after in pairwise(times)]
 
     def close(self) -> None:
@@ -290,11 +289,3 @@ class LaunchTable:
         rows = [self._words[at : at + 3] for at in range(4 * first, 4 * end, 4)]
         steps = [value for fn, args, n in rows for value in (fn, args, n // parts)]
         return Launch(_native().chain, (together, *steps, 0), parts, chunk)
-
-    def run(self, pool: Pool) -> None:
-        """Run all entries, in order."""
-        pool.run(self.address, self.count)
-
-    def run_timed(self, pool: Pool) -> list[int]:
-        """Run all entries; nanoseconds of each."""
-        return pool.run_timed(self.address, self.count)

@@ -20,7 +20,7 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial, update_wrapper
 from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
@@ -61,6 +61,7 @@ MOST_RECENT = 4
 MOST_VARIANTS = 4  # of one key: they differ in what the guards see
 PATIENCE = 3  # captures of one key before a warning
 _capturing = process_lock()
+_under_way: list[str] = []  # what is captured or run with values of variables now, by any thread
 
 
 class CacheInfo(NamedTuple):
@@ -155,10 +156,10 @@ class Jit(Generic[P, R]):
             GradientError: an argument has a history that backward() would have to go through.
             IndexRangeError: an index in a tensor is out of range, also in a replay.
         """
-        if current_recording() is not None or given_values():  # inside of another captured function
+        if _under_way and (current_recording() is not None or given_values()):  # inside of another captured function
             return self.__kernmill_captured__(*args, **kwargs)
         with self._lock:
-            if not _has_pending():
+            if not _generators or not _has_pending():
                 for entry in self._recent:
                     found = MISS if entry.call is None else entry.call(args, kwargs)
                     if found is not MISS:
@@ -176,7 +177,7 @@ class Jit(Generic[P, R]):
                 return self._anew(args, kwargs, call)
             named: Any = {name: opened(value) for name, value in kwargs.items()}
             args, kwargs = opened(args), named
-            with _capturing, with_values(call.values):  # equal nodes of two threads would have two values
+            with _turn(), with_values(call.values):  # equal nodes of two threads would have two values
                 before = {ref: tensor.uop for ref, tensor in tracked_tensors()}
                 try:
                     result = self._anew(args, kwargs, call)
@@ -210,7 +211,7 @@ class Jit(Generic[P, R]):
 
     def _anew(self, args: Any, kwargs: Any, call: _Call) -> R:
         """The first call or a capture; one that runs out of memory has changed nothing, or says what."""
-        with _capturing if self._ran else nullcontext():
+        with _turn() if self._ran else nullcontext():
             before = self._walk(call.parts.objects)
             undo = Undo(self._name, before, call.parts)
             try:
@@ -378,6 +379,17 @@ def jit(function: Callable[..., Any] | None = None) -> Any:
     well; those of `Tensor.rand` and its like are new each time.
     """
     return jit if function is None else Jit(function)
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """One thread captures at a time. Others' replays do not ask what this one records while nobody does."""
+    with _capturing:
+        _under_way.append("")
+        try:
+            yield
+        finally:
+            _under_way.pop()
 
 
 def _random_states(walk: Walk) -> dict[str, bytes]:

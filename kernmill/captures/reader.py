@@ -156,7 +156,7 @@ class Reading:
         shape = self.name(value.uop.shape)
         self.test(
             f"u._shape is not {shape} and u.shape != {shape} or u.dtype is not {self.name(value.dtype)} "
-            f"or b{n}.device != {node.storage.device!r} or t{n}.requires_grad or t{n}.grad is not None "
+            f"or b{n}.device != {node.storage.device!r} or t{n}._requires_grad or t{n}.grad is not None "
             f"or type(t{n}) is not {self.name(type(value))}"
         )
         return True

@@ -179,7 +179,7 @@ def test_every_index_exactly_once(crew: pool.Pool, n: int, chunk: int) -> None:
     array = (ctypes.c_int64 * (n + 1))()
     table = pool.LaunchTable([launch("bump", address_of(array), 3, n=n, chunk=chunk)])
     for _ in range(20):
-        table.run(crew)
+        crew.run(table)
     assert list(array) == [60] * n + [0]
 
 
@@ -190,14 +190,14 @@ def test_what_a_slow_thread_has_left_is_taken_by_others(threads: int, held: int,
     table = pool.LaunchTable([launch("hold", address_of(state), held, others, n=8, chunk=1)])
     for _ in range(20):
         state[0] = 0
-        table.run(crew)
+        crew.run(table)
         assert list(state) == [8, 0]
     crew.close()
 
 
 def test_chunks_are_taken_together(crew: pool.Pool) -> None:
     calls = (ctypes.c_int64 * 1)()
-    pool.LaunchTable([launch("count", address_of(calls), n=6400, chunk=64)]).run(crew)
+    crew.run(pool.LaunchTable([launch("count", address_of(calls), n=6400, chunk=64)]))
     assert crew.threads <= calls[0] < 50 if crew.threads > 1 else calls[0] == 1
 
 
@@ -211,7 +211,7 @@ def test_entries_run_in_order(crew: pool.Pool) -> None:
         launches.append(launch("sum", address_of(array), n, address_of(sums) + 8 * k))
     table = pool.LaunchTable(launches)
     for turn in range(10):
-        table.run(crew)
+        crew.run(table)
         assert list(sums) == [n * (turn * pairs + k + 1) for k in range(pairs)]
 
 
@@ -223,14 +223,14 @@ def test_linked_entries(crew: pool.Pool, parts: int, together: int, chunk: int) 
     table = pool.LaunchTable([*bumps, launch("count", address_of(calls), n=24)])
     short = pool.LaunchTable([table.linked(0, 3, parts, together, chunk), table.linked(1, 2, 96, 96, 96)])
     for _ in range(5):
-        short.run(crew)
+        crew.run(short)
     assert list(a) == [5] * 24
     assert list(b) == [30] * 96
     if crew.threads == 1:
         assert calls[0] == 5 * -(-parts // together)
     slots, place = table.argument(0, 1)
     slots[place] = 2  # the arguments are those of the first table
-    short.run(crew)
+    crew.run(short)
     assert list(a) == [7] * 24
 
 
@@ -240,7 +240,7 @@ def test_sleeping_workers_are_woken() -> None:
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=64, chunk=1)])
     for _ in range(30):
         time.sleep(0.001)
-        table.run(crew)
+        crew.run(table)
     assert list(array) == [30] * 64
 
 
@@ -248,11 +248,11 @@ def test_a_worker_spins_for_a_time() -> None:
     """It counted pauses, which take 13 ns here and four times as long elsewhere."""
     crew, array = pool.Pool(2, spin=100_000), (ctypes.c_int64 * 64)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=64, chunk=1)])
-    table.run(crew)
+    crew.run(table)
     while field(crew, "sleepers") == 0:  # until the worker is there, and tired
         time.sleep(0.001)
     for _ in range(3):
-        table.run(crew)  # wakes it
+        crew.run(table)  # wakes it
         while field(crew, "sleepers"):
             time.sleep(0.001)
         begun = time.monotonic()
@@ -265,12 +265,12 @@ def test_a_worker_spins_for_a_time() -> None:
 def test_arguments_and_ranges_may_change(crew: pool.Pool) -> None:
     a, b = (ctypes.c_int64 * 10)(), (ctypes.c_int64 * 10)()
     table = pool.LaunchTable([launch("empty"), launch("bump", address_of(a), 1, n=10, chunk=2)])
-    table.run(crew)
+    crew.run(table)
     for slot, value in enumerate((address_of(b), -5)):
         slots, place = table.argument(1, slot)
         slots[place] = value
     table._words[6], table._words[7] = 4, 1  # a shorter range
-    table.run(crew)
+    crew.run(table)
     assert list(a) == [1] * 10
     assert list(b) == [-5] * 4 + [0] * 6
     with pytest.raises(IndexError, match="entry 0 has 0 slots, not slot 0"):
@@ -278,21 +278,21 @@ def test_arguments_and_ranges_may_change(crew: pool.Pool) -> None:
 
 
 def test_odd_tables(crew: pool.Pool) -> None:
-    pool.LaunchTable([]).run(crew)
+    crew.run(pool.LaunchTable([]))
     calls = (ctypes.c_int64 * 1)()
-    pool.LaunchTable([launch("count", address_of(calls), n=0, chunk=0)]).run(crew)
-    pool.LaunchTable([launch("count", address_of(calls), n=1 << 50, chunk=1 << 40)]).run(crew)
+    crew.run(pool.LaunchTable([launch("count", address_of(calls), n=0, chunk=0)]))
+    crew.run(pool.LaunchTable([launch("count", address_of(calls), n=1 << 50, chunk=1 << 40)]))
     assert 2 <= calls[0] <= 1 + 1024
     table = pool.LaunchTable([launch("empty", n=1 << 60, chunk=1)])
     assert table._words[3] == -(-(1 << 60) // pool_ir.MOST_CHUNKS)
-    assert table.run_timed(pool.Pool(1))[0] >= 0
+    assert pool.Pool(1).run_timed(table)[0] >= 0
 
 
 def test_timed_run(crew: pool.Pool) -> None:
     array = (ctypes.c_int64 * 200_000)()
     big = launch("bump", address_of(array), 1, n=200_000, chunk=10_000)
     start = time.perf_counter_ns()
-    times = pool.LaunchTable([launch("empty"), big, launch("empty")]).run_timed(crew)
+    times = crew.run_timed(pool.LaunchTable([launch("empty"), big, launch("empty")]))
     wall = time.perf_counter_ns() - start
     assert len(times) == 3
     assert all(one >= 0 for one in times)
@@ -306,7 +306,7 @@ def test_python_threads_share_a_pool(crew: pool.Pool) -> None:
     def work(array: "ctypes.Array[ctypes.c_int64]") -> None:
         table = pool.LaunchTable([launch("bump", address_of(array), 1, n=300, chunk=10)] * 3)
         for _ in range(100):
-            table.run(crew)
+            crew.run(table)
 
     threads = [threading.Thread(target=work, args=(array,)) for array in arrays]
     for thread in threads:
@@ -329,7 +329,7 @@ def test_woken_workers_are_kept_off_the_callers_cpu() -> None:
         for cpu in sorted(mine)[:2]:
             os.sched_setaffinity(0, {cpu})  # so that it is known where the caller is
             for _ in range(20):
-                table.run(crew)
+                crew.run(table)
                 time.sleep(0.002)  # long enough for the worker to fall asleep
             worker = crew._crew.threads[0].native_id
             assert worker is not None
@@ -375,7 +375,7 @@ def fail(crew: pool.Pool, state: "ctypes.Array[ctypes.c_int64]", earned: int = -
     slow = pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)])
     for _ in range(100):
         put(crew, "earned", earned)
-        slow.run(crew)
+        crew.run(slow)
         if field(crew, "debt") > 0:
             return
     raise AssertionError("sharing was never found to be slow")
@@ -387,10 +387,10 @@ def work_off(crew: pool.Pool) -> int:
     small = pool.LaunchTable([launch("count", address_of(calls), n=100, chunk=9)])
     while field(crew, "debt") > 0:
         before = calls[0]
-        small.run(crew)
+        crew.run(small)
         assert calls[0] == before + 1
     before = calls[0]
-    small.run(crew)
+    crew.run(small)
     return calls[0] - before
 
 
@@ -399,7 +399,7 @@ def test_what_does_not_pay_is_not_shared_for_a_while() -> None:
     crew = pool.Pool(2)
     state = (ctypes.c_int64 * 2)()
     fail(crew, state)
-    pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)]).run(crew)
+    crew.run(pool.LaunchTable([launch("straggle", address_of(state), n=2, chunk=1)]))
     assert state[1] == 1
     assert work_off(crew) > 1
     crew.close()
@@ -426,12 +426,12 @@ def test_where_workers_were_there_first_nothing_is_judged() -> None:
     """A caller without a chunk does not know what one costs: it took that for nothing, and two threads for slow."""
     crew, places = pool.Pool(2, spin=10**7), (ctypes.c_int64 * 2)()
     late = [pool.LaunchTable([launch("late", address_of(places), n=n, chunk=1)]) for n in (1, 2)]
-    late[0].run(crew)
+    crew.run(late[0])
     own, seen = places[0], 0
     for _ in range(200):
         for name in ("debt", "penalty", "earned", "sleepers"):
             put(crew, name, int(name == "sleepers"))  # so that the caller is held up by waking nobody
-        late[1].run(crew)
+        crew.run(late[1])
         if all(abs(place - own) > 1 << 16 for place in places):
             assert (field(crew, "debt"), field(crew, "penalty"), field(crew, "earned")) == (0, 0, 0)
             seen += 1
@@ -449,7 +449,7 @@ def test_what_pays_again_is_forgiven_step_by_step() -> None:
     put(crew, "penalty", penalties[0])
     for _ in range(500):
         put(crew, "earned", 16_000_000)
-        big.run(crew)
+        crew.run(big)
         if field(crew, "penalty") != penalties[-1] and field(crew, "debt") <= 0:
             penalties.append(field(crew, "penalty"))
         if penalties[-1] == 0:
@@ -463,7 +463,7 @@ def test_close_and_use_again() -> None:
     array = (ctypes.c_int64 * 50)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=50, chunk=1)])
     for _ in range(3):
-        table.run(crew)
+        crew.run(table)
         crew.close()
     assert set(array) == {3}
 
@@ -472,7 +472,7 @@ def test_workers_go_with_their_pool() -> None:
     before = threading.active_count()
     for _ in range(5):
         crew = pool.Pool(3)
-        pool.LaunchTable([launch("empty", n=10)]).run(crew)
+        crew.run(pool.LaunchTable([launch("empty", n=10)]))
         del crew
     assert threading.active_count() <= before + 2
 
@@ -483,18 +483,18 @@ def test_forked_child_has_its_own_workers() -> None:
     crew = pool.Pool(2)
     array = (ctypes.c_int64 * 100)()
     table = pool.LaunchTable([launch("bump", address_of(array), 1, n=100, chunk=1)])
-    table.run(crew)
+    crew.run(table)
     for _ in range(3):
         child = os.fork()
         if child == 0:
             try:
                 for _ in range(50):
-                    table.run(crew)
+                    crew.run(table)
                 os._exit(0 if set(array) == {51} and crew._crew.threads else 1)
             finally:
                 os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
-    table.run(crew)
+    crew.run(table)
     assert set(array) == {2}
 
 
@@ -505,15 +505,15 @@ data = llvm_codegen.compile_ir("define void @f(ptr %a, i64 %b, i64 %e) nounwind 
 module = loader.load_object(data, ["f"])
 table = pool.LaunchTable([pool.Launch(module.symbols["f"], [], 64, 1)] * 20)
 crew = pool.Pool(2, int(sys.argv[2]))
-table.run(crew)
+crew.run(table)
 if sys.argv[1] == "busy":
     def forever():
         while True:
-            table.run(crew)
+            crew.run(table)
     threading.Thread(target=forever, daemon=True).start()
     time.sleep(0.02)
 if sys.argv[1] == "atexit":
-    atexit.register(table.run, crew)
+    atexit.register(crew.run, table)
 if sys.argv[1] == "idle":
     time.sleep(0.02)
 print("done")
@@ -532,7 +532,7 @@ def test_interpreter_exits_cleanly(case: str, spin: str) -> None:
 def test_warm_start_needs_no_llvmlite() -> None:
     pool.Pool(1)  # compiled and cached now at the latest
     code = (
-        "import sys; from kernmill.runtime import compile_cache, pool; pool.LaunchTable([]).run(pool.default_pool()); "
+        "import sys; from kernmill.runtime import compile_cache, pool; pool.default_pool().run(pool.LaunchTable([])); "
         "sys.exit(compile_cache.default_cache().misses or 'llvmlite' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -553,7 +553,7 @@ def test_overhead_of_an_entry() -> None:
     best = 1.0
     for _ in range(200):
         start = time.perf_counter()
-        many.run(crew)
+        crew.run(many)
         best = min(best, time.perf_counter() - start)
     assert best / 1000 < 100e-9
 
@@ -592,7 +592,7 @@ if sys.argv[1] == "fork":
     if child:
         sys.exit(os.waitpid(child, 0)[1])
     begun += len(pool._begun)
-pool.LaunchTable([]).run(pool.default_pool())
+pool.default_pool().run(pool.LaunchTable([]))
 print(begun, len(pool._begun), "llvmlite" in sys.modules, flush=True)
 os._exit(0) if sys.argv[1] == "fork" else get_device("LLVM").expect_many()
 assert not pool._begun
