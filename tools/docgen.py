@@ -162,7 +162,7 @@ TOPICS: dict[str, tuple[int, ...]] = {
     "Quantized weights": (19, 27, 31, 32, 40, 41, 46, 72, 75, 80, 82, 83, 84, 86, 88),
     "Calls, captures and plans": (18, 22, 34, 37, 52, 59, 66, 74, 76, 87),
     "Compiling, memory and devices": (11, 13, 28, 36, 50, 57, 61, 63, 85),
-    "Language models and their files": (7, 8, 38, 39, 90),
+    "Language models and their files": (7, 8, 38, 39, 90, 92),
     "The front, and rules of the house": (6, 14, 65, 77),
 }
 
