@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
+from typing import Any
 
 import kernmill
 from kernmill.ir import SETTINGS, Context, KernmillError, SettingError, check_environment, setting
 from kernmill.runtime import canonical_name, compile_cache, device_indices, device_names, get_device, host
 
+from . import options
+
 __all__ = ["main"]
 
+_RUN = "write text with a language model from a GGUF file"
+_COUNT = options.whole_number("whole number", 1)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # the folder kernmill/
+_ROOT = os.path.dirname(_PACKAGE)  # of a checkout
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,9 +66,12 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _given(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command and its arguments; those of `bench` are read later, and argparse keeps no options for that."""
+    """The command and its arguments; those that llama.cpp has too are read by tables of their options."""
+    rest = list(arguments[1:])
+    if arguments[:1] == ["run"]:
+        return argparse.Namespace(command=run_model, **vars(options.read("run", rest, description=_RUN)))
     if arguments[:1] == ["bench"]:
-        return argparse.Namespace(command=run_bench, rest=list(arguments[1:]))
+        return argparse.Namespace(command=run_bench, rest=rest)
     return _parser().parse_args(arguments)
 
 
@@ -73,18 +83,25 @@ def _is_debugging() -> bool:
         return False
 
 
+class _Parser(argparse.ArgumentParser):
+    """Of commands: each option has one name."""
+
+    def __init__(self, **texts: Any) -> None:
+        super().__init__(allow_abbrev=False, **texts)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kernmill", description="A tensor compiler.")
+    parser = _Parser(prog="kernmill", description="A tensor compiler.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="command")
     info = commands.add_parser("info", help="version, devices, CPU features, cache, settings")
     info.set_defaults(command=show_info)
     demo = commands.add_parser("demo", help="train a tiny language model, let it tell stories, and show what it costs")
-    demo.add_argument("--steps", type=_at_least_one, default=240, help="training steps (default %(default)s)")
+    demo.add_argument("--steps", type=_COUNT, default=240, help="training steps (default %(default)s)")
     demo.add_argument("--seed", type=int, default=1, help="of weights, batches and text (default %(default)s)")
     demo.add_argument("--device", help="such as LLVM or PYTHON; default: the setting DEVICE")
     demo.set_defaults(command=run_demo)
-    _add_run(commands.add_parser("run", help="write text with a language model from a GGUF file"))
+    commands.add_parser("run", help=_RUN, add_help=False)
     quantize = commands.add_parser("quantize", help="write a GGUF file with its weights in fewer bits")
     quantize.add_argument("source", metavar="IN", help="a GGUF file, or the first part of a split one")
     quantize.add_argument("target", metavar="OUT", help="the file to write, another than IN")
@@ -96,10 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     cache.add_argument("action", choices=("info", "verify", "clear"))
     cache.set_defaults(command=run_cache)
     tuning = commands.add_parser("tune", help="search for faster schedules of a program's kernels and store them")
-    tuning.add_argument(
-        "--seconds", type=_at_least_one, default=60, help="for all kernels together (default %(default)s)"
-    )
-    tuning.add_argument("--beam", type=_at_least_one, default=4, help="schedules kept at a time (default %(default)s)")
+    tuning.add_argument("--seconds", type=_COUNT, default=60, help="for all kernels together (default %(default)s)")
+    tuning.add_argument("--beam", type=_COUNT, default=4, help="schedules kept at a time (default %(default)s)")
     tuning.add_argument("--device", help="such as LLVM; default: the setting DEVICE")
     tuning.add_argument("program", help="a script, or the name of a module; it is run first, to see its kernels")
     tuning.add_argument("arguments", nargs=argparse.REMAINDER, help="its own arguments")
@@ -112,84 +127,6 @@ def _parser() -> argparse.ArgumentParser:
     conformance.add_argument("--failures", type=int, default=20, metavar="N", help="show so many failures (default 20)")
     conformance.set_defaults(command=run_conformance)
     return parser
-
-
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a GGUF file, or the first part of a split one")
-    parser.add_argument("-p", "--prompt", help="the text to go on with; with --chat the first message")
-    parser.add_argument("--chat", action="store_true", help="a conversation: messages come from stdin, a line each")
-    parser.add_argument("--system", default="", metavar="TEXT", help="with --chat: what the model is told before")
-    parser.add_argument("-n", "--n-predict", type=_limit, metavar="N", help="tokens at most; -1: no limit (default)")
-    parser.add_argument(
-        "-c", "--ctx-size", type=_at_least_one, metavar="N", help="tokens of context (default: as needed)"
-    )
-    parser.add_argument(
-        "--cache-type", type=str.lower, default="f32", metavar="TYPE",
-        help="of keys and values: f32, f16, bf16, q8_0, .. (default f32)",
-    )  # fmt: skip
-    parser.add_argument("--no-display-prompt", action="store_true", help="only what the model adds")
-    parser.add_argument(
-        "--temperature", "--temp", type=float, default=0.8, help="0: the best token (default %(default)s)"
-    )
-    parser.add_argument("--top-k", type=int, default=40, help="only the k best; 0: all (default %(default)s)")
-    parser.add_argument("--top-p", type=float, default=0.95, help="only the best of this sum (default %(default)s)")
-    parser.add_argument("--min-p", type=float, default=0.05, help="only this part of the best (default %(default)s)")
-    parser.add_argument("--repeat-penalty", type=float, default=1.0, help="1: none (default %(default)s)")
-    parser.add_argument("--repeat-last-n", type=int, default=64, help="tokens that it looks at (default %(default)s)")
-    parser.add_argument("-s", "--seed", type=int, help="for the same text again (default: another each time)")
-    _add_machine(parser)
-    parser.set_defaults(command=run_model)
-
-
-def _bench_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="kernmill bench", description="Tokens per second of a model.",
-        epilog="Without a GGUF file it runs the benchmarks of a checkout: python -m bench --help.",
-    )  # fmt: skip
-    parser.add_argument("model", help="a GGUF file, or the first part of a split one")
-    parser.add_argument("-p", "--n-prompt", type=_counts, default=[512], metavar="N,N", help="of prompts (default 512)")
-    parser.add_argument("-n", "--n-gen", type=_counts, default=[128], metavar="N,N", help="to make (default 128)")
-    parser.add_argument("-r", "--repetitions", type=_at_least_one, default=5, help="samples (default %(default)s)")
-    parser.add_argument(
-        "-b",
-        "--batch-size",
-        type=_at_least_one,
-        help="tokens of a prompt computed together (default: what `kernmill run` takes)",
-    )
-    parser.add_argument("-o", "--output", choices=("md", "json"), default="md")
-    _add_machine(parser)
-    return parser
-
-
-def _add_machine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-t", "--threads", type=_at_least_one, help="default: the setting THREADS")
-    parser.add_argument("--device", help="such as LLVM or CL; default: the setting DEVICE")
-
-
-def _counts(text: str) -> list[int]:
-    values = [int(part) for part in text.split(",")]
-    if min(values) < 0:
-        raise argparse.ArgumentTypeError(f"{text} has numbers below 0")
-    return values
-
-
-def _at_least_one(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
-
-
-def _limit(text: str) -> int | None:
-    """A number of tokens; None, written -1, is no limit."""
-    value = int(text)
-    if value < -1:
-        raise argparse.ArgumentTypeError(f"{text} is neither a number of tokens nor -1 (no limit)")
-    return None if value < 0 else value
-
-
-for _type, _words in ((_counts, "list of numbers"), (_at_least_one, "whole number"), (_limit, "number of tokens")):
-    _type.__name__ = _words  # what argparse calls it where int() refuses a text
 
 
 class _Version(argparse.Action):
@@ -335,64 +272,66 @@ def run_model(given: argparse.Namespace) -> int:
     from ..llm.run import Options, run
     from ..llm.sampling import Sampler
 
-    if given.prompt is None and not given.chat:
+    prompt = options.written_prompt(given)
+    if prompt is None and not given.chat:
         raise SettingError("run: no prompt. Give one with -p TEXT, or talk with the model: --chat.")
-    if given.system and not given.chat:
-        raise SettingError("run: --system is what a conversation begins with. Ask for one with --chat.")
-    if given.seed is not None and given.seed < 0:
-        raise SettingError(f"run: --seed {given.seed} is below 0. Leave it out for another text each time.")
-    options = Options(
-        given.prompt, given.chat, given.system, given.n_predict, given.ctx_size,
-        given.cache_type, not given.no_display_prompt,
+    if not given.chat and (given.system or given.single_turn):
+        name, what = ("--system", "what it begins with") if given.system else ("--single-turn", "where it ends")
+        raise SettingError(f"run: {name} is for a conversation: {what}. Ask for one with --chat.")
+    asked = Options(
+        prompt, given.chat, options.typed_text(given.system, given), given.n_predict, given.ctx_size,
+        options.cache_type(given), not given.no_display_prompt, given.single_turn, given.ignore_eos, given.batch_size,
     )  # fmt: skip
     try:
         sampler = Sampler(
-            given.temperature, given.top_k, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
+            given.temperature, given.top_k or 0, given.top_p, given.min_p, given.repeat_penalty, given.repeat_last_n,
             given.seed,
         )  # fmt: skip
     except SettingError as error:
         name, _, rest = str(error).removeprefix("Sampler: ").partition("=")
         option = "repeat-last-n" if name == "repeat_last" else name.replace("_", "-")
         raise SettingError(f"run: --{option} {rest}") from None
-    with _threads(given.threads):
-        return run(given.model, options, sampler)
-
-
-def _threads(count: int | None) -> AbstractContextManager[object]:
-    return nullcontext() if count is None else Context(THREADS=count)
+    with Context(THREADS=given.threads or setting("THREADS")):
+        return run(given.model, asked, sampler)
 
 
 def run_bench(given: argparse.Namespace) -> int:
-    """A model's tokens per second if a GGUF file is among the arguments, else the benchmarks of a checkout."""
-    if not any(word.lower().endswith(".gguf") or word in ("-h", "--help") for word in given.rest):
+    """A model's tokens per second, or, in a checkout and without a model, the benchmarks that it holds."""
+    if not any(_is_of_model(word) for word in given.rest) and os.path.isfile(
+        os.path.join(_ROOT, "bench", "__main__.py")
+    ):
         return _run_own_bench(given)
-    from ..llm.bench import run
+    from ..llm.bench import Wanted, run
 
-    asked = _bench_parser().parse_args(given.rest)
+    asked = options.read(
+        "bench", given.rest, description="Tokens per second of a model.",
+        epilog="Without a model it runs the benchmarks of a checkout: python -m bench --help.",
+    )  # fmt: skip
     if not any((*asked.n_prompt, *asked.n_gen)):
         raise SettingError("bench: -p 0 -n 0 leaves nothing to measure. Give a number of tokens to one of them.")
-    device = setting("DEVICE") if asked.device is None else canonical_name(asked.device)
-    with Context(DEVICE=device), _threads(asked.threads):
+    wanted = Wanted(
+        asked.n_prompt, asked.n_gen, asked.threads or [int(setting("THREADS"))], asked.repetitions, asked.batch_size,
+        options.cache_type(asked),
+    )  # fmt: skip
+    with Context(DEVICE=setting("DEVICE") if asked.device is None else canonical_name(asked.device)):
         get_device()
-        run(asked.model, asked.n_prompt, asked.n_gen, repeats=asked.repetitions, block=asked.batch_size,
-            output=asked.output)  # fmt: skip
+        run(asked.model, wanted, asked.output)
     return 0
+
+
+def _is_of_model(word: str) -> bool:
+    """Whether a word after `bench` is for a model: a short option, its file, or a look at the options."""
+    return (
+        re.match("-[^-]|--help$|--model$", word) is not None or word.lower().endswith(".gguf") or os.path.isfile(word)
+    )
 
 
 def _run_own_bench(given: argparse.Namespace) -> int:
     """The benchmarks of a checkout: they are not part of the installed package."""
-    root = os.path.dirname(_PACKAGE)
-    if not os.path.isfile(os.path.join(root, "bench", "__main__.py")):
-        print(
-            "kernmill bench: the benchmarks are not installed; they are the folder bench/ of a checkout of kernmill. "
-            "There, run: python -m bench. To time a model, give its GGUF file.",
-            file=sys.stderr,
-        )
-        return 2
     import subprocess  # nothing else here needs it
 
     try:
-        return subprocess.run([sys.executable, "-m", "bench", *given.rest], cwd=root, check=False).returncode
+        return subprocess.run([sys.executable, "-m", "bench", *given.rest], cwd=_ROOT, check=False).returncode
     except OSError as error:
         print(f"kernmill bench: {error}", file=sys.stderr)
         return 2

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from kernmill import Context
 from kernmill.runtime import get_device, host, wait_for_large_pages
 
 from ..formats import gguf
@@ -20,7 +21,7 @@ from ..quant.mixes import MIXES
 from .arch.cache import CACHE_TYPES
 from .generate import Model
 
-__all__ = ["OUTPUTS", "Test", "measure", "run"]
+__all__ = ["OUTPUTS", "Test", "Wanted", "measure", "run"]
 
 SEED = 1234
 WARM_UP = 3  # calls before the first sample: the first builds graphs and captures, the others replay
@@ -51,29 +52,45 @@ class Test:
     samples_ts: list[float]
 
 
-def run(path: str | os.PathLike[str], prompts: Sequence[int], counts: Sequence[int], *, repeats: int = 5,
-        block: int | None = None, output: str = "md") -> None:  # fmt: skip
-    """Print a row for each length of a prompt and each number of tokens to make; 0 is left out.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is measured: each length of a prompt and each number of tokens to make, with each number of threads."""
+
+    prompts: Sequence[int]
+    counts: Sequence[int]
+    threads: Sequence[int]
+    repeats: int = 5
+    block: int | None = None
+    cache_type: str = CACHE_TYPES[0]
+
+
+def run(path: str | os.PathLike[str], wanted: Wanted, output: str = "md") -> None:
+    """Print a row for each; a length of 0 is left out.
 
     Raises:
         FormatError: the file cannot be read, or does not hold a model that kernmill can run.
     """
     file = gguf.read(path)
-    wanted = [(n, 0) for n in prompts if n] + [(0, n) for n in counts if n]
-    tests = (measure(file, *lengths, repeats=repeats, block=block) for lengths in wanted)
+    lengths = [(n, 0) for n in wanted.prompts if n] + [(0, n) for n in wanted.counts if n]
+    tests = (measure(file, *each, wanted, threads=count) for count in wanted.threads for each in lengths)
     for line in OUTPUTS[output](tests):
         print(line, flush=True)
 
 
-def measure(file: gguf.File, n_prompt: int, n_gen: int, *, repeats: int, block: int | None) -> Test:
+def measure(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted, *, threads: int) -> Test:
     """One row, on a model of its own whose cache is just long enough."""
+    with Context(THREADS=threads):
+        return _measured(file, n_prompt, n_gen, wanted)
+
+
+def _measured(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted) -> Test:
     length = n_prompt or n_gen
-    model = Model.from_gguf(file, tokenizer=None, capacity=length, block=block)
+    model = Model.from_gguf(file, tokenizer=None, capacity=length, block=wanted.block, cache_type=wanted.cache_type)
     ids = np.random.default_rng(SEED).integers(0, model.architecture.vocabulary, length).tolist()
     for _ in range(WARM_UP):
         _once(model, ids if n_prompt else ids[:2], is_prompt=n_prompt > 0)
     wait_for_large_pages()
-    samples = [_once(model, ids, is_prompt=n_prompt > 0) for _ in range(repeats)]
+    samples = [_once(model, ids, is_prompt=n_prompt > 0) for _ in range(wanted.repeats)]
     rates = [length / ns * 1e9 for ns in samples]
     cpu = host.this_host()
     return Test(
@@ -85,8 +102,8 @@ def measure(file: gguf.File, n_prompt: int, n_gen: int, *, repeats: int, block: 
         cpu_info=cpu.cpu,
         n_threads=cpu.threads(),
         n_batch=model.large_block,
-        type_k=CACHE_TYPES[0],
-        type_v=CACHE_TYPES[0],
+        type_k=wanted.cache_type,
+        type_v=wanted.cache_type,
         n_prompt=n_prompt,
         n_gen=n_gen,
         test_time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -153,8 +170,21 @@ def _count(number: int) -> str:
     return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.2f} M"
 
 
+def _csv(tests: Iterator[Test]) -> Iterator[str]:
+    """One number a field: without the samples, as llama-bench has it."""
+    for place, test in enumerate(tests):
+        fields = {name: value for name, value in asdict(test).items() if not isinstance(value, list)}
+        if not place:
+            yield ",".join(fields)
+        yield ",".join('"' + str(value).replace('"', '""') + '"' for value in fields.values())
+
+
 def _json(tests: Iterator[Test]) -> Iterator[str]:
     yield json.dumps([asdict(test) for test in tests], indent=2)
 
 
-OUTPUTS = {"md": _markdown, "json": _json}
+def _json_lines(tests: Iterator[Test]) -> Iterator[str]:
+    yield from (json.dumps(asdict(test)) for test in tests)
+
+
+OUTPUTS = {"md": _markdown, "csv": _csv, "json": _json, "jsonl": _json_lines}

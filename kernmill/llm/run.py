@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from kernmill import SettingError
 from kernmill.runtime import get_device
@@ -21,12 +23,14 @@ from .tokenizer import Tokenizer
 __all__ = ["Options", "Timings", "run"]
 
 LEAST_CAPACITY = 256  # tokens: sizes are this times a power of two, so that few graphs serve all prompts
+ENDS = ("/exit", "/quit")  # lines that end a conversation, as Ctrl-D does
 MAX_CHARACTERS = 8_000_000  # of a prompt: a million tokens of English have 4 to 5 million
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for. `tokens` and `capacity` None: until the text ends; as the model was trained."""
+    """What the command line asks for. `tokens` None: until the text ends. `capacity` None: as needed, 0: as the model
+    was trained. `block`: tokens of a prompt that are computed together."""
 
     prompt: str | None
     chat: bool = False
@@ -35,6 +39,9 @@ class Options:
     capacity: int | None = None
     cache_type: str = "f32"
     shows_prompt: bool = True
+    is_single_turn: bool = False
+    ignores_end: bool = False
+    block: int | None = None
 
 
 class Timings:
@@ -92,14 +99,18 @@ def _line(name: str, ns: int, count: int = 0, unit: str = "") -> str:
 
 
 class _TimedSampler(Sampler):
-    """A sampler whose time is counted."""
+    """A sampler whose time is counted, and that never chooses some tokens."""
 
     timings: Timings
+    never: tuple[int, ...] = ()
 
-    def choose(self, logits: object, recent: Sequence[int] = ()) -> int:
+    def choose(self, logits: Any, recent: Sequence[int] = ()) -> int:
         """The id of the next token."""
         start = time.perf_counter_ns()
-        token = super().choose(logits, recent)  # type: ignore[arg-type]
+        if self.never:
+            logits = logits.copy()
+            logits[list(self.never)] = -math.inf
+        token = super().choose(logits, recent)
         self.timings.sampling += time.perf_counter_ns() - start
         self.timings.samples += 1
         return token
@@ -144,6 +155,8 @@ class _Session:
             self.config = config_in(self.file)
             self.arena = arena_for(self.file)  # beside what follows
             self.tokenizer = Tokenizer(self.file.metadata)
+        if options.ignores_end:
+            self.sampler.never = tuple(self.tokenizer.end_ids)
         self.screen = _Screen()
 
     def complete(self) -> None:
@@ -216,10 +229,11 @@ class _Session:
             )
 
     def messages(self) -> Iterator[str]:
-        """What the user says."""
+        """What the user says, until stdin ends, or a line asks for the end."""
+        is_first = self.options.prompt is not None
         if self.options.prompt is not None:
             yield _checked(self.options.prompt, "the prompt")
-        if self.options.prompt is not None and not sys.stdin.isatty():
+        if is_first and (self.options.is_single_turn or not sys.stdin.isatty()):
             return
         while True:
             said = ""
@@ -228,8 +242,12 @@ class _Session:
                     said = _typed()
             except EOFError:
                 return
+            if said.strip() in ENDS:
+                return
             if said.strip():
                 yield said
+                if self.options.is_single_turn:
+                    return
 
     def answer(self, ids: Sequence[int]) -> Iterator[str]:
         """The text after these tokens, piece by piece."""
@@ -259,7 +277,7 @@ class _Session:
                 )  # fmt: skip
             self.model = Model.from_gguf(
                 self.file, arena=self.arena, tokenizer=self.tokenizer, capacity=capacity,
-                cache_type=self.options.cache_type,
+                cache_type=self.options.cache_type, block=self.options.block,
             )  # fmt: skip
             self.timings.load = time.perf_counter_ns() - self.timings.start
         return self.model
@@ -270,7 +288,7 @@ class _Session:
         if self.model is not None:
             return self.model.capacity
         if self.options.capacity is not None:
-            return self.options.capacity
+            return self.options.capacity or context
         if self.options.chat or self.options.tokens is None:
             return min(context, max(DEFAULT_CAPACITY, prompt))
         wanted, size = prompt + self.options.tokens, LEAST_CAPACITY

@@ -167,7 +167,7 @@ def test_ctrl_c_while_arguments_are_read(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().err == "\nkernmill: stopped.\n"
 
 
-def test_a_limit_of_tokens_below_minus_one_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_limit_of_tokens_below_minus_two_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """It was taken for no limit without a word."""
     with pytest.raises(SystemExit):
         main(["run", "m.gguf", "-p", "a", "-n", "-3"])
@@ -196,7 +196,7 @@ def test_output_to_a_full_disk_is_one_sentence() -> None:
 
 def test_a_word_where_a_number_belongs(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, text in (
-        (["run", "x.gguf", "-n", "all"], "argument -n/--n-predict: invalid number of tokens value: 'all'"),
+        (["run", "x.gguf", "-n", "all"], "argument -n/--n-predict/--predict: invalid number of tokens value: 'all'"),
         (["bench", "x.gguf", "-p", "all"], "argument -p/--n-prompt: invalid list of numbers value: 'all'"),
     ):
         with pytest.raises(SystemExit):

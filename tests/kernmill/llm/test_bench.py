@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from kernmill.commands.cli import main
 from kernmill.formats import gguf
 from kernmill.llm import Model
-from kernmill.llm.bench import measure
+from kernmill.llm.bench import Wanted, measure
 
 
 def test_a_table(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,6 +23,28 @@ def test_a_table(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) 
     assert [row[5] for row in rows[2:]] == ["pp5", "pp3", "tg4"]
     assert all(row[:2] == ["llama 1K Q8_0", "0.02 MiB"] for row in rows[2:])
     assert all(float(row[6].split(" ± ")[0]) > 0 for row in rows[2:])
+
+
+def test_words_of_llama_bench(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """-m, -ctk, lists of threads and CSV were refused."""
+    arguments = ["bench", "-m", str(made()), "-p", "3", "-n", "2", "-r", "1", "-t", "1,2", "-ctk", "f16", "-ctv", "f16"]
+    assert main([*arguments, "-o", "csv"]) == 0
+    head, *rows = csv.reader(capsys.readouterr().out.splitlines())
+    found = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [(row["n_threads"], row["n_prompt"], row["n_gen"]) for row in found] == [
+        ("1", "3", "0"), ("1", "0", "2"), ("2", "3", "0"), ("2", "0", "2"),
+    ]  # fmt: skip
+    assert {row["type_k"] for row in found} == {row["type_v"] for row in found} == {"f16"}
+    assert main([*arguments, "-o", "jsonl"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["n_threads"] for line in lines] == [1, 1, 2, 2]
+    assert head == [name for name in lines[0] if not name.startswith("samples")]
+
+
+def test_a_name_without_an_end_is_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """It was said that the benchmarks are not installed."""
+    assert main(["bench", "nofile", "-p", "1"]) == 2
+    assert capsys.readouterr().err.startswith("kernmill: nofile: cannot be read: No such file")
 
 
 def test_json(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +67,7 @@ def test_each_sample_starts_with_an_empty_cache(made: Callable[..., Path], monke
         reset(self)
 
     monkeypatch.setattr(Model, "reset", noted)
-    measure(gguf.read(made()), 6, 0, repeats=2, block=4)
+    measure(gguf.read(made()), 6, 0, Wanted([], [], [], repeats=2, block=4), threads=1)
     assert computed[-1] - computed[-2] == 6
 
 
@@ -71,9 +94,7 @@ def test_nothing_to_measure(made: Callable[..., Path], capsys: pytest.CaptureFix
 def test_blocks_of_a_prompt_are_those_of_run(made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """-b was 64 unless it was given: with a matrix unit `run` computes 512 tokens together."""
     asked: list[object] = []
-    monkeypatch.setattr(
-        "kernmill.llm.bench.run", lambda path, prompts, counts, *, repeats, block, output: asked.append(block)
-    )
+    monkeypatch.setattr("kernmill.llm.bench.run", lambda path, wanted, output: asked.append(wanted.block))
     path = str(made())
     assert [main(["bench", path, "-p", "4", *more]) for more in ([], ["-b", "3"])] == [0, 0]
     assert asked == [None, 3]

@@ -214,6 +214,49 @@ def test_a_prompt_is_the_only_message_where_nobody_types(
     assert "The file has no chat template; ChatML is used." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "lines", "answers"),
+    [
+        (Options(None, chat=True, tokens=1), "a\n /exit\nb\n", 1),
+        (Options(None, chat=True, tokens=1), "/quit\n", 0),
+        (Options(None, chat=True, tokens=1, is_single_turn=True), "\na\nb\n", 1),
+    ],
+    ids=["exit", "quit", "one turn"],
+)
+def test_how_a_conversation_ends(
+    options: Options,
+    lines: str,
+    answers: int,
+    made: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("jinja2")
+    asked: list[object] = []
+    monkeypatch.setattr("kernmill.llm.run._Session.reply", lambda self, template, said: asked.append(said) or "x")
+    monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+    assert run(made(), options, GREEDY) == 0
+    assert len(asked) == answers
+
+
+def test_the_end_of_a_text_is_not_chosen_where_it_is_ignored(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = Model.from_gguf(made()).tokenizer
+    assert tokenizer is not None
+    first = next(Model.from_gguf(made()).generate(tokenizer.encode("a", parse_special=True)))
+    path, texts = made(metadata={"tokenizer.ggml.eos_token_id": first}), []
+    for ignores in (False, True):
+        assert run(path, Options("a", tokens=3, ignores_end=ignores, shows_prompt=False), GREEDY) == 0
+        texts.append(re.findall(r"sampling time = .* / +(\d+) runs", capsys.readouterr().err))
+    assert texts == [["1"], ["3"]]
+
+
+def test_a_context_of_none_is_the_trained_one(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    run(made(), Options("a", tokens=1, capacity=0), GREEDY)
+    assert float(capsys.readouterr().err.split()[-2]) == 0.02  # 64 tokens; without -c as many, since no more are known
+
+
 def test_ctrl_c_leaves_what_was_written_and_the_timings(
     made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +373,7 @@ def test_an_option_is_named_as_it_was_written(
 def test_words_for_a_conversation_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     """They were left out without a word."""
     assert main(["run", "model.gguf", "-p", "a", "--system", "b"]) == 2
-    expected = "kernmill: run: --system is what a conversation begins with. Ask for one with --chat.\n"
+    expected = "kernmill: run: --system is for a conversation: what it begins with. Ask for one with --chat.\n"
     assert capsys.readouterr().err == expected
 
 
