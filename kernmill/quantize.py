@@ -25,7 +25,7 @@ from .tensor_bytes import bytes_of, tensor_over
 __all__ = ["mix_named", "run"]
 
 PIECE = 1 << 22  # values that are converted at a time: a multiple of every block, so that one kernel serves all pieces
-_OF_PARTS = re.compile(r"split\.|general\.(file_type|quantization_version|alignment)$")
+_OF_PARTS = re.compile(r"split\.|general\.(quantization_version|alignment)$")
 _VERSION = 2  # of the block layouts, as the reference counts
 
 Report = Callable[[str], None]
@@ -48,7 +48,8 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
     _check_room(target, after)
     metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}
-    metadata["general.file_type"] = gguf_write.Typed(ValueType.UINT32, recipe.file_type)
+    if recipe.file_type is not None:
+        metadata["general.file_type"] = gguf_write.Typed(ValueType.UINT32, recipe.file_type)
     metadata["general.quantization_version"] = gguf_write.Typed(ValueType.UINT32, _VERSION)
     tensors = {
         name: gguf_write.NewTensor(kind, file.entries[name].shape, partial(_converted, file, name, kind, n, report))

@@ -131,7 +131,7 @@ def _spread(values: Sequence[float]) -> float:
 
 def _type_of(file: gguf.File) -> str:
     """Such as "llama 1B Q4_0"."""
-    of_number = {mix.file_type: mix.name for mix in MIXES.values()} | {0: "F32"}
+    of_number = {mix.file_type: mix.name for mix in MIXES.values()}
     kinds = Counter(entry.type.name for entry in file.entries.values() if len(entry.shape) > 1)
     number = file.metadata.read("general.file_type", int, -1)
     kind = of_number.get(number) or (kinds.most_common(1)[0][0] if kinds else "F32")

@@ -25,7 +25,7 @@ _KEPT = re.compile(r"norm|ffn_gate_inp|position_embd|token_types|ssm_conv1d|rope
 _SMALLER = {
     "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "IQ4_XS": "IQ4_NL",
     **dict.fromkeys(("Q2_K", "Q3_K", "TQ1_0", "TQ2_0"), "Q4_0"),
-    **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL"), "F16"), "F16": "F32",
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"), "F16"), "F16": "F32",
 }  # fmt: skip
 _SHARING = 4  # heads of queries that share values, from which on these get more bits
 _LARGE = 80  # layers of a model of 70B
@@ -33,10 +33,11 @@ _LARGE = 80  # layers of a model of 70B
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A mix: its number in `general.file_type`, the base type, and what some tensors get instead."""
+    """A mix: its number in `general.file_type`, the base type, and what some tensors get instead. COPY has neither
+    number nor type: all stays as it is, and split files become one."""
 
     name: str
-    file_type: int
+    file_type: int | None
     base: str
     output: str = "Q6_K"
     embedding: str | None = None  # where it is not the output as well
@@ -53,7 +54,7 @@ class Mix:
     ) -> TensorType | None:
         """The type of a tensor, None if it stays as it is. `is_tied`: the embedding is the output as well; `sharing`:
         how many heads of queries share one of keys and values."""
-        if not name.endswith(".weight") or len(shape) < 2 or _KEPT.search(name):
+        if not self.base or not name.endswith(".weight") or len(shape) < 2 or _KEPT.search(name):
             return None
         kind = tensor_type(self.wanted(name, layers, is_tied=is_tied, sharing=sharing))
         while shape[-1] % kind.values:
@@ -90,7 +91,9 @@ def _counts(layer: int, layers: int) -> bool:
 
 
 _ROWS = (
+    Mix("F32", 0, "F32", output="F32"),
     Mix("F16", 1, "F16", output="F16"),
+    Mix("BF16", 32, "BF16", output="BF16"),
     Mix("Q4_0", 2, "Q4_0"),
     Mix("Q4_1", 3, "Q4_1"),
     Mix("Q8_0", 7, "Q8_0", output="Q8_0"),
@@ -108,19 +111,23 @@ _ROWS = (
     Mix("Q6_K", 18, "Q6_K"),
     Mix("IQ4_NL", 25, "IQ4_NL", early=("Q5_K", 8), shared_values="Q5_K"),
     Mix("IQ4_XS", 30, "IQ4_XS", early=("Q5_K", 8), shared_values="Q5_K"),
+    Mix("MXFP4", 38, "MXFP4", output="Q8_0", embedding="Q8_0"),
     Mix("TQ1_0", 36, "TQ1_0", embedding="Q4_K"),
     Mix("TQ2_0", 37, "TQ2_0", embedding="Q4_K"),
+    Mix("COPY", None, ""),
 )  # fmt: skip
 MIXES: dict[str, Mix] = {mix.name: mix for mix in _ROWS}
+_SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}  # as the quantizer of llama.cpp reads them
 
 
 def mix_named(name: str) -> Mix:
-    """The mix of that name, in upper or lower case.
+    """The mix of that name, in upper or lower case; Q4_K is Q4_K_M.
 
     Raises:
         FormatError: there is none.
     """
-    found = MIXES.get(name.upper())
+    upper = name.upper()
+    found = MIXES.get(_SHORT.get(upper, upper))
     if found is None:
         raise FormatError(f"quantize: {name!r} is no mix that kernmill makes. It makes {', '.join(MIXES)}.")
     return found

@@ -9,8 +9,8 @@ from kernmill.quant.mixes import mix_named
 from tests.errors.mistakes import Case, each_message
 
 MIXES = (
-    "F16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, "
-    "IQ4_NL, IQ4_XS, TQ1_0, TQ2_0"
+    "F32, F16, BF16, Q4_0, Q4_1, Q8_0, Q5_0, Q5_1, Q2_K, Q3_K_S, Q3_K_M, Q3_K_L, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M, Q6_K, "
+    "IQ4_NL, IQ4_XS, MXFP4, TQ1_0, TQ2_0, COPY"
 )
 CASES: dict[str, Case] = {
     "no file": (lambda: quant.load("no/such/file"), FormatError,

@@ -77,6 +77,26 @@ def test_q4_k_m(tmp_path: Path) -> None:
     assert ": Q4_K_M, 0.00 MiB of weights from 0.02 MiB, in " in lines[-1]
 
 
+@pytest.mark.parametrize("mix", ["F32", "BF16", "MXFP4", "COPY"])
+def test_mixes_of_one_type(tmp_path: Path, mix: str) -> None:
+    arrays = model(tmp_path / "in")
+    quantize.run(tmp_path / "in", tmp_path / "out", mix, report=quiet)
+    found = gguf.read(tmp_path / "out")
+    assert found.metadata["general.file_type"] == {"F32": 0, "BF16": 32, "MXFP4": 38, "COPY": 0}[mix]
+    assert types(tmp_path / "out")["blk.0.attn_q"] == {"COPY": "F32"}.get(mix, mix)
+    if mix == "BF16":
+        want = Tensor(arrays["blk.0.attn_q.weight"]).cast(dtypes.bfloat16).float().numpy()
+        np.testing.assert_array_equal(load(tmp_path / "out")["blk.0.attn_q.weight"].float().numpy(), want)
+
+
+def test_a_copy_keeps_blocks(tmp_path: Path) -> None:
+    x = QuantizedTensor.quantize(Tensor(weight(2, 256)), "Q4_K")
+    save(tmp_path / "in", {"blk.0.attn_q.weight": x}, {"general.file_type": 15})
+    quantize.run(tmp_path / "in", tmp_path / "out", "COPY", report=quiet)
+    assert bytes(gguf.read(tmp_path / "out").values("blk.0.attn_q.weight")) == x.data.numpy().tobytes()
+    assert gguf.read(tmp_path / "out").metadata["general.file_type"] == 15
+
+
 def test_types_that_stand_in_for_others_are_counted(tmp_path: Path) -> None:
     """They were seen only in the lines of the tensors, of which a model has hundreds."""
     model(tmp_path / "in", width=96)

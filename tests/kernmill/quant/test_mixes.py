@@ -106,8 +106,24 @@ def test_rows_that_are_no_whole_blocks() -> None:
 
 def test_numbers_and_names() -> None:
     assert mix_named("q4_k_m") is MIXES["Q4_K_M"]
-    with pytest.raises(FormatError, match=r"quantize: 'Q3' is no mix that kernmill makes\. It makes F16, Q4_0,"):
+    with pytest.raises(FormatError, match=r"quantize: 'Q3' is no mix that kernmill makes\. It makes F32, F16, BF16, "):
         mix_named("Q3")
     package = pytest.importorskip("gguf")
     theirs = {member.name.removeprefix("MOSTLY_"): member.value for member in package.LlamaFileType}
-    assert {mix.name: mix.file_type for mix in MIXES.values()}.items() <= theirs.items()
+    theirs |= {"F32": theirs["ALL_F32"], "MXFP4": theirs["MXFP4_MOE"]}
+    assert {mix.name: mix.file_type for mix in MIXES.values() if mix.name != "COPY"}.items() <= theirs.items()
+
+
+def test_names_as_people_type_them() -> None:
+    """Q4_K was no mix."""
+    found = [mix_named(name).name for name in ("Q3_K", "q4_k", "Q5_K", "bf16", "f32", "copy")]
+    assert found == ["Q3_K_M", "Q4_K_M", "Q5_K_M", "BF16", "F32", "COPY"]
+
+
+def test_mixes_of_one_type() -> None:
+    names = ("blk.0.attn_v.weight", "blk.9.ffn_down.weight", "output.weight", "token_embd.weight")
+    for mix in ("F32", "F16", "BF16"):
+        assert [kind(mix, name) for name in names] == [mix] * 4
+    assert [kind("MXFP4", name) for name in names] == ["MXFP4", "MXFP4", "Q8_0", "Q8_0"]
+    assert kind("MXFP4", names[0], (8, 33)) == "F16"
+    assert [kind("COPY", name) for name in names] == [None] * 4
