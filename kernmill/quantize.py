@@ -28,6 +28,7 @@ __all__ = ["mix_named", "run"]
 # 16 to 21 scales, and keep up to 180 bytes a value meanwhile.
 PIECE = 1 << 20
 _OF_PARTS = re.compile(r"split\.|general\.(quantization_version|alignment)$")
+_WRITABLE = 0o222  # by anyone: a file without these bits is protected from root as well
 _VERSION = 2  # of the block layouts, as the reference counts
 
 Report = Callable[[str], None]
@@ -47,6 +48,8 @@ def run(source: str | os.PathLike[str], target: str | os.PathLike[str], mix: str
     kinds = {name: _kind(file, entry, recipe, requantize) for name, entry in file.entries.items()}
     if any(os.path.exists(target) and os.path.samefile(target, path) for path in file.paths):
         raise FormatError(f"{os.fspath(target)}: it is the file that is read. Write to another place.")
+    if os.path.isfile(target) and not (os.stat(target).st_mode & _WRITABLE and os.access(target, os.W_OK)):
+        raise FormatError(f"{os.fspath(target)}: it is write-protected. Delete it, or write to another place.")
     after = sum(kind.nbytes(file.entries[name].shape) for name, kind in kinds.items())
     _check_room(target, after)
     metadata: dict[str, object] = {k: file.metadata.raw(k) for k in file.metadata if not _OF_PARTS.match(k)}

@@ -131,6 +131,16 @@ def test_pieces_are_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert bytes(gguf.read(tmp_path / "whole").values("a.weight")) == want.tobytes()
 
 
+def test_a_file_that_is_write_protected_stays(tmp_path: Path) -> None:
+    """It was replaced without a word."""
+    model(tmp_path / "in")
+    (tmp_path / "out").write_bytes(b"kept")
+    (tmp_path / "out").chmod(0o444)
+    with pytest.raises(FormatError, match=r"out: it is write-protected\. Delete it, or write to another place"):
+        quantize.run(tmp_path / "in", tmp_path / "out", "Q8_0", report=quiet)
+    assert (tmp_path / "out").read_bytes() == b"kept"
+
+
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="the system does not tell")
 def test_the_search_for_scales_takes_little_memory(tmp_path: Path) -> None:
     """Q4_K_M of a model of 0.5B took 1.1 GB: each of 21 tries was kept for 2^22 values."""
