@@ -1,7 +1,7 @@
 """Settings: one row each. The name is the environment variable and the `Context` keyword.
 
-A setting is read from the environment once, when first asked for; `Context(DEBUG=2)` overrides it for a block, in the
-calling thread only. An unknown name or value is an error that prints the valid ones: a misspelt switch that is silently
+A setting is read from the environment once, when first asked for, an empty variable as none; `Context(DEBUG=2)`
+overrides it for a block, in the calling thread only. An unknown name or value is an error that prints the valid ones: a misspelt switch that is silently
 ignored costs an afternoon.
 """
 
@@ -118,7 +118,7 @@ def setting(name: str) -> Value:
     value = _environment.get(name)
     if value is None:
         row, text = SETTINGS[name], os.environ.get(name)
-        value = _environment[name] = row.default if text is None else _parse(row, text, "environment")
+        value = _environment[name] = _parse(row, text, "environment") if text else row.default
     return value
 
 

@@ -40,7 +40,8 @@ def settings() -> str:
     rows = [(code(row.name), code(row.default), row.meaning, row.valid) for row in ir.SETTINGS.values()]
     intro = (
         "A setting is an environment variable, and a keyword of `Context` for a block: `with Context(DEBUG=2): ...`.\n"
-        "The environment is read once. An unknown name in `Context`, or a value a setting does not take, is an error.\n"
+        "The environment is read once, and an empty variable is none.\n"
+        "An unknown name in `Context`, or a value a setting does not take, is an error.\n"
     )
     levels = "## DEBUG\n\nEach level prints what the lower ones print, and more.\n"
     parts = [intro, table(("name", "default", "meaning", "valid"), rows), levels]

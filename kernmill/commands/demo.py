@@ -8,12 +8,14 @@ import time
 from itertools import takewhile
 from pathlib import Path
 
+from kernmill.ir import SettingError
 from kernmill.runtime import profile, watch
 
 from ..lazy import device_name
 from ..llm import Learner, Model, Sampler, Vocabulary, llama_metadata, stories
 from ..llm.stories import END
 from ..quantize import run as quantize
+from ..tensor import Tensor
 
 __all__ = ["run"]
 
@@ -24,6 +26,9 @@ STORIES, MIX, TOLD = 2000, "Q8_0", 2
 def run(steps: int = 240, seed: int = 1) -> float:
     """Train, write a file, tell stories from it, print the most expensive kernels; the last loss."""
     start = time.perf_counter()
+    if (Tensor([1.0]) + 1).item() != 2:
+        raise SettingError(f"demo: {device_name(None)} computes nothing, so nothing can be learned on it. Choose "
+                           "another device with --device or DEVICE.")  # fmt: skip
     texts = stories(STORIES, seed)
     vocabulary = Vocabulary(texts)
     print(f"A llama of {LAYERS} layers learns to tell stories on {device_name(None)}.")

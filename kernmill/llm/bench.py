@@ -19,7 +19,7 @@ from kernmill.runtime import get_device, host, wait_for_large_pages
 from ..formats import gguf
 from ..quant.mixes import MIXES
 from .arch.cache import CACHE_TYPES
-from .generate import Model
+from .generate import Model, needing_memory
 
 __all__ = ["OUTPUTS", "Test", "Wanted", "measure", "run"]
 
@@ -70,11 +70,12 @@ def run(path: str | os.PathLike[str], wanted: Wanted, output: str = "md") -> Non
     Raises:
         FormatError: the file cannot be read, or does not hold a model that kernmill can run.
     """
-    file = gguf.read(path)
     lengths = [(n, 0) for n in wanted.prompts if n] + [(0, n) for n in wanted.counts if n]
-    tests = (measure(file, *each, wanted, threads=count) for count in wanted.threads for each in lengths)
-    for line in OUTPUTS[output](tests):
-        print(line, flush=True)
+    with needing_memory(path, max(map(sum, lengths)), wanted.cache_type):
+        file = gguf.read(path)
+        tests = (measure(file, *each, wanted, threads=count) for count in wanted.threads for each in lengths)
+        for line in OUTPUTS[output](tests):
+            print(line, flush=True)
 
 
 def measure(file: gguf.File, n_prompt: int, n_gen: int, wanted: Wanted, *, threads: int) -> Test:

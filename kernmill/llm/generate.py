@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from kernmill import Context, FormatError, IndexRangeError, SettingError, Tensor, Variable, cat, no_grad
-from kernmill.ir import KernmillError, setting
+from kernmill.ir import KernmillError, OutOfMemoryError, setting
 from kernmill.runtime import WeightArena, get_device, launched_ns
 
 from ..arguments import is_whole
@@ -35,7 +36,7 @@ from .layer_templates import LayerTemplates
 from .sampling import Sampler
 from .tokenizer import WITHOUT, Tokenizer
 
-__all__ = ["Model", "ModelMemory", "arena_for", "config_in", "config_of", "naming"]
+__all__ = ["Model", "ModelMemory", "arena_for", "config_in", "config_of", "naming", "needing_memory"]
 
 Weights = Callable[[str], Weight | None]
 Array = np.ndarray[Any, Any]
@@ -385,6 +386,33 @@ def naming(file: gguf.File) -> Generator[None]:
         if str(error).startswith(file.where):
             raise
         raise FormatError(f"{file.where}: {error}") from error
+
+
+@contextmanager
+def needing_memory(
+    path: str | os.PathLike[str], capacity: int | None = None, cache_type: str = "f32"
+) -> Generator[None]:
+    """Where there is too little memory for a model, a sentence says what it needs."""
+    try:
+        yield
+    except (FormatError, MemoryError) as error:
+        if isinstance(error, FormatError) and getattr(error.__context__, "errno", None) != errno.ENOMEM:
+            raise
+        size, context = os.path.getsize(path) / 2**20, _context_size(path, capacity, cache_type)
+        raise OutOfMemoryError(
+            f"{os.fspath(path)}: there is too little memory for this model. Its weights take about as much as the "
+            f"file, {size:.0f} MiB, and its context {context}. Choose a file of fewer bits, or a smaller context: "
+            "-c N, --cache-type q8_0."
+        ) from error
+
+
+def _context_size(path: str | os.PathLike[str], capacity: int | None, cache_type: str) -> str:
+    try:
+        config = config_of(gguf.read(path).metadata)
+    except KernmillError:  # not even its head can be read
+        return "comes on top of that"
+    capacity = capacity or min(config.context, DEFAULT_CAPACITY)
+    return f"of {capacity} tokens {Cache.nbytes(config, capacity, 1, cache_type) / 2**20:.0f} MiB"
 
 
 def _check_known(name: str) -> None:

@@ -16,7 +16,7 @@ from kernmill.runtime import get_device
 
 from ..formats import gguf
 from .chat import ChatTemplate
-from .generate import DEFAULT_CAPACITY, Model, arena_for, config_in, naming
+from .generate import DEFAULT_CAPACITY, Model, arena_for, config_in, naming, needing_memory
 from .sampling import Sampler
 from .tokenizer import Tokenizer
 
@@ -123,11 +123,15 @@ def run(path: str | os.PathLike[str], options: Options, sampler: Sampler | None 
         FormatError: the file cannot be read, or does not hold a model that kernmill can run.
         SettingError: a prompt that the context has no room for.
     """
-    session = _Session(path, options, sampler or Sampler())
+    with needing_memory(path, options.capacity, options.cache_type):
+        return _run(_Session(path, options, sampler or Sampler()))
+
+
+def _run(session: _Session) -> int:
     status = 0
     try:
         with naming(session.file):
-            session.converse() if options.chat else session.complete()
+            session.converse() if session.options.chat else session.complete()
     except KeyboardInterrupt:
         session.screen.write("\n")
         status = 130

@@ -57,7 +57,7 @@ def test_an_error_in_a_block_restores_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "printed"), [("3", "3"), ("9", "environment: '9' is not a value of DEBUG. Valid: 0 to 6.")]
+    ("value", "printed"), [("3", "3"), ("", "0"), ("9", "environment: '9' is not a value of DEBUG. Valid: 0 to 6.")]
 )
 def test_the_environment_is_read(value: str, printed: str) -> None:
     code = (

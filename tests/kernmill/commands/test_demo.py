@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kernmill import Context
+from kernmill import Context, SettingError
 from kernmill.commands.demo import run
 
 
@@ -26,3 +26,12 @@ def test_a_few_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert text.count("  | ") >= 2
     assert len(re.findall(r"^ +\d+\.\d%", text, re.MULTILINE)) == 5
     assert text.rstrip().endswith("on LLVM.")
+
+
+def test_a_device_that_computes_nothing() -> None:
+    """It was said that the weights, which were what the memory held, are inf or nan."""
+    with (
+        Context(DEVICE="NULL"),
+        pytest.raises(SettingError, match=r"demo: NULL computes nothing, .* Choose "),
+    ):
+        run(12, seed=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import re
@@ -9,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from kernmill import SettingError, Tensor
 from kernmill.commands.cli import main
+from kernmill.ir import OutOfMemoryError
 from kernmill.llm import ChatTemplate, Model, Sampler
 from kernmill.llm.run import Options, run
 from kernmill.llm.tokenizer import Tokenizer
@@ -250,6 +253,27 @@ def test_the_end_of_a_text_is_not_chosen_where_it_is_ignored(
         assert run(path, Options("a", tokens=3, ignores_end=ignores, shows_prompt=False), GREEDY) == 0
         texts.append(re.findall(r"sampling time = .* / +(\d+) runs", capsys.readouterr().err))
     assert texts == [["1"], ["3"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "context"),
+    [
+        ("kernmill.formats.disk.mmap.mmap", OSError(errno.ENOMEM, "Cannot allocate memory"), "comes on top of that"),
+        ("kernmill.llm.run.arena_for", OutOfMemoryError("no room"), "of 64 tokens 0 MiB"),
+    ],
+)
+def test_too_little_memory_is_told_with_what_the_model_needs(
+    name: str, fault: Exception, context: str, made: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was a path that cannot be read, or the advice to drop tensors."""
+    path = made()
+    monkeypatch.setattr(name, Mock(side_effect=fault))
+    with pytest.raises(OutOfMemoryError) as caught:
+        run(path, Options("a"), GREEDY)
+    assert str(caught.value) == (
+        f"{path}: there is too little memory for this model. Its weights take about as much as the file, 0 MiB, and "
+        f"its context {context}. Choose a file of fewer bits, or a smaller context: -c N, --cache-type q8_0."
+    )
 
 
 def test_a_context_of_none_is_the_trained_one(made: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
