@@ -133,6 +133,8 @@ def _run(session: _Session) -> int:
         with naming(session.file):
             session.converse() if session.options.chat else session.complete()
     except KeyboardInterrupt:
+        if session.model is None:  # there is nothing to show
+            raise
         session.screen.write("\n")
         status = 130
     finally:

@@ -302,6 +302,15 @@ def test_ctrl_c_leaves_what_was_written_and_the_timings(
     assert "Traceback" not in err
 
 
+def test_ctrl_c_while_a_model_is_loaded_is_told(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty line was all."""
+    monkeypatch.setattr(Model, "of", Mock(side_effect=KeyboardInterrupt))
+    assert main(["run", str(made()), "-p", "ab"]) == 130
+    assert tuple(capsys.readouterr()) == ("", "\nkernmill: stopped.\n")
+
+
 def test_a_prompt_beyond_the_context(made: Callable[..., Path]) -> None:
     path = made()
     larger = ", or ask for a larger context with -c"
