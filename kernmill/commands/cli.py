@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import kernmill
@@ -31,26 +31,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # `kernmill run .. >&-`: closed, which is as good as empty
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+    status, said = _ended(sys.argv[1:] if arguments is None else arguments)
+    if said:
+        with suppress(OSError):  # stderr is full or closed: nobody wants to know
+            print(said, file=sys.stderr)
+    return status
+
+
+def _ended(arguments: Sequence[str]) -> tuple[int, str]:
+    """The exit status of a command, and what is to be said of its end."""
     try:
-        status = _run(_given(sys.argv[1:] if arguments is None else arguments))
+        status = _run(_given(arguments))
         sys.stdout.flush()
-        return status
+        return status, ""
     except KernmillError as error:
         if _is_debugging():
             raise
-        print(f"kernmill: {error}", file=sys.stderr)
-        return 2
+        return 2, f"kernmill: {error}"
     except KeyboardInterrupt:
-        print("\nkernmill: stopped.", file=sys.stderr)
-        return 130
+        return 130, "\nkernmill: stopped."
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+        if not _is_of_output(error):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left would fail again at the end
         if error.errno == errno.EPIPE:  # `kernmill info | head`
-            return 141
-        print(f"kernmill: the output cannot be written: {error.strerror}. Send it elsewhere.", file=sys.stderr)
-        return 2
+            return 141, ""
+        return 2, f"kernmill: the output cannot be written: {error.strerror}. Send it elsewhere."
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether stdout is what cannot be written."""
+    if error.errno == errno.EBADF:  # `kernmill info 1</dev/null`, or a fault of ours
+        try:
+            os.write(sys.stdout.fileno(), b"")
+        except OSError:
+            return True
+    return error.errno in (errno.EPIPE, errno.ENOSPC)
 
 
 def _run(given: argparse.Namespace) -> int:

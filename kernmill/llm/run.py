@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,9 +139,7 @@ def _run(session: _Session) -> int:
         status = 130
     finally:
         if session.model is not None:
-            print(file=sys.stderr)
-            for line in (*session.timings.lines(), "", *memory_table(session.model)):
-                print(line, file=sys.stderr)
+            _tell("\n".join(("", *session.timings.lines(), "", *memory_table(session.model))))
     return status
 
 
@@ -181,7 +179,7 @@ class _Session:
         """Message and answer in turn: the prompt first if there is one, then lines of stdin until it ends."""
         template = ChatTemplate.of(self.file.metadata, self.tokenizer)
         if "tokenizer.chat_template" not in self.file.metadata:
-            print("The file has no chat template; ChatML is used.", file=sys.stderr)
+            _tell("The file has no chat template; ChatML is used.")
         system = _checked(self.options.system, "the text of --system")
         messages = [{"role": "system", "content": system}] if system else []
         for said in self.messages():
@@ -213,8 +211,8 @@ class _Session:
             ids = self.encoded(template, messages)
         _check_room(len(ids), capacity, self.config.context)
         if gone := (count - len(messages)) // 2:
-            print(f"The conversation outgrew its context of {capacity} tokens. It goes on without the oldest: {gone} "
-                  f"{'exchange' if gone == 1 else 'exchanges'}.", file=sys.stderr)  # fmt: skip
+            _tell(f"The conversation outgrew its context of {capacity} tokens. It goes on without the oldest: {gone} "
+                  f"{'exchange' if gone == 1 else 'exchanges'}.")  # fmt: skip
         return ids
 
     def encoded(self, template: ChatTemplate, messages: list[dict[str, str]]) -> list[int]:
@@ -269,7 +267,7 @@ class _Session:
             yield stream.push(token)
         yield stream.finish()
         if not room and self.options.tokens != model.capacity + 1 - len(ids):
-            print(f"\nThe context of {model.capacity} tokens is full: the text is cut off here.", file=sys.stderr)
+            _tell(f"\nThe context of {model.capacity} tokens is full: the text is cut off here.")
 
     def loaded(self, ids: Sequence[int]) -> Model:
         """The model, with room for the prompt."""
@@ -277,10 +275,10 @@ class _Session:
         _check_room(len(ids), capacity, config.context)
         if self.model is None:
             if capacity > config.context:
-                print(
+                _tell(
                     f"The context of {capacity} tokens is longer than the {config.context} that the model was trained "
-                    "on: what it says there may make no sense.", file=sys.stderr,
-                )  # fmt: skip
+                    "on: what it says there may make no sense."
+                )
             self.model = Model.from_gguf(
                 self.file, arena=self.arena, tokenizer=self.tokenizer, capacity=capacity,
                 cache_type=self.options.cache_type, block=self.options.block,
@@ -301,6 +299,12 @@ class _Session:
         while size < wanted:
             size *= 2
         return min(context, size)
+
+
+def _tell(text: str) -> None:
+    """For whoever watches, on stderr: where that is full or closed, the text goes on without."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
 
 
 def _checked(text: str, what: str) -> str:
@@ -332,7 +336,7 @@ def _another_chance() -> Generator[None]:
     except _MessageError as error:
         if not sys.stdin.isatty():
             raise
-        print(f"kernmill: {error}", file=sys.stderr)
+        _tell(f"kernmill: {error}")
 
 
 def _not_utf8(what: str) -> _MessageError:

@@ -194,6 +194,23 @@ def test_output_to_a_full_disk_is_one_sentence() -> None:
     assert done.stderr == "kernmill: the output cannot be written: No space left on device. Send it elsewhere.\n"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="written for a POSIX shell")
+def test_output_to_what_is_open_for_reading_is_one_sentence() -> None:
+    """It was a traceback."""
+    command = f"{sys.executable} -m kernmill cache info 1</dev/null"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "kernmill: the output cannot be written: Bad file descriptor. Send it elsewhere.\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no file that is always full")
+def test_a_mistake_that_nobody_can_be_told_of_keeps_its_status() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([sys.executable, "-m", "kernmill", "run", "no"], cwd=ROOT, stderr=full, check=False,
+                              stdin=subprocess.DEVNULL)  # fmt: skip
+    assert done.returncode == 2
+
+
 def test_a_word_where_a_number_belongs(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, text in (
         (["run", "x.gguf", "-n", "all"], "argument -n/--n-predict/--predict: invalid number of tokens value: 'all'"),

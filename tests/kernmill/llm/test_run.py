@@ -311,6 +311,15 @@ def test_ctrl_c_while_a_model_is_loaded_is_told(
     assert tuple(capsys.readouterr()) == ("", "\nkernmill: stopped.\n")
 
 
+def test_costs_that_nobody_can_be_told_do_not_end_a_text(
+    made: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With stderr on a full disk the status was 1 after a whole text."""
+    monkeypatch.setattr("sys.stderr", Mock(write=Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))))
+    assert main(["run", str(made()), "-p", "ab", "-n", "2", "-c", "70"]) == 0
+    assert capsys.readouterr().out.startswith("ab")
+
+
 def test_a_prompt_beyond_the_context(made: Callable[..., Path]) -> None:
     path = made()
     larger = ", or ask for a larger context with -c"
