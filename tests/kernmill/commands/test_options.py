@@ -21,7 +21,12 @@ def on_device() -> None:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What `kernmill run` hands over, each time: the model, Options, a Sampler."""
     found: list[Any] = []
-    monkeypatch.setattr("kernmill.llm.run.run", lambda *given: found.append(given) or 0)
+
+    def kept(*given: Any) -> int:
+        found.append(given)
+        return 0
+
+    monkeypatch.setattr("kernmill.llm.run.run", kept)
     return found
 
 
